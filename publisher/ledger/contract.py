@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from typing import NamedTuple, Protocol
 
-from publisher.model import per_job
-from publisher.model.job import Epoch, JobId, JobKey, RowRef, SkippedJob
+from publisher.model.job import Epoch, JobId, JobKey, RowRef, SkippedJob, job_key
 from publisher.model.message import (
     Cursor,
     LearntLimit,
@@ -62,7 +62,7 @@ class DeliveredRun(NamedTuple):
     only_counted: bool = False
 
 
-@per_job(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OutboxRecord:
     """One record of an outstanding message: enough to cut the message in two, to set the record aside, or to give it up.
 
@@ -78,6 +78,10 @@ class OutboxRecord:
     first_time: bool
     submit_host: str = ""  # as sync spells it
     group: int = 0
+
+    @property
+    def key(self) -> JobKey:
+        return job_key(self.job_id, self.local_id)
 
 
 class Outstanding(NamedTuple):

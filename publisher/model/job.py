@@ -10,13 +10,11 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable, Sequence
-from dataclasses import field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from hashlib import blake2b
 from itertools import compress
 from typing import Any, Final, NamedTuple, NewType
-
-from publisher.model import per_job
 
 JobId = NewType("JobId", str)
 Epoch = NewType("Epoch", int)
@@ -34,8 +32,7 @@ class SideTable(StrEnum):
     RUNTIME_ENVIRONMENTS = "runtime_environments"
 
 
-@per_job(frozen=True, slots=True, kw_only=True, order=True)
-class RowRef:
+class RowRef(NamedTuple):
     """Where a job record stands: RecordID in a database. Renumbered by `rotate` and `migrate`: a hint, never a key."""
 
     database: str
@@ -52,7 +49,7 @@ class Transfer(NamedTuple):
     ended_at: Epoch | None
 
 
-@per_job(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class RunValues:
     """What of a finished run tells which one it is, and whether it changed. Made in order, as a `JobRecord`.
 
@@ -83,27 +80,11 @@ class RunValues:
         )
 
 
-class RowRun(RunValues):
-    """A run and its row: what is left of a job in a process that only sends its record."""
-
-    __slots__ = ("row",)
-
-    def __init__(self, row: RowRef, *values: Any) -> None:
-        """`values` in the order of `RunValues`."""
-        super().__init__(*values)
-        self.row = row
-
-    @property
-    def content_fingerprint(self) -> int:
-        """Of everything that is known of the job."""
-        return self.fingerprint
-
-
 # Where something stands or comes from, or how well it is known; not what it is.
 _PLACES: Final = frozenset({"row", "side_fqan", "side_benchmark", "joined", "cpu_unknown"})
 
 
-@per_job(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class JobRecord(RunValues):
     """One finished run of a job, from any source. None is unknown, never zero; '' is a text that is not there."""
 

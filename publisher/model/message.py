@@ -10,8 +10,8 @@ from datetime import datetime, timedelta
 from hashlib import sha256
 from typing import Final, NamedTuple, NewType
 
-from publisher.model import per_job
-from publisher.model.job import Epoch, JobId, JobKey, JobRecord, RowRef, RowRun, SkippedJob
+from publisher.model.errors import Unfit
+from publisher.model.job import Epoch, JobId, JobKey, JobRecord, RowRef, SkippedJob
 from publisher.model.text import has_two_spellings
 from publisher.model.totals import SummaryKey
 
@@ -24,8 +24,7 @@ REMOVED: Final = 0
 """The fingerprint of a run that was counted and left its month, because nothing is made of its row now. No values have it."""
 
 
-@per_job(frozen=True, slots=True)
-class RunKeyValues:
+class RunKeyValues(NamedTuple):
     """One delivered run in the ledger: its key, the end time that was sent, and the fingerprint of its values."""
 
     key: JobKey
@@ -79,17 +78,49 @@ class PlacedRuns:
         self.record_ids.extend(other.record_ids)
 
 
-@per_job(frozen=True, slots=True)
-class Rendered:
-    """One record, rendered, with the job it came from."""
+class Rendered(NamedTuple):
+    """One record, rendered, and what of its run is kept; the end time is the one that is sent."""
 
-    job: JobRecord | RowRun
+    row: RowRef
+    job_id: JobId
+    local_id: str
+    wall_s: int
+    cpu_s: int
+    key: JobKey
+    ended_at: Epoch
+    fingerprint: int
     content: bytes
-    entry: RunKeyValues
     first_time: bool  # never delivered to this target before
     submit_host: str = ""  # as sync counts spell it
     summary_key: SummaryKey | None = None  # under which the receiver adds it up, where it does
     formed: bool = False  # its form was looked at already, and is sound
+    whole: JobRecord | None = None  # where it was rendered by itself
+
+    @classmethod
+    def of(
+        cls,
+        job: JobRecord,
+        content: bytes,
+        entry: RunKeyValues,
+        *,
+        first_time: bool,
+        submit_host: str = "",
+        summary_key: SummaryKey | None = None,
+    ) -> Rendered:
+        """Of a job that was rendered by itself."""
+        cpu_s = job.cpu_user_s + job.cpu_kernel_s
+        run = job.row, job.job_id, job.local_id, job.wall_s, cpu_s, *entry
+        return cls(*run, content, first_time, submit_host, summary_key, whole=job)
+
+    @property
+    def content_bytes(self) -> int:
+        return len(self.content)
+
+    def set_aside(self, unfit: Unfit) -> SkippedJob:
+        """As quarantine keeps it, with the rule that it broke."""
+        values = self.fingerprint if self.whole is None else self.whole.content_fingerprint
+        run = self.row, self.job_id, self.local_id, self.ended_at
+        return SkippedJob(*run, rule=unfit.rule, reason=unfit.reason, fingerprint=values)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from publisher.model import per_job
 from publisher.model.errors import Unfit
 from publisher.model.identity import (
     RULED_BY_ROW,
@@ -142,7 +141,7 @@ class Placement(NamedTuple):
     origins: tuple[ValueOrigin, ...]
 
 
-@per_job(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class PublishedJob:
     """A job and what is said about it."""
 

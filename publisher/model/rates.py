@@ -10,7 +10,6 @@ from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import Final, NamedTuple, Protocol
 
-from publisher.model import per_job
 from publisher.model.errors import Unfit
 from publisher.model.job import Epoch, JobId, JobKey, JobRecord
 from publisher.model.time import Window
@@ -172,7 +171,7 @@ class Tariff(NamedTuple):
     description: str = ""
 
 
-@per_job(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Charge:
     """One job's charge. The amount is finite, and rounded as it is published."""
 

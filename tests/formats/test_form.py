@@ -172,9 +172,9 @@ def test_a_broken_record_is_found_in_its_message_and_no_other(fmt: Car | OgfUr, 
             content = content.replace(b"<Status>completed", b"<Status>")
             content = content.replace(b"PT7150S", b"PT")
         entry = RunKeyValues(key=JobKey(bytes([number])), ended_at=Epoch(ENDED), fingerprint=0)
-        records.append(Rendered(job=job, content=content, entry=entry, first_time=True))
+        records.append(Rendered.of(job=job, content=content, entry=entry, first_time=True))
     made = assemble_message(fmt, "egi", Batch(records=tuple(records), progress=Progress()), NOW, check=check)
-    assert [record.job.job_id for record, _ in made.faults] == ["job3"]
+    assert [record.job_id for record, _ in made.faults] == ["job3"]
 
 
 @pytest.mark.parametrize("fmt", FORMATS, ids=lambda fmt: fmt.name)

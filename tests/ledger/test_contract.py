@@ -90,7 +90,7 @@ def runs(*jobs: JobRecord) -> dict[JobKey, RowRef | None]:
 
 def rendered(*jobs: JobRecord) -> list[Rendered]:
     return [
-        Rendered(
+        Rendered.of(
             job=one,
             content=one.job_id.encode(),
             entry=RunKeyValues(key=one.key, ended_at=one.ended_at, fingerprint=one.fingerprint),

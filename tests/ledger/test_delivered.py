@@ -57,7 +57,7 @@ def job(number: int, row: int, file: str = "a.db", restarts: int = 0, wall_s: in
 
 def prepare(ledger: SqlLedger, *jobs: JobRecord, progress: Progress | None = None, at: int = 0) -> Message:
     records = [
-        Rendered(
+        Rendered.of(
             job=one,
             content=one.job_id.encode(),
             entry=RunKeyValues(key=one.key, ended_at=one.ended_at, fingerprint=one.fingerprint),

@@ -73,7 +73,7 @@ def test_opening_it_again_leaves_the_locks_of_this_process(path: Path, ledger: S
 
 def rendered(*jobs: JobRecord, first_time: bool = True) -> list[Rendered]:
     return [
-        Rendered(
+        Rendered.of(
             job=one,
             content=f"<{one.job_id}>".encode(),
             entry=RunKeyValues(key=one.key, ended_at=one.ended_at, fingerprint=one.fingerprint),

@@ -161,7 +161,7 @@ def test_sgas_too(tmp_path: Path, pki: PKI) -> None:
 def rendered(number: int, size: int) -> Rendered:
     job = make_job(job_id=JobId(f"job{number}"))
     entry = RunKeyValues(key=job.key, ended_at=job.ended_at, fingerprint=0)
-    return Rendered(job=job, content=b"x" * size, entry=entry, first_time=True)
+    return Rendered.of(job=job, content=b"x" * size, entry=entry, first_time=True)
 
 
 def test_a_record_above_a_learnt_limit_goes_alone() -> None:

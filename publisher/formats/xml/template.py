@@ -20,7 +20,7 @@ from publisher.model.policy import PublishedJob
 
 MADE_AT: Final = "\0made at\0"  # is in a template until the time of making is known
 _VALUE: Final = "\0value\0"  # is in an element until it is taken apart there
-_MOST_USERS: Final = 4096
+_MOST_USERS: Final = 1_000
 
 
 class Scope(Enum):

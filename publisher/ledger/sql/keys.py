@@ -61,8 +61,8 @@ def add(database: Database, target: int, records: Sequence[Rendered], policy_dig
 def take_away(database: Database, target: int, additions: Sequence[Addition], runs: Collection[JobKey]) -> None:
     """What these runs added, in whichever of the messages they were, was never sent."""
     for added in reversed(additions):
-        gone = [record for record in added.records if record.entry.key in runs]
-        remaining = [record for record in added.records if record.entry.key not in runs]
+        gone = [record for record in added.records if record.key in runs]
+        remaining = [record for record in added.records if record.key not in runs]
         left = {total.key.digest for total in _totals(remaining)}
         for total in _totals(gone):
             digest = total.key.digest
@@ -90,8 +90,8 @@ def _totals(records: Sequence[Rendered]) -> list[KeyTotal]:
             here = sums[key.digest]
             if record.first_time:
                 here[0] += 1
-                here[1] += record.job.wall_s
-                here[2] += record.job.cpu_user_s + record.job.cpu_kernel_s
+                here[1] += record.wall_s
+                here[2] += record.cpu_s
     return [
         KeyTotal(key=by_digest[digest], jobs=jobs, wall_s=wall, cpu_s=cpu) for digest, (jobs, wall, cpu) in sums.items()
     ]

@@ -23,7 +23,7 @@ from publisher.ledger.sql import counts, keys, months
 from publisher.ledger.sql import messages as rows
 from publisher.ledger.sql.database import Database
 from publisher.ledger.sql.delivered import pages
-from publisher.ledger.sql.messages import MessageSummary, carried_text, rendered_text
+from publisher.ledger.sql.messages import MessageSummary, carried_text
 from publisher.ledger.sql.months import forget as forget_months
 from publisher.ledger.sql.reads import LedgerReader
 from publisher.model.job import Epoch, JobKey, SkippedJob, job_key
@@ -126,10 +126,10 @@ class SqlLedger(LedgerReader):
         return state
 
     def prepare(self, message: Message, records: Sequence[Rendered], progress: Progress, policy_digest: str) -> None:
-        summary = rows.summary_of_rendered(records)
+        summary = rows.summary_of(records)
         target = self._known_number(message.target)
         with self._database.atomic(to_settle=len(message.payload)):
-            text = rendered_text(records)
+            text = carried_text(records)
             number = rows.enter(self._database, target, message, text, place=None, narrowing=False)
             self._delivered.add(target, number, _placed(records))
             rows.advance(self._database, target, progress, policy_digest, message.made_at)
@@ -294,7 +294,7 @@ class SqlLedger(LedgerReader):
         keys.replace(self._database, target, dict.fromkeys(whole, ()), "")
         counts.replace(self._database, target, whole, {})
         months.count_delivered(self._database, target)
-        rows.leave_quarantine(self._database, target, rows.summary_of_carried(records).keys)
+        rows.leave_quarantine(self._database, target, rows.summary_of(records).keys)
 
     def in_doubt(self, message: Message, reason: str) -> None:
         with self._database.atomic():
@@ -433,7 +433,7 @@ class SqlLedger(LedgerReader):
         # By its id too: of a message that was cut in two, the number is free for others.
         if (prepared, name) == (number, message):
             return summary
-        return rows.summary_of_carried(rows.outbox_records(self._database, number))
+        return rows.summary_of(rows.outbox_records(self._database, number))
 
     def _renumbered(self, target: int, database: str) -> None:
         if not self._delivered.is_in_round(target):  # who only looks changes nothing
@@ -451,10 +451,8 @@ class SqlLedger(LedgerReader):
 
 def _placed(records: Sequence[Rendered]) -> PlacedRuns:
     runs = PlacedRuns()
-    for record in records:
-        job, entry = record.job, record.entry
-        file = delivered_from(job.job_id, job.row)
-        runs.add(entry.key, entry.ended_at, entry.fingerprint, file, job.row.record_id)
+    for one in records:
+        runs.add(one.key, one.ended_at, one.fingerprint, delivered_from(one.job_id, one.row), one.row.record_id)
     return runs
 
 

@@ -19,65 +19,22 @@ from zlib import crc32
 
 from publisher.ledger.contract import OutboxRecord
 from publisher.ledger.sql.database import Database
-from publisher.model.job import Epoch, JobId, JobKey, RowRef, SkippedJob, job_key
-from publisher.model.message import Message, Progress, Rendered, RunKeyValues, WindowMark
+from publisher.model.job import Epoch, JobId, JobKey, RowRef, SkippedJob
+from publisher.model.message import Message, Progress, Rendered, WindowMark
 
 # Flat lists of plain values, made here: there are no circles to look for (hot path).
 _ENCODER: Final = json.JSONEncoder(separators=(",", ":"), check_circular=False)
 
 
-def carried_text(records: Sequence[OutboxRecord]) -> str:
-    """The records of an outstanding message, as `outbox.records` keeps them."""
-    return _ENCODER.encode(
-        [
-            (
-                *_line(one.row, one.job_id, one.local_id, one, one.content_bytes, one.first_time, one.submit_host),
-                *([one.group] if one.group else ()),
-            )
-            for one in records
-        ]
-    )
+def carried_text(records: Sequence[OutboxRecord | Rendered]) -> str:
+    """The records of an outstanding message, as `outbox.records` keeps them and `carried_from` takes them apart."""
+    return _ENCODER.encode([_line(one) for one in records])
 
 
-def rendered_text(records: Sequence[Rendered]) -> str:
-    """The same of records that were rendered just now, without an `OutboxRecord` of each (hot path)."""
-    return _ENCODER.encode(
-        [
-            _line(
-                one.job.row,
-                one.job.job_id,
-                one.job.local_id,
-                one.entry,
-                len(one.content),
-                one.first_time,
-                one.submit_host,
-            )
-            for one in records
-        ]
-    )
-
-
-def _line(
-    row: RowRef,
-    job_id: str,
-    local_id: str,
-    run: OutboxRecord | RunKeyValues,
-    content_bytes: int,
-    first_time: bool,
-    host: str,
-) -> tuple[str | int, ...]:
-    """A record as `carried_from` takes it apart. `run` has the end time and the fingerprint that were sent."""
-    return (
-        row.database,
-        row.record_id,
-        job_id,
-        local_id,
-        run.ended_at,
-        run.fingerprint,
-        content_bytes,
-        int(first_time),
-        host,
-    )
+def _line(one: OutboxRecord | Rendered) -> tuple[str | int, ...]:
+    run = one.row.database, one.row.record_id, one.job_id, one.local_id, one.ended_at, one.fingerprint
+    line = *run, one.content_bytes, int(one.first_time), one.submit_host
+    return (*line, one.group) if isinstance(one, OutboxRecord) and one.group else line
 
 
 def carried_from(text: str) -> tuple[OutboxRecord, ...]:
@@ -215,21 +172,11 @@ class MessageSummary:
         return pack([(key, remote_ids.get(job_id, "")) for job_id, key in zip(self.job_ids, self.keys, strict=True)])
 
 
-def summary_of_rendered(records: Sequence[Rendered]) -> MessageSummary:
-    """Of records that are about to leave."""
-    return MessageSummary(
-        job_ids=[record.job.job_id for record in records],
-        keys=[record.entry.key for record in records],
-        first=[(record.entry.ended_at, record.submit_host) for record in records if record.first_time],
-        last_end=max([record.entry.ended_at for record in records], default=0),
-    )
-
-
-def summary_of_carried(records: Sequence[OutboxRecord]) -> MessageSummary:
-    """Of records as they are written down."""
+def summary_of(records: Sequence[OutboxRecord | Rendered]) -> MessageSummary:
+    """Of records that are about to leave, or as they are written down."""
     return MessageSummary(
         job_ids=[record.job_id for record in records],
-        keys=[job_key(record.job_id, record.local_id) for record in records],
+        keys=[record.key for record in records],
         first=[(record.ended_at, record.submit_host) for record in records if record.first_time],
         last_end=max([record.ended_at for record in records], default=0),
     )

@@ -23,8 +23,8 @@ from publisher.formats import receiver_of
 from publisher.formats.base import JobFormat, OnChange, SummaryFormat
 from publisher.ledger.contract import DeliveredRun, Hold, Ledger, MessageState, Outbox, Quarantined
 from publisher.model.errors import Unfit
-from publisher.model.job import Epoch, JobId, JobKey, JobRecord, RowRun, SkippedJob, job_key, run_digest
-from publisher.model.message import REMOVED
+from publisher.model.job import Epoch, JobId, JobKey, JobRecord, SkippedJob, job_key, run_digest
+from publisher.model.message import REMOVED, Rendered
 from publisher.model.policy import RecordPolicy
 from publisher.model.target import Selection
 from publisher.model.text import ascii_text, receiver_key
@@ -277,7 +277,7 @@ _NEVER: Final = datetime.min.replace(tzinfo=UTC)
 class NoCollisions:
     """For receivers that have no such key."""
 
-    def look_up(self, jobs: Sequence[JobRecord | RowRun]) -> None: ...
+    def look_up(self, jobs: Sequence[JobRecord | Rendered]) -> None: ...
 
     def concern(self, key: JobKey) -> bool:
         """Whether another run may be in the way of this one of the page."""
@@ -301,7 +301,7 @@ class Collisions(NoCollisions):
         self._known: Mapping[JobKey, DeliveredRun] = {}  # of these others
         self._taken: dict[JobKey, Epoch] = {}  # jobs of this round that have others, and their end
 
-    def look_up(self, jobs: Sequence[JobRecord | RowRun]) -> None:
+    def look_up(self, jobs: Sequence[JobRecord | Rendered]) -> None:
         """Find the others of a page's jobs. Raises: SourceError, LedgerError."""
         # A job that never reached the batch system has no LocalJobID, and is published under its JobID.
         asked = [job for job in jobs if job.local_id]
@@ -364,7 +364,7 @@ class Collisions(NoCollisions):
             self._taken[fit.entry.key] = fit.published.ended_at
 
 
-def _others(job: JobRecord | RowRun, runs: Mapping[JobKey, JobId]) -> dict[JobKey, JobId]:
+def _others(job: JobRecord | Rendered, runs: Mapping[JobKey, JobId]) -> dict[JobKey, JobId]:
     return {key: job_id for key, job_id in runs.items() if job_id != job.job_id}
 
 
@@ -376,7 +376,7 @@ class LaterRuns(NoCollisions):
         self._ledger = ledger
         self._others: Mapping[JobKey, Sequence[DeliveredRun]] = {}  # of the page
 
-    def look_up(self, jobs: Sequence[JobRecord | RowRun]) -> None:
+    def look_up(self, jobs: Sequence[JobRecord | Rendered]) -> None:
         self._others = self._ledger.other_runs(self._target, {job.key: job.row for job in jobs})
 
     def concern(self, key: JobKey) -> bool:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from typing import Final, Protocol
@@ -21,7 +21,7 @@ from publisher.model.message import TOO_LARGE, Batch, OpenRow, Progress, Rendere
 from publisher.model.policy import PublishedJob
 from publisher.model.totals import BlockedMonth, KeyTotal, SummaryKey, ascii_key, month_number
 from publisher.pipeline.guards import keys
-from publisher.pipeline.round.decision import Decider, Publish, skipped_job
+from publisher.pipeline.round.decision import Decider, Publish
 from publisher.pipeline.round.sender import MessageSender
 from publisher.pipeline.round.totals import MessageLimits, MonthlyTotals
 from publisher.pipeline.site import LiveTarget
@@ -68,7 +68,7 @@ class BatchBuilder:
         if self._waiting and (so_far > self._most_bytes or so_far > self._fill_to() - self._around):
             full = (self._close(),)
         self._waiting.append(record)
-        self._keys.add(record.entry.key)
+        self._keys.add(record.key)
         self._bytes += size
         self._added += 1
         if progress is not None:
@@ -137,13 +137,13 @@ class RecordMaker:
     def rendered(self, fit: Publish, now: datetime) -> Rendered:
         """Raises: Unfit."""
         published = fit.published
-        return Rendered(
+        return Rendered.of(
             published.job,
             self._format.render(published, now),
             fit.entry,
-            fit.known is None,
-            ascii_key(published.where.receiver_host),
-            self.summary_key(published),
+            first_time=fit.known is None,
+            submit_host=ascii_key(published.where.receiver_host),
+            summary_key=self.summary_key(published),
         )
 
     def summary_key(self, published: PublishedJob) -> SummaryKey | None:
@@ -202,7 +202,7 @@ class JobBatches:
 
     def take_rendered(self, record: Rendered) -> None:
         """Pack the record of a job that was never delivered. Raises: Unfit; Stopped."""
-        if not self._is_held_back(record.entry.ended_at):
+        if not self._is_held_back(record.ended_at):
             self._pack_and_send(record, None)
 
     def rendered(self, fit: Publish, now: datetime) -> Rendered:
@@ -227,18 +227,18 @@ class JobBatches:
         changed, self._changed = self._changed, {}
         months: dict[int, list[Rendered]] = {}
         for record in changed.values():
-            months.setdefault(month_number(record.entry.ended_at), []).append(record)
+            months.setdefault(month_number(record.ended_at), []).append(record)
         for month, records in months.items():
             runs = Counter(record.summary_key.digest for record in records if record.summary_key is not None)
             if orphaned := guard.emptied(month, runs, now):
                 self._held[month] = BlockedMonth(month=month, orphaned=tuple(orphaned), lost_jobs=0)
-                self._open += [OpenRow(row=record.job.row, finished_seen_at=None) for record in records]
+                self._open += [OpenRow(row=record.row, finished_seen_at=None) for record in records]
                 continue
             for record in records:
                 try:
                     self._pack_and_send(record, None)
                 except Unfit as unfit:
-                    quarantined = skipped_job(record.job, unfit)
+                    quarantined = record.set_aside(unfit)
                     self._sender.quarantine(quarantined)
                     self._builder.mark(Progress(skipped=(quarantined,)))
 
@@ -250,12 +250,12 @@ class JobBatches:
             less = lighter(self.format, record.content) if unfit.rule == TOO_LARGE else None
             if less is None:
                 raise
-            batches = self._builder.add(replace(record, content=less, formed=False), place)
-            self._sender.shed(record.entry.key, record.job.job_id, unfit.reason)
+            batches = self._builder.add(record._replace(content=less, formed=False), place)
+            self._sender.shed(record.key, record.job_id, unfit.reason)
             return batches
 
     def _send(self, batch: Batch) -> None:
-        self._shipped.update([record.entry.key for record in batch.records])
+        self._shipped.update([record.key for record in batch.records])
         self._sender.send(batch)
 
     def mark(self, progress: Progress) -> None:

@@ -8,9 +8,8 @@ from typing import Final
 
 from publisher.formats.base import OnChange
 from publisher.ledger.contract import DeliveredRun, Hold, Quarantined
-from publisher.model import per_job
 from publisher.model.errors import Unfit
-from publisher.model.job import Epoch, JobKey, JobRecord, RowRun, RunValues, SkippedJob
+from publisher.model.job import Epoch, JobKey, JobRecord, RunValues, SkippedJob
 from publisher.model.message import TOO_LARGE, RunKeyValues
 from publisher.model.policy import PublishedJob, RecordPolicy
 from publisher.model.target import Selection
@@ -26,7 +25,7 @@ _SENT_ONCE: Final = frozenset({"refused-by-receiver", TOO_LARGE})
 SentByJura = Callable[[JobRecord], PublishedJob | None]
 
 
-@per_job(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Skip:
     """Nothing to do about a job: delivered, not wanted, or in quarantine for a reason that still holds."""
 
@@ -34,7 +33,7 @@ class Skip:
     kept: bool = False  # it changed after delivery, and the receiver keeps what it has
 
 
-@per_job(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Publish:
     """A job to publish: as the site wants it said, and what the ledger knows of the run already."""
 
@@ -147,7 +146,7 @@ def is_unchanged(held: Quarantined, job: JobRecord) -> bool:
     return held.job.fingerprint in (job.content_fingerprint, job.fingerprint)
 
 
-def skipped_job(job: JobRecord | RowRun, unfit: Unfit) -> SkippedJob:
+def skipped_job(job: JobRecord, unfit: Unfit) -> SkippedJob:
     """The job as quarantine keeps it, with the rule that it broke."""
     return SkippedJob(
         row=job.row,

@@ -36,7 +36,6 @@ from publisher.model.message import (
     message_of,
 )
 from publisher.pipeline.round.assemble import Assembled, assemble_message
-from publisher.pipeline.round.decision import skipped_job
 from publisher.transports.base import BackgroundTask, Receipt, Transport, Verdict
 
 _CHECK_ONE_IN: Final = 50  # payloads against the schema on the hot path: a check costs five times what rendering costs
@@ -312,12 +311,12 @@ class MessageSender:
 
     def _without(self, batch: Batch, made: Assembled) -> Batch:
         """The batch without the records that failed; they are set aside."""
-        faulty = {record.entry.key for record, _ in made.faults}
-        quarantined = [skipped_job(record.job, unfit) for record, unfit in made.faults]
+        faulty = {record.key for record, _ in made.faults}
+        quarantined = [record.set_aside(unfit) for record, unfit in made.faults]
         for job in quarantined:
             self.quarantine(job)
         return Batch(
-            records=tuple(record for record in batch.records if record.entry.key not in faulty),
+            records=tuple(record for record in batch.records if record.key not in faulty),
             progress=batch.progress + Progress(skipped=tuple(quarantined)),
         )
 
@@ -330,7 +329,7 @@ class MessageSender:
         if not self._came_of(message, receipt, None):
             self.send_outstanding()
         elif receipt.verdict is Verdict.DELIVERED:
-            self.count_remarks(record.entry.key for record in records)
+            self.count_remarks(record.key for record in records)
         if not self._suspects:
             self._behind.clear()
 

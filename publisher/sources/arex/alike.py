@@ -24,7 +24,7 @@ from publisher.sources.arex.values import hosts_of, unsigned
 
 _AFTER: Final = 4  # rows of a kind: to make a template of an example costs as much as some jobs by themselves
 _KINDS: Final = 1_000  # examples of 5 kB each, with what is made of them
-_MET: Final = 5_000  # kinds that were met, and users and places, of 1 kB
+_MET: Final = 3_000  # kinds that were met, and users and places, of 1 kB
 _NUMBERS: Final = itemgetter(0, 3, 4, 5, 6, 8, 11, 12, 17, 18, 19)  # columns of AAR in which A-REX always has some
 _MAYBE: Final = itemgetter(7, 9, 10, 13, 14, 15, 16, 20, 21, 22, 23, 24)
 _OF_KIND: Final = itemgetter(3, 8, 9, 13, 14, 24)  # endpoint, status, exit code, nodes, cores and GPUs
@@ -50,6 +50,7 @@ class AlikeReader(RowReader):
         self._examples: dict[Key, JobRecord | None] = {}
         self._users: dict[Key, JobUser | None] = {}
         self._places: dict[Key, JobPlace | None] = {}
+        self._tokens_of_users: dict[Key, Key] = {}  # 1 kB each, and users have several projects
         self._met: dict[int, int] = {}  # how many rows of a kind, by its hash
 
     def sort_rows(self, rows: Sequence[Row], sides: SideRows, asked: ReadOptions, verdicts: RowOutcomes) -> None:
@@ -142,11 +143,14 @@ class AlikeReader(RowReader):
             return None
 
     def _new_user(self, key: Key, row: Row, sides: SideRows) -> JobUser | None:
-        _, tokens, projects, account = key
+        pointers, tokens, projects, account = key
+        key = pointers, self._tokens_of_users.setdefault(tokens, tokens), projects, account
         user = None
         if _are_all_texts(*chain(*tokens), *projects, account):
             with suppress(KeyError, Unfit):
                 user = self.user(row, sides)
+        if len(self._users) >= _MET:
+            self._tokens_of_users.clear()
         return _keep(self._users, key, user, _MET)
 
     def _new_place(self, key: Key, row: Row, sides: SideRows) -> JobPlace | None:

@@ -30,8 +30,8 @@ from publisher.pipeline.round.decision import Decider
 from publisher.pipeline.round.grouped import Periods
 
 _REMEMBERED: Final = 1_000  # templates
-_SHARED: Final = 5_000  # texts of users, and of places
-_FACTS: Final = 4_000
+_SHARED: Final = 3_000  # texts of users, and of places
+_FACTS: Final = 1_000
 # Texts that every format writes as they are: nothing to escape, and a number in each, so that none says `none`.
 _PLAIN_JOB_ID: Final = re.compile(r"(?=[^0-9]*[0-9])[!$()*+,.:;=?@A-Z\[\]^_`a-z{|}~0-9-]{1,100}").fullmatch
 _PLAIN_LOCAL_ID: Final = re.compile(r"(?=[^0-9]*[0-9])[!$()*+,.:;=?@A-Z\[\]^_`a-z{|}~0-9-]{1,40}").fullmatch
@@ -73,9 +73,6 @@ _ALWAYS: Final = frozenset({"job_id", "wall_s", "cpu_user_s", "cpu_kernel_s", "s
 class KindFacts(NamedTuple):
     """What is known of all records of a kind, in values that `marshal` knows."""
 
-    status: str
-    node_count: int | None
-    cpu_count: int | None
     submit_host: str
     summary_key: tuple[int, bytes, str, str] | None
     queue: str
@@ -85,11 +82,10 @@ class KindFacts(NamedTuple):
 
 def facts_of(published: PublishedJob, key: SummaryKey | None) -> KindFacts:
     """Of a job's record, and of all like it."""
-    job = published.job
     return KindFacts(
-        *(job.status, job.node_count, job.cpu_count, ascii_key(published.where.receiver_host)),
+        ascii_key(published.where.receiver_host),
         None if key is None else (key.month, key.digest, key.site, key.text),
-        job.queue,
+        published.job.queue,
         published.benchmark.arex_default,
         warnings_about(published),
     )

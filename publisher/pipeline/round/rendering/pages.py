@@ -11,16 +11,18 @@ rows, to be read again. A page of three rows, of which one is still in progress,
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
+from operator import add
 from typing import Any, NamedTuple
 
 from publisher.formats.base import Formed, JobFormat, SummaryFormat, Templated
 from publisher.ledger.contract import Ledger
 from publisher.model.errors import Unfit
-from publisher.model.job import AlikeJob, Epoch, JobId, JobKey, RowRef, RowRun, RunColumns, job_key, whole_job
-from publisher.model.message import Progress, Rendered, RunKeyValues
+from publisher.model.job import AlikeJob, Epoch, JobId, JobKey, RowRef, RunColumns, job_key, whole_job
+from publisher.model.message import Progress, Rendered
 from publisher.model.totals import SummaryKey
 from publisher.pipeline.guards.keys import NoCollisions
 from publisher.pipeline.round.batches import JobBatches, RecordMaker
@@ -33,16 +35,15 @@ from publisher.sources.base import Page, Source
 
 
 class Records(NamedTuple):
-    """Records and their runs in columns; `facts` are of `kinds`, by their places there."""
+    """Records and their runs in columns, in the order of `Rendered`; `facts` are of `kinds`, by their places there."""
 
     record_ids: list[int]
     job_ids: list[JobId]
     local_ids: list[str]
-    ended_at: list[Epoch]
     wall_s: list[int]
-    cpu_user_s: list[int]
-    cpu_kernel_s: list[int]
+    cpu_s: list[int]
     keys: list[JobKey]
+    ended_at: list[Epoch]
     fingerprints: list[int]
     contents: list[bytes]
     facts: list[int]
@@ -118,17 +119,15 @@ class PageRenderer:
 
     def _append(self, fit: Publish, records: Records) -> bool:
         """False for a job that breaks a rule, and for a record whose form does not show that it is sound."""
-        job = fit.published.job
         try:
             record = self._maker.rendered(fit, self._now)
         except Unfit:
             return False
         if self._formed is not None and not self._formed.matches(record.content):
             return False
-        values = (job.job_id, job.local_id, job.ended_at, job.wall_s, job.cpu_user_s, job.cpu_kernel_s)
-        made = (record.entry.key, record.entry.fingerprint, record.content, len(records.kinds))
+        run = record.row.record_id, *record[1:9], len(records.kinds)
         columns: tuple[list[Any], ...] = records[:-1]
-        for column, value in zip(columns, (job.row.record_id, *values, *made), strict=True):
+        for column, value in zip(columns, run, strict=True):
             column.append(value)
         records.kinds.append(facts_of(fit.published, record.summary_key))
         return True
@@ -136,7 +135,7 @@ class PageRenderer:
 
 def _records_of(written: Written, database: str) -> Records:
     if not written.jobs:
-        return Records([], [], [], [], [], [], [], [], [], [], [], [])
+        return Records([], [], [], [], [], [], [], [], [], [], [])
     examples, _, _, record_ids, values = zip(*written.jobs, strict=True)
     job_ids, local_ids, ends, wall, user, kernel, *_ = zip(*values, strict=True)
     runs = RunColumns(database, record_ids, job_ids, local_ids, ends, wall, user, kernel, examples)
@@ -149,8 +148,9 @@ def _records_of(written: Written, database: str) -> Records:
             place = places[id(one)] = len(kinds)
             kinds.append(one)
         facts.append(place)
-    columns = map(list, (record_ids, job_ids, local_ids, ends, wall, user, kernel))
-    return Records._make([*columns, runs.keys(), runs.fingerprints(), written.contents, facts, kinds])
+    usage = map(list, (record_ids, job_ids, local_ids, wall, map(add, user, kernel)))
+    made = runs.keys(), list(ends), runs.fingerprints(), written.contents
+    return Records._make([*usage, *made, facts, kinds])
 
 
 class RenderedRecords:
@@ -175,12 +175,16 @@ class RenderedRecords:
         self._sink = sink
         self._sender = sender
         self._collisions = collisions
-        self._renderer = PageRenderer(sink.format, decider, now)
+        self._new_renderer = partial(PageRenderer, sink.format, decider, now)
+        self._renderer: PageRenderer | None = None
 
     def take_page(self, page: Page, progress: Progress, now: datetime) -> tuple[Page, Progress, int]:
         """As `GroupedCounter.take_page`. Raises: SourceError; Stopped."""
         if page.alike:
+            self._renderer = self._renderer or self._new_renderer()
             page = self._renderer.of_kinds(page, page.alike[0].example.row.database)
+        elif isinstance(page, RenderedPage):
+            self._renderer = None  # another process has one now, and both are to fit into memory
         if not isinstance(page, RenderedPage):
             return page, progress, 0
         jobs, left = self._take(page)
@@ -195,55 +199,43 @@ class RenderedRecords:
         known = self._ledger.known_at(self._target, database, records.record_ids, keys)
         held = self._ledger.held(self._target, keys + page.unwanted.keys)
         left = [row for row, key in zip(*page.unwanted, strict=True) if key in held]
-        runs = _runs_of(records, database)
-        self._collisions.look_up(runs)
-        summary_keys = list(map(_summary_key, records.kinds))
+        found = list(_rendered(records, database))
+        self._collisions.look_up(found)
         taken = 0
-        columns = zip(runs, keys, records.fingerprints, records.contents, records.facts, strict=True)
-        for run, key, fingerprint, content, place in columns:
+        for record, place in zip(found, records.facts, strict=True):
+            key = record.key
             if key in self._sink:
                 continue
             if key in known or key in held:
-                if key in held or not self._decider.is_delivered(known[key], run.ended_at, fingerprint):
-                    left.append(run.row.record_id)
-                continue
-            kind = records.kinds[place]
-            entry = RunKeyValues(key, run.ended_at, fingerprint)
-            record = Rendered(run, content, entry, True, kind.submit_host, summary_keys[place], True)
-            if self._takes(record, kind):
+                if key in held or not self._decider.is_delivered(known[key], record.ended_at, record.fingerprint):
+                    left.append(record.row.record_id)
+            elif self._takes(record, records.kinds[place]):
                 taken += 1
             else:
-                left.append(run.row.record_id)
+                left.append(record.row.record_id)
         return taken, left
 
     def _takes(self, record: Rendered, kind: KindFacts) -> bool:
         """False for a record that no message can hold as it is, or that may be in another's way. Raises: Stopped."""
-        if self._collisions.concern(record.entry.key):
+        if self._collisions.concern(record.key):
             return False
         try:
             self._sink.take_rendered(record)
         except Unfit:
             return False
         if kind.warnings or kind.arex_default:
-            lost_s = record.job.wall_s if kind.arex_default else 0
-            self._sender.remark(record.entry.key, kind.queue, lost_s, kind.warnings)
+            lost_s = record.wall_s if kind.arex_default else 0
+            self._sender.remark(record.key, kind.queue, lost_s, kind.warnings)
         return True
 
 
-def _runs_of(records: Records, database: str) -> list[RowRun]:
-    kinds = records.kinds
-    columns: Iterable[tuple[int, JobId, str, Epoch, int, int, int, int]] = zip(
-        *(records.record_ids, records.job_ids, records.local_ids, records.ended_at, records.wall_s),
-        *(records.cpu_user_s, records.cpu_kernel_s, records.facts),
-        strict=True,
-    )
-    return [
-        RowRun(
-            RowRef(database=database, record_id=row),
-            *(job_id, local_id, kinds[at].status, end, wall, user, kernel, kinds[at].node_count, kinds[at].cpu_count),
-        )
-        for row, job_id, local_id, end, wall, user, kernel, at in columns
-    ]
+def _rendered(page: Records, database: str) -> Iterator[Rendered]:
+    hosts = [kind.submit_host for kind in page.kinds]
+    summary_keys = list(map(_summary_key, page.kinds))
+    runs: Iterator[tuple[Any, ...]] = zip(*page[:-1], strict=True)
+    for row, *run, at in runs:
+        row_ref = RowRef(database=database, record_id=row)
+        yield Rendered._make((row_ref, *run, True, hosts[at], summary_keys[at], True, None))
 
 
 def _summary_key(kind: KindFacts) -> SummaryKey | None:
