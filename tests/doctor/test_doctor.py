@@ -265,6 +265,11 @@ def configuration_open(clinic: Clinic) -> Planted:
     return warning("configuration", "users other than its owner may write to it (mode 0666)", "chmod go-w")
 
 
+def configuration_open_to_its_group(clinic: Clinic) -> Planted:
+    clinic.site.path.chmod(0o664)
+    return warning("configuration", "users other than its owner may write to it (mode 0664)", "chmod go-w")
+
+
 def target_in_the_shadow(clinic: Clinic) -> Planted:
     clinic.target["shadow"] = True
     return warning("target", "nothing is handed over", "take `shadow` out")
