@@ -25,7 +25,7 @@ from publisher.doctor.findings import Diagnosis, Finding, PerfData, Question, jo
 from publisher.doctor.services import check_identity, check_services
 from publisher.doctor.side_by_side import ExaminedPart, ask_all
 from publisher.doctor.sources import check_sources
-from publisher.doctor.state import check_directory, check_ledger
+from publisher.doctor.state import check_directory, check_instances, check_ledger
 from publisher.formats import receiver_of
 from publisher.model.errors import ConfigError
 from publisher.model.target import Target
@@ -87,6 +87,7 @@ def examine(
         part("the sources", "source", _FILES, lambda: check_sources(site)),
         part("the state directory", "state", _FILES, lambda: check_directory(site.state, host.free_bytes)),
         part("the ledger", "state", _LEDGER, lambda: check_ledger(site, chosen)),
+        part("the other instances", "state", _LEDGER, lambda: check_instances(site, chosen)),
         part("the databases that were read before", "source", _FILES, lambda: check_known_databases(site, chosen)),
         part("certificate, key and CAs", "credentials", "does their file system answer?", ask_identity),
         *(

@@ -149,6 +149,37 @@ def check_ledger(site: Site, targets: Sequence[Target]) -> Iterator[Finding | Pe
             yield not_asked(Question("last success", target.name, _WHY_SUCCESS), "the state cannot be read")
 
 
+def check_instances(site: Site, targets: Sequence[Target]) -> Iterator[Finding]:
+    """Whether another instance delivers jobs of the same CE: they would count twice, or one would replace the other's."""
+    if not site.instance:
+        return
+    question = Question("instances", "state", "jobs that two instances deliver are sent twice")
+    try:
+        with closing(site.ledger_to_read()) as ledger:
+            own = {target.name: _hosts(ledger, target.name) for target in targets}
+        shared = []
+        for other in site.other_instances():
+            with closing(other.ledger_to_read()) as ledger:
+                shared += [
+                    f"{other.instance} delivers jobs of {host} in {month_name(month)} to {name} too"
+                    for name, hosts in own.items()
+                    for month, host in sorted(hosts & _hosts(ledger, name), reverse=True)[:1]
+                ]
+    except LedgerError as error:
+        yield question.error(error, "see the finding about the state")
+        return
+    if shared:
+        advice = "let one of them publish this CE, or give the two hosts of a pair the same `instance`"
+        yield question.warning(join(shared), advice)
+    else:
+        yield question.ok("no other instance delivers jobs of this CE")
+
+
+def _hosts(ledger: Ledger, target: str) -> set[tuple[int, str]]:
+    """Months and submit hosts of the jobs that were delivered; jobs without a submit host may be anybody's."""
+    return {(month, host) for month, host in ledger.counts(target).delivered if host}
+
+
 def _not_ours(target: str, trouble: str) -> Finding:
     question = Question("ledger in time", target, "an older one would send again what it does not know of")
     advice = f"put the right ledger in place; if this is it, `publisher publish --accept-state --target {target}`"

@@ -16,6 +16,7 @@ from itertools import islice
 from pathlib import Path
 
 from tests.arex_databases import Writer, generate
+from tests.demo import fleet
 from tests.fake_ams.service import FakeAMS
 from tests.support import condor_history, sacct_text, sonar_files
 from tests.support.gridengine_files import CLUSTER, HEADER, colon, entries, jsonl
@@ -175,10 +176,10 @@ def demo(folder: Path, source: str) -> int:
 
 def main() -> int:
     arguments = argparse.ArgumentParser(prog="make demo", description=__doc__)
-    arguments.add_argument("--source", choices=sorted(SOURCES), default="arex")
+    arguments.add_argument("--source", choices=[*sorted(SOURCES), "fleet"], default="arex")
     chosen = arguments.parse_args()
     with tempfile.TemporaryDirectory(prefix="publisher-demo-") as folder:
-        return demo(Path(folder), chosen.source)
+        return fleet.demo(Path(folder)) if chosen.source == "fleet" else demo(Path(folder), chosen.source)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,11 @@ from tests.support.pki import PKI
 from tests.support.postgres import PostgresServer, binaries, private_server
 from tests.support.sites import ConfiguredSite, SiteUnderTest
 
-START, END = datetime(2026, 10, 1, tzinfo=UTC), datetime(2026, 11, 1, tzinfo=UTC)
+EARLY, START, END = (
+    datetime(2025, 9, 1, tzinfo=UTC),
+    datetime(2026, 10, 1, tzinfo=UTC),
+    datetime(2026, 11, 1, tzinfo=UTC),
+)
 
 pytest.importorskip("psycopg")
 
@@ -85,6 +89,26 @@ def test_one_endpoint_has_the_metrics_of_all_instances(
     assert 'publisher_delivered_jobs{instance="ce3",target="egi"} 9.0' in all_of_them
     assert 'publisher_delivered_jobs{instance="ce4",target="egi"} 4.0' in all_of_them
     assert all_of_them.count("# TYPE publisher_delivered_jobs gauge") == 1
+
+
+def test_doctor_warns_of_another_instance_that_delivers_the_same_jobs(
+    tmp_path: Path, pki: PKI, fake_ams: FakeAMS, server: PostgresServer
+) -> None:
+    ce5 = SiteUnderTest(tmp_path / "ce5", pki, fake_ams)
+    ce6 = ConfiguredSite(tmp_path / "ce6", pki, ce5.host, ce5.config["targets"])
+    for site in (ce5, ce6):
+        site.config |= {"state": server.address, "instance": site.folder.name, "state_directory": str(site.folder)}
+        for target in site.config["targets"].values():
+            target["start"] = "2025-01-01"
+    jobs = list(generate(7, 5, EARLY, datetime(2025, 10, 1, tzinfo=UTC)))
+    ce5.fill(*jobs)
+    assert ce5.publish().status == 0
+    assert "ce5 delivers" not in ce6.run("doctor").out
+    ce6.fill(*jobs)
+    assert ce6.publish().status == 0
+    looked = ce6.run("doctor").out
+    assert "ce5 delivers jobs of https://ce01.example.org" in looked
+    assert "give the two hosts of a pair the same `instance`" in " ".join(looked.split())
 
 
 def test_a_file_has_no_other_instances(site: SiteUnderTest) -> None:

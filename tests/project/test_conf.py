@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from publisher import config
 from publisher.cli import parser as command_line
 from publisher.cli.commands import COMMANDS as REGISTERED
 from publisher.config.settings import DEFAULT_STATE, CredentialSettings
@@ -125,7 +126,7 @@ DOCUMENTS = (
     *CONF.parent.glob("*.md"),
     *CONF.parent.glob("docs/*.md"),
     *(CONF.parent / "man").iterdir(),
-    *CONF.iterdir(),
+    *(path for path in CONF.rglob("*") if path.is_file()),
 )
 
 
@@ -261,3 +262,27 @@ def test_the_service_publishes_with_the_key_that_systemd_hands_it(
         done = site.run(*words)
         assert done.status == 0, done.out + done.err
         assert len(site.received()) == len(jobs)
+
+
+@pytest.mark.parametrize("example", sorted((CONF / "fleet").glob("*.yaml")), ids=lambda path: path.stem)
+def test_the_examples_for_fleets_load(example: Path, tmp_path: Path) -> None:
+    (tmp_path / example.name).write_text(example.read_text())
+    environment = {"CREDENTIALS_DIRECTORY": str(tmp_path)}
+    found = config.load(tmp_path / example.name, environment, host_name="ce1.example.org")
+    assert [target.name for target in found.targets] == ["egi"]
+
+
+def test_the_examples_for_fleets_pass_systemds_check(tmp_path: Path) -> None:
+    if shutil.which("systemd-analyze") is None:
+        pytest.skip("needs systemd")
+    for name in ("publisher-copy.service", "publisher-copy.timer"):
+        text = (CONF / "fleet" / name).read_text()
+        (tmp_path / name).write_text(re.sub(r"=/usr/bin/(sqlite3|rsync) ", "=/bin/sh ", text))
+    found = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", *map(str, tmp_path.iterdir())],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "fleet" not in found.stderr, found.stderr
+    assert "publisher-copy" not in found.stderr, found.stderr
