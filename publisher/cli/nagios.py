@@ -12,11 +12,10 @@ from datetime import datetime
 from typing import Final, NamedTuple
 
 from publisher.model.errors import UsageError
-from publisher.model.rates import amount_text
+from publisher.model.rates import UsedAllocation, amount_text
 from publisher.model.text import plural
 from publisher.pipeline.batch_systems import SourceStatus
 from publisher.pipeline.status import TargetStatus
-from publisher.reporting.charges.allocations import UsedAllocation
 
 OK, WARNING, CRITICAL, UNKNOWN = range(4)
 _WORDS: Final = ("OK", "WARNING", "CRITICAL", "UNKNOWN")

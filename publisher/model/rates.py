@@ -17,6 +17,7 @@ from publisher.model.time import Window
 # APEL knows these three, in any case; everything else rejects the message.
 KINDS: Final = {"si2k": "Si2k", "hepspec": "HEPSPEC", "hepscore23": "HEPscore23"}
 _THREE_PLACES: Final = Decimal("0.001")
+GPU_HOURS: Final = "GPUh"  # as the unit of an allocation
 _LARGEST: Final = Decimal("9999999.999")  # decimal(10,3) at the server
 # Decimal() itself would also take 1_000, nan and the digits of other scripts. The length keeps its arithmetic exact.
 _NUMBER: Final = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?")
@@ -212,6 +213,20 @@ class Allocation:
     charge: Decimal | None
     unit: str
     gpu_hours: Decimal | None
+
+
+class UsedAllocation(NamedTuple):
+    """A project's part of what it was granted in one unit."""
+
+    project: str
+    window: Window
+    unit: str
+    granted: Decimal
+    used: Decimal
+
+    @property
+    def share(self) -> float:
+        return float(self.used / self.granted)
 
 
 class Charging(Protocol):

@@ -19,7 +19,7 @@ from publisher.ledger.contract import Hold, HostCounts, Quarantine, TargetState
 from publisher.model.errors import Unfit, UsageError
 from publisher.model.job import Epoch, JobRecord
 from publisher.model.policy import PublishedJob, RecordPolicy
-from publisher.model.rates import EnergyRules
+from publisher.model.rates import EnergyRules, UsedAllocation
 from publisher.model.target import Target
 from publisher.model.time import Durations, Window, epoch, month_of, months
 from publisher.model.totals import month_number, month_number_of, month_window, sync_host, year_and_month
@@ -27,7 +27,7 @@ from publisher.pipeline import status as target_status
 from publisher.pipeline.batch_systems import SourceStatus, source_status
 from publisher.pipeline.site import Site
 from publisher.pipeline.status import TargetStatus
-from publisher.reporting.charges.allocations import UsedAllocation, overlapping, used_allocations
+from publisher.reporting.charges.allocations import overlapping, used_allocations
 from publisher.sources.statistics import UsageGroup, UsagePage, Used
 
 RowsRead = Callable[[int], None]

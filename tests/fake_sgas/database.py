@@ -48,6 +48,7 @@ class Database:
     def __init__(self, generation: Generation) -> None:
         self.down = False
         self.poison: dict[str, Failure] = {}  # records that bring something down that nobody has met yet, by record id
+        self.last: tuple[int, Failure] | None = None  # how many rows it takes, and what any more bring about
         self.refusal = ""  # what PostgreSQL says instead of working, such as FATAL: too many connections
         self._generation = generation
         self._rows: dict[str, Row] = {}
@@ -89,6 +90,8 @@ class Database:
         record_id = row.record_id or ""
         if record_id in self.poison:
             raise self.poison[record_id]
+        if self.last is not None and len(self._rows) + len(changed) >= self.last[0]:
+            raise self.last[1]
         _check(row)
         stored = changed.get(record_id) or self._rows.get(record_id)
         if stored is not None and row.global_job_id in (stored.global_job_id or record_id, record_id):

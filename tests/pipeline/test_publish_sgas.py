@@ -198,12 +198,12 @@ def test_a_server_that_begins_to_fail_in_the_middle_of_a_round_costs_no_record(t
     with FakeSGAS(pki, twisted="new") as fake:
         site = SgasSite(tmp_path, pki, fake)
         site.fill(*batch)
-        fake.database.poison |= {record_id(job): CRASH for job in batch[50:]}
+        fake.database.last = 50, CRASH
         run = site.publish()
         assert (run.status, site.outcome(run)["records"], site.outcome(run)["quarantined"]) == (76, 50, 0)
         assert "the target is at fault, not the records" in site.outcome(run)["reason"]
         assert len(fake.requests) < 40, "it is not asked once for each record"
-        fake.database.poison.clear()
+        fake.database.last = None
         assert site.publish().status == 0
         assert_rows(site, batch)
 

@@ -289,7 +289,7 @@ def test_other_keys_hold_a_month_back_only_where_single_records_are_added_up(
     done = republish(tree, arex, "2026-10", "2026-10")
     assert done.returncode == 0, done.stdout + done.stderr
     del arex.config["records"]["vo_rules"]
-    arex.state.unlink()
+    arex.forget()
     reads(arex, "terse-added")
     assert run(tree, arex, "publish").returncode == 0
     change_vo(arex)
@@ -338,7 +338,7 @@ def test_counts_go_to_whoever_takes_them_in_its_own_format(tree: Tree, arex: Con
     reads(arex, "terse", sync=True)
     done = run(tree, arex, "config", "check")
     assert "Terse, which reads terse, takes no sync counts" in done.stderr
-    arex.state.unlink()
+    arex.forget()
     (tmp_path / "tray").unlink()
     reads(arex, "terse-added")
     assert run(tree, arex, "publish").returncode == 0

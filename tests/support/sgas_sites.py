@@ -77,11 +77,6 @@ class SgasSite(ConfiguredSite):
         live = configured_site(self.path, threading.Event())
         return [status.trace(live, JobId(job.job_id)).deliveries[0].row_id for job in jobs]
 
-    def forget(self) -> None:
-        """The ledger is lost, with its disk."""
-        for suffix in ("", "-wal", "-shm"):
-            self.state.with_name(self.state.name + suffix).unlink(missing_ok=True)
-
 
 def record_id(job: SampleJob) -> str:
     """As jura-ng spells it."""

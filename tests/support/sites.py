@@ -90,6 +90,11 @@ class ConfiguredSite:
     def save(self) -> None:
         self.path.write_text(as_yaml(self.config))
 
+    def forget(self) -> None:
+        """The ledger is lost, with its disk and all that lay beside it."""
+        for path in self.state.parent.glob(f"{self.state.name}*"):
+            path.unlink()
+
     def run(self, *arguments: str) -> Run:
         """Run `publisher --config … ARGUMENTS` in this process."""
         if not self.path.exists():

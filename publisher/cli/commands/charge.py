@@ -24,13 +24,12 @@ from publisher.cli.parser import Form, add_json, add_window, is_quiet, window_of
 from publisher.cli.sources import incomplete
 from publisher.ledger.books import ChargeRequest, ChargeRun, KeptCharge
 from publisher.model.errors import UsageError
-from publisher.model.rates import AssessedJob, Tariff, amount_text
+from publisher.model.rates import AssessedJob, Tariff, UsedAllocation, amount_text
 from publisher.model.text import plural
 from publisher.model.time import iso
 from publisher.pipeline.guards.prune import refuse_pruned
 from publisher.pipeline.site import Site
 from publisher.reporting.charges import run as charging
-from publisher.reporting.charges.allocations import UsedAllocation
 from publisher.reporting.charges.run import Change, ChargedAccount, ChargeReport
 
 _SUM_COLUMNS: Final = ("project", "group", "jobs", "amount", "unit")

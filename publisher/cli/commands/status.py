@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Iterable, Sequence
 
 from publisher.cli import nagios
-from publisher.cli.commands import Context
+from publisher.cli.commands import Context, load_part
 from publisher.cli.logs import error_line
 from publisher.cli.output import Json, Part, TextTable, attributes, moment_text, print_line, print_result
 from publisher.cli.parser import add_all_instances, add_json, add_nagios, add_targets
@@ -19,7 +19,6 @@ from publisher.pipeline import status as operations
 from publisher.pipeline.batch_systems import SourceStatus, source_status
 from publisher.pipeline.site import Site
 from publisher.pipeline.status import TargetStatus
-from publisher.reporting.charges.allocations import used_allocations
 
 _COLUMNS = (
     *("target", "last success", "last published end", "delivered", "pending", "late"),
@@ -76,7 +75,8 @@ def _nagios(arguments: argparse.Namespace, context: Context) -> int:
         site = context.load()
         found, trouble = _status(arguments, site)
         sources = source_status(site)
-        allocations = () if arguments.all_instances else used_allocations(site, _current(site))
+        current = () if arguments.all_instances else _current(site)
+        allocations = load_part("reporting.charges.allocations").used_allocations(site, current) if current else ()
     except PublisherError as error:
         print_line(nagios.nagios_line(nagios.UNKNOWN, str(error)))
         return nagios.UNKNOWN

@@ -36,7 +36,7 @@ WHERE month_message.target = (SELECT id FROM target WHERE name = :target) AND mo
 _PAGES_SENT = """
 SELECT message.id, message.digest, delivered_page.runs
 FROM delivered_page JOIN message ON message.id = delivered_page.message
-WHERE message.target = (SELECT id FROM target WHERE name = :target) AND message.state = 2"""
+WHERE message.id > 0 AND message.target = (SELECT id FROM target WHERE name = :target) AND message.state = 2"""
 _MessageAndEnd = tuple[int, int]
 
 

@@ -5,29 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from contextlib import closing
 from decimal import Decimal
-from typing import Final, NamedTuple
+from typing import Final
 
-from publisher.model.rates import Allocation
+from publisher.model.rates import GPU_HOURS, Allocation, UsedAllocation
 from publisher.model.time import Window
 from publisher.pipeline.site import Site
 from publisher.sources.statistics import JobFilter, JobStatistics
 
-GPU_HOURS: Final = "GPUh"
 _STEP: Final = Decimal("0.000001")
-
-
-class UsedAllocation(NamedTuple):
-    """A project's part of what it was granted in one unit."""
-
-    project: str
-    window: Window
-    unit: str
-    granted: Decimal
-    used: Decimal
-
-    @property
-    def share(self) -> float:
-        return float(self.used / self.granted)
 
 
 def used_allocations(site: Site, wanted: Iterable[Allocation]) -> list[UsedAllocation]:

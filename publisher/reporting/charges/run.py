@@ -11,9 +11,9 @@ from typing import Final
 from publisher.ledger.books import ChargeBook, ChargeRequest, ChargeRun, KeptCharge, News, RunNumber
 from publisher.model.errors import ConfigError, Later
 from publisher.model.job import JobRecord
-from publisher.model.rates import AssessedJob, Tariff
+from publisher.model.rates import AssessedJob, Tariff, UsedAllocation
 from publisher.pipeline.site import Site
-from publisher.reporting.charges.allocations import UsedAllocation, overlapping, used_allocations
+from publisher.reporting.charges.allocations import overlapping, used_allocations
 from publisher.reporting.charges.rules import Charges, overlap_notes
 from publisher.sources.base import Page
 
