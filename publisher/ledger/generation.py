@@ -1,7 +1,8 @@
 """What a host keeps beside the ledger, so that a ledger that went back in time is noticed before anything is sent again.
 
-`<state>.<target>.generation` names the last message that this host knows to be delivered. A restored older ledger, one without
-its WAL, and a PostgreSQL server that lacks the last commits do not have that message. The ledger is written first, so after a
+`<state>.<target>.generation` names the last message that this host knows to be delivered, and the last one that it wrote
+down to be sent. A restored older ledger, one without its WAL, and a PostgreSQL server that lacks the last commits do not
+have these messages. The ledger is written first, so after a
 crash it may be ahead of the file, never behind it. The ledger holds the generation in turn: a ledger that has one, without a
 file beside it, was restored or copied to where it is. `--accept-state` begins a new generation.
 """
@@ -40,6 +41,10 @@ _LAST = """
 SELECT id, message_id, settled_at FROM message
 WHERE id > (SELECT max(id) - 10000 FROM message) AND target = :target AND state = 2 ORDER BY id DESC LIMIT 1"""
 _IS_DELIVERED = "SELECT EXISTS (SELECT 1 FROM message WHERE id = :number AND message_id = :message_id AND state = 2)"
+# A message that was cut in two is gone, but its halves have higher numbers.
+_IS_KNOWN = """
+SELECT EXISTS (SELECT 1 FROM message WHERE id = :number AND message_id = :message_id)
+    OR EXISTS (SELECT 1 FROM message WHERE id > :number AND target = :target)"""
 _SET = "UPDATE target SET generation = :generation WHERE name = :name"
 
 
@@ -54,6 +59,8 @@ class LocalRecord(NamedTuple):
     at: int = 0  # epoch, of settling
     messages: int = 0  # accepted by then, and their records
     records: int = 0
+    begun: int = 0  # the last message that was written down to be sent; 0 where none is on its way
+    begun_id: str = ""
 
 
 class LedgerPosition(NamedTuple):
@@ -105,20 +112,29 @@ class GenerationFile:
             raise self._trouble(error) from error
         self._known = record
 
+    def begun(self, number: int, message_id: str) -> None:
+        """A message is written down and may be handed over from now on; 0 when none is left that was."""
+        self._overwrite(self._known._replace(begun=number, begun_id=message_id))
+
     def delivered(self, number: int, message_id: str, at: int, records: int) -> None:
-        """One message more. Hot path: nothing is synced, since an older file does no harm, and the next round brings it up."""
+        """One message more."""
         known = self._known
-        self._known = known._replace(
+        record = known._replace(
             number=number,
             message_id=message_id,
             at=at,
             messages=known.messages + 1,
             records=known.records + records,
         )
+        self._overwrite(record)
+
+    def _overwrite(self, record: LocalRecord) -> None:
+        """Hot path: nothing is synced, since an older file does no harm, and the next round brings it up."""
+        self._known = record
         with suppress(OSError):
             if self._descriptor is None:
                 self._descriptor = os.open(self._path, os.O_WRONLY | os.O_CLOEXEC)
-            os.pwrite(self._descriptor, _packed(self._known), 0)
+            os.pwrite(self._descriptor, _packed(record), 0)
 
     def close(self) -> None:
         if self._descriptor is not None:
@@ -185,7 +201,10 @@ class StateGuard(NamedTuple):
         generation = max(ledger.generation if ledger else 0, local.generation if local else 0, 1) + bool(trouble)
         # In this order: a file of a higher generation is lawful, and a ledger that has one needs a file.
         if trouble or local is None or (local.generation, local.messages) != (generation, ledger and ledger.messages):
-            file.write(self._record(database, ledger, generation))
+            record = self._record(database, ledger, generation)
+            if local is not None and not trouble:
+                record = record._replace(begun=local.begun, begun_id=local.begun_id)
+            file.write(record)
         if ledger is not None and ledger.generation != generation:
             with database.atomic():
                 database.execute(_SET, {"name": target, "generation": generation})
@@ -211,9 +230,16 @@ class StateGuard(NamedTuple):
                 f"{_moment(local.at)} would be sent again"
             )
         accepted_elsewhere = ledger is not None and local.generation < ledger.generation
-        if not local.number or accepted_elsewhere or (ledger is not None and _has(database, local)):
+        if accepted_elsewhere:
             return ""
-        return _went_back(local, ledger)
+        if local.number and (ledger is None or not _has_delivered(database, local)):
+            return _went_back(local, ledger)
+        if local.begun and (ledger is None or not _knows_begun(database, local, ledger)):
+            return (
+                f"went back in time: it does not have message {local.begun_id}, which was in flight; if that arrived, its "
+                "records would be sent again"
+            )
+        return ""
 
     def _record(self, database: Database, ledger: LedgerPosition | None, generation: int) -> LocalRecord:
         if ledger is None:
@@ -240,10 +266,16 @@ def _position(database: Database, target: str) -> LedgerPosition | None:
     return row and LedgerPosition(*row)
 
 
-def _has(database: Database, local: LocalRecord) -> bool:
+def _has_delivered(database: Database, local: LocalRecord) -> bool:
     with database.reading():
         asked = {"number": local.number, "message_id": local.message_id}
         return bool(database.execute(_IS_DELIVERED, asked).fetchone()[0])
+
+
+def _knows_begun(database: Database, local: LocalRecord, ledger: LedgerPosition) -> bool:
+    asked = {"number": local.begun, "message_id": local.begun_id, "target": ledger.target}
+    with database.reading():
+        return bool(database.execute(_IS_KNOWN, asked).fetchone()[0])
 
 
 def _went_back(local: LocalRecord, ledger: LedgerPosition | None) -> str:

@@ -15,6 +15,7 @@ import pytest
 
 import publisher.cli.site
 from tests.arex_databases import SampleJob, generate
+from tests.fake_ams.faults import Fault
 from tests.fake_ams.service import PROJECT, TOPIC
 from tests.support.ledgers import instance_of
 from tests.support.postgres import PostgresServer
@@ -116,11 +117,16 @@ def assert_all_arrived(site: SiteUnderTest, jobs: list[SampleJob]) -> None:
     assert {row["LocalJobId"] for row in rows} == {truth(job)[0] for job in jobs}
 
 
-def use_twice(ledgers: Ledgers) -> Restore:
-    """Half of the jobs are delivered, then the other half; gives the way back to the first half."""
+def use_once(ledgers: Ledgers) -> Restore:
+    """Half of the jobs are delivered; gives the way back to that."""
     ledgers.site.fill(*JOBS[:20])
     assert ledgers.site.publish().status == 0
-    restore = ledgers.keep()
+    return ledgers.keep()
+
+
+def use_twice(ledgers: Ledgers) -> Restore:
+    """Half of the jobs are delivered, then the other half; gives the way back to the first half."""
+    restore = use_once(ledgers)
     ledgers.site.fill(*JOBS[20:])
     assert ledgers.site.publish().status == 0
     return restore
@@ -241,6 +247,59 @@ def test_a_server_of_a_version_without_generations_is_taken_on(
     assert site.publish().status == 0
     assert postgres.sql(f"SELECT generation FROM {schema}.target") == "1"
     site.assert_received(*JOBS)
+
+
+def test_a_ledger_that_lacks_the_message_in_flight_stops_the_round(ledgers: Ledgers) -> None:
+    """Nobody knows whether it arrived, and its records would leave under another id."""
+    site = ledgers.site
+    restore = use_once(ledgers)
+    site.fake.faults.push(Fault.store_then_close())
+    site.fake.faults.always(Fault.status(503))
+    site.fill(*JOBS[20:25])
+    assert site.publish().status == 75
+    restore()
+    site.fake.faults.clear()
+    assert_stopped(site, "went back in time", "was in flight", "would be sent again")
+    assert site.run("publish", "--force", "--accept-state").status == 0
+    assert site.publish().status == 0
+
+
+def test_the_very_first_message_may_be_the_one_that_the_ledger_lacks(ledgers: Ledgers) -> None:
+    site = ledgers.site
+    site.fill()
+    assert site.publish().status == 0
+    restore = ledgers.keep()
+    site.fake.faults.push(Fault.store_then_close())
+    site.fake.faults.always(Fault.status(503))
+    site.fill(*JOBS[:5])
+    assert site.publish().status == 75
+    restore()
+    site.fake.faults.clear()
+    assert_stopped(site, "went back in time", "was in flight")
+
+
+def test_a_message_that_was_cut_in_two_is_no_alarm(ledgers: Ledgers) -> None:
+    """Its row is gone from the ledger on purpose."""
+    site = ledgers.site
+    site.fill(*JOBS[:20])
+    site.fake.faults.push(Fault.status(413))
+    site.fake.faults.always(Fault.status(503))
+    assert site.publish().status == 75
+    site.fake.faults.clear()
+    assert site.publish().status == 0
+    site.assert_received(*JOBS[:20])
+
+
+def test_a_message_that_was_given_up_is_no_alarm(ledgers: Ledgers) -> None:
+    """It was never handed over, and its row is gone from the ledger on purpose."""
+    site = ledgers.site
+    site.fill(*JOBS[:20])
+    site.fake.faults.always(Fault.status(401))
+    assert site.publish().status == 77
+    assert json.loads(generation_file(site).read_bytes())["begun"] == 0
+    site.fake.faults.clear()
+    assert site.publish().status == 0
+    site.assert_received(*JOBS[:20])
 
 
 def test_a_ledger_without_its_log_stops_the_round(site: SiteUnderTest) -> None:

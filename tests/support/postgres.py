@@ -65,6 +65,23 @@ class PostgresServer:
         self.sql(f"CREATE ROLE {ROLE} LOGIN", database="postgres")
         self.sql(f"CREATE DATABASE site OWNER {ROLE}", database="postgres")
 
+    def replica(self) -> PostgresServer:
+        """Another server that follows this one from here on, once it is started."""
+        folder = self._folder / "replica"
+        folder.mkdir()
+        if os.geteuid() == 0:
+            shutil.chown(folder, self._user)
+        made = PostgresServer(self._programs, folder)
+        source = ["-h", str(self._folder), "-U", "postgres", "--no-sync", "--checkpoint=fast"]
+        self._run("pg_basebackup", "-D", str(made._data), "--write-recovery-conf", *source)
+        with (made._data / "postgresql.conf").open("a") as settings_file:
+            settings_file.write(f"unix_socket_directories = '{folder}'\n")
+        return made
+
+    def promote(self) -> None:
+        """Make a primary of a replica."""
+        self.sql("SELECT pg_promote()", database="postgres")
+
     def start(self) -> None:
         with (self._folder / "log").open("ab") as log:
             self._process = subprocess.Popen(

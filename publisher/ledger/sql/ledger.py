@@ -135,6 +135,8 @@ class SqlLedger(LedgerReader):
             rows.advance(self._database, target, progress, policy_digest, message.made_at)
             added = keys.add(self._database, target, records, policy_digest)
             counts.look_before_again(self._database, target, [ended_at for ended_at, _ in summary.first])
+        if message.target in self._files:
+            self._files[message.target].begun(number, message.id)
         self._on_its_way = number, message.id, summary
         self._additions.setdefault(target, []).append(added)
 
@@ -318,6 +320,8 @@ class SqlLedger(LedgerReader):
         given_up = [message for message, message_id in prepared if message_id not in besides]
         if number is None or not given_up:
             return
+        if target in self._files:
+            self._files[target].begun(*max((one for one in prepared if one[0] not in given_up), default=(0, "")))
         runs: set[JobKey] = set()
         with self._database.atomic():
             for message in given_up:
