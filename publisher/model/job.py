@@ -8,13 +8,14 @@ aware datetimes.
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from hashlib import blake2b
 from itertools import compress
+from operator import add, mod
 from typing import Any, Final, NamedTuple, NewType
+from zlib import crc32
 
 JobId = NewType("JobId", str)
 Epoch = NewType("Epoch", int)
@@ -23,6 +24,8 @@ JobKey = NewType("JobKey", bytes)
 
 JOB_DIGEST_BYTES = 8
 RUN_DIGEST_BYTES = 3
+_JOB_DIGEST: Final = blake2b(digest_size=JOB_DIGEST_BYTES)
+_RUN_DIGEST: Final = blake2b(digest_size=RUN_DIGEST_BYTES)
 
 
 class SideTable(StrEnum):
@@ -74,10 +77,13 @@ class RunValues:
     @property
     def fingerprint(self) -> int:
         """The `values_fingerprint` of what makes a delivered run worth sending again."""
-        return _fingerprint(
-            f"({self.status!r}, {self.ended_at!r}, {self.wall_s!r}, {self.cpu_user_s!r}, {self.cpu_kernel_s!r},"
-            f" {self.node_count or 0!r}, {self.cpu_count or 0!r}){self.joined}"
-        )
+        own = self.ended_at, self.wall_s, self.cpu_user_s, self.cpu_kernel_s
+        return _fingerprint(self.values_but_own() % own + _encoded(self.joined))
+
+    def values_but_own(self) -> bytes:
+        """What the fingerprint is made of, with places for the end and the three times."""
+        status = repr(self.status).replace("%", "%%")
+        return _encoded(f"({status}, %d, %d, %d, %d, {self.node_count or 0}, {self.cpu_count or 0})")
 
 
 # Where something stands or comes from, or how well it is known; not what it is.
@@ -216,16 +222,30 @@ def job_key(job_id: str, local_id: str) -> JobKey:
 
     Two of 10^8 different jobs share all 88 bits with probability 2e-11.
     """
-    return JobKey(job_digest(job_id) + _digest(local_id, RUN_DIGEST_BYTES))
+    return job_keys([job_id], [local_id])[0]
+
+
+def job_keys(job_ids: Iterable[str], local_ids: Iterable[str]) -> list[JobKey]:
+    """The `job_key` of each run (hot path)."""
+    return list(map(add, _digests(job_ids, _JOB_DIGEST), _digests(local_ids, _RUN_DIGEST)))
 
 
 def job_digest(job_id: str) -> bytes:
     """The part of a `JobKey` that all runs of a job share."""
-    return _digest(job_id, JOB_DIGEST_BYTES)
+    return _digests([job_id], _JOB_DIGEST)[0]
 
 
-def _digest(text: str, size: int) -> bytes:
-    return blake2b(text.encode("utf-8", "surrogateescape"), digest_size=size).digest()
+def _digests(texts: Iterable[str], empty: blake2b) -> list[bytes]:
+    found = []
+    for text in texts:
+        digest = empty.copy()  # half as dear as another one
+        digest.update(text.encode("utf-8", "surrogateescape"))
+        found.append(digest.digest())
+    return found
+
+
+def _encoded(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")
 
 
 def run_digest(key: JobKey) -> bytes:
@@ -235,11 +255,11 @@ def run_digest(key: JobKey) -> bytes:
 
 def values_fingerprint(*values: object) -> int:
     """24 bits over the values whose change makes a delivered job worth sending again; never 0, which says that none count."""
-    return _fingerprint(repr(values))
+    return _fingerprint(_encoded(repr(values)))
 
 
-def _fingerprint(text: str) -> int:
-    return zlib.crc32(text.encode("utf-8", "surrogateescape")) & 0xFFFFFF or 1
+def _fingerprint(values: bytes) -> int:
+    return crc32(values) & 0xFFFFFF or 1
 
 
 class RunColumns(NamedTuple):
@@ -275,24 +295,20 @@ class RunColumns(NamedTuple):
 
     def keys(self) -> list[JobKey]:
         """The `job_key` of each run."""
-        return list(map(job_key, self.job_ids, self.local_ids))
+        return job_keys(self.job_ids, self.local_ids)
 
     def fingerprints(self) -> list[int]:
         """The `RunValues.fingerprint` of each run."""
-        examples = {id(job): job for job in self.examples}
-        ends = {
-            at: (f"({job.status!r}", f"{job.node_count or 0}, {job.cpu_count or 0})") for at, job in examples.items()
-        }
-        columns = (self.ended_at, self.wall_s, self.cpu_user_s, self.cpu_kernel_s)
-        texts = [
-            f"{begin}, {end}, {wall}, {user}, {kernel}, {rest}"
-            for (begin, rest), end, wall, user, kernel in zip(
-                [ends[id(job)] for job in self.examples], *columns, strict=True
-            )
-        ]
+        values_of = {id(job): job.values_but_own() for job in {id(job): job for job in self.examples}.values()}
+        return self.fingerprints_of([values_of[id(job)] for job in self.examples])
+
+    def fingerprints_of(self, values: Iterable[bytes]) -> list[int]:
+        """The same, given the `values_but_own` of each run (hot path)."""
+        own = zip(self.ended_at, self.wall_s, self.cpu_user_s, self.cpu_kernel_s, strict=True)
+        texts = list(map(mod, values, own))
         if self.joined:
-            texts = [text + joined for text, joined in zip(texts, self.joined, strict=True)]
-        return [_fingerprint(text) for text in texts]
+            texts = [text + _encoded(joined) for text, joined in zip(texts, self.joined, strict=True)]
+        return [crc32(text) & 0xFFFFFF or 1 for text in texts]
 
 
 class KnownRuns(NamedTuple):

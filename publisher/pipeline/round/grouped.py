@@ -10,18 +10,20 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cache
 from itertools import compress
-from typing import Final
+from math import inf
+from operator import add, gt, mul, not_
+from typing import Any, Final, NamedTuple
 
 from publisher.formats.rules import CPU_OVER_WALL, shared_warnings
-from publisher.ledger.contract import Ledger
-from publisher.model.job import Epoch, JobId, JobRecord, RowRef, RunColumns
+from publisher.ledger.contract import DeliveredRun, Ledger
+from publisher.model.job import Epoch, JobId, JobKey, JobRecord, RowRef, RunColumns
 from publisher.model.message import PlacedRuns, Progress, delivered_from
-from publisher.model.totals import GroupPlace, month_number_of, month_window
+from publisher.model.totals import GroupPlace, add_runs, month_number_of, month_window
 from publisher.pipeline.round.decision import Decider, Publish, Skip
 from publisher.pipeline.round.reader import with_rows
 from publisher.pipeline.round.totals import MonthlyTotals
@@ -33,27 +35,56 @@ _MOST_S: Final = 2**30  # wall or CPU time of more than nearly any job, and with
 _MONTHS: Final = range(month_number_of(1970, 1), month_number_of(2106, 1))
 
 
-@dataclass(slots=True, kw_only=True)
-class PageCount:
-    """What became of the runs of a page. `left` are the rows that need a look of their own."""
-
-    jobs: int = 0
-    arex_default: int = 0
-    arex_default_wall_s: Counter[str] = field(default_factory=Counter)
-    warnings: Counter[str] = field(default_factory=Counter)
-    left: list[RowRef] = field(default_factory=list)
-
-
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class _RunGroup:
     """What becomes of the runs of an example that end in a period: `fit` speaks for them all, None if they are not wanted."""
 
     example: JobRecord  # held, so that its id cannot come to mean another
+    values: bytes  # `RunValues.values_but_own`
     until: int  # the last second for which this holds; -1: each run needs a look of its own
     fit: Publish | None = None
     warnings: tuple[str, ...] = ()
     place: GroupPlace | None = None  # where they are added; None in a month that has to be summed up again
     months: object = None  # those of the totals when `place` was looked up
+
+    @property
+    def cores(self) -> float:
+        """Without end where they are not known: a product with that is never less than the CPU time."""
+        return self.example.cpu_count or inf
+
+    @property
+    def arex_default(self) -> bool:
+        return self.fit is not None and self.fit.published.benchmark.arex_default
+
+    @property
+    def is_odd(self) -> bool:
+        return bool(self.warnings) or self.arex_default
+
+
+class _SomeRuns(NamedTuple):
+    """Runs of a page, in columns."""
+
+    keys: Sequence[JobKey]
+    values: Sequence[int]  # fingerprints
+    record_ids: Sequence[int]
+    groups: Sequence[_RunGroup]
+    ended_at: Sequence[Epoch]
+    wall_s: Sequence[int]
+    cpu_s: Sequence[int]
+
+    def only(self, wanted: Sequence[bool]) -> _SomeRuns:
+        columns: Sequence[Sequence[Any]] = self
+        return _SomeRuns(*(list(compress(column, wanted)) for column in columns))
+
+    def can_be_counted(self) -> bool:
+        """Whether all of them can, as long as none is known."""
+        groups = set(self.groups)
+        return (
+            max(self.ended_at) <= min(group.until for group in groups)
+            and max(max(self.wall_s), max(self.cpu_s)) <= _MOST_S
+            and all(group.fit is not None for group in groups)
+            and len(set(self.keys)) == len(self.keys)
+        )
 
 
 @cache
@@ -119,78 +150,96 @@ class GroupedCounter:
         """
         if page.runs is None:
             return page, progress, 0
-        counted = self.take(page.runs, now)
-        page, progress = with_rows(page, progress, counted.left, self._source, self._needs, now)
-        return page, progress, counted.jobs
+        jobs, left = self._take(page.runs, now)
+        page, progress = with_rows(page, progress, left, self._source, self._needs, now)
+        return page, progress, jobs
 
-    def take(self, runs: RunColumns, now: datetime) -> PageCount:
-        """Count all that can be."""
-        keys = runs.keys()
-        known = self._ledger.known_at(self._target, runs.database, runs.record_ids, keys)
-        held = self._ledger.held(self._target, keys)
-        fingerprints = runs.fingerprints()
+    def _take(self, runs: RunColumns, now: datetime) -> tuple[int, list[RowRef]]:
+        """Count all that can be; gives how many were, and the rows that need a look of their own."""
         groups = self._groups_of(runs, now)
-        totals, months, counted = self._totals, self._totals.months, PageCount()
-        met = totals.waiting(keys)
+        some = _SomeRuns(
+            keys=runs.keys(),
+            values=runs.fingerprints_of([group.values for group in groups]),
+            record_ids=runs.record_ids,
+            groups=groups,
+            ended_at=runs.ended_at,
+            wall_s=runs.wall_s,
+            cpu_s=list(map(add, runs.cpu_user_s, runs.cpu_kernel_s)),
+        )
+        known = self._ledger.known_at(self._target, runs.database, runs.record_ids, some.keys)
+        held, met = self._ledger.held(self._target, some.keys), self._totals.waiting(some.keys)
         left: list[int] = []
-        taken = [False] * len(keys)
-        columns = zip(keys, groups, runs.ended_at, runs.wall_s, runs.cpu_user_s, runs.cpu_kernel_s, strict=True)
-        for at, (key, group, end, wall_s, user_s, kernel_s) in enumerate(columns):
-            cpu_s = user_s + kernel_s
-            if end > group.until or wall_s > _MOST_S or cpu_s > _MOST_S or key in held:
-                left.append(at)
-                continue
-            fit = group.fit
-            if fit is None or key in met:
-                continue
-            if key in known:
-                if not self._decider.is_delivered(known[key], end, fingerprints[at]):
-                    left.append(at)
-                continue
-            taken[at] = True
-            met.add(key)
-            if group.months is not months:
-                group.place, group.months = totals.place(fit.published, end), months
-            if group.place is None:
-                totals.count_later(end)
-            else:
-                group.place.add(end, wall_s, cpu_s)
-            self._remark(group, fit, wall_s, cpu_s, counted)
-        new = list(compress(keys, taken))
-        if new:
+        if known or held or met or not some.can_be_counted():
+            taken, left = self._sorted(some, known, held, met)
+            some = some.only(taken)
+        if some.keys:
             # In one of two spellings a job may stand in another row too.
             file = delivered_from(JobId("".join(runs.job_ids)), RowRef(database=runs.database, record_id=0))
-            ends, values = compress(runs.ended_at, taken), compress(fingerprints, taken)
-            totals.counted(PlacedRuns(new, ends, values, file, compress(runs.record_ids, taken)))
-        totals.remark(counted.arex_default, counted.arex_default_wall_s, counted.warnings)
-        counted.jobs, counted.left = len(new), runs.rows(left)
-        return counted
+            self._remark(some)
+            self._add(some)
+            self._totals.counted(PlacedRuns(some.keys, some.ended_at, some.values, file, some.record_ids))
+        return len(some.keys), runs.rows(left)
 
-    def _remark(self, group: _RunGroup, fit: Publish, wall_s: int, cpu_s: int, counted: PageCount) -> None:
-        """Note what is odd about a run that was counted."""
-        if group.warnings:
-            counted.warnings.update(group.warnings)
-        cores = group.example.cpu_count
-        if cores and cpu_s > wall_s * cores:
-            counted.warnings[CPU_OVER_WALL] += 1
-        if wall_s and fit.published.benchmark.arex_default:
-            counted.arex_default += 1
-            counted.arex_default_wall_s[group.example.queue] += wall_s
+    def _sorted(
+        self, some: _SomeRuns, known: Mapping[JobKey, DeliveredRun], held: Container[JobKey], met: set[JobKey]
+    ) -> tuple[list[bool], list[int]]:
+        """Which of the runs are to be counted, and the places of those that need a look of their own."""
+        taken, left = [False] * len(some.keys), []
+        for at, (key, value, _, group, end, wall, cpu) in enumerate(zip(*some, strict=True)):
+            if end > group.until or wall > _MOST_S or cpu > _MOST_S or key in held:
+                left.append(at)
+            elif group.fit is None or key in met:
+                continue
+            elif key not in known:
+                taken[at] = True
+                met.add(key)
+            elif not self._decider.is_delivered(known[key], end, value):
+                left.append(at)
+        return taken, left
+
+    def _remark(self, some: _SomeRuns) -> None:
+        """Note what is odd about runs that are counted."""
+        most_s = map(mul, some.wall_s, [group.cores for group in some.groups])
+        warnings = Counter({CPU_OVER_WALL: sum(map(gt, some.cpu_s, most_s))})
+        wall_of_queue = Counter[str]()
+        defaults = 0
+        if any(group.is_odd for group in set(some.groups)):
+            for group, wall in zip(some.groups, some.wall_s, strict=True):
+                warnings.update(group.warnings)
+                if wall and group.arex_default:
+                    defaults += 1
+                    wall_of_queue[group.example.queue] += wall
+        self._totals.remark(defaults, wall_of_queue, +warnings)
+
+    def _add(self, some: _SomeRuns) -> None:
+        """Count runs into their months."""
+        totals, months = self._totals, self._totals.months
+        for group, end in dict(zip(some.groups, some.ended_at, strict=True)).items():
+            if group.months is not months and group.fit is not None:
+                group.place, group.months = totals.place(group.fit.published, end), months
+        has_place = [group.place is not None for group in some.groups]
+        if not all(has_place):
+            for end in compress(some.ended_at, map(not_, has_place)):
+                totals.count_later(end)
+            some = some.only(has_place)
+        places = [group.place for group in some.groups if group.place is not None]
+        add_runs(places, some.ended_at, some.wall_s, some.cpu_s)
 
     def _groups_of(self, runs: RunColumns, now: datetime) -> list[_RunGroup]:
         """The group of each run."""
-        groups, periods = self._groups, self._periods.of(runs.ended_at)
+        periods = self._periods.of(runs.ended_at)
+        found = list(map(self._groups.get, zip(map(id, runs.examples), periods, strict=True)))
         return [
-            groups.get((id(example), period)) or self._new_group(example, period, now)
-            for example, period in zip(runs.examples, periods, strict=True)
+            group or self._groups.get((id(example), period)) or self._new_group(example, period, now)
+            for group, example, period in zip(found, runs.examples, periods, strict=True)
         ]
 
     def _new_group(self, example: JobRecord, period: int, now: datetime) -> _RunGroup:
-        """What becomes of the runs of an example that end in a period, as far as it does not lie in their numbers."""
+        """Of the runs of an example that end in a period, as far as it does not lie in their numbers."""
         seconds = self._periods.seconds(period)
         # The latest of them, so that a format which takes this one takes all.
         until = min(int(now.timestamp()), seconds.stop - 1)
-        group = _RunGroup(example=example, until=-1)
+        group = _RunGroup(example=example, values=example.values_but_own(), until=-1)
         if until in seconds:
             at = id(example), self._periods.rules(seconds)
             decided = self._decisions.get(at)
@@ -206,9 +255,9 @@ class GroupedCounter:
     def _decide(self, example: JobRecord, until: Epoch, now: datetime) -> _RunGroup:
         job = replace(example, ended_at=until, wall_s=_MOST_S, cpu_user_s=_MOST_S, cpu_kernel_s=0)
         verdict = self._decider.decide(job, job.key, None, None)
-        if isinstance(verdict, Skip):
-            return _RunGroup(example=example, until=until)
+        group = _RunGroup(example=example, values=example.values_but_own(), until=until)
         if isinstance(verdict, Publish) and self._totals.admits(verdict.published, now):
-            warnings = shared_warnings(verdict.published)
-            return _RunGroup(example=example, until=until, fit=verdict, warnings=warnings)
-        return _RunGroup(example=example, until=-1)
+            group.fit, group.warnings = verdict, shared_warnings(verdict.published)
+        elif not isinstance(verdict, Skip):
+            group.until = -1
+        return group

@@ -115,12 +115,19 @@ class DeliveredRuns:
         self, target: int, file: str, record_ids: Iterable[int], keys: Sequence[JobKey]
     ) -> dict[JobKey, PagedRun]:
         """The same for a page in columns, with every other run of the same jobs."""
+        if not self._may_be_delivered(target, file, {record_id // BLOCK_ROWS for record_id in record_ids}):
+            return {}
         blocks: defaultdict[int, dict[int, int]] = defaultdict(dict)
         for record_id, key in zip(record_ids, keys, strict=True):
             blocks[record_id // BLOCK_ROWS][record_id] = pages.digest_of(key)
         found: dict[JobKey, PagedRun] = {}
         _keep_latest(found, self._deliveries(target, file, blocks))
         return found
+
+    def _may_be_delivered(self, target: int, file: str, blocks: Iterable[int]) -> bool:
+        """Whether anything was delivered of rows of these blocks, as far as their numbers tell."""
+        current = self._only_numbering(target, file)
+        return current is None or any(pages.has_block(self._database, current, block) for block in blocks)
 
     def ends_at(
         self, target: int, file: str, record_ids: Sequence[int], is_settled: Callable[[int], bool]

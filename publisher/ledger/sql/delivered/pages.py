@@ -41,6 +41,7 @@ VALUES (:message, :numbering, :block, :runs, :checksum)"""
 _FORGET = "DELETE FROM delivered_page WHERE message = :message"
 _OF_BLOCK = """
 SELECT message, runs FROM delivered_page WHERE numbering = :numbering AND block = :block ORDER BY message"""
+_HAS_BLOCK = "SELECT EXISTS (SELECT 1 FROM delivered_page WHERE numbering = :numbering AND block = :block)"
 _OF_NUMBERING = """
 SELECT id, message, runs FROM delivered_page WHERE numbering = :numbering AND id > :after"""
 _IN_ORDER = """
@@ -68,15 +69,20 @@ def pack(keys: Sequence[JobKey], ends: Sequence[int], fingerprints: Sequence[int
     wide = bytearray(struct.pack(f"<{len(keys)}I", *fingerprints))
     del wide[_FINGERPRINT_BYTES :: _FINGERPRINT_BYTES + 1]
     within = [end if 0 <= end <= _LATEST_END else max(0, min(end, _LATEST_END)) for end in ends]
-    return b"".join(
-        [
-            *[key[:JOB_DIGEST_BYTES] for key in keys],
-            *[key[JOB_DIGEST_BYTES:] for key in keys],
-            struct.pack(f"<{len(within)}I", *within),
-            wide,
-            struct.pack(f"<{len(places)}H", *places),
-        ]
-    )
+    numbers = struct.pack(f"<{len(within)}I", *within), wide, struct.pack(f"<{len(places)}H", *places)
+    return b"".join((*_apart(b"".join(keys)), *numbers))
+
+
+def _apart(keys: bytes) -> tuple[bytearray, bytearray]:
+    """The digests of jobs, and of their runs, of keys that stand one after the other."""
+    width = JOB_DIGEST_BYTES + RUN_DIGEST_BYTES
+    count = len(keys) // width
+    jobs, runs = bytearray(count * JOB_DIGEST_BYTES), bytearray(count * RUN_DIGEST_BYTES)
+    for at in range(JOB_DIGEST_BYTES):
+        jobs[at::JOB_DIGEST_BYTES] = keys[at::width]
+    for at in range(RUN_DIGEST_BYTES):
+        runs[at::RUN_DIGEST_BYTES] = keys[JOB_DIGEST_BYTES + at :: width]
+    return jobs, runs
 
 
 def digests(packed: bytes) -> tuple[int, ...]:
@@ -150,7 +156,8 @@ def write(database: Database, message: int, runs: PlacedRuns, numberings: Mappin
     """The pages of a message. `numberings` by database."""
     row_of = runs.record_ids.__getitem__
     for numbering in sorted(set(numberings.values())):
-        here = [at for at, file in enumerate(runs.files) if numberings[file] == numbering]
+        files = {file for file, number in numberings.items() if number == numbering}
+        here = [at for at, file in enumerate(runs.files) if file in files]
         here.sort(key=row_of)
         start = 0
         while start < len(here):
@@ -173,11 +180,12 @@ def checksum(numbering: int, block: int, packed: bytes) -> int:
 
 def _packed(runs: PlacedRuns, places: Sequence[int]) -> bytes:
     """The runs at these places of the columns, which are of one block."""
+    first = runs.record_ids[places[0]] // BLOCK_ROWS * BLOCK_ROWS
     return pack(
         [runs.keys[at] for at in places],
         [runs.ended_at[at] for at in places],
         [runs.fingerprints[at] for at in places],
-        [runs.record_ids[at] % BLOCK_ROWS for at in places],
+        [runs.record_ids[at] - first for at in places],
     )
 
 
@@ -195,6 +203,10 @@ def move(database: Database, whole: int, parts: Mapping[int, Collection[JobKey]]
 def forget(database: Database, message: int) -> None:
     """A message's runs were not delivered by it."""
     database.execute(_FORGET, {"message": message})
+
+
+def has_block(database: Database, numbering: int, block: int) -> bool:
+    return bool(database.execute(_HAS_BLOCK, {"numbering": numbering, "block": block}).fetchone()[0])
 
 
 def of_block(database: Database, numbering: int, block: int) -> Iterator[tuple[int, bytes]]:

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from itertools import compress
+from operator import not_
 from typing import Any, Final
 
 from publisher.model.job import JobRecord, KnownRuns, RunColumns
@@ -48,25 +49,31 @@ class ColumnReader:
         if not rows or connection.text_factory is tolerant_text:
             return self._read_whole(connection, [row[0] for row in rows], asked)
         columns = list(zip(*rows, strict=True))
-        record_ids = columns[0]
-        everywhere = _beside(record_ids, span=span)
-        kinds = self._kinds(connection, record_ids, list(zip(*columns[_RUN:], strict=True)), everywhere)
-        odd = _odd(rows) | self._odd_beside(connection, record_ids, everywhere)
-        self._read_examples(connection, record_ids, kinds, odd, asked)
-        examples = list(map(self._examples.get, kinds))
-        if odd:
-            examples = [None if row in odd else one for row, one in zip(record_ids, examples, strict=True)]
+        examples = self._examples_of_rows(connection, columns, asked, span=span)
         shared = [one for one in examples if one is not None]
-        strange: list[int] = []
-        if len(shared) < len(rows):
-            strange = [row for row, one in zip(record_ids, examples, strict=True) if one is None]
-        found = self._read_whole(connection, strange, asked)
+        if len(shared) == len(rows):
+            return RowOutcomes(runs=RunColumns._make((self._database, *columns[:_RUN], shared, ())))
+        found = self._read_whole(connection, list(compress(columns[0], map(not_, examples))), asked)
         if not shared:
             return found
-        plain = [tuple(compress(column, examples)) for column in columns[:_RUN]] if strange else columns[:_RUN]
-        record_ids, job_ids, local_ids, ended, wall, user, kernel = plain
-        runs = RunColumns(self._database, record_ids, job_ids, local_ids, ended, wall, user, kernel, shared)
-        return replace(found, runs=runs)
+        plain = [tuple(compress(column, examples)) for column in columns[:_RUN]]
+        return replace(found, runs=RunColumns._make((self._database, *plain, shared, ())))
+
+    def _examples_of_rows(
+        self, connection: sqlite3.Connection, columns: Sequence[Sequence[Any]], asked: ReadOptions, *, span: bool
+    ) -> list[JobRecord | None]:
+        """For each row an example of its kind; None for those that are read whole themselves."""
+        record_ids = columns[0]
+        everywhere = _beside(record_ids, span=span)
+        kinds = self._kinds(connection, record_ids, columns[_RUN:], everywhere)
+        odd = _odd(columns) | self._odd_beside(connection, record_ids, everywhere)
+        examples = list(map(self._examples.get, kinds))
+        if not all(examples):
+            self._read_examples(connection, record_ids, kinds, odd, asked)
+            examples = list(map(self._examples.get, kinds))
+        if odd:
+            return [None if row in odd else one for row, one in zip(record_ids, examples, strict=True)]
+        return examples
 
     def read_known(self, connection: sqlite3.Connection, rows: Sequence[Row], asked: ReadOptions) -> RowOutcomes:
         """As `read`, of rows as `sql.WINDOW_OF_KNOWN` has them: those that the caller knows come
@@ -122,39 +129,42 @@ class ColumnReader:
         return self._whole.read(connection, rows, asked, span=False)
 
     def _kinds(
-        self, connection: sqlite3.Connection, record_ids: Sequence[int], kinds: list[Kind], everywhere: Where
+        self,
+        connection: sqlite3.Connection,
+        record_ids: Sequence[int],
+        packed: Sequence[Sequence[Any]],
+        everywhere: Where,
     ) -> list[Kind]:
         """What each row shares with others, with the FQAN and the benchmark that stand beside it.
 
         Schema 1 has both there, schema 2 only where the row has none.
         """
+        kinds: list[Kind] = list(zip(*packed, strict=True))
+        no_fqan, no_benchmark = self._lacking(connection, set(kinds))
         fqan_of: dict[int, object] = {}
         benchmark_of: dict[int, object] = {}
-        lacking = self._lacking(connection, kinds)
-        if without := _where(record_ids, [fqan for fqan, _ in lacking], everywhere):
-            which, at = without
+        if no_fqan:
+            which, at = _where(record_ids, kinds, no_fqan, everywhere)
             fqan_of = {row: text for row, text, _ in connection.execute(sql.main_fqans(which), at).fetchall()}
-        if without := _where(record_ids, [benchmark for _, benchmark in lacking], everywhere):
-            which, at = without
+        if no_benchmark:
+            which, at = _where(record_ids, kinds, no_benchmark, everywhere)
             benchmark_of = dict(connection.execute(sql.benchmarks_of_row(which), at).fetchall())
         if not (fqan_of or benchmark_of):
             return kinds
-        return [
-            (where, who, fqan_of.get(row), benchmark_of.get(row))
-            for row, (where, who) in zip(record_ids, kinds, strict=True)
-        ]
+        beside = map(fqan_of.get, record_ids), map(benchmark_of.get, record_ids)
+        return list(zip(*packed, *beside, strict=True))
 
-    def _lacking(self, connection: sqlite3.Connection, kinds: Sequence[Kind]) -> list[tuple[bool, bool]]:
-        """Whether the rows of these kinds name no FQAN, and no benchmark."""
+    def _lacking(self, connection: sqlite3.Connection, kinds: set[Kind]) -> tuple[set[Kind], set[Kind]]:
+        """Those of the kinds whose rows name no FQAN, and those whose rows name no benchmark."""
         lacks = self._lacks
-        if new := set(kinds) - lacks.keys():
+        if new := kinds - lacks.keys():
             if len(lacks) > _REMEMBERED:
                 lacks.clear()
-                new = set(kinds)
+                new = kinds
             fqans, benchmarks = self._names.fqans, self._names.benchmarks
             for kind, numbers in self._look_up(connection, new).items():
                 lacks[kind] = not fqans.get(numbers["FQANID"]), not benchmarks.get(numbers["BenchmarkID"])
-        return [lacks[kind] for kind in kinds]
+        return {kind for kind in kinds if lacks[kind][0]}, {kind for kind in kinds if lacks[kind][1]}
 
     def _look_up(self, connection: sqlite3.Connection, kinds: Collection[Kind]) -> dict[Kind, Mapping[str, int | None]]:
         """The numbers of kinds, of which all names are known then."""
@@ -166,10 +176,11 @@ class ColumnReader:
         """The rows that are not complete, or beside which something stands that matters."""
         which, at = everywhere
         found = connection.execute(sql.finished_or_early(which), at).fetchall()
+        rows, early = zip(*found, strict=True) if found else ((), ())
         among = set(record_ids)  # between them may be rows that belong to another database
-        odd = {row for row, is_early in found if is_early}
+        odd = set(compress(rows, early))
         if self._whole.layout != sql.IMPORTED:
-            odd |= among.difference([row for row, is_early in found if not is_early])
+            odd |= among.difference(compress(rows, map(not_, early)) if odd else rows)
         (texts,) = connection.execute(sql.attribute_texts(which), at).fetchone()
         if not (texts or b"").isascii():
             odd.update(record_id for (record_id,) in connection.execute(sql.strange_fqans(which), at))
@@ -184,11 +195,10 @@ class ColumnReader:
         asked: ReadOptions,
     ) -> None:
         """Read a row whole of each kind that is new and makes plain jobs."""
-        if len(self._examples) > _REMEMBERED:
-            self._examples.clear()
         known = self._examples
-        if not (met := set(kinds) - known.keys()):
-            return
+        if len(known) > _REMEMBERED:
+            known.clear()
+        met = set(kinds) - known.keys()
         new: dict[Kind, int] = {}
         for record_id, kind in zip(record_ids, kinds, strict=True):
             if kind in met and kind not in new and record_id not in odd:
@@ -227,15 +237,17 @@ def _unpacked(kind: Kind) -> Mapping[str, int | None]:
     return numbers
 
 
-def _odd(rows: Sequence[Row]) -> set[int]:
+def _odd(columns: Sequence[Sequence[Any]]) -> set[int]:
     """The rows whose own values are not as A-REX writes them, or whose texts hold escapes: found by halves."""
-    if _are_bare(zip(*rows, strict=True)):
+    if _are_bare(columns):
         return set()
-    half = len(rows) // 2
-    return _odd(rows[:half]) | _odd(rows[half:]) if half else {rows[0][0]}
+    half = len(columns[0]) // 2
+    if not half:
+        return {columns[0][0]}
+    return _odd([column[:half] for column in columns]) | _odd([column[half:] for column in columns])
 
 
-def _are_bare(columns: Iterable[Sequence[Any]]) -> bool:
+def _are_bare(columns: Sequence[Sequence[Any]]) -> bool:
     """Whether the values of all rows are plain. Whole columns are looked at, at a quarter of the price."""
     _, job_ids, local_ids, *numbers = columns
     try:
@@ -267,9 +279,8 @@ def _listed(record_ids: Sequence[int]) -> Where:
     return sql.LISTED, {"rows": json.dumps(record_ids)}
 
 
-def _where(record_ids: Sequence[int], wanted: Sequence[bool], everywhere: Where) -> Where | None:
-    """Where to look beside rows that lack something: row by row for few, beside all for many; None for none."""
-    if not any(wanted):
-        return None
-    few = wanted.count(True) * _FEW < len(wanted)
-    return _listed(list(compress(record_ids, wanted))) if few else everywhere
+def _where(record_ids: Sequence[int], kinds: Sequence[Kind], wanted: set[Kind], everywhere: Where) -> Where:
+    """Where to look beside rows of some kinds: row by row for few, beside all for many."""
+    chosen = [kind in wanted for kind in kinds]
+    few = chosen.count(True) * _FEW < len(chosen)
+    return _listed(list(compress(record_ids, chosen))) if few else everywhere
