@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -17,15 +18,20 @@ PUBLISHER: Final = ("-c", "from publisher.cli.main import main; main()")
 _SILENT: Final = (
     300  # seconds without an end after which a child is taken for stuck, a job in it given a millisecond more
 )
+_SAMPLE_S: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """Seconds by the clock and of both CPUs together; peak memory of the whole process, where it was one."""
+    """Seconds by the clock and of both CPUs together; of a child also its peak memory.
+
+    `peak_mib`: resident, of its largest process. `pss_mib`: of all its processes together, each shared page counted once.
+    """
 
     wall_s: float
     cpu_s: float
     peak_mib: float | None = None
+    pss_mib: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,18 +57,41 @@ def run_python(arguments: Sequence[str | Path], folder: Path, *, patience_s: flo
             [sys.executable, *map(str, arguments)], stdout=to_out, stderr=to_err, env=as_installed(os.environ)
         )
         deadline = began + patience_s
+        pss_mib, sampled = 0.0, began
         while True:
             # wait4 tells the usage of this child; what subprocess waits with tells that of all of them.
             number, status, usage = os.wait4(child.pid, os.WNOHANG)
             if number:
                 break
-            if time.perf_counter() > deadline:
+            now = time.perf_counter()
+            if now > deadline:
                 child.kill()
+            if now > sampled + _SAMPLE_S:
+                pss_mib, sampled = max(pss_mib, sum(map(_pss_mib, _family(child.pid)))), now
             time.sleep(0.002)
         wall_s = time.perf_counter() - began
         child.returncode = os.waitstatus_to_exitcode(status)
-    cost = Cost(wall_s=wall_s, cpu_s=usage.ru_utime + usage.ru_stime, peak_mib=usage.ru_maxrss / 1024)
+    cost = Cost(
+        wall_s=wall_s, cpu_s=usage.ru_utime + usage.ru_stime, peak_mib=usage.ru_maxrss / 1024, pss_mib=pss_mib or None
+    )
     return Ended(cost=cost, status=child.returncode, out=out.read_text(), err=err.read_text())
+
+
+def _family(process: int) -> Iterator[int]:
+    """The process and all below it."""
+    yield process
+    for listed in Path(f"/proc/{process}/task").glob("*/children"):
+        with suppress(OSError):  # it ended meanwhile
+            for child in listed.read_text().split():
+                yield from _family(int(child))
+
+
+def _pss_mib(process: int) -> float:
+    """Proportional set size, as Linux has it in proc(5), smaps_rollup; 0 for a process that ended meanwhile."""
+    with suppress(OSError):
+        found = re.search(r"^Pss: +([0-9]+) kB", Path(f"/proc/{process}/smaps_rollup").read_text(), re.MULTILINE)
+        return int(found[1]) / 1024 if found else 0.0
+    return 0.0
 
 
 def as_installed(environment: Mapping[str, str]) -> dict[str, str]:
