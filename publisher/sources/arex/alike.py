@@ -24,7 +24,7 @@ from publisher.sources.arex.values import hosts_of, unsigned
 
 _AFTER: Final = 4  # rows of a kind: to make a template of an example costs as much as some jobs by themselves
 _KINDS: Final = 1_000  # examples of 5 kB each, with what is made of them
-_MET: Final = 3_000  # kinds that were met, and users and places, of 1 kB
+_MET: Final = 5_000  # kinds that were met, and users and places, of 1 kB
 _NUMBERS: Final = itemgetter(0, 3, 4, 5, 6, 8, 11, 12, 17, 18, 19)  # columns of AAR in which A-REX always has some
 _MAYBE: Final = itemgetter(7, 9, 10, 13, 14, 15, 16, 20, 21, 22, 23, 24)
 _OF_KIND: Final = itemgetter(3, 8, 9, 13, 14, 24)  # endpoint, status, exit code, nodes, cores and GPUs

@@ -30,8 +30,8 @@ from publisher.pipeline.round.decision import Decider
 from publisher.pipeline.round.grouped import Periods
 
 _REMEMBERED: Final = 1_000  # templates
-_SHARED: Final = 3_000  # texts of users, and of places
-_FACTS: Final = 1_000
+_SHARED: Final = 5_000  # texts of users, and of places
+_FACTS: Final = 5_000
 # Texts that every format writes as they are: nothing to escape, and a number in each, so that none says `none`.
 _PLAIN_JOB_ID: Final = re.compile(r"(?=[^0-9]*[0-9])[!$()*+,.:;=?@A-Z\[\]^_`a-z{|}~0-9-]{1,100}").fullmatch
 _PLAIN_LOCAL_ID: Final = re.compile(r"(?=[^0-9]*[0-9])[!$()*+,.:;=?@A-Z\[\]^_`a-z{|}~0-9-]{1,40}").fullmatch
@@ -84,11 +84,15 @@ def facts_of(published: PublishedJob, key: SummaryKey | None) -> KindFacts:
     """Of a job's record, and of all like it."""
     return KindFacts(
         ascii_key(published.where.receiver_host),
-        None if key is None else (key.month, key.digest, key.site, key.text),
+        key_values(key),
         published.job.queue,
         published.benchmark.arex_default,
         warnings_about(published),
     )
+
+
+def key_values(key: SummaryKey | None) -> tuple[int, bytes, str, str] | None:
+    return None if key is None else (key.month, key.digest, key.site, key.text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,10 +100,9 @@ class JobKind:
     """What becomes of the jobs of an example that end in a period."""
 
     example: JobRecord  # held, so that its id cannot come to mean another
+    published: PublishedJob | None = None  # one of its jobs
     until: int = -1  # the last second for which this holds; -1: each job needs a look of its own
-    parts: list[str] = field(
-        default_factory=list
-    )  # the record, a text and a value in turn; [] for jobs that are not wanted
+    parts: list[str] = field(default_factory=list)  # the record, a text and a value in turn; []: none is wanted
     pick: Callable[[Sequence[Any]], tuple[Any, ...]] = tuple  # the values, of those of a job, its user and its place
 
 
@@ -108,6 +111,7 @@ class SharedTexts(NamedTuple):
 
     of: JobUser | JobPlace  # held as an example is
     texts: tuple[str, ...] | None
+    published: tuple[Any, ...]  # whom, or where and by which benchmark, policy took it for
     wanted: bool = True
 
 
@@ -116,6 +120,7 @@ class JobTemplate(NamedTuple):
 
     kind: JobKind
     shared: tuple[str, ...]
+    published: tuple[tuple[Any, ...], tuple[Any, ...]]
     wanted: bool
 
 
@@ -142,7 +147,7 @@ class KindTemplates:
         # By user and place, as far as they matter, and period.
         self._shared: dict[tuple[int, int, int], SharedTexts] = {}
         self._texts_of_kinds: dict[str, str] = {}  # most of them are in many
-        self._known: dict[tuple[int, ...], tuple[KindFacts, object]] = {}
+        self._known: dict[tuple[int, ...], KindFacts] = {}  # by kind, user, place, excess of CPU time, and month
 
     def sort(self, jobs: Sequence[AlikeJob]) -> tuple[Written, list[AlikeJob], list[AlikeJob]]:
         """The jobs with their records, those that are not wanted, and those that need a look of their own."""
@@ -171,7 +176,7 @@ class KindTemplates:
         parts[1::2] = texts
         written.contents.append("".join(parts).encode())
         written.jobs.append(job)
-        written.facts.append(self._facts(found.kind, job))
+        written.facts.append(self._facts(found, job))
         return True
 
     def _found(self, job: AlikeJob, period: int) -> JobTemplate | None:
@@ -186,7 +191,9 @@ class KindTemplates:
             return None
         shared = user.texts + place.texts
         kind = self._kinds.get((id(job.example), period)) or self._new(job, period, shared)
-        return JobTemplate(kind, shared, user.wanted and bool(kind.parts)) if job.values[_END] <= kind.until else None
+        if job.values[_END] > kind.until:
+            return None
+        return JobTemplate(kind, shared, (user.published, place.published), user.wanted and bool(kind.parts))
 
     def _learn(self, job: AlikeJob, user_at: tuple[int, int, int], place_at: tuple[int, int, int]) -> None:
         """What is said of user and place, by a job that is the first of one of them."""
@@ -200,9 +207,10 @@ class KindTemplates:
             return
         if len(self._shared) >= _SHARED:
             self._shared.clear()
+            self._known.clear()
         wanted = self._decider.selection.wants_vo(published.who.vo)
-        self._shared.setdefault(user_at, SharedTexts(job.user, user, wanted))
-        self._shared.setdefault(place_at, SharedTexts(job.place, place))
+        self._shared.setdefault(user_at, SharedTexts(job.user, user, (published.who,), wanted))
+        self._shared.setdefault(place_at, SharedTexts(job.place, place, (published.where, published.benchmark)))
 
     def _are_sound(self, contents: list[bytes]) -> bool:
         """Whether these records are beyond doubt."""
@@ -230,23 +238,34 @@ class KindTemplates:
             strict=True,
         )
 
-    def _facts(self, kind: JobKind, job: AlikeJob) -> KindFacts:
+    def _facts(self, found: JobTemplate, job: AlikeJob) -> KindFacts:
         _, _, end, wall, user, kernel, *_ = job.values
-        cores = kind.example.cpu_count or 0
+        cores = found.kind.example.cpu_count or 0
         over = bool(cores) and user + kernel > wall * cores
-        at = id(kind), id(job.user), id(job.place), month_number(end), over
-        known = self._known.get(at)
-        if known is None:
-            if len(self._known) >= _FACTS:
-                self._known.clear()
+        at = id(found.kind), id(job.user), id(job.place), over, month_number(end)
+        facts = self._known.get(at)
+        if facts is None:
+            facts = self._known[at] = self._new_facts(found, job, at[:-1])
+        return facts
+
+    def _new_facts(self, found: JobTemplate, job: AlikeJob, at: tuple[int, ...]) -> KindFacts:
+        """Of a month; in another only the key is another."""
+        if len(self._known) >= _FACTS:
+            self._known.clear()
+        about = self._known.get(at)
+        if about is None:
             published = self._decider.policy.describe(whole_job(job))
-            facts = facts_of(published, self._maker.summary_key(published))
-            known = self._known[at] = facts, (kind, job.user, job.place)
-        return known[0]
+            about = self._known[at] = facts_of(published, None)
+        if found.kind.published is None:
+            return about
+        (who,), (where, benchmark) = found.published
+        published = replace(found.kind.published, who=who, where=where, benchmark=benchmark, ended_at=job.values[_END])
+        return about._replace(summary_key=key_values(self._maker.summary_key(published)))
 
     def _new(self, job: AlikeJob, period: int, shared: tuple[str, ...]) -> JobKind:
         if len(self._kinds) >= _REMEMBERED:
             self._kinds.clear()
+            self._known.clear()
             self._texts_of_kinds.clear()
         try:
             kind = self._made(job, self._periods.seconds(period), shared)
@@ -280,7 +299,7 @@ class KindTemplates:
         written[1::2] = pick((*texts, *shared))
         if "".join(written).encode() != contents[1] or not self._are_sound(contents):
             return own_look
-        return JobKind(example=alike.example, until=until, parts=parts, pick=pick)
+        return JobKind(example=alike.example, published=least, until=until, parts=parts, pick=pick)
 
     def _cut(self, most: PublishedJob, shared: int) -> tuple[list[str], Callable[[Sequence[Any]], tuple[Any, ...]]]:
         """The record, a text and a value in turn, and the places of its values among those of a job."""
