@@ -450,10 +450,10 @@ def month_window(number: int) -> Window:
 
 
 def left_behind(
-    key: Callable[[SummaryGroup], object], accepted: Iterable[SummaryGroup], new: Iterable[SummaryGroup]
+    key: Callable[[SummaryGroup], object], accepted: Sequence[SummaryGroup], new: Iterable[SummaryGroup]
 ) -> list[SummaryGroup]:
     """Accepted groups whose keys the new ones do not replace: they would be counted beside them."""
-    replaced = {key(group) for group in new}
+    replaced = {key(group) for group in new} if accepted else ()
     return [group for group in accepted if key(group) not in replaced]
 
 

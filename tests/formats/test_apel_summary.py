@@ -13,7 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from publisher.formats import job_format, summary_format
+from publisher.formats.apel import summary_text, text_message
 from publisher.formats.apel.summary_text import ApelSummary, create
+from publisher.formats.apel.text_message import TextLine
 from publisher.model.errors import Unfit
 from publisher.model.identity import Identity, IdentityMode
 from publisher.model.job import Epoch, JobRecord
@@ -429,6 +431,55 @@ def test_the_check_names_the_fault(old: bytes, new: bytes, fault: str) -> None:
     assert old in good
     with pytest.raises(Unfit, match=fault):
         text.check(good.replace(old, new))
+
+
+# What a line may be replaced by: too much, too little, and what no message may hold.
+_ODD_LINES = (
+    *(b"Month: 12", b"Month: 00", b"Year: 10000", b"Year: 2026 ", b"Processors: 2147483647", b"Processors: 2147483648"),
+    *(
+        b"VO: NULL",
+        b"VO: nullable",
+        b"VO: None",
+        b"VO: " + 255 * b"x",
+        b"VO: " + 256 * b"x",
+        b"VO:  x",
+        b"VO: ",
+        b"VO: x\t",
+    ),
+    *(
+        b"VO: a%%b",
+        b"GlobalUserName: Application/PKCS7-MIME",
+        b"SubmitHost: a",
+        b"Site: a\nSite: b",
+        b"Site a",
+        b"",
+        b"%%",
+    ),
+    *(b"ServiceLevel: 10000000", b"ServiceLevel: 1.5.5", b"ServiceLevel: {HEPSPEC: 1.5}", b"ServiceLevelType: HEPSPEX"),
+    *(b"NormalisedCpuDuration: {HEPSPEC: 1}", b"NormalisedCpuDuration: {Si2k: 9999999999999999999}"),
+)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_record_looked_at_at_once_is_judged_as_line_by_line(name: str) -> None:
+    text = create(name)
+    good = payload(text, [described(), described(vo="other", benchmark="HEPscore23:12.5")])
+    lines = good.split(b"\n")
+    made = [b"\n".join((*lines[:at], odd, *lines[at + 1 :])) for odd in _ODD_LINES for at in range(len(lines))]
+    made += [
+        good[:at] + odd + good[at + 1 :] for odd in (b" ", b"%", b"0", b":", b"\n") for at in range(len(good) // 2)
+    ]
+    in_another_order = tuple(reversed(text.lines))  # no record is written so: each is looked at line by line
+    for one in made:
+        assert _fault(text, one, text.lines) == _fault(text, one, in_another_order)
+
+
+def _fault(text: ApelSummary, made: bytes, lines: tuple[TextLine, ...]) -> str:
+    try:
+        text_message.check(made, text.frame, lines, summary_text.fault_between)
+    except Unfit as unfit:
+        return unfit.reason.partition(":")[0]  # which record; of several faults either way names another one
+    return ""
 
 
 def test_the_check_wants_whole_numbers_in_normalised_dictionaries() -> None:

@@ -140,7 +140,7 @@ class ApelSummary:
 
     def check(self, payload: bytes) -> None:
         """Raises: Unfit naming the first fault and the record that has it."""
-        text_message.check(payload, self.frame, self.lines, _fault_between)
+        text_message.check(payload, self.frame, self.lines, fault_between)
 
 
 class ApelSummary02(ApelSummary):
@@ -224,7 +224,8 @@ def _admit_benchmark(applied: AppliedBenchmark) -> str:
     return ""
 
 
-def _fault_between(values: Mapping[str, str]) -> str:
+def fault_between(values: Mapping[str, str]) -> str:
+    """What is wrong between the values of a record; '' for nothing."""
     if "0" in (values["Month"], values["Year"]):
         return "Month or Year is 0"
     month = Month(int(values["Year"]), int(values["Month"]))

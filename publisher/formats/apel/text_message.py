@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import cache
 from typing import Any, ClassVar, Final
 
 from publisher.formats.apel.receiver import SYNC
@@ -117,25 +118,64 @@ def levels(benchmarks: Iterable[Benchmark]) -> str:
 def check(
     payload: bytes, form: Frame, lines: tuple[TextLine, ...], compare: Callable[[Mapping[str, str]], str] = lambda _: ""
 ) -> None:
-    """Hold a payload against its table, line by line; `compare` says what is wrong between the values of one record.
+    """Hold a payload against its table; `compare` says what is wrong between the values of one record.
 
-    Raises: Unfit naming the first fault and the record that has it.
+    A record that is written as the table writes it is looked at once, any other line by line. Raises: Unfit naming the first
+    fault and the record that has it.
     """
     if not payload.isascii():
         raise Unfit("not-ascii", "the message is not pure ASCII; APEL's receiver would stop")
     if not payload.startswith(form.head) or not payload.endswith(b"\n" + form.tail):
         raise Unfit("text-layout", "the message does not begin with its header, or does not end with a closing %%")
     by_key = {line.key: line for line in lines}
-    body = payload[len(form.head) : -len(form.tail)].decode("ascii")
+    as_written = _as_written(lines).fullmatch
+    body = payload[len(form.head) : -len(form.tail)].decode("ascii").removesuffix("\n")
     for number, record in enumerate(body.split("\n%%\n"), start=1):
-        fault = _fault(record.removesuffix("\n").split("\n"), by_key, compare)
+        match = None if FORBIDDEN_IN_TEXT.search(record) else as_written(record + "\n")
+        fault = _fault(record, by_key, compare) if match is None else compare(_given(match))
         if fault:
             raise Unfit("text-layout", f"record {number}: {fault}")
 
 
-def _fault(record: list[str], by_key: Mapping[str, TextLine], compare: Callable[[Mapping[str, str]], str]) -> str:
+def _given(match: re.Match[str]) -> Mapping[str, str]:
+    return {key: value for key, value in match.groupdict().items() if value is not None}
+
+
+@cache
+def _as_written(lines: tuple[TextLine, ...]) -> re.Pattern[str]:
+    """Matches nearly every sound record whose lines stand in the order of the table, and none that is not sound."""
+    return re.compile(
+        "".join(f"(?:{line.key}: (?P<{line.key}>{_pattern(line)})\n){'?'[line.mandatory :]}" for line in lines)
+    )
+
+
+def _pattern(line: TextLine) -> str:
+    """Values that are sound in a line."""
+    none = "|".join(sorted(NOT_GIVEN - {""}))
+    whole = _whole_pattern(line.limit)
+    level = _LEVEL.pattern
+    patterns = {
+        TextKind.TEXT: rf"(?!(?i:{none})\n)(?=.{{1,{line.limit}}}\n)[!-~](?:[ -~]*[!-~])?",
+        TextKind.WHOLE: whole,
+        TextKind.TYPE: _KIND,
+        TextKind.LEVEL: level,
+        TextKind.LEVELS: rf"\{{{_KIND}: {level}\}}",
+        TextKind.WHOLES: rf"\{{{_KIND}: {whole}\}}",
+    }
+    return patterns[line.kind]
+
+
+def _whole_pattern(limit: int) -> str:
+    """Whole numbers up to a limit; beyond 99 only those that have fewer digits, or as many nines at most."""
+    if limit < 100:
+        return f"(?:{'|'.join(map(str, range(limit, -1, -1)))})"
+    digits = len(str(limit + 1)) - 1
+    return f"(?:0|[1-9][0-9]{{0,{digits - 1}}})"
+
+
+def _fault(record: str, by_key: Mapping[str, TextLine], compare: Callable[[Mapping[str, str]], str]) -> str:
     values: dict[str, str] = {}
-    for text in record:
+    for text in record.removesuffix("\n").split("\n"):
         match = _LINE.fullmatch(text)
         if match is None:
             return f"{text!r} is not a line of key and value"
