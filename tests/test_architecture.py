@@ -47,7 +47,6 @@ LIBRARIES = {
     "yaml": ("config",),
     "apscheduler": ("config/cron.py", "pipeline/daemon.py"),
     "jinja2": ("reporting/html",),
-    "matplotlib": ("reporting/html",),
     "prometheus_client": ("reporting/metrics",),
     "sqlite3": ("sources", "ledger/sqlite", "config/from_arc"),
     "backports": ("sources/importing",),  # zstd

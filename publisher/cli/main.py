@@ -27,12 +27,7 @@ _OPTIONAL: Final = {
     "jinja2": (
         "the page of a report (--format terminal and --csv do not)",
         "report",
-        "python3-jinja2 python3-matplotlib",
-    ),
-    "matplotlib": (
-        "the page of a report (--format terminal and --csv do not)",
-        "report",
-        "python3-jinja2 python3-matplotlib",
+        "python3-jinja2",
     ),
 }
 _GRACE_S: Final = 7  # to the end of a message after SIGTERM; systemd and people expect an end within ten seconds

@@ -1,230 +1,34 @@
-"""What a report shows of a period: what jobs used, what they cost, what became of them at each target. Only reads.
-
-A source sums jobs up in groups; `UsageReport` adds the groups up under the names that the site's settings give them.
-"""
+"""What a report shows of a period: what jobs used, what they cost, what became of them at each target. Only reads."""
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from decimal import Decimal
-from typing import Final
+from typing import NamedTuple
 
 from publisher.ledger.books import ChargedSum, TargetHistory
 from publisher.ledger.contract import Hold, HostCounts, Quarantine, TargetState
-from publisher.model.errors import Unfit, UsageError
-from publisher.model.job import Epoch, JobRecord
-from publisher.model.policy import PublishedJob, RecordPolicy
-from publisher.model.rates import EnergyRules, UsedAllocation
+from publisher.model.errors import SourceError, UsageError
+from publisher.model.job import Epoch
+from publisher.model.policy import RecordPolicy
+from publisher.model.rates import UsedAllocation
 from publisher.model.target import Target
-from publisher.model.time import Durations, Window, epoch, month_of, months
-from publisher.model.totals import month_number, month_number_of, month_window, sync_host, year_and_month
+from publisher.model.time import Window, epoch, iso_epoch, month_of
+from publisher.model.totals import month_number, month_number_of, month_window, year_and_month
 from publisher.pipeline import status as target_status
 from publisher.pipeline.batch_systems import SourceStatus, source_status
+from publisher.pipeline.guards.prune import refuse_pruned
 from publisher.pipeline.site import Site
 from publisher.pipeline.status import TargetStatus
 from publisher.reporting.charges.allocations import overlapping, used_allocations
-from publisher.sources.statistics import UsageGroup, UsagePage, Used
+from publisher.reporting.usage import DAY_S, OWN_PROJECT, ExpectedJobs, FailureGroup, HostMonth, Usage, UsageReport
+from publisher.sources.statistics import Used
 
 RowsRead = Callable[[int], None]
-DAY_S: Final = 86_400
-OWN_PROJECT: Final = "(a user's own)"
-_REMEMBERED: Final = 20_000
-HostMonth = tuple[int, str]
-
-
-_Weight = tuple[str, int] | None
-
-
-UsedByName = defaultdict[str, Used]
-
-
-def _used_by_name() -> UsedByName:
-    return defaultdict(Used)
-
-
-@dataclass(slots=True, kw_only=True)
-class Usage:
-    """What the jobs of a period used, by what one may want to know it of. Grows with names and days, not with jobs.
-
-    Names are '' where there is none. `benchmarks` are by type and value (`HEPscore23 11.5`). `wall_core_s_by_vo` has the wall
-    time x cores of each day (in days since 1970) and VO.
-    """
-
-    total: Used = field(default_factory=Used)
-    unreadable: int = 0
-    statuses: UsedByName = field(default_factory=_used_by_name)
-    vos: UsedByName = field(default_factory=_used_by_name)
-    queues: UsedByName = field(default_factory=_used_by_name)
-    users: UsedByName = field(default_factory=_used_by_name)
-    projects: UsedByName = field(default_factory=_used_by_name)
-    accounts: UsedByName = field(default_factory=_used_by_name)
-    local_users: UsedByName = field(default_factory=_used_by_name)
-    benchmarks: UsedByName = field(default_factory=_used_by_name)
-    arex_default_wall_s: Counter[str] = field(default_factory=Counter)  # under A-REX's HEPSPEC:1.0, by queue
-    days: defaultdict[int, Used] = field(default_factory=lambda: defaultdict(Used))
-    wall_core_s_by_vo: Counter[tuple[int, str]] = field(default_factory=Counter)
-    waits: dict[str, Durations] = field(default_factory=dict)  # by queue
-    # GPUs by model, '' for no known one: jobs that had some, and wall time x GPUs of the model
-    gpu_model_jobs: Counter[str] = field(default_factory=Counter)
-    gpu_model_s: Counter[str] = field(default_factory=Counter)
-
-
-@dataclass(slots=True, kw_only=True)
-class ExpectedJobs:
-    """Jobs that a target wants, by month and submit host: those since its start, and those before; and what all used."""
-
-    since: Counter[HostMonth] = field(default_factory=Counter)
-    before: Counter[HostMonth] = field(default_factory=Counter)
-    used: Used = field(default_factory=Used)
-
-
-@dataclass(frozen=True, slots=True)
-class _SiteValues:
-    """What the site says about the jobs of a group."""
-
-    vo: str
-    user: str
-    arex_default: bool
-    benchmark: str  # '' for none
-    weight: _Weight  # its type, and 1000 times its value
-    at_targets: tuple[tuple[str, _Weight] | None, ...]  # submit host and weight; None where a target does not want them
-
-
-def _turns(window: Window, starts: Iterable[Epoch | None], policies: Iterable[RecordPolicy]) -> set[Epoch]:
-    """When the answers of the policies, the month or the target's part may change."""
-    found = {epoch(month.start) for month in months(window)}
-    found.update(start for start in starts if start is not None)
-    return found.union(*(one.change_times for one in policies))
-
-
-class UsageReport:
-    """Adds groups up. Policies are asked once for each example and each interval of time in which they give the same answer."""
-
-    def __init__(
-        self,
-        window: Window,
-        policy: RecordPolicy,
-        targets: Sequence[tuple[Target, Epoch | None]],
-        power: EnergyRules | None,
-    ) -> None:
-        """`targets` come with the end time that their first jobs have. With `power`, each job is looked at by itself."""
-        if window.start is None or window.end is None:
-            raise ValueError(f"{window} has no start or no end")
-        self.usage = Usage()
-        self.wanted = [ExpectedJobs() for _ in targets]
-        # Submit hosts are the targets' business: a site whose targets are of different kinds has no policy for them.
-        self._policy = replace(policy, infrastructure="grid", imported={})
-        self._targets = targets
-        policies = [policy, *(target.policy for target, _ in targets)]
-        self._names_users = policy.identity.open
-        self._power = power
-        self.alone = power is not None or not all(one.depends_on_row_only for one in policies)
-        self._selections = [target.selection(Window()) for target, _ in targets]
-        self._turns = sorted(_turns(window, [start for _, start in targets], policies))
-        days = range(window.start // DAY_S, -(-window.end // DAY_S))
-        self.eras = sorted({*(Epoch(day * DAY_S) for day in days), *self._turns})
-        self._first = window.start
-        self._known: dict[tuple[int, int], tuple[JobRecord, _SiteValues]] = {}
-
-    def add(self, page: UsagePage) -> None:
-        self.usage.unreadable += page.unreadable
-        for group in page.groups:
-            # When the first of them may have ended: the era's beginning.
-            since = Epoch(max(self.eras[group.era - 1] if group.era else self._first, self._first))
-            values = self._site_values(group.example, since)
-            self._add(group, values, since // DAY_S)
-            for wanted, (_, start), there in zip(self.wanted, self._targets, values.at_targets, strict=True):
-                if there is not None:
-                    host, weight = there
-                    counts = wanted.before if start is not None and since < start else wanted.since
-                    counts[month_number(since), host] += group.jobs
-                    wanted.used.add(group, weight)
-
-    def _add(self, group: UsageGroup, values: _SiteValues, day: int) -> None:
-        usage, example = self.usage, group.example
-        local = group.names
-        energy = None if self._power is None else self._power.energy(example)
-        usage.total.add(group, values.weight, energy)
-        for sums, name in (
-            (usage.statuses, example.status),
-            (usage.vos, values.vo),
-            (usage.queues, example.queue),
-            (usage.users, values.user),
-            (usage.projects, self._unless_own(local.project, local.user)),
-            (usage.accounts, self._unless_own(local.account, local.user)),
-            (usage.local_users, local.user if self._names_users else ""),
-            (usage.benchmarks, values.benchmark),
-        ):
-            sums[name].add(group, values.weight, energy)
-        if values.arex_default and group.wall_s:
-            usage.arex_default_wall_s[example.queue] += group.wall_s
-        usage.days[day].add(group, values.weight, energy)
-        usage.wall_core_s_by_vo[day, values.vo] += group.wall_s * (example.cpu_count or 1)
-        for model, gpus in group.gpus:
-            usage.gpu_model_jobs[model] += group.jobs
-            usage.gpu_model_s[model] += group.wall_s * gpus
-        waits = usage.waits.setdefault(example.queue, Durations())
-        waits.add(group.waits_s)
-        waits.unknown += group.jobs - len(group.waits_s)
-
-    def _unless_own(self, name: str, user: str) -> str:
-        """A user's own project or account is called as the user."""
-        return OWN_PROJECT if name and name == user and not self._names_users else name
-
-    def _site_values(self, example: JobRecord, since: Epoch) -> _SiteValues:
-        at = id(example), bisect_right(self._turns, since)
-        known = self._known.get(at)
-        if known is None:
-            if len(self._known) >= _REMEMBERED:
-                self._known.clear()
-            # The example is kept with it: another one must not get its id.
-            known = self._known[at] = example, self._say(replace(example, ended_at=since))
-        return known[1]
-
-    def _say(self, job: JobRecord) -> _SiteValues:
-        published = self._policy.describe(job)
-        main = next(iter(published.benchmark.benchmarks), None)
-        return _SiteValues(
-            vo=published.who.vo,
-            user=published.who.user,
-            arex_default=published.benchmark.arex_default,
-            benchmark="" if main is None else f"{main.kind} {main.text}",
-            weight=_weight(published),
-            at_targets=tuple(self._at_target(at, job) for at in range(len(self._targets))),
-        )
-
-    def _at_target(self, at: int, job: JobRecord) -> tuple[str, _Weight] | None:
-        """The submit host under which a target's receiver counts a job, and its benchmark; None when it does not want it."""
-        policy = self._targets[at][0].policy
-        if not self._selections[at].wants(job):
-            return None
-        try:
-            published = policy.describe(job)
-        except Unfit:
-            return None  # it is set aside
-        if not self._selections[at].wants_vo(published.who.vo):
-            return None
-        return sync_host(published.where.receiver_host), _weight(published)
-
-
-def _weight(published: PublishedJob) -> _Weight:
-    main = next(iter(published.benchmark.benchmarks), None)
-    return None if main is None else (main.kind, int(main.value * 1000))
-
-
-def all_waits(waits: Iterable[Durations]) -> Durations:
-    """Of several queues together."""
-    whole = Durations()
-    for one in waits:
-        whole.minutes.update(one.minutes)
-        whole.unknown += one.unknown
-        whole.negative += one.negative
-    return whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -254,6 +58,14 @@ class CountDrift:
         return self.reports_counts and self.reported != self.delivered + self.before
 
 
+class DeliveredJobs(NamedTuple):
+    """Jobs that a target wants, those that its receiver has, and those that it lacks."""
+
+    wanted: int
+    delivered: int
+    missing: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetReport:
     """One target. `status` and `history` are None before its first round. `set_aside` are jobs in quarantine, by rule."""
@@ -268,15 +80,21 @@ class TargetReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """A period in numbers. `partial` are months of which the period holds only a part: drift is not reported for them."""
+    """A period in numbers. `partial` are months of which the period holds only a part: drift is not reported for them.
+
+    `month_before` is what jobs used in the month before the period; None where the period does not begin with a month,
+    or the accounting data of that month is gone.
+    """
 
     site: str
     window: Window
     made_at: datetime
-    identity: str
+    identity: str  # a mode of records.identity, or `numbered`
     by: Sequence[str]  # of LOCAL_NAMES
     has_energy: bool  # whether it was asked for
+    has_charge_rules: bool
     usage: Usage
+    month_before: Used | None
     charges: Sequence[ChargedSum]
     allocations: Sequence[UsedAllocation]
     targets: Sequence[TargetReport]
@@ -284,54 +102,128 @@ class Report:
     drift: Sequence[CountDrift]
     partial: Sequence[str]
 
+    @property
+    def months(self) -> Mapping[str, Used]:
+        """What jobs of the period used, by month."""
+        found: dict[str, Used] = {}
+        for day, used in sorted(self.usage.days.items()):
+            found.setdefault(month_name(month_number(day * DAY_S)), Used()).merge(used)
+        return found
+
+    @property
+    def failures(self) -> list[tuple[FailureGroup, Used]]:
+        """Most jobs first."""
+        found = self.usage.failures.items()
+        return sorted(found, key=lambda one: (-one[1].jobs, one[0].vo, one[0].queue, one[0].exit_code or 0))
+
+    @property
+    def charge_command(self) -> str:
+        start, end = Epoch(self.window.start or 0), Epoch(self.window.end or 0)
+        first, last = month_number(start), month_number(end - 1)
+        since = month_name(first) if month_window(first).start == start else iso_epoch(start)
+        until = month_name(last) if month_window(last).end == end else iso_epoch(end)
+        return f"publisher charge --from {since} --to {until}"
+
+    def delivered_of(self, target: str) -> DeliveredJobs | None:
+        """Of the whole months of the period; None where it holds none, or only another instance knows."""
+        rows = [row for row in self.drift if row.target == target]
+        if not rows and (self.partial or target not in self._ours):
+            return None
+        return DeliveredJobs(
+            wanted=sum(row.database for row in rows),
+            delivered=sum(row.delivered + row.before for row in rows),
+            missing=sum(max(row.missing, 0) for row in rows),
+        )
+
+    @property
+    def _ours(self) -> set[str]:
+        """Targets of this instance: of others the format is not known."""
+        return {one.target for one in self.targets if one.format}
+
+    @property
+    def first_month(self) -> int:
+        return month_number(self.window.start or 0)
+
 
 def collect(
-    site: Site, window: Window, *, by: Sequence[str], rows_read: RowsRead, all_instances: bool = False
+    site: Site,
+    window: Window,
+    *,
+    by: Sequence[str],
+    rows_read: RowsRead,
+    name_users: bool = False,
+    all_instances: bool = False,
 ) -> Report:
     """With `all_instances`, what the ledgers of the others say of their targets is in it too, as INSTANCE/TARGET.
 
     Raises: UsageError where users are asked for and not to be named; SourceError, LedgerError, ConfigError.
     """
     now, policy = site.clock(), site.policy
-    _refuse_to_name_users(by, policy)
+    _refuse_to_name_users(by, policy, name_users=name_users)
+    names = [target.name for target in site.targets]
     with closing(site.ledger_to_read()) as ledger:
-        states = {target.name: ledger.target(target.name) for target in site.targets}
-        counts = {target.name: ledger.counts(target.name) for target in site.targets}
-        set_aside = {target.name: _set_aside(ledger, target.name) for target in site.targets}
+        states = {name: ledger.target(name) for name in names}
+        counts = {name: ledger.counts(name) for name in names}
+        set_aside = {name: _set_aside(ledger, name) for name in names}
     targets = [(target, _start(target, states[target.name], now)) for target in site.targets]
-    tally = UsageReport(window, policy, targets, site.power)
-    with closing(site.usage()) as source:
-        for page in source.groups(window, tally.eras, alone=tally.alone):
-            tally.add(page)
-            rows_read(page.rows_read)
+    open_to_all = policy.identity.open and (name_users or "local-user" in by)
+    tally = UsageReport(window, policy, targets, site.power, names_users=open_to_all)
+    _read(site, window, tally, rows_read)
+    if numbered := policy.identity.open and not name_users:
+        tally.number_users()
     whole, partial = _months(window, now)
+    others = [one for other in site.other_instances() for one in _recorded(other, window)] if all_instances else []
     return Report(
         site=site.name,
         window=window,
         made_at=now,
-        identity=str(policy.identity.mode),
+        identity="numbered" if numbered else str(policy.identity.mode),
         by=by,
         has_energy=site.power is not None,
+        has_charge_rules=site.charging is not None,
         usage=tally.usage,
-        charges=_charges(site, window, open_to_all=policy.identity.open, usage=tally.usage),
+        month_before=_month_before(site, window, rows_read),
+        charges=_charges(site, window, open_to_all=open_to_all, usage=tally.usage),
         allocations=used_allocations(site, overlapping(site.allocations, window)),
-        targets=[
-            *_targets(site, states, set_aside, window),
-            *([one for other in site.other_instances() for one in _recorded(other, window)] if all_instances else ()),
-        ],
+        targets=[*_targets(site, states, set_aside, window), *others],
         sources=source_status(site),
         drift=[
             row
             for target, wanted in zip(site.targets, tally.wanted, strict=True)
             for row in _drift(target, wanted, counts[target.name], whole)
         ],
-        partial=[_name(month) for month in partial],
+        partial=[month_name(month) for month in partial],
     )
 
 
-def _refuse_to_name_users(by: Sequence[str], policy: RecordPolicy) -> None:
-    if "local-user" in by and not policy.identity.open:
+def _read(site: Site, window: Window, tally: UsageReport, rows_read: RowsRead) -> None:
+    with closing(site.usage()) as source:
+        for page in source.groups(window, tally.eras, alone=tally.alone):
+            tally.add(page)
+            rows_read(page.rows_read)
+
+
+def _month_before(site: Site, window: Window, rows_read: RowsRead) -> Used | None:
+    first = month_window(month_number(window.start or 0))
+    if window.start != first.start or not first.start:
+        return None
+    before = month_window(month_number(first.start) - 1)
+    try:
+        refuse_pruned(site, before)
+    except SourceError:
+        return None
+    tally = UsageReport(before, site.policy, (), site.power)
+    _read(site, before, tally, rows_read)
+    return tally.usage.total
+
+
+def _refuse_to_name_users(by: Sequence[str], policy: RecordPolicy, *, name_users: bool) -> None:
+    if policy.identity.open:
+        return
+    if "local-user" in by:
         raise UsageError("--by local-user: records.identity does not let users be named; take --by account or project")
+    if name_users:
+        raise UsageError("--name-users: records.identity does not let users be named; leave the option out")
 
 
 def _start(target: Target, state: TargetState | None, now: datetime) -> Epoch | None:
@@ -431,7 +323,7 @@ def _drift(target: Target, wanted: ExpectedJobs, counts: HostCounts, months: Seq
         rows.append(
             CountDrift(
                 target=target.name,
-                month=_name(month),
+                month=month_name(month),
                 submit_host=host,
                 database=database,
                 delivered=delivered,
@@ -443,6 +335,6 @@ def _drift(target: Target, wanted: ExpectedJobs, counts: HostCounts, months: Seq
     return rows
 
 
-def _name(month: int) -> str:
+def month_name(month: int) -> str:
     year, of_year = year_and_month(month)
     return f"{year}-{of_year:02}"

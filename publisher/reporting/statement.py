@@ -24,7 +24,7 @@ from publisher.pipeline.sync import check
 from publisher.pipeline.sync.check import UNKNOWN_MONTH, Compared
 from publisher.pipeline.sync.counts import HostMonth
 from publisher.pipeline.sync.portal import EVERY_HOST
-from publisher.reporting.report import UsageReport
+from publisher.reporting.usage import UsageReport
 from publisher.sources.statistics import Used
 
 _SI2K_PER_THOUSANDTH: Final = 4  # a group has a 250th of a Si2k second, in millionths

@@ -276,13 +276,14 @@ class LocalNames(NamedTuple):
 class UsageGroup:
     """Finished jobs that differ in nothing but who they are, when they ran, and what they used.
 
-    `example` is one of them. `era` says between which of the asked for moments they ended. `waits_s` has the time from
-    submission to the true start of those whose start is known.
+    `example` is one of them. `exit_code` is told of failed ones alone. `era` says between which of the asked for
+    moments they ended. `waits_s` has the time from submission to the true start of those whose start is known.
     """
 
     era: int
     example: JobRecord
     names: LocalNames
+    exit_code: int | None
     jobs: int
     wall_s: int
     cpu_s: int

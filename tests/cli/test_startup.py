@@ -82,7 +82,7 @@ OF_A_ROUND: Final = (
     "publisher.pipeline.takeover.adopt",
 )
 # requests and lxml come with the first message.
-HEAVY: Final = ("apscheduler", "jinja2", "lxml", "matplotlib", "prometheus_client", "psycopg", "requests", "urllib3")
+HEAVY: Final = ("apscheduler", "jinja2", "lxml", "prometheus_client", "psycopg", "requests", "urllib3")
 CRYPTOGRAPHY: Final = ("cryptography", "ssl")
 
 

@@ -15,10 +15,13 @@ from typing import Any
 import pytest
 from lxml import html
 
-from publisher.reporting.html.values import hours_text, share_text
+from publisher.reporting.html.values import exit_text, hours_text, share_text
+from publisher.reporting.usage import Cell, Cells
+from publisher.sources.statistics import LocalNames, UsageGroup
 from tests.arex_databases import SampleJob, generate
 from tests.fake_ams.service import FakeAMS
 from tests.reporting.report_numbers import TABLES, WAIT_BOUNDS, Truth, csv_rows, page_tables, sql
+from tests.support.jobs import make_job
 from tests.support.pki import PKI
 from tests.support.sites import ConfiguredSite, Run, SiteUnderTest
 
@@ -30,7 +33,7 @@ JOBS = list(generate(1, 420, START, END))
 LATER = list(generate(2, 40, START, END))
 RULE = {"formula": "RunTime * NumCPUs", "unit": "core hour"}
 TITLES = {"users": "By user", "vos": "By VO", "queues": "By queue", "days": "By day", "projects": "Top projects"}
-HEADS = {"jobs": "Jobs", "failed": "Failed", "wall_s": "Wall h", "wall_core_s": "Wall × cores h", "cpu_s": "CPU h"}
+HEADS = {"jobs": "Jobs", "failed": "Failed", "wall_s": "Wall hours", "wall_core_s": "Core hours", "cpu_s": "CPU hours"}
 
 
 class Told:
@@ -75,7 +78,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SiteUnderTest]:
 
 @pytest.fixture(scope="module")
 def told(demo: SiteUnderTest) -> Told:
-    return Told(demo, *UNTIL_NOW, page=True)
+    return Told(demo, *UNTIL_NOW, "--name-users", page=True)
 
 
 @pytest.fixture
@@ -134,8 +137,8 @@ def test_the_page_shows_the_same_and_its_sum(told: Told, truth: Truth, table: st
         assert float(row["Failed share"]) == pytest.approx(one["failed_share"])
         assert float(row["CPU efficiency"]) == pytest.approx(one["cpu_efficiency"])
     assert foot["Jobs"] == f"{truth.one('count(*)'):,}"
-    assert foot["Wall × cores h"] == hours_text(truth.one("sum(wall_core)"))
-    assert foot["CPU h"] == hours_text(truth.one("sum(cpu)"))
+    assert foot["Core hours"] == hours_text(truth.one("sum(wall_core)"))
+    assert foot["CPU hours"] == hours_text(truth.one("sum(cpu)"))
 
 
 def test_the_first_numbers(told: Told, truth: Truth) -> None:
@@ -146,7 +149,13 @@ def test_the_first_numbers(told: Told, truth: Truth) -> None:
     waits = sorted(truth.one("wait", f"id = {row['id']}") for row in truth.ask("SELECT id FROM timed WHERE wait >= 0"))
     assert said == {
         "Jobs": f"{truth.one('count(*)'):,}",
-        "Wall × cores": f"{hours_text(truth.one('sum(wall_core)'))} h",
+        "Core hours": hours_text(truth.one("sum(wall_core)")),
+        **{
+            f"{kind} hours": hours_text(
+                truth.one(f"sum(CASE WHEN kind = '{kind}' THEN wall_core * thousandths END)") / 1000
+            )
+            for kind in ("HEPSPEC", "HEPscore23", "Si2k")
+        },
         "CPU efficiency": share_text(truth.one("sum(cpu) * 1.0 / sum(wall_core)")),
         "Failed": share_text(truth.one("sum(status = 'failed') * 1.0 / count(*)")),
         "Median waiting time": f"{waits[(len(waits) + 1) // 2 - 1] // 60} min",
@@ -162,6 +171,96 @@ def test_the_first_numbers(told: Told, truth: Truth) -> None:
 def test_the_default_benchmark_of_jobs_that_never_ran_is_no_highlight(small: ConfiguredSite) -> None:
     write(small, [replace(job, benchmark="HEPSPEC:1.0", wall_s=0, cpu_user_s=0, cpu_kernel_s=0) for job in JOBS[:3]])
     assert "HEPSPEC:1.0" not in Told(small, *WINDOW, page=True).page
+
+
+FAILURES = """
+    SELECT vo, queue, CASE WHEN ExitCode > 2147483647 THEN ExitCode - 4294967296 ELSE ExitCode END, count(*), sum(wall_core)
+    FROM timed JOIN AAR ON RecordID = id WHERE status = 'failed' GROUP BY 1, 2, 3"""
+
+
+def test_failures_are_told_by_vo_queue_and_exit_code(told: Told, truth: Truth) -> None:
+    expected = {tuple(map(str, row.values())) for row in truth.ask(FAILURES)}
+    rows = told.rows("failures")
+    assert {(row["vo"], row["queue"], row["exit_code"], row["jobs"], row["wall_core_s"]) for row in rows} == expected
+    assert len(expected) > 5
+    assert [int(row["jobs"]) for row in rows] == sorted((int(row["jobs"]) for row in rows), reverse=True)
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (None, "not known"),
+        (0, "the program itself did not fail"),
+        (1, "the program's own"),
+        (-1, "the program's own"),
+        (127, "command not found"),
+        (137, "ended by SIGKILL, often a limit of memory or time"),
+        (139, "ended by SIGSEGV"),
+        (271, "ended by SIGTERM, often a limit of memory or time"),
+    ],
+)
+def test_exit_codes_are_explained(code: int | None, words: str) -> None:
+    assert exit_text(code) == words
+
+
+def test_three_questions_are_answered_first(told: Told, truth: Truth) -> None:
+    boxes = html.document_fromstring(told.page).iterfind(".//div[@class='answer']")
+    who, failed, delivered = ("".join(map(str, box.itertext())) for box in boxes)
+    largest = max(truth.used("vos").items(), key=lambda one: one[1]["wall_core_s"])
+    assert f"{largest[0]} {hours_text(largest[1]['wall_core_s'])} core hours" in " ".join(who.split())
+    jobs, bad = truth.one("count(*)"), truth.one("sum(status = 'failed')")
+    assert f"{bad:,} of {jobs:,} jobs, {share_text(bad / jobs)}" in failed
+    missing = 2 * (len(LATER) - 1)
+    assert f"No: {missing} jobs are missing. `publisher sync --check` names the cure." in delivered
+    assert f"{len(JOBS):,} of {len(JOBS) + len(LATER) - 1:,} jobs" in delivered
+
+
+def test_all_that_is_wanted_was_delivered(small: ConfiguredSite) -> None:
+    write(small, JOBS[:60])
+    assert small.run("publish", "--force").status in (0, 65)
+    shown = small.run("report", "--format", "terminal", *WINDOW).out
+    assert "Was it all delivered? Yes, every job that a target wants." in shown
+
+
+# Months
+
+
+def in_months(*counts: int) -> list[Any]:
+    """So many jobs in each month from September on, of one core and an hour each."""
+    return [
+        replace(
+            JOBS[0],
+            end_time=int(datetime(2026, 9 + month, 10, tzinfo=UTC).timestamp()) + number,
+            submit_time=int(datetime(2026, 9 + month, 9, tzinfo=UTC).timestamp()),
+            wall_s=3600,
+            cpus=1,
+            job_id=f"m{month}-{number}",
+            local_job_id=f"{month}{number}",
+        )
+        for month, count in enumerate(counts)
+        for number in range(count)
+    ]
+
+
+def test_a_month_is_set_against_the_one_before(small: ConfiguredSite) -> None:
+    write(small, in_months(4, 6))
+    told = Told(small, *WINDOW, page=True)
+    rows = [(row["month"], row["jobs"], row["change"]) for row in told.rows("months")]
+    assert rows == [("2026-09", "4", ""), ("2026-10", "6", "0.500000")]
+    assert [row["jobs"] for row in told.rows("vos")] == ["6"]
+    assert "2026-10: +50.0 % against the month before" in told.page
+    assert Told(small, "--from", "2026-10-02", "--to", "2026-10").rows("months")[0]["month"] == "2026-10"
+
+
+def test_a_year_is_shown_by_months(small: ConfiguredSite) -> None:
+    write(small, in_months(4, 6))
+    told = Told(small, "--from", "2026-01", "--to", "2026-10", page=True)
+    assert "By day" not in told.tables
+    assert [row["Jobs"] for row in told.tables["Month against month"]] == ["0", "4", "6"]
+    assert [row["jobs"] for row in told.rows("days")] == ["4", "6"]
+    shown = small.run("report", "--format", "terminal", "--from", "2026-01", "--to", "2026-10").out
+    assert "By day" not in shown
+    assert "Month against month" in shown
 
 
 # Waiting times
@@ -209,6 +308,7 @@ def test_delivery_is_what_the_ledger_says(demo: SiteUnderTest, told: Told) -> No
         one = status[row["target"]]
         (delivered,) = sql(demo.state, f"SELECT delivered FROM target WHERE name = '{row['target']}'")[0]
         assert int(row["delivered"]) == delivered == one["delivered"] == len(JOBS)
+        assert int(row["wanted"]) == len(JOBS) + len(LATER) - 1
         assert int(row["pending"]) == one["pending"] == len(LATER) - 1
         assert int(row["late"]) == one["late"] > 0
         held = "SELECT count(*) FROM quarantine JOIN target ON target.id = target WHERE name = '{}'"
@@ -328,7 +428,81 @@ def test_a_part_of_a_month_is_no_drift(small: ConfiguredSite) -> None:
     assert "the period holds only a part of them: 2026-10" in told.page
 
 
+# Charges that were never computed
+
+
+def test_charges_that_were_never_computed_are_said_with_the_command(small: ConfiguredSite) -> None:
+    small.config["records"]["charges"] = [RULE]
+    write(small, JOBS[:30])
+    command = "publisher charge --from 2026-10 --to 2026-10"
+    told = Told(small, *WINDOW, page=True)
+    assert f"No charges of this period were ever computed; `{command}` computes them." in told.page
+    assert (
+        f"! Charges: those of this period were never computed; `{command}`"
+        in small.run("report", "--format", "terminal", *WINDOW).out
+    )
+    assert small.run(*command.split()[1:]).status == 0
+    assert "never computed" not in Told(small, *WINDOW, page=True).page
+
+
+def test_without_rules_nothing_is_charged(small: ConfiguredSite) -> None:
+    write(small, JOBS[:3])
+    page = Told(small, *WINDOW, page=True).page
+    assert "records.charges has no rules, so nothing is charged." in page
+    assert "never computed" not in page
+
+
+# What a reader may choose from
+
+
+def test_too_many_cells_are_put_together() -> None:
+    cells = Cells(most=3)
+    group = UsageGroup(
+        era=1,
+        example=make_job(),
+        names=LocalNames("", "", ""),
+        exit_code=None,
+        jobs=2,
+        wall_s=10,
+        cpu_s=5,
+        waits_s=(),
+        gpus=(("", 3),),
+    )
+    for number in range(8):
+        cell = Cell(day=FIRST // 86_400 + number, vo="v", queue="q", user=f"u{number}", project=f"p{number}")
+        cells.add(cell, group, None)
+    assert cells.left_out == ["days", "projects", "users"]
+    assert [(cell, sums["jobs"], sums["gpu_s"]) for cell, sums in cells.sums.items()] == [
+        (Cell(day=FIRST // 86_400, vo="v", queue="q", user="", project=""), 16, 240)
+    ]
+
+
 # Users
+
+
+def test_users_are_numbers_unless_names_are_asked_for(small: ConfiguredSite) -> None:
+    own = replace(JOBS[0], local_user="maria:maria", projects=("maria",), job_id="own", local_job_id="own")
+    write(small, [*JOBS[1:100], own])
+    named = Told(small, *WINDOW, "--name-users", page=True)
+    told = Told(small, *WINDOW, page=True)
+    terminal = small.run("report", "--format", "terminal", *WINDOW).out
+    everything = [told.page, terminal, *told.files.values(), *downloads(told.page).values()]
+    for name in {job.user for job in JOBS[:100]} | {"maria"}:
+        person = name.rpartition("=")[2]
+        assert not any(person in text for text in everything), name
+    pairs = list(zip(told.rows("users"), named.rows("users"), strict=True))
+    assert [one["user"] for one, _ in pairs if one["user"]] == [f"user {at}" for at in range(1, len(pairs) + 1)]
+    assert all(one["wall_core_s"] == other["wall_core_s"] for one, other in pairs)
+    assert {row["user"] for row in named.rows("users")} <= {job.user for job in JOBS[:100]}
+    assert "maria" in named.page
+
+
+def test_names_are_refused_where_users_are_not_to_be_told(small: ConfiguredSite) -> None:
+    small.config["records"]["identity"] = "withheld"
+    write(small, JOBS[:3])
+    run = small.run("report", "--format", "terminal", "--name-users", *WINDOW)
+    assert run.status == 64
+    assert "records.identity does not let users be named" in run.err
 
 
 @pytest.mark.parametrize("mode", ["withheld", "pseudonym"])
@@ -408,9 +582,9 @@ def test_hostile_names_stay_text(small: ConfiguredSite) -> None:
         for at, (job, name) in enumerate(zip(JOBS, EVIL, strict=False))
     ]
     write(small, jobs)
-    told = Told(small, *WINDOW, page=True)
+    told = Told(small, *WINDOW, "--name-users", page=True)
     tree = html.document_fromstring(told.page)
-    assert len(tree.findall(".//script")) == 1
+    assert [script.get("type") for script in tree.findall(".//script")] == ["application/json", None]
     assert tree.find(".//img") is None
     assert not [name for element in tree.iter() for name in element.attrib if str(name).startswith("on")]
     assert "49" not in {row["VO"] for row in told.tables["By VO"]}
@@ -491,17 +665,14 @@ def test_a_wrong_command_line_says_what_to_do(
     assert "Traceback" not in run.err
 
 
-@pytest.mark.parametrize("missing", ["jinja2", "matplotlib"])
-def test_missing_libraries_are_named_and_the_rest_works(
-    small: ConfiguredSite, missing: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_library_is_named_and_the_rest_works(small: ConfiguredSite, monkeypatch: pytest.MonkeyPatch) -> None:
     write(small, JOBS[:3])
-    for name in [name for name in sys.modules if name.startswith("publisher.reporting.html.p")]:
+    for name in [name for name in sys.modules if name.startswith("publisher.reporting.html.page")]:
         monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, missing, None)
+    monkeypatch.setitem(sys.modules, "jinja2", None)
     run = small.run("report", "-o", str(small.folder / "r.html"))
     assert run.status == 78
-    assert missing in run.err
+    assert "jinja2" in run.err
     assert "pip install 'accounting-publisher[report]'" in run.err
     assert not (small.folder / "r.html").exists()
     assert small.run("report", "--format", "terminal", *WINDOW).status == 0

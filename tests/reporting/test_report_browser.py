@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from publisher.reporting.html.values import number_text
 from tests.reporting.report_numbers import page_tables
 from tests.reporting.test_report import EVIL, JOBS, WINDOW, write
 from tests.support.pki import PKI
@@ -60,12 +61,23 @@ BARS = """() => {
   };
   const paper = light(numbers(getComputedStyle(document.body).backgroundColor));
   const found = {};
-  for (const path of document.querySelectorAll("svg path[style*='fill: var(--s']")) {
+  for (const path of document.querySelectorAll("svg rect[class^='s']")) {
     const fill = getComputedStyle(path).fill, ink = light(numbers(fill));
     found[fill] = (Math.max(ink, paper) + 0.05) / (Math.min(ink, paper) + 0.05);
   }
   return found;
 }"""
+
+
+# The light of each colour of the bars, plus 0.05 as in the formula of contrasts.
+PALETTE = """() => [0, 1, 2, 3, 4, 5, 6].map((number) => {
+  const bar = document.createElement("span");
+  bar.className = `b${number}`;
+  document.body.append(bar);
+  const [r, g, b] = getComputedStyle(bar).backgroundColor.match(/[0-9.]+/g).map(Number).map(
+    (part) => (part /= 255) <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4);
+  return 0.2126 * r + 0.7152 * g + 0.0722 * b + 0.05;
+})"""
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +102,7 @@ def page_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     site.run("publish", "--force")
     assert site.run("charge", *WINDOW).status == 0
     path = folder / "report.html"
-    assert site.run("report", "-o", str(path), "--from", "2026-10", "--to", "today").status == 0
+    assert site.run("report", "-o", str(path), "--from", "2026-10", "--to", "today", "--name-users").status == 0
     return path
 
 
@@ -138,8 +150,8 @@ def column(page: Page, table: str, at: int) -> list[str]:
 
 def test_it_loads_without_a_complaint_and_asks_for_nothing(opened: Opened, page_file: Path) -> None:
     assert opened.page.title().startswith("Accounting report: EXAMPLE-SITE")
-    assert opened.page.locator("svg").count() == 11
-    assert opened.page.locator("script").count() == 1
+    assert opened.page.locator("svg").count() == 14
+    assert opened.page.locator("script").count() == 2
     assert opened.complaints == []
     assert opened.asked_for == []
 
@@ -169,10 +181,11 @@ def test_keys_sort_a_table(opened: Opened, page_file: Path) -> None:
 def test_what_is_not_known_is_sorted_to_the_end(opened: Opened) -> None:
     page = opened.page
     table = page.get_by_role("table", name="By queue", exact=True)
-    head = table.get_by_role("button", name="Scaled, Si2k h")
+    head = table.get_by_role("button", name="Si2k hours")
     for _ in range(2):
         head.click()
-        cells = column(page, "By queue", 13)
+        heads = table.get_by_role("columnheader").all_inner_texts()
+        cells = column(page, "By queue", heads.index("Si2k hours"))
         assert "–" in cells
         known = [cell for cell in cells if cell != "–"]
         assert cells == known + ["–"] * (len(cells) - len(known))
@@ -265,6 +278,88 @@ def test_the_files_can_be_saved(opened: Opened, tmp_path: Path) -> None:
     saving.value.save_as(tmp_path / "vos.csv")
     assert (tmp_path / "vos.csv").read_text(encoding="utf-8").startswith("vo,jobs,failed,")
     assert opened.complaints == []
+
+
+def explored(page: Page) -> dict[str, tuple[str, str, str]]:
+    """The rows of what is chosen: amount, share, and jobs, by name."""
+    rows = page.get_by_role("table", name="Chosen").locator("tbody tr").all()
+    cells = [row.locator("th, td").all_inner_texts() for row in rows]
+    return {name: (amount, share, jobs) for name, amount, share, jobs, _ in cells}
+
+
+def test_what_is_chosen_has_the_sums_of_the_tables(opened: Opened, page_file: Path) -> None:
+    page, told = opened.page, page_tables(page_file.read_text())
+    for by, table, head in (("vo", "By VO", "VO"), ("queue", "By queue", "Queue"), ("user", "By user", "User")):
+        page.select_option("[name=by]", by)
+        found = explored(page)
+        rows = told[table][:-1]
+        assert {name: jobs for name, (_, _, jobs) in found.items()} == {row[head]: row["Jobs"] for row in rows}
+        hours = {row[head]: number_text(int(row["Core hours"]) / 3600) for row in rows}
+        assert {name: amount for name, (amount, _, _) in found.items()} == hours
+    page.select_option("[name=measure]", label="HEPscore23 days")
+    page.select_option("[name=by]", "vo")
+    scaled = {row["VO"]: row["HEPscore23 days"] for row in told["By VO"][:-1]}
+    expected = {name: number_text(int(value or 0) / 86_400_000) for name, value in scaled.items()}
+    assert {name: amount for name, (amount, _, _) in explored(page).items()} == expected
+
+
+def test_filters_leave_the_rest_out(opened: Opened, page_file: Path) -> None:
+    page = opened.page
+    page.select_option("[name=vo]", label="atlas")
+    whole = page_tables(page_file.read_text())["By VO"]
+    atlas = next(row for row in whole if row["VO"] == "atlas")
+    assert list(explored(page)) == ["atlas"]
+    page.select_option("[name=by]", "project")
+    assert sum(int(jobs.replace(",", "")) for _, _, jobs in explored(page).values()) == int(atlas["Jobs"])
+    page.get_by_role("button", name="All of it").click()
+    expected = sum(int(row["Jobs"]) for row in whole[:-1])
+    page.wait_for_function(
+        "(jobs) => [...document.querySelectorAll('#chosen tr')].reduce((sum, row) => "
+        "sum + Number(row.cells[3].dataset.value), 0) === jobs",
+        arg=expected,
+    )
+
+
+def test_the_period_is_chosen_by_date_and_by_dragging(opened: Opened, page_file: Path) -> None:
+    page = opened.page
+    days = page_tables(page_file.read_text())["By day"][:-1]
+    page.fill("[name=from]", "2026-10-05")
+    page.fill("[name=to]", "2026-10-14")
+
+    def jobs() -> int:
+        return sum(int(jobs.replace(",", "")) for _, _, jobs in explored(page).values())
+
+    assert jobs() == sum(int(row["Jobs"]) for row in days if "2026-10-05" <= row["Day"] <= "2026-10-14")
+    areas = page.locator("#chart .area")
+    assert areas.count() == 10
+    page.locator("#chart").scroll_into_view_if_needed()
+    areas.nth(2).hover()
+    assert str(page.locator("#reading").inner_text()).startswith("2026-10-07: ")
+    page.mouse.down()
+    areas.nth(4).hover()
+    page.mouse.up()
+    assert [page.input_value(f"[name={end}]") for end in ("from", "to")] == ["2026-10-07", "2026-10-09"]
+    assert areas.count() == 3
+    assert jobs() == sum(int(row["Jobs"]) for row in days if "2026-10-07" <= row["Day"] <= "2026-10-09")
+    assert opened.complaints == []
+
+
+def test_every_bar_tells_its_value(opened: Opened) -> None:
+    bars = opened.page.locator("figure svg:not(#chart) rect:not(:empty)")
+    assert bars.count() > 50
+    said = bars.evaluate_all("(bars) => bars.map((bar) => bar.querySelector('title').textContent)")
+    assert all(": " in text for text in said)
+    assert all(chart.locator("text.axis").count() for chart in opened.page.locator("figure svg").all())
+
+
+def test_colours_differ_in_lightness_too(browser: Browser, page_file: Path) -> None:
+    """So that they can be told apart in grey."""
+    for scheme in ("light", "dark"):
+        opened = Opened(browser, page_file, color_scheme=scheme)
+        ratios = sorted(opened.page.evaluate(PALETTE))
+        assert len(ratios) == 7
+        assert min(after / before for before, after in pairwise(ratios)) > 1.1
+        opened.context.close()
 
 
 @pytest.mark.skipif(not SCREENSHOTS, reason="PUBLISHER_SCREENSHOTS names no directory for pictures")

@@ -498,7 +498,7 @@ def test_statistics_count_a_job_of_both_once(site: ConfiguredSite) -> None:
     assert "counts there" in site.run("job", "info", jobs[0].job_id).out
     run = site.run("report", "--from", "2020-01", "--to", "2030-01", "--format", "terminal")
     assert run.status == 0, run.err
-    assert re.match("Jobs +6 ", run.out)
+    assert re.search("^Jobs +6 ", run.out, re.MULTILINE)
 
 
 # Whatever ends it

@@ -45,6 +45,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="WHAT",
         help=f"also a table by {', '.join(LOCAL_NAMES)} (default project); may be repeated",
     )
+    parser.add_argument(
+        "--name-users", action="store_true", help="name users as the accounting data does, not by numbers"
+    )
     add_all_instances(parser)
     parser.add_argument(
         "--csv", type=Path, metavar="DIR", help="also, or only, a CSV file for each table, with definitions"
@@ -64,6 +67,7 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
             window,
             by=arguments.by or ["project"],
             rows_read=counting.seen,
+            name_users=arguments.name_users,
             all_instances=arguments.all_instances,
         )
     if arguments.csv is not None:

@@ -1,1 +1,1 @@
-"""A report as one page with plots, as text, and as CSV files. Only this room knows Jinja2 and matplotlib."""
+"""A report as one page with plots, as text, and as CSV files. Only this room knows Jinja2."""

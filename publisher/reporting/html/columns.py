@@ -14,7 +14,9 @@ from publisher.model.rates import amount_text
 from publisher.model.text import harmless
 from publisher.model.time import Durations
 from publisher.reporting.html.values import (
+    change_text,
     day_text,
+    days_text,
     hours_text,
     minutes_text,
     quoted,
@@ -37,8 +39,11 @@ class CellKind(StrEnum):
     COUNT = "count"
     MINUTES = "minutes"
     SECONDS = "seconds"  # shown in hours
+    IN_DAYS = "in days"  # seconds, shown in days
     SCALED = "scaled"  # 1/1000 of benchmark units x seconds; shown in units x hours
+    SCALED_DAYS = "scaled days"  # the same, shown in units x days
     SHARE = "share"  # shown in per cent
+    CHANGE = "change"  # a share with its sign
     BYTES = "bytes"
     ENERGY = "energy"  # Wh; shown in kWh
     CARBON = "carbon"  # g; shown in kg
@@ -47,12 +52,16 @@ class CellKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TableColumn:
-    """`key` heads it in CSV files, `title` on the page and on terminals; `means` defines it."""
+    """`key` heads it in CSV files, `title` on the page and on terminals; `means` defines it.
+
+    A column that is not `in_files` says in another unit what a column beside it says.
+    """
 
     key: str
     title: str
     kind: CellKind
     means: str
+    in_files: bool = True
 
     def shown(self, value: Value) -> str:
         """For people."""
@@ -79,7 +88,7 @@ class TableColumn:
                 return day_text(int(value))
             case CellKind.SCALED:
                 return amount_text(Decimal(int(value)) / 1000)
-            case CellKind.SHARE:
+            case CellKind.SHARE | CellKind.CHANGE:
                 return f"{value:.6f}"
             case _:
                 return str(value)
@@ -102,8 +111,10 @@ class Table:
 
     def csv(self) -> str:
         """All rows without the total, which would be counted twice by who adds them up."""
-        lines = [[column.key for column in self.columns]]
-        lines += [[column.stored(value) for column, value in zip(self.columns, row, strict=True)] for row in self.rows]
+        lines = [[column.key for column in self.columns if column.in_files]]
+        for row in self.rows:
+            cells = zip(self.columns, row, strict=True)
+            lines.append([column.stored(value) for column, value in cells if column.in_files])
         return "".join(",".join(map(quoted, line)) + "\r\n" for line in lines)
 
 
@@ -133,8 +144,11 @@ KINDS: Final[Mapping[CellKind, tuple[str, Callable[[Any], str]]]] = {
     CellKind.COUNT: ("number", "{:,}".format),
     CellKind.MINUTES: ("min", lambda value: minutes_text(int(value))),
     CellKind.SECONDS: ("s", hours_text),
+    CellKind.IN_DAYS: ("s", days_text),
     CellKind.SCALED: ("benchmark unit x s", lambda value: hours_text(value / 1000)),
+    CellKind.SCALED_DAYS: ("benchmark unit x s", lambda value: days_text(value / 1000)),
     CellKind.SHARE: ("fraction", share_text),
+    CellKind.CHANGE: ("fraction", change_text),
     CellKind.BYTES: ("bytes", size_text),
     CellKind.ENERGY: ("Wh", thousands_text),
     CellKind.CARBON: ("g", thousands_text),

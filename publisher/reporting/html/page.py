@@ -4,6 +4,7 @@ files.
 
 from __future__ import annotations
 
+import json
 from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,23 +18,41 @@ from publisher import __version__
 from publisher.model.text import visible
 from publisher.model.time import iso
 from publisher.reporting.html.columns import LONG, Table
-from publisher.reporting.html.plots import Plot, report_plots
-from publisher.reporting.html.tables import definitions, tables
-from publisher.reporting.html.text import figures, findings
+from publisher.reporting.html.plots import Plot, report_plots, shows_days
+from publisher.reporting.html.tables import IDENTITIES, definitions, tables
+from publisher.reporting.html.text import answers, figures, findings
 from publisher.reporting.html.values import day_text
-from publisher.reporting.report import DAY_S, Report
+from publisher.reporting.report import Report
+from publisher.reporting.usage import DAY_S, Cell
 
 _MOST_ROWS: Final = 500  # of a table on the page
+_PLAIN_SUMS: Final = ("jobs", "failed", "wall_core_s", "cpu_s", "gpu_s")
+_MEASURES: Final = (  # title, number of the sum, and what makes hours or days of it
+    ("Core hours", 2, 3600),
+    ("Core days", 2, DAY_S),
+    ("Jobs", 0, 1),
+    ("Failed jobs", 1, 1),
+    ("CPU hours", 3, 3600),
+    ("GPU hours", 4, 3600),
+)
+_LEFT_OUT: Final = {
+    "days": "days are put together to months",
+    "projects": "projects are not told apart",
+    "users": "users are not told apart",
+}
+_HARMLESS: Final = {ord(letter): f"\\u{ord(letter):04x}" for letter in "<>&"}
 # Title, and the names of plots and of tables, in their order.
 _SECTIONS: Final = (
-    ("Days", ("usage_by_day", "jobs_by_day"), ("days",)),
+    ("Over time", ("usage_over_time", "jobs_over_time"), ("days",)),
+    ("Months", ("months",), ("months",)),
+    ("Failures", (), ("failures", "statuses")),
     ("VOs", ("vos",), ("vos",)),
     ("Queues", ("queues",), ("queues",)),
     ("Users", ("users",), ("users",)),
-    ("Projects and charges", ("projects",), ("projects", "accounts", "local_users", "charges", "allocations")),
+    ("Projects", ("projects",), ("projects", "accounts", "local_users")),
+    ("Charges and allocations", ("allocations",), ("charges", "allocations")),
     ("GPUs", (), ("gpu_models",)),
     ("Benchmarks", ("benchmarks",), ("benchmarks",)),
-    ("Statuses", (), ("statuses",)),
     ("Waiting times", ("waits",), ("waits_by_queue", "waits")),
     ("Sources", (), ("sources",)),
     ("Delivery", ("lags", "messages", "bytes"), ("delivery", "set_aside", "lags", "messages")),
@@ -66,11 +85,14 @@ def page(report: Report) -> Iterator[str]:
         start=_moment(report.window.start),
         end=_moment(report.window.end, end=True),
         made_at=iso(report.made_at),
-        identity=report.identity,
+        identity=IDENTITIES[report.identity],
         version=__version__,
+        answers=answers(report),
         figures=figures(report),
         findings=findings(report),
         sections=list(_sections(report)),
+        sums=_sums(report),
+        left_out=", ".join(_LEFT_OUT[name] for name in report.usage.cells.left_out),
         most_rows=_MOST_ROWS,
         long=LONG,
         script=script,
@@ -86,9 +108,31 @@ def _sections(report: Report) -> Iterator[_Section]:
         yield _Section(
             name=title.lower().replace(" ", "-"),
             title=title,
-            plots=[drawn[name] for name in plots],
-            tables=[by_name[name] for name in names if name in by_name],
+            plots=[drawn[name] for name in plots if name in drawn],
+            tables=[by_name[name] for name in names if name in by_name and (name != "days" or shows_days(report))],
         )
+
+
+def _sums(report: Report) -> str:
+    """The sums to choose from, as JSON that is harmless within HTML: names by number, and cells of numbers alone."""
+    names: list[dict[str, int]] = [{} for _ in Cell._fields[1:]]
+    kinds = sorted(report.usage.total.scaled)
+    rows = []
+    for cell, found in sorted(report.usage.cells.sums.items()):
+        numbers = [known.setdefault(visible(name), len(known)) for known, name in zip(names, cell[1:], strict=True)]
+        rows.append([cell.day, *numbers, *(found[name] for name in (*_PLAIN_SUMS, *kinds))])
+    measures = list(_MEASURES)
+    for at, kind in enumerate(kinds, len(_PLAIN_SUMS)):
+        measures += [(f"{kind} hours", at, 3_600_000), (f"{kind} days", at, 86_400_000)]
+    start = (report.window.start or 0) // DAY_S
+    sums_to_choose = {
+        "days": [rows[0][0], rows[-1][0]] if rows else [start, start],
+        "months": "days" in report.usage.cells.left_out,
+        "names": [list(known) for known in names],
+        "measures": [{"name": title, "at": at, "divisor": divisor} for title, at, divisor in measures],
+        "cells": rows,
+    }
+    return json.dumps(sums_to_choose, separators=(",", ":")).translate(_HARMLESS)
 
 
 def _base64(text: str) -> str:

@@ -1,76 +1,25 @@
-"""The plots of a report as SVG, and what each shows in words for those who cannot see it.
-
-Text stays text, and colours are the page's, for light and dark.
-"""
+"""The plots of a report, and what each shows in words for those who cannot see it."""
 
 from __future__ import annotations
 
-import re
-import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from hashlib import sha256
-from html import escape
-from io import StringIO
-from typing import Any, Final
-
-import matplotlib as mpl
-from matplotlib.backends.backend_svg import FigureCanvasSVG
-from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from typing import Final
 
 from publisher.ledger.books import TargetHistory
-from publisher.model.text import plural, visible
+from publisher.model.rates import amount_text
+from publisher.model.text import plural
+from publisher.reporting.html import svg
 from publisher.reporting.html.columns import LAG_EDGES_MIN, LAG_NAMES, UNKNOWN, WAIT_EDGES_MIN, WAIT_NAMES, spread
-from publisher.reporting.html.values import day_text, hours_text, minutes_text, share_text, size_text
-from publisher.reporting.report import DAY_S, Report, all_waits
+from publisher.reporting.html.svg import OTHERS, Bar, Labels, Say, Series
+from publisher.reporting.html.values import day_text, hours_text, minutes_text, number_text, share_text, size_text
+from publisher.reporting.report import Report, month_name
+from publisher.reporting.usage import DAY_S, all_waits
 from publisher.sources.statistics import Used, by_weight
 
-SERIES: Final = 7  # colours; the last one is for what is left over
-OTHERS: Final = SERIES - 1
-_MOST_DAYS: Final = 140  # more would be thinner than a line: then months
+_MOST_DAYS: Final = 62  # in a plot or table of days; of a longer period they are months
 _BARS: Final = 12
 _GOOD, _BAD = 2, 1  # colours: of what went well, and what did not
-_WIDTH_IN, _HEIGHT_IN = 6.0, 3.1
-_ROW_IN: Final = 0.27
-_LABEL: Final = 30  # letters of a name beside a bar
-_LEGEND: Final = 16  # and above a plot, where there are four side by side
-# matplotlib draws in colours that nobody else uses; the page's take their place.
-_INK: Final = "#0a0a01"
-_GRID: Final = "#0a0a02"
-_STYLE: Final[Any] = {  # its type in matplotlib is a list of all settings that this version has
-    "svg.fonttype": "none",
-    "text.parse_math": False,  # a VO may be called `$x$`
-    "font.family": ["DejaVu Sans"],
-    "font.size": 10,
-    "text.color": _INK,
-    "axes.edgecolor": _GRID,
-    "axes.labelcolor": _INK,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "grid.color": _GRID,
-    "grid.linewidth": 0.6,
-    "xtick.color": _INK,
-    "ytick.color": _INK,
-    "xtick.major.size": 0,
-    "ytick.major.size": 0,
-    "figure.constrained_layout.use": True,
-    "legend.frameon": False,
-    "legend.fontsize": 9,
-    "legend.labelcolor": _INK,
-    "legend.handlelength": 1,
-    "legend.columnspacing": 1.2,
-}
-_PROLOGUE: Final = re.compile(r"^.*?(?=<svg )|<metadata>.*?</metadata>\s*", re.DOTALL)
-_SIZE: Final = re.compile(r'<svg [^>]*?viewBox="([^"]+)"[^>]*>')
-_IDS: Final = re.compile(r' id="[a-zA-Z0-9.]+_[0-9]+"')
-_FONT: Final = re.compile(r"font: ([0-9.]+)px [^;\"]*")
-_FAMILY: Final = re.compile(r" font-family: [^;\"]*;|<style [^>]*>[^<]*</style>")  # the page has its own
-
-Say = Callable[[float], str]
-Series = tuple[str, int, Sequence[float]]  # name, colour, and a height for each step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,134 +32,28 @@ class Plot:
     svg: str
 
 
-@mpl.rc_context(_STYLE)
-def over_time(name: str, title: str, text: str, steps: Sequence[str], series: Sequence[Series], unit: Say) -> Plot:
-    """Bars upon one another, a step of time each. `series` have a height for each step."""
-    figure, axes = _figure(_HEIGHT_IN)
-    below = [0.0] * len(steps)
-    for label, colour, heights in series:
-        axes.bar(range(len(steps)), heights, 0.86, bottom=below, color=_colour(colour), label=_short(label, _LEGEND))
-        below = [low + height for low, height in zip(below, heights, strict=True)]
-    ticks = range(0, len(steps), max(1, -(-len(steps) // 6)))
-    axes.set_xticks(list(ticks), [steps[at] for at in ticks])
-    axes.grid(visible=False, axis="x")
-    _measured(axes.yaxis, unit)
-    _legend(axes, len(series))
-    return _plot(name, title, text, figure)
-
-
-@mpl.rc_context(_STYLE)
-def ranking(
-    name: str, title: str, text: str, bars: Sequence[tuple[str, float, str]], unit: Say, *, colour: int
+def over_time(
+    name: str, labels: Labels, steps: Sequence[str], series: Sequence[Series], say: Say = number_text
 ) -> Plot:
-    """Bars beside one another, the first one on top. `bars` are name, length and what is written behind it."""
-    figure, axes = _figure(0.9 + _ROW_IN * max(len(bars), 2))
-    places = range(len(bars))
-    drawn = axes.barh(places, [length for _, length, _ in bars], 0.72, color=_colour(colour))
-    axes.bar_label(drawn, labels=[label for *_, label in bars], padding=4, color=_INK, fontsize=9)
-    axes.set_yticks(list(places), [_short(label) for label, *_ in bars])
-    axes.set_ylim(max(len(bars), 2) - 0.4, -0.6)
-    axes.margins(x=0.28)
-    axes.grid(visible=False, axis="y")
-    _measured(axes.xaxis, unit)
-    return _plot(name, title, text, figure)
+    return Plot(name=name, title=labels.title, text=labels.text, svg=svg.stacked(labels, steps, series, say))
 
 
-@mpl.rc_context(_STYLE)
-def spread_plot(
-    name: str, title: str, text: str, steps: Sequence[str], series: Sequence[Series], grey: str = ""
-) -> Plot:
-    """How many took how long: bars beside one another for each interval of time; the series `grey` is not a time."""
-    figure, axes = _figure(_HEIGHT_IN)
-    width = 0.84 / max(len(series), 1)
-    for number, (label, colour, counts) in enumerate(series):
-        places = [at + (number - (len(series) - 1) / 2) * width for at in range(len(steps))]
-        colours = [_colour(OTHERS if step == grey else colour) for step in steps]
-        axes.bar(places, counts, width * 0.94, color=colours, label=_short(label, _LEGEND))
-    axes.set_xticks(range(len(steps)), steps, rotation=35, ha="right", rotation_mode="anchor")
-    axes.grid(visible=False, axis="x")
-    _measured(axes.yaxis, whole)
-    _legend(axes, len(series))
-    return _plot(name, title, text, figure)
-
-
-def whole(value: float) -> str:
-    """`1,500`, `25 k`, `1.2 M`, for the numbers beside an axis."""
-    for limit, letter in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
-        if value >= limit:
-            scaled = value / (1e3 if letter == "k" else limit)
-            return f"{scaled:,.1f}".removesuffix(".0") + f" {letter}"
-    return f"{value:,.0f}" if value == int(value) else f"{value:,.2g}"
-
-
-def _figure(height_in: float) -> tuple[Figure, Any]:
-    figure = Figure(figsize=(_WIDTH_IN, height_in))
-    FigureCanvasSVG(figure)
-    return figure, figure.add_subplot()
-
-
-def _legend(axes: Any, series: int) -> None:
-    """Above the plot, so that it hides nothing."""
-    if series > 1:
-        axes.legend(loc="lower left", bbox_to_anchor=(-0.02, 1), ncols=4)
-
-
-def _measured(axis: Any, unit: Say) -> None:
-    axis.set_major_locator(MaxNLocator(nbins=5, min_n_ticks=2))
-    axis.set_major_formatter(FuncFormatter(lambda value, _: unit(value)))
-
-
-def _colour(number: int) -> str:
-    return f"#0b0b{number:02x}"
-
-
-def _short(label: str, most: int = _LABEL) -> str:
-    """A name for a place beside a bar; of a DN, the end says more.
-
-    The invisible blank keeps a name that begins with an underscore in matplotlib's legend.
-    """
-    label = visible(label) or "(none)"
-    if len(label) > most:
-        label = f"…{label[1 - most :]}" if label.startswith("/") else f"{label[: most - 1]}…"
-    return f"\u200b{label}" if label.startswith("_") else label
-
-
-def _plot(name: str, title: str, text: str, figure: Figure) -> Plot:
-    drawn = StringIO()
-    # Names of users in letters that the font lacks: the page's font has them.
-    with mpl.rc_context({"svg.hashsalt": name}), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Glyph .* missing from (current )?font")
-        figure.savefig(drawn, format="svg", transparent=True, metadata={"Date": None})
-    return Plot(name=name, title=title, text=text, svg=_for_the_page(name, title, text, drawn.getvalue()))
-
-
-def _for_the_page(name: str, title: str, text: str, svg: str) -> str:
-    mark = sha256(name.encode()).hexdigest()[:8]
-
-    def head(found: re.Match[str]) -> str:
-        return (
-            f'<svg viewBox="{found[1]}" role="img" aria-labelledby="t{mark} d{mark}" xmlns:xlink="http://www.w3.org/1999/xlink">'
-            f'<title id="t{mark}">{escape(visible(title))}</title><desc id="d{mark}">{escape(visible(text))}</desc>'
-        )
-
-    svg = _SIZE.sub(head, _PROLOGUE.sub("", svg), count=1)
-    svg = _FAMILY.sub("", _FONT.sub(r"font-size: \1px", _IDS.sub("", svg)))
-    svg = svg.replace(_INK, "currentColor").replace(_GRID, "var(--grid)")
-    for number in range(SERIES):
-        svg = svg.replace(_colour(number), f"var(--s{number})")
-    return svg
+def spread_plot(name: str, labels: Labels, steps: Sequence[str], series: Sequence[Series], grey: str = "") -> Plot:
+    return Plot(name=name, title=labels.title, text=labels.text, svg=svg.beside(labels, steps, series, grey=grey))
 
 
 def report_plots(report: Report) -> Mapping[str, Plot]:
-    """By the name of the table that each is above."""
+    """By name."""
     usage = report.usage
     found = [
-        _usage_by_day(report),
-        _jobs_by_day(report),
-        _ranked("vos", "Wall × cores by VO", usage.vos, 0),
-        _ranked("queues", "Wall × cores by queue", usage.queues, 3),
-        _ranked("users", "Wall × cores by user", usage.users, 4),
-        _ranked("projects", "Wall × cores by project", usage.projects, 5),
+        _usage_over_time(report),
+        _jobs_over_time(report),
+        _months(report),
+        _ranked("vos", "Core hours by VO", usage.vos, 0),
+        _ranked("queues", "Core hours by queue", usage.queues, 3),
+        _ranked("users", "Core hours by user", usage.users, 4),
+        _ranked("projects", "Core hours by project", usage.projects, 5),
+        *_allocated(report),
         _mix(report),
         _waits(report),
         *_deliveries(report),
@@ -218,79 +61,126 @@ def report_plots(report: Report) -> Mapping[str, Plot]:
     return {one.name: one for one in found}
 
 
-def _steps(report: Report) -> tuple[list[str], dict[int, int]]:
-    """Intervals of time from left to right, and the place of each day among them; nothing in the future."""
+def shows_days(report: Report) -> bool:
+    """Whether a period is shown by days, or by months: a year has too many days to look at."""
+    return len(_days(report)) <= _MOST_DAYS
+
+
+def _days(report: Report) -> range:
+    """Nothing in the future."""
     first = (report.window.start or 0) // DAY_S
     end = min((report.window.end or 0) - 1, int(report.made_at.timestamp()))
-    last = max([end // DAY_S, first, *report.usage.days])
-    days = range(first, last + 1)
-    if len(days) <= _MOST_DAYS:
-        return [day_text(day)[5:] for day in days], {day: at for at, day in enumerate(days)}
-    months = list(dict.fromkeys(day_text(day)[:7] for day in days))
-    places = {month: at for at, month in enumerate(months)}
-    return months, {day: places[day_text(day)[:7]] for day in days}
+    return range(first, max([end // DAY_S, first, *report.usage.days]) + 1)
 
 
-def _per(report: Report) -> str:
-    steps, places = _steps(report)
-    return "day" if len(steps) == len(places) else "month"
+class _Steps:
+    """Intervals of time from left to right, and the place of each day among them."""
+
+    def __init__(self, report: Report) -> None:
+        days = _days(report)
+        self.word = "day" if shows_days(report) else "month"
+        if self.word == "day":
+            self.names = [day_text(day)[5:] for day in days]
+            self.places = {day: at for at, day in enumerate(days)}
+        else:
+            self.names = list(dict.fromkeys(day_text(day)[:7] for day in days))
+            places = {month: at for at, month in enumerate(self.names)}
+            self.places = {day: places[day_text(day)[:7]] for day in days}
+
+    @property
+    def axis(self) -> str:
+        return f"{self.word} in which jobs ended, UTC"
+
+    def empty(self) -> list[float]:
+        return [0.0] * len(self.names)
 
 
-def _usage_by_day(report: Report) -> Plot:
-    steps, places = _steps(report)
-    usage = report.usage
+def _usage_over_time(report: Report) -> Plot:
+    steps, usage = _Steps(report), report.usage
     ranked = [name for name, _ in by_weight(usage.vos)]
     shown = ranked[:OTHERS] if len(ranked) <= OTHERS else ranked[: OTHERS - 1]
-    heights = {name: [0.0] * len(steps) for name in [*shown, None]}
+    heights = {name: steps.empty() for name in [*shown, None]}
     for (day, vo), wall_core_s in usage.wall_core_s_by_vo.items():
-        heights[vo if vo in shown else None][places[day]] += wall_core_s / 3600
-    series = [(name, at, heights[name]) for at, name in enumerate(shown)]
+        heights[vo if vo in shown else None][steps.places[day]] += wall_core_s / 3600
+    series = [Series(name, at, heights[name]) for at, name in enumerate(shown)]
     if len(ranked) > len(shown):
-        series.append((f"{len(ranked) - len(shown)} others", OTHERS, heights[None]))
+        series.append(Series(f"{len(ranked) - len(shown)} others", OTHERS, heights[None]))
     text = f"{hours_text(usage.total.wall_core_s)} core hours in all. {_most(by_weight(usage.vos))}"
-    title = f"Wall × cores in hours, by {_per(report)} and VO"
-    return over_time("usage_by_day", title, text, steps, series, whole)
+    labels = Labels(f"Core hours by {steps.word} and VO", text, steps.axis, f"core hours a {steps.word}")
+    return over_time("usage_over_time", labels, steps.names, series)
 
 
-def _jobs_by_day(report: Report) -> Plot:
-    steps, places = _steps(report)
-    total = report.usage.total
-    good, bad = [0.0] * len(steps), [0.0] * len(steps)
+def _jobs_over_time(report: Report) -> Plot:
+    steps, total = _Steps(report), report.usage.total
+    good, bad = steps.empty(), steps.empty()
     for day, used in report.usage.days.items():
-        good[places[day]] += used.jobs - used.failed
-        bad[places[day]] += used.failed
+        good[steps.places[day]] += used.jobs - used.failed
+        bad[steps.places[day]] += used.failed
     share = "" if total.failed_share is None else f", {share_text(total.failed_share)} of them failed"
-    title = f"Jobs by {_per(report)}"
     text = f"{plural(total.jobs, 'job')} ended in the period{share}."
-    return over_time("jobs_by_day", title, text, steps, [("not failed", _GOOD, good), ("failed", _BAD, bad)], whole)
+    labels = Labels(f"Jobs by {steps.word}", text, steps.axis, f"jobs a {steps.word}")
+    series = [Series("not failed", _GOOD, good), Series("failed", _BAD, bad)]
+    return over_time("jobs_over_time", labels, steps.names, series)
+
+
+def _months(report: Report) -> Plot:
+    months = [(name, used.wall_core_s) for name, used in report.months.items()]
+    if report.month_before is not None:
+        months.insert(0, (month_name(report.first_month - 1), report.month_before.wall_core_s))
+    text = "; ".join(f"{name}: {hours_text(wall_core_s)} core hours" for name, wall_core_s in months)
+    labels = Labels(
+        "Core hours, month against month", text or "There were no jobs.", "month, UTC", "core hours a month"
+    )
+    heights = [wall_core_s / 3600 for _, wall_core_s in months]
+    return over_time("months", labels, [name for name, _ in months], [Series("core hours", 0, heights)])
 
 
 def _ranked(name: str, title: str, parts: Mapping[str, Used], colour: int) -> Plot:
     ranked = by_weight(parts)
     shown = ranked if len(ranked) <= _BARS else ranked[: _BARS - 1]
-    bars = [(part, used.wall_core_s / 3600, _efficiency(used)) for part, used in shown]
+    bars = [(part, used) for part, used in shown]
     if len(shown) < len(ranked):
         rest = Used()
         for _, used in ranked[len(shown) :]:
             rest.merge(used)
-        bars.append((f"{len(ranked) - len(shown):,} others", rest.wall_core_s / 3600, _efficiency(rest)))
-    title = f"{title}, in hours, with CPU efficiency"
-    return ranking(name, title, _most(ranked), bars, whole, colour=colour)
+        bars.append((f"{len(ranked) - len(shown):,} others", rest))
+    drawn = [Bar(part, used.wall_core_s / 3600, _hours_and_efficiency(used)) for part, used in bars]
+    labels = Labels(title, _most(ranked), "core hours, and CPU efficiency", "")
+    return _ranking(name, labels, drawn, colour)
 
 
-def _efficiency(used: Used) -> str:
-    return "" if used.efficiency is None else share_text(used.efficiency)
+def _ranking(name: str, labels: Labels, bars: Sequence[Bar], colour: int, largest: float | None = None) -> Plot:
+    drawn = svg.ranking(labels, bars, colour=colour, largest=largest)
+    return Plot(name=name, title=labels.title, text=labels.text, svg=drawn)
+
+
+def _hours_and_efficiency(used: Used) -> str:
+    hours = f"{hours_text(used.wall_core_s)} h"
+    return hours if used.efficiency is None else f"{hours}, {share_text(used.efficiency)}"
 
 
 def _most(ranked: Sequence[tuple[str, Used]]) -> str:
     """The three largest, in words."""
     if not ranked:
         return "There were no jobs."
-    labels = (
-        f"{name or '(none)'} {hours_text(used.wall_core_s)} h, CPU efficiency {_efficiency(used) or 'unknown'}"
-        for name, used in ranked[:3]
-    )
+    labels = (f"{name or '(none)'} {_hours_and_efficiency(used)}" for name, used in ranked[:3])
     return f"The largest of {len(ranked):,}: {'; '.join(labels)}."
+
+
+def _allocated(report: Report) -> list[Plot]:
+    if not report.allocations:
+        return []
+    now = report.made_at.timestamp()
+    bars = []
+    for one in report.allocations[:_BARS]:
+        note = f"{share_text(one.share)} of {amount_text(one.granted)} {one.unit}"
+        bars.append(Bar(one.project, min(one.share, 1.2), note))
+        start, end = one.window.start or 0, one.window.end or now
+        passed = min(max((now - start) / ((end - start) or 1), 0.0), 1.0)
+        bars.append(Bar("its time", passed, f"{share_text(passed)} has passed"))
+    text = "; ".join(f"{one.project} has used {share_text(one.share)}" for one in report.allocations[:_BARS])
+    labels = Labels("Used of allocations, beside the time that has passed", f"{text}.", "share of the whole", "")
+    return [_ranking("allocations", labels, bars, 0, 1.2)]
 
 
 def _mix(report: Report) -> Plot:
@@ -300,9 +190,8 @@ def _mix(report: Report) -> Plot:
         for name, used in by_weight(report.usage.benchmarks)[:_BARS]
     ]
     text = "; ".join(f"{name}: {share_text(share)}" for name, share in bars) or "There were no jobs."
-    drawn = [(name, share * 100, share_text(share)) for name, share in bars]
-    title = "Share of wall × cores by benchmark"
-    return ranking("benchmarks", title, text, drawn, lambda value: f"{value:.0f} %", colour=0)
+    labels = Labels("Share of core hours by benchmark", text, "share of all core hours", "")
+    return _ranking("benchmarks", labels, [Bar(name, share, share_text(share)) for name, share in bars], 0)
 
 
 def _waits(report: Report) -> Plot:
@@ -313,38 +202,40 @@ def _waits(report: Report) -> Plot:
         f"{minutes_text(waits.quantile_min(0.9))}. Of {waits.unknown + waits.negative:,} jobs it is not known."
     )
     names, jobs = [name for name, _ in counts], [jobs for _, jobs in counts]
-    title = "Jobs by time from submission to true start"
-    return spread_plot("waits", title, text, names, [("jobs", 0, jobs)], grey=UNKNOWN)
+    labels = Labels("Jobs by time from submission to true start", text, "time waited", "jobs")
+    return spread_plot("waits", labels, names, [Series("jobs", 0, jobs)], grey=UNKNOWN)
 
 
 def _deliveries(report: Report) -> list[Plot]:
     past = [(one.target, one.history) for one in report.targets if one.history is not None][:OTHERS]
-    steps, places = _steps(report)
+    steps = _Steps(report)
     messages, sizes = [], []
     for at, (target, history) in enumerate(past):
-        counts, amounts = [0.0] * len(steps), [0.0] * len(steps)
+        counts, amounts = steps.empty(), steps.empty()
         for (day, _), sums in history.days.items():
-            counts[places[day]] += sums.messages
-            amounts[places[day]] += sums.bytes
-        messages.append((target, at, counts))
-        sizes.append((target, at, amounts))
+            counts[steps.places[day]] += sums.messages
+            amounts[steps.places[day]] += sums.bytes
+        messages.append(Series(target, at, counts))
+        sizes.append(Series(target, at, amounts))
     return [
         _lags(past),
-        _delivered("messages", "Messages", report, messages, whole, "{:,.0f}".format),
-        _delivered("bytes", "Bytes", report, sizes, size_text, size_text),
+        _delivered("messages", "Messages", steps, messages, number_text),
+        _delivered("bytes", "Bytes", steps, sizes, size_text),
     ]
 
 
 def _lags(past: Sequence[tuple[str, TargetHistory]]) -> Plot:
     spreads = [dict(spread(history.lags, LAG_EDGES_MIN, LAG_NAMES)) for _, history in past]
     names = [*LAG_NAMES, *([UNKNOWN] if any(UNKNOWN in one for one in spreads) else [])]
-    lags = [(past[at][0], at, [jobs.get(name, 0) for name in names]) for at, jobs in enumerate(spreads)]
+    lags = [Series(past[at][0], at, [jobs.get(name, 0) for name in names]) for at, jobs in enumerate(spreads)]
     medians = (f"{target} {minutes_text(history.lags.quantile_min(0.5))}" for target, history in past)
-    text = f"Half took no longer than: {'; '.join(medians)}."
-    return spread_plot("lags", "Jobs by time from their end to acceptance", text, names, lags)
+    text = f"Half took no longer than: {'; '.join(medians)}." if past else "Nothing was delivered in the period."
+    labels = Labels("Jobs by time from their end to acceptance", text, "time until accepted", "jobs")
+    return spread_plot("lags", labels, names, lags)
 
 
-def _delivered(name: str, title: str, report: Report, series: Sequence[Series], unit: Say, total: Say) -> Plot:
-    text = "; ".join(f"{target}: {total(sum(heights))}" for target, _, heights in series)
-    title = f"{title} accepted, by {_per(report)}"
-    return over_time(name, title, text or "Nothing was delivered in the period.", _steps(report)[0], series, unit)
+def _delivered(name: str, what: str, steps: _Steps, series: Sequence[Series], say: Say) -> Plot:
+    text = "; ".join(f"{one.name}: {say(sum(one.heights))}" for one in series)
+    title, axis = f"{what} accepted, by {steps.word}", f"{steps.word} of acceptance, UTC"
+    labels = Labels(title, text or "Nothing was delivered in the period.", axis, f"{what.lower()} a {steps.word}")
+    return over_time(name, labels, steps.names, series, say)

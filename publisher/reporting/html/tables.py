@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Final
 
 from publisher.model.time import Window, iso, iso_epoch
@@ -21,8 +22,9 @@ from publisher.reporting.html.columns import (
     spread,
     text,
 )
-from publisher.reporting.html.values import day_text
-from publisher.reporting.report import DAY_S, CountDrift, Report
+from publisher.reporting.html.values import day_text, exit_text
+from publisher.reporting.report import CountDrift, Report, month_name
+from publisher.reporting.usage import DAY_S
 from publisher.sources.statistics import LOCAL_NAMES, Used, by_weight
 
 _ON_PAGE: Final = "in seconds (on the page: hours)"
@@ -38,16 +40,17 @@ _USED: Final = (
     _JOBS,
     count("failed", "Failed", "Those of them whose status is failed."),
     TableColumn("failed_share", "Failed share", CellKind.SHARE, "Failed jobs over all jobs, from 0 to 1."),
-    TableColumn("wall_s", "Wall h", CellKind.SECONDS, f"Raw wall time of the jobs, {_ON_PAGE}, cores not counted."),
+    TableColumn("wall_s", "Wall hours", CellKind.SECONDS, f"Raw wall time of the jobs, {_ON_PAGE}, cores not counted."),
     TableColumn(
         "wall_core_s",
-        "Wall × cores h",
+        "Core hours",
         CellKind.SECONDS,
         f"Raw wall time times the job's number of cores, {_ON_PAGE}, not scaled by any benchmark. "
         "A job whose number of cores is unknown counts as one core.",
     ),
+    TableColumn("wall_core_days", "Core days", CellKind.IN_DAYS, "Core hours in days.", in_files=False),
     TableColumn(
-        "cpu_s", "CPU h", CellKind.SECONDS, f"CPU time, user and kernel, {_ON_PAGE}, not scaled by any benchmark."
+        "cpu_s", "CPU hours", CellKind.SECONDS, f"CPU time, user and kernel, {_ON_PAGE}, not scaled by any benchmark."
     ),
     TableColumn(
         "cpu_efficiency",
@@ -60,7 +63,7 @@ _USED: Final = (
 _GPUS: Final = (
     count("gpu_jobs", "GPU jobs", "Those of the jobs that asked for GPUs."),
     TableColumn("gpu_share", "GPU share", CellKind.SHARE, "GPU jobs over all jobs, from 0 to 1."),
-    TableColumn("gpu_s", "GPU h", CellKind.SECONDS, f"Raw wall time times the job's number of GPUs, {_ON_PAGE}."),
+    TableColumn("gpu_s", "GPU hours", CellKind.SECONDS, f"Raw wall time times the job's number of GPUs, {_ON_PAGE}."),
 )
 # Only where records.power is set.
 _ENERGY: Final = (
@@ -78,24 +81,27 @@ _ENERGY: Final = (
     ),
     TableColumn("carbon_g", "CO₂e kg", CellKind.CARBON, "CO2 equivalent of both, in g (on the page: kg)."),
 )
-_IDENTITIES: Final[Mapping[str, str]] = {
+IDENTITIES: Final[Mapping[str, str]] = {
     "plain": "as the accounting data has them",
     "withheld": "withheld by records.identity",
     "pseudonym": "pseudonyms by records.identity",
+    "numbered": "numbers in the order of this report's core hours; `--name-users` names them",
 }
 
 
 def tables(report: Report) -> list[Table]:
     """All of them, in the order in which they are shown."""
     usage = report.usage
-    shown = _IDENTITIES[report.identity]
+    shown = IDENTITIES[report.identity]
     user = text("user", "User", f"Users, {shown}.")
     return [
+        _months(report),
         _used(report, "days", "By day", _DAY_COLUMN, sorted(usage.days.items())),
         _used(report, "vos", "By VO", _VO, by_weight(usage.vos)),
         _used(report, "queues", "By queue", _QUEUE, by_weight(usage.queues)),
         _used(report, "users", "By user", user, by_weight(usage.users), f"Users are {shown}."),
         *(_by_local_name(report, name) for name in LOCAL_NAMES if name in report.by),
+        _failures(report),
         _used(report, "statuses", "By status", _STATUS, by_weight(usage.statuses)),
         _gpu_models(report),
         _benchmarks(report),
@@ -112,32 +118,74 @@ def tables(report: Report) -> list[Table]:
     ]
 
 
+def _months(report: Report) -> Table:
+    columns = [
+        text("month", "Month", "Calendar month in UTC in which jobs ended."),
+        TableColumn("change", "Change", CellKind.CHANGE, "Core hours against the month before; empty: not known."),
+        *_used_columns(report),
+    ]
+    rows: list[tuple[Value, ...]] = []
+    last = report.month_before
+    if last is not None:
+        rows.append((month_name(report.first_month - 1), None, *_used_values(report, last)))
+    for month, used in report.months.items():
+        change = used.wall_core_s / last.wall_core_s - 1 if last and last.wall_core_s else None
+        rows.append((month, change, *_used_values(report, used)))
+        last = used
+    notes = [] if report.month_before is None else ["The first one is before the period, to compare with."]
+    if report.partial:
+        notes.append(f"The period holds only a part of {', '.join(report.partial)}.")
+    return Table("months", "Month against month", columns, rows, notes=notes)
+
+
+def _failures(report: Report) -> Table:
+    columns = [
+        _VO,
+        _QUEUE,
+        count("exit_code", "Exit code", "Of the job; empty: not known."),
+        text("meaning", "Meaning", "What such an exit code says."),
+        count("jobs", "Jobs", "Jobs whose status is failed."),
+        TableColumn("wall_core_s", "Core hours", CellKind.SECONDS, f"What they used, {_ON_PAGE}."),
+    ]
+    rows = [
+        (one.vo, one.queue, one.exit_code, exit_text(one.exit_code), used.jobs, used.wall_core_s)
+        for one, used in report.failures
+    ]
+    return Table("failures", "Failed jobs by exit code", columns, rows)
+
+
 def _kinds(report: Report) -> list[str]:
     """The types of benchmark that scaled times are of."""
     return sorted(report.usage.total.scaled)
 
 
 def _used_columns(report: Report) -> list[TableColumn]:
-    scaled = [
+    scaled = [_scaled_columns(kind) for kind in _kinds(report)]
+    power = _ENERGY if report.has_energy else ()
+    return [*_USED, *(_GPUS if report.usage.total.gpu_jobs else ()), *power, *chain.from_iterable(scaled)]
+
+
+def _scaled_columns(kind: str) -> tuple[TableColumn, TableColumn]:
+    return (
         TableColumn(
             f"scaled_wall_core_{kind.lower()}_s",
-            f"Scaled, {kind} h",
+            f"{kind} hours",
             CellKind.SCALED,
             f"Wall time x cores x {kind} value of the job, in {kind} seconds (on the page: hours). Only jobs with a "
             "benchmark of this type; types cannot be added up; empty where no job has one. The raw time is wall_core_s.",
-        )
-        for kind in _kinds(report)
-    ]
-    return [*_USED, *(_GPUS if report.usage.total.gpu_jobs else ()), *(_ENERGY if report.has_energy else ()), *scaled]
+        ),
+        TableColumn(f"{kind}_days", f"{kind} days", CellKind.SCALED_DAYS, f"{kind} hours in days.", in_files=False),
+    )
 
 
 def _used_values(report: Report, used: Used) -> tuple[Value, ...]:
     gpus = (used.gpu_jobs, used.gpu_share, used.gpu_s) if report.usage.total.gpu_jobs else ()
     return (
-        *(used.jobs, used.failed, used.failed_share, used.wall_s, used.wall_core_s, used.cpu_s, used.efficiency),
+        *(used.jobs, used.failed, used.failed_share, used.wall_s, used.wall_core_s, used.wall_core_s),
+        *(used.cpu_s, used.efficiency),
         *gpus,
         *(_energy_values(used) if report.has_energy else ()),
-        *(used.scaled.get(kind) for kind in _kinds(report)),
+        *(used.scaled.get(kind) for kind in _kinds(report) for _ in _scaled_columns(kind)),
     )
 
 
@@ -182,7 +230,7 @@ def _gpu_models(report: Report) -> Table:
             text("gpu_model", "GPU model", "Model of the GPUs, where the batch system tells it."),
             count("gpu_jobs", "GPU jobs", "Jobs with GPUs of the model; one with several models is in each."),
             TableColumn("gpu_share", "GPU share", CellKind.SHARE, "Those over all jobs, from 0 to 1."),
-            TableColumn("gpu_s", "GPU h", CellKind.SECONDS, f"Wall time times GPUs of the model, {_ON_PAGE}."),
+            TableColumn("gpu_s", "GPU hours", CellKind.SECONDS, f"Wall time times GPUs of the model, {_ON_PAGE}."),
         ],
         [
             (model, usage.gpu_model_jobs[model], usage.gpu_model_jobs[model] / jobs, usage.gpu_model_s[model])
@@ -197,7 +245,7 @@ def _benchmarks(report: Report) -> Table:
     columns = [
         text("benchmark", "Benchmark", "Type and value that a core second is worth; empty: none is known."),
         TableColumn(
-            "wall_core_share", "Share of wall × cores", CellKind.SHARE, "Part of all wall time x cores, from 0 to 1."
+            "wall_core_share", "Share of core hours", CellKind.SHARE, "Part of all wall time x cores, from 0 to 1."
         ),
         *_used_columns(report),
     ]
@@ -248,9 +296,16 @@ def _charges(report: Report) -> Table:
     ]
     largest_first = sorted(report.charges, key=lambda one: (one.unit, -one.amount, one.project, one.group))
     rows = [(one.project, one.group, one.unit, one.jobs, one.amount) for one in largest_first]
-    return Table(
-        "charges", "Charges", columns, rows, notes=["Charges are those that `publisher charge` has computed and kept."]
-    )
+    return Table("charges", "Charges", columns, rows, notes=[_charges_note(report)])
+
+
+def _charges_note(report: Report) -> str:
+    """Which jobs have charges, and what to do about the others."""
+    if not report.has_charge_rules:
+        return "records.charges has no rules, so nothing is charged."
+    if not report.charges:
+        return f"No charges of this period were ever computed; `{report.charge_command}` computes them."
+    return f"Charges as last computed; `{report.charge_command}` computes them again."
 
 
 def definitions(of: Sequence[Table]) -> Table:
@@ -265,6 +320,7 @@ def definitions(of: Sequence[Table]) -> Table:
         (f"{table.name}.csv", column.key, KINDS[column.kind][0], column.means)
         for table in of
         for column in table.columns
+        if column.in_files
     ]
     return Table("definitions", "Definitions", columns, rows)
 
@@ -317,18 +373,21 @@ def _delivery(report: Report) -> Table:
     rows: list[tuple[Value, ...]] = []
     for one in report.targets:
         status, past = one.status, one.history
-        now: tuple[int | None, ...] = (0, None, None, sum(one.set_aside.values()), 0, 0)
+        period = report.delivered_of(one.target)
+        now: tuple[int | None, ...] = (None, None, sum(one.set_aside.values()), 0, 0)
         when = ""
         if status:
-            now = (status.delivered, status.pending, status.late, status.quarantined, status.in_doubt, status.held)
+            now = (status.pending, status.late, status.quarantined, status.in_doubt, status.held)
             when = f"{status.last_success:%Y-%m-%dT%H:%M:%SZ}" if status.last_success else ""
         lags = (past.lags.quantile_min(0.5), past.lags.quantile_min(0.9)) if past else (None, None)
-        rows.append((one.target, one.format, when, *now, past.rejected if past else 0, *lags))
+        counts = (None, None) if period is None else (period.wanted, period.delivered)
+        rows.append((one.target, one.format, when, *counts, *now, past.rejected if past else 0, *lags))
     columns = [
         _TARGET,
         text("format", "Format", "Format of the target's records."),
         text("last_success", "Last success", "When the last round went through, in UTC; empty: never."),
-        count("delivered", "Delivered", "Jobs that the target has accepted ever, each once."),
+        count("wanted", "Wanted", "Jobs of the period's whole months that the target wants; empty: not known."),
+        count("delivered", "Delivered", "Those of them that it has accepted, each once, from us or before us."),
         count("pending", "Pending", "Jobs that the next round would send; empty before the first round."),
         count("late", "Late", "Those of the pending ones that ended before the last published end."),
         count("quarantined", "Set aside", _QUARANTINED),
@@ -342,7 +401,7 @@ def _delivery(report: Report) -> Table:
         ),
         minutes("lag_p90_min", "90 % lag", "Nine of ten took no longer."),
     ]
-    note = "State of each target at the moment of the report; lag and rejected messages are of the period."
+    note = "Wanted, delivered, rejected messages and lag are of the period; the rest is the state at the moment of the report."
     return Table("delivery", "Delivery by target", columns, rows, notes=[note])
 
 

@@ -9,10 +9,20 @@ from typing import Final
 from publisher.model.rates import amount_text, wall_text
 from publisher.model.text import plural
 from publisher.reporting.html.columns import Table
+from publisher.reporting.html.plots import shows_days
 from publisher.reporting.html.tables import definitions, tables, verdict
-from publisher.reporting.html.values import hours_text, minutes_text, share_text, thousands_text
-from publisher.reporting.report import Report, TargetReport, all_waits
-from publisher.sources.statistics import Used
+from publisher.reporting.html.values import (
+    change_text,
+    days_text,
+    exit_text,
+    hours_text,
+    minutes_text,
+    share_text,
+    thousands_text,
+)
+from publisher.reporting.report import DeliveredJobs, Report, TargetReport
+from publisher.reporting.usage import all_waits
+from publisher.sources.statistics import Used, by_weight
 
 _MOST_ROWS: Final = 20
 _BAR: Final = 24
@@ -20,14 +30,16 @@ _EIGHTHS: Final = " ▏▎▍▌▋▊▉█"
 _LOCAL: Final = ("projects", "accounts", "local_users")
 # The column whose size each table's bars show.
 _BARS: Final[Mapping[str, str]] = {
-    **dict.fromkeys(("days", "vos", "queues", "users", *_LOCAL, "statuses", "benchmarks"), "wall_core_s"),
+    **dict.fromkeys(("days", "months", "vos", "queues", "users", *_LOCAL, "statuses", "benchmarks"), "wall_core_s"),
     **dict.fromkeys(("waits", "lags"), "jobs"),
     "gpu_models": "gpu_s",
+    "failures": "jobs",
     "messages": "bytes",
     "charges": "amount",
 }
 # Too wide for a terminal beside the rest.
-_LEFT_OUT: Final = frozenset({"wall_s"})
+_LEFT_OUT: Final = frozenset({"wall_s", "wall_core_days"})
+_ANSWERS: Final = 5  # bars of each answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,17 +60,124 @@ class Highlight:
     bad: bool
 
 
+@dataclass(frozen=True, slots=True)
+class AnswerBar:
+    """A bar of an answer: what it is of, how long it is, from 0 to 1, and what is written beside it."""
+
+    name: str
+    share: float
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class KeyAnswer:
+    """One of the questions with which people open a report."""
+
+    question: str
+    text: str
+    bad: bool
+    parts: list[AnswerBar]
+
+
+def answers(report: Report) -> list[KeyAnswer]:
+    return [_who(report), _failed(report), _delivered(report)]
+
+
+def _who(report: Report) -> KeyAnswer:
+    total = report.usage.total
+    ranked = by_weight(report.usage.vos)
+    whole = total.wall_core_s or 1
+    parts = [
+        AnswerBar(
+            name or "(no VO)",
+            used.wall_core_s / whole,
+            f"{hours_text(used.wall_core_s)} core hours, {share_text(used.wall_core_s / whole)}",
+        )
+        for name, used in ranked[:_ANSWERS]
+    ]
+    text = f"{hours_text(total.wall_core_s)} core hours in {plural(total.jobs, 'job')}"
+    if (change := _change(report)) is not None:
+        text += f"; {change}"
+    return KeyAnswer("Who used what?", f"{text}.", bad=False, parts=parts)
+
+
+def _change(report: Report) -> str | None:
+    """The last whole month against the one before it."""
+    months = [(month, used) for month, used in report.months.items() if month not in report.partial]
+    before = report.month_before if len(months) < 2 else months[-2][1]
+    if not months or before is None or not before.wall_core_s:
+        return None
+    month, used = months[-1]
+    return f"{month}: {change_text(used.wall_core_s / before.wall_core_s - 1)} against the month before"
+
+
+def _failed(report: Report) -> KeyAnswer:
+    total = report.usage.total
+    if not total.failed or total.failed_share is None:
+        return KeyAnswer("What failed, and why?", "No job failed.", bad=False, parts=[])
+    lost = sum(used.wall_core_s for _, used in report.failures)
+    parts = [
+        AnswerBar(
+            f"{_exit(one.exit_code)} · queue {one.queue or '(none)'} · {one.vo or '(no VO)'}",
+            used.jobs / total.failed,
+            f"{plural(used.jobs, 'job')}, {share_text(used.jobs / total.failed)}",
+        )
+        for one, used in report.failures[:_ANSWERS]
+    ]
+    text = (
+        f"{total.failed:,} of {plural(total.jobs, 'job')}, {share_text(total.failed_share)}, "
+        f"with {hours_text(lost)} core hours."
+    )
+    return KeyAnswer("What failed, and why?", text, bad=True, parts=parts)
+
+
+def _exit(code: int | None) -> str:
+    return "Exit code not known" if code is None else f"Exit code {code} ({exit_text(code)})"
+
+
+def _delivered(report: Report) -> KeyAnswer:
+    found = [(one, report.delivered_of(one.target)) for one in report.targets]
+    compared = [jobs for one, jobs in found if jobs is not None and one.status is not None]
+    missing, known = sum(jobs.missing for jobs in compared), len(compared) == len(found)
+    text = _delivered_text(missing, known=known, targets=len(found))
+    if report.partial:
+        text += f" Left out: {', '.join(report.partial)}, of which the period has only a part."
+    bars = [_delivered_bar(one, jobs) for one, jobs in found]
+    return KeyAnswer("Was it all delivered?", text, bad=bool(missing or not known), parts=bars)
+
+
+def _delivered_text(missing: int, *, known: bool, targets: int) -> str:
+    if missing:
+        return f"No: {plural(missing, 'job is', 'jobs are')} missing. `publisher sync --check` names the cure."
+    if not known:
+        return "Not known of every target: only whole months and targets that had a round can be compared."
+    return "Yes, every job that a target wants." if targets else "There are no targets."
+
+
+def _delivered_bar(one: TargetReport, jobs: DeliveredJobs | None) -> AnswerBar:
+    if one.status is None:
+        return AnswerBar(one.target, 0.0, "never had a round")
+    if jobs is None:
+        return AnswerBar(one.target, 0.0, "not known of this period")
+    there = jobs.wanted - jobs.missing
+    share = there / jobs.wanted if jobs.wanted else 1.0
+    return AnswerBar(one.target, share, f"{there:,} of {plural(jobs.wanted, 'job')}")
+
+
 def figures(report: Report) -> list[Figure]:
     total = report.usage.total
     waits = all_waits(report.usage.waits.values())
-    scaled = "; ".join(f"{hours_text(sum_ / 1000)} {kind} h scaled" for kind, sum_ in sorted(total.scaled.items()))
     efficiency = "unknown" if total.efficiency is None else share_text(total.efficiency)
     failed = "–" if total.failed_share is None else share_text(total.failed_share)
     waited = f"of {waits.known:,} jobs; {waits.unknown + waits.negative:,} unknown"
     return [
         Figure("Jobs", f"{total.jobs:,}", "ended in the period"),
-        Figure("Wall × cores", f"{hours_text(total.wall_core_s)} h", scaled or "no benchmark is known"),
-        Figure("CPU efficiency", efficiency, f"{hours_text(total.cpu_s)} h CPU"),
+        Figure("Core hours", hours_text(total.wall_core_s), f"{days_text(total.wall_core_s)} core days"),
+        *(
+            Figure(f"{kind} hours", hours_text(sum_ / 1000), f"{days_text(sum_ / 1000)} {kind} days")
+            for kind, sum_ in sorted(total.scaled.items())
+        ),
+        Figure("CPU efficiency", efficiency, f"{hours_text(total.cpu_s)} CPU hours"),
         *_gpu_figure(total),
         *(_energy_figures(total) if report.has_energy else ()),
         Figure("Failed", failed, plural(total.failed, "job")),
@@ -70,7 +189,7 @@ def _gpu_figure(total: Used) -> list[Figure]:
     if not total.gpu_jobs or total.gpu_share is None:
         return []
     text = f"of {plural(total.gpu_jobs, 'job')}, {share_text(total.gpu_share)} of all"
-    return [Figure("Wall × GPUs", f"{hours_text(total.gpu_s)} h", text)]
+    return [Figure("GPU hours", hours_text(total.gpu_s), text)]
 
 
 def _energy_figures(total: Used) -> list[Figure]:
@@ -85,16 +204,17 @@ def _energy_figures(total: Used) -> list[Figure]:
 def findings(report: Report) -> list[Highlight]:
     """Every target once, well or not; and of the jobs what is odd."""
     return [
-        *(_of_target(one) for one in report.targets),
+        *(_of_target(report, one) for one in report.targets),
         *_of_databases(report),
         *_of_sources(report),
         *_of_drift(report),
         *_of_allocations(report),
+        *_of_charges(report),
         *_of_jobs(report),
     ]
 
 
-def _of_target(one: TargetReport) -> Highlight:
+def _of_target(report: Report, one: TargetReport) -> Highlight:
     about = f"Target {one.target}{' (shadow, sends nothing)' if one.shadow else ''}"
     if one.status is None:
         return Highlight(about, "it never had a round, so nothing was delivered", bad=True)
@@ -107,7 +227,11 @@ def _of_target(one: TargetReport) -> Highlight:
         "messages rejected": one.history.rejected if one.history else 0,
     }
     pending = "unknown" if status.pending is None else f"{status.pending:,}"
-    notes = [f"{status.delivered:,} delivered", f"{pending} pending"]
+    found = report.delivered_of(one.target)
+    delivered = f"{status.delivered:,} delivered in all, of this period not known"
+    if found is not None:
+        delivered = f"{found.delivered:,} delivered of this period"
+    notes = [delivered, f"{pending} pending"]
     notes += [f"{count:,} {name}" for name, count in trouble.items() if count]
     return Highlight(about, ", ".join(notes), bad=any(trouble.values()))
 
@@ -142,6 +266,12 @@ def _of_allocations(report: Report) -> Iterator[Highlight]:
             yield Highlight("Allocation", text, bad=True)
 
 
+def _of_charges(report: Report) -> Iterator[Highlight]:
+    if report.has_charge_rules and not report.charges and report.usage.total.jobs:
+        text = f"those of this period were never computed; `{report.charge_command}` computes them"
+        yield Highlight("Charges", text, bad=True)
+
+
 def _of_jobs(report: Report) -> Iterator[Highlight]:
     usage = report.usage
     for about, count, text in (
@@ -170,6 +300,11 @@ def _of_jobs(report: Report) -> Iterator[Highlight]:
 
 def headlines(report: Report) -> Iterator[str]:
     """The numbers to see first, and what to look at."""
+    for answer in answers(report):
+        yield f"{answer.question} {answer.text}"
+        for part in answer.parts:
+            yield f"  {_bar(part.share):<{_BAR}}  {part.name}: {part.text}"
+        yield ""
     for figure in figures(report):
         yield f"{figure.name:<22}{figure.value}  ({figure.text})"
     yield ""
@@ -179,9 +314,7 @@ def headlines(report: Report) -> Iterator[str]:
 
 def drawn(report: Report) -> Iterator[tuple[str, list[str], list[tuple[str, ...]]]]:
     """Each table that has rows, for a terminal: title, headings, cells; with a bar at the end of each row."""
-    for table in tables(report):
-        if not table.rows:
-            continue
+    for table in _shown_tables(report):
         shown = [at for at, column in enumerate(table.columns) if column.key not in _LEFT_OUT]
         heads = [table.columns[at].title for at in shown]
         rows = [tuple(table.columns[at].shown(row[at]) for at in shown) for row in table.rows[:_MOST_ROWS]]
@@ -189,6 +322,12 @@ def drawn(report: Report) -> Iterator[tuple[str, list[str], list[tuple[str, ...]
             heads.append("")
             rows = [(*row, bar) for row, bar in zip(rows, bars, strict=False)]
         yield _title(table), heads, rows
+
+
+def _shown_tables(report: Report) -> Iterator[Table]:
+    for table in tables(report):
+        if table.rows and (table.name != "days" or shows_days(report)):
+            yield table
 
 
 def _title(table: Table) -> str:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import signal
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Final
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_SIGNALS: Final = frozenset(int(one) for one in signal.Signals)
 _UNITS: Final = ("bytes", "kB", "MB", "GB", "TB", "PB")
 
 
@@ -40,20 +42,50 @@ def minutes_text(minutes: int | None) -> str:
 
 
 def hours_text(seconds: float) -> str:
-    return _rounded(seconds / 3600)
+    return number_text(seconds / 3600)
+
+
+def days_text(seconds: float) -> str:
+    return number_text(seconds / 86_400)
 
 
 def thousands_text(count: Decimal) -> str:
     """`1.2` kWh of 1,234 Wh."""
-    return _rounded(float(count) / 1000)
+    return number_text(float(count) / 1000)
 
 
-def _rounded(number: float) -> str:
-    return f"{number:,.0f}" if number >= 100 or number == 0 else f"{number:,.1f}" if number >= 0.1 else f"{number:.3f}"
+def number_text(number: float) -> str:
+    """`1,234`, `12.3`, `0`: the one form of amounts, on the page, beside axes and on terminals."""
+    if number >= 100 or number == int(number):
+        return f"{number:,.0f}"
+    return f"{number:.1f}" if number >= 0.1 else "< 0.1"
 
 
 def share_text(share: float) -> str:
     return f"{share * 100:.1f} %"
+
+
+def change_text(change: float) -> str:
+    """`+12.3 %`."""
+    return f"{change * 100:+,.1f} %"
+
+
+def exit_text(code: int | None) -> str:
+    """What an exit code means, in words."""
+    match code:
+        case None:
+            return "not known"
+        case 0:
+            return "the program itself did not fail"
+        case 126:
+            return "the program cannot be executed"
+        case 127:
+            return "command not found"
+        case _ if code - 128 in _SIGNALS or code - 256 in _SIGNALS:  # a shell's, PBS's
+            number = code - (256 if code > 256 else 128)
+            hint = ", often a limit of memory or time" if number in (signal.SIGKILL, signal.SIGTERM) else ""
+            return f"ended by {signal.Signals(number).name}{hint}"
+    return "the program's own"
 
 
 def quoted(text: str) -> str:

@@ -23,7 +23,7 @@ from publisher.reporting.charges.allocations import used_allocations
 from publisher.reporting.files import whole_file
 from publisher.reporting.metrics import exporter
 from publisher.reporting.metrics.exporter import exposition, lost_measures
-from publisher.reporting.report import DAY_S, Usage, UsageReport
+from publisher.reporting.usage import DAY_S, Usage, UsageReport
 
 _ATTEMPTS_TO_AGREE: Final = 5
 _HOUR_S: Final = 3600

@@ -253,10 +253,11 @@ EXTRA_TO_COUNT: Final = ("projectname", "localuser")
 
 
 def times_of_row(layout: int) -> str:
-    """Submission and true start: an importer's own column, else the newest LRMSSTART."""
+    """Submission, true start (an importer's own column, else the newest LRMSSTART), and exit code."""
     started = "(SELECT EventTime FROM JobEvents AS e WHERE e.RecordID = AAR.RecordID AND +e.EventKey = 'LRMSSTART' "
     started += "ORDER BY e.rowid DESC LIMIT 1)"
-    return f"SELECT RecordID, SubmitTime, {'StartTime' if layout == IMPORTED else started} FROM AAR WHERE {LISTED}"
+    started = "StartTime" if layout == IMPORTED else started
+    return f"SELECT RecordID, SubmitTime, {started}, ExitCode FROM AAR WHERE {LISTED}"
 
 
 # Only importers tell of GPUs.

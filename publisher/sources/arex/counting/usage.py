@@ -30,7 +30,7 @@ from publisher.sources.arex.database import (
 )
 from publisher.sources.arex.options import Options, database_files, readings_of
 from publisher.sources.arex.rows import ReadOptions, RowReader, gpu_models_of
-from publisher.sources.arex.values import LocalTime, positive, text_of
+from publisher.sources.arex.values import LocalTime, exit_code, positive, text_of
 from publisher.sources.base import GPU_MODELS, Additions, JoinedRuns
 from publisher.sources.sqlite_reader import CopyDirectory, copies_directory
 from publisher.sources.statistics import LocalNames, UsageGroup, UsagePage
@@ -38,6 +38,8 @@ from publisher.sources.statistics import LocalNames, UsageGroup, UsagePage
 _PAGE_ROWS: Final = 4_000  # 40 ms in one transaction
 _NONE: Final = (0, "")  # GPUs
 _NOTHING: Final[Mapping[str, Any]] = {}
+_FAILED: Final = "failed"
+_NamesAndExit = tuple[LocalNames, int | None]  # with the exit code of a failed job
 
 
 def create(options: object, environment: Mapping[str, str], joined: JoinedRuns | None = None) -> ArexUsage:
@@ -101,7 +103,7 @@ class _Beside:
     """What stands of runs beside their columns, by row and as stored."""
 
     imported: bool
-    times: Mapping[int, tuple[int, Any]]  # of submission, and of the true start
+    times: Mapping[int, tuple[int, Any, Any]]  # of submission and of the true start; and the exit code
     projects: Mapping[int, str]
     local_users: Mapping[int, str]
     gpus: Mapping[int, tuple[int, str]]  # how many, and their models; importers alone tell them
@@ -128,7 +130,7 @@ class _UsageDatabase(AccountingDatabase):
             extra = {key: connection.execute(sql.extra_of_row(key), rows).fetchall() for key in sql.EXTRA_TO_COUNT}
             beside = _Beside(
                 imported=reader.layout == sql.IMPORTED,
-                times={row: (submitted, start) for row, submitted, start in times},
+                times={row: (submitted, start, code) for row, submitted, start, code in times},
                 projects={row: reader.text(text) for row, text in reversed(extra["projectname"]) if text},
                 local_users={row: reader.text(text) for row, text in extra["localuser"]},
                 gpus=_gpus(connection, rows) if reader.layout == sql.IMPORTED else {},
@@ -201,29 +203,31 @@ class _Groups:
             names = LocalNames(next(iter(job.projects), ""), job.local_group, job.local_user)
             used = 1, job.wall_s, job.cpu_user_s + job.cpu_kernel_s
             gpus = gpus_by_model(job.gpu_count, job.gpu_models)
-            yield self._group(job, job.ended_at, names, used, waits, gpus)
+            failure = job.exit_code if job.status == _FAILED else None
+            yield self._group(job, job.ended_at, (names, failure), used, waits, gpus)
 
     def of_runs(self, runs: RunColumns | None, beside: _Beside) -> Iterator[UsageGroup]:
         """Those together that share all but times and usage."""
         if runs is None:
             return
-        alike: defaultdict[tuple[int, int, LocalNames, tuple[int, str]], list[int]] = defaultdict(list)
+        alike: defaultdict[tuple[int, int, _NamesAndExit, tuple[int, str]], list[int]] = defaultdict(list)
         for at, (row, example, end) in enumerate(zip(runs.record_ids, runs.examples, runs.ended_at, strict=True)):
             user, _, account = beside.local_users.get(row, "").partition(":")
             names = LocalNames(beside.projects.get(row, ""), account, user)
-            alike[id(example), bisect_right(self._eras, end), names, beside.gpus.get(row, _NONE)].append(at)
-        for (_, _, names, (count, models)), places in alike.items():
+            names_and_exit = names, exit_code(beside.times[row][2]) if example.status == _FAILED else None
+            alike[id(example), bisect_right(self._eras, end), names_and_exit, beside.gpus.get(row, _NONE)].append(at)
+        for (_, _, names_and_exit, (count, models)), places in alike.items():
             wall_s, user_s, kernel_s = (
                 sum(column[at] for at in places) for column in (runs.wall_s, runs.cpu_user_s, runs.cpu_kernel_s)
             )
             first, used = places[0], (len(places), wall_s, user_s + kernel_s)
             waits = [wait for at in places for wait in self._wait(runs, at, beside)]
             gpus = gpus_by_model(count, gpu_models_of(models))
-            yield self._group(runs.examples[first], runs.ended_at[first], names, used, waits, gpus)
+            yield self._group(runs.examples[first], runs.ended_at[first], names_and_exit, used, waits, gpus)
 
     def _wait(self, runs: RunColumns, at: int, beside: _Beside) -> Iterator[int]:
         """From submission to true start, where that is told: by an importer in seconds, by A-REX in its local time."""
-        submitted, start = beside.times[runs.record_ids[at]]
+        submitted, start, _ = beside.times[runs.record_ids[at]]
         if start is None:
             return
         if beside.imported:
@@ -237,16 +241,18 @@ class _Groups:
         self,
         example: JobRecord,
         ended_at: Epoch,
-        names: LocalNames,
+        names_and_exit: _NamesAndExit,
         used: tuple[int, int, int],
         waits_s: Sequence[int],
         gpus: Sequence[tuple[str, int]],
     ) -> UsageGroup:
         jobs, wall_s, cpu_s = used
+        names, failure = names_and_exit
         return UsageGroup(
             era=bisect_right(self._eras, ended_at),
             example=example,
             names=names,
+            exit_code=failure,
             jobs=jobs,
             wall_s=wall_s,
             cpu_s=cpu_s,
