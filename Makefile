@@ -7,7 +7,7 @@ SOAK_S ?= 120
 SOAK_SEED ?= 1
 FUZZ_RUNS ?= 300000
 
-.PHONY: demo test test-pythons test-lowest test-long fuzz soak faults lint bench docs packages deb rpm check-packages clean
+.PHONY: demo test test-pythons test-lowest test-long fuzz soak faults lint bench docs packages deb rpm rpm-el9 check-packages release clean
 
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed: make PYTHON=python3.11"; exit 1; }
@@ -80,10 +80,44 @@ rpm:  ## an RPM, in dist/; what it needs: package/publisher.spec, BuildRequires
 	$(SYSTEM) rpmbuild -bb $(RPMFLAGS) --define "_topdir $(CURDIR)/build/rpm" package/publisher.spec
 	cp build/rpm/RPMS/noarch/*.rpm dist/
 
-check-packages: deb  ## the package on a fresh Debian in a folder: as root, with mmdebstrap
+# What EL9's glibc can load. The wheels are downloaded: the build machine need not be an EL9, but of the same architecture.
+EL9_PLATFORMS = $(foreach tag,manylinux_2_34 manylinux_2_28 manylinux_2_17 manylinux2014,--platform $(tag)_$(shell uname -m))
+EXTRAS = metrics,postgres,report,run,zstd
+
+rpm-el9: $(VENV)/.ready  ## an RPM for EL9, with the libraries that it needs, in dist/; needs rpmbuild and python3.11 with pip
+	rm -rf build/rpm-el9 && mkdir -p build/rpm-el9/SOURCES build/rpm-el9/wheels
+	$(SOURCES) --transform 's,^,accounting-publisher-0.1.0/,' | gzip > build/rpm-el9/SOURCES/accounting-publisher-0.1.0.tar.gz
+	$(BIN)/python -m build --wheel --outdir build/rpm-el9/wheels .
+	$(BIN)/pip download --quiet --only-binary :all: --implementation cp --python-version 3.11 $(EL9_PLATFORMS) \
+		--dest build/rpm-el9/wheels "$$(echo build/rpm-el9/wheels/*.whl)[$(EXTRAS)]"
+	tar cf build/rpm-el9/SOURCES/wheels.tar -C build/rpm-el9 wheels
+	$(SYSTEM) rpmbuild -bb --with private $(RPMFLAGS) --define "dist .el9" --define "_topdir $(CURDIR)/build/rpm-el9" \
+		package/publisher.spec
+	cp build/rpm-el9/RPMS/*/*.rpm dist/
+
+check-packages: deb  ## the packages on a fresh Debian in a folder: as root, with mmdebstrap; that for EL9 where it can be built
+	if command -v rpmbuild >/dev/null && PATH=/usr/bin command -v python3.11 >/dev/null; then $(MAKE) rpm-el9; fi
 	if command -v lintian >/dev/null; then lintian --allow-root --fail-on error,warning build/deb/*.changes; fi
 	$(MAKE) $(VENV)/.ready
 	$(BIN)/pytest -n 0 -m long tests/project/test_installed.py
+
+# The tools that make a wheel decide on its bytes too: the same ones make the same file.
+release: $(VENV)/.installed  ## the wheel of the commit, built twice and compared, its SBOM (CycloneDX) and checksums, in dist/release
+	test -z "$$(git status --porcelain)" || { echo "commit first: a release is what git has"; exit 1; }
+	rm -rf build/release dist/release && mkdir -p dist/release
+	$(PYTHON) -m venv build/release/tools && build/release/tools/bin/pip install --quiet build cyclonedx-bom
+	set -e; umask 022; export SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct); for once in first second; do \
+		mkdir -p build/release/$$once/source; git archive HEAD | tar xf - -C build/release/$$once/source; \
+		TZ=UTC-$${#once} build/release/tools/bin/python -m build --wheel --outdir build/release/$$once \
+			build/release/$$once/source >/dev/null; \
+	done
+	cmp build/release/first/*.whl build/release/second/*.whl && cp build/release/first/*.whl dist/release/
+	$(PYTHON) -m venv --without-pip build/release/installed
+	build/release/tools/bin/pip --python build/release/installed/bin/python install --quiet \
+		"$$(echo dist/release/*.whl)[$(EXTRAS)]"
+	build/release/tools/bin/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible \
+		--output-file "$$(echo dist/release/*.whl | sed 's/-py3.*/.cdx.json/')" build/release/installed/bin/python
+	cd dist/release && sha256sum * > SHA256SUMS && cat SHA256SUMS
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -14,8 +14,16 @@ EXAMPLE = "publisher/config/example.yaml"
 sys.path.insert(0, str(HERE))  # builds in isolation do not have the source tree on their path
 
 
-def _files(folder: str) -> list[str]:
-    return [str(path.relative_to(HERE)) for path in sorted((HERE / folder).iterdir())]
+def _documents(folder: str) -> list[tuple[str, list[str]]]:
+    """A folder and those in it, below our documents, with the files in each."""
+    folders = [HERE / folder, *(path for path in sorted((HERE / folder).rglob("*")) if path.is_dir())]
+    return [
+        (
+            f"share/doc/accounting-publisher/{found.relative_to(HERE)}",
+            [str(path.relative_to(HERE)) for path in sorted(found.iterdir()) if path.is_file()],
+        )
+        for found in folders
+    ]
 
 
 def _shared() -> list[tuple[str, list[str]]]:
@@ -32,8 +40,9 @@ def _shared() -> list[tuple[str, list[str]]]:
         ("share/bash-completion/completions", [str(made["publisher"])]),
         ("share/zsh/site-functions", [str(made["_publisher"])]),
         ("share/doc/accounting-publisher", ["README.md"]),  # which units and configuration refer to
-        ("share/doc/accounting-publisher/docs", _files("docs")),
-        ("share/doc/accounting-publisher/conf", [*_files("conf"), EXAMPLE]),
+        *_documents("docs"),
+        *_documents("conf"),
+        ("share/doc/accounting-publisher/conf", [EXAMPLE]),
     ]
 
 

@@ -49,6 +49,20 @@ def lines(name: str) -> list[list[str]]:
     return [[quoted or bare for quoted, bare in re.findall(r'"([^"]*)"|(\S+)', row)] for row in rows]
 
 
+def test_the_container_is_the_daemon_of_the_unit() -> None:
+    """No systemd here reads quadlets: what both say must agree, and the image have all that it is made of."""
+    for key in ("Restart", "RestartSec", "RestartPreventExitStatus", "Nice"):
+        assert only("publisher.container", key) == only("publisher-run.service", key), key
+    assert f"/usr/bin/publisher {only('publisher.container', 'Exec')}" == only("publisher-run.service", "ExecStart")
+    made = (CONF.parent / "Containerfile").read_text(encoding="ascii")
+    copied = [name for line in re.findall(r"^COPY (?!--)(.*) \S+$", made, re.MULTILINE) for name in line.split()]
+    assert {"publisher", "pyproject.toml", "setup.py"} <= {*copied}
+    assert [name for name in copied if not (CONF.parent / name).exists()] == []
+    (user,) = re.findall(r"^USER (\d+):", made, re.MULTILINE)
+    (install,) = settings("publisher.container")["ExecStartPre"]
+    assert f"-o {user} -g {user} -m 0400" in install
+
+
 @pytest.fixture
 def units(tmp_path: Path) -> list[Path]:
     """Copies of the units that start a program which is there: systemd looks for it."""
@@ -149,7 +163,7 @@ def test_an_import_comes_before_each_round_and_its_failure_stops_none() -> None:
 def test_no_document_lets_an_import_stop_a_round(path: Path) -> None:
     """One bad line (65) or one damaged archive (66) would end publishing."""
     text = path.read_text(errors="replace").replace("\\", "")
-    assert not re.search(r"ExecStartPre=(?:/|\S*publisher)", text)
+    assert not re.search(r"ExecStartPre=(?:/(?!usr/bin/install )|\S*publisher)", text)
     assert not re.search(r"publisher import [^\n]*&&", text)
     assert not re.search(rf"(?:Requires|BindsTo)={IMPORT_UNIT}", text)
 

@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+import publisher
 from package import completions, pages
 from publisher.formats import JOB_FORMATS, SUMMARY_FORMATS, SYNC_FORMATS
 from tests.arex_databases import generate
@@ -38,10 +39,31 @@ def program(name: str) -> str:
     return found
 
 
+def test_every_package_has_the_same_version() -> None:
+    named = {
+        "pyproject.toml": r'^version = "(.*)"$',
+        "package/publisher.spec": r"^Version: +(.*)$",
+        "package/debian/changelog": r"^accounting-publisher \((.*)\)",
+        "Makefile": r"accounting-publisher-(\d[\d.]*\d)",
+        "README.md": r"accounting-publisher_(\d[\d.]*\d)_all.deb",
+    }
+    for name, pattern in named.items():
+        found = re.findall(pattern, (ROOT / name).read_text(), re.MULTILINE)
+        assert (name, {*found}) == (name, {publisher.__version__})
+
+
 # Wheel and sdist
 
 TOP_LEVEL = (
-    *("setup.py", "MANIFEST.in", "mkdocs.yml", "pyproject.toml", "Makefile", ".pre-commit-config.yaml"),
+    *(
+        "setup.py",
+        "MANIFEST.in",
+        "Containerfile",
+        "mkdocs.yml",
+        "pyproject.toml",
+        "Makefile",
+        ".pre-commit-config.yaml",
+    ),
     *("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "LICENSE", "REUSE.toml"),
 )
 SHIPPED = ("publisher", "conf", "docs", "man", "package", "tests", "benchmarks", ".ci", "LICENSES")
