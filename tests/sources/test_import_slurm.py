@@ -49,9 +49,9 @@ def samples() -> Path:
 
 def runs_of(path: Path, zone: str = "UTC") -> list[SacctRun]:
     with opened(path) as file:
-        lines = file.lines(0)
-        reader = SacctReader(Header(next(lines).content), ZoneInfo(zone))
-        return [run for piece in reader.pieces(lines, whole=True) for run in piece.records]
+        first = next(file.lines(0))
+        reader = SacctReader(Header(first.content), ZoneInfo(zone))
+        return [run for piece in reader.pieces(file.blocks(first.end), whole=True) for run in piece.records]
 
 
 def read(lines: list[dict[str, object]], tmp_path: Path) -> list[SacctRun]:

@@ -15,7 +15,7 @@ from datetime import datetime
 from itertools import islice
 from pathlib import Path
 from sqlite3 import Connection
-from typing import ClassVar, Final, Generic, NamedTuple, TypeVar
+from typing import ClassVar, Final, Generic, TypeVar
 
 from publisher.model.job import JobRecord
 from publisher.sources.importers import BadLine, ImportReport, ImportRule, StoredJobs, Watch, unwatched
@@ -40,7 +40,8 @@ STANDARD_INPUT: Final = Path("-")
 Record = TypeVar("Record")
 
 
-class LogPiece(NamedTuple, Generic[Record]):
+@dataclass(slots=True)
+class LogPiece(Generic[Record]):
     """Lines that belong together, with the records that they hold."""
 
     offset: int

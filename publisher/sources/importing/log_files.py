@@ -145,6 +145,20 @@ class LogLine(NamedTuple):
     digest: bytes = b""  # of the whole, where `content` is not it
 
 
+class LogBlock(NamedTuple):
+    """Lines without their ends that follow each other, or the beginning of one that is too long, with the `length` of that."""
+
+    offset: int
+    lines: Sequence[bytes]
+    end: int  # where the next one begins
+    length: int = 0
+    digest: bytes = b""  # of the line that is too long
+
+    @property
+    def is_long(self) -> bool:
+        return bool(self.digest)
+
+
 class LogFile:
     """The content of one open file, plain or compressed."""
 
@@ -186,6 +200,19 @@ class LogFile:
 
     def lines(self, start: int) -> Iterator[LogLine]:
         """Lines from a place on. A last one without an end is left: its writer is not done. A compressed file has no writer."""
+        for block in self.blocks(start):
+            if block.is_long:
+                (content,) = block.lines
+                yield LogLine(block.offset, content, block.length, block.end, block.digest)
+                continue
+            at = block.offset
+            for content in block.lines:
+                end = at + len(content) + 1
+                yield LogLine(at, content, len(content), min(end, block.end))
+                at = end
+
+    def blocks(self, start: int) -> Iterator[LogBlock]:
+        """The same lines, as many at once as were read."""
         self._window_at = max(0, start - MARK_BYTES)
         self._stream.seek(self._window_at)
         self._window = self._stream.read(start - self._window_at)
@@ -194,12 +221,13 @@ class LogFile:
             if not rest and not chunk.strip(b"\n"):  # a damaged disk leaves millions of empty lines
                 at += len(chunk)
                 continue
-            lines = (rest + chunk).split(b"\n")
+            chunk = rest + chunk
+            lines = chunk.split(b"\n")
             rest = lines.pop()
-            for content in lines:
-                end = at + len(content) + 1
-                yield LogLine(at, content, len(content), end)
-                at = end
+            end = at + len(chunk) - len(rest)
+            if lines:
+                yield LogBlock(at, lines, end)
+            at = end
             if len(rest) > MOST_LINE_BYTES:
                 long = self._long_line(rest, at)
                 if long is None:
@@ -207,7 +235,7 @@ class LogFile:
                 yield long
                 rest, at = b"", long.end
         if rest and self.compressed:
-            yield LogLine(offset=at, content=rest, length=len(rest), end=at + len(rest))
+            yield LogBlock(at, [rest], at + len(rest))
 
     def chunks(self, start: int) -> Iterator[bytes]:
         """The content from a place on, whatever is in it."""
@@ -230,7 +258,7 @@ class LogFile:
             consumed=consumed, head_bytes=len(head), head=_digest(head), tail_bytes=len(tail), tail=_digest(tail)
         )
 
-    def _long_line(self, beginning: bytes, at: int) -> LogLine | None:
+    def _long_line(self, beginning: bytes, at: int) -> LogBlock | None:
         """A line that is too long to be a record, in bounded memory. None: it has no end yet."""
         digest, length = blake2b(beginning, digest_size=DIGEST_BYTES), len(beginning)
         ended = False
@@ -241,11 +269,11 @@ class LogFile:
             ended = bool(line_feed)
         if not ended and not self.compressed:
             return None
-        return LogLine(
+        return LogBlock(
             offset=at,
-            content=beginning[:KEPT_BYTES],
-            length=length,
+            lines=[beginning[:KEPT_BYTES]],
             end=at + length + int(ended),
+            length=length,
             digest=digest.digest(),
         )
 

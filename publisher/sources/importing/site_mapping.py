@@ -183,6 +183,7 @@ class SiteMapping(ABC):
         self._vo_maps = {key: self._maps[key] for key in vo_maps}
         self._has_vos = any(self._vo_maps.values()) or options.unmapped_vo is UnmappedVo.LOCAL
         self._excludes = {key: getattr(options, key) for key in excludes}
+        self._has_excludes = any(self._excludes.values())
         self._left_out = lru_cache(maxsize=10_000)(self._excluded)
 
     def begin_import(self, accounting: ImportDatabase) -> list[str]:

@@ -128,13 +128,12 @@ class SlurmImporter(LineImporter[SacctRun]):
 
     def pieces(self, file: LogFile, start: int) -> Iterator[LogPiece[SacctRun]]:
         try:
-            lines = file.lines(0)
-            first = next(lines, None)
+            first = next(file.lines(0), None)
             if first is None:
                 return
             header = Header(first.content)
             reader = SacctReader(header, self._mapping.zone)
-            yield from reader.pieces(file.lines(start) if start > first.end else lines, whole=file.compressed)
+            yield from reader.pieces(file.blocks(max(start, first.end)), whole=file.compressed)
         except NotSacct as error:
             raise SourceError(f"{file.path}: {error}") from error
 

@@ -17,14 +17,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
 from operator import itemgetter
-from typing import Final, NamedTuple
+from typing import Final
 from zoneinfo import ZoneInfo
 
 from publisher.sources.importing.line_importer import LogPiece
-from publisher.sources.importing.log_files import LogLine, clean
+from publisher.sources.importing.log_files import LogBlock, clean
 
 # In the order in which they are asked for. The name of a job is any text that its user likes: last, it cannot move the others.
 COLUMNS: Final = (
@@ -54,12 +55,16 @@ _DURATION: Final = re.compile(
     r"(?:\.(?P<fraction>[0-9]{1,6}))?",
     re.ASCII,
 )
+_NO_SIZE: Final = frozenset({"", "0"})
 _SIZE: Final = re.compile(r"([0-9]{1,18})(?:\.([0-9]{1,6}))?([KMGTPE]?)", re.ASCII)
 _UNITS: Final = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40, "P": 2**50, "E": 2**60}
 _MOST_COUNT: Final = 2**31 - 1
 _MOST_S: Final = 2**53
 _MOST_JOULES: Final = 2**53
 _REMEMBERED: Final = 1_000  # texts of columns that have few
+
+
+Fields = list[str]
 
 
 class NotSacct(Exception):
@@ -70,7 +75,8 @@ class BadRow(Exception):
     """A line that cannot be understood, and why."""
 
 
-class SacctRun(NamedTuple):
+@dataclass(slots=True)
+class SacctRun:
     """One finished run. Times are epoch seconds; None is unknown, '' a text that is not there, and so are counts that are 0."""
 
     raw_id: str
@@ -102,77 +108,42 @@ class SacctRun(NamedTuple):
     limit_min: int
 
 
-class _JobColumns(NamedTuple):
-    """The columns of a job's line that are read, under sacct's own names."""
-
-    JobIDRaw: str
-    JobID: str
-    Cluster: str
-    Partition: str
-    Account: str
-    QOS: str
-    User: str
-    State: str
-    ExitCode: str
-    Submit: str
-    Eligible: str
-    Start: str
-    End: str
-    ElapsedRaw: str
-    TotalCPU: str
-    UserCPU: str
-    SystemCPU: str
-    AllocCPUS: str
-    AllocNodes: str
-    NodeList: str
-    AllocTRES: str
-    Suspended: str
-    ConsumedEnergyRaw: str
-    TimelimitRaw: str
-    JobName: str
-
-
-class _StepColumns(NamedTuple):
-    """The columns of steps that are read, each with the values of all steps of one job."""
-
-    State: Sequence[str] = ()
-    ExitCode: Sequence[str] = ()
-    TotalCPU: Sequence[str] = ()
-    UserCPU: Sequence[str] = ()
-    SystemCPU: Sequence[str] = ()
-    NTasks: Sequence[str] = ()
-    MaxRSS: Sequence[str] = ()
-    MaxVMSize: Sequence[str] = ()
-
-
-_NO_STEPS: Final = _StepColumns()
+# The columns that are read, in the order in which `SacctReader` takes them: whether a job ran, what it was, and of its steps.
+_IF_RAN: Final = ("State", "Start", "End", "ElapsedRaw", "AllocTRES")
+_OF_JOB: Final = (
+    *("JobIDRaw", "JobID", "Cluster", "Partition", "Account", "QOS", "User", "JobName", "ExitCode"),
+    *("Submit", "Eligible", "Suspended", "UserCPU", "SystemCPU"),
+    *("AllocCPUS", "AllocNodes", "NodeList", "AllocTRES", "ConsumedEnergyRaw", "TimelimitRaw"),
+)
+_OF_STEP: Final = ("NTasks", "MaxRSS", "MaxVMSize")
+_CPU: Final = ("UserCPU", "SystemCPU", "TotalCPU")
+_MEASURED: Final = ("State", "ExitCode", "MaxRSS")
 
 
 class _JobLines:
     """The line of a job and those of its steps, as texts; `wrong` is why they cannot be understood."""
 
-    __slots__ = ("content", "end", "offset", "steps", "text", "wrong")
+    __slots__ = ("content", "offset", "steps", "text", "wrong")
 
-    def __init__(self, line: LogLine, wrong: str = "") -> None:
-        self.offset = line.offset
-        self.end = line.end
-        self.content = line.content
-        self.text = line.content.decode("utf-8", "replace")
+    def __init__(self, offset: int, content: bytes, wrong: str = "") -> None:
+        self.offset = offset
+        self.content = content
+        self.text = content.decode("utf-8", "replace")
         self.steps: list[str] = []
-        self.wrong = wrong if len(line.content) == line.length else _LONG
+        self.wrong = wrong
 
-    def add(self, line: LogLine, *, is_step: bool) -> None:
-        """A step, or more of a name that goes over lines."""
-        self.end = line.end
-        text = line.content.decode("utf-8", "replace")
-        if len(line.content) != line.length:
-            self.wrong = _LONG
-        elif is_step:
-            self.steps.append(text)
-        elif self.steps:
+    def go_on(self, content: bytes) -> None:
+        """More of a name that goes over lines."""
+        text = content.decode("utf-8", "replace")
+        if self.steps:
             self.steps[-1] += f"\n{text}"
         else:
             self.text += f"\n{text}"
+
+
+def _note_length(job: _JobLines | None, block: LogBlock) -> None:
+    if job is not None and block.is_long:
+        job.wrong = _LONG
 
 
 class Header:
@@ -201,22 +172,39 @@ class Header:
         if missing:
             raise NotSacct(f"lacks the columns {', '.join(dict.fromkeys(missing))}; ask sacct for them with -o")
         self.name_last = names[-1] == "JobName"
+        self._most = len(names) - 1 if self.name_last else -1
 
     def shown(self, line: bytes) -> bytes:
         """A line for people, and to be known again: sacct is asked for other characters between columns each time."""
         return line.replace(self.separator, b"|") if len(self.separator) > 1 else line
 
-    def picked(self, names: Sequence[str]) -> Callable[[Sequence[str]], tuple[str, ...]]:
+    def picked(self, names: Sequence[str]) -> Callable[[Fields], tuple[str, ...]]:
         """Picks the columns of these names out of `fields`; '' for one that is not there."""
         return itemgetter(*(self._place(name) for name in names))
+
+    def picked_behind(self, names: Sequence[str]) -> Callable[[str], tuple[str, ...]]:
+        """Picks them out of a line, which is split only from the first of them on. The picker raises: BadRow."""
+        places = [self._place(name) for name in names]
+        first = min(places)
+        pick: Callable[[Fields], tuple[str, ...]] = itemgetter(*(place - first + 1 for place in places))
+        count = len(self.names) - first
+
+        def picked(text: str) -> tuple[str, ...]:
+            if self.trailing or text.count(self.delimiter) != len(self.names) - 1:
+                return pick(self.fields(text)[first - 1 :])
+            fields = text.rsplit(self.delimiter, count)
+            fields.append("")
+            return pick(fields)
+
+        return picked
 
     def _place(self, name: str) -> int:
         other = self._places.get(_OTHER_NAMES.get(name, ""), len(self.names))
         return self._places.get(name, other)
 
-    def fields(self, text: str) -> list[str]:
+    def fields(self, text: str) -> Fields:
         """The fields of a line, and '' behind them. Raises: BadRow when they are not as many as the header has."""
-        fields = text.split(self.delimiter, len(self.names) - 1 if self.name_last else -1)
+        fields = text.split(self.delimiter, self._most)
         if self.trailing:
             if self.name_last:
                 fields[-1] = fields[-1].removesuffix(self.delimiter)
@@ -237,10 +225,13 @@ class SacctReader:
         self._ran: int | None = 0  # jobs that ran, all of them without steps and CPU time
         self._moment = _moment_reader(zone)
         self._beginning = re.compile(_NUMBER + re.escape(header.separator)).match
-        self._of_job = header.picked(_JobColumns._fields)
-        self._of_step = header.picked(_StepColumns._fields)
+        self._if_ran = header.picked(_IF_RAN)
+        self._of_job = header.picked(_OF_JOB)
+        self._of_step = header.picked_behind(_OF_STEP)
+        self._cpu = header.picked(_CPU)
+        self._measured = header.picked(_MEASURED)
 
-    def pieces(self, lines: Iterable[LogLine], *, whole: bool) -> Iterator[LogPiece[SacctRun]]:
+    def pieces(self, blocks: Iterable[LogBlock], *, whole: bool) -> Iterator[LogPiece[SacctRun]]:
         """The jobs of the lines behind the header, each with its steps.
 
         Unless the text is `whole`, the last job may still get steps: it ends where it begins, to be read once more.
@@ -248,30 +239,40 @@ class SacctReader:
         Raises: NotSacct for a text that tells no CPU time, or no time zone.
         """
         job: _JobLines | None = None
-        for line in lines:
-            number = self._beginning(line.content)
-            if number is not None and number.lastindex == 1:
-                if job is not None:
-                    yield self._piece(job, line.offset)
-                job = _JobLines(line)
-            elif number is not None or not self._is_nothing(line):
-                if job is None:
-                    job = _JobLines(line, _NO_JOB if number else _NO_NUMBER)
+        end = 0
+        for block in blocks:
+            at = block.offset
+            for content in block.lines:
+                number = self._beginning(content)
+                if number is None:
+                    job = self._without_number(job, at, content)
+                elif number.lastindex == 1:
+                    if job is not None:
+                        yield self._piece(job, at)
+                    job = _JobLines(at, content)
+                elif job is None:
+                    job = _JobLines(at, content, _NO_JOB)
                 else:
-                    job.add(line, is_step=number is not None)
+                    job.steps.append(content.decode("utf-8", "replace"))
+                at += len(content) + 1
+            end = block.end
+            _note_length(job, block)
         if job is not None:
-            yield self._piece(job, job.end if whole else job.offset)
+            yield self._piece(job, end if whole else job.offset)
         self._refuse_without_steps(0)
 
-    def _is_nothing(self, line: LogLine) -> bool:
-        """Raises: NotSacct for other columns than those of the first header."""
-        if not line.content.startswith(_FIRST.encode() + self._header.separator):
-            return not line.content.strip()
-        if line.content.rstrip(b"\r") != self._header.line:
-            raise NotSacct(
-                f"has other columns from byte {line.offset:,} on; give each output of sacct a file of its own"
-            )
-        return True
+    def _without_number(self, job: _JobLines | None, offset: int, content: bytes) -> _JobLines | None:
+        """A line that begins neither a job nor a step. Raises: NotSacct for other columns than those of the first header."""
+        if content.startswith(_FIRST.encode() + self._header.separator):
+            if content.rstrip(b"\r") != self._header.line:
+                raise NotSacct(
+                    f"has other columns from byte {offset:,} on; give each output of sacct a file of its own"
+                )
+        elif content.strip():
+            if job is None:
+                return _JobLines(offset, content, _NO_NUMBER)
+            job.go_on(content)
+        return job
 
     def _piece(self, lines: _JobLines, end: int) -> LogPiece[SacctRun]:
         """What the lines from that of a job to the next one say."""
@@ -295,84 +296,101 @@ class SacctReader:
 
     def _read(self, lines: _JobLines) -> tuple[SacctRun | None, str]:
         """The run, or why it is no usage. Raises: BadRow."""
-        fields = self._header.fields
-        job = _JobColumns._make(self._of_job(fields(lines.text)))
-        steps = _NO_STEPS
-        if lines.steps:
-            steps = _StepColumns._make(zip(*[self._of_step(fields(text)) for text in lines.steps], strict=True))
-        state = job.State.partition(" ")[0]
-        ended_at, started_at = self._moment(job.End), self._moment(job.Start)
+        job = self._header.fields(lines.text)
+        told, start, end, elapsed, tres = self._if_ran(job)
+        state = told.partition(" ")[0]
+        ended_at = self._moment(end)
         if state in _LIVE or ended_at is None:
             return None, f"not over ({state})"
-        wall_s = _count(job.ElapsedRaw, _MOST_S)
+        wall_s = _count(elapsed, _MOST_S)
         if wall_s is None:
-            raise BadRow(f"ElapsedRaw is {job.ElapsedRaw!r}, not a number of seconds")
-        if started_at is None or not (wall_s or job.AllocTRES):
+            raise BadRow(f"ElapsedRaw is {elapsed!r}, not a number of seconds")
+        started_at = self._moment(start)
+        if started_at is None or not (wall_s or tres):
             return None, f"never ran ({state})"
-        return self._run(job, steps, state, started_at, ended_at, wall_s), ""
+        return self._run(lines, job, state, started_at, ended_at, wall_s), ""
 
     def _run(
-        self, job: _JobColumns, steps: _StepColumns, state: str, started_at: int, ended_at: int, wall_s: int
+        self, lines: _JobLines, fields: Fields, state: str, started_at: int, ended_at: int, wall_s: int
     ) -> SacctRun:
         """Raises: BadRow."""
-        submitted_at = self._moment(job.Submit)
+        # Hot path: by place, in the order of _OF_JOB. An object with names for them costs a tenth of the whole reading.
+        (
+            raw_id, job_id, cluster, partition, account, qos, user, name, exit_code,
+            submit, eligible, suspended, user_cpu, system_cpu,
+            cpus, nodes, node_list, tres, energy, limit,
+        ) = self._of_job(fields)  # fmt: skip
+        submitted_at = self._moment(submit)
         if submitted_at is None:
             raise BadRow("has no time of submission")
-        suspended_s = _seconds(job.Suspended)
+        suspended_s = _seconds(suspended)
         if submitted_at > started_at:
             # What is left of a job that was resized: it shows the start of the first part, which has a row of its own.
             started_at = submitted_at
             wall_s = min(wall_s, max(0, ended_at - submitted_at - suspended_s))
-        user_ms, system_ms = _cpu(job, steps)
+        user_ms, system_ms = _milliseconds(user_cpu), _milliseconds(system_cpu)
+        if not user_ms or system_ms is None:
+            user_ms, system_ms = self._unusual_cpu(fields, list(map(self._header.fields, lines.steps)))
+        tasks, memory_kib, virtual_kib = self._greatest(lines.steps)
         return SacctRun(
-            job.JobIDRaw,
-            job.JobID or job.JobIDRaw,
-            job.Cluster,
-            job.Partition,
-            job.Account,
-            job.QOS,
-            job.User,
-            clean(job.JobName),
+            raw_id,
+            job_id or raw_id,
+            cluster,
+            partition,
+            account,
+            qos,
+            user,
+            clean(name),
             state,
-            _exit_code(job.ExitCode),
+            _exit_code(exit_code),
             submitted_at,
-            submitted_at if job.Eligible == job.Submit else self._moment(job.Eligible),
+            submitted_at if eligible == submit else self._moment(eligible),
             started_at,
             ended_at,
             wall_s,
             suspended_s,
             user_ms,
             system_ms,
-            _known_count(job.AllocCPUS),
-            _known_count(job.AllocNodes),
-            job.NodeList,
-            job.AllocTRES,
-            max(map(_known_count, steps.NTasks), default=0),
-            max(map(_kib, steps.MaxRSS), default=0),
-            max(map(_kib, steps.MaxVMSize), default=0),
-            _joules(job.ConsumedEnergyRaw),
-            _known_count(job.TimelimitRaw),
+            _known_count(cpus),
+            _known_count(nodes),
+            node_list,
+            tres,
+            tasks,
+            memory_kib,
+            virtual_kib,
+            _joules(energy),
+            _known_count(limit),
         )
 
+    def _greatest(self, steps: Sequence[str]) -> tuple[int, int, int]:
+        """Tasks, memory and virtual memory of whichever step had most. Raises: BadRow."""
+        tasks = memory_kib = virtual_kib = 0
+        for step in steps:
+            count, resident, virtual = self._of_step(step)
+            if (number := _known_count(count)) > tasks:
+                tasks = number
+            if (size := _kib(resident)) > memory_kib:
+                memory_kib = size
+            if (size := _kib(virtual)) > virtual_kib:
+                virtual_kib = size
+        return tasks, memory_kib, virtual_kib
 
-def _cpu(job: _JobColumns, steps: _StepColumns) -> tuple[int | None, int | None]:
-    """Milliseconds of user and system: the job's, which are those of its steps, else their sum.
+    def _unusual_cpu(self, job: Fields, steps: Sequence[Fields]) -> tuple[int | None, int | None]:
+        """Milliseconds of user and system: the job's, which are those of its steps, else their sum.
 
-    Unknown where nobody measured: a job without a step, and one whose node failed, of which no step has an exit code.
-    """
-    own = _cpu_of(job.UserCPU, job.SystemCPU, job.TotalCPU)
-    if own is None:
-        parts = [cpu for cpu in map(_cpu_of, steps.UserCPU, steps.SystemCPU, steps.TotalCPU) if cpu is not None]
-        if not parts:
-            return None, None
-        own = sum(user for user, _ in parts), sum(system for _, system in parts)
-    return own if any(own) or _were_measured(steps) else (None, None)
+        Unknown where nobody measured: a job without a step, and one whose node failed, of which no step has an exit code.
+        """
+        own = _cpu_of(*self._cpu(job))
+        if own is None:
+            parts = [cpu for cpu in (_cpu_of(*self._cpu(step)) for step in steps) if cpu is not None]
+            if not parts:
+                return None, None
+            own = sum(user for user, _ in parts), sum(system for _, system in parts)
+        return own if any(own) or self._were_measured(steps) else (None, None)
 
-
-def _were_measured(steps: _StepColumns) -> bool:
-    if any(steps.MaxRSS):
-        return True
-    return any(code and state != "RESIZING" for code, state in zip(steps.ExitCode, steps.State, strict=True))
+    def _were_measured(self, steps: Sequence[Fields]) -> bool:
+        measured = [self._measured(step) for step in steps]
+        return any(memory or (code and state != "RESIZING") for state, code, memory in measured)
 
 
 def _cpu_of(user: str, system: str, total: str) -> tuple[int, int] | None:
@@ -387,10 +405,10 @@ def _moment_reader(zone: ZoneInfo | None) -> Callable[[str], int | None]:
     """Reads times as sacct writes them. The reader raises: BadRow, NotSacct."""
 
     def read(text: str) -> int | None:
+        if text.isdigit() and len(text) <= 12 and text.isascii():
+            return int(text) or None
         if text in _NO_TIME:
             return None
-        if text.isascii() and text.isdigit() and len(text) <= 12:
-            return int(text) or None
         try:
             moment = datetime.fromisoformat(text)
         except ValueError:
@@ -408,18 +426,18 @@ def _moment_reader(zone: ZoneInfo | None) -> Callable[[str], int | None]:
 
 
 _DIGITS: Final = {f"{number:0{width}}": number for width in (2, 3) for number in range(10**width)}
+_SIXTIES: Final = {f"{first:02}:{second:02}": first * 60 + second for first in range(60) for second in range(60)}
 
 
 def _milliseconds(text: str) -> int | None:
     """A duration: 00:01.250, 01:00:00, 1-03:46:40. None for one that is not there or not known."""
-    # Hot path: nearly all are of one of these two forms, which a regular expression reads in three times the time.
-    try:
-        if len(text) == 8 and text[2::3] == "::":
-            return (_DIGITS[text[:2]] * 3600 + _DIGITS[text[3:5]] * 60 + _DIGITS[text[6:]]) * 1000
-        if len(text) == 9 and text[2:6:3] == ":.":
-            return (_DIGITS[text[:2]] * 60 + _DIGITS[text[3:5]]) * 1000 + _DIGITS[text[6:]]
-    except KeyError:
-        return None
+    # Hot path: nearly all are of one of these two forms, which a regular expression reads in four times the time.
+    whole, end = _SIXTIES.get(text[:5]), _DIGITS.get(text[6:])
+    if whole is not None and end is not None:
+        if len(text) == 9 and text[5] == ".":
+            return whole * 1000 + end
+        if len(text) == 8 and text[5] == ":":
+            return (whole * 60 + end) * 1000
     found = _DURATION.fullmatch(text)
     if found is None:
         return None
@@ -442,7 +460,7 @@ def _count(text: str, most: int = _MOST_COUNT) -> int | None:
 
 def _joules(text: str) -> int:
     """0 is unknown; -1 is more than anything takes, which broken meters tell: 2^64 - 2 is one of theirs."""
-    if not (text.isascii() and text.isdigit()):
+    if text in _NO_SIZE or not (text.isascii() and text.isdigit()):
         return 0
     return int(text) if len(text) < 17 and int(text) <= _MOST_JOULES else -1
 
@@ -454,6 +472,8 @@ def _known_count(text: str) -> int:
 
 def _kib(text: str) -> int:
     """A size: 8420K, 12M, or bytes as --noconvert has them; 0 is unknown."""
+    if text in _NO_SIZE:
+        return 0
     number = text[:-1]
     if text[-1:] == "K" and len(number) < 19 and number.isascii() and number.isdigit():  # hot path
         return int(number)

@@ -75,12 +75,11 @@ class Options(SlurmOptions):
 
 
 class _Account(NamedTuple):
-    """What a job's user, account and QOS say of it."""
+    """What a job's user, account and QOS say of it; `extra` is local user and project."""
 
     user: str
     vo: str
-    local_user: str
-    project: str
+    extra: tuple[tuple[str, str], ...]
 
 
 class _Given(NamedTuple):
@@ -89,7 +88,7 @@ class _Given(NamedTuple):
     nodes: int
     cpus: int
     gpus: int | None
-    gpu_models: str
+    gpu_models: tuple[tuple[str, str], ...]
     asked: str
     used: str
 
@@ -111,36 +110,27 @@ class SacctMapping(SlurmMapping):
         """Why a run is not this site's usage, or ''."""
         if run.cluster and run.cluster != self._cluster:
             return f"of the cluster {run.cluster}"
-        return self._left_out(run.user, run.account, run.partition, run.state)
+        return self._left_out(run.user, run.account, run.partition, run.state) if self._has_excludes else ""
 
     def job(self, run: SacctRun) -> ImportedJob:
         """A run as a row."""
-        account = self._of_account(run.user, run.account, run.qos)
+        account_user, vo, of_account = self._of_account(run.user, run.account, run.qos)
         given = self._of_tres(run.tres, run.tasks, run.limit_min, run.suspended_s)
-        hosts, listed = self._of_nodes(run.node_list)
-        total_s = _seconds((run.user_ms or 0) + (run.system_ms or 0))
-        kernel_s = min(total_s, _seconds(run.system_ms or 0))
+        of_nodes, listed = self._of_nodes(run.node_list)
+        system_ms = run.system_ms or 0
+        total_s = ((run.user_ms or 0) + system_ms + 500) // 1000
+        kernel_s = min(total_s, (system_ms + 500) // 1000)
         eligible = "" if run.eligible_at is None else f"EligibleTime={run.eligible_at} "
-        energy = f" energy={run.energy_j}" if run.energy_j > 0 else " energy_rejected=1" if run.energy_j else ""
-        extra = [
-            ("lrms", self.lrms),
-            ("localuser", account.local_user),
-            ("jobname", run.name),
-            ("projectname", account.project),
-            ("nodenames", hosts),
-            (QUANTITIES, f"{given.asked}{eligible}{given.used}{energy}"),
-        ]
-        if run.user_ms is None:
-            extra.append(CPU_UNKNOWN)
-        if given.gpu_models:
-            extra.append((GPU_MODELS, given.gpu_models))
+        quantities = (QUANTITIES, f"{given.asked}{eligible}{given.used}{_energy(run.energy_j)}")
+        name = (("jobname", run.name),) if run.name else ()
+        unknown = (CPU_UNKNOWN,) if run.user_ms is None else ()
         return ImportedJob(
             f"{self._cluster}:{run.raw_id}:{run.submitted_at}",
             run.job_id if self._array_ids else run.raw_id,
             self._endpoint,
             run.partition,
-            account.user,
-            account.vo,
+            account_user,
+            vo,
             self.status(run.state),
             run.exit_code,
             run.submitted_at,
@@ -156,13 +146,14 @@ class SacctMapping(SlurmMapping):
             given.gpus,
             NAME,
             f"{run.raw_id}/{run.submitted_at}",
-            tuple([pair for pair in extra if pair[1]]),
+            (*of_account, *name, *of_nodes, quantities, *unknown, *given.gpu_models),
         )
 
     def _account(self, user: str, account: str, qos: str) -> _Account:
         vo = self._vo((account, qos, user), account)
-        project = self._projects.get(account, account)
-        return _Account(self._users.get(user, ""), vo, f"{user}:{account}" if account else user, project)
+        local_user = f"{user}:{account}" if account else user
+        extra = [("lrms", self.lrms), ("localuser", local_user), ("projectname", self._projects.get(account, account))]
+        return _Account(self._users.get(user, ""), vo, tuple([pair for pair in extra if pair[1]]))
 
     def explain(self, job: JobRecord) -> Sequence[ImportRule]:
         """How the fields of a job came about."""
@@ -196,16 +187,19 @@ def _given(tres: str, tasks: int, limit_min: int, suspended_s: int) -> _Given:
         resources.cpus or 0,
         # A job that was given something, and no GPU, had none.
         resources.gpus or (0 if tres else None),
-        models_text(resources),
+        ((GPU_MODELS, models_text(resources)),) if resources.gpu_models else (),
         asked,
         f"{memory}{billing}SecsPreSuspend={suspended_s}",
     )
 
 
-def _nodes(text: str) -> tuple[str, int]:
+def _energy(joules: int) -> str:
+    if not joules:
+        return ""
+    return f" energy={joules}" if joules > 0 else " energy_rejected=1"
+
+
+def _nodes(text: str) -> tuple[tuple[tuple[str, str], ...], int]:
+    """The names as extra information, and how many they are."""
     names = node_names((text,))
-    return ":".join(names), len(names)
-
-
-def _seconds(milliseconds: int) -> int:
-    return (milliseconds + 500) // 1000
+    return ((("nodenames", ":".join(names)),) if names else ()), len(names)
