@@ -25,6 +25,7 @@ from hypothesis import strategies as st
 
 from publisher.sources.gridengine import importer as gridengine
 from publisher.sources.importers import Importer, ImportReport
+from publisher.sources.importing.line_importer import lines_of
 from publisher.sources.importing.log_files import opened
 from publisher.sources.sonar import importer as sonar
 from tests.sources.mortal_imports import FOR_EVER, child
@@ -108,7 +109,7 @@ def test_megabytes_of_empty_lines_are_not_looked_at_one_by_one(tmp_path: Path, d
     path = tmp_path / "accounting.gz"
     path.write_bytes(gzip.compress(b"".join([HEADER, *lines(3), b"\n" * 20_000_000, *lines(3, 4)])))
     with opened(path) as file:
-        assert sum(1 for _ in file.lines(0)) < 3_000_000
+        assert sum(1 for _ in lines_of(file, 0)) < 3_000_000
     report = run_import(database, path)
     assert (report.imported, report.bad) == (6, 0)
 
@@ -501,7 +502,7 @@ def test_a_file_is_never_in_memory_as_a_whole(tmp_path: Path) -> None:
     tracemalloc.start()
     try:
         with opened(path) as log:
-            found = [(line.length, len(line.content)) for line in log.lines(0) if line.length]
+            found = [(line.length, len(line.content)) for line in lines_of(log, 0) if line.length]
         assert tracemalloc.get_traced_memory()[1] < 40 * 2**20
     finally:
         tracemalloc.stop()

@@ -19,6 +19,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
+from publisher.sources.importing.line_importer import lines_of
 from publisher.sources.importing.log_files import clean, opened
 from publisher.sources.slurm.records import COLUMNS, Header, NotSacct, SacctReader, SacctRun
 from publisher.sources.slurm.site_mapping import Options, SacctMapping
@@ -49,7 +50,7 @@ def samples() -> Path:
 
 def runs_of(path: Path, zone: str = "UTC") -> list[SacctRun]:
     with opened(path) as file:
-        first = next(file.lines(0))
+        first = next(lines_of(file, 0))
         reader = SacctReader(Header(first.content), ZoneInfo(zone))
         return [run for piece in reader.pieces(file.blocks(first.end), whole=True) for run in piece.records]
 

@@ -20,7 +20,7 @@ from publisher.model.text import plural
 from publisher.sources.htcondor.records import ROUTED, CondorRun, Routed, read_ads, read_file
 from publisher.sources.htcondor.site_mapping import NAME, CondorMapping, Options
 from publisher.sources.importers import StoredJobs, never_stopped
-from publisher.sources.importing.line_importer import LineImporter, LogPiece
+from publisher.sources.importing.line_importer import LineImporter, LogPiece, lines_of
 from publisher.sources.importing.log_files import ROTATION, LogFile
 from publisher.sources.importing.run import ImportRun
 
@@ -82,7 +82,7 @@ class HTCondorImporter(LineImporter[CondorRun]):
     def pieces(self, file: LogFile, start: int) -> Iterator[LogPiece[CondorRun]]:
         # Nobody writes into a compressed file any more, but only the archive of one job ends without the line of asterisks.
         alone = file.compressed and _is_single(file.path.stem)
-        return read_ads(file.lines(start), self._routed, alone=alone)
+        return read_ads(lines_of(file, start), self._routed, alone=alone)
 
     def singles(self, run: ImportRun, path: Path) -> bool:
         if path.is_dir():

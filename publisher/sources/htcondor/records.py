@@ -23,8 +23,8 @@ from typing import BinaryIO, Final, NamedTuple
 from publisher.model.errors import Unfit
 from publisher.model.rates import make_benchmark
 from publisher.sources.htcondor.classads import Ad, BadAd, Value, read_ad, read_record, read_value
-from publisher.sources.importing.line_importer import LogPiece
-from publisher.sources.importing.log_files import LogLine, clean
+from publisher.sources.importing.line_importer import LogLine, LogPiece
+from publisher.sources.importing.log_files import clean
 
 ROUTED: Final = "routed, counted by its other ad"
 _REMOVED, _COMPLETED = 3, 4

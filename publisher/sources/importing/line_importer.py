@@ -15,7 +15,7 @@ from datetime import datetime
 from itertools import islice
 from pathlib import Path
 from sqlite3 import Connection
-from typing import ClassVar, Final, Generic, TypeVar
+from typing import ClassVar, Final, Generic, NamedTuple, TypeVar
 
 from publisher.model.job import JobRecord
 from publisher.sources.importers import BadLine, ImportReport, ImportRule, StoredJobs, Watch, unwatched
@@ -54,11 +54,38 @@ class LogPiece(Generic[Record]):
     digest: bytes = b""
 
 
+class LogLine(NamedTuple):
+    """A line without its end. `length` is that of the whole, `content` the beginning of one that is too long to be a record.
+
+    A tuple, because there are millions.
+    """
+
+    offset: int
+    content: bytes
+    length: int
+    end: int  # where the next one begins
+    digest: bytes = b""  # of the whole, where `content` is not it
+
+
+def lines_of(file: LogFile, start: int) -> Iterator[LogLine]:
+    """Its lines from a place on, one by one; a last one without an end is left where there may be a writer."""
+    for block in file.blocks(start):
+        if block.is_long:
+            (content,) = block.lines
+            yield LogLine(block.offset, content, block.length, block.end, block.digest)
+            continue
+        at = block.offset
+        for content in block.lines:
+            end = at + len(content) + 1
+            yield LogLine(at, content, len(content), min(end, block.end))
+            at = end
+
+
 def by_line(
     file: LogFile, start: int, read: Callable[[bytes], tuple[Sequence[Record], str]]
 ) -> Iterator[LogPiece[Record]]:
     """A piece for each line. `read` gives the records of one, and what is wrong with it or ''."""
-    for line in file.lines(start):
+    for line in lines_of(file, start):
         content = line.content
         if not content.strip() or content.startswith(b"#"):
             yield LogPiece(line.offset, line.end, b"", ())

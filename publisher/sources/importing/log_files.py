@@ -132,19 +132,6 @@ class FilePosition:
     tail: bytes
 
 
-class LogLine(NamedTuple):
-    """A line without its end. `length` is that of the whole, `content` the beginning of one that is too long to be a record.
-
-    A tuple, because there are millions.
-    """
-
-    offset: int
-    content: bytes
-    length: int
-    end: int  # where the next one begins
-    digest: bytes = b""  # of the whole, where `content` is not it
-
-
 class LogBlock(NamedTuple):
     """Lines without their ends that follow each other, or the beginning of one that is too long, with the `length` of that."""
 
@@ -189,7 +176,7 @@ class LogFile:
         return _digest(self._head[:length])
 
     def mark(self, consumed: int) -> FilePosition:
-        """The mark of the place where a line ends that `lines` gave, the last one or not long before it."""
+        """The mark of the place where a line ends that `blocks` gave, the last one or not long before it."""
         head = self._window if self._window_at == 0 else self._head
         head = head[: min(consumed, MARK_BYTES)]
         end = max(0, consumed - self._window_at)
@@ -198,21 +185,8 @@ class LogFile:
             consumed=consumed, head_bytes=len(head), head=_digest(head), tail_bytes=len(tail), tail=_digest(tail)
         )
 
-    def lines(self, start: int) -> Iterator[LogLine]:
-        """Lines from a place on. A last one without an end is left: its writer is not done. A compressed file has no writer."""
-        for block in self.blocks(start):
-            if block.is_long:
-                (content,) = block.lines
-                yield LogLine(block.offset, content, block.length, block.end, block.digest)
-                continue
-            at = block.offset
-            for content in block.lines:
-                end = at + len(content) + 1
-                yield LogLine(at, content, len(content), min(end, block.end))
-                at = end
-
     def blocks(self, start: int) -> Iterator[LogBlock]:
-        """The same lines, as many at once as were read."""
+        """Lines from a place on. A last one without an end is left: its writer is not done. A compressed file has no writer."""
         self._window_at = max(0, start - MARK_BYTES)
         self._stream.seek(self._window_at)
         self._window = self._stream.read(start - self._window_at)

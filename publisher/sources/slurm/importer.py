@@ -18,7 +18,7 @@ from publisher.model.job import Epoch
 from publisher.model.text import plural
 from publisher.model.time import iso_epoch
 from publisher.sources.importers import ImportReport, StoredJobs, Watch, never_stopped, unwatched
-from publisher.sources.importing.line_importer import LineImporter, LogPiece
+from publisher.sources.importing.line_importer import LineImporter, LogPiece, lines_of
 from publisher.sources.importing.log_files import LogFile
 from publisher.sources.importing.run import ImportRun, import_run
 from publisher.sources.slurm.records import Header, NotSacct, SacctReader, SacctRun
@@ -128,7 +128,7 @@ class SlurmImporter(LineImporter[SacctRun]):
 
     def pieces(self, file: LogFile, start: int) -> Iterator[LogPiece[SacctRun]]:
         try:
-            first = next(file.lines(0), None)
+            first = next(lines_of(file, 0), None)
             if first is None:
                 return
             header = Header(first.content)

@@ -297,8 +297,8 @@ class SacctReader:
     def _read(self, lines: _JobLines) -> tuple[SacctRun | None, str]:
         """The run, or why it is no usage. Raises: BadRow."""
         job = self._header.fields(lines.text)
-        told, start, end, elapsed, tres = self._if_ran(job)
-        state = told.partition(" ")[0]
+        state_text, start, end, elapsed, tres = self._if_ran(job)
+        state = state_text.partition(" ")[0]
         ended_at = self._moment(end)
         if state in _LIVE or ended_at is None:
             return None, f"not over ({state})"
