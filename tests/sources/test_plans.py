@@ -44,7 +44,7 @@ MADE: Final[dict[str, list[tuple[Any, ...]]]] = {
     "queries.benchmarks_of_row": list(WHICH),
     "queries.names": [(column,) for column in queries.NAMES],
     "queries.standing_among": [(2,)],
-    "count.sums": [(page, by, alone) for page in PAGES for by in count.BY for alone in (False, True)],
+    "count.sums": [(page, by, alone, alone) for page in PAGES for by in count.BY for alone in (False, True)],
     "local_names.names_of_rows": [(by,) for by in LOCAL_NAMES],
     "count.odd": [(page, alone) for page in PAGES for alone in (False, True)],
     "count.ids": [(page,) for page in PAGES],
@@ -65,7 +65,7 @@ COARSE: Final = ("(StatusID=?", "(EventKey=?", "(AttrKey=?", "(InfoKey=?", "(Tra
 # A page's worth; a schema's; and what is read whole anyway.
 SORTED: Final = {
     queries.EVENTFUL,
-    *(count.sums(page, by, alone) for page in PAGES for by in count.BY for alone in (False, True)),
+    *(count.sums(page, by, alone, alone) for page in PAGES for by in count.BY for alone in (False, True)),
     *WHOLE,
 }
 
