@@ -76,6 +76,8 @@ UPGRADES: Final = {  # each to the next version
         "ALTER TABLE target ADD COLUMN generation INTEGER NOT NULL DEFAULT 0",
         "ALTER TABLE message ADD COLUMN checksum INTEGER",
         "ALTER TABLE delivered_page ADD COLUMN checksum INTEGER",
+        "ALTER TABLE month_message ADD COLUMN arrived TEXT NOT NULL DEFAULT ''",
+        "CREATE INDEX arrival_of_month ON month_message (target, month) WHERE arrived <> ''",
     )
 }
 

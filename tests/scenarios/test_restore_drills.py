@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import shutil
+import sqlite3
+import subprocess
 from collections import Counter
+from contextlib import closing
 from datetime import UTC, datetime
 
 import pytest
 
+from publisher.ledger import schema
 from tests.arex_databases import generate
 from tests.fake_ams.receiver import Receiver
 from tests.fake_ams.service import PROJECT
@@ -84,6 +88,37 @@ def test_after_a_loss_every_job_is_at_every_receiver_once(drilled: SiteUnderTest
     assert_at_receivers(drilled)
     assert {one["outcome"] for one in drilled.publish().json["targets"].values()} == {"nothing"}
     assert drilled.run("sync", "--check").status == 0
+    assert drilled.run("state", "check").status == 0
+
+
+@pytest.mark.skipif(shutil.which("sqlite3") is None, reason="needs sqlite3")
+@pytest.mark.parametrize(("damaged", "is_recovered"), [("page_of_message", True), ("message", False)])
+def test_what_sqlite_still_reads_of_a_damaged_ledger_is_kept(
+    drilled: SiteUnderTest, damaged: str, is_recovered: bool
+) -> None:
+    """An index is made anew; rows that are gone are found missing, and then the accounting database is asked for all."""
+    yesterday(drilled)
+    today(drilled)
+    sent = len(drilled.fake.messages(PROJECT, "egi"))
+    with closing(sqlite3.connect(drilled.state)) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        (root,) = connection.execute("SELECT rootpage FROM sqlite_master WHERE name = ?", [damaged]).fetchone()
+        (page_bytes,) = connection.execute("PRAGMA page_size").fetchone()
+    with drilled.state.open("r+b") as file:
+        file.seek((root - 1) * page_bytes)
+        file.write(bytes(page_bytes))
+    assert drilled.run("state", "check").status == 74
+    dump = subprocess.run(["sqlite3", drilled.state, ".dump"], check=False, capture_output=True, text=True).stdout
+    assert dump.rstrip().endswith("COMMIT;") == is_recovered
+    everything_lost(drilled)
+    if is_recovered:
+        pragmas = f"PRAGMA application_id = {0x50554231}; PRAGMA user_version = {schema.VERSION};"
+        subprocess.run(["sqlite3", drilled.state], input=dump + pragmas, check=True, text=True)
+        assert drilled.run("state", "check").status == 0
+    accepted = drilled.publish(*[] if is_recovered else ["--accept-state"])
+    assert accepted.status == 0, accepted.err
+    assert_at_receivers(drilled)
+    assert (len(drilled.fake.messages(PROJECT, "egi")) == sent) == is_recovered, "nothing goes again that is proven"
     assert drilled.run("state", "check").status == 0
 
 
