@@ -9,7 +9,6 @@ file beside it, was restored or copied to where it is. `--accept-state` begins a
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import json
 import logging
@@ -22,7 +21,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from publisher.ledger.sql.database import Database
-from publisher.model.errors import LedgerError
+from publisher.model.errors import LedgerError, refused_by_system
 from publisher.model.text import plural
 
 log = logging.getLogger("publisher")
@@ -142,10 +141,8 @@ class GenerationFile:
             self._descriptor = None
 
     def _trouble(self, error: OSError) -> LedgerError:
-        advice = "the state directory must exist and belong to the user who publishes"
-        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            advice = f"make room on the file system of {self._path.parent}, then run again"
-        return LedgerError(f"{self._path}: {error.strerror or error}; {advice}: nothing is lost")
+        why = refused_by_system(error, "the state directory must exist and belong to the user who publishes")
+        return LedgerError(f"{self._path}: {why}: nothing is lost")
 
 
 def accepts_nothing(_: str) -> bool:

@@ -5,7 +5,9 @@ A message says what happened, where, and what to do now. Foreign exceptions are 
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterable
+from typing import Final
 
 BUG = 70
 # The gravest status of a run wins, in this order; it is part of the contract.
@@ -87,6 +89,26 @@ def gravest(statuses: Iterable[int]) -> int:
     """The exit status that wins when several targets ended differently; 0 when all are done."""
     seen = {status for status in statuses if status}
     return next((status for status in GRAVITY if status in seen), max(seen, default=0))
+
+
+_NO_ROOM: Final = "make room on its file system, and look at quotas and limits of file size"
+_TOO_MANY_FILES: Final = "too many files are open: raise the limit (LimitNOFILE= of the service, or ulimit -n)"
+_OF_THE_MACHINE: Final = {
+    errno.ENOSPC: _NO_ROOM,
+    errno.EDQUOT: _NO_ROOM,
+    errno.EFBIG: _NO_ROOM,
+    errno.EMFILE: _TOO_MANY_FILES,
+    errno.ENFILE: _TOO_MANY_FILES,
+    errno.ENOMEM: "no memory is left on this machine: look at what uses it",
+    errno.EIO: "the disk refused: look at the kernel's log",
+    errno.ENOLCK: "its file system cannot lock files, as NFS does without its lock service: use a local disk",
+}
+
+
+def refused_by_system(error: OSError, otherwise: str) -> str:
+    """The system's reason and what to do: about the machine where it is to blame, `otherwise` where it is the file."""
+    advice = _OF_THE_MACHINE.get(error.errno or 0)
+    return f"{error.strerror or error}; {f'{advice}, then run again' if advice else otherwise}"
 
 
 class Unfit(Exception):

@@ -24,7 +24,7 @@ from threading import RLock
 from typing import Final, TypeVar
 from urllib.parse import quote
 
-from publisher.model.errors import SourceError
+from publisher.model.errors import SourceError, refused_by_system
 
 # Not /tmp, which is often memory: a copy may be as large as the database. It lies in a private directory, which mkdtemp makes.
 _COPIES: Final = "/var/tmp"  # noqa: S108  # never written to itself
@@ -114,10 +114,13 @@ _ADVICE: Final = {
     sqlite3.SQLITE_BUSY: "another process holds it locked; try again, and look for that process with fuser if it stays so",
     sqlite3.SQLITE_LOCKED: "another process holds it locked; try again, and look for that process with fuser if it stays so",
     sqlite3.SQLITE_NOTADB: "it is not an SQLite database; correct the path, or restore the file",
-    sqlite3.SQLITE_CORRUPT: "it is damaged or truncated; restore a backup, or rescue what is left with sqlite3's .recover",
-    sqlite3.SQLITE_IOERR: "the disk failed; look into the kernel's log",
+    sqlite3.SQLITE_CORRUPT: "it is damaged or truncated, unless the kernel's log tells of a disk that could not be read: then "
+    "try again; otherwise restore a backup, or rescue what is left with sqlite3's .recover",
+    sqlite3.SQLITE_IOERR: "the disk failed, or no memory was left; look into the kernel's log, and try again",
     sqlite3.SQLITE_FULL: "the disk for temporary files is full; make room there, or set TMPDIR",
-    sqlite3.SQLITE_CANTOPEN: "it could not be opened; check the rights on it and on its directory",
+    sqlite3.SQLITE_CANTOPEN: "it could not be opened; check the rights on it and on its directory, the number of open files "
+    "(LimitNOFILE=), free memory, and the kernel's log",
+    sqlite3.SQLITE_NOMEM: "no memory is left on this machine; look at what uses it, and try again",
     sqlite3.SQLITE_READONLY: "it needs recovery by a process that may write; check the rights on it and on its directory",
 }
 
@@ -313,7 +316,7 @@ def check_readable(path: str) -> None:
             "directory, or grant it with setfacl"
         ) from error
     except (OSError, ValueError) as error:
-        raise SourceError(f"{path}: cannot be looked at: {error}") from error
+        raise SourceError(f"{path}: cannot be looked at: {_refused(error)}") from error
     if not stat.S_ISREG(found.st_mode):
         raise SourceError(f"{path}: is not a regular file; name an accounting database")
     if not os.access(path, os.R_OK, effective_ids=True):
@@ -343,13 +346,17 @@ def source_error(path: str, error: sqlite3.Error | UnicodeDecodeError) -> Source
     return SourceError(f"{path}: {advice} ({error})" if advice else f"{path}: cannot be read: {error}")
 
 
+def _refused(error: OSError | ValueError) -> str:
+    return refused_by_system(error, "let this user read it") if isinstance(error, OSError) else str(error)
+
+
 def _mark(path: str) -> tuple[int, int, int, int] | None:
     try:
         found = os.stat(path)
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise SourceError(f"{path}: cannot be looked at: {error}") from error
+        raise SourceError(f"{path}: cannot be looked at: {_refused(error)}") from error
     return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
@@ -386,4 +393,4 @@ def _is_wal(path: str) -> bool:
         with open(path, "rb") as file:
             return file.read(20)[18:] == _WAL_FORMAT
     except OSError as error:
-        raise SourceError(f"{path}: cannot be read: {error}") from error
+        raise SourceError(f"{path}: cannot be read: {_refused(error)}") from error

@@ -36,7 +36,8 @@ _MOST_BYTES: Final = 1 << 17  # of an order
 class Child:
     """What `subprocess.Popen` is, as far as tests need it; in text mode.
 
-    It calls `target`, or executes `code`, with these arguments on its command line.
+    It calls `target`, or executes `code`, with these arguments on its command line; `preload` is a library that stands
+    before the C library.
     """
 
     def __init__(
@@ -45,6 +46,7 @@ class Child:
         target: str = PUBLISHER,
         code: str = "",
         env: Mapping[str, str] | None = None,
+        preload: Path | None = None,
         stdin: int | IO[Any] = subprocess.DEVNULL,
         stdout: int | IO[Any] | None = None,
         stderr: int | IO[Any] | None = None,
@@ -67,7 +69,7 @@ class Child:
             "argv": [str(one) for one in arguments],
             "env": dict(env or os.environ),
         }
-        socket.send_fds(_server(), [json.dumps(order).encode()], [first, second, third, last])
+        socket.send_fds(_server(preload), [json.dumps(order).encode()], [first, second, third, last])
         for descriptor in self._given:
             os.close(descriptor)
         self.pid = int(os.read(self._status, 16))
@@ -152,13 +154,14 @@ def publisher(site: ConfiguredSite, *words: str, stdout: int = subprocess.PIPE, 
 
 
 @functools.cache
-def _server() -> socket.socket:
+def _server(preload: Path | None) -> socket.socket:
     """Of this process of pytest; it ends with it."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     server = subprocess.Popen(
         [sys.executable, "-m", "tests.support.forks", str(theirs.fileno())],
         pass_fds=[theirs.fileno()],
         cwd=Path(__file__).parents[2],
+        env=os.environ if preload is None else os.environ | {"LD_PRELOAD": str(preload)},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
     )

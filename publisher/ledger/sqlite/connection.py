@@ -8,7 +8,7 @@ import os
 import sqlite3
 import stat
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from glob import escape
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -21,7 +21,7 @@ from publisher.ledger.sql.database import NO_PARAMETERS, ChargeLocks, Database, 
 from publisher.ledger.sqlite import room
 from publisher.ledger.sqlite.locks import FileChargeLocks, target_lock
 from publisher.ledger.sqlite.room import DiskRoom
-from publisher.model.errors import LedgerError
+from publisher.model.errors import LedgerError, refused_by_system
 
 # Several targets share the file (pipeline/publish.py), each with a transaction before and after every message.
 _WAIT_S: Final = 120.0
@@ -128,9 +128,7 @@ def open_ledger_file(path: Path, *, read_only: bool = False) -> sqlite3.Connecti
             _refuse_without_locks(path)
         mode = "ro" if read_only else "rw"
         wait_s = _READER_WAIT_S if read_only else _WAIT_S
-        # Not Path.as_uri, with which Python 3.14 loads urllib.request, and with it ssl.
-        uri = f"file://{quote(os.fsencode(path.absolute()))}?mode={mode}"
-        connection = sqlite3.connect(uri, uri=True, timeout=wait_s)
+        connection = sqlite3.connect(_uri(path, mode), uri=True, timeout=wait_s)
         connection.isolation_level = None
         try:
             _prepare(connection, path, read_only=read_only)
@@ -138,6 +136,11 @@ def open_ledger_file(path: Path, *, read_only: bool = False) -> sqlite3.Connecti
             connection.close()
             raise
         return connection
+
+
+def _uri(path: Path, mode: str) -> str:
+    """Not Path.as_uri, with which Python 3.14 loads urllib.request, and with it ssl."""
+    return f"file://{quote(os.fsencode(path.absolute()))}?mode={mode}"
 
 
 def is_there(path: Path) -> bool:
@@ -196,9 +199,8 @@ def _translated(path: Path) -> Iterator[None]:
     except UnicodeDecodeError as error:  # SQLite's words about a damaged schema quote what it found there
         raise LedgerError(f"{path}: its schema is not text; {_DAMAGED}") from error
     except OSError as error:
-        raise LedgerError(
-            f"{path}: {error.strerror or error}; the state directory must exist and belong to the user who publishes"
-        ) from error
+        why = refused_by_system(error, "the state directory must exist and belong to the user who publishes")
+        raise LedgerError(f"{path}: {why}") from error
 
 
 def _create_private(path: Path) -> bool:
@@ -232,15 +234,17 @@ def _refuse_directory(path: Path) -> None:
 
 def _refuse_without_locks(path: Path) -> None:
     """SQLite takes "no locks available" for "locked", and waits for two minutes as if another program held the file."""
+    if _cannot_lock(path):
+        raise LedgerError(f"{path}: {_NO_LOCKS.format(folder=path.parent)}")
+
+
+def _cannot_lock(path: Path) -> bool:
     with suppress(OSError), TemporaryFile(dir=path.parent) as probe:
         try:
             fcntl.lockf(probe, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            if error.errno == errno.ENOLCK:
-                raise LedgerError(
-                    f"{path}: the file system of {path.parent} cannot lock files, as NFS does without its lock service; "
-                    "name a file on a local disk in `state`"
-                ) from error
+            return error.errno == errno.ENOLCK
+    return False
 
 
 def _refuse_cut(path: Path) -> None:
@@ -304,28 +308,77 @@ def _version(connection: sqlite3.Connection) -> int:
     return int(connection.execute("PRAGMA user_version").fetchone()[0])
 
 
-# By words in the library's message.
+_NO_LOCKS: Final = (
+    "the file system of {folder} cannot lock files, as NFS does without its lock service; "
+    "name a file on a local disk in `state`"
+)
+_LOCK_ERRORS: Final = frozenset(
+    {
+        sqlite3.SQLITE_PROTOCOL,
+        sqlite3.SQLITE_IOERR_LOCK,
+        sqlite3.SQLITE_IOERR_RDLOCK,
+        sqlite3.SQLITE_IOERR_UNLOCK,
+        sqlite3.SQLITE_IOERR_SHMLOCK,
+        sqlite3.SQLITE_IOERR_CHECKRESERVEDLOCK,
+    }
+)
+# By the primary code.
 _ADVICE: Final = {
-    (
-        "readonly",
-        "read-only",
-        "unable to open",
-    ): "{folder} and every file in it must belong to the user who publishes, who must be able to write there",
-    ("locked", "busy"): "another program holds it; run again when it is done",
-    ("not a database",): f"if the file is another program's, name another one in `state`; otherwise {_DAMAGED}",
-    ("malformed", "corrupt"): _DAMAGED,
-    (
-        "i/o",
-    ): "the disk under {folder} refused: look at the kernel's log, and at quotas and limits of file size, then run "
-    "again: nothing is lost",
+    sqlite3.SQLITE_NOTADB: f"if the file is another program's, name another one in `state`; otherwise {_DAMAGED}",
+    sqlite3.SQLITE_IOERR: "the disk under {folder} refused: look at the kernel's log, at quotas and limits of file size, and "
+    "at free memory, then run again: nothing is lost",
+    sqlite3.SQLITE_NOMEM: "no memory is left on this machine: look at what uses it, then run again: nothing is lost",
 }
 
 
 def _explained(error: sqlite3.Error, path: Path) -> str:
     """What is wrong, and what to do now."""
-    if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:
-        return room.advice(path)
-    text = str(error).lower()
-    found = (advice for words, advice in _ADVICE.items() if any(word in text for word in words))
-    what_to_do = next(found, "run again; if the error persists, report it").format(folder=path.parent)
-    return f"{error}; {what_to_do}"
+    code = getattr(error, "sqlite_errorcode", -1)
+    match code & 0xFF:
+        case sqlite3.SQLITE_FULL:
+            return room.advice(path)
+        case _ if code in _LOCK_ERRORS:
+            what_to_do = "the file system of {folder} refused a lock: keep the state on a local disk, and run again"
+        case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
+            what_to_do = _NO_LOCKS if _cannot_lock(path) else "another program holds it; run again when it is done"
+        case sqlite3.SQLITE_CANTOPEN | sqlite3.SQLITE_READONLY | sqlite3.SQLITE_PERM:
+            what_to_do = _about_rights(path)
+        case sqlite3.SQLITE_CORRUPT:
+            what_to_do = _about_damage(path)
+        case primary:
+            what_to_do = _ADVICE.get(primary, "run again; if the error persists, report it")
+    return f"{error}; {what_to_do.format(folder=path.parent)}"
+
+
+def _about_damage(path: Path) -> str:
+    """SQLite says "malformed" of a page that the disk did not give, too: then a second look may find all of it well."""
+    try:
+        # Not by a file of our own, which would take away the locks of this process when it is closed.
+        with closing(sqlite3.connect(_uri(path, "ro"), uri=True)) as connection:
+            if connection.execute("PRAGMA quick_check(1)").fetchone() == ("ok",):
+                return (
+                    "a second look found the file whole, so the disk did not give a part of it: look at the kernel's log, and "
+                    "run again: nothing is lost"
+                )
+    except UnicodeDecodeError:
+        return _DAMAGED
+    except sqlite3.Error as error:
+        if getattr(error, "sqlite_errorcode", -1) & 0xFF == sqlite3.SQLITE_IOERR:
+            return _ADVICE[sqlite3.SQLITE_IOERR]
+    return f"if the kernel's log tells of a disk that cannot be read, mend that and run again; otherwise {_DAMAGED}"
+
+
+def _about_rights(path: Path) -> str:
+    """SQLite keeps the system's reason to itself; a second look may find it."""
+    rights = "{folder} and every file in it must belong to the user who publishes, who must be able to write there"
+    try:
+        those = [path.parent, *path.parent.glob(f"{escape(path.name)}*")]
+        os.close(os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+    except OSError as error:
+        return refused_by_system(error, rights)
+    if path in those and all(os.access(each, os.R_OK | os.W_OK) for each in those):
+        return (
+            "a second look found nothing in the way, so it was for the moment: too many open files (LimitNOFILE=), no "
+            "memory, no room, or a disk that refused; look at the kernel's log, and run again: nothing is lost"
+        )
+    return rights

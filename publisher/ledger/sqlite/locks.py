@@ -14,9 +14,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from publisher.model.errors import Busy, LedgerError
+from publisher.model.errors import Busy, LedgerError, refused_by_system
 
 _AT_WORK: Final = 0
+_MUST_WRITE: Final = "the user who publishes must be able to write there, on a local file system"
 
 
 class FileChargeLocks:
@@ -95,9 +96,7 @@ class FileChargeLocks:
         return True
 
     def _trouble(self, error: OSError) -> LedgerError:
-        return LedgerError(
-            f"{self._path}: {error.strerror}; the user who publishes must be able to write there, on a local file system"
-        )
+        return LedgerError(f"{self._path}: {refused_by_system(error, _MUST_WRITE)}")
 
 
 @contextmanager
@@ -112,7 +111,7 @@ def target_lock(state: Path, target: str, patience: Callable[[], bool]) -> Itera
     try:
         descriptor = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
     except OSError as error:
-        raise LedgerError(f"{path}: {error.strerror}; the user who publishes must be able to write there") from error
+        raise LedgerError(f"{path}: {refused_by_system(error, _MUST_WRITE)}") from error
     try:
         _wait_for(descriptor, path, target, patience)
         yield
@@ -127,8 +126,7 @@ def _wait_for(descriptor: int, path: Path, target: str, patience: Callable[[], b
             return
         except OSError as error:
             if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):  # network file systems without locks
-                raise LedgerError(
-                    f"{path}: cannot be locked: {error.strerror}; keep the state on a local file system"
-                ) from error
+                why = refused_by_system(error, "keep the state on a local file system")
+                raise LedgerError(f"{path}: cannot be locked: {why}") from error
         if not patience():
             raise Busy(f"target {target}: another publisher is at work on it ({path}); this one leaves it alone")

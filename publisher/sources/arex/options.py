@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Final
 
-from publisher.model.errors import SourceError, UsageError
+from publisher.model.errors import SourceError, UsageError, refused_by_system
 from publisher.sources.arex.database import DatabaseOptions
 from publisher.sources.arex.values import check_zone, clock_of, local_zone
 from publisher.sources.base import Absent
@@ -205,6 +205,7 @@ def _is_there(path: str) -> bool:
         os.stat(path)
     except FileNotFoundError:
         return False
-    except OSError:
-        check_readable(path)  # says why
+    except OSError as error:
+        check_readable(path)  # says why, where it is not for the moment
+        raise SourceError(f"{path}: {refused_by_system(error, 'let this user search its directory')}") from error
     return True

@@ -12,7 +12,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from publisher.model.errors import LedgerError, PublisherError
+from publisher.model.errors import LedgerError, PublisherError, refused_by_system
 from publisher.sources.base import AwaitedCe, BatchEntry, LastReading, Namesake
 from publisher.sources.importers import BadLine, Importer, ImportReport, Retried
 from publisher.sources.importing.database import ImportDatabase
@@ -211,9 +211,8 @@ def alone(database: Path, wait: Callable[[float], bool]) -> Iterator[bool]:
             folder.mkdir(mode=0o700, exist_ok=True)
         file = lock.open("a")
     except OSError as error:
-        raise LedgerError(
-            f"{lock}: {error.strerror or error}; its directory must belong to the user who publishes"
-        ) from error
+        why = refused_by_system(error, "its directory must belong to the user who publishes")
+        raise LedgerError(f"{lock}: {why}") from error
     with file:
         was_first = True
         while not _locked(file.fileno()):

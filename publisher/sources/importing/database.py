@@ -22,7 +22,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final
 
-from publisher.model.errors import Busy, LedgerError, UsageError
+from publisher.model.errors import Busy, LedgerError, UsageError, refused_by_system
 from publisher.model.job import JobId, RowRef
 from publisher.sources.base import ImportedFrom
 from publisher.sources.importers import BadLine, ImportedJob, StoredJobs
@@ -409,12 +409,13 @@ class ImportDatabase:
             if getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
                 raise Busy(f"{self.path}: another process keeps it locked; try again") from error
             raise LedgerError(
-                f"{self.path}: {error}; check the disk, and that this user may write the file and its directory"
+                f"{self.path}: {error}; make room where the disk is full, look at the kernel's log and at free "
+                "memory, and see that this user may "
+                "write the file and its directory; then import again: nothing is lost"
             ) from error
         except OSError as error:
-            raise LedgerError(
-                f"{self.path}: {error.strerror or error}; its directory must exist and belong to the user who imports"
-            ) from error
+            why = refused_by_system(error, "its directory must exist and belong to the user who imports")
+            raise LedgerError(f"{self.path}: {why}") from error
 
 
 # Which of two rows that claim one JobID stays: the later end, then the greater numbers.
@@ -441,8 +442,9 @@ def _create(path: Path) -> None:
         os.close(os.open(unfinished, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
         connection = sqlite3.connect(unfinished)
         try:
-            connection.execute("PRAGMA journal_mode = WAL")
             connection.executescript(f"BEGIN; {TABLES} COMMIT;")
+            # After the tables: whether a log could be copied into the file, no closing says.
+            connection.execute("PRAGMA journal_mode = WAL")
         finally:
             connection.close()
         try:

@@ -25,7 +25,7 @@ from shutil import copyfileobj
 from tempfile import TemporaryFile
 from typing import Any, BinaryIO, Final, NamedTuple, Protocol
 
-from publisher.model.errors import SourceError
+from publisher.model.errors import SourceError, refused_by_system
 from publisher.sources.importers import DIGEST_BYTES, KEPT_BYTES
 from publisher.sources.importing.database import ImportDatabase
 
@@ -280,7 +280,9 @@ def opened(path: Path) -> Iterator[LogFile]:
     except Unreadable as error:
         raise SourceError(f"{path}: {error}") from error
     except OSError as error:
-        raise SourceError(f"{path}: {error.strerror or error}; let this user read it, or correct the path") from error
+        raise SourceError(
+            f"{path}: {refused_by_system(error, 'let this user read it, or correct the path')}"
+        ) from error
 
 
 @contextmanager
@@ -296,7 +298,8 @@ def spooled(pipe: BinaryIO, name: str) -> Iterator[LogFile]:
     except (Damaged, Unreadable) as error:
         raise SourceError(f"{name}: {error}") from error
     except OSError as error:
-        raise SourceError(f"{name}: cannot be read into a temporary file: {error.strerror or error}") from error
+        why = refused_by_system(error, "let this user write there, or set TMPDIR")
+        raise SourceError(f"{name}: cannot be read into a temporary file: {why}") from error
 
 
 def rotated_siblings(path: Path, since: float, apart: re.Pattern[str] | None = None) -> list[Path]:
@@ -308,7 +311,7 @@ def rotated_siblings(path: Path, since: float, apart: re.Pattern[str] | None = N
         siblings = [each for each in path.parent.iterdir() if each != path and _is_rotated(path.name, each.name, apart)]
         dated = [(each.stat().st_mtime, str(each), each) for each in siblings if each.is_file()]
     except OSError as error:
-        raise SourceError(f"{path.parent}: {error.strerror or error}; let this user search it") from error
+        raise SourceError(f"{path.parent}: {refused_by_system(error, 'let this user search it')}") from error
     return [each for modified, _, each in sorted(dated) if modified >= since]
 
 
@@ -343,7 +346,7 @@ def in_directory(path: Path, names: Sequence[str], apart: re.Pattern[str] | None
             else:
                 others.append(each)
     except OSError as error:
-        raise SourceError(f"{path}: {error.strerror or error}; let this user search it, and import again") from error
+        raise SourceError(f"{path}: {refused_by_system(error, 'let this user search it, and import again')}") from error
     if not found:
         raise SourceError(f"{path}: has no files called {' or '.join(names)}; name the files themselves")
     return FileListing(files={file: identity for _, _, file, identity in sorted(found)}, others=sorted(others))

@@ -11,7 +11,7 @@ from glob import glob
 from pathlib import Path
 from typing import Final
 
-from publisher.model.errors import SourceError, UsageError
+from publisher.model.errors import SourceError, UsageError, refused_by_system
 from publisher.model.text import plural
 from publisher.sources.importers import BadLine, ImportedJob, ImportReport, StoredJobs, Watch
 from publisher.sources.importing.arc_jobs import ARC_RUNS, ArcIds, ArcJobs, ArcRun, ArcRunTable, SortedRuns
@@ -53,6 +53,9 @@ class ImportRun:
             self.report.troubles.append(str(error))
             if isinstance(error, DamagedArchive):
                 self.report.damaged.append(str(error))
+        except OSError as error:
+            why = refused_by_system(error, "let this user read it, and import again")
+            self.report.troubles.append(f"{error.filename}: {why}" if error.filename else why)
 
     def read(self, path: Path, content: Callable[[LogFile], None]) -> None:
         """Have a file read, again from where it is when another importer read on in it meanwhile."""

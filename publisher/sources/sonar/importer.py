@@ -242,7 +242,8 @@ class _Import:
 
     def paths(self, paths: Sequence[Path]) -> None:
         for path in paths:
-            self._path(path)
+            with self._run.trouble_reported():
+                self._path(path)
         self._report_missing([path for path in paths if path.is_dir()])
         self._finalize()
         self._finish()

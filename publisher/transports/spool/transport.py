@@ -15,7 +15,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
-from publisher.model.errors import ConfigError, LedgerError
+from publisher.model.errors import ConfigError, LedgerError, refused_by_system
 from publisher.model.message import Message
 from publisher.transports.base import REFUSED, SET_ASIDE, Credentials, Environment, Receipt, Step, Verdict, own_options
 from publisher.transports.credentials.host_certificate import may_be_open
@@ -69,10 +69,9 @@ class SpoolTransport:
         try:
             name = self._put(message, content)
         except OSError as error:
-            reason = plain(
-                f"{error.filename or self._options.path}: {error.strerror or error}; nothing is lost: make room, or let this "
-                f"user write into {self._options.path} and {self._staging}, and publish again"
-            )
+            otherwise = f"let this user write into {self._options.path} and {self._staging}, and publish again"
+            why = refused_by_system(error, otherwise)
+            reason = plain(f"{error.filename or self._options.path}: {why}: nothing is lost")
             return Receipt(verdict=Verdict.RETRY_LATER, reason=reason, exit_status=LedgerError.exit_status)
         return Receipt(verdict=Verdict.DELIVERED, remote_id=name, bytes_sent=len(content))
 

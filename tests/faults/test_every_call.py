@@ -1,0 +1,223 @@
+"""Every call of the C library may fail, on the ledger, the accounting database, the spool and the sockets.
+
+After each failure the command ended as documented and said what to do, and one more without any leaves every job at every
+receiver once. Some calls here; every one of them in the long tests.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.arex_databases import generate
+from tests.fake_ams.receiver import Receiver
+from tests.fake_ams.service import PROJECT, FakeAMS
+from tests.fake_ams.storage import Message
+from tests.faults import failing_calls
+from tests.faults.failing_calls import ERRORS, SOCKETS, Ended, Failure
+from tests.support import gridengine_files
+from tests.support.pki import PKI
+from tests.support.sites import Row, SiteUnderTest, told, truth
+from tests.support.strict_apel import read_car
+
+START, END = datetime(2026, 10, 1, tzinfo=UTC), datetime(2026, 11, 1, tzinfo=UTC)
+LEDGER, ACCOUNTING, SPOOL, LOGS = "state", "control", "outgoing", "logs"
+PUBLISH: Final = ["publish", "--force"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """What is run, after what, and where its calls fail with which statuses."""
+
+    words: list[str]
+    before: tuple[list[str], ...] = ()
+    places: Mapping[str, set[int]]
+
+
+COMMANDS: Final[dict[str, Command]] = {
+    "publish": Command(words=PUBLISH, places={LEDGER: {74}, ACCOUNTING: {66}, SPOOL: {74}, SOCKETS: {75}}),
+    "republish": Command(
+        words=["republish", "--from", "2026-10", "--to", "2026-10", "--yes"],
+        before=(PUBLISH,),
+        places={LEDGER: {74}, ACCOUNTING: {66}, SPOOL: {74}, SOCKETS: {75}},
+    ),
+    "sync": Command(
+        words=["sync", "--target", "egi"], before=(PUBLISH,), places={LEDGER: {74}, ACCOUNTING: {66}, SOCKETS: {75}}
+    ),
+    "import": Command(words=["import", "gridengine"], places={LEDGER: {74}, LOGS: {66}}),
+    "run": Command(words=["run"], places={LEDGER: {74}, ACCOUNTING: set(), SPOOL: set(), SOCKETS: set()}),
+}
+ADVICE: Final = {
+    "EIO": ("kernel's log",),
+    "ENOSPC": ("room", "free memory"),
+    "EMFILE": ("open files", "files are open"),
+    "ENOMEM": ("memory",),
+    "EACCES": ("user", "rights", "kernel's log"),
+    "ENOLCK": ("lock",),
+}
+"""What a complaint about a file speaks of, one of these."""
+
+
+class Bench:
+    """A site with a target at AMS and one in a spool, whose state, topic and spool are new for every failure."""
+
+    def __init__(self, folder: Path, pki: PKI, fake: FakeAMS) -> None:
+        self.library = failing_calls.library(folder)
+        self.site = SiteUnderTest(folder / "site", pki, fake)
+        self.folder = self.site.folder
+        targets = self.site.config["targets"]
+        targets["egi"] |= {"batch_records": 8, "attempts": 1, "read_timeout_s": "3s"}
+        spool = {"type": "spool", "path": str(self.folder / SPOOL), "format": "car", "start": "all", "sign": False}
+        targets["files"] = spool | {"batch_records": 8, "every": "1s"}
+        self.jobs = list(generate(1, 12, START, END))
+        self.site.fill(*self.jobs)
+        self.entries = [
+            replace(gridengine_files.Entry(), job=number, ended=gridengine_files.BEGIN + 100 + number)
+            for number in range(1, 41)
+        ]
+        (self.folder / LOGS).mkdir()
+        log = gridengine_files.write(self.folder / LOGS / "accounting", map(gridengine_files.colon, self.entries))
+        self.site.config["importers"] = {"gridengine": {"cluster": gridengine_files.CLUSTER, "paths": [str(log)]}}
+        self.topic = ""
+        self._tried = 0
+
+    def fresh(self) -> None:
+        self._tried += 1
+        for name in (LEDGER, SPOOL, f"{SPOOL}.new"):
+            shutil.rmtree(self.folder / name, ignore_errors=True)
+        self.topic = f"try{self._tried}"
+        self.site.fake.allow(self.site.user, self.topic)
+        self.site.config["targets"]["egi"]["topic"] = self.topic
+        self.site.save()
+
+    def tries(self, name: str, place: str, error: str, *, forever: bool, stride: int) -> int:
+        """Let calls fail, every `stride`th, until none is left. How many did."""
+        command = COMMANDS[name]
+        where = place if place == SOCKETS else str(self.folder / place)
+        number = 1
+        while True:
+            self.fresh()
+            failure = Failure(where=where, error=error, number=number, forever=forever)
+            ended = failing_calls.run(self.library, self.site, command.words, failure, before=command.before)
+            if not ended.hit:
+                assert ended.status == 0, ended
+                return (number - 1) // stride
+            context = f"{failure} at {ended.hit}: {ended.status}: {ended.err}"
+            wrong = [*complaints(name, place, error, ended), *self.left_behind(name, ended)]
+            assert not wrong, f"{wrong}: {context}"
+            number += stride
+
+    def left_behind(self, name: str, ended: Ended) -> Iterator[str]:
+        """What is wrong after a clean end of the same command, and a round."""
+        for words in ([COMMANDS[name].words] if ended.status and name != "run" else []) + [PUBLISH]:
+            run = self.site.run(*words)
+            if run.status:
+                yield f"then {words} ended with {run.status}: {run.err}"
+        if name == "import":
+            if sorted(self.imported()) != [(each.job, each.ended) for each in self.entries]:
+                yield f"imported: {self.imported()}"
+            return
+        ids = Counter(message.attributes["empaid"] for message in self.messages())
+        times = 2 if name == "republish" else 1
+        if times == 1 and sum(count - 1 for count in ids.values()) > 1:
+            yield f"more than one message went twice: {ids}"
+        for receiver, rows in (("AMS", self.rows_at_ams()), ("spool", self.rows_in_spool())):
+            found = Counter(map(told, rows))
+            if found.keys() != set(map(truth, self.jobs)) or (times == 1 and max(found.values()) > 1):
+                yield f"{receiver}: {found}"
+
+    def imported(self) -> list[tuple[int, int]]:
+        jobs = gridengine_files.jobs(self.site.state.with_name("imported.db"))
+        return [(int(job["LocalJobID"]), job["EndTime"]) for job in jobs.values()]
+
+    def messages(self) -> list[Message]:
+        return self.site.fake.messages(PROJECT, self.topic)
+
+    def rows_at_ams(self) -> list[Row]:
+        """Of each message once, as its receiver keeps what came twice."""
+        receiver = Receiver.create(self.site.pki.ca_directory, allowed=[self.site.host.subject], with_openssl=False)
+        texts = {one.attributes["empaid"]: receiver.take(one).text for one in self.messages()}
+        payloads = [text.encode() for text in texts.values() if not text.startswith("APEL-sync")]
+        return [row for payload in payloads for row in read_car(payload, datetime.now(UTC))]
+
+    def rows_in_spool(self) -> list[Row]:
+        files = (self.folder / SPOOL).iterdir()
+        return [row for file in files for row in read_car(file.read_bytes(), datetime.now(UTC))]
+
+
+def complaints(name: str, place: str, error: str, ended: Ended) -> Iterator[str]:
+    """What is wrong with the end of a command in which a call failed."""
+    if "Traceback" in ended.err or "a bug in" in ended.err:
+        yield "a bug"
+    if ended.status not in {0} | COMMANDS[name].places[place]:
+        yield f"status {ended.status}"
+    if ended.status and place != SOCKETS and name != "run":
+        said = ended.err.strip().splitlines()[-1]
+        if not any(word in said for word in ADVICE[error]):
+            yield f"the advice does not speak of {ADVICE[error]}"
+        if "must belong to the user" in said and error != "EACCES":
+            yield "the advice is about rights"
+        if "restore" in said and "kernel's log" not in said:
+            yield "the advice is about damage"
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory, pki: PKI) -> Iterator[Bench]:
+    with FakeAMS(pki) as fake:
+        yield Bench(tmp_path_factory.mktemp("calls"), pki, fake)
+
+
+def is_endless(error: str, place: str) -> bool:
+    """Whoever is interrupted tries again, for ever; and for each lock that seems to be held SQLite waits two minutes."""
+    return error == "EINTR" or (error, place) == ("ENOLCK", LEDGER)
+
+
+CASES: Final = [
+    pytest.param(name, place, error, forever, id=f"{name}-{place}-{error}-{'all' if forever else 'one'}")
+    for name, command in COMMANDS.items()
+    for place in command.places
+    for error in ERRORS
+    for forever in (False, True)
+    if not (forever and is_endless(error, place))
+]
+
+
+_STRIDE: Final = 211
+_EVERY: Final = int(os.environ.get("CALLS_STRIDE", "1"))
+
+call_that_fails = pytest.mark.parametrize(("name", "place", "error", "forever"), CASES)
+
+
+@call_that_fails
+@pytest.mark.some(16)
+def test_some_calls_fail(
+    bench: Bench,
+    name: str,
+    place: str,
+    error: str,
+    forever: bool,
+    record_property: Callable[[str, object], None],
+) -> None:
+    record_property("tried", bench.tries(name, place, error, forever=forever, stride=_STRIDE))
+
+
+@pytest.mark.long
+@call_that_fails
+def test_every_call_fails(
+    bench: Bench,
+    name: str,
+    place: str,
+    error: str,
+    forever: bool,
+    record_property: Callable[[str, object], None],
+) -> None:
+    """Hours; the environment variable CALLS_STRIDE=7 takes every seventh call."""
+    record_property("tried", bench.tries(name, place, error, forever=forever, stride=_EVERY))
