@@ -280,9 +280,7 @@ def opened(path: Path) -> Iterator[LogFile]:
     except Unreadable as error:
         raise SourceError(f"{path}: {error}") from error
     except OSError as error:
-        raise SourceError(
-            f"{path}: {refused_by_system(error, 'let this user read it, or correct the path')}"
-        ) from error
+        raise SourceError(f"{path}: {refused_by_system(error, 'let this user read it, or correct it')}") from error
 
 
 @contextmanager
@@ -298,8 +296,7 @@ def spooled(pipe: BinaryIO, name: str) -> Iterator[LogFile]:
     except (Damaged, Unreadable) as error:
         raise SourceError(f"{name}: {error}") from error
     except OSError as error:
-        why = refused_by_system(error, "let this user write there, or set TMPDIR")
-        raise SourceError(f"{name}: cannot be read into a temporary file: {why}") from error
+        raise SourceError(f"{name}: {refused_by_system(error, 'set TMPDIR to where this user may write')}") from error
 
 
 def rotated_siblings(path: Path, since: float, apart: re.Pattern[str] | None = None) -> list[Path]:
