@@ -58,6 +58,17 @@ class CountDrift:
         return self.reports_counts and self.reported != self.delivered + self.before
 
 
+class UsedMonth(NamedTuple):
+    """What jobs of a month used, or of the part of it that is known; and its core hours against those of the month before,
+    where both are whole.
+    """
+
+    name: str
+    used: Used
+    is_whole: bool
+    change: float | None
+
+
 class DeliveredJobs(NamedTuple):
     """Jobs that a target wants, those that its receiver has, and those that it lacks."""
 
@@ -103,11 +114,24 @@ class Report:
     partial: Sequence[str]
 
     @property
-    def months(self) -> Mapping[str, Used]:
-        """What jobs of the period used, by month."""
-        found: dict[str, Used] = {}
-        for day, used in sorted(self.usage.days.items()):
-            found.setdefault(month_name(month_number(day * DAY_S)), Used()).merge(used)
+    def months(self) -> Sequence[UsedMonth]:
+        """The month before the period, where it is known, and each one of it that has begun, without a gap."""
+        sums: dict[int, Used] = {}
+        for day, used in self.usage.days.items():
+            sums.setdefault(month_number(day * DAY_S), Used()).merge(used)
+        first = month_number(self.window.start or 0)
+        last = max(month_number(min((self.window.end or 1) - 1, epoch(self.made_at))), first, *sums)
+        if self.month_before is not None:
+            sums[first - 1] = self.month_before
+            first -= 1
+        found: list[UsedMonth] = []
+        for month in range(first, last + 1):
+            is_whole = month_name(month) not in self.partial and (month_window(month).end or 0) <= epoch(self.made_at)
+            used, before = sums.get(month, Used()), found[-1] if found else None
+            change = None
+            if is_whole and before is not None and before.is_whole and before.used.wall_core_s:
+                change = used.wall_core_s / before.used.wall_core_s - 1
+            found.append(UsedMonth(month_name(month), used, is_whole, change))
         return found
 
     @property
@@ -139,10 +163,6 @@ class Report:
     def _ours(self) -> set[str]:
         """Targets of this instance: of others the format is not known."""
         return {one.target for one in self.targets if one.format}
-
-    @property
-    def first_month(self) -> int:
-        return month_number(self.window.start or 0)
 
 
 def collect(

@@ -8,7 +8,7 @@ from base64 import b64decode
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -252,11 +252,33 @@ def test_a_month_is_set_against_the_one_before(small: ConfiguredSite) -> None:
     assert Told(small, "--from", "2026-10-02", "--to", "2026-10").rows("months")[0]["month"] == "2026-10"
 
 
+def test_a_month_that_is_not_over_is_set_against_none(small: ConfiguredSite) -> None:
+    """Nor is one whose month before is not the last one that had jobs."""
+    now = datetime.now(UTC)
+    day = (now.replace(day=1) - timedelta(days=3)).replace(hour=0, minute=0, second=0, microsecond=0)
+    months = [(now.replace(hour=0, minute=0, second=0, microsecond=0), 1), (day, 2)]
+    write(
+        small,
+        [
+            replace(in_months(1)[0], end_time=int(end.timestamp()), job_id=f"n{at}", local_job_id=f"n{at}")
+            for end, jobs in months
+            for at in range(jobs * 10, jobs * 11)
+        ],
+    )
+    told = Told(small, "--from", "last-month", "--to", "this-month", page=True)
+    *_, last, this = told.rows("months")
+    assert (last["month"], last["jobs"]) == (f"{day:%Y-%m}", "2")
+    assert (this["month"], this["jobs"], this["change"]) == (f"{now:%Y-%m}", "1", "")
+    assert f"Only a part of {now:%Y-%m} is in it." in told.page
+
+
 def test_a_year_is_shown_by_months(small: ConfiguredSite) -> None:
     write(small, in_months(4, 6))
     told = Told(small, "--from", "2026-01", "--to", "2026-10", page=True)
     assert "By day" not in told.tables
-    assert [row["Jobs"] for row in told.tables["Month against month"]] == ["0", "4", "6"]
+    months = {row["Month"]: (row["Jobs"], row["Change"]) for row in told.tables["Month against month"]}
+    expected = {"2025-12": ("0", "")} | {f"2026-{month:02}": ("0", "") for month in range(1, 9)}
+    assert months == expected | {"2026-09": ("4", ""), "2026-10": ("6", "0.5")}
     assert [row["jobs"] for row in told.rows("days")] == ["4", "6"]
     shown = small.run("report", "--format", "terminal", "--from", "2026-01", "--to", "2026-10").out
     assert "By day" not in shown

@@ -13,7 +13,7 @@ from publisher.reporting.html import svg
 from publisher.reporting.html.columns import LAG_EDGES_MIN, LAG_NAMES, UNKNOWN, WAIT_EDGES_MIN, WAIT_NAMES, spread
 from publisher.reporting.html.svg import OTHERS, Bar, Labels, Say, Series
 from publisher.reporting.html.values import day_text, hours_text, minutes_text, number_text, share_text, size_text
-from publisher.reporting.report import Report, month_name
+from publisher.reporting.report import Report
 from publisher.reporting.usage import DAY_S, all_waits
 from publisher.sources.statistics import Used, by_weight
 
@@ -124,9 +124,7 @@ def _jobs_over_time(report: Report) -> Plot:
 
 
 def _months(report: Report) -> Plot:
-    months = [(name, used.wall_core_s) for name, used in report.months.items()]
-    if report.month_before is not None:
-        months.insert(0, (month_name(report.first_month - 1), report.month_before.wall_core_s))
+    months = [(one.name if one.is_whole else f"{one.name} (part)", one.used.wall_core_s) for one in report.months]
     text = "; ".join(f"{name}: {hours_text(wall_core_s)} core hours" for name, wall_core_s in months)
     labels = Labels(
         "Core hours, month against month", text or "There were no jobs.", "month, UTC", "core hours a month"

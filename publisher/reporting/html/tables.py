@@ -23,7 +23,7 @@ from publisher.reporting.html.columns import (
     text,
 )
 from publisher.reporting.html.values import day_text, exit_text
-from publisher.reporting.report import CountDrift, Report, month_name
+from publisher.reporting.report import CountDrift, Report
 from publisher.reporting.usage import DAY_S
 from publisher.sources.statistics import LOCAL_NAMES, Used, by_weight
 
@@ -121,20 +121,18 @@ def tables(report: Report) -> list[Table]:
 def _months(report: Report) -> Table:
     columns = [
         text("month", "Month", "Calendar month in UTC in which jobs ended."),
-        TableColumn("change", "Change", CellKind.CHANGE, "Core hours against the month before; empty: not known."),
+        TableColumn(
+            "change",
+            "Change",
+            CellKind.CHANGE,
+            "Core hours against the month before; empty: one of them is not whole or has none.",
+        ),
         *_used_columns(report),
     ]
-    rows: list[tuple[Value, ...]] = []
-    last = report.month_before
-    if last is not None:
-        rows.append((month_name(report.first_month - 1), None, *_used_values(report, last)))
-    for month, used in report.months.items():
-        change = used.wall_core_s / last.wall_core_s - 1 if last and last.wall_core_s else None
-        rows.append((month, change, *_used_values(report, used)))
-        last = used
+    rows = [(one.name, one.change, *_used_values(report, one.used)) for one in report.months]
     notes = [] if report.month_before is None else ["The first one is before the period, to compare with."]
-    if report.partial:
-        notes.append(f"The period holds only a part of {', '.join(report.partial)}.")
+    if parts := [one.name for one in report.months if not one.is_whole]:
+        notes.append(f"Only a part of {', '.join(parts)} is in it.")
     return Table("months", "Month against month", columns, rows, notes=notes)
 
 

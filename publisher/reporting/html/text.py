@@ -103,12 +103,8 @@ def _who(report: Report) -> KeyAnswer:
 
 def _change(report: Report) -> str | None:
     """The last whole month against the one before it."""
-    months = [(month, used) for month, used in report.months.items() if month not in report.partial]
-    before = report.month_before if len(months) < 2 else months[-2][1]
-    if not months or before is None or not before.wall_core_s:
-        return None
-    month, used = months[-1]
-    return f"{month}: {change_text(used.wall_core_s / before.wall_core_s - 1)} against the month before"
+    changes = [f"{one.name}: {change_text(one.change)}" for one in report.months if one.change is not None]
+    return f"{changes[-1]} against the month before" if changes else None
 
 
 def _failed(report: Report) -> KeyAnswer:
