@@ -125,3 +125,14 @@ def test_keys_of_a_transport_are_not_those_of_every_target() -> None:
 
 def test_the_contracts_formats_are_known() -> None:
     assert set(FORMATS) <= set(PLUGINS.formats)
+
+
+@pytest.mark.parametrize("document", ["README.md", "docs/operations.md"])
+def test_pictures_are_there_and_small(document: str) -> None:
+    path = ROOT / document
+    pictures = [path.parent / name for name in re.findall(r"!\[[^]]+\]\(([^)]+)\)", path.read_text(encoding="utf-8"))]
+    assert pictures
+    for picture in pictures:
+        content = picture.read_bytes()
+        assert content.startswith(b"\x89PNG\r\n")
+        assert len(content) < 80_000
