@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from publisher.sources.importing.joined import BatchRuns
     from publisher.sources.statistics import Accounts, UsageReader
 
-_BACKLOG_PAGES: Final = 20  # pages of 500 rows, a second's work: to start another process takes a third of that
+_BACKLOG_ROWS: Final = 10_000  # a second's work: to start another process takes a third of that
 _CYCLES_AFTER: Final = 20_000  # as in main.py
 MACHINE_ID: Final = Path("/etc/machine-id")
 
@@ -382,8 +382,8 @@ class LiveSite:
             policy_digest=self.policy_digest(target),
             source_digest=self._source_digest(),
             wire_digest=_digest(target.type, target.options),
-            reader_command=() if self.process.read_ahead_after is None else self._reader_command(target),
-            read_ahead_after=self.process.read_ahead_after or 0,
+            reader_command=() if self.process.backlog_rows is None else self._reader_command(target),
+            backlog_rows=self.process.backlog_rows or 0,
         )
 
     def _reader_command(self, target: Target) -> tuple[str, ...]:
@@ -459,7 +459,7 @@ def configured_site(path: Path, stop: threading.Event) -> LiveSite:
             chance=random.random,
             host=host_identity(MACHINE_ID),
             parallel=True,
-            read_ahead_after=_BACKLOG_PAGES,
+            backlog_rows=_BACKLOG_ROWS,
         ),
         after_round=() if settings.metrics is None else (_write_metrics,),
     )

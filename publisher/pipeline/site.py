@@ -50,8 +50,8 @@ class ProcessEnvironment:
     """Everything that is not in the configuration and changes from run to run.
 
     `wait(seconds)` waits and says whether a stop was asked for. `parallel`: several targets are worked on at the same
-    time (`pipeline/publish.py`), rather than one after the other. `read_ahead_after`: so many whole pages are a backlog, of
-    which another process reads the rest; None for no other process. `host` identifies this machine, '' where it does not say.
+    time (`pipeline/publish.py`), rather than one after the other. `backlog_rows`: so many are a backlog, which another
+    process reads; None for no other process. `host` identifies this machine, '' where it does not say.
     """
 
     environment: Mapping[str, str]
@@ -61,7 +61,7 @@ class ProcessEnvironment:
     chance: Callable[[], float] = random.random
     host: str = ""
     parallel: bool = False
-    read_ahead_after: int | None = None
+    backlog_rows: int | None = None
 
 
 class ListenAddress(Protocol):
@@ -104,9 +104,9 @@ class LiveTarget:
     policy_digest: str  # of everything that decides how a record looks, the version included
     source_digest: str  # of everything that decides what the accounting data are read as
     wire_digest: str  # of everything that decides how messages travel
-    # A process that reads and renders a backlog (round/rendering/read_ahead.py), begun after so many whole pages; () for none.
+    # A process that reads and renders a backlog (round/rendering/read_ahead.py), for so many rows; () for none.
     reader_command: tuple[str, ...] = ()
-    read_ahead_after: int = 0
+    backlog_rows: int = 0
 
 
 class Site(Protocol):

@@ -167,7 +167,7 @@ def test_values_around_every_bound(tmp_path: Path, pki: PKI, form: str) -> None:
 def test_a_round_in_one_process(tmp_path: Path, pki: PKI, form: str) -> None:
     """Then once more with runs that are known, changed, dropped and released."""
     pair, ordinary = filled(tmp_path, pki, form, 5, {})
-    assert pair.publish(pages=None).alike > ordinary / 6, "what was tested was not there"
+    assert pair.publish(backlog=None).alike > ordinary / 6, "what was tested was not there"
     with closing(sqlite3.connect(pair.ahead.database(1))) as arex, arex:
         arex.execute("UPDATE AAR SET UsedWalltime = UsedWalltime + 1 WHERE RecordID % 5 = 0")
     for site in (pair.ahead, pair.alone):
@@ -175,7 +175,7 @@ def test_a_round_in_one_process(tmp_path: Path, pki: PKI, form: str) -> None:
             ledger.execute("UPDATE quarantine SET hold = 'dropped' WHERE key IN (SELECT min(key) FROM quarantine)")
             ledger.execute("UPDATE quarantine SET hold = 'released' WHERE key IN (SELECT max(key) FROM quarantine)")
     pair.all_again()
-    assert pair.publish(pages=None).rendered == 0
+    assert pair.publish(backlog=None).rendered == 0
 
 
 def compared(pair: Pair) -> int:

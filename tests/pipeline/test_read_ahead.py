@@ -100,7 +100,7 @@ class Pair:
         made.save()
         return made
 
-    def live(self, site: ConfiguredSite, kind: type[LiveSite], pages: int | None) -> LiveSite:
+    def live(self, site: ConfiguredSite, kind: type[LiveSite], backlog: int | None) -> LiveSite:
         return kind(
             settings=config.load(site.path, os.environ, host_name=socket.gethostname()),
             process=ProcessEnvironment(
@@ -108,20 +108,20 @@ class Pair:
                 clock=lambda: self.now,
                 monotonic=time.monotonic,
                 wait=threading.Event().wait,
-                read_ahead_after=pages,
+                backlog_rows=backlog,
             ),
         )
 
-    def _round(self, site: ConfiguredSite, kind: type[LiveSite], pages: int | None) -> tuple[Outcome, Watching]:
+    def _round(self, site: ConfiguredSite, kind: type[LiveSite], backlog: int | None) -> tuple[Outcome, Watching]:
         watching = Watching()
-        live = self.live(site, kind, pages)
+        live = self.live(site, kind, backlog)
         (outcome,) = commands.publish(live, targets=[], observer=watching)
         return outcome, watching
 
-    def publish(self, kind: type[LiveSite] = LiveSite, pages: int | None = 0) -> Watching:
-        """A round of both, and that nothing tells them apart afterwards. A second process reads after so many pages."""
+    def publish(self, kind: type[LiveSite] = LiveSite, backlog: int | None = 0) -> Watching:
+        """A round of both, and that nothing tells them apart afterwards. A second process reads so many rows or more."""
         self.now += timedelta(minutes=1)
-        outcome, watching = self._round(self.ahead, kind, pages)
+        outcome, watching = self._round(self.ahead, kind, backlog)
         same, alone = self._round(self.alone, SlowSite, None)
         assert alone.rendered == alone.alike == 0
         here, there = written(self.ahead.state), written(self.alone.state)
@@ -192,14 +192,14 @@ def test_wanted_are_the_same_jobs(tmp_path: Path, pki: PKI, target: dict[str, An
     assert watching.rendered == pair.records(pair.ahead).total()
 
 
-def test_a_backlog_shows_by_so_many_whole_pages(tmp_path: Path, pki: PKI) -> None:
+def test_so_many_rows_are_a_backlog(tmp_path: Path, pki: PKI) -> None:
     pair = Pair(tmp_path, pki, "car", {})
     pair.ahead.fill(*generate(7, 6 * PAGE_ROWS, START, END))
-    few = pair.publish(pages=6)
+    few = pair.publish(backlog=6 * PAGE_ROWS + 1)
     assert (few.rendered, few.alike + few.whole) == (0, 6 * PAGE_ROWS)
     pair.ahead.fill(*generate(8, 6 * PAGE_ROWS, START, END))
-    many = pair.publish(pages=2)
-    assert (many.rendered, many.alike + many.whole) == (4 * PAGE_ROWS, 2 * PAGE_ROWS)
+    many = pair.publish(backlog=6 * PAGE_ROWS)
+    assert (many.rendered, many.alike + many.whole) == (6 * PAGE_ROWS, 0)
 
 
 @pytest.mark.parametrize("cut_after", [0, 5, 40_000, 140_000, 145_678])

@@ -36,12 +36,9 @@ class JobReader(Protocol):
 
 
 class ReadAhead(NamedTuple):
-    """A second reader for a backlog: of a database, what is behind a cursor, as far as it comes.
+    """A second reader for a backlog, which so many rows are: of a database, what is behind a cursor, as far as it comes."""
 
-    It is asked when so many whole pages did not reach the end.
-    """
-
-    after_pages: int
+    least_rows: int
     pages: Callable[[str, Cursor | None], Iterator[Page]]
 
 
@@ -77,27 +74,19 @@ class IncrementalReader:
 
     def _since(self, cursor: Cursor | None, database: str, now: datetime, done_with: DoneWith | None) -> Iterator[Page]:
         """Everything after a cursor; of a backlog, most of it from the second reader."""
-        since = partial(
-            self.source.since,
-            database=database,
-            needs=self.needs,
-            now=now,
-            done_with=done_with,
-            columns=self.columns and done_with is None,
-            alike=self.alike,
-        )
-        if self.ahead is None:
-            yield from since(cursor)
-            return
-        pages = 0
-        for page in islice(since(cursor), self.ahead.after_pages):
-            pages, cursor = pages + 1, page.cursor
-            yield page
-        if pages == self.ahead.after_pages:
+        if self.ahead and self.source.ahead(database, cursor, None, None).rows >= self.ahead.least_rows:
             for page in self.ahead.pages(database, cursor):
                 cursor = page.cursor
                 yield page
-            yield from since(cursor)
+        yield from self.source.since(
+            cursor,
+            database,
+            self.needs,
+            now,
+            done_with,
+            columns=self.columns and done_with is None,
+            alike=self.alike,
+        )
 
     def once_more(self) -> IncrementalReader:
         return replace(self, repeats=True)

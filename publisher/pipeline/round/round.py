@@ -363,7 +363,7 @@ class Round:
         if self._summed or not self._live.reader_command or limit is not None or daily_look:
             return None
         pages = partial(read_backlog, self._live.reader_command, state.start, now)
-        return ReadAhead(self._live.read_ahead_after, pages)
+        return ReadAhead(self._live.backlog_rows, pages)
 
     def _stop_if_requested(self) -> None:
         if self._wait(0):
