@@ -68,7 +68,7 @@ class Cells:
         found["jobs"] += group.jobs
         found["failed"] += group.jobs if group.example.status == "failed" else 0
         found["wall_core_s"] += wall_core_s
-        found["cpu_s"] += group.cpu_s
+        found["cpu_s"] += group.cpu_s or 0
         found["gpu_s"] += group.wall_s * sum(count for _, count in group.gpus)
         if weight is not None:
             found[weight[0]] += wall_core_s * weight[1]

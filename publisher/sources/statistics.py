@@ -286,7 +286,7 @@ class UsageGroup:
     exit_code: int | None
     jobs: int
     wall_s: int
-    cpu_s: int
+    cpu_s: int | None  # None: nobody measured it
     waits_s: Sequence[int]
     gpus: Sequence[tuple[str, int]]  # of each job, by model; '' is no known one
 
@@ -314,6 +314,8 @@ class Used:
     wall_core_s: int = 0
     cpu_s: int = 0
     cores_unknown: int = 0
+    cpu_unknown: int = 0  # jobs of which nobody measured the CPU time
+    unmeasured_core_s: int = 0  # wall time x cores of those
     without_benchmark: int = 0
     scaled: Counter[str] = field(default_factory=Counter)
     gpu_jobs: int = 0
@@ -333,7 +335,11 @@ class Used:
         self.failed += group.jobs if group.example.status == "failed" else 0
         self.wall_s += group.wall_s
         self.wall_core_s += wall_core_s
-        self.cpu_s += group.cpu_s
+        if group.cpu_s is None:
+            self.cpu_unknown += group.jobs
+            self.unmeasured_core_s += wall_core_s
+        else:
+            self.cpu_s += group.cpu_s
         self.cores_unknown += 0 if cores else group.jobs
         self.gpu_jobs += group.jobs if group.gpus else 0
         self.gpu_s += group.wall_s * sum(count for _, count in group.gpus)
@@ -355,8 +361,9 @@ class Used:
 
     @property
     def efficiency(self) -> float | None:
-        """CPU time over wall time x cores; None where there was none."""
-        return self.cpu_s / self.wall_core_s if self.wall_core_s else None
+        """CPU time over wall time x cores, of jobs whose CPU time was measured; None where there were none."""
+        measured_core_s = self.wall_core_s - self.unmeasured_core_s
+        return self.cpu_s / measured_core_s if measured_core_s else None
 
     @property
     def failed_share(self) -> float | None:
@@ -374,6 +381,8 @@ class Used:
         self.wall_core_s += other.wall_core_s
         self.cpu_s += other.cpu_s
         self.cores_unknown += other.cores_unknown
+        self.cpu_unknown += other.cpu_unknown
+        self.unmeasured_core_s += other.unmeasured_core_s
         self.without_benchmark += other.without_benchmark
         self.scaled.update(other.scaled)
         self.gpu_jobs += other.gpu_jobs

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from pathlib import Path
 
@@ -51,6 +52,22 @@ def test_a_job_says_so(site: SiteUnderTest) -> None:
     found = [site.run("job", "info", job_id, "--json").json for job_id in run.out.split()]
     known = {one["local_id"]: one["cpu_user_s"] is not None for one in found}
     assert known == {"1": True, "2": True, "3": False, "4": False}
+
+
+def test_a_report_leaves_them_out_of_the_efficiency(site: SiteUnderTest) -> None:
+    """What the two jobs used that were measured, over the cores that these had: 200 of 400 s of wall time, two cores each."""
+    folder = site.folder / "csv"
+    run = site.run("report", "--from", "2026-09", "--to", "2026-10", "--csv", str(folder))
+    assert run.status == 0, run.err
+    (day,) = csv.DictReader((folder / "queues.csv").read_text().splitlines())
+    assert (day["jobs"], day["wall_core_s"], day["cpu_s"], day["cpu_unknown"]) == ("4", "800", "91", "2")
+    assert float(day["cpu_efficiency"]) == pytest.approx(91 / 400, abs=1e-6)
+    by_status = {row["status"]: row for row in csv.DictReader((folder / "statuses.csv").read_text().splitlines())}
+    assert {name: row["cpu_unknown"] for name, row in by_status.items()} == {"completed": "1", "failed": "1"}
+    assert by_status["failed"]["cpu_efficiency"] == ""
+    shown = site.run("report", "--format", "terminal", "--from", "2026-09", "--to", "2026-10").out
+    assert "! CPU time: 2 jobs have none that was measured; the efficiency is of the others" in shown
+    assert "CPU efficiency        22.8 %" in shown
 
 
 def test_records_have_a_number_because_formats_want_one(site: SiteUnderTest) -> None:

@@ -56,8 +56,14 @@ _USED: Final = (
         "cpu_efficiency",
         "CPU efficiency",
         CellKind.SHARE,
-        "cpu_s over wall_core_s; empty where there was no wall time.",
+        "cpu_s over wall_core_s, of jobs whose CPU time was measured; empty where there was no such wall time.",
     ),
+)
+# Only where the batch system did not measure every job's.
+_CPU_UNKNOWN: Final = count(
+    "cpu_unknown",
+    "CPU unknown",
+    "Jobs of which nobody measured the CPU time: they are in neither part of the efficiency.",
 )
 # Only where some job had GPUs.
 _GPUS: Final = (
@@ -160,7 +166,8 @@ def _kinds(report: Report) -> list[str]:
 def _used_columns(report: Report) -> list[TableColumn]:
     scaled = [_scaled_columns(kind) for kind in _kinds(report)]
     power = _ENERGY if report.has_energy else ()
-    return [*_USED, *(_GPUS if report.usage.total.gpu_jobs else ()), *power, *chain.from_iterable(scaled)]
+    unknown = (_CPU_UNKNOWN,) if report.usage.total.cpu_unknown else ()
+    return [*_USED, *unknown, *(_GPUS if report.usage.total.gpu_jobs else ()), *power, *chain.from_iterable(scaled)]
 
 
 def _scaled_columns(kind: str) -> tuple[TableColumn, TableColumn]:
@@ -181,6 +188,7 @@ def _used_values(report: Report, used: Used) -> tuple[Value, ...]:
     return (
         *(used.jobs, used.failed, used.failed_share, used.wall_s, used.wall_core_s, used.wall_core_s),
         *(used.cpu_s, used.efficiency),
+        *((used.cpu_unknown,) if report.usage.total.cpu_unknown else ()),
         *gpus,
         *(_energy_values(used) if report.has_energy else ()),
         *(used.scaled.get(kind) for kind in _kinds(report) for _ in _scaled_columns(kind)),

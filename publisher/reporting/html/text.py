@@ -289,6 +289,10 @@ def _of_jobs(report: Report) -> Iterator[Highlight]:
             "configured: they count too little"
         )
         yield Highlight("Benchmark", text, bad=True)
+    if usage.total.cpu_unknown:
+        without = plural(usage.total.cpu_unknown, "job has", "jobs have")
+        text = f"{without} none that was measured; the efficiency is of the others"
+        yield Highlight("CPU time", text, bad=True)
     if usage.total.cores_unknown:
         text = f"{plural(usage.total.cores_unknown, 'job has', 'jobs have')} an unknown number; each counts as one core"
         yield Highlight("Cores", text, bad=True)

@@ -31,7 +31,7 @@ from publisher.sources.arex.database import (
 from publisher.sources.arex.options import Options, database_files, readings_of
 from publisher.sources.arex.rows import ReadOptions, RowReader, gpu_models_of
 from publisher.sources.arex.values import LocalTime, exit_code, positive, text_of
-from publisher.sources.base import GPU_MODELS, Additions, JoinedRuns
+from publisher.sources.base import CPU_UNKNOWN, GPU_MODELS, Additions, JoinedRuns
 from publisher.sources.sqlite_reader import CopyDirectory, copies_directory
 from publisher.sources.statistics import LocalNames, UsageGroup, UsagePage
 
@@ -107,6 +107,7 @@ class _Beside:
     projects: Mapping[int, str]
     local_users: Mapping[int, str]
     gpus: Mapping[int, tuple[int, str]]  # how many, and their models; importers alone tell them
+    cpu_unknown: frozenset[int]  # nobody measured their CPU time
 
 
 class _UsageDatabase(AccountingDatabase):
@@ -134,6 +135,7 @@ class _UsageDatabase(AccountingDatabase):
                 projects={row: reader.text(text) for row, text in reversed(extra["projectname"]) if text},
                 local_users={row: reader.text(text) for row, text in extra["localuser"]},
                 gpus=_gpus(connection, rows) if reader.layout == sql.IMPORTED else {},
+                cpu_unknown=_cpu_unknown(connection, runs) if reader.layout == sql.IMPORTED else frozenset(),
             )
             return self._with_joined(connection, reader, found, beside)
 
@@ -189,6 +191,14 @@ def _gpus(connection: sqlite3.Connection, rows: Mapping[str, str]) -> dict[int, 
     return {row: (count, text_of(models.get(row))) for row, count in counts}
 
 
+def _cpu_unknown(connection: sqlite3.Connection, runs: RunColumns | None) -> frozenset[int]:
+    """Few rows have no CPU time, so nearly none is looked up."""
+    used = () if runs is None else zip(runs.record_ids, runs.cpu_user_s, runs.cpu_kernel_s, strict=True)
+    without = [row for row, user_s, kernel_s in used if not (user_s or kernel_s)]
+    found = connection.execute(sql.extra_of_row(CPU_UNKNOWN[0]), {"rows": json.dumps(without)})
+    return frozenset(row for row, text in found if text == CPU_UNKNOWN[1])
+
+
 class _Groups:
     """Puts the runs of a page together."""
 
@@ -201,7 +211,7 @@ class _Groups:
         for job in jobs:
             waits = () if job.started_at is None else (job.started_at - job.submitted_at,)
             names = LocalNames(next(iter(job.projects), ""), job.local_group, job.local_user)
-            used = 1, job.wall_s, job.cpu_user_s + job.cpu_kernel_s
+            used = 1, job.wall_s, None if job.cpu_unknown else job.cpu_user_s + job.cpu_kernel_s
             gpus = gpus_by_model(job.gpu_count, job.gpu_models)
             failure = job.exit_code if job.status == _FAILED else None
             yield self._group(job, job.ended_at, (names, failure), used, waits, gpus)
@@ -210,17 +220,18 @@ class _Groups:
         """Those together that share all but times and usage."""
         if runs is None:
             return
-        alike: defaultdict[tuple[int, int, _NamesAndExit, tuple[int, str]], list[int]] = defaultdict(list)
+        alike: defaultdict[tuple[int, int, _NamesAndExit, tuple[int, str], bool], list[int]] = defaultdict(list)
         for at, (row, example, end) in enumerate(zip(runs.record_ids, runs.examples, runs.ended_at, strict=True)):
             user, _, account = beside.local_users.get(row, "").partition(":")
             names = LocalNames(beside.projects.get(row, ""), account, user)
             names_and_exit = names, exit_code(beside.times[row][2]) if example.status == _FAILED else None
-            alike[id(example), bisect_right(self._eras, end), names_and_exit, beside.gpus.get(row, _NONE)].append(at)
-        for (_, _, names_and_exit, (count, models)), places in alike.items():
+            era, gpus_and_models = bisect_right(self._eras, end), beside.gpus.get(row, _NONE)
+            alike[id(example), era, names_and_exit, gpus_and_models, row in beside.cpu_unknown].append(at)
+        for (_, _, names_and_exit, (count, models), cpu_unknown), places in alike.items():
             wall_s, user_s, kernel_s = (
                 sum(column[at] for at in places) for column in (runs.wall_s, runs.cpu_user_s, runs.cpu_kernel_s)
             )
-            first, used = places[0], (len(places), wall_s, user_s + kernel_s)
+            first, used = places[0], (len(places), wall_s, None if cpu_unknown else user_s + kernel_s)
             waits = [wait for at in places for wait in self._wait(runs, at, beside)]
             gpus = gpus_by_model(count, gpu_models_of(models))
             yield self._group(runs.examples[first], runs.ended_at[first], names_and_exit, used, waits, gpus)
@@ -242,7 +253,7 @@ class _Groups:
         example: JobRecord,
         ended_at: Epoch,
         names_and_exit: _NamesAndExit,
-        used: tuple[int, int, int],
+        used: tuple[int, int, int | None],
         waits_s: Sequence[int],
         gpus: Sequence[tuple[str, int]],
     ) -> UsageGroup:
