@@ -84,3 +84,45 @@ def test_a_database_that_lacks_the_newest_row_in_another_place_is_missed_and_not
     gone = site.folder / "control" / "accounting" / "accounting_v2.db"
     assert site.run("source", "retire", str(gone)).status == 0
     assert sent_again(site) == (0, 0)
+
+
+@pytest.fixture
+def two(request: pytest.FixtureRequest, tmp_path: Path, pki: PKI, fake_ams: FakeAMS) -> SiteUnderTest:
+    """Two CEs with different jobs, all of them delivered."""
+    made = SiteUnderTest(tmp_path, pki, fake_ams)
+    made.config["records"]["default_vo"] = "ops"
+    made.config["source"] = []
+    for seed, name in ((3, "one"), (4, "two")):
+        made.control = tmp_path / name
+        (made.control / "accounting").mkdir(parents=True)
+        made.fill(*generate(seed, 5 + seed, *MONTHS))
+        made.config["source"].append({"type": "arex", "name": name, "control_dir": str(made.control)})
+    made.save()
+    run = made.publish()
+    assert (run.status, run.json["targets"]["egi"]["records"]) == (0, 17), run.err
+    return made
+
+
+@pytest.mark.parametrize("new_jobs", [0, 2])
+def test_sources_may_swap_their_databases(two: SiteUnderTest, new_jobs: int) -> None:
+    """In the configuration, then on the disk, then both; what is new in each by then is sent once."""
+
+    def grow(seed: int) -> None:
+        for number, name in enumerate(("one", "two")):
+            two.control = two.folder / name
+            two.fill(*generate(seed + number, new_jobs, *MONTHS))
+
+    first, second = two.config["source"]
+    first["control_dir"], second["control_dir"] = second["control_dir"], first["control_dir"]
+    grow(10)
+    assert sent_again(two) == (2 * new_jobs, 0)
+    shutil.move(two.folder / "one", two.folder / "aside")
+    shutil.move(two.folder / "two", two.folder / "one")
+    shutil.move(two.folder / "aside", two.folder / "two")
+    grow(20)
+    assert sent_again(two) == (2 * new_jobs, 0)
+    first["control_dir"], second["control_dir"] = second["control_dir"], first["control_dir"]
+    first["name"], second["name"] = second["name"], first["name"]
+    grow(30)
+    assert sent_again(two) == (2 * new_jobs, 0)
+    assert two.run("sync", "--check").status == 0
