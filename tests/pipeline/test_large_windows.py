@@ -68,3 +68,13 @@ def test_windows_are_counted_and_read_by_the_index_of_end_times(schema: Schema, 
             ]
             assert any("AAR_EndTime_IDX" in step for step in plan), plan
             assert not any(step.startswith("SCAN") or "TEMP B-TREE" in step for step in plan), plan
+
+
+@pytest.mark.parametrize("schema", [1, 2])
+def test_all_rows_that_are_known_are_read_in_their_own_order(schema: Schema, tmp_path: Path) -> None:
+    path = tmp_path / "accounting.db"
+    bulk(path, schema, 600, 1, START, END)
+    with closing(sqlite3.connect(path)) as connection:
+        found = connection.execute(f"EXPLAIN QUERY PLAN {queries.ROWS_OF_KNOWN}", queries.ANYTHING | {"last": 9})
+        (plan,) = [row[3] for row in found]
+    assert "INTEGER PRIMARY KEY" in plan

@@ -432,24 +432,25 @@ class _Kinds:
         self._decider = decider
         self._periods = Periods(decider)
         # With the examples, so that the id of one cannot come to mean another.
-        self._known: dict[tuple[int, int], tuple[JobRecord, _Kind]] = {}
+        self._known: dict[tuple[int, int], tuple[_Kind, JobRecord]] = {}
 
     def of_runs(self, runs: RunColumns | KnownRuns) -> list[_Kind]:
         """The kind of each run."""
-        columns = zip(runs.examples, self._periods.of(runs.ended_at), runs.ended_at, strict=True)
-        return [
-            (self._known.get((id(example), period)) or self._new(example, period, end))[1]
-            for example, period, end in columns
-        ]
+        groups = list(zip(map(id, runs.examples), self._periods.of(runs.ended_at), strict=True))
+        found = list(map(self._known.get, groups))
+        for at in (at for at, one in enumerate(found) if one is None):
+            known = self._known.get(groups[at])
+            found[at] = known or self._new(runs.examples[at], groups[at][1], runs.ended_at[at])
+        return [one[0] for one in found if one is not None]
 
-    def _new(self, example: JobRecord, period: int, ended_at: Epoch) -> tuple[JobRecord, _Kind]:
+    def _new(self, example: JobRecord, period: int, ended_at: Epoch) -> tuple[_Kind, JobRecord]:
         if len(self._known) >= _REMEMBERED:
             self._known.clear()
         kind = self.of_job(replace(example, ended_at=ended_at))
         if kind.wanted and self._periods.seconds(period):
             kind = kind._replace(place=_place(ended_at, kind.host))
-        self._known[id(example), period] = example, kind
-        return example, kind
+        self._known[id(example), period] = kind, example
+        return kind, example
 
     def of_job(self, job: JobRecord) -> _Kind:
         wanted = isinstance(self._decider.decide(job, job.key, None, None), Publish)

@@ -102,10 +102,11 @@ class AccountingDatabase:
     def ended(
         self, after: tuple[float, int], last: int, limit: int, asked: ReadOptions, row_filter: RowFilter
     ) -> RowPage:
-        """Rows by (EndTime, RecordID): past that position, up to and with the second `last`."""
+        """Rows by (EndTime, RecordID), or RecordID alone: past that position, up to and with the second `last`."""
         parameters = {"first": after[0], "after": after[1], "last": last, "limit": limit}
         if asked.knows is not None:
-            return self._ask(lambda connection, reader: self._read_known(parameters, asked, connection, reader))
+            question = sql.WINDOW_OF_KNOWN if asked.by_end else sql.ROWS_OF_KNOWN
+            return self._ask(partial(self._read_known, question, parameters, asked))
         return self._page(sql.WINDOW_TO_COUNT if asked.columns else sql.WINDOW, parameters, asked, row_filter)
 
     def rows(self, record_ids: Sequence[int], asked: ReadOptions, row_filter: RowFilter) -> RowPage:
@@ -245,12 +246,13 @@ class AccountingDatabase:
 
     def _read_known(
         self,
+        question: str,
         parameters: Mapping[str, object],
         asked: ReadOptions,
         connection: sqlite3.Connection,
         reader: RowReader,
     ) -> RowPage:
-        rows = connection.execute(sql.WINDOW_OF_KNOWN, parameters).fetchall()
+        rows = connection.execute(question, parameters).fetchall()
         return RowPage(rows=rows, verdicts=self._columns_of(reader).read_known(connection, rows, asked))
 
     def _columns_of(self, reader: RowReader) -> ColumnReader:

@@ -136,6 +136,11 @@ WINDOW_TO_COUNT: Final = {layout: f"SELECT {_counted(layout)} {_BY_END}" for lay
 # What makes the place and the status of a job is all that is asked of those that are known.
 WINDOW_OF_KNOWN: Final = f"SELECT RecordID, EndTime, EndpointID, QueueID, StatusID {_BY_END}"
 END_OF_KNOWN: Final = 1
+# The same of all rows: in the order of an index they would be looked for one by one.
+ROWS_OF_KNOWN: Final = """
+    SELECT RecordID, EndTime, EndpointID, QueueID, StatusID FROM AAR
+    WHERE RecordID > :after AND +EndTime BETWEEN :first AND :last ORDER BY RecordID LIMIT :limit
+"""
 COUNT: Final = "SELECT count(*) FROM AAR WHERE EndTime >= :first AND EndTime <= :last"
 # What ends in the future is of a wrong clock.
 NEWEST: Final = "SELECT max(EndTime) FROM AAR WHERE EndTime BETWEEN 1 AND :now"

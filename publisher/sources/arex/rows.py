@@ -222,6 +222,7 @@ class ReadOptions:
     done_with: DoneWith | None = None
     columns: bool = False  # jobs are only counted (counting/columns.py)
     knows: Knows | None = None
+    by_end: bool = True  # a window's rows come in the order of their ends
     alike: bool = False  # jobs of a kind may come together (alike.py)
 
 

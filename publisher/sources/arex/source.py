@@ -182,7 +182,8 @@ class ArexSource:
                 if place == resumed and after[0] >= start:
                     position = (after[0], after[1].record_id)
             # Below another database JobIDs have to be read, too.
-            of_one = replace(asked, knows=None if place else knows)
+            knows = None if place else knows
+            of_one = replace(asked, knows=knows, by_end=knows is None or window != Window())
             yield from self._ended(database, position, last, of_one, without_finished_in(opened[:place]))
 
     def count(self, window: Window) -> int:
@@ -228,14 +229,14 @@ class ArexSource:
         asked: ReadOptions,
         row_filter: RowFilter,
     ) -> Iterator[Page]:
-        """Pages of one database by (EndTime, RecordID), past the position."""
+        """Pages of one database by (EndTime, RecordID), or by RecordID alone, past the position."""
         limit = self._page_rows * _COUNTED_PAGES if asked.columns else self._page_rows
         end = sql.END_OF_KNOWN if asked.knows is not None else sql.END[asked.columns]
         while True:
             found = database.ended(position, last, limit, asked, row_filter)
             if not found.rows:
                 return
-            position = (found.rows[-1][end], found.rows[-1][0])
+            position = (found.rows[-1][end] if asked.by_end else position[0], found.rows[-1][0])
             yield _page(found)
             if len(found.rows) < limit:
                 return
