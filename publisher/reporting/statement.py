@@ -9,14 +9,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
 
 from publisher.ledger.books import History, SentMessages
-from publisher.ledger.contract import Ledger, MonthState
+from publisher.ledger.contract import Hold, Ledger, MonthState
+from publisher.model.errors import UsageError
 from publisher.model.target import Target
-from publisher.model.time import Month, month_of
+from publisher.model.time import Month, iso, month_of
 from publisher.model.totals import AcceptedChange, KeyTotal, SummaryGroup, month_number_of
 from publisher.pipeline.batch_systems import source_status
 from publisher.pipeline.site import Site
@@ -76,13 +77,31 @@ class TargetStatement:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedStatement:
+    """A month of another instance's target, INSTANCE/TARGET: what its ledger has, and nothing of its CE."""
+
+    target: str
+    last_success: datetime | None
+    delivered: Work
+    before: int
+    reported: int | None
+    portal: int | None
+    quarantined: int
+    held: bool
+    emptied: bool
+    sent: SentMessages
+    missing: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Statement:
-    """`alarms` are sources of which jobs may be missing."""
+    """`alarms` are sources of which jobs may be missing. `others` are targets of other instances."""
 
     site: str
     month: Month
     made_at: datetime
     targets: Sequence[TargetStatement]
+    others: Sequence[RecordedStatement] | None
     alarms: Sequence[str]
 
     @property
@@ -91,7 +110,17 @@ class Statement:
 
     @property
     def different(self) -> bool:
-        return any(each.missing for each in self.targets)
+        return any(each.missing for each in self._all())
+
+    def _all(self) -> list[TargetStatement | RecordedStatement]:
+        return [*self.targets, *(self.others or ())]
+
+    def delivered(self) -> Mapping[str, int]:
+        """Jobs by the name of the target, of all instances: targets of the same name send to the same place."""
+        jobs: Counter[str] = Counter()
+        for each in self._all():
+            jobs[each.target.rpartition("/")[2]] += each.delivered.jobs
+        return jobs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,12 +152,16 @@ def collect(
     *,
     portal: Mapping[HostMonth, int] | None,
     jobs_seen: Callable[[int], None],
+    all_instances: bool = False,
 ) -> Statement:
-    """Raises: SourceError, LedgerError, ConfigError where the source cannot sum up what jobs used."""
+    """Raises: SourceError, LedgerError, ConfigError where the source cannot sum up what jobs used, UsageError."""
     now, number = site.clock(), month_number_of(month.year, month.month)
     this = month_of(now)
     # To the end, not only this month: a job of it that was restarted has a row in a later one.
     back = month_number_of(this.year, this.month) - number + 1
+    others = None
+    if all_instances:
+        others, portal = _others(site, month, portal)
     found = _Found(
         month=month,
         rows=check.check(site, targets, months=back, portal=portal, jobs_seen=jobs_seen),
@@ -138,7 +171,7 @@ def collect(
     with closing(site.history()) as history, closing(site.ledger_to_read()) as ledger:
         stated = [_of_target(target, found, ledger, history) for target in targets]
     alarms = [line for one in source_status(site) for line in (one.alarm, one.silence) if line]
-    return Statement(site=site.name, month=month, made_at=now, targets=stated, alarms=alarms)
+    return Statement(site=site.name, month=month, made_at=now, targets=stated, others=others, alarms=alarms)
 
 
 def _used(site: Site, targets: Sequence[Target], month: Month) -> Mapping[str, Used]:
@@ -174,6 +207,71 @@ def _of_target(target: Target, found: _Found, ledger: Ledger, history: History) 
         missing=[*_repairs(rows), *_other_usage(target, found.month, here, used, delivered)],
         **_sums(here),
     )
+
+
+def _others(
+    site: Site, month: Month, portal: Mapping[HostMonth, int] | None
+) -> tuple[list[RecordedStatement], Mapping[HostMonth, int] | None]:
+    """The other instances' targets, and the portal's counts without those of their hosts."""
+    number = month_number_of(month.year, month.month)
+    if portal is not None and (number, EVERY_HOST) in portal:
+        raise UsageError("--all-instances needs the submit hosts in the portal's file: each belongs to an instance")
+    others: list[RecordedStatement] = []
+    theirs: set[HostMonth] = set()
+    for other in site.other_instances():
+        with closing(other.history()) as history, closing(other.ledger_to_read()) as ledger:
+            for name in ledger.targets():
+                counts = ledger.counts(name)
+                at = {place for place in (*counts.delivered, *counts.before) if place[0] == number}
+                theirs |= at
+                in_portal = _sum_of_known(portal.get(place) for place in at) if portal else None
+                sent = history.sent(name, month.window)
+                others.append(_of_other(other.instance, name, month, ledger, sent, in_portal, site.clock()))
+    own = portal and {at: jobs for at, jobs in portal.items() if at not in theirs}
+    return others, own
+
+
+def _of_other(
+    instance: str, name: str, month: Month, ledger: Ledger, sent: SentMessages, portal: int | None, now: datetime
+) -> RecordedStatement:
+    number = month_number_of(month.year, month.month)
+    state, counts = ledger.target(name), ledger.counts(name)
+    held = [each.job for each in ledger.quarantine(name) if each.hold is not Hold.DROPPED]
+    found = RecordedStatement(
+        target=f"{instance}/{name}",
+        last_success=state.last_success if state else None,
+        delivered=_delivered(name, number, _of_month(counts.delivered, number), ledger),
+        before=_of_month(counts.before, number),
+        reported=_of_month(counts.reported, number) if counts.reported else None,
+        portal=portal,
+        quarantined=sum(each.ended_at is not None and each.ended_at in month.window for each in held),
+        held=state is not None and number in state.held,
+        emptied=any(_is_emptied(each) for each in ledger.months(name) if each.month == number),
+        sent=sent,
+        missing=(),
+    )
+    return replace(found, missing=[f"{line}, at {instance}" for line in _missing_there(found, name, month, now)])
+
+
+def _of_month(counts: Mapping[HostMonth, int], month: int) -> int:
+    return sum(jobs for at, jobs in counts.items() if at[0] == month)
+
+
+def _missing_there(found: RecordedStatement, name: str, month: Month, now: datetime) -> Iterator[str]:
+    """What a ledger alone tells of a month that may be missing at the receiver."""
+    jobs = found.delivered.jobs + found.before
+    if found.last_success is None:
+        yield f"nothing was ever delivered: publisher doctor --target {name}"
+    elif found.last_success < month.next.start <= now:
+        yield f"last success at {iso(found.last_success)}, before the month ended: publisher publish --target {name}"
+    if found.held:
+        yield f"held back: publisher publish --force --target {name}"
+    if found.quarantined:
+        yield f"{found.quarantined} set aside: publisher quarantine list --target {name}"
+    if found.reported is not None and found.reported != jobs:
+        yield f"told {found.reported:,} of {jobs:,} jobs: publisher sync --target {name}"
+    if found.portal is not None and found.portal != jobs:
+        yield f"the portal has {found.portal:,} of {jobs:,} jobs: publisher statement {month} --portal FILE"
 
 
 def _sums(rows: Sequence[Compared]) -> dict[str, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 from tests.arex_databases import generate
 from tests.fake_ams.service import FakeAMS
 from tests.support.pki import PKI
-from tests.support.postgres import PostgresServer, binaries, private_server
+from tests.support.postgres import ROLE, PostgresServer, binaries, private_server
 from tests.support.sites import ConfiguredSite, SiteUnderTest
 
 EARLY, START, END = (
@@ -19,6 +20,8 @@ EARLY, START, END = (
     datetime(2026, 10, 1, tzinfo=UTC),
     datetime(2026, 11, 1, tzinfo=UTC),
 )
+
+NORTH, SOUTH = "https://north.example.org:443/arex", "https://south.example.org:443/arex"
 
 pytest.importorskip("psycopg")
 
@@ -70,6 +73,66 @@ def test_every_target_of_every_instance_is_shown(
     assert report.status == 0, report.err
     assert "9 delivered in all, of this period not known, unknown pending" in report.out
     assert ce2.run("sync", "--all-instances").status == 64
+
+
+def test_the_statement_of_a_site(tmp_path: Path, pki: PKI, fake_ams: FakeAMS, server: PostgresServer) -> None:
+    """Each number of another instance against a sum of what its A-REX wrote, and what the receiver has."""
+    ce1 = SiteUnderTest(tmp_path / "north", pki, fake_ams)
+    ce1.config["targets"]["egi"] |= {"format": "apel-summary-0.4", "sync": True}
+    ce2 = ConfiguredSite(tmp_path / "south", pki, ce1.host, ce1.config["targets"])
+    server.sql(f"CREATE DATABASE statements OWNER {ROLE}", database="postgres")
+    address = server.address.replace("///site?", "///statements?")
+    for site in (ce1, ce2):
+        site.config |= {"state": address, "instance": site.folder.name, "state_directory": str(site.folder)}
+    jobs = list(generate(1, 9, START, END))
+    ce1.fill(*(replace(job, benchmark="HEPSPEC:10.5", endpoint_url=NORTH) for job in jobs))
+    ce2.fill(*(replace(job, benchmark="HEPSPEC:10.5", endpoint_url=SOUTH) for job in generate(2, 4, START, END)))
+    assert [one.publish().status for one in (ce1, ce2)] == [0, 0]
+    asked = ("statement", "2026-10", "--all-instances")
+
+    found = ce2.run(*asked, "--json")
+    assert found.status == 0, found.err
+    north = found.json["others"]["north/egi"]
+    sums = {
+        "jobs": 9,
+        "wall_s": sum(job.wall_s for job in jobs),
+        "cpu_s": sum(job.cpu_user_s + job.cpu_kernel_s for job in jobs),
+        "gpu_s": None,
+    }
+    work = sum(job.wall_s * job.cpus for job in jobs) * 10.5 / 3600
+    assert north["delivered"] == {**sums, "work_hours": {"HEPSPEC": pytest.approx(work)}}
+    assert (north["told"], north["quarantined"], north["held"], north["missing"]) == (9, 0, False, [])
+    assert north["verdict"] == "complete"
+    own = ce1.run("statement", "2026-10", "--json").json["targets"]["egi"]
+    assert own["delivered"] == north["delivered"]
+    assert (own["digest"], own["messages"]) == (north["digest"], north["messages"])
+    assert found.json["delivered"] == {"egi": 13}
+    received = [row for row in ce1.received(with_openssl=False) if row.get("NumberOfJobs")]
+    assert sum(row["NumberOfJobs"] for row in received) == 13
+    shown = ce2.run(*asked).out
+    assert "north/egi" in shown
+    assert north["digest"] in shown
+
+    counts = tmp_path / "portal.csv"
+    for told, status in ((9, 0), (8, 65)):
+        counts.write_text(f"Month,SubmitHost,NumberOfJobs\n2026-10,{NORTH},{told}\n2026-10,{SOUTH},4\n")
+        compared = ce2.run(*asked, "--json", "--portal", str(counts))
+        assert (compared.status, compared.json["others"]["north/egi"]["portal"]) == (status, told), compared.err
+        assert compared.json["targets"]["egi"]["portal"] == 4
+    (line,) = compared.json["others"]["north/egi"]["missing"]
+    assert line.startswith("the portal has 8 of 9 jobs: publisher statement 2026-10 --portal FILE, at north")
+    counts.write_text("Month,NumberOfJobs\n2026-10,13\n")
+    assert ce2.run(*asked, "--portal", str(counts)).status == 64
+
+    late = replace(jobs[0], job_id="late", benchmark="fast", endpoint_url=NORTH)
+    ce1.fill(late)
+    assert ce1.publish("--force").status == 65
+    found = ce2.run(*asked, "--json")
+    assert found.status == 65
+    assert found.json["others"]["north/egi"]["missing"] == [
+        "1 set aside: publisher quarantine list --target egi, at north"
+    ]
+    assert ce2.run(*asked, "--target", "egi").status == 64
 
 
 def test_one_endpoint_has_the_metrics_of_all_instances(

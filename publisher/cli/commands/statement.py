@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from html import escape
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import Final
 from publisher.cli import progress
 from publisher.cli.commands import Context
 from publisher.cli.output import Json, Part, TextTable, attributes, moment_text, print_result
-from publisher.cli.parser import Form, add_json, add_targets, is_quiet
+from publisher.cli.parser import Form, add_all_instances, add_json, add_targets, is_quiet
 from publisher.cli.sources import incomplete
 from publisher.model.errors import RecordError, UsageError, gravest
 from publisher.model.text import plural, visible
@@ -22,7 +22,7 @@ from publisher.pipeline.guards.prune import refuse_pruned
 from publisher.pipeline.site import choose
 from publisher.pipeline.sync import portal
 from publisher.reporting import statement
-from publisher.reporting.statement import Statement, TargetStatement, Work
+from publisher.reporting.statement import RecordedStatement, Statement, TargetStatement, Work
 
 _PAGE: Final = """<!DOCTYPE html>
 <html lang="en">
@@ -46,6 +46,7 @@ th:first-child, td:first-child {{ text-align: left }}
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("month", metavar="MONTH", help="a calendar month in UTC: 2026-03, last-month")
     add_targets(parser)
+    add_all_instances(parser)
     parser.add_argument(
         "--portal", type=Path, metavar="FILE", help="also compare with counts saved from the portal, CSV or JSON"
     )
@@ -56,13 +57,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, context: Context) -> int:
+    if arguments.all_instances and arguments.target:
+        raise UsageError("--all-instances states all targets; leave --target out")
     site = context.load()
     month = _month(arguments.month, site.clock())
     refuse_pruned(site, month.window)
     targets = choose(site.targets, arguments.target)
     counts = portal.read(arguments.portal, site.name) if arguments.portal else None
     with progress.counting("jobs compared", quiet=is_quiet(arguments)) as counting:
-        found = statement.collect(site, targets, month, portal=counts, jobs_seen=counting.seen)
+        found = statement.collect(
+            site,
+            targets,
+            month,
+            portal=counts,
+            jobs_seen=counting.seen,
+            all_instances=arguments.all_instances,
+        )
     status = gravest([incomplete(site), RecordError.exit_status if found.different else 0])
     if arguments.format == "html" and arguments.form is Form.TABLE:
         sys.stdout.writelines(_as_page(_title(found), _as_text(found, status)))
@@ -116,7 +126,48 @@ def _as_text(found: Statement, status: int) -> Iterator[Part]:
         yield TextTable(("jobs", ""), _job_rows(target))
         yield ""
         yield from _notes(target)
+    if found.others is not None:
+        yield from _others_as_text(found, found.others)
     yield from found.alarms
+
+
+def _others_as_text(found: Statement, others: Sequence[RecordedStatement]) -> Iterator[Part]:
+    """What the other instances' ledgers have, and the site's sums."""
+    yield "Other instances, as far as their ledgers tell:"
+    columns = ("target", "delivered", "before", "told", "in the portal", "wall time", "CPU time", "messages", "verdict")
+    yield TextTable(columns, [_other_row(each) for each in others])
+    for each in others:
+        yield from (f"  {each.target}: {line}" for line in each.missing)
+        yield from _work_of(each)
+        yield f"  {each.target}: SHA-256 of what was sent {each.sent.digest or '-'}"
+    yield ""
+    yield TextTable(
+        ("target, all instances", "jobs delivered"), [(name, f"{jobs:,}") for name, jobs in found.delivered().items()]
+    )
+    yield ""
+
+
+def _other_row(each: RecordedStatement) -> tuple[str, ...]:
+    counts = (each.delivered.jobs, each.before, each.reported, each.portal)
+    return (
+        each.target,
+        *("-" if jobs is None else f"{jobs:,}" for jobs in counts),
+        _hours(each.delivered.wall_s),
+        _hours(each.delivered.cpu_s),
+        f"{each.sent.messages:,}",
+        _other_verdict(each),
+    )
+
+
+def _work_of(each: RecordedStatement) -> Iterator[str]:
+    for kind in sorted(each.delivered.scaled or ()):
+        yield f"  {each.target}: work, {kind}, delivered {_scaled(each.delivered, kind)}"
+    if each.emptied:
+        yield f"  {each.target}: emptied at the receiver"
+
+
+def _other_verdict(each: RecordedStatement) -> str:
+    return f"not complete: {plural(len(each.missing), 'difference')}" if each.missing else "complete"
 
 
 def _usage_rows(target: TargetStatement) -> list[tuple[str, str, str]]:
@@ -198,8 +249,30 @@ def _as_json(found: Statement, status: int) -> Json:
         "made": moment_text(found.made_at),
         "over": found.is_over,
         "targets": {each.target: _target_json(found, each, status) for each in found.targets},
+        **_others_json(found),
         "alarms": list(found.alarms),
         "exit": status,
+    }
+
+
+def _others_json(found: Statement) -> Json:
+    if found.others is None:
+        return {}
+    return {
+        "others": {each.target: _other_json(each) for each in found.others},
+        "delivered": dict(found.delivered()),
+    }
+
+
+def _other_json(each: RecordedStatement) -> Json:
+    return {
+        "verdict": _other_verdict(each),
+        "missing": list(each.missing),
+        "delivered": _work_json(each.delivered),
+        **attributes(each, "last_success", "before", "portal", "quarantined", "held", "emptied"),
+        "told": each.reported,
+        "messages": each.sent.messages,
+        "digest": each.sent.digest or None,
     }
 
 
