@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import shutil
+import subprocess
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -273,3 +277,72 @@ def test_plain_http_is_warned_about(site: SiteUnderTest) -> None:
         metas = [record["meta"] for record in plain.records.values()]
         assert all("site" in meta and "queue" not in meta for meta in metas)
         assert "unencrypted" in site.run("doctor", "--target", "auditor").out
+
+
+PLUGIN = shutil.which("auditor-apel-republish", path=os.environ.get("PUBLISHER_AUDITOR_PLUGIN"))
+# The template that comes with the plug-in, for this AUDITOR.
+PLUGIN_CONFIG = """!Config
+plugin: {{log_level: TRACE, log_file: /dev/null, time_json_path: {folder}/time.json, report_interval: 86400}}
+site:
+  sites_to_report: {{EXAMPLE-SITE: [EXAMPLE-SITE]}}
+  benchmark_type: HEPscore23
+messaging:
+  {{host: localhost, port: 1, client_cert: {cert}, client_key: {key}, project: none, topic: none, timeout: 1, retry: 0}}
+auditor:
+  {{ip: {host}, port: {port}, timeout: 60, site_meta_field: site_id, use_tls: true, ca_cert_path: {ca},
+    client_cert_path: {cert}, client_key_path: {key}}}
+summary_fields:
+  mandatory:
+    VO: !MetaField {{name: voms, regex: '(?<=/).*?(?=/|$)'}}
+    Processors: !ComponentField {{name: Cores}}
+    SubmitHost: !MetaField {{name: headnode}}
+    NormalisedWallDuration: !NormalisedField
+      score: {{name: hepscore23, component_name: Cores}}
+    CpuDuration: !ComponentField {{name: TotalCPU}}
+    NormalisedCpuDuration: !NormalisedField
+      base_value: !ComponentField {{name: TotalCPU}}
+      score: {{name: hepscore23, component_name: Cores}}
+  optional:
+    GlobalUserName: !MetaField {{name: subject}}
+    NodeCount: !ComponentField {{name: NNodes}}
+"""
+
+
+@pytest.mark.skipif(
+    PLUGIN is None, reason="auditor-apel-plugin is not installed; PUBLISHER_AUDITOR_PLUGIN names its folder"
+)
+def test_auditor_s_own_apel_plugin_makes_the_same_sums(site: SiteUnderTest, pki: PKI) -> None:
+    """It asks by python-auditor, and prints the message that it would send to APEL."""
+    some = [replace(job, wall_s=max(job.wall_s, 1), benchmark="HEPscore23:10") for job in batch()]
+    site.fill(*some)
+    assert site.publish().status == 0
+    server, credentials = urlsplit(stored[site].url), site.config["credentials"]
+    config = site.folder / "plugin.yml"
+    config.write_text(
+        PLUGIN_CONFIG.format(
+            folder=site.folder,
+            host=server.hostname,
+            port=server.port,
+            cert=credentials["certificate"],
+            key=credentials["key"],
+            ca=pki.bundle,
+        )
+    )
+    sums: Sums = defaultdict(lambda: [0, 0, 0])
+    for month in ("9", "10"):
+        words = [str(PLUGIN), "-y", "2026", "-m", month, "-s", "EXAMPLE-SITE", "-c", str(config), "--dry-run"]
+        done = subprocess.run(words, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr[-2000:]
+        message = done.stderr.partition("APEL-normalised-summary-message")[2].partition("Signed message")[0]
+        for row in (dict(re.findall(r"^(\w+): (.*)$", block, re.MULTILINE)) for block in message.split("%%")):
+            if "NumberOfJobs" not in row:
+                continue
+            key = (
+                f"{row['Year']}-{int(row['Month']):02}",
+                *(row[name] for name in ("VO", "SubmitHost", "GlobalUserName")),
+                *(int(row[name]) for name in ("Processors", "NodeCount")),
+            )
+            for at, name in enumerate(("NumberOfJobs", "WallDuration", "CpuDuration")):
+                sums[key][at] += int(row[name])
+    assert dict(sums) == as_apel_has_it(site)
+    assert len(sums) > 20
