@@ -30,7 +30,7 @@ from publisher.pipeline.round.totals import MonthlyTotals
 from publisher.pipeline.site import LiveTarget
 from publisher.sources.base import Page, Source
 
-_REMEMBERED: Final = 10_000  # groups, 2 kB each
+_REMEMBERED: Final = 10_000  # groups, and decisions of 2 kB each
 _MOST_S: Final = 2**30  # wall or CPU time of more than nearly any job, and within every receiver's bounds
 _MONTHS: Final = range(month_number_of(1970, 1), month_number_of(2106, 1))
 
@@ -248,6 +248,7 @@ class GroupedCounter:
             group = replace(decided, until=-1 if decided.until < 0 else until)
         if len(self._groups) >= _REMEMBERED:
             self._groups.clear()
+        if len(self._decisions) >= _REMEMBERED:
             self._decisions.clear()
         self._groups[id(example), period] = group
         return group

@@ -156,6 +156,8 @@ class ColumnReader:
 
     def _lacking(self, connection: sqlite3.Connection, kinds: set[Kind]) -> tuple[set[Kind], set[Kind]]:
         """Those of the kinds whose rows name no FQAN, and those whose rows name no benchmark."""
+        if self._whole.layout == 1:
+            return kinds, kinds
         lacks = self._lacks
         if new := kinds - lacks.keys():
             if len(lacks) > _REMEMBERED:
@@ -281,6 +283,8 @@ def _listed(record_ids: Sequence[int]) -> Where:
 
 def _where(record_ids: Sequence[int], kinds: Sequence[Kind], wanted: set[Kind], everywhere: Where) -> Where:
     """Where to look beside rows of some kinds: row by row for few, beside all for many."""
+    if wanted.issuperset(kinds):
+        return everywhere
     chosen = [kind in wanted for kind in kinds]
     few = chosen.count(True) * _FEW < len(chosen)
     return _listed(list(compress(record_ids, chosen))) if few else everywhere
