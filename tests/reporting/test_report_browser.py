@@ -344,6 +344,17 @@ def test_the_period_is_chosen_by_date_and_by_dragging(opened: Opened, page_file:
     assert opened.complaints == []
 
 
+def test_without_a_script_the_page_is_whole_but_for_the_choice(browser: Browser, page_file: Path) -> None:
+    opened = Opened(browser, page_file, java_script_enabled=False)
+    assert not opened.page.locator("#explore-section").is_visible()
+    assert not opened.page.locator("#explore-link").is_visible()
+    charts = opened.page.locator("figure svg:not(#chart)")
+    assert charts.count() == 13
+    assert all(chart.is_visible() for chart in charts.all())
+    assert opened.page.get_by_role("table", name="By VO", exact=True).is_visible()
+    opened.context.close()
+
+
 def test_every_bar_tells_its_value(opened: Opened) -> None:
     bars = opened.page.locator("figure svg:not(#chart) rect:not(:empty)")
     assert bars.count() > 50

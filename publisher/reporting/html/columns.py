@@ -19,6 +19,7 @@ from publisher.reporting.html.values import (
     days_text,
     hours_text,
     minutes_text,
+    number_text,
     quoted,
     share_text,
     size_text,
@@ -70,8 +71,6 @@ class TableColumn:
                 return "–"
             case str():
                 return value or "(none)"
-            case Decimal() if self.kind is CellKind.AMOUNT:
-                return amount_text(value)
         return KINDS[self.kind][1](value)
 
     def stored(self, value: Value) -> str:
@@ -152,7 +151,7 @@ KINDS: Final[Mapping[CellKind, tuple[str, Callable[[Any], str]]]] = {
     CellKind.BYTES: ("bytes", size_text),
     CellKind.ENERGY: ("Wh", thousands_text),
     CellKind.CARBON: ("g", thousands_text),
-    CellKind.AMOUNT: ("decimal", str),
+    CellKind.AMOUNT: ("decimal", lambda value: number_text(float(value))),
 }
 
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from publisher.ledger.books import TargetHistory
-from publisher.model.rates import amount_text
 from publisher.model.text import plural
 from publisher.reporting.html import svg
 from publisher.reporting.html.columns import LAG_EDGES_MIN, LAG_NAMES, UNKNOWN, WAIT_EDGES_MIN, WAIT_NAMES, spread
@@ -171,11 +170,11 @@ def _allocated(report: Report) -> list[Plot]:
     now = report.made_at.timestamp()
     bars = []
     for one in report.allocations[:_BARS]:
-        note = f"{share_text(one.share)} of {amount_text(one.granted)} {one.unit}"
+        note = f"{share_text(one.share)} of {number_text(float(one.granted))} {one.unit}"
         bars.append(Bar(one.project, min(one.share, 1.2), note))
         start, end = one.window.start or 0, one.window.end or now
         passed = min(max((now - start) / ((end - start) or 1), 0.0), 1.0)
-        bars.append(Bar("its time", passed, f"{share_text(passed)} has passed"))
+        bars.append(Bar("its time", passed, f"{share_text(passed)} has passed", is_grey=True))
     text = "; ".join(f"{one.project} has used {share_text(one.share)}" for one in report.allocations[:_BARS])
     labels = Labels("Used of allocations, beside the time that has passed", f"{text}.", "share of the whole", "")
     return [_ranking("allocations", labels, bars, 0, 1.2)]
@@ -217,8 +216,8 @@ def _deliveries(report: Report) -> list[Plot]:
         sizes.append(Series(target, at, amounts))
     return [
         _lags(past),
-        _delivered("messages", "Messages", steps, messages, number_text),
-        _delivered("bytes", "Bytes", steps, sizes, size_text),
+        *_delivered("messages", "Messages", steps, messages, number_text),
+        *_delivered("bytes", "Bytes", steps, sizes, size_text),
     ]
 
 
@@ -232,8 +231,10 @@ def _lags(past: Sequence[tuple[str, TargetHistory]]) -> Plot:
     return spread_plot("lags", labels, names, lags)
 
 
-def _delivered(name: str, what: str, steps: _Steps, series: Sequence[Series], say: Say) -> Plot:
+def _delivered(name: str, what: str, steps: _Steps, series: Sequence[Series], say: Say) -> list[Plot]:
+    if not any(map(any, (one.heights for one in series))):
+        return []
     text = "; ".join(f"{one.name}: {say(sum(one.heights))}" for one in series)
     title, axis = f"{what} accepted, by {steps.word}", f"{steps.word} of acceptance, UTC"
-    labels = Labels(title, text or "Nothing was delivered in the period.", axis, f"{what.lower()} a {steps.word}")
-    return over_time(name, labels, steps.names, series, say)
+    labels = Labels(title, text, axis, f"{what.lower()} a {steps.word}")
+    return [over_time(name, labels, steps.names, series, say)]

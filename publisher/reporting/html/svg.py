@@ -45,6 +45,7 @@ class Bar(NamedTuple):
     name: str
     length: float
     note: str
+    is_grey: bool = False  # set beside another one
 
 
 class Labels(NamedTuple):
@@ -107,7 +108,8 @@ def ranking(labels: Labels, bars: Sequence[Bar], *, colour: int, largest: float 
     for at, bar in enumerate(bars):
         top, middle = at * _ROW + 3, at * _ROW + _ROW / 2 + 4
         drawn.append(_text(_NAMES - 6, middle, _name(bar.name, _LABEL), "end"))
-        drawn.append(_bar(_NAMES, top, bar.length * scale, _ROW - 6, colour, f"{_name(bar.name)}: {bar.note}"))
+        fill = OTHERS if bar.is_grey else colour
+        drawn.append(_bar(_NAMES, top, bar.length * scale, _ROW - 6, fill, f"{_name(bar.name)}: {bar.note}"))
         drawn.append(_text(_NAMES + bar.length * scale + 5, middle, bar.note, "start"))
     drawn.append(_line(_NAMES, 0, _NAMES, height - 26))
     drawn.append(_text(_NAMES, height - 6, labels.x, "start", "axis"))

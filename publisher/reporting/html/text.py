@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from publisher.model.rates import amount_text, wall_text
+from publisher.model.rates import wall_text
 from publisher.model.text import plural
 from publisher.reporting.html.columns import Table
 from publisher.reporting.html.plots import shows_days
@@ -17,6 +17,7 @@ from publisher.reporting.html.values import (
     exit_text,
     hours_text,
     minutes_text,
+    number_text,
     share_text,
     thousands_text,
 )
@@ -258,7 +259,7 @@ def _of_drift(report: Report) -> Iterator[Highlight]:
 def _of_allocations(report: Report) -> Iterator[Highlight]:
     for one in report.allocations:
         if one.share >= 1:
-            text = f"{one.project} has used {share_text(one.share)} of {amount_text(one.granted)} {one.unit}"
+            text = f"{one.project} has used {share_text(one.share)} of {number_text(float(one.granted))} {one.unit}"
             yield Highlight("Allocation", text, bad=True)
 
 
