@@ -20,6 +20,7 @@ from publisher.sources.base import Page
 from publisher.transports.base import Receipt, Verdict
 
 _LINE_EVERY_S: Final = 60.0
+SLOW_S: Final = 30.0  # for one message, which takes a second or two
 _BAR_EVERY_S: Final = 0.2
 _BAR_AFTER_S: Final = 2.0  # what is done sooner needs no bar
 _SHOWN_QUARANTINED: Final = 20  # jobs set aside that are logged one by one; `quarantine list` has them all
@@ -58,6 +59,7 @@ class _TargetProgress:
     def __init__(self, began: float) -> None:
         self.began = self.printed_at = began
         self.rows = self.records = self.quarantined = 0
+        self.is_slow = False
 
 
 class ProgressReport:
@@ -123,6 +125,17 @@ class ProgressReport:
                 f", remote id {receipt.remote_id}" if receipt.remote_id else "",
                 f": {receipt.reason}" if receipt.reason else "",
             )
+
+            progress = self._targets[message.target]
+            if receipt.seconds >= SLOW_S and not progress.is_slow:
+                progress.is_slow = True
+                log.warning(
+                    "target %s: a slow receiver: it took %.0f s over a message of %s bytes; other targets go on meanwhile, "
+                    "up to `targets_at_once`",
+                    message.target,
+                    receipt.seconds,
+                    receipt.bytes_sent,
+                )
 
     def message_settled(self, message: Message, receipt: Receipt) -> None:
         with self._lock:

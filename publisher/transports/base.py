@@ -50,7 +50,8 @@ class Receipt:
     ids of its rows by JobID, where it gives any. `bytes_sent` counts the wire, all attempts together. `doubt` says that an
     attempt may have been stored, whatever the last one met. `certain` is False when the answer does not show whether the
     message or the target is at fault. `refused_by` is for a refusal that is about what records are called by, such as their
-    MachineName: that of every record, in order, so that the message can be divided by it.
+    MachineName: that of every record, in order, so that the message can be divided by it. `seconds` is how long it took, waits
+    and attempts together.
     """
 
     verdict: Verdict
@@ -63,6 +64,7 @@ class Receipt:
     remote_ids: Mapping[str, str] = field(default_factory=dict)
     certain: bool = True
     refused_by: tuple[str, ...] = ()
+    seconds: float = 0.0
 
 
 class Step(NamedTuple):

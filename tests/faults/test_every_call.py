@@ -56,7 +56,7 @@ COMMANDS: Final[dict[str, Command]] = {
     "run": Command(words=["run"], places={LEDGER: {74}, ACCOUNTING: set(), SPOOL: set(), SOCKETS: set()}),
 }
 ADVICE: Final = {
-    "EIO": ("kernel's log",),
+    "EIO": ("kernel's log", "LimitNOFILE"),
     "ENOSPC": ("room", "free memory"),
     "EMFILE": ("open files", "files are open"),
     "ENOMEM": ("memory",),
@@ -161,8 +161,9 @@ def complaints(name: str, place: str, error: str, ended: Ended) -> Iterator[str]
         yield f"status {ended.status}"
     if ended.status and place != SOCKETS and name != "run":
         said = ended.err.strip().splitlines()[-1]
-        if not any(word in said for word in ADVICE[error]):
-            yield f"the advice does not speak of {ADVICE[error]}"
+        wanted = ADVICE.get(error, ADVICE["EIO"])
+        if not any(word in said for word in wanted):
+            yield f"the advice does not speak of {wanted}"
         if "must belong to the user" in said and error != "EACCES":
             yield "the advice is about rights"
         if "restore" in said and "kernel's log" not in said:

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from publisher.cli import progress
 from publisher.cli.commands import load_site
 from publisher.ledger.contract import Ledger
 from publisher.model.target import Target
@@ -107,6 +108,28 @@ def test_a_target_that_hangs_delays_no_other(site: SiteUnderTest, hangs: str) ->
                 _, err = child.communicate(timeout=PATIENCE_S)
                 assert child.returncode == 75, err
                 assert "Traceback" not in err
+    assert Counter(map(told, site.received(with_openssl=False))) == Counter(map(truth, jobs))
+
+
+def test_a_slow_receiver_is_told_and_holds_up_nobody(site: SiteUnderTest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other target has all before its first answer is there."""
+    jobs = fill(site, 40)
+    good = {**site.config["targets"]["egi"], "batch_records": 20}
+    site.fake.allow(site.user, "other")
+    with FakeAMS(site.pki) as slow:
+        slow.bind(site.host, site.user)
+        there = {"url": slow.url, "auth_url": slow.auth_url, "service_host": slow.service_host}
+        site.config["targets"] = {"slow": {**good, **there}, "egi": good}
+        site.save()
+        slow.faults.push(Fault.delay(3), Fault.delay(3))
+        monkeypatch.setattr(progress, "SLOW_S", 2.5)
+        run = site.publish()
+    assert run.status == 0, run.err
+    told_slow = [line for line in run.err.splitlines() if "a slow receiver: it took 3 s" in line]
+    assert len(told_slow) == 1, run.err
+    assert "WARNING target slow: " in told_slow[0]
+    first_of_slow = run.err.index("target slow: message ")
+    assert run.err.rindex("target egi: message ") < first_of_slow, "all of the other's messages were there before"
     assert Counter(map(told, site.received(with_openssl=False))) == Counter(map(truth, jobs))
 
 

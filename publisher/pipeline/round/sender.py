@@ -304,7 +304,8 @@ class MessageSender:
     def _deliver(self, message: Message, now: datetime) -> Receipt:
         self._handed_over.add(message.id)
         try:
-            return self._transport.deliver(message, now)
+            receipt = self._transport.deliver(message, now)
+            return replace(receipt, seconds=(self._clock() - now).total_seconds())
         except CredentialError:  # raised before anything is sent
             self._handed_over.discard(message.id)
             raise

@@ -406,18 +406,30 @@ class ImportDatabase:
         try:
             yield
         except sqlite3.Error as error:
-            if getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+            code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+            if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
                 raise Busy(f"{self.path}: another process keeps it locked; try again") from error
-            raise LedgerError(
-                f"{self.path}: {error}; make room where the disk is full, look at the kernel's log and at free "
-                "memory, and see that this user may "
-                "write the file and its directory; then import again: nothing is lost"
-            ) from error
+            advice = _ADVICE.get(code, _REFUSED)
+            raise LedgerError(f"{self.path}: {error}; {advice}; then import again: nothing is lost") from error
         except OSError as error:
             why = refused_by_system(error, "its directory must exist and belong to the user who imports")
             raise LedgerError(f"{self.path}: {why}") from error
 
 
+_RIGHTS: Final = (
+    "see that this user may write the file and its directory, that there is room, and that not too many files are open "
+    "(LimitNOFILE=)"
+)
+_REFUSED: Final = (
+    "the disk or a lock of its file system failed, or no room or no memory was left: look at the kernel's log"
+)
+_ADVICE: Final = {
+    sqlite3.SQLITE_FULL: "make room on its file system",
+    sqlite3.SQLITE_CANTOPEN: _RIGHTS,
+    sqlite3.SQLITE_READONLY: _RIGHTS,
+    sqlite3.SQLITE_CORRUPT: "if the kernel's log tells of a disk that cannot be read, mend that; otherwise the file is "
+    "damaged: remove it; what was delivered is not sent twice",
+}
 # Which of two rows that claim one JobID stays: the later end, then the greater numbers.
 _WEIGHT: Final = (
     *("EndTime", "UsedWalltime", "UsedCPUUserTime", "UsedCPUKernelTime", "UsedMemory", "UsedVirtMem"),
