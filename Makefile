@@ -7,7 +7,7 @@ SOAK_S ?= 120
 SOAK_SEED ?= 1
 FUZZ_RUNS ?= 300000
 
-.PHONY: demo test test-pythons test-lowest test-long fuzz soak faults lint bench docs packages deb rpm rpm-el9 check-packages release clean
+.PHONY: demo test test-pythons lock audit test-lowest test-long fuzz soak faults lint bench docs packages deb rpm rpm-el9 check-packages release clean
 
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed: make PYTHON=python3.11"; exit 1; }
@@ -15,9 +15,14 @@ $(VENV)/.installed: pyproject.toml
 	PIP_NO_COMPILE=1 $(BIN)/pip install --quiet --editable .
 	touch $@
 
-$(VENV)/.ready: $(VENV)/.installed
-	$(BIN)/pip install --quiet --editable '.[dev]'
-	touch $@
+# With the Python of the lock exactly its versions, each file held against its hash; with others what pyproject.toml allows.
+$(VENV)/.ready: pyproject.toml .ci/locked.txt
+	[ -x $(BIN)/python ] || $(PYTHON) -m venv $(VENV)
+	if $(BIN)/python -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))'; then \
+		$(BIN)/pip install --quiet --require-hashes --requirement .ci/locked.txt && \
+		PIP_NO_COMPILE=1 $(BIN)/pip install --quiet --no-deps --no-build-isolation --editable .; \
+	else $(BIN)/pip install --quiet --editable '.[dev]'; fi
+	touch $(VENV)/.installed $@
 
 demo: $(VENV)/.installed  ## the main job, start to end, on loopback
 	$(BIN)/python -m tests.demo --source $(SOURCE)
@@ -27,6 +32,12 @@ test: $(VENV)/.ready  ## all tests but the long ones
 
 test-pythons:  ## those that open databases, connections and processes, on every other Python that is here
 	.ci/pythons
+
+lock:  ## write .ci/locked.txt: the versions for development and CI, with hashes
+	.ci/lock
+
+audit:  ## known holes of these versions, where somebody can be asked
+	.ci/audit
 
 test-lowest:  ## those that lean on other people's libraries, with the oldest versions that are allowed
 	.ci/lowest

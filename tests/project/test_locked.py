@@ -1,0 +1,38 @@
+"""The versions that development and CI install: all of them with hashes, and as pyproject.toml allows."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Final
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT: Final = Path(__file__).parents[2]
+LOCKED: Final = (ROOT / ".ci" / "locked.txt").read_text(encoding="utf-8")
+PINS: Final = {
+    canonicalize_name(name): version for name, version in re.findall(r"^([\w.-]+)==([^\s;]+)", LOCKED, re.MULTILINE)
+}
+PROJECT: Final = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+WANTED: Final = [
+    *PROJECT["dependencies"],
+    *(one for names in PROJECT["optional-dependencies"].values() for one in names),
+]
+
+
+@pytest.mark.parametrize("wanted", sorted(set(WANTED)))
+def test_each_dependency_is_locked_within_its_bounds(wanted: str) -> None:
+    requirement = Requirement(wanted)
+    version = PINS.get(canonicalize_name(requirement.name))
+    assert version is not None, "`make lock` has to be run"
+    assert requirement.specifier.contains(version), version
+
+
+def test_every_version_has_hashes_and_no_place() -> None:
+    requirements = re.split(r"^(?=\S+==)", LOCKED, flags=re.MULTILINE)[1:]
+    assert len(requirements) == len(PINS) > len(PROJECT["dependencies"])
+    assert all("--hash=sha256:" in one for one in requirements)
+    assert not re.search(r"https?://|file://|--index|--find-links", LOCKED)
