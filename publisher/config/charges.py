@@ -13,7 +13,7 @@ from publisher.config import schema
 from publisher.config.schema import Listing, Node, ReadContext, Text, Wrong, YamlBlock
 from publisher.model.errors import UsageError
 from publisher.model.job import Epoch
-from publisher.model.rates import Allocation
+from publisher.model.rates import KINDS, Allocation
 from publisher.model.time import Window, epoch, fixed_period, iso_epoch
 from publisher.reporting.charges.formula import FormulaError
 from publisher.reporting.charges.power import CarbonPeriod, CarbonTable, Power, PowerRule
@@ -259,21 +259,34 @@ def _period(path: Path, number: int, line: str) -> CarbonPeriod:
 _ALLOCATION_EXAMPLE: Final = "{project: nn9, valid_from: 2026-04, valid_to: 2026-09, gpu_hours: 500}"
 _check_amount: Final = schema.check(lambda text: _is_number(text) and Decimal(text) > 0, "{} is not a number above 0")
 
+_check_benchmark_type: Final = schema.check(
+    lambda text: text in KINDS.values(), f"{{}} is none of {', '.join(KINDS.values())}"
+)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllocationKeys:
-    """One project's part in a period."""
+    """One project's or VO's part in a period."""
 
-    project: str = field(metadata={"help": f"write whose it is, as in {_ALLOCATION_EXAMPLE}"})
+    project: str | None = None
+    vo: str | None = None
     valid_from: str = field(metadata={"help": "write the first month or day"})
     valid_to: str = field(metadata={"help": "write the last month or day"})
     charge: str | None = field(default=None, metadata={"check": _check_amount})
     unit: str | None = field(default=None, metadata={"check": _check_unit})
     gpu_hours: str | None = field(default=None, metadata={"check": _check_amount})
+    benchmark: str | None = field(default=None, metadata={"check": _check_benchmark_type})
+    benchmark_hours: str | None = field(default=None, metadata={"check": _check_amount})
 
     def __post_init__(self) -> None:
-        if self.charge is None and self.gpu_hours is None:
-            raise ValueError("has neither charge nor gpu_hours; write what the project may use")
+        if bool(self.project) == bool(self.vo):
+            raise ValueError(f"write either project or vo, as in {_ALLOCATION_EXAMPLE}")
+        if self.charge is None and self.gpu_hours is None and self.benchmark_hours is None:
+            raise ValueError("has none of charge, gpu_hours and benchmark_hours; write what may be used")
+        if self.charge is not None and self.vo:
+            raise ValueError("has charge, which projects have; write gpu_hours or benchmark_hours for a VO")
+        if (self.benchmark_hours is None) != (self.benchmark is None):
+            raise ValueError("write benchmark and benchmark_hours together, or neither")
         if self.charge is not None and self.unit is None:
             raise ValueError("has charge and no unit; write the unit of a rule of charges")
 
@@ -286,9 +299,12 @@ def read_allocations(node: Node, reading: ReadContext) -> tuple[Allocation, ...]
 def _allocation(node: Node, reading: ReadContext) -> Allocation:
     keys = schema.read_block(node, AllocationKeys, reading)
     return Allocation(
-        project=keys.project,
+        project=keys.project or "",
+        vo=keys.vo or "",
         window=_validity(keys.valid_from, keys.valid_to),
         charge=_decimal(keys.charge),
         unit=keys.unit or "",
         gpu_hours=_decimal(keys.gpu_hours),
+        benchmark=keys.benchmark or "",
+        benchmark_hours=_decimal(keys.benchmark_hours),
     )

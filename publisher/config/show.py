@@ -106,9 +106,15 @@ def _records(records: RecordSettings) -> dict[str, Any]:
 
 
 def _allocation(one: Allocation) -> dict[str, Any]:
-    amounts = {"charge": one.charge, "unit": one.unit or None, "gpu_hours": one.gpu_hours}
+    amounts = {
+        "charge": one.charge,
+        "unit": one.unit or None,
+        "gpu_hours": one.gpu_hours,
+        "benchmark": one.benchmark or None,
+        "benchmark_hours": one.benchmark_hours,
+    }
     return {
-        "project": one.project,
+        **({"vo": one.vo} if one.vo else {"project": one.project}),
         **_validity(one.window),
         **{name: str(value) for name, value in amounts.items() if value is not None},
     }

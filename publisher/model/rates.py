@@ -206,19 +206,24 @@ class EnergyRules(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allocation:
-    """What a project may use in a period, by the end of its jobs: a charge in a unit, GPU hours, or both."""
+    """What a project or a VO may use in a period, by the end of its jobs: a charge in a unit (projects only), GPU hours, hours
+    of a type of benchmark, or several of them.
+    """
 
-    project: str
+    project: str  # '' where it is a VO's
+    vo: str
     window: Window
     charge: Decimal | None
     unit: str
     gpu_hours: Decimal | None
+    benchmark: str
+    benchmark_hours: Decimal | None
 
 
 class UsedAllocation(NamedTuple):
-    """A project's part of what it was granted in one unit."""
+    """A project's or VO's part of what it was granted in one unit."""
 
-    project: str
+    project: str  # `VO atlas` for a VO's
     window: Window
     unit: str
     granted: Decimal

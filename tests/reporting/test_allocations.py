@@ -5,12 +5,14 @@ from __future__ import annotations
 import csv
 import sqlite3
 from contextlib import closing
+from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.arex_databases import generate
 from tests.fake_ams.service import FakeAMS
 from tests.support.imported_sites import bring_in, local_site
 from tests.support.metrics_site import WatchedSite
@@ -112,6 +114,47 @@ def test_nagios_warns_before_and_alarms_after(
     assert "'bio_CPUh'=" in run.out
 
 
+def test_a_pledge_is_of_a_vo_and_in_hours_of_a_benchmark(tmp_path: Path, pki: PKI, fake_ams: FakeAMS) -> None:
+    site = SiteUnderTest(tmp_path, pki, fake_ams)
+    granted = {"valid_from": "2026-09", "valid_to": "2026-10", "benchmark": "HEPSPEC", "benchmark_hours": 50_000}
+    project = {"project": "atlas-t2", "valid_from": "2026-09", "valid_to": "2026-10", "benchmark": "HEPSPEC"}
+    site.config["records"]["allocations"] = [
+        {"vo": "atlas", **granted, "gpu_hours": 10},
+        {**project, "benchmark_hours": 50_000},
+    ]
+    site.fill(*generate(1, 400, datetime(2026, 9, 1, tzinfo=UTC), datetime(2026, 11, 20, tzinfo=UTC)))
+    site.run("report", "--from", "2026-10", "--to", "2026-10", "--csv", str(site.folder / "csv"))
+    with (site.folder / "csv" / "allocations.csv").open() as file:
+        rows = {(row["project"], row["unit"]): float(row["used"]) for row in csv.DictReader(file)}
+    vo = "VOID IN (SELECT ID FROM WLCGVOs WHERE Name = 'atlas')"
+    first = (
+        "(SELECT InfoValue FROM JobExtraInfo AS x WHERE x.RecordID = AAR.RecordID AND InfoKey = 'projectname' LIMIT 1)"
+    )
+    hours = [benchmark_hours(site, where) for where in (vo, f"{first} = 'atlas-t2'")]
+    assert hours[0] > 0
+    assert rows == {
+        ("VO atlas", "GPUh"): 0,
+        ("VO atlas", "HEPSPEC h"): pytest.approx(hours[0]),
+        ("atlas-t2", "HEPSPEC h"): pytest.approx(hours[1]),
+    }
+    shown = site.run("charge", "--from", "2026-10", "--to", "2026-10", "--stored").out
+    assert f"allocation of VO atlas: {rows['VO atlas', 'HEPSPEC h']:.6f} of 50000 HEPSPEC h" in shown
+    assert "vo: atlas" in site.run("config", "show").out
+
+
+def benchmark_hours(site: SiteUnderTest, where: str) -> float:
+    """Of jobs of two months whose benchmark is HEPSPEC, as SQLite adds them up."""
+    sql = f"""
+    SELECT sum(UsedWalltime * max(coalesce(CPUCount, 0), 1) * CAST(substr(b.Name, 9) AS REAL)) / 3600
+    FROM AAR JOIN Benchmarks AS b ON b.ID = BenchmarkID JOIN Status ON Status.ID = StatusID
+    WHERE b.Name LIKE 'HEPSPEC:%' AND Status.Name <> 'in-progress' AND {where}
+          AND EndTime >= strftime('%s', '2026-09-01') AND EndTime < strftime('%s', '2026-11-01')
+    """
+    with closing(sqlite3.connect(site.database())) as connection:
+        ((found,),) = connection.execute(sql).fetchall()
+    return float(found or 0)
+
+
 def test_nagios_looks_at_what_holds_now(site: SiteUnderTest) -> None:
     site.config["records"]["allocations"] = [OCTOBER | {"valid_from": "2026-09", "gpu_hours": "0.1"}]
     site.save()
@@ -135,7 +178,12 @@ def test_metrics_have_the_share(tmp_path: Path, pki: PKI, fake_ams: FakeAMS) -> 
     [
         ({"valid_to": None}, "valid_to: missing"),
         ({"unit": None}, "has charge and no unit"),
-        ({"charge": None, "gpu_hours": None, "unit": None}, "has neither charge nor gpu_hours"),
+        ({"charge": None, "gpu_hours": None, "unit": None}, "has none of charge, gpu_hours and benchmark_hours"),
+        ({"project": None}, "write either project or vo"),
+        ({"vo": "atlas"}, "write either project or vo"),
+        ({"project": None, "vo": "atlas"}, "has charge, which projects have"),
+        ({"benchmark": "HEPscore23"}, "write benchmark and benchmark_hours together"),
+        ({"benchmark": "HS06", "benchmark_hours": 3}, "'HS06' is none of Si2k, HEPSPEC, HEPscore23"),
         ({"gpu_hours": "0"}, "gpu_hours: '0' is not a number above 0"),
         ({"valid_to": "2025-12"}, "valid_from 2026-01 is after valid_to 2025-12"),
     ],

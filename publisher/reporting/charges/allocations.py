@@ -1,4 +1,4 @@
-"""What projects have used of their allocations: charges as kept, GPU hours as in the accounting data."""
+"""What projects and VOs have used of their allocations: charges as kept, hours as in the accounting data."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from typing import Final
 from publisher.model.rates import GPU_HOURS, Allocation, UsedAllocation
 from publisher.model.time import Window
 from publisher.pipeline.site import Site
-from publisher.sources.statistics import JobFilter, JobStatistics
+from publisher.reporting.usage import Usage, UsageReport
+from publisher.sources.statistics import JobFilter, JobStatistics, Used
 
 _STEP: Final = Decimal("0.000001")
 
@@ -19,15 +20,20 @@ def used_allocations(site: Site, wanted: Iterable[Allocation]) -> list[UsedAlloc
     """By project, period and unit. Raises: SourceError, LedgerError, ConfigError."""
     asked = list(wanted)
     charges = {one.window: _charges(site, one.window) for one in asked if one.charge is not None}
-    gpu_s = {one.window: _gpu_s(site, one.window) for one in asked if one.gpu_hours is not None}
+    gpu_s = {one.window: _gpu_s(site, one.window) for one in asked if one.gpu_hours is not None and one.project}
+    usage = {one.window: _usage(site, one.window) for one in asked if one.vo or one.benchmark_hours is not None}
     found = []
     for one in asked:
         if one.charge is not None:
             used = charges[one.window].get((one.project, one.unit), Decimal(0))
             found.append(UsedAllocation(one.project, one.window, one.unit, one.charge, used))
+        name = f"VO {one.vo}" if one.vo else one.project
         if one.gpu_hours is not None:
-            used = (Decimal(gpu_s[one.window].get(one.project, 0)) / 3600).quantize(_STEP)
-            found.append(UsedAllocation(one.project, one.window, GPU_HOURS, one.gpu_hours, used))
+            seconds = _used(one, usage).gpu_s if one.vo else gpu_s[one.window].get(one.project, 0)
+            found.append(UsedAllocation(name, one.window, GPU_HOURS, one.gpu_hours, _hours(seconds)))
+        if one.benchmark_hours is not None:
+            used = _hours(Decimal(_used(one, usage).scaled[one.benchmark]) / 1000)
+            found.append(UsedAllocation(name, one.window, f"{one.benchmark} h", one.benchmark_hours, used))
     return sorted(found, key=lambda each: (each.project, each.window.start or 0, each.unit))
 
 
@@ -49,6 +55,24 @@ def _charges(site: Site, window: Window) -> Mapping[tuple[str, str], Decimal]:
             at = one.project, one.unit
             sums[at] = sums.get(at, Decimal(0)) + one.amount
     return sums
+
+
+def _used(one: Allocation, usage: Mapping[Window, Usage]) -> Used:
+    parts = usage[one.window]
+    return parts.vos.get(one.vo, Used()) if one.vo else parts.projects.get(one.project, Used())
+
+
+def _hours(seconds: int | Decimal) -> Decimal:
+    return (Decimal(seconds) / 3600).quantize(_STEP)
+
+
+def _usage(site: Site, window: Window) -> Usage:
+    """By VO and project, under the names that the site gives them."""
+    tally = UsageReport(window, site.policy, (), None)
+    with closing(site.usage()) as source:
+        for page in source.groups(window, tally.eras, alone=tally.alone):
+            tally.add(page)
+    return tally.usage
 
 
 def _gpu_s(site: Site, window: Window) -> Mapping[str, int]:
