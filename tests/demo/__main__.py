@@ -35,7 +35,7 @@ def fill_arex(site: SiteUnderTest) -> int:
     return len(jobs)
 
 
-def fill_gridengine(site: SiteUnderTest) -> int:
+def fill_gridengine(site: SiteUnderTest) -> None:
     """Some days of a cluster without an ARC CE: a file of the old format, rotated and compressed, and one of the new."""
     log = list(entries(1, JOBS * 2 // 3))
     old = site.folder / "accounting.0.gz"
@@ -43,11 +43,16 @@ def fill_gridengine(site: SiteUnderTest) -> int:
     new = site.folder / "accounting.jsonl"
     new.write_bytes(b"".join(map(jsonl, log[len(log) // 2 :])))
     (site.folder / "groups.map").write_text("theory atlas\nastro icecube\n")
-    importer: dict[str, object] = {"cluster": CLUSTER, "group_vo_map": "groups.map", "unmapped_vo": "local"}
-    return bring_in(site, "gridengine", importer, [old, new])
+    entry: dict[str, object] = {
+        "cluster": CLUSTER,
+        "group_vo_map": "groups.map",
+        "unmapped_vo": "local",
+        "paths": [str(old), str(new)],
+    }
+    name_source(site, {"type": "gridengine"} | entry)
 
 
-def fill_sonar(site: SiteUnderTest) -> int:
+def fill_sonar(site: SiteUnderTest) -> None:
     """Some days of a Slurm cluster that Sonar watches: a tree of days, in which jobs are told again and again."""
     root = site.folder / "sonar"
     told = sonar_files.collections(1, JOBS // 2)
@@ -58,15 +63,15 @@ def fill_sonar(site: SiteUnderTest) -> int:
         folder.mkdir(parents=True)
         (folder / "0+job-slurm.json").write_bytes(b"".join(envelopes))
     (site.folder / "accounts.map").write_text("theory atlas\nastro icecube\n")
-    importer: dict[str, object] = {
+    entry: dict[str, object] = {
         "cluster": sonar_files.CLUSTER,
         "time_zone": "Europe/Oslo",
         "account_vo_map": "accounts.map",
     }
-    return bring_in(site, "sonar", importer, [root])
+    name_source(site, {"type": "sonar"} | entry | {"paths": [str(root)]})
 
 
-def fill_slurm(site: SiteUnderTest) -> int:
+def fill_slurm(site: SiteUnderTest) -> None:
     """Some days of a Slurm cluster, as sacct prints them, the older ones compressed."""
     lines = sacct_text.jobs_of(1, JOBS)
     half = next(at for at in range(len(lines) // 2, len(lines)) if "." not in str(lines[at]["JobIDRaw"]))
@@ -74,38 +79,42 @@ def fill_slurm(site: SiteUnderTest) -> int:
     first.write_bytes(gzip.compress(sacct_text.text(lines[:half])))
     second.write_bytes(sacct_text.text(lines[half:]))
     (site.folder / "accounts.map").write_text("theory atlas\nbio icecube\n")
-    importer: dict[str, object] = {"cluster": sacct_text.CLUSTER, "account_vo_map": "accounts.map"}
-    return bring_in(site, "slurm", importer, [first, second])
+    entry: dict[str, object] = {
+        "cluster": sacct_text.CLUSTER,
+        "account_vo_map": "accounts.map",
+        "files": [str(first), str(second)],
+    }
+    name_source(site, {"type": "slurm"} | entry)
 
 
-def fill_htcondor(site: SiteUnderTest) -> int:
-    """Some days of an HTCondor pool: a directory of one file a job, and before that a rolling history, rotated."""
+def fill_htcondor(site: SiteUnderTest) -> None:
+    """Some days of an HTCondor pool: a directory of one file a job, and of a rolling history, rotated."""
     ads = condor_history.ads_of(1, JOBS)
-    rotated = site.folder / "history.20260922T120000"
-    rotated.write_bytes(condor_history.rolling(ads[: JOBS // 2]))
-    directory = condor_history.spool(site.folder / "history-per-job", ads[JOBS // 2 :])
+    directory = condor_history.spool(site.folder / "history", ads[JOBS // 2 :])
+    (directory / "history.20260922T120000").write_bytes(condor_history.rolling(ads[: JOBS // 2]))
     (site.folder / "groups.map").write_text("group_theory atlas\ngroup_bio icecube\n")
-    importer: dict[str, object] = {"cluster": condor_history.CLUSTER, "group_vo_map": "groups.map"}
-    return bring_in(site, "htcondor", importer, [rotated, directory])
+    entry: dict[str, object] = {
+        "cluster": condor_history.CLUSTER,
+        "group_vo_map": "groups.map",
+        "history": str(directory),
+    }
+    name_source(site, {"type": "htcondor"} | entry)
 
 
-def bring_in(site: SiteUnderTest, name: str, importer: dict[str, object], paths: list[Path]) -> int:
-    """Another system's accounting into a database of its own, from which the site publishes; returns the number of its jobs."""
-    database = site.state.with_name("imported.db")
-    site.config["source"] = {"type": "arex", "databases": [str(database)]}
-    site.config["importers"] = {name: importer}
-    site.config["records"] |= {"infrastructure": "local", "batch_server": str(importer["cluster"])}
+def name_source(site: SiteUnderTest, entry: dict[str, object]) -> None:
+    """Another system's accounting, which the round reads by itself before it publishes."""
+    site.config["source"] = [entry | {"infrastructure": "local", "batch_server": str(entry["cluster"])}]
     site.config["records"]["statuses"] = ["completed", "failed", "aborted"]
-    site.save()
-    print(f"   publisher import {name} {' '.join(path.name for path in paths)}\n")
-    print(site.run("import", name, *map(str, paths)).out)
-    again = site.run("import", name, "--json", *map(str, paths))
-    print(f"   once more: {again.json['lines']} new lines")
+
+
+def finished_jobs(site: SiteUnderTest) -> int:
+    """How many jobs the batch system's entry has read."""
+    (database,) = (site.state.parent / "sources").glob("*.db")
     with closing(sqlite3.connect(database)) as connection:
         return int(connection.execute("SELECT count(*) FROM AAR").fetchone()[0])
 
 
-SOURCES: dict[str, Callable[[SiteUnderTest], int]] = {
+SOURCES: dict[str, Callable[[SiteUnderTest], int | None]] = {
     "arex": fill_arex,
     "gridengine": fill_gridengine,
     "htcondor": fill_htcondor,
@@ -137,24 +146,29 @@ def by_vo(rows: list[Row]) -> list[tuple[object, ...]]:
 
 def demo(folder: Path, source: str) -> int:
     print(
-        "1. A throw-away PKI, a stand-in for the ARGO Messaging Service over mutual TLS, a sample accounting database"
+        "1. A throw-away PKI, a stand-in for the ARGO Messaging Service over mutual TLS, and the accounting of some days"
     )
     pki = PKI.create(folder / "pki")
     with FakeAMS(pki) as fake:
         site = SiteUnderTest(folder, pki, fake)
         jobs = SOURCES[source](site)
         site.save()
-        print(f"   {jobs:,} finished jobs; AMS at {fake.url}; configuration in {site.path.name}:\n")
+        finished = "" if jobs is None else f"{jobs:,} finished jobs; "
+        print(f"   {finished}AMS at {fake.url}; configuration in {site.path.name}:\n")
         print("   " + site.path.read_text().replace("\n", "\n   ").rstrip())
 
         print("\n2. publisher publish")
         first = site.run("publish", "--force")
         print(first.out)
+        jobs = finished_jobs(site) if jobs is None else jobs
         print("3. publisher publish, again: everything was delivered, so there is nothing to do")
         second = site.run("publish", "--force")
         print(second.out)
         print("4. publisher status")
-        print(site.run("status").out)
+        status = site.run("status").out
+        print(status)
+        if "no job has ended since" in status:
+            print("   The sample ends in September 2026, and a source without new jobs is noticed.\n")
 
         verified = (
             "the openssl command" if shutil.which("openssl") else "an own verification (there is no openssl command)"
