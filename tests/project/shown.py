@@ -21,7 +21,7 @@ from typing import Final
 from tests.arex_databases import generate
 from tests.demo.__main__ import fill_arex
 from tests.fake_ams.service import FakeAMS
-from tests.support import condor_history, sacct_text
+from tests.support import condor_history, sacct_text, stand_in_sacct
 from tests.support.gridengine_files import CLUSTER, colon, entries
 from tests.support.pki import PKI
 from tests.support.sites import SiteUnderTest
@@ -107,12 +107,18 @@ def sonar(site: SiteUnderTest) -> None:
 
 
 def slurm(site: SiteUnderTest) -> None:
-    """A Slurm cluster whose accounting sacct printed into a file."""
-    site.state.parent.mkdir(exist_ok=True)
-    (site.state.parent / "sacct.txt").write_bytes(sacct_text.text(sacct_text.jobs_of(1, 300)))
+    """A Slurm cluster whose sacct tells of some hours, all of them in the midst of one of the days that it is asked for."""
+    later = int(datetime.now(UTC).timestamp() - 2.7 * 86_400) - sacct_text.BEGIN
+    lines = [_later(line, later) for line in sacct_text.jobs_of(1, 300)]
+    command = stand_in_sacct.install(site.folder / "slurm", lines)
     (site.folder / "accounts.map").write_text("theory atlas\nbio icecube\n")
-    files = [str(site.state.parent / "sacct.txt")]
-    imported(site, "slurm", {"cluster": sacct_text.CLUSTER, "files": files, "account_vo_map": "accounts.map"})
+    imported(site, "slurm", {"cluster": sacct_text.CLUSTER, "command": list(command), "account_vo_map": "accounts.map"})
+
+
+def _later(line: Mapping[str, object], seconds: int) -> dict[str, object]:
+    """The line of a job that lived later."""
+    moments = {name: line[name] for name in ("Submit", "Eligible", "Start", "End")}
+    return {**line, **{name: at + seconds for name, at in moments.items() if isinstance(at, int)}}
 
 
 def htcondor(site: SiteUnderTest) -> None:
