@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 from publisher.ledger.sql.database import Database
@@ -18,6 +19,7 @@ from publisher.ledger.sql.months import digest
 from publisher.ledger.transfer import refuse_older, tables
 
 _QUICK: Final = 2_000  # of the newest rows
+_DAYS: Final = 30  # until the daily look has seen every row
 
 
 class Disagreement(NamedTuple):
@@ -44,10 +46,17 @@ def disagreements(database: Database, *, quick: bool = False) -> list[Disagreeme
     return [one for one in found if one.times]
 
 
-def _damaged_rows(database: Database, *, quick: bool) -> Iterator[tuple[str, list[int]]]:
-    limit = _QUICK if quick else 1 << 62
+def damaged_in_sample(database: Database, day: datetime) -> list[Disagreement]:
+    """What is damaged in that day's part of the rows: after a month all of them were looked at. Raises: LedgerError."""
+    with database.snapshot():
+        found = _damaged_rows(database, quick=False, part=day.toordinal() % _DAYS, parts=_DAYS)
+        return [Disagreement(what, len(rows)) for what, rows in found if rows]
+
+
+def _damaged_rows(database: Database, *, quick: bool, part: int = 0, parts: int = 1) -> Iterator[tuple[str, list[int]]]:
+    asked = {"limit": _QUICK if quick else 1 << 62, "part": part, "parts": parts}
     for what, ask, is_sound in _CHECKED:
-        yield what, [row[0] for row in database.stream(ask, {"limit": limit}) if not is_sound(row)]
+        yield what, [row[0] for row in database.stream(ask, asked) if not is_sound(row)]
 
 
 def _sound_message(row: Any) -> bool:
@@ -77,18 +86,18 @@ _CHECKED: Final[tuple[tuple[str, str, Callable[[Any], bool]], ...]] = (
     (
         "damaged messages",
         "SELECT id, checksum, message_id, format, records, bytes, digest, made_at FROM message "
-        "WHERE checksum IS NOT NULL ORDER BY id DESC LIMIT :limit",
+        "WHERE checksum IS NOT NULL AND id % :parts = :part ORDER BY id DESC LIMIT :limit",
         _sound_message,
     ),
     (
         "damaged deliveries",
         "SELECT id, checksum, numbering, block, runs FROM delivered_page "
-        "WHERE checksum IS NOT NULL ORDER BY id DESC LIMIT :limit",
+        "WHERE checksum IS NOT NULL AND id % :parts = :part ORDER BY id DESC LIMIT :limit",
         _sound_page,
     ),
     (
         "damaged months",
-        "SELECT month, digest, counted FROM month ORDER BY month DESC LIMIT :limit",
+        "SELECT month, digest, counted FROM month WHERE month % :parts = :part ORDER BY month DESC LIMIT :limit",
         _sound_month,
     ),
     ("damaged texts of keys", "SELECT digest, site, text FROM key_text LIMIT :limit", _sound_key_text),

@@ -228,8 +228,8 @@ class Targets(Protocol):
         """
         ...
 
-    def damage(self) -> Sequence[str]:
-        """What a quick look at the database finds damaged."""
+    def damage(self, on: datetime | None = None) -> Sequence[str]:
+        """What a quick look at the database finds damaged; `on`: in that day's sample of its rows."""
         ...
 
     def state_trouble(self, target: str) -> str:

@@ -52,7 +52,7 @@ COMMANDS: Final[dict[str, Command]] = {
     "sync": Command(
         words=["sync", "--target", "egi"], before=(PUBLISH,), places={LEDGER: {74}, ACCOUNTING: {66}, SOCKETS: {75}}
     ),
-    "import": Command(words=["import", "gridengine"], places={LEDGER: {74}, LOGS: {66}}),
+    "import": Command(words=["import", "gridengine"], places={LEDGER: {74, 75}, LOGS: {66}}),
     "run": Command(words=["run"], places={LEDGER: {74}, ACCOUNTING: set(), SPOOL: set(), SOCKETS: set()}),
 }
 ADVICE: Final = {

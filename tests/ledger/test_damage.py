@@ -5,18 +5,27 @@ from __future__ import annotations
 import random
 import shutil
 import sqlite3
+import threading
+import time
 from collections.abc import Callable
 from contextlib import closing
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
-from publisher.ledger.checks import disagreements
+from publisher import config
+from publisher.cli.site import LiveSite
+from publisher.ledger.checks import Disagreement, damaged_in_sample, disagreements
 from publisher.ledger.sqlite.connection import open_database_to_read
 from publisher.ledger.transfer import tables
 from publisher.model.errors import LedgerError
+from publisher.pipeline.publish import publish
+from publisher.pipeline.round.outcome import Outcome
+from publisher.pipeline.site import ProcessEnvironment
 from tests.arex_databases import generate
+from tests.fake_ams.service import PROJECT, TOPIC
+from tests.support.crash_walk import FatalObserver
 from tests.support.sites import SiteUnderTest
 
 START, END = datetime(2026, 10, 1, tzinfo=UTC), datetime(2026, 11, 1, tzinfo=UTC)
@@ -117,3 +126,33 @@ def test_a_damaged_row_is_named(ledger: Path, site: SiteUnderTest, what: str, st
     assert (checked.status, f"{what}: 1" in checked.out) == (74, True), checked.out
     looked = site.run("doctor")
     assert what in looked.out + looked.err
+
+
+def test_the_daily_look_finds_a_damaged_row_within_a_month(ledger: Path, site: SiteUnderTest) -> None:
+    """Each day another part of the rows: the round of that day stops before anything is sent."""
+    begun, day = datetime.now(UTC), 3
+    part = (begun + timedelta(days=day)).toordinal() % 30
+    with closing(sqlite3.connect(ledger)) as connection, connection:
+        damaged = "SELECT min(id) FROM message WHERE checksum IS NOT NULL AND id % 30 = ?"
+        connection.execute(f"UPDATE message SET digest = zeroblob(32) WHERE id = ({damaged})", [part])
+    with closing(open_database_to_read(ledger)) as database:
+        found = [damaged_in_sample(database, begun + timedelta(days=number)) for number in range(30)]
+    assert [number for number, one in enumerate(found) if one] == [day]
+    assert found[day] == [Disagreement("damaged messages", 1)]
+    sent = len(site.fake.messages(PROJECT, TOPIC))
+    site.fill(*generate(5, 3, START, END))
+    (stopped, *_), (went_on, *_) = (round_after(site, timedelta(days=number)) for number in (day, day + 1))
+    assert (stopped.exit_status, went_on.exit_status) == (74, 0)
+    assert "the ledger is damaged: damaged messages; `publisher state check`" in stopped.reason
+    assert len(site.fake.messages(PROJECT, TOPIC)) > sent
+
+
+def round_after(site: SiteUnderTest, ahead: timedelta) -> list[Outcome]:
+    settings = config.load(site.path, {}, host_name="ce01.example.org")
+    process = ProcessEnvironment(
+        environment={},
+        clock=lambda: datetime.now(UTC) + ahead,
+        monotonic=time.monotonic,
+        wait=threading.Event().wait,
+    )
+    return publish(LiveSite(settings=settings, process=process), targets=[], observer=FatalObserver(0), force=True)

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from operator import eq
 from typing import Any, Final
 
-from publisher.ledger.checks import disagreements
+from publisher.ledger.checks import damaged_in_sample, disagreements
 from publisher.ledger.contract import (
     DeliveredRun,
     Delivery,
@@ -382,8 +382,11 @@ class LedgerReader:
     def working_on(self, target: str, patience: Callable[[], bool] = impatient) -> AbstractContextManager[None]:
         return self._database.target_lock(target, patience)
 
-    def damage(self) -> Sequence[str]:
-        return [one.what for one in disagreements(self._database, quick=True)] if self._database.is_current() else ()
+    def damage(self, on: datetime | None = None) -> Sequence[str]:
+        if not self._database.is_current():
+            return ()
+        found = disagreements(self._database, quick=True) if on is None else damaged_in_sample(self._database, on)
+        return [one.what for one in found]
 
     def state_trouble(self, target: str) -> str:
         return "" if self._guard is None else self._guard.trouble(self._database, target)

@@ -16,7 +16,7 @@ from typing import Final, Protocol
 from publisher.formats.base import SummaryFormat
 from publisher.formats.rules import warnings_about
 from publisher.ledger.contract import Hold, Ledger, Quarantined, TargetState
-from publisher.model.errors import Later, PublisherError, Unfit
+from publisher.model.errors import Later, LedgerError, PublisherError, Unfit
 from publisher.model.job import Epoch, JobKey, RowRef, SkippedJob
 from publisher.model.message import Batch, Progress, Rendered, WindowMark
 from publisher.model.time import Window
@@ -45,6 +45,7 @@ _QUIET_PAGES: Final = 200  # pages without a wanted job between two notes of pro
 _QUARANTINE_BATCH: Final = 2_000  # jobs set aside between two of them: they wait in memory, 1.7 kB each
 
 
+_DAMAGED: Final = "`publisher state check` looks at all of it; restore the last backup that is sound"
 _STOP_REQUESTED: Final = Receipt(
     verdict=Verdict.RETRY_LATER,
     reason="stopped on request; the next run continues from here",
@@ -102,6 +103,8 @@ class Round:
             state = self._begin(now)
             missing = self._look_for_databases(now)
             sweep = every_row or self._sweep_is_due(state, now)
+            if sweep and (damage := self._ledger.damage(now)):
+                raise LedgerError(f"target {self._live.name}: the ledger is damaged: {', '.join(damage)}; {_DAMAGED}")
             self._observer.round_begins(state, sweep=sweep)
             decider = self._decider(replace(self._live.selection.window, start=state.start), again=False)
             reading = self._incremental(state, decider, sweep, limit, now)

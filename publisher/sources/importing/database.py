@@ -417,8 +417,8 @@ class ImportDatabase:
 
 
 _RIGHTS: Final = (
-    "see that this user may write the file and its directory, that there is room, and that not too many files are open "
-    "(LimitNOFILE=)"
+    "see that this user may write the file and its directory, that there is room and memory, and that not too many files "
+    "are open (LimitNOFILE=)"
 )
 _REFUSED: Final = (
     "the disk or a lock of its file system failed, or no room or no memory was left: look at the kernel's log"
