@@ -55,8 +55,8 @@ NAMES: Final = {
     "StatusID": (8, "Status", ("Name",)),
     "BenchmarkID": (10, "Benchmarks", ("Name",)),
 }
-# What one row is for those who only count: what `RunColumns` has, and its kind in two numbers of 62 bits (counting/columns.py
-# unpacks them). Each column that is read costs as much as all of the packing.
+# What one row is for those who only count: what `RunColumns` has, its kind in two numbers of 62 bits (counting/columns.py
+# unpacks them), and in schema 1 its main FQAN. Each column that is read costs as much as all of the packing.
 _COUNTED: Final = ("RecordID", "JobID", "LocalJobID", "EndTime", "UsedWalltime", "UsedCPUUserTime", "UsedCPUKernelTime")
 # What makes a kind: columns, each with the bits that it has in the packed number, where 0 is NULL.
 KINDS: Final[tuple[dict[str, int], ...]] = (
@@ -104,7 +104,20 @@ def _packed(columns: Mapping[str, int], layout: int) -> str:
 
 
 def _counted(layout: int) -> str:
-    return ", ".join((_select_list(layout, _COUNTED), *(_packed(columns, layout) for columns in KINDS)))
+    beside = (_MAIN_FQAN,) if layout == 1 else ()
+    return ", ".join((_select_list(layout, _COUNTED), *(_packed(columns, layout) for columns in KINDS), *beside))
+
+
+def _first_fqan(key: str) -> str:
+    return f"""(
+        SELECT AttrValue FROM AuthTokenAttributes AS t
+        WHERE t.RecordID = AAR.RecordID AND CAST(AttrKey AS TEXT) = '{key}' AND AttrValue <> '' AND AttrValue <> x''
+        ORDER BY t.rowid LIMIT 1
+    )"""
+
+
+# The first that is called so, else the first of all.
+_MAIN_FQAN: Final = f"coalesce({_first_fqan('mainfqan')}, {_first_fqan('vomsfqan')})"
 
 
 CONFIGURATION: Final = (
@@ -245,12 +258,8 @@ def strange_fqans(which: str) -> str:
 
 
 def main_fqans(which: str) -> str:
-    """The main FQAN of each row: the first that is called so, else the first of all."""
-    return f"""
-        SELECT RecordID, AttrValue, min((CAST(AttrKey AS TEXT) <> 'mainfqan') * {2**62} + rowid) FROM AuthTokenAttributes
-        WHERE {which} AND CAST(AttrKey AS TEXT) IN ('mainfqan', 'vomsfqan') AND AttrValue <> '' AND AttrValue <> x''
-        GROUP BY RecordID
-    """
+    """The main FQAN of each row."""
+    return f"SELECT RecordID, {_MAIN_FQAN} FROM AAR WHERE {which}"
 
 
 # For reports.

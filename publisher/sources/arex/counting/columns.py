@@ -24,6 +24,7 @@ from publisher.sources.arex.values import is_undecodable, tolerant_text
 
 # A row as `sql.SINCE_TO_COUNT` has it: what `RunColumns` has, and the kind.
 _RUN: Final = 7
+_NUMBERS: Final = _RUN + len(sql.KINDS)  # and none of these is a text, but for the ids
 _FEW: Final = 4  # one row in so many: a look-up of each costs less than reading past the others
 _REMEMBERED: Final = 10_000  # kinds with an example, 2 kB each
 # Two packed numbers as `sql.KINDS` has them, and the FQAN and the benchmark that stand beside the row.
@@ -66,7 +67,7 @@ class ColumnReader:
         record_ids = columns[0]
         everywhere = _beside(record_ids, span=span)
         kinds = self._kinds(connection, record_ids, columns[_RUN:], everywhere)
-        odd = _odd(columns) | self._odd_beside(connection, record_ids, everywhere)
+        odd = _odd(columns[:_NUMBERS]) | self._odd_beside(connection, record_ids, everywhere)
         examples = list(map(self._examples.get, kinds))
         if not all(examples):
             self._read_examples(connection, record_ids, kinds, odd, asked)
@@ -135,29 +136,23 @@ class ColumnReader:
         packed: Sequence[Sequence[Any]],
         everywhere: Where,
     ) -> list[Kind]:
-        """What each row shares with others, with the FQAN and the benchmark that stand beside it.
-
-        Schema 1 has both there, schema 2 only where the row has none.
-        """
+        """What each row shares with others, with the FQAN and the benchmark that stand beside it, where the row has none."""
+        if self._whole.layout == 1:
+            which, at = everywhere
+            benchmark_of = dict(connection.execute(sql.benchmarks_of_row(which), at).fetchall())
+            return list(zip(*packed, map(benchmark_of.get, record_ids), strict=True))
         kinds: list[Kind] = list(zip(*packed, strict=True))
         no_fqan, no_benchmark = self._lacking(connection, set(kinds))
-        fqan_of: dict[int, object] = {}
-        benchmark_of: dict[int, object] = {}
-        if no_fqan:
-            which, at = _where(record_ids, kinds, no_fqan, everywhere)
-            fqan_of = {row: text for row, text, _ in connection.execute(sql.main_fqans(which), at).fetchall()}
-        if no_benchmark:
-            which, at = _where(record_ids, kinds, no_benchmark, everywhere)
-            benchmark_of = dict(connection.execute(sql.benchmarks_of_row(which), at).fetchall())
-        if not (fqan_of or benchmark_of):
+        if not (no_fqan or no_benchmark):
             return kinds
-        beside = map(fqan_of.get, record_ids), map(benchmark_of.get, record_ids)
-        return list(zip(*packed, *beside, strict=True))
+        which, at = _where(record_ids, kinds, no_fqan, everywhere)
+        fqan_of = dict(connection.execute(sql.main_fqans(which), at).fetchall())
+        which, at = _where(record_ids, kinds, no_benchmark, everywhere)
+        benchmark_of = dict(connection.execute(sql.benchmarks_of_row(which), at).fetchall())
+        return list(zip(*packed, map(fqan_of.get, record_ids), map(benchmark_of.get, record_ids), strict=True))
 
     def _lacking(self, connection: sqlite3.Connection, kinds: set[Kind]) -> tuple[set[Kind], set[Kind]]:
         """Those of the kinds whose rows name no FQAN, and those whose rows name no benchmark."""
-        if self._whole.layout == 1:
-            return kinds, kinds
         lacks = self._lacks
         if new := kinds - lacks.keys():
             if len(lacks) > _REMEMBERED:
@@ -283,8 +278,6 @@ def _listed(record_ids: Sequence[int]) -> Where:
 
 def _where(record_ids: Sequence[int], kinds: Sequence[Kind], wanted: set[Kind], everywhere: Where) -> Where:
     """Where to look beside rows of some kinds: row by row for few, beside all for many."""
-    if wanted.issuperset(kinds):
-        return everywhere
     chosen = [kind in wanted for kind in kinds]
     few = chosen.count(True) * _FEW < len(chosen)
     return _listed(list(compress(record_ids, chosen))) if few else everywhere
