@@ -65,6 +65,8 @@ EXIT_STATUSES = {
     ),
 }
 
+Results = dict[str, list[Any]]
+
 # How to run each command that has --json so that every list in its object holds something. A new command needs a line; its key
 # is a heading of JSON OUTPUT in publisher(1).
 JSON_RUNS: dict[str, tuple[str, ...]] = {
@@ -230,25 +232,34 @@ def test_documents_tell_the_order_of_gravity(text: str) -> None:
 # JSON
 
 
-def paths(value: Any, above: str = "", key: str = "") -> Iterator[str]:
-    """The names of an object's fields, `targets.NAME.records` or `rows[].status`."""
+def leaves(value: Any, above: str = "", key: str = "") -> Iterator[tuple[str, Any]]:
+    """An object's values by the names of its fields, `targets.NAME.records` or `rows[].status`."""
     if isinstance(value, dict):
         for name, below in value.items():
             step = OPEN_KEYS.get(key, str(name))
-            yield from paths(below, f"{above}.{step}" if above else step, str(name))
+            yield from leaves(below, f"{above}.{step}" if above else step, str(name))
     elif isinstance(value, list):
         for below in value:
-            yield from paths(below, f"{above}[]", "")
+            yield from leaves(below, f"{above}[]", "")
     else:
-        yield above
+        yield above, value
 
 
 @pytest.fixture(scope="module")
-def printed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
-    """The fields that each command really prints, at a site where a job was delivered, others set aside, a month held back."""
-    folder = tmp_path_factory.mktemp("documents")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
+    return results_in(tmp_path_factory.mktemp("documents"))
+
+
+@pytest.fixture(scope="module")
+def printed(results: Results) -> dict[str, set[str]]:
+    """The fields that each command really prints."""
+    return {name: {path for one in found for path, _ in leaves(one)} for name, found in results.items()}
+
+
+def results_in(folder: Path) -> Results:
+    """What each command prints, at a site where a job was delivered, others set aside, a month held back."""
     pki = PKI.create(folder / "pki")
-    found: dict[str, set[str]] = {}
+    found: Results = {}
     never = replace(Entry(), started=0, ended=0, failed=1, cpu=0.0, utime=0.0, stime=0.0)
     accounting = write(folder / "accounting", [colon(never), b"torn\n"])
     told = [envelope([record(start_time=None)]), envelope([record()], cluster="other"), b"torn\n"]
@@ -292,19 +303,19 @@ def printed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
                 {"JOB": job.job_id, "COPY": str(copies / f"{name}{at}"), **files} for at, job in enumerate(jobs[:2])
             ]
             runs = [site.run(*(known.get(word, word) for word in words)) for known in stands_for]
-            found[name] = {path for run in runs for path in paths(run.json)}
+            found[name] = [run.json for run in runs]
         # Another spelling of keys: the month is held back, because its rows would stay behind.
         site.config["records"] |= {"benchmark": {"type": "HEPSPEC", "value": 10}, "key_style": "jura"}
         site.config["records"]["charges"] = [{"formula": "cpu", "unit": "h"}]
         site.save()
-        found["publish"] |= set(paths(site.publish().json))
-        found["charge"] |= set(paths(site.run(*JSON_RUNS["charge"]).json))
-        found["source retry"] |= {*_retried(site, accounting)}
-        found["source prune"] |= {*paths(site.run("source", "prune", "--json").json)}
+        found["publish"].append(site.publish().json)
+        found["charge"].append(site.run(*JSON_RUNS["charge"]).json)
+        found["source retry"].append(_retried(site, accounting))
+        found["source prune"].append(site.run("source", "prune", "--json").json)
     return found
 
 
-def _retried(site: SiteUnderTest, accounting: Path) -> Iterator[str]:
+def _retried(site: SiteUnderTest, accounting: Path) -> object:
     """With a file that is gone, and one that is damaged."""
     del site.config["importers"]
     gone = write(site.folder / "accounting.gone", [colon(Entry()), b"gone\n"])
@@ -314,7 +325,7 @@ def _retried(site: SiteUnderTest, accounting: Path) -> Iterator[str]:
     site.publish()
     gone.unlink()
     accounting.write_bytes(gzip.compress(accounting.read_bytes())[:-9])
-    return paths(site.run("source", "retry", "--json").json)
+    return site.run("source", "retry", "--json").json
 
 
 def test_the_manual_has_a_section_for_every_json_object() -> None:
