@@ -22,7 +22,7 @@ from publisher.sources.statistics import UsageGroup, UsagePage, Used, by_weight
 DAY_S: Final = 86_400
 OWN_PROJECT: Final = "(a user's own)"
 _REMEMBERED: Final = 20_000
-_MOST_CELLS: Final = 20_000  # some 700 kB on a page
+_MOST_CELLS: Final = 10_000  # some 400 kB on a page
 HostMonth = tuple[int, str]
 UsedByName = defaultdict[str, Used]
 _Weight = tuple[str, int] | None
