@@ -82,6 +82,98 @@ MACHINE: Final[Rows] = (
         ),
     ),
     (
+        "any call of the C library fails once, or from then on, on the ledger, the accounting database, the spool, imports and "
+        "sockets, in publish, republish, sync, import and run: EIO, ENOSPC, EMFILE, ENOMEM, EINTR, EACCES, ENOLCK, fewer bytes",
+        "ends as documented and says what to do; the next round goes on, and each job is at each receiver once",
+        ("faults/test_every_call::test_some_calls_fail",),
+    ),
+    (
+        "the disk full, nearly full, or filled by another program while an answer is waited for",
+        "no message is written down that there is no room to settle; once there is room, rounds go on by themselves",
+        (
+            "faults/test_full_disk::test_a_disk_that_is_nearly_full_takes_no_message_and_heals",
+            "faults/test_full_disk::test_a_receipt_is_recorded_though_another_program_filled_the_disk",
+            "faults/test_full_disk::test_however_little_is_freed_each_round_ends_and_the_last_one_delivers",
+        ),
+    ),
+    (
+        "bits of the ledger that flip",
+        "`state check`, `doctor` and the daily look find them by checksums; 74",
+        (
+            "ledger/test_damage::test_nearly_every_bit_that_flips_is_noticed",
+            "ledger/test_damage::test_a_damaged_row_is_named",
+            "ledger/test_damage::test_the_daily_look_finds_a_damaged_row_within_a_month",
+        ),
+    ),
+    (
+        "the ledger damaged, or lost with or without the rest of its machine; a day-old backup, or none",
+        "what can be proven is kept, the rest goes again and is told; each job is at each receiver once by its keys",
+        (
+            "scenarios/test_restore_drills::test_after_a_loss_every_job_is_at_every_receiver_once",
+            "scenarios/test_restore_drills::test_what_sqlite_still_reads_of_a_damaged_ledger_is_kept",
+        ),
+    ),
+    (
+        "a ledger of an earlier publisher, or of a later one",
+        "goes on as it is; stops with 74 and is left alone",
+        (
+            "ledger/test_upgrade::test_it_becomes_what_a_new_one_is",
+            "ledger/test_upgrade::test_nothing_goes_again_but_what_was_in_doubt",
+            "ledger/test_upgrade::test_a_later_one_stops_everything_and_is_left_as_it_is",
+            "ledger/test_upgrade::test_back_to_an_earlier_publisher_by_the_copy_from_before_the_update",
+        ),
+    ),
+    (
+        "a server certificate that was revoked, or that has no SAN; a CRL that is out of date, or missing",
+        "stops the target, 77, before anything is sent; reported, as `credentials.crl` says",
+        (
+            "transports/test_revocation::test_a_revoked_server_gets_nothing",
+            "transports/test_revocation::test_a_list_that_is_out_of_date_is_reported_and_stops_nothing",
+            "transports/test_revocation::test_require_needs_a_current_list",
+            "transports/test_revocation::test_a_name_counts_only_as_an_alternative_name",
+        ),
+    ),
+    (
+        "a receiver that is slow, while there are others",
+        "told once a round; the others have everything meanwhile",
+        ("pipeline/test_targets_apart::test_a_slow_receiver_is_told_and_holds_up_nobody",),
+    ),
+    (
+        "more targets than may be worked on at once",
+        "the others wait: memory is for those at work",
+        ("pipeline/test_targets_apart::test_no_more_targets_than_configured_are_worked_on_at_once",),
+    ),
+    (
+        "standard output or standard error closed, or on a full disk",
+        "the work is done; 74 when the result cannot be printed",
+        ("cli/test_cli::test_output_that_is_closed_is_no_bug",),
+    ),
+    (
+        "`state:` that names a directory, a device or another program's file; a file system without locks",
+        "stops with 74 at once and says so",
+        (
+            "faults/test_state_trouble::test_what_is_no_ledger_is_not_called_a_damaged_one",
+            "faults/test_state_trouble::test_a_file_system_without_locks_is_found_at_once",
+        ),
+    ),
+    (
+        "megabytes of empty lines, or a pipe, among imports; a configuration of tens of thousands of mistakes",
+        "read or refused in seconds",
+        (
+            "sources/test_import_files::test_megabytes_of_empty_lines_are_not_looked_at_one_by_one",
+            "sources/test_import_files::test_a_pipe_among_the_files_is_refused_and_not_waited_for",
+            "config/test_config::test_a_file_that_is_wrong_throughout_is_told_in_a_hundred_lines",
+        ),
+    ),
+    (
+        "a dependency that is not locked by version and hash",
+        "CI fails",
+        (
+            "project/test_locked::test_each_dependency_is_locked_within_its_bounds",
+            "project/test_locked::test_every_version_has_hashes_and_no_place",
+        ),
+    ),
+    (
         "state truncated, damaged, of a newer version, of another program",
         _STATE,
         (
