@@ -258,6 +258,14 @@ def test_a_small_screen_scrolls_down_only(browser: Browser, page_file: Path) -> 
     opened.context.close()
 
 
+def test_a_finger_gets_the_values_too(browser: Browser, page_file: Path) -> None:
+    opened = Opened(browser, page_file, viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True)
+    opened.page.locator("#chart .area").nth(6).tap()
+    assert opened.page.locator("#reading").inner_text().startswith("2026-10-07: ")
+    assert opened.complaints == []
+    opened.context.close()
+
+
 def test_print_is_dark_on_white_and_shows_all_rows(browser: Browser, page_file: Path, tmp_path: Path) -> None:
     opened = Opened(browser, page_file, color_scheme="dark")
     page = opened.page

@@ -154,15 +154,19 @@ function zoom(first, last) {
 }
 const stepAt = (event) => document.elementFromPoint(event.clientX, event.clientY)?.closest?.("#chart .area");
 let held = null;
-chart.addEventListener("pointerdown", (event) => { held = stepAt(event)?.step ?? null; });
-chart.addEventListener("pointermove", (event) => {
+function point(event) {
   const area = stepAt(event);
   if (area) reading.textContent = area.says;
   for (const other of chart.querySelectorAll(".area")) {
     const [one, two] = held && area ? [held.first, area.step.first].sort((a, b) => a - b) : [1, 0];
     other.classList.toggle("held", other === area || (other.step.first >= one && other.step.first <= two));
   }
+}
+chart.addEventListener("pointerdown", (event) => {
+  held = stepAt(event)?.step ?? null;
+  point(event);
 });
+chart.addEventListener("pointermove", point);
 addEventListener("pointerup", (event) => {
   const area = stepAt(event);
   if (held && area && area.step !== held) {
