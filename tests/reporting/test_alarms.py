@@ -6,7 +6,7 @@ import json
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,8 @@ import pytest
 import yaml
 
 from package import pages
+from publisher.model import errors
+from publisher.model.errors import PublisherError
 from publisher.reporting.metrics.exporter import METRICS, MetricKind
 from tests.support.command_line import publisher_words
 from tests.support.patience import PATIENCE_S
@@ -86,6 +88,34 @@ def test_panels_do_not_lie_upon_each_other() -> None:
         assert not taken & cells, panel["title"]
         assert at["x"] + at["w"] <= 24
         taken |= cells
+
+
+def mapped(panel: Mapping[str, Any]) -> dict[str, str]:
+    """Values that a panel shows as words; a range by its ends."""
+    found: dict[str, str] = {}
+    for mapping in panel["fieldConfig"]["defaults"].get("mappings", []):
+        options = mapping["options"]
+        if mapping["type"] == "range":
+            found[f"{options['from']} to {options['to']}"] = options["result"]["text"]
+        else:
+            found |= {value: each["text"] for value, each in options.items()}
+    return found
+
+
+def test_panels_have_names_of_their_own_and_say_words_for_numbers() -> None:
+    panels = json.loads(DASHBOARD.read_text())["panels"]
+    titles = [panel["title"] for panel in panels]
+    assert len(set(titles)) == len(titles)
+    words = {panel["title"]: mapped(panel) for panel in panels}
+    statuses = {int(status) for status in words["Status of the last round"]}
+    kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, PublisherError)]
+    assert statuses == {0, errors.BUG, *(kind.exit_status for kind in kinds)}
+    for title in ("Accounting data", "Publishing database", "Silent sources"):
+        assert words[title].keys() == {"0", "1"}, title
+    for title in ("Late", "In doubt", "Set aside", "Held months", "Sync drift", "Missing databases"):
+        assert words[title] == {"0": "none"}, title
+    assert words["Overdue"] == {"None to 0": "in time"}
+    assert words["Certificate"] == {"None to 0": "expired"}
 
 
 def test_the_manual_explains_every_metric_and_no_other() -> None:
