@@ -51,7 +51,8 @@ def site(tmp_path: Path, pki: PKI, fake_ams: FakeAMS, monkeypatch: pytest.Monkey
 
 def test_every_command_with_json_has_the_other_forms() -> None:
     for path, command in commands().items():
-        assert ("--json" in command.options) == ("--as" in command.options), path
+        has_json = "--json" in command.options or path == "export"  # where lines of JSON are the default
+        assert has_json == ("--as" in command.options), path
 
 
 @pytest.mark.parametrize("name", [name for name in COMMANDS if name != "stats"])
@@ -136,3 +137,20 @@ def test_a_long_name_widens_no_table(terminal: bool, monkeypatch: pytest.MonkeyP
     print_table(("name", "jobs"), [("atlas", "1"), (LONG, "2"), ("cms", "3")])
     out.seek(0)
     assert out.read().splitlines() == ["name   jobs", "atlas  1", f"{LONG}  2", "cms    3"]
+
+
+def test_export_in_every_form(site: SiteUnderTest) -> None:
+    october = ("export", "-b", "2026-10", "-e", "2026-10")
+    lines = site.run(*october).out
+    jobs = [json.loads(line) for line in lines.splitlines()]
+    assert len(jobs) == 5
+    assert site.run(*october, "--as", "json-lines").out == site.run(*october, "--format", "json-lines").out == lines
+    assert site.run(*october, "--as", "json").json == {"jobs": jobs}
+    assert site.run("export", "-b", "2031-10", "--as", "json").json == {"jobs": []}
+    rows = list(csv.DictReader(io.StringIO(site.run(*october, "--as", "csv").out)))
+    assert [row["job_id"] for row in rows] == [job["job_id"] for job in jobs]
+    table = site.run(*october, "--as", "table")
+    assert (table.status, "--as csv" in table.err) == (64, True)
+    columns = site.run("export", "--columns", "--as", "json").json["columns"]
+    assert [column["column"] for column in columns] == list(jobs[0])
+    assert site.run("export", "--columns").out == site.run("export", "--columns", "--as", "table").out

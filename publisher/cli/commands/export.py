@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from json.encoder import encode_basestring_ascii
 from pathlib import Path
@@ -15,12 +15,14 @@ from publisher.cli import progress
 from publisher.cli.commands import Context
 from publisher.cli.commands.stats import add_filters, job_filter
 from publisher.cli.logs import notice
-from publisher.cli.output import print_csv, print_table
+from publisher.cli.output import Json, Part, TextTable, print_csv, print_result
+from publisher.cli.parser import Form
 from publisher.cli.sources import incomplete
+from publisher.model.errors import UsageError
 from publisher.model.text import plural
 from publisher.pipeline.guards.prune import refuse_pruned
 from publisher.reporting import export as exporting
-from publisher.reporting.export import COLUMNS, ExportedJob, Value
+from publisher.reporting.export import COLUMNS, Column, ExportedJob, Value
 from publisher.reporting.files import whole_file
 
 # Hot path: what is before each value of a line, and how to get the value; then how each type of value is written.
@@ -36,9 +38,13 @@ _JSON: Final[Mapping[type, Callable[[Any], str]]] = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_filters(parser)
-    formats = ("json-lines", "csv")
+    formats = tuple(map(str, Form))
     parser.add_argument(
-        "--format", choices=formats, default="json-lines", help=f"one of {', '.join(formats)} (default json-lines)"
+        "--as",
+        "--format",
+        dest="form",
+        choices=formats,
+        help="json-lines (default), json or csv; with --columns also table (default)",
     )
     parser.add_argument(
         "-o", "--output", type=Path, metavar="FILE", help="write to this file (default: standard output)"
@@ -48,11 +54,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace, context: Context) -> int:
     if arguments.columns:  # the same at every site: no configuration is read
-        print_table(
-            ("column", "type", "unit", "meaning"),
-            [(column.name, column.kind, column.unit, column.meaning) for column in COLUMNS],
-        )
+        print_result(COLUMNS, _definitions, _definitions_table, form=Form(arguments.form or Form.TABLE), rows="columns")
         return 0
+    form = Form(arguments.form or Form.JSON_LINES)
+    if form is Form.TABLE:
+        raise UsageError("a job has too many columns for a table; take --as csv, or ask `publisher stats`")
     site = context.load()
     wanted = job_filter(arguments, site)
     refuse_pruned(site, wanted.ended)
@@ -60,10 +66,10 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     with progress.counting("rows of jobs", quiet=arguments.quiet or arguments.output is None) as counting:
         found = exporting.jobs(site, wanted, left_out=left_out, rows_read=counting.seen)
         if arguments.output is None:
-            _write(arguments.format, found, sys.stdout)
+            _write(form, found, sys.stdout)
         else:
             with whole_file(arguments.output) as out:
-                _write(arguments.format, found, out)
+                _write(form, found, out)
     if left_out.in_progress:
         notice(f"{plural(left_out.in_progress, 'job')} left out, still in progress")
     for rule, count in sorted(left_out.unreadable.items()):
@@ -71,15 +77,39 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     return incomplete(site)
 
 
-def _write(form: str, jobs: Iterator[ExportedJob], out: TextIO) -> None:
+def _definitions(columns: Sequence[Column]) -> Json:
+    return {
+        "columns": [
+            {"column": each.name, "type": each.kind, "unit": each.unit, "meaning": each.meaning} for each in columns
+        ]
+    }
+
+
+def _definitions_table(columns: Sequence[Column]) -> Iterator[Part]:
+    rows = [(each.name, each.kind, each.unit, each.meaning) for each in columns]
+    yield TextTable(("column", "type", "unit", "meaning"), rows)
+
+
+def _write(form: Form, jobs: Iterator[ExportedJob], out: TextIO) -> None:
     """A line a job with every column in it; decimals are numbers as they are written, never rounded."""
-    if form == "csv":
+    if form is Form.CSV:
         rows = ([_cell(column.value(job)) for column in COLUMNS] for job in jobs)
         print_csv([column.name for column in COLUMNS], rows, out)
         return
+    if form is Form.JSON_LINES:
+        for job in jobs:
+            out.write(_line(job) + "\n")
+        return
+    between = '{\n"schema": 1,\n"jobs": [\n'
     for job in jobs:
-        values = [name + _JSON[type(found := value(job))](found) for name, value in _VALUES]
-        out.write("{" + ", ".join(values) + "}\n")
+        out.write(between + _line(job))
+        between = ",\n"
+    out.write("\n]\n}\n" if between == ",\n" else between + "]\n}\n")
+
+
+def _line(job: ExportedJob) -> str:
+    values = [name + _JSON[type(found := value(job))](found) for name, value in _VALUES]
+    return "{" + ", ".join(values) + "}"
 
 
 def _cell(value: Value) -> str:
