@@ -117,11 +117,15 @@ def status_nagios(
     messages = [*_messages(checked, found, trouble), *_of_sources(sources)]
     messages += [(state, text) for state, text, _ in parts if state is not OK]
     messages.sort(key=lambda message: _GRAVEST_FIRST.index(message[0]))
+    state = messages[0][0] if messages else OK
+    texts = [text for _, text in messages] or _well(checked)
     data = [*(one.performance for one in checked), *(performed for *_, performed in parts)]
-    if messages:
-        return nagios_line(messages[0][0], "; ".join(text for _, text in messages), data), messages[0][0]
-    well = (one.text for one in checked if one.name in ("age", "pending") and one.value is not None)
-    return nagios_line(OK, "; ".join(well), data), OK
+    return nagios_line(state, "; ".join(texts), data), state
+
+
+def _well(checked: Sequence[_CheckedValue]) -> list[str]:
+    """What a line without a fault says."""
+    return [one.text for one in checked if one.name in ("age", "pending") and one.value is not None]
 
 
 def _allocation(one: UsedAllocation, limits: Thresholds) -> tuple[int, str, str]:

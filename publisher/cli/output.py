@@ -72,10 +72,10 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     out = sys.stdout
     rows = [[visible(cell) for cell in row] for row in rows]
     cells = [list(map(_width, column)) for column in zip(columns, *rows, strict=True)]
-    fits = max(map(max, cells)) <= _WIDEST
     widths = list(map(_width_of_column, cells))
     beside = get_terminal_size().columns - sum(widths)
-    if fits and out.isatty() and out.encoding.lower().startswith("utf") and _FRAME * len(widths) + 1 <= beside:
+    is_drawn = out.isatty() and out.encoding.lower().startswith("utf") and max(map(max, cells)) <= _WIDEST
+    if is_drawn and _FRAME * len(widths) + 1 <= beside:
         _print_drawn(columns, rows, widths, out)
     elif not rows or not out.isatty() or 2 * (len(widths) - 1) <= beside:
         _print_plain([columns, *rows], widths, out)

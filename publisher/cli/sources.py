@@ -10,6 +10,7 @@ from publisher.model.errors import LedgerError, SourceError
 from publisher.pipeline.batch_systems import SourceStatus
 from publisher.pipeline.guards.databases import missed_at
 from publisher.pipeline.site import Site
+from publisher.sources.base import LastReading
 
 _COLUMNS = ("source", "type", "last read", "newest job ended", "set aside", "state")
 
@@ -24,8 +25,7 @@ def _reading_json(one: SourceStatus) -> Json:
         "last_read": moment_text(last.ended) if last else None,
         "last_success": moment_text(last.succeeded) if last else None,
         "failing_since": moment_text(last.failing_since) if last else None,
-        "newest_end_time": moment_text(one.newest.ended_at) if one.newest else None,
-        "jobs_in_four_weeks": one.newest.four_weeks if one.newest else None,
+        **_newest_json(one),
         "set_aside": last.bad_lines if last else None,
         "damaged": list(last.damaged) if last else [],
         "trouble": one.trouble or None,
@@ -43,6 +43,12 @@ def _reading_json(one: SourceStatus) -> Json:
     }
 
 
+def _newest_json(one: SourceStatus) -> Json:
+    if one.newest is None:
+        return {"newest_end_time": None, "jobs_in_four_weeks": None}
+    return {"newest_end_time": moment_text(one.newest.ended_at), "jobs_in_four_weeks": one.newest.four_weeks}
+
+
 def sources_text(found: Sequence[SourceStatus]) -> Iterator[Part]:
     """Nothing where there are none."""
     if found:
@@ -56,10 +62,14 @@ def _row(one: SourceStatus) -> tuple[str, ...]:
         return one.name, one.type, "in place", newest, "-", one.trouble or one.silence or "ok"
     if last is None:
         return one.name, one.type, "unknown", newest, "unknown", one.trouble
-    state = "never read" if last.ended is None else one.trouble or one.silence or one.waiting or "ok"
-    if last.damaged and state == "ok":
-        state = f"ok, but passed over: {'; '.join(last.damaged)}"
-    return one.name, one.type, moment_text(last.ended) or "never", newest, f"{last.bad_lines:,}", state
+    return one.name, one.type, moment_text(last.ended) or "never", newest, f"{last.bad_lines:,}", _state(one, last)
+
+
+def _state(one: SourceStatus, last: LastReading) -> str:
+    if last.ended is None:
+        return "never read"
+    passed_over = f"ok, but passed over: {'; '.join(last.damaged)}" if last.damaged else "ok"
+    return one.trouble or one.silence or one.waiting or passed_over
 
 
 def incomplete(site: Site) -> int:

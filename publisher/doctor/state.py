@@ -140,8 +140,6 @@ def check_ledger(site: Site, targets: Sequence[Target]) -> Iterator[Finding | Pe
                 advice = "`publisher state check` looks at all of it; restore the last backup that is sound"
                 yield question.failure(f"the ledger is damaged: {join(damage)}", advice, _STATUS)
             for target, state in states:
-                if trouble := ledger.state_trouble(target.name):
-                    yield _not_ours(target.name, trouble)
                 yield from _target(target, state, ledger, now)
     except LedgerError as error:
         yield question.error(error, "restore it from a backup")
@@ -188,6 +186,8 @@ def _not_ours(target: str, trouble: str) -> Finding:
 
 def _target(target: Target, state: TargetState | None, ledger: Ledger, now: datetime) -> Iterator[Finding | PerfData]:
     name = target.name
+    if trouble := ledger.state_trouble(name):
+        yield _not_ours(name, trouble)
     yield _last_success(Question("last success", name, _WHY_SUCCESS), target, state, now)
     if state is None:
         return

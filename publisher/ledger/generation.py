@@ -197,10 +197,11 @@ class StateGuard(NamedTuple):
             return
         generation = max(ledger.generation if ledger else 0, local.generation if local else 0, 1) + bool(trouble)
         # In this order: a file of a higher generation is lawful, and a ledger that has one needs a file.
-        if trouble or local is None or (local.generation, local.messages) != (generation, ledger and ledger.messages):
+        kept = None if trouble else local
+        if kept is None or (kept.generation, kept.messages) != (generation, ledger and ledger.messages):
             record = self._record(database, ledger, generation)
-            if local is not None and not trouble:
-                record = record._replace(begun=local.begun, begun_id=local.begun_id)
+            if kept is not None:
+                record = record._replace(begun=kept.begun, begun_id=kept.begun_id)
             file.write(record)
         if ledger is not None and ledger.generation != generation:
             with database.atomic():
@@ -219,22 +220,19 @@ class StateGuard(NamedTuple):
             )
         if local.number < 0:
             return f"cannot be compared with the record of it in {self.state.parent}, which is damaged"
-        if not self.shared and "" not in (local.host, self.host) and local.host != self.host:
+        if not self.shared and (trouble := self._trouble_of_place(file, local)):
+            return trouble
+        accepted_elsewhere = ledger is not None and local.generation < ledger.generation
+        return "" if accepted_elsewhere else _trouble_in_time(database, local, ledger)
+
+    def _trouble_of_place(self, file: GenerationFile, local: LocalRecord) -> str:
+        """Whether a ledger of this host alone was another's, or came from a backup with the file beside it."""
+        if "" not in (local.host, self.host) and local.host != self.host:
             return "was in use on another host: it was moved or copied"
-        if not self.shared and file.is_another:
+        if file.is_another:
             return (
                 f"was restored or copied, and the record of it in {self.state.parent} with it; what was delivered after "
                 f"{_moment(local.at)} would be sent again"
-            )
-        accepted_elsewhere = ledger is not None and local.generation < ledger.generation
-        if accepted_elsewhere:
-            return ""
-        if local.number and (ledger is None or not _has_delivered(database, local)):
-            return _went_back(local, ledger)
-        if local.begun and (ledger is None or not _knows_begun(database, local, ledger)):
-            return (
-                f"went back in time: it does not have message {local.begun_id}, which was in flight; if that arrived, its "
-                "records would be sent again"
             )
         return ""
 
@@ -273,6 +271,17 @@ def _knows_begun(database: Database, local: LocalRecord, ledger: LedgerPosition)
     asked = {"number": local.begun, "message_id": local.begun_id, "target": ledger.target}
     with database.reading():
         return bool(database.execute(_IS_KNOWN, asked).fetchone()[0])
+
+
+def _trouble_in_time(database: Database, local: LocalRecord, ledger: LedgerPosition | None) -> str:
+    if local.number and (ledger is None or not _has_delivered(database, local)):
+        return _went_back(local, ledger)
+    if local.begun and (ledger is None or not _knows_begun(database, local, ledger)):
+        return (
+            f"went back in time: it does not have message {local.begun_id}, which was in flight; if that arrived, its "
+            "records would be sent again"
+        )
+    return ""
 
 
 def _went_back(local: LocalRecord, ledger: LedgerPosition | None) -> str:

@@ -180,11 +180,7 @@ def collect(
     """
     now, policy = site.clock(), site.policy
     _refuse_to_name_users(by, policy, name_users=name_users)
-    names = [target.name for target in site.targets]
-    with closing(site.ledger_to_read()) as ledger:
-        states = {name: ledger.target(name) for name in names}
-        counts = {name: ledger.counts(name) for name in names}
-        set_aside = {name: _set_aside(ledger, name) for name in names}
+    states, counts, set_aside = _of_ledger(site)
     targets = [(target, _start(target, states[target.name], now)) for target in site.targets]
     open_to_all = policy.identity.open and (name_users or "local-user" in by)
     tally = UsageReport(window, policy, targets, site.power, names_users=open_to_all)
@@ -212,8 +208,19 @@ def collect(
             for target, wanted in zip(site.targets, tally.wanted, strict=True)
             for row in _drift(target, wanted, counts[target.name], whole)
         ],
-        partial=[month_name(month) for month in partial],
+        partial=list(map(month_name, partial)),
     )
+
+
+def _of_ledger(
+    site: Site,
+) -> tuple[Mapping[str, TargetState | None], Mapping[str, HostCounts], Mapping[str, Mapping[str, int]]]:
+    """By target: its state, its counts, and the jobs set aside by rule."""
+    names = [target.name for target in site.targets]
+    with closing(site.ledger_to_read()) as ledger:
+        states = {name: ledger.target(name) for name in names}
+        counts = {name: ledger.counts(name) for name in names}
+        return states, counts, {name: _set_aside(ledger, name) for name in names}
 
 
 def _read(site: Site, window: Window, tally: UsageReport, rows_read: RowsRead) -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
@@ -173,8 +173,7 @@ class UsageReport:
         self.alone = power is not None or not all(one.depends_on_row_only for one in policies)
         self._selections = [target.selection(Window()) for target, _ in targets]
         self._turns = sorted(_turns(window, [start for _, start in targets], policies))
-        days = range(window.start // DAY_S, -(-window.end // DAY_S))
-        self.eras = sorted({*(Epoch(day * DAY_S) for day in days), *self._turns})
+        self.eras = sorted({*_days(window.start, window.end), *self._turns})
         self._known: dict[tuple[int, int], tuple[JobRecord, _SiteValues]] = {}
 
     def add(self, page: UsagePage) -> None:
@@ -284,3 +283,8 @@ def all_waits(waits: Iterable[Durations]) -> Durations:
         whole.unknown += one.unknown
         whole.negative += one.negative
     return whole
+
+
+def _days(start: int, end: int) -> Iterator[Epoch]:
+    """When the days of a period begin."""
+    return (Epoch(day * DAY_S) for day in range(start // DAY_S, -(-end // DAY_S)))

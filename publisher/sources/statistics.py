@@ -106,14 +106,14 @@ class JobFilter:
         return within and self.takes_names(job)
 
     def takes_names(self, job: CountedJob) -> bool:
-        return (
-            (not self.vos or job.vo in self.vos)
-            and (not self.users or job.user in self.users)
-            and (not self.states or job.status in self.states)
-            and (not self.queues or job.queue in self.queues)
-            and (not self.interfaces or job.interface in self.interfaces)
-            and (not self.gpus or bool(job.gpu_count))
+        asked = (
+            (self.vos, job.vo),
+            (self.users, job.user),
+            (self.states, job.status),
+            (self.queues, job.queue),
+            (self.interfaces, job.interface),
         )
+        return all(not names or name in names for names, name in asked) and bool(job.gpu_count or not self.gpus)
 
 
 def _is_within(window: Window, moment: Epoch | None) -> bool:

@@ -25,12 +25,19 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
 
 
 def _words(site: Site, kind: str, beginning: str) -> Iterable[str]:
-    if kind == "targets":
-        return sorted(target.name for target in site.targets if target.name.startswith(beginning))
-    if kind == "sources":
-        names = [*(one.name for one in site.database_entries), *(one.name for one in site.batch_entries)]
-        return [name for name in names if name.startswith(beginning)]
-    if kind == "databases":
-        gone = [one.file for one in databases.listed(site) if not (one.there or one.retired)]
-        return [file for file in gone if file.startswith(beginning)]
-    return statistics.beginning(site, kind, beginning)
+    names_of = {"targets": _targets, "sources": _sources, "databases": _databases_gone}
+    if kind not in names_of:
+        return statistics.beginning(site, kind, beginning)
+    return [name for name in names_of[kind](site) if name.startswith(beginning)]
+
+
+def _targets(site: Site) -> list[str]:
+    return sorted(target.name for target in site.targets)
+
+
+def _sources(site: Site) -> list[str]:
+    return [*(one.name for one in site.database_entries), *(one.name for one in site.batch_entries)]
+
+
+def _databases_gone(site: Site) -> list[str]:
+    return [one.file for one in databases.listed(site) if not (one.there or one.retired)]

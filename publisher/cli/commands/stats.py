@@ -83,6 +83,11 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     with progress.counting("rows of jobs", quiet=is_quiet(arguments)) as counting:
         by = "fqan" if arguments.output in ("fqans", "json") else arguments.by
         tally = statistics.stats(site, wanted, by=by, rows_read=counting.seen)
+    _print_totals(arguments, wanted, tally)
+    return _status(arguments, site)
+
+
+def _print_totals(arguments: argparse.Namespace, wanted: JobFilter, tally: JobStatistics) -> None:
     if arguments.form in (Form.CSV, Form.JSON_LINES):
         columns, rows = _rows(arguments, tally)
         print_rows(rows, arguments.form, columns)
@@ -94,7 +99,6 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
             lambda each: _as_text(arguments, each),
             form=Form.JSON if as_arc else arguments.form,
         )
-    return _status(arguments, site)
 
 
 def _status(arguments: argparse.Namespace, site: LiveSite) -> int:
@@ -214,16 +218,13 @@ def _brief_lines(tally: JobStatistics) -> list[str]:
         ("VOs", f"{len(tally.vos):,}" + (f": {vos}" if vos else "")),
         ("users", f"{len(tally.users):,}"),
     ]
+    remarks = [
+        ("in progress, without usage yet", totals.in_progress),
+        ("CPU time not measured by the batch system, and not in these sums", totals.cpu_unknown),
+        ("usage not a number, or negative, counted as 0", totals.unreadable),
+    ]
     lines = [f"{name:<17}{text}" for name, text in overview]
-    if totals.in_progress:
-        lines.append(f"in progress, without usage yet: {totals.in_progress:,} of the jobs")
-    if totals.cpu_unknown:
-        lines.append(
-            f"CPU time not measured by the batch system, and not in these sums: {totals.cpu_unknown:,} of the jobs"
-        )
-    if totals.unreadable:
-        lines.append(f"usage not a number, or negative, counted as 0: {totals.unreadable:,} of the jobs")
-    return lines
+    return lines + [f"{remark}: {jobs:,} of the jobs" for remark, jobs in remarks if jobs]
 
 
 def _gpu_time(totals: Totals) -> str:

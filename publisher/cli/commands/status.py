@@ -47,17 +47,19 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
         return _nagios(arguments, context)
     if arguments.warning or arguments.critical:
         raise UsageError("--warning and --critical go with --nagios")
-    site = context.load()
+    return _print_status(arguments, context.load())
+
+
+def _print_status(arguments: argparse.Namespace, site: Site) -> int:
     found, trouble = _status(arguments, site)
     sources = source_status(site)
     print_result((found, sources), _as_json, _as_text, form=arguments.form, rows="targets")
     missing = {one.file: one.reason for each in found for one in each.missing}
-    alarms = [one.alarm for one in sources if one.alarm]
-    for line in [*([trouble] if trouble else missing.values()), *alarms]:
+    broken = [*([trouble] if trouble else missing.values()), *(one.alarm for one in sources if one.alarm)]
+    silent = (line for one in sources for line in (one.silence, one.waiting) if line)
+    for line in (*broken, *silent):
         error_line(line)
-    for line in (line for one in sources for line in (one.silence, one.waiting) if line):
-        error_line(line)
-    return SourceError.exit_status if trouble or missing or alarms else 0
+    return SourceError.exit_status if broken else 0
 
 
 def _status(arguments: argparse.Namespace, site: Site) -> tuple[list[TargetStatus], str]:

@@ -175,8 +175,9 @@ def _write_head(conf: ArcConf, sheet: Sheet) -> None:
 def _write_site(values: ArcValues, sheet: Sheet, drafted: list[Draft], site: str) -> str:
     """Returns it, '' when it is left open. Raises: UsageError."""
     names = [draft.gocdb_name for draft in drafted if draft.gocdb_name is not None]
-    if site and names and site not in [name.text for name in names]:
-        known = ", ".join(sorted({shown(name.text) for name in names}))
+    texts = {name.text for name in names}
+    if site and texts and site not in texts:
+        known = ", ".join(sorted(map(shown, texts)))
         raise UsageError(f"--site {site}: no target has this gocdb_name; there are: {known}")
     try:
         only_sgas = bool(drafted) and all(draft.block.name.startswith(SGAS) for draft in drafted)

@@ -89,12 +89,8 @@ class Sheet:
 
 def site_of(values: ArcValues, sheet: Sheet, names: Sequence[ArcValue], chosen: str, *, only_sgas: bool = False) -> str:
     """Write `site`: what the command line chose, or the first gocdb_name. Returns it, '' when it stays open."""
-    text = chosen or (names[0].text if names else "")
-    if text:
-        if problem := check_site(text):
-            raise ByHand(f"{shown(names[0].origin) if names else 'site'}: {problem}")
-        origin = next((origin_of(name) for name in names if name.text == text), "from the command line")
-        sheet.put(0, "site", scalar(text), origin)
+    if text := chosen or (names[0].text if names else ""):
+        _write_named_site(sheet, names, text)
         return text
     domain = values.first("infosys/glue2", "admindomain_name")
     if domain is not None and not check_site(domain.text):
@@ -107,6 +103,13 @@ def site_of(values: ArcValues, sheet: Sheet, names: Sequence[ArcValue], chosen: 
         sheet.put(0, "site", scalar(text), "no part of what SGAS is sent; any name will do")
         return text
     raise ByHand("no target has a gocdb_name; write the site's name as in GOCDB, or ask again with --site NAME")
+
+
+def _write_named_site(sheet: Sheet, names: Sequence[ArcValue], text: str) -> None:
+    if problem := check_site(text):
+        raise ByHand(f"{shown(names[0].origin) if names else 'site'}: {problem}")
+    origin = next((origin_of(name) for name in names if name.text == text), "from the command line")
+    sheet.put(0, "site", scalar(text), origin)
 
 
 def write_source(values: ArcValues, sheet: Sheet) -> str:

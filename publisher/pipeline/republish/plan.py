@@ -291,12 +291,7 @@ class _Planner:
         if not outline.exact:
             lost = key_guard.lost(ledger, target.name, touched, would_be, totals, self._source)
         held = [
-            BlockedMonth(
-                month=at,
-                orphaned=(*(total for total, _ in totals.get(at, ())), *orphaned[at]),
-                lost_jobs=lost.get(at, 0),
-                was=next((form for _, form in totals.get(at, ())), "") if outline.exact else "",
-            )
+            _blocked(at, totals.get(at, ()), orphaned[at], lost.get(at, 0), exact=outline.exact)
             for at in touched
             if orphaned[at] or at in lost or totals.get(at)
         ]
@@ -351,3 +346,15 @@ class _Planner:
     def _first_page(self) -> Page:
         needs = job_format(self._target.format).needs
         return next(self._source.window(self._window, needs, self._site.clock()), Page(jobs=()))
+
+
+def _blocked(
+    month: int, totals: Sequence[tuple[KeyTotal, str]], orphaned: Sequence[KeyTotal], lost_jobs: int, *, exact: bool
+) -> BlockedMonth:
+    """A month with the rows that would stay behind; `totals` are its rows in a format that single records would add to."""
+    return BlockedMonth(
+        month=month,
+        orphaned=(*(total for total, _ in totals), *orphaned),
+        lost_jobs=lost_jobs,
+        was=next((form for _, form in totals), "") if exact else "",
+    )

@@ -138,6 +138,13 @@ def held_reason(held: Sequence[BlockedMonth]) -> str:
             f"of {', '.join(totals)} the receiver has totals: `publisher republish --from {totals[0]} --to {totals[-1]} "
             "--accept-key-change` sends their jobs one by one"
         )
+    effects = _effects(orphaned, lost)
+    what = f"{names}: {', '.join(effects)}" if effects else names
+    return f"held back: {what}; {remedy}"
+
+
+def _effects(orphaned: int, lost: int) -> list[str]:
+    """What sending anyway would do at the receiver: to so many rows, and so many jobs."""
     effects = []
     if orphaned:
         effects.append(
@@ -145,8 +152,7 @@ def held_reason(held: Sequence[BlockedMonth]) -> str:
         )
     if lost:
         effects.append(f"{plural(lost, 'job')} would be lost there")
-    what = f"{names}: {', '.join(effects)}" if effects else names
-    return f"held back: {what}; {remedy}"
+    return effects
 
 
 _GRAVITY: Final = ("nothing", "ok", "rejected", "deferred", "error")

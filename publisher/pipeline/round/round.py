@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -333,12 +334,10 @@ class Round:
             for job, key in zip(page.jobs, keys, strict=True):
                 fit = decider.decide(job, key, known.get(key), held.get(key))
                 if isinstance(fit, Publish) and fit.published.where.machine_name not in refused:
-                    try:
+                    with suppress(Unfit):
                         found = sink.rendered(fit, now)
-                    except Unfit:
-                        continue
-                    refused.add(fit.published.where.machine_name)
-                    return found
+                        refused.add(fit.published.where.machine_name)
+                        return found
         return None
 
     def _read(self, reading: JobReader, decider: Decider, sink: RecordSink, limit: int | None, now: datetime) -> None:
@@ -414,9 +413,8 @@ class Round:
         self._collisions.look_up(page.jobs)
         quarantined: list[SkippedJob] = []
         left: list[JobKey] = []
-        for skipped in page.skipped:
-            if skipped.ended_at is None or skipped.ended_at in decider.selection.window:
-                self._quarantine(skipped, held.get(skipped.key), quarantined, reading)
+        for skipped in _within(decider.selection.window, page.skipped):
+            self._quarantine(skipped, held.get(skipped.key), quarantined, reading)
         for job, key in zip(page.jobs, keys, strict=True):
             if limit is not None and self._taken >= limit:
                 # The page is read again, but what was set aside of it is told now and must be found in quarantine.
@@ -496,3 +494,8 @@ class Round:
         """Whether months that were sent because an administrator accepted it did not arrive: they are decided on again."""
         totals = isinstance(self._live.format, SummaryFormat)
         return totals and self._live.accept_key_change and not receipt.doubt
+
+
+def _within(window: Window, jobs: Sequence[SkippedJob]) -> list[SkippedJob]:
+    """Those that ended in a window, or nobody knows when."""
+    return [job for job in jobs if job.ended_at is None or job.ended_at in window]

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import chain
@@ -122,20 +122,18 @@ def rows_of(
     keys = None if row_keys is None else row_keys()
     sums: defaultdict[SummaryKey, list[int]] = defaultdict(lambda: [0, 0, 0])
     hosts: Counter[tuple[int, str]] = Counter()
-    for page in source.window(selection.window, frozenset(), now):
-        for job in filter(None, map(as_read, page.jobs)):
-            fit = decider.decide(job, job.key, None, None)
-            if not isinstance(fit, Publish):
-                continue
-            try:
-                if summary is not None and totals is not None:
-                    summary.admit(fit.published, now)
-                    totals.add(fit.published)
-                elif keys is not None:
-                    here = sums[keys.of(fit.published)]
-                    here[:] = here[0] + 1, here[1] + job.wall_s, here[2] + job.cpu_user_s + job.cpu_kernel_s
-            except Unfit:
-                continue  # no receiver takes it
+    jobs = (job for page in source.window(selection.window, frozenset(), now) for job in map(as_read, page.jobs))
+    for job in filter(None, jobs):
+        fit = decider.decide(job, job.key, None, None)
+        if not isinstance(fit, Publish):
+            continue
+        with suppress(Unfit):  # no receiver takes it
+            if summary is not None and totals is not None:
+                summary.admit(fit.published, now)
+                totals.add(fit.published)
+            elif keys is not None:
+                here = sums[keys.of(fit.published)]
+                here[:] = here[0] + 1, here[1] + job.wall_s, here[2] + job.cpu_user_s + job.cpu_kernel_s
             hosts[month, sync_host(fit.published.where.receiver_host)] += 1
     singles = tuple(KeyTotal(key=key, jobs=jobs, wall_s=wall, cpu_s=cpu) for key, (jobs, wall, cpu) in sums.items())
     groups = () if totals is None else tuple(totals.groups())

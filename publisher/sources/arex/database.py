@@ -360,17 +360,7 @@ def _inspect(path: str, connection: sqlite3.Connection) -> tuple[int, bool]:
     if "dbconfig" not in columns or "aar" not in columns:
         raise SourceError(f"{path}: holds no accounting tables; name A-REX's accounting database")
     configuration = dict(connection.execute(sql.CONFIGURATION).fetchall())
-    version = text_of(configuration.get("DBSCHEMA_VERSION"))
-    schema = int(version) if version in ("1", "2") else None
-    if schema is None:
-        raise SourceError(
-            f"{path}: has schema version {version or 'none'}; versions 1 (ARC 6) and 2 (ARC 7) are known: update publisher"
-        )
-    if schema == 1 and "fqanid" in columns["aar"]:
-        # Read as version 1 its main FQANs and benchmarks would be passed over in silence.
-        raise SourceError(
-            f"{path}: says schema version 1 and has the columns of version 2; it was converted only in part"
-        )
+    schema = _schema_version(path, text_of(configuration.get("DBSCHEMA_VERSION")), columns["aar"])
     imported = "PUBLISHER_IMPORTER" in configuration
     layout = sql.IMPORTED if imported and schema == 2 and "starttime" in columns["aar"] else schema
     if lacking := _lacking(columns, layout):
@@ -378,6 +368,20 @@ def _inspect(path: str, connection: sqlite3.Connection) -> tuple[int, bool]:
             f"{path}: says schema version {schema} and lacks {', '.join(lacking)}; it was made or converted only in part"
         )
     return layout, imported
+
+
+def _schema_version(path: str, version: str, columns: Collection[str]) -> int:
+    """`columns` are those of AAR. Raises: SourceError."""
+    if version not in ("1", "2"):
+        raise SourceError(
+            f"{path}: has schema version {version or 'none'}; versions 1 (ARC 6) and 2 (ARC 7) are known: update publisher"
+        )
+    if version == "1" and "fqanid" in columns:
+        # Read as version 1 its main FQANs and benchmarks would be passed over in silence.
+        raise SourceError(
+            f"{path}: says schema version 1 and has the columns of version 2; it was converted only in part"
+        )
+    return int(version)
 
 
 def _lacking(columns: Mapping[str, Collection[str]], layout: int) -> list[str]:

@@ -72,16 +72,14 @@ class CondorMapping(SiteMapping):
         """A run as a row."""
         total_s = round((run.user_s or 0) + (run.system_s or 0))
         kernel_s = min(total_s, round(run.system_s or 0))
-        names = (run.owner, run.group)
-        vo = self._vo(names, "") or run.vo or self._vo(names, run.group)
         return ImportedJob(
             f"{self.options.cluster}:{run.global_id}",
             run.local_id,
             self._endpoint,
             run.queue,
             self._users.get(run.owner) or run.subject,
-            vo,
-            "aborted" if run.removed else "completed" if run.completed else "failed",
+            self._vo_of(run),
+            _status(run),
             run.exit_code,
             run.submitted_at,
             run.started_at,
@@ -101,6 +99,10 @@ class CondorMapping(SiteMapping):
             self._benchmark(run),
             tuple(("vomsfqan", fqan) for fqan in run.fqans),
         )
+
+    def _vo_of(self, run: CondorRun) -> str:
+        names = (run.owner, run.group)
+        return self._vo(names, "") or run.vo or self._vo(names, run.group)
 
     def explain(self, job: JobRecord) -> Sequence[ImportRule]:
         """How the fields of a job came about."""
@@ -151,3 +153,10 @@ class CondorMapping(SiteMapping):
         if run.gpus and run.gpu_model:
             extra.append((GPU_MODELS, f"{run.gpu_model}={run.gpus}"))
         return tuple(extra)
+
+
+def _status(run: CondorRun) -> str:
+    """As A-REX calls them."""
+    if run.removed:
+        return "aborted"
+    return "completed" if run.completed else "failed"

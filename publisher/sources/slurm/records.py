@@ -16,7 +16,7 @@ Spec: sacct(1); tried on Slurm itself.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
@@ -146,6 +146,11 @@ def _note_length(job: _JobLines | None, block: LogBlock) -> None:
         job.wrong = _LONG
 
 
+def _missing_columns(there: Collection[str]) -> list[str]:
+    pairs = (name for name, other in _REQUIRED_PAIRS if name not in there and other not in there)
+    return list(dict.fromkeys([*(name for name in _REQUIRED if name not in there), *pairs]))
+
+
 class Header:
     """The columns of a text and how they are separated."""
 
@@ -167,10 +172,8 @@ class Header:
         self.separator = self.delimiter.encode()
         self.names = tuple(names)
         self._places: Mapping[str, int] = {name: place for place, name in reversed(list(enumerate(names)))}
-        missing = [name for name in _REQUIRED if name not in self._places]
-        missing += [name for name, other in _REQUIRED_PAIRS if not {name, other} & self._places.keys()]
-        if missing:
-            raise NotSacct(f"lacks the columns {', '.join(dict.fromkeys(missing))}; ask sacct for them with -o")
+        if missing := _missing_columns(self._places):
+            raise NotSacct(f"lacks the columns {', '.join(missing)}; ask sacct for them with -o")
         self.name_last = names[-1] == "JobName"
         self._most = len(names) - 1 if self.name_last else -1
 

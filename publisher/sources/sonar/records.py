@@ -144,10 +144,8 @@ def read_record(entry: object, at: int, *, right_sizes: bool) -> Observation:
     if step:
         fields = _step_fields(sacct, right_sizes=right_sizes)
     else:
-        fields = _job_fields(entry, sacct)
-        fields |= {"state": state, "submit": submit, "end": _time(entry, "end_time", offsets)}
-    if state == _PENDING and not step:
-        fields = {key: value for key, value in fields.items() if key in _DESCRIPTION}
+        times = {"state": state, "submit": submit, "end": _time(entry, "end_time", offsets)}
+        fields = _described(_job_fields(entry, sacct) | times, pending=state == _PENDING)
     return Observation(
         job=job,
         step=step,
@@ -157,6 +155,11 @@ def read_record(entry: object, at: int, *, right_sizes: bool) -> Observation:
         fields={key: value for key, value in fields.items() if value not in (None, "", 0)},
         offsets=offsets,
     )
+
+
+def _described(fields: Fields, *, pending: bool) -> Fields:
+    """What is said of a job; of one that has not begun only what describes it."""
+    return {key: value for key, value in fields.items() if key in _DESCRIPTION} if pending else fields
 
 
 def overlay(layers: Sequence[Layer], new: Layer) -> list[Layer]:
