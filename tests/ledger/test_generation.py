@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
 import sqlite3
 from collections.abc import Callable
@@ -197,55 +196,6 @@ def test_a_crash_between_the_ledger_and_the_file_is_no_alarm(ledgers: Ledgers) -
     generation_file(site).write_bytes(older)
     assert site.publish().status == 0
     assert json.loads(generation_file(site).read_bytes())["message_id"] == newer["message_id"]
-    site.assert_received(*JOBS)
-
-
-LATER = [("target", "generation"), ("message", "checksum"), ("delivered_page", "checksum")]
-
-
-def drop_column(connection: sqlite3.Connection, table: str, column: str) -> None:
-    """The table as it was before; SQLite's own DROP COLUMN trips over comments."""
-    columns = [name for _, name, *_ in connection.execute(f"PRAGMA table_info({table})") if name != column]
-    made = dict(connection.execute("SELECT name, sql FROM sqlite_master WHERE tbl_name = ? AND sql <> ''", [table]))
-    script = re.sub(r"--.*", "", made.pop(table)).replace(f"TABLE {table}", "TABLE older")
-    connection.execute(re.sub(rf",\s+{column} [^,)]*", "", script))
-    connection.execute(f"INSERT INTO older ({', '.join(columns)}) SELECT {', '.join(columns)} FROM {table}")
-    connection.execute(f"DROP TABLE {table}")
-    connection.execute(f"ALTER TABLE older RENAME TO {table}")
-    for index in made.values():
-        connection.execute(index)
-
-
-def test_a_ledger_of_a_version_without_generations_is_taken_on(site: SiteUnderTest) -> None:
-    site.fill(*JOBS[:20])
-    assert site.publish().status == 0
-    generation_file(site).unlink()
-    with closing(sqlite3.connect(site.state)) as connection, connection:
-        for table, column in LATER:
-            drop_column(connection, table, column)
-        connection.execute("PRAGMA user_version = 1")
-    assert site.run("status").status == 0
-    assert "went back" not in site.run("doctor").out
-    site.fill(*JOBS[20:])
-    assert site.publish().status == 0
-    assert generation_file(site).exists()
-    site.assert_received(*JOBS)
-
-
-def test_a_server_of_a_version_without_generations_is_taken_on(
-    site: SiteUnderTest, ledger_in_postgres: None, postgres: PostgresServer
-) -> None:
-    site.fill(*JOBS[:20])
-    assert site.publish().status == 0
-    generation_file(site).unlink()
-    schema = f'"publisher_{instance_of(site.state)}"'
-    for table, column in LATER:
-        postgres.sql(f"ALTER TABLE {schema}.{table} DROP COLUMN {column}")
-    postgres.sql(f"UPDATE {schema}.about SET version = 1")
-    assert site.run("status").status == 0
-    site.fill(*JOBS[20:])
-    assert site.publish().status == 0
-    assert postgres.sql(f"SELECT generation FROM {schema}.target") == "1"
     site.assert_received(*JOBS)
 
 
