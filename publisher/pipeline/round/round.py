@@ -413,8 +413,9 @@ class Round:
         self._collisions.look_up(page.jobs)
         quarantined: list[SkippedJob] = []
         left: list[JobKey] = []
-        for skipped in _within(decider.selection.window, page.skipped):
-            self._quarantine(skipped, held.get(skipped.key), quarantined, reading)
+        for skipped in page.skipped:
+            if skipped.ended_at is None or skipped.ended_at in decider.selection.window:
+                self._quarantine(skipped, held.get(skipped.key), quarantined, reading)
         for job, key in zip(page.jobs, keys, strict=True):
             if limit is not None and self._taken >= limit:
                 # The page is read again, but what was set aside of it is told now and must be found in quarantine.
@@ -494,8 +495,3 @@ class Round:
         """Whether months that were sent because an administrator accepted it did not arrive: they are decided on again."""
         totals = isinstance(self._live.format, SummaryFormat)
         return totals and self._live.accept_key_change and not receipt.doubt
-
-
-def _within(window: Window, jobs: Sequence[SkippedJob]) -> list[SkippedJob]:
-    """Those that ended in a window, or nobody knows when."""
-    return [job for job in jobs if job.ended_at is None or job.ended_at in window]
