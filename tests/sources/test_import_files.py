@@ -386,7 +386,7 @@ def test_a_link_that_leads_nowhere_is_named_and_the_others_are_read(name: str, t
     link.symlink_to(tmp_path / "elsewhere" / "accounting")
     report = run_import(database, tmp_path)
     assert (report.imported, report.exit_status) == (2, 66)
-    assert report.troubles == [f"{link}: No such file or directory; let this user read it, or correct the path"]
+    assert report.troubles == [f"{link}: No such file or directory; let this user read it, or correct it"]
     write(tmp_path / "found", lines(3))
     link.unlink()
     link.symlink_to(tmp_path / "found")

@@ -366,6 +366,15 @@ VERSIONS = {
 }  # fmt: skip
 
 
+@pytest.mark.parametrize("trailing", [False, True])
+def test_a_step_that_lacks_a_field_is_not_read_as_if_it_had_it(tmp_path: Path, trailing: bool) -> None:
+    one = job(1)
+    lines = text([one, step(one)], trailing=trailing).splitlines(keepends=True)
+    lines[2] = lines[2].replace(b"||", b"|", 1)
+    report = run_import(tmp_path / "imported.db", write(tmp_path / "sacct.txt", b"".join(lines)))
+    assert (report.imported, report.bad) == (0, 1)
+
+
 @pytest.mark.parametrize("version", VERSIONS)
 def test_columns_of_other_versions(tmp_path: Path, version: str) -> None:
     """By their names, whatever else is there (sacct's manual of these versions)."""
@@ -578,7 +587,7 @@ def test_sums_are_those_of_the_text(tmp_path: Path) -> None:
 
 def test_a_header_says_what_it_is() -> None:
     header = Header(text([], delimiter=";").rstrip(b"\n"))
-    assert (header.delimiter, header.trailing, header.name_last) == (";", False, True)
+    assert (header.delimiter, header.trailing) == (";", False)
     with pytest.raises(NotSacct):
         Header(b"JobIDRaw")
 

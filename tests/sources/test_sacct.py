@@ -7,6 +7,7 @@ import re
 import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -213,9 +214,8 @@ def test_jobs_that_a_ce_may_still_claim_are_for_a_later_run(tmp_path: Path, stan
 @pytest.mark.skipif(live_slurm.missing() != "", reason=live_slurm.missing())
 def test_against_a_slurm_of_our_own(tmp_path: Path) -> None:
     """Jobs of several kinds, as they measured themselves; asked for twice."""
-    folder = tmp_path / "slurm"
-    folder.mkdir()
-    with live_slurm.live_slurm(folder) as slurm:
+    # Paths of its sockets hold 108 bytes, which pytest's directories may use up.
+    with TemporaryDirectory(prefix="slurm-") as folder, live_slurm.live_slurm(Path(folder)) as slurm:
         burn = f"i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done; times > {tmp_path}/$SLURM_JOB_ID"
         numbers = [slurm.submit(burn, "--account=bio", f"--job-name=a|b\n{number}|{CLUSTER}") for number in (1, 2)]
         numbers.append(slurm.submit(burn, "--gres=gpu:a100:1"))

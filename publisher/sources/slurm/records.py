@@ -174,8 +174,7 @@ class Header:
         self._places: Mapping[str, int] = {name: place for place, name in reversed(list(enumerate(names)))}
         if missing := _missing_columns(self._places):
             raise NotSacct(f"lacks the columns {', '.join(missing)}; ask sacct for them with -o")
-        self.name_last = names[-1] == "JobName"
-        self._most = len(names) - 1 if self.name_last else -1
+        self._most = len(names) - 1 if names[-1] == "JobName" else -1
 
     def shown(self, line: bytes) -> bytes:
         """A line for people, and to be known again: sacct is asked for other characters between columns each time."""
@@ -207,12 +206,12 @@ class Header:
 
     def fields(self, text: str) -> Fields:
         """The fields of a line, and '' behind them. Raises: BadRow when they are not as many as the header has."""
-        fields = text.split(self.delimiter, self._most)
         if self.trailing:
-            if self.name_last:
-                fields[-1] = fields[-1].removesuffix(self.delimiter)
-            elif fields[-1] == "":
-                fields.pop()
+            text = text.rstrip("\r")
+            if not text.endswith(self.delimiter):
+                raise BadRow("does not end as the header does")
+            text = text.removesuffix(self.delimiter)
+        fields = text.split(self.delimiter, self._most)
         if len(fields) != len(self.names):
             raise BadRow(f"has {len(fields)} fields where the header has {len(self.names)}")
         fields.append("")
