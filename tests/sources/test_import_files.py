@@ -442,7 +442,7 @@ def test_one_files_trouble_stops_no_other(tmp_path: Path, database: Path) -> Non
     report = run_import(database, tmp_path / "missing", good)
     assert (report.imported, report.exit_status) == (2, 66)
     assert report.troubles == [
-        f"{tmp_path}/missing: No such file or directory; let this user read it, or correct the path"
+        f"{tmp_path}/missing: No such file or directory; let this user read it, or correct it"
     ]
 
 
