@@ -441,9 +441,7 @@ def test_one_files_trouble_stops_no_other(tmp_path: Path, database: Path) -> Non
     good = write(tmp_path / "accounting", lines(2))
     report = run_import(database, tmp_path / "missing", good)
     assert (report.imported, report.exit_status) == (2, 66)
-    assert report.troubles == [
-        f"{tmp_path}/missing: No such file or directory; let this user read it, or correct it"
-    ]
+    assert report.troubles == [f"{tmp_path}/missing: No such file or directory; let this user read it, or correct it"]
 
 
 def test_a_damaged_archive_in_a_directory_stops_no_other(tmp_path: Path, database: Path) -> None:
