@@ -88,6 +88,13 @@ MACHINE: Final[Rows] = (
         ("faults/test_every_call::test_some_calls_fail",),
     ),
     (
+        "stories of up to 60 steps at random (of these many), with every command, two sources, APEL, SGAS, AUDITOR and a "
+        "spool, the ledger in SQLite or PostgreSQL, faults of services, failing calls, kills, jumps of the clock, restored "
+        "backups",
+        "each ends with every job at every receiver once, and the ledger sound; one that does not is shortened by itself",
+        ("faults/test_story::test_every_story_ends_well",),
+    ),
+    (
         "the disk full, nearly full, or filled by another program while an answer is waited for",
         "no message is written down that there is no room to settle; once there is room, rounds go on by themselves",
         (
