@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -87,6 +88,12 @@ def test_targets_that_became_comments_are_named_loudly(tmp_path: Path, capsys: p
     told = capsys.readouterr().err
     for name, block in found:
         assert f"target {name}, of [{block}], is only a comment: nothing is sent to it" in told
+    path = tmp_path / "publisher.yaml"
+    path.write_text(re.sub(r"^site: .*$", "site:", path.read_text(), flags=re.MULTILINE))
+    main.run(["--config", str(path), "config", "check"])
+    told = capsys.readouterr().err
+    assert "site: missing" in told
+    assert all(f"target {name}, of [{block}], is only a comment" in told for name, block in found)
 
 
 def test_a_site_of_sgas_alone_needs_no_name(tmp_path: Path) -> None:

@@ -65,6 +65,7 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
         case "show":
             sys.stdout.write(config.show(context.load().settings))
         case _:
+            _name_commented(_text_of(arguments.config))  # also of a file that is wrong
             _check(arguments, context.load())
     return 0
 
@@ -73,7 +74,6 @@ def _check(arguments: argparse.Namespace, site: LiveSite) -> None:
     _check_importers(site)
     settings = site.settings
     print_line(f"{arguments.config}: OK; targets: {', '.join(target.name for target in settings.targets)}")
-    _name_commented(arguments.config.read_text(encoding="utf-8"))
     price_lists = [settings.records.charges, *(target.charging for target in settings.targets)]
     rules = [each.rules for each in (*price_lists, settings.records.power) if isinstance(each, Rules)]
     for target in settings.targets:
@@ -136,6 +136,14 @@ def _update(path: Path, page: ConfigurationText) -> None:
         print_line(line)
     for line in updated.kept:
         error_line(f"{path}: your change was kept where arc.conf and ARC's state now say: {line}")
+
+
+def _text_of(path: Path) -> str:
+    """Nothing for a file that cannot be read: loading it says why."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, ValueError):
+        return ""
 
 
 def _name_commented(text: str) -> None:
