@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from publisher.config import Settings, load, show
+from publisher.config import Settings, example, load, show
 from publisher.model.errors import ConfigError
 from publisher.model.time import Window, fixed_period
 from publisher.reporting.charges.rules import DEFAULT_PLACES, ChargeRule, Compatibility, OnError, Rounding, TimeUnit
@@ -179,3 +179,16 @@ def test_a_target_may_have_rules_of_its_own_or_none(tmp_path: Path) -> None:
     path.write_text(text)
     here, _ = load(path, {}, host_name="ce.example.org", registered=PLUGINS).targets
     assert (here.records.charges, here.policy.charging) == (None, None)
+
+
+def test_the_examples_of_the_sample_can_be_taken_over(tmp_path: Path) -> None:
+    carbon = tmp_path / "carbon.txt"
+    carbon.write_text("2026-03 31.5\n")
+    shown = [line[6:] for line in example().splitlines() if line.startswith("  #     ")]
+    first = shown.index("  charges:")
+    text = "\n".join(shown[first:]).replace("/etc/publisher/carbon.txt", str(carbon))
+    records = read(text, tmp_path).records
+    assert records.charges is not None
+    assert records.power is not None
+    assert [rule.unit for rule in records.charges.rules] == ["CPUh", "CPUh", "credits"]
+    assert len(records.power.rules) == len(records.allocations) == 2

@@ -38,7 +38,7 @@ class Options(HttpOptions):
         default="group_id", metadata={"help": "what the local group is called in the meta data"}
     )
     meta_queue: str = field(default="queue", metadata={"help": "what the queue is called in the meta data"})
-    meta_project: str = field(default="project", metadata={"help": "what the projects is called in the meta data"})
+    meta_project: str = field(default="project", metadata={"help": "what the project is called in the meta data"})
 
     step_texts: ClassVar[Mapping[str, StepText]] = {
         "service": StepText(
