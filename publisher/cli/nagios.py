@@ -114,13 +114,16 @@ def status_nagios(
     """The plug-in's line and its exit status. `trouble` kept the pending jobs from being counted."""
     checked = [one for status in found for one in _checked_values(status, now, limits)]
     parts = [_allocation(one, limits) for one in allocations]
-    messages = [*_messages(checked, found, trouble), *_of_sources(sources)]
-    messages += [(state, text) for state, text, _ in parts if state is not OK]
+    messages = [*_messages(checked, found, trouble), *_of_sources(sources), *_overdrawn(parts)]
     messages.sort(key=lambda message: _GRAVEST_FIRST.index(message[0]))
     state = messages[0][0] if messages else OK
     texts = [text for _, text in messages] or _well(checked)
     data = [*(one.performance for one in checked), *(performed for *_, performed in parts)]
     return nagios_line(state, "; ".join(texts), data), state
+
+
+def _overdrawn(parts: Sequence[tuple[int, str, str]]) -> list[tuple[int, str]]:
+    return [(state, text) for state, text, _ in parts if state is not OK]
 
 
 def _well(checked: Sequence[_CheckedValue]) -> list[str]:

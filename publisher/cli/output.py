@@ -74,13 +74,16 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     cells = [list(map(_width, column)) for column in zip(columns, *rows, strict=True)]
     widths = list(map(_width_of_column, cells))
     beside = get_terminal_size().columns - sum(widths)
-    is_drawn = out.isatty() and out.encoding.lower().startswith("utf") and max(map(max, cells)) <= _WIDEST
-    if is_drawn and _FRAME * len(widths) + 1 <= beside:
+    if _draws(out) and max(map(max, cells)) <= _WIDEST and _FRAME * len(widths) + 1 <= beside:
         _print_drawn(columns, rows, widths, out)
     elif not rows or not out.isatty() or 2 * (len(widths) - 1) <= beside:
         _print_plain([columns, *rows], widths, out)
     else:
         _print_blocks(columns, rows, out)
+
+
+def _draws(out: TextIO) -> bool:
+    return out.isatty() and out.encoding.lower().startswith("utf")
 
 
 def _width_of_column(cells: Sequence[int]) -> int:

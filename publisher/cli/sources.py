@@ -31,16 +31,20 @@ def _reading_json(one: SourceStatus) -> Json:
         "trouble": one.trouble or None,
         "alarm": one.alarm or None,
         "silence": one.silence or None,
-        "waiting_for_ces": [
-            {
-                "ce": each.name,
-                "jobs": each.jobs,
-                "since": moment_text(each.since),
-                "last_written": moment_text(each.written),
-            }
-            for each in (last.awaited if last else ())
-        ],
+        "waiting_for_ces": _waiting_json(last),
     }
+
+
+def _waiting_json(last: LastReading | None) -> list[Json]:
+    return [
+        {
+            "ce": each.name,
+            "jobs": each.jobs,
+            "since": moment_text(each.since),
+            "last_written": moment_text(each.written),
+        }
+        for each in (last.awaited if last else ())
+    ]
 
 
 def _newest_json(one: SourceStatus) -> Json:

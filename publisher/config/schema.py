@@ -456,10 +456,14 @@ def _check(name: str, value: Any, entry: Field[Any]) -> None:
     if not mandatory(entry) and value == default_of(entry):
         return  # an optional text that is written out as empty is as if it were not written
     checks = [entry.metadata["check"]] if "check" in entry.metadata else []
-    is_url = isinstance(value, str) and (name == "url" or name.endswith("_url"))
-    if is_url and not (entry.metadata.get("plain_http") and value.startswith("http://")):
+    if isinstance(value, str) and _is_to_be_https(name, value, entry):
         checks.insert(0, https_problem)
     for check in checks:
         complaint = check(value)
         if complaint:
             raise Wrong(str(complaint))
+
+
+def _is_to_be_https(name: str, value: str, entry: Field[Any]) -> bool:
+    may_be_plain = entry.metadata.get("plain_http") and value.startswith("http://")
+    return (name == "url" or name.endswith("_url")) and not may_be_plain

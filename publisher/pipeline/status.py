@@ -224,22 +224,32 @@ def _status(
 ) -> TargetStatus:
     success = state.last_success if state else None
     pending, late, oldest = (waits.pending, waits.late, waits.first_end) if waits else (None, None, None)
-    done = {name: getattr(state, name) if state else 0 for name in ("delivered", "in_doubt", "quarantined")}
     return TargetStatus(
-        **done,
+        **_done(state),
         target=target.name,
         last_success=success,
         last_published_end=state.last_published_end if state else None,
         pending=pending,
         late=late,
         awaited=waits.awaited if waits else None,
-        held=len(state.held) if state else 0,
         oldest_unsent=oldest,
         overdue=None if success is None else target.overdue_after(success),
         began=state is not None and state.last_round is not None,
         exact=waits is None or waits.exact,
         missing=missing,
     )
+
+
+def _done(state: TargetState | None) -> dict[str, int]:
+    """Numbers of jobs and messages, and of the months that are held back; of no round yet, zeros."""
+    if state is None:
+        return dict.fromkeys(("delivered", "in_doubt", "quarantined", "held"), 0)
+    return {
+        "delivered": state.delivered,
+        "in_doubt": state.in_doubt,
+        "quarantined": state.quarantined,
+        "held": len(state.held),
+    }
 
 
 def status_of_all(site: Site) -> tuple[list[TargetStatus], str]:

@@ -128,9 +128,7 @@ class Report:
         for month in range(first, last + 1):
             is_whole = month_name(month) not in self.partial and (month_window(month).end or 0) <= epoch(self.made_at)
             used, before = sums.get(month, Used()), found[-1] if found else None
-            change = None
-            if is_whole and before is not None and before.is_whole and before.used.wall_core_s:
-                change = used.wall_core_s / before.used.wall_core_s - 1
+            change = _change(before, used) if is_whole else None
             found.append(UsedMonth(month_name(month), used, is_whole, change))
         return found
 
@@ -165,6 +163,13 @@ class Report:
         return {one.target for one in self.targets if one.format}
 
 
+def _change(before: UsedMonth | None, used: Used) -> float | None:
+    """In core hours, against a month that was used and is whole."""
+    if before is None or not before.is_whole or not before.used.wall_core_s:
+        return None
+    return used.wall_core_s / before.used.wall_core_s - 1
+
+
 def collect(
     site: Site,
     window: Window,
@@ -188,7 +193,7 @@ def collect(
     if numbered := policy.identity.open and not name_users:
         tally.number_users()
     whole, partial = _months(window, now)
-    others = [one for other in site.other_instances() for one in _recorded(other, window)] if all_instances else []
+    others = _of_others(site, window) if all_instances else []
     return Report(
         site=site.name,
         window=window,
@@ -203,13 +208,26 @@ def collect(
         allocations=used_allocations(site, overlapping(site.allocations, window)),
         targets=[*_targets(site, states, set_aside, window), *others],
         sources=source_status(site),
-        drift=[
-            row
-            for target, wanted in zip(site.targets, tally.wanted, strict=True)
-            for row in _drift(target, wanted, counts[target.name], whole)
-        ],
+        drift=_all_drift(site.targets, tally.wanted, counts, whole),
         partial=list(map(month_name, partial)),
     )
+
+
+def _of_others(site: Site, window: Window) -> list[TargetReport]:
+    return [one for other in site.other_instances() for one in _recorded(other, window)]
+
+
+def _all_drift(
+    targets: Sequence[Target],
+    wanted: Sequence[ExpectedJobs],
+    counts: Mapping[str, HostCounts],
+    months: Sequence[int],
+) -> list[CountDrift]:
+    return [
+        row
+        for target, jobs in zip(targets, wanted, strict=True)
+        for row in _drift(target, jobs, counts[target.name], months)
+    ]
 
 
 def _of_ledger(

@@ -201,7 +201,7 @@ def _of_target(target: Target, found: _Found, ledger: Ledger, history: History) 
         reported=_sum_of_known(row.reported for row in here),
         portal=_sum_of_known(row.portal for row in all_hosts),
         held=state is not None and number in state.held,
-        emptied=any(map(_is_emptied, (each for each in ledger.months(target.name) if each.month == number))),
+        emptied=_has_emptied_rows(ledger, target.name, number),
         sent=history.sent(target.name, found.month.window),
         accepted=found.accepted_of(target),
         missing=[*_repairs(rows), *_other_usage(target, found.month, here, used, delivered)],
@@ -246,11 +246,15 @@ def _of_other(
         portal=portal,
         quarantined=sum(each.ended_at is not None and each.ended_at in month.window for each in held),
         held=state is not None and number in state.held,
-        emptied=any(_is_emptied(each) for each in ledger.months(name) if each.month == number),
+        emptied=_has_emptied_rows(ledger, name, number),
         sent=sent,
         missing=(),
     )
     return replace(found, missing=[f"{line}, at {instance}" for line in _missing_there(found, name, month, now)])
+
+
+def _has_emptied_rows(ledger: Ledger, target: str, month: int) -> bool:
+    return any(_is_emptied(each) for each in ledger.months(target) if each.month == month)
 
 
 def _of_month(counts: Mapping[HostMonth, int], month: int) -> int:

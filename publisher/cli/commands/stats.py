@@ -210,7 +210,7 @@ def _brief_lines(tally: JobStatistics) -> list[str]:
         ("jobs", f"{totals.jobs:,}" + (f": {states}" if states else "")),
         ("wall time", duration(totals.wall_s)),
         ("CPU time", f"{duration(totals.cpu_s)}: user {totals.cpu_user_s:,} s, kernel {totals.cpu_kernel_s:,} s"),
-        *([("GPU time", _gpu_time(totals))] if totals.gpu_jobs else []),
+        ("GPU time", _gpu_time(totals)),
         ("staged in", size(totals.stage_in_bytes)),
         ("staged out", size(totals.stage_out_bytes)),
         ("first submitted", moment_text(totals.first_submitted_at) or "-"),
@@ -223,11 +223,14 @@ def _brief_lines(tally: JobStatistics) -> list[str]:
         ("CPU time not measured by the batch system, and not in these sums", totals.cpu_unknown),
         ("usage not a number, or negative, counted as 0", totals.unreadable),
     ]
-    lines = [f"{name:<17}{text}" for name, text in overview]
+    lines = [f"{name:<17}{text}" for name, text in overview if text]
     return lines + [f"{remark}: {jobs:,} of the jobs" for remark, jobs in remarks if jobs]
 
 
 def _gpu_time(totals: Totals) -> str:
+    """'' where no job had GPUs."""
+    if not totals.gpu_jobs:
+        return ""
     share = 100 * totals.gpu_jobs / totals.jobs
     return f"{duration(totals.gpu_s)}: {totals.gpu_s / 3600:,.1f} GPU hours of {totals.gpu_jobs:,} jobs ({share:.1f} %)"
 

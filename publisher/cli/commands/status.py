@@ -55,8 +55,9 @@ def _print_status(arguments: argparse.Namespace, site: Site) -> int:
     sources = source_status(site)
     print_result((found, sources), _as_json, _as_text, form=arguments.form, rows="targets")
     missing = {one.file: one.reason for each in found for one in each.missing}
-    broken = [*([trouble] if trouble else missing.values()), *(one.alarm for one in sources if one.alarm)]
-    silent = (line for one in sources for line in (one.silence, one.waiting) if line)
+    broken = [trouble] if trouble else list(missing.values())
+    broken += filter(None, (one.alarm for one in sources))
+    silent = filter(None, (line for one in sources for line in (one.silence, one.waiting)))
     for line in (*broken, *silent):
         error_line(line)
     return SourceError.exit_status if broken else 0

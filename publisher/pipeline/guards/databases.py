@@ -47,8 +47,9 @@ def look_for_databases(target: str, source: Source, ledger: Positions) -> Databa
     there = {name: os.stat(name).st_ino % _INODES for name in source.databases() if os.path.exists(name)}
     lost = _lost(known, there)
     unknown = there.keys() - {one.file for one in known}
-    renamed = {one.file: name for one in lost if (name := _new_name(one, there, unknown, source, ledger))}
-    missing = [_missing(one) for one in lost if one.file not in renamed]
+    names = {one.file: _new_name(one, there, unknown, source, ledger) for one in lost}
+    renamed = {file: name for file, name in names.items() if name}
+    missing = [_missing(one) for one in lost if not names[one.file]]
     return Databases(
         there=there,
         missing=[*missing, *_never_read(known, source)],

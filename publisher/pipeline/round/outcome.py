@@ -138,8 +138,7 @@ def held_reason(held: Sequence[BlockedMonth]) -> str:
             f"of {', '.join(totals)} the receiver has totals: `publisher republish --from {totals[0]} --to {totals[-1]} "
             "--accept-key-change` sends their jobs one by one"
         )
-    effects = _effects(orphaned, lost)
-    what = f"{names}: {', '.join(effects)}" if effects else names
+    what = ": ".join(filter(None, (names, ", ".join(_effects(orphaned, lost)))))
     return f"held back: {what}; {remedy}"
 
 

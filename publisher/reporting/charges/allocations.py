@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from decimal import Decimal
 from typing import Final
@@ -22,19 +22,27 @@ def used_allocations(site: Site, wanted: Iterable[Allocation]) -> list[UsedAlloc
     charges = {one.window: _charges(site, one.window) for one in asked if one.charge is not None}
     gpu_s = {one.window: _gpu_s(site, one.window) for one in asked if one.gpu_hours is not None and one.project}
     usage = {one.window: _usage(site, one.window) for one in asked if one.vo or one.benchmark_hours is not None}
-    found = []
-    for one in asked:
-        if one.charge is not None:
-            used = charges[one.window].get((one.project, one.unit), Decimal(0))
-            found.append(UsedAllocation(one.project, one.window, one.unit, one.charge, used))
-        name = f"VO {one.vo}" if one.vo else one.project
-        if one.gpu_hours is not None:
-            seconds = _used(one, usage).gpu_s if one.vo else gpu_s[one.window].get(one.project, 0)
-            found.append(UsedAllocation(name, one.window, GPU_HOURS, one.gpu_hours, _hours(seconds)))
-        if one.benchmark_hours is not None:
-            used = _hours(Decimal(_used(one, usage).scaled[one.benchmark]) / 1000)
-            found.append(UsedAllocation(name, one.window, f"{one.benchmark} h", one.benchmark_hours, used))
+    found = [used for one in asked for used in _of_one(one, charges, gpu_s, usage)]
     return sorted(found, key=lambda each: (each.project, each.window.start or 0, each.unit))
+
+
+def _of_one(
+    one: Allocation,
+    charges: Mapping[Window, Mapping[tuple[str, str], Decimal]],
+    gpu_s: Mapping[Window, Mapping[str, int]],
+    usage: Mapping[Window, Usage],
+) -> Iterator[UsedAllocation]:
+    """Each unit in which something was granted."""
+    name = f"VO {one.vo}" if one.vo else one.project
+    if one.charge is not None:
+        used = charges[one.window].get((one.project, one.unit), Decimal(0))
+        yield UsedAllocation(one.project, one.window, one.unit, one.charge, used)
+    if one.gpu_hours is not None:
+        seconds = _used(one, usage).gpu_s if one.vo else gpu_s[one.window].get(one.project, 0)
+        yield UsedAllocation(name, one.window, GPU_HOURS, one.gpu_hours, _hours(seconds))
+    if one.benchmark_hours is not None:
+        used = _hours(Decimal(_used(one, usage).scaled[one.benchmark]) / 1000)
+        yield UsedAllocation(name, one.window, f"{one.benchmark} h", one.benchmark_hours, used)
 
 
 def overlapping(allocations: Iterable[Allocation], window: Window) -> list[Allocation]:

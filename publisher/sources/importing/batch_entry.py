@@ -171,7 +171,7 @@ def _to_retry(accounting: ImportDatabase, kind: str, importer: Importer, now: da
     files = {path: _files_of(Path(path), cursors) for path in counts}
     with accounting.transaction():
         asked = [path for path in counts if importer.ask_again(accounting.connection, Path(path), now)]
-        tried = asked or [path for path, found in files.items() if found]
+        tried = asked or list(filter(files.get, files))
         again = list(dict.fromkeys(chain.from_iterable(map(files.__getitem__, tried))))
         execute("DELETE FROM ImportRetried")
         accounting.connection.executemany(_RETRY, [(path,) for path in tried])

@@ -334,11 +334,11 @@ def in_directory(path: Path, names: Sequence[str], apart: re.Pattern[str] | None
         for each in path.iterdir():
             if apart is not None and apart.fullmatch(each.name):
                 continue
-            dangling = each.is_symlink() and not each.exists()
-            if not each.name.startswith(tuple(names)) or not (dangling or each.is_file()):
+            is_dangling = each.is_symlink() and not each.exists()
+            if not each.name.startswith(tuple(names)) or not (is_dangling or each.is_file()):
                 continue
             if any(_is_rotated(name, each.name) for name in names):
-                stat = each.lstat() if dangling else each.stat()  # reading a dangling link reports it
+                stat = each.stat(follow_symlinks=not is_dangling)  # reading a dangling link reports it
                 found.append((stat.st_mtime, str(each), each, (stat.st_dev, stat.st_ino)))
             else:
                 others.append(each)

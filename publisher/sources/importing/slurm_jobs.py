@@ -128,10 +128,14 @@ def _tres_values(text: str) -> tuple[dict[str, int], dict[str, int]]:
         elif key.startswith("gres/gpu:"):
             models[clean(key.removeprefix("gres/gpu:"))] = _tres_count(value) or 0
         elif key == "energy":
-            found[key] = int(value) if value.isascii() and value.isdecimal() and len(value) < 16 else 0
+            found[key] = _joules(value)
         elif key == "mem":
             found[key] = _kib(value)
     return found, models
+
+
+def _joules(text: str) -> int:
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 16 else 0
 
 
 def _kib(text: str) -> int:

@@ -267,15 +267,18 @@ class _Import:
                 f"{path}: has no files called 0+job-slurm.json or the like; name the files themselves"
             )
 
+    def _forget(self, lost: Sequence[tuple[FileCursor, Path]]) -> None:
+        for cursor, path in lost:
+            with self._run.accounting.transaction():
+                self._run.cursors.forget_path(cursor, path)
+
     def _report_missing(self, trees: Sequence[Path]) -> None:
         """Files that are gone from the trees so soon that Sonar may have written into them after they were read last."""
         run = self._run
         there = {_day_and_name(each) for each in self._seen}
         paths = [(cursor, Path(cursor.path)) for cursor in run.cursors.all()]
         lost = [(cursor, path) for cursor, path in paths if path not in self._seen and _is_gone(path, trees)]
-        for cursor, path in lost:
-            with run.accounting.transaction():
-                run.cursors.forget_path(cursor, path)
+        self._forget(lost)
         gone = [path for _, path in lost if _day_and_name(path) not in there and run.now - _day(path) < _RECENT_S]
         if gone:
             more = ", ..." if len(gone) > _SHOWN_FILES else ""

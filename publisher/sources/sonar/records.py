@@ -118,6 +118,13 @@ class Observation(NamedTuple):
     offsets: dict[str, int | None]  # that were claimed for the times here
 
 
+def _sacct(entry: Mapping[str, Any]) -> Mapping[str, Any]:
+    found = entry.get("sacct") or {}
+    if not isinstance(found, dict):
+        raise BadSonarRecord("sacct is not an object")
+    return found
+
+
 class Layer(NamedTuple):
     """What was reported at one time, without what newer records replaced."""
 
@@ -133,10 +140,7 @@ def read_record(entry: object, at: int, *, right_sizes: bool) -> Observation:
     job = _count(entry, "job_id")
     if not job:
         raise BadSonarRecord("has no job_id")
-    step = _step(entry.get("job_step"))
-    sacct = entry.get("sacct") or {}
-    if not isinstance(sacct, dict):
-        raise BadSonarRecord("sacct is not an object")
+    step, sacct = _step(entry.get("job_step")), _sacct(entry)
     offsets: dict[str, int | None] = {}
     state = _name(entry, "job_state").split(" ", 1)[0]
     start = "" if state == _PENDING else _time(entry, "start_time", offsets)
