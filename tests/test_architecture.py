@@ -51,7 +51,7 @@ LIBRARIES = {
     "sqlite3": ("sources", "ledger/sqlite", "config/from_arc"),
     "backports": ("sources/importing",),  # zstd
     "psycopg": ("ledger/postgres",),
-    "pyarrow": (),
+    "pyarrow": ("reporting/export/parquet.py",),
 }
 
 NO_CLOCK = {"datetime.now", "datetime.utcnow", "datetime.today", "time.time", "date.today", "time.monotonic"}

@@ -29,6 +29,7 @@ _OPTIONAL: Final = {
         "report",
         "python3-jinja2",
     ),
+    "pyarrow": ("`export --format parquet`", "parquet", "python3-pyarrow"),
 }
 _GRACE_S: Final = 7  # to the end of a message after SIGTERM; systemd and people expect an end within ten seconds
 

@@ -10,6 +10,7 @@ from decimal import Decimal
 from enum import StrEnum
 from typing import NamedTuple, NewType, Protocol
 
+from publisher.model.job import Epoch, JobKey
 from publisher.model.rates import AssessedJob
 from publisher.model.time import Durations, Window
 
@@ -151,8 +152,30 @@ class SentMessages(NamedTuple):
     digest: str
 
 
+class DeliveredPart(NamedTuple):
+    """Runs that a target accepted in one message, with the ends that it was told.
+
+    `message_id` is '' for runs that were counted into totals of months, which are sent by themselves.
+    """
+
+    target: str
+    message_id: str
+    format: str
+    accepted_at: Epoch
+    keys: Sequence[JobKey]
+    ended_at: Sequence[Epoch]
+
+
 class History(Protocol):
     """What the ledger can tell of the past."""
+
+    def accepted(self) -> Mapping[str, Sequence[int]]:
+        """By month (`2026-10`), how many messages were accepted in it, how many runs they had, and the number of the last."""
+        ...
+
+    def deliveries(self, accepted: Window) -> Iterator[DeliveredPart]:
+        """The runs of messages that were accepted in a window; a message may come in several parts."""
+        ...
 
     def targets(self, names: Sequence[str], window: Window) -> Mapping[str, TargetHistory]:
         """Those of the targets that ever had a round. Its memory grows with messages, not with jobs."""

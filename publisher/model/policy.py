@@ -180,9 +180,7 @@ class PublishedJob:
     @property
     def projects(self) -> tuple[str, ...]:
         """Projects may be told, but not one that is the user's own, as batch systems without projects have it."""
-        if self.identity_open:
-            return self.job.projects
-        return tuple(project for project in self.job.projects if project != self.job.local_user)
+        return published_projects(self.job.projects, self.job.local_user, self.identity_open)
 
     @property
     def job_name(self) -> str:
@@ -198,6 +196,13 @@ class PublishedJob:
     def transfers(self) -> tuple[Transfer, ...]:
         """Their paths lead through home directories."""
         return self.job.transfers if self.identity_open else ()
+
+
+def published_projects(projects: tuple[str, ...], local_user: str, identity_open: bool) -> tuple[str, ...]:
+    """Of a job's projects those that a record may name."""
+    if identity_open:
+        return projects
+    return tuple(project for project in projects if project != local_user)
 
 
 class _Affiliation(NamedTuple):
@@ -267,11 +272,10 @@ class RecordPolicy:
     def describe(self, job: JobRecord) -> PublishedJob:
         """Raises: Unfit when something must be said that nobody knows."""
         where = self.place(job)
-        local_id = self.receiver_text(job, job.local_id or job.job_id)
         return PublishedJob(
             job,
             f"ur-{endpoint_host(job.endpoint) or where.machine_name}-{job.job_id}",
-            self.localid_prefix + local_id,
+            self.local_id(job, job.local_id or job.job_id),
             self._start(job),
             job.ended_at,
             self._user(job),
@@ -280,6 +284,10 @@ class RecordPolicy:
             self.identity.open,
             self.charging.of(job) if self.charging is not None else None,
         )
+
+    def local_id(self, job: JobRecord, local_id: str) -> str:
+        """What is said of an id in the batch system, of this job or of one like it."""
+        return self.localid_prefix + self.receiver_text(job, local_id)
 
     def receiver_text(self, job: JobRecord, text: str) -> str:
         """A receiver's key text. jura-ng never undid A-REX's escapes: in its style they stay."""

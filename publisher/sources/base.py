@@ -175,10 +175,11 @@ class Source(Protocol):
         *,
         columns: bool = False,
         knows: Knows | None = None,
+        alike: bool = False,
     ) -> Iterator[Page]:
         """Pages by (EndTime, RecordID) of the finished jobs in a half-open window, database by database.
 
-        `columns` as for `since`; then jobs that the caller `knows` may come as `Page.known`.
+        `columns` and `alike` as for `since`; then jobs that the caller `knows` may come as `Page.known`.
         """
         ...
 

@@ -44,7 +44,7 @@ OF_OTHERS: Final = (
     "publisher.transports.spool",
     "publisher.doctor",
     "publisher.reporting.explain",
-    "publisher.reporting.export",
+    "publisher.reporting.export.columns",
     "publisher.formats.apel.summary_text",
     "publisher.formats.apel.car_check",
     "publisher.formats.sgas.ogf_ur",

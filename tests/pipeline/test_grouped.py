@@ -94,6 +94,7 @@ class OneByOne:
         *,
         columns: bool = False,
         knows: Knows | None = None,
+        alike: bool = False,
     ) -> Iterator[Page]:
         return self._source.window(window, needs, now, after)
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from publisher.reporting.export import COLUMNS
+from publisher.reporting.export.columns import COLUMNS
 from tests.arex_databases import RawRow, SampleJob, Schema, generate, hostile
 from tests.support.pki import PKI
 from tests.support.sites import ConfiguredSite

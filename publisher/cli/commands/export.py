@@ -7,26 +7,27 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from decimal import Decimal
+from itertools import chain, groupby
 from json.encoder import encode_basestring_ascii
 from pathlib import Path
 from typing import Any, Final, TextIO
 
 from publisher.cli import progress
-from publisher.cli.commands import Context
+from publisher.cli.commands import Context, load_part
 from publisher.cli.commands.stats import add_filters, job_filter
 from publisher.cli.logs import notice
-from publisher.cli.output import Json, Part, TextTable, print_csv, print_result
+from publisher.cli.output import Json, Part, TextTable, print_csv, print_line, print_result, print_table
 from publisher.cli.parser import Form
+from publisher.cli.site import LiveSite
 from publisher.cli.sources import incomplete
 from publisher.model.errors import UsageError
 from publisher.model.text import plural
 from publisher.pipeline.guards.prune import refuse_pruned
-from publisher.reporting import export as exporting
-from publisher.reporting.export import COLUMNS, Column, ExportedJob, Value
+from publisher.reporting.export.columns import COLUMNS, Column, ExportedJob, Value
+from publisher.reporting.export.pages import OWN_COLUMNS, ExportPage, SkippedJobs, pages
 from publisher.reporting.files import whole_file
+from publisher.sources.statistics import JobFilter
 
-# Hot path: what is before each value of a line, and how to get the value; then how each type of value is written.
-_VALUES: Final = tuple((f"{json.dumps(column.name)}: ", column.value) for column in COLUMNS)
 _JSON: Final[Mapping[type, Callable[[Any], str]]] = {
     str: encode_basestring_ascii,
     int: int.__repr__,
@@ -34,46 +35,79 @@ _JSON: Final[Mapping[type, Callable[[Any], str]]] = {
     tuple: json.dumps,
     type(None): lambda _: "null",
 }
+_REMEMBERED: Final = 20_000  # texts of some 200 bytes
+_PARQUET: Final = "parquet"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_filters(parser)
-    formats = tuple(map(str, Form))
+    formats = (*map(str, Form), _PARQUET)
     parser.add_argument(
         "--as",
         "--format",
         dest="form",
         choices=formats,
-        help="json-lines (default), json or csv; with --columns also table (default)",
+        help="json-lines (default), json, csv or parquet; with --columns also table (default)",
     )
     parser.add_argument(
-        "-o", "--output", type=Path, metavar="FILE", help="write to this file (default: standard output)"
+        "-o",
+        "--output",
+        type=Path,
+        metavar="FILE",
+        help="write to this file (default: standard output); for parquet, the directory of the files",
+    )
+    parser.add_argument(
+        "--partition", choices=("month",), default="month", help="which jobs share a file of parquet (default month)"
     )
     parser.add_argument("--columns", action="store_true", help="print what each column means, and export nothing")
 
 
 def run(arguments: argparse.Namespace, context: Context) -> int:
-    if arguments.columns:  # the same at every site: no configuration is read
+    if arguments.columns and arguments.form != _PARQUET:  # the same at every site: no configuration is read
         print_result(COLUMNS, _definitions, _definitions_table, form=Form(arguments.form or Form.TABLE), rows="columns")
         return 0
+    if arguments.form == _PARQUET:
+        return _run_parquet(arguments, context.load())
     form = Form(arguments.form or Form.JSON_LINES)
     if form is Form.TABLE:
         raise UsageError("a job has too many columns for a table; take --as csv, or ask `publisher stats`")
     site = context.load()
     wanted = job_filter(arguments, site)
     refuse_pruned(site, wanted.ended)
-    left_out = exporting.SkippedJobs()
+    left_out = SkippedJobs()
     with progress.counting("rows of jobs", quiet=arguments.quiet or arguments.output is None) as counting:
-        found = exporting.jobs(site, wanted, left_out=left_out, rows_read=counting.seen)
+        found = pages(site, wanted, left_out=left_out, rows_read=counting.seen)
         if arguments.output is None:
             _write(form, found, sys.stdout)
         else:
             with whole_file(arguments.output) as out:
                 _write(form, found, out)
+    _report_skipped(left_out)
+    return incomplete(site)
+
+
+def _report_skipped(left_out: SkippedJobs) -> None:
     if left_out.in_progress:
         notice(f"{plural(left_out.in_progress, 'job')} left out, still in progress")
     for rule, count in sorted(left_out.unreadable.items()):
         notice(f"{plural(count, 'job')} left out because of rows that cannot be read: {rule}")
+
+
+def _run_parquet(arguments: argparse.Namespace, site: LiveSite) -> int:
+    """All months; those that did not change stay as they are."""
+    if job_filter(arguments, site) != JobFilter() or arguments.columns:
+        raise UsageError("parquet has all jobs and all columns: leave out the period, the filters and --columns")
+    if arguments.output is None:
+        raise UsageError("parquet makes several files: name their directory with --output")
+    parquet = load_part("reporting.export.parquet")  # its library may be missing
+    left_out = SkippedJobs()
+    with progress.counting("rows of jobs", quiet=arguments.quiet) as counting:
+        done = parquet.export(site, arguments.output, left_out=left_out, rows_read=counting.seen)
+    rows = [(what, month, str(count)) for what, months in done.written.items() for month, count in months.items()]
+    print_table(("data", "month", "rows"), rows)
+    if done.unchanged:
+        print_line(f"{plural(done.unchanged, 'file')} of other months unchanged")
+    _report_skipped(left_out)
     return incomplete(site)
 
 
@@ -90,26 +124,85 @@ def _definitions_table(columns: Sequence[Column]) -> Iterator[Part]:
     yield TextTable(("column", "type", "unit", "meaning"), rows)
 
 
-def _write(form: Form, jobs: Iterator[ExportedJob], out: TextIO) -> None:
+def _write(form: Form, pages: Iterator[ExportPage], out: TextIO) -> None:
     """A line a job with every column in it; decimals are numbers as they are written, never rounded."""
     if form is Form.CSV:
-        rows = ([_cell(column.value(job)) for column in COLUMNS] for job in jobs)
-        print_csv([column.name for column in COLUMNS], rows, out)
+        print_csv([column.name for column in COLUMNS], chain.from_iterable(map(_csv_rows, pages)), out)
         return
+    writer = _LineWriter()
+    lines = chain.from_iterable(map(writer.of, pages))
     if form is Form.JSON_LINES:
-        for job in jobs:
-            out.write(_line(job) + "\n")
+        out.writelines(f"{line}\n" for line in lines)
         return
     between = '{\n"schema": 1,\n"jobs": [\n'
-    for job in jobs:
-        out.write(between + _line(job))
+    for line in lines:
+        out.write(between + line)
         between = ",\n"
     out.write("\n]\n}\n" if between == ",\n" else between + "]\n}\n")
 
 
-def _line(job: ExportedJob) -> str:
-    values = [name + _JSON[type(found := value(job))](found) for name, value in _VALUES]
-    return "{" + ", ".join(values) + "}"
+class _LineWriter:
+    """Lines of jobs; what several share is made into text once (hot path)."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[int, int], tuple[ExportedJob, str]] = {}
+
+    def of(self, page: ExportPage) -> Iterator[str]:
+        texts: list[Sequence[Any]] = []
+        for place, columns in enumerate(_RUNS):
+            first = columns[0]
+            if first in OWN_COLUMNS:
+                texts += [_JSON_TEXTS[column.kind](page.values(column)) for column in columns]
+            else:
+                texts.append([self._shared(place, one) for one in page.alike(first.inputs[0])])
+        return map(_LINE.__mod__, zip(*texts, strict=True))
+
+    def _shared(self, place: int, one: ExportedJob) -> str:
+        known = self._known.get((place, id(one)))
+        if known is None:
+            if len(self._known) >= _REMEMBERED:
+                self._known.clear()
+            texts = [_named(column, _json_text(column.value(one))) for column in _RUNS[place]]
+            known = self._known[place, id(one)] = one, ", ".join(texts)  # held, so that no id comes to mean another
+        return known[1]
+
+
+def _named(column: Column, text: str) -> str:
+    return f"{json.dumps(column.name)}: {text}"
+
+
+def _run_of(column: Column) -> str:
+    """Columns of a run are beside each other and are written together."""
+    return "own" if column in OWN_COLUMNS else column.inputs[0].rpartition(":")[0]
+
+
+_RUNS: Final = tuple(tuple(columns) for _, columns in groupby(COLUMNS, _run_of))
+_LINE: Final = (
+    "{"
+    + ", ".join(
+        ", ".join(_named(column, "%s") for column in columns) if columns[0] in OWN_COLUMNS else "%s"
+        for columns in _RUNS
+    )
+    + "}"
+)
+
+
+def _json_text(value: Value) -> str:
+    return _JSON[type(value)](value)
+
+
+# Of many values of a column at once; numbers are texts already for who fills them in.
+_JSON_TEXTS: Final[Mapping[str, Callable[[Sequence[Any]], Sequence[Any]]]] = {
+    "integer": lambda values: ["null" if value is None else value for value in values] if None in values else values,
+    "text": lambda values: ["null" if value is None else encode_basestring_ascii(value) for value in values],
+    "time": lambda values: ["null" if value is None else f'"{value}"' for value in values],
+    "decimal": lambda values: ["null" if value is None else format(value, "f") for value in values],
+    "texts": lambda values: ["null" if value is None else json.dumps(value) for value in values],
+}
+
+
+def _csv_rows(page: ExportPage) -> Iterator[tuple[str, ...]]:
+    return zip(*(map(_cell, page.values(column)) for column in COLUMNS), strict=True)
 
 
 def _cell(value: Value) -> str:

@@ -11,13 +11,13 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Final
 
-from publisher.ledger.books import DailyDelivery, Measures, SentMessages, StoredMetric, TargetHistory
+from publisher.ledger.books import DailyDelivery, DeliveredPart, Measures, SentMessages, StoredMetric, TargetHistory
 from publisher.ledger.sql.database import Database
 from publisher.ledger.sql.delivered import pages
 from publisher.ledger.sql.delivered.lookup import DeliveredRuns
-from publisher.model.job import JobKey
+from publisher.model.job import Epoch, JobKey
 from publisher.model.time import Durations, Window
-from publisher.model.totals import month_number
+from publisher.model.totals import month_name, month_number
 
 _DAY_S: Final = 86_400
 _SENT, _REJECTED, _COUNTED = 2, 3, 4  # numbers of `message.state`, as schema.py lists them
@@ -37,6 +37,11 @@ _PAGES_SENT = """
 SELECT message.id, message.digest, delivered_page.runs
 FROM delivered_page JOIN message ON message.id = delivered_page.message
 WHERE message.id > 0 AND message.target = (SELECT id FROM target WHERE name = :target) AND message.state = 2"""
+_ACCEPTED = "SELECT id, settled_at, records FROM message WHERE state IN (2, 4) ORDER BY id"
+_RUNS_OF = """
+SELECT target.name, message.message_id, message.format, message.settled_at, delivered_page.runs
+FROM message JOIN delivered_page ON delivered_page.message = message.id JOIN target ON target.id = message.target
+WHERE message.state IN (2, 4) AND message.settled_at >= :start AND message.settled_at < :end"""
 _MessageAndEnd = tuple[int, int]
 
 
@@ -76,6 +81,21 @@ class SqlHistory:
                     digests[number] = bytes(digest)
         whole = sha256(b"".join(digests[number] for number in sorted(digests))).hexdigest()
         return SentMessages(messages=len(digests), digest=whole if digests else "")
+
+    def accepted(self) -> Mapping[str, Sequence[int]]:
+        found: dict[str, list[int]] = {}
+        with self._database.snapshot():
+            for number, settled_at, records in self._database.execute(_ACCEPTED):
+                month = found.setdefault(month_name(month_number(settled_at)), [0, 0, 0])
+                month[:] = month[0] + 1, month[1] + records, number
+        return found
+
+    def deliveries(self, accepted: Window) -> Iterator[DeliveredPart]:
+        with self._database.snapshot():
+            for row in self._database.stream(_RUNS_OF, {"start": accepted.start, "end": accepted.end}):
+                target, message_id, form, at, packed = row
+                ends = [Epoch(end) for end in pages.ends(packed)]
+                yield DeliveredPart(target, message_id, form, Epoch(at), pages.keys(packed), ends)
 
     def close(self) -> None:
         self._database.close()

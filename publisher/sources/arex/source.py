@@ -167,8 +167,9 @@ class ArexSource:
         *,
         columns: bool = False,
         knows: Knows | None = None,
+        alike: bool = False,
     ) -> Iterator[Page]:
-        asked = ReadOptions(needs=needs, now=_epoch(now), remembers=False, columns=columns)
+        asked = ReadOptions(needs=needs, now=_epoch(now), remembers=False, columns=columns, alike=alike)
         # Finished jobs have an end: what has none is not in any window.
         start = max(1, window.start or 1)
         last = LAST_SECOND if window.end is None else min(window.end - 1, LAST_SECOND)

@@ -251,8 +251,10 @@ class JoinedSource:
         *,
         columns: bool = False,
         knows: Knows | None = None,
+        alike: bool = False,
     ) -> Iterator[Page]:
-        for page in self._source.window(window, needs, now, after, columns=columns, knows=knows):
+        alike = alike and not self._joins
+        for page in self._source.window(window, needs, now, after, columns=columns, knows=knows, alike=alike):
             yield self._joined(page, needs, now)
 
     def find(self, job_id: JobId, needs: frozenset[SideTable], now: datetime) -> Page:

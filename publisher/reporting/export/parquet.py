@@ -1,0 +1,250 @@
+"""Jobs, deliveries and charges as Parquet files by month, for analytics; what did not change is not written again.
+
+    analytics/jobs/month=2026-10/ce1.parquet
+    analytics/deliveries/month=2026-10/ce1.parquet
+    analytics/charges/month=2026-10/ce1.parquet
+    analytics/_ce1.json                             what the files were made of, by data set and month
+
+Several instances may write to one directory. A file is written beside its place and renamed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import asdict, dataclass, field
+from decimal import Context, Decimal
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+from pyarrow import parquet
+
+from publisher.ledger.books import ChargeRequest, History
+from publisher.model.errors import UsageError
+from publisher.model.job import Epoch, job_key
+from publisher.model.time import Month, Window, epoch
+from publisher.pipeline.site import Site
+from publisher.reporting import statistics
+from publisher.reporting.export.columns import COLUMNS, Column, ExportedJob
+from publisher.reporting.export.pages import OWN_COLUMNS, ExportPage, RowsRead, SkippedJobs, pages
+from publisher.sources.statistics import JobFilter
+
+_VERSION: Final = 1  # of the schema, and of what is said with it
+_TIME: Final = pa.timestamp("s", tz="UTC")
+_DECIMAL: Final = pa.decimal128(38, 9)
+_RUN: Final = pa.binary(11)
+_TYPES: Final[Mapping[str, pa.DataType]] = {
+    "text": pa.string(),
+    "integer": pa.int64(),
+    "decimal": _DECIMAL,
+    "time": _TIME,
+    "texts": pa.list_(pa.string()),
+}
+_JOBS: Final = pa.schema(
+    [("instance", pa.string()), ("run", _RUN), *((column.name, _TYPES[column.kind]) for column in COLUMNS)]
+)
+_DELIVERIES: Final = pa.schema(
+    [
+        *(("instance", pa.string()), ("target", pa.string()), ("message_id", pa.string()), ("format", pa.string())),
+        *(("accepted_at", _TIME), ("run", _RUN), ("ended_at", _TIME)),
+    ]
+)
+_CHARGES: Final = pa.schema(
+    [
+        *(("instance", pa.string()), ("run", _RUN), ("job_id", pa.string()), ("ended_at", _TIME)),
+        *(("queue", pa.string()), ("project", pa.string()), ("group", pa.string())),
+        *(("amount", _DECIMAL), ("unit", pa.string()), ("reason", pa.string())),
+    ]
+)
+_ROWS: Final = 100_000  # of a row group, held in memory together
+_CHARGES_AT_ONCE: Final = 5_000
+_NANO: Final = Decimal("1E-9")
+_EXACT: Final = Context(prec=38)
+_CALENDAR: Final = range(-62_135_596_800, 253_402_300_800)  # years 1 to 9999
+
+
+@dataclass(slots=True)
+class ExportedMonths:
+    """What was written: by data set, the months with their rows; and how many were left as they are."""
+
+    written: dict[str, dict[str, int]] = field(default_factory=dict)
+    unchanged: int = 0
+
+
+def export(site: Site, directory: Path, *, left_out: SkippedJobs, rows_read: RowsRead) -> ExportedMonths:
+    """Bring the files up to date. Raises: SourceError, LedgerError, UsageError when they cannot be written."""
+    files = _Files(site, directory)
+    try:
+        tally = statistics.stats(site, JobFilter(), by="month", rows_read=lambda _: None)
+        months = {month: asdict(totals) for month, totals in tally.groups.items() if month}
+        for month in files.outdated("jobs", months):
+            found = pages(site, JobFilter(ended=_window(month)), left_out=left_out, rows_read=rows_read)
+            files.write("jobs", month, _JOBS, (_jobs(site.instance, page) for page in found))
+        with closing(site.history()) as history:
+            for month in files.outdated("deliveries", history.accepted()):
+                files.write("deliveries", month, _DELIVERIES, _deliveries(site, history, month))
+        _export_charges(site, files, months)
+    except OSError as error:
+        raise UsageError(f"{directory}: {error.strerror or error}; name another directory, or make room") from error
+    return files.done
+
+
+def _export_charges(site: Site, files: _Files, months: Iterable[str]) -> None:
+    with closing(site.charge_book_to_read()) as book:
+        sums = {month: [str(one) for one in book.sums(_window(month))] for month in months} if book.runs() else {}
+        for month in files.outdated("charges", {month: found for month, found in sums.items() if found}):
+            kept = (
+                (
+                    *(site.instance, one.job.key, one.job.job_id, one.job.ended_at, one.job.queue, one.job.project),
+                    *(one.job.group, one.job.amount, one.job.tariff and one.job.tariff.unit, one.job.reason or None),
+                )
+                for one in book.charges(ChargeRequest(window=_window(month)))
+            )
+            files.write("charges", month, _CHARGES, _batches(kept))
+
+
+class _Files:
+    """The files of an instance, and what each was made of."""
+
+    def __init__(self, site: Site, directory: Path) -> None:
+        self._directory = directory
+        self._name = site.instance or site.name
+        self._noted = directory / f"_{self._name}.json"
+        settings = repr((_VERSION, [column.name for column in COLUMNS], site.policy, site.power))
+        self._settings = sha256(settings.encode()).hexdigest()
+        self._state: dict[str, dict[str, object]] = self._read()
+        self.done = ExportedMonths()
+
+    def outdated(self, what: str, months: Mapping[str, object]) -> Iterator[str]:
+        """The months whose files are not made of this; each is noted when the next is asked for."""
+        noted = self._state.setdefault(what, {})
+        for month in sorted(noted.keys() - months.keys()):
+            self._place(what, month).unlink(missing_ok=True)
+            del noted[month]
+        for month, made_of in sorted(months.items()):
+            now = json.loads(json.dumps([self._settings if what == "jobs" else "", made_of]))
+            if noted.get(month) == now and self._place(what, month).exists():
+                self.done.unchanged += 1
+                continue
+            yield month
+            noted[month] = now
+            self._write_state()
+
+    def write(self, what: str, month: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> None:
+        place = self._place(what, month)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        partial = place.with_name(f".{place.name}.part")
+        rows = 0
+        with parquet.ParquetWriter(partial, schema, compression="zstd") as writer:
+            for table in _row_groups(schema, batches):
+                writer.write_table(table)
+                rows += table.num_rows
+        partial.replace(place)
+        self.done.written.setdefault(what, {})[month] = rows
+
+    def _place(self, what: str, month: str) -> Path:
+        return self._directory / what / f"month={month}" / f"{self._name}.parquet"
+
+    def _read(self) -> dict[str, dict[str, object]]:
+        try:
+            return dict(json.loads(self._noted.read_text(encoding="utf-8")))
+        except (OSError, ValueError):  # then everything is written again
+            return {}
+
+    def _write_state(self) -> None:
+        partial = self._noted.with_name(f".{self._noted.name}.part")
+        partial.write_text(json.dumps(self._state), encoding="utf-8")
+        partial.replace(self._noted)
+
+
+def _row_groups(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+    waiting: list[pa.RecordBatch] = []
+    for batch in batches:
+        waiting.append(batch)
+        if sum(each.num_rows for each in waiting) >= _ROWS:
+            yield pa.Table.from_batches(waiting, schema)
+            waiting = []
+    if waiting:
+        yield pa.Table.from_batches(waiting, schema)
+
+
+def _window(month: str) -> Window:
+    year, _, number = month.partition("-")
+    one = Month(int(year), int(number))
+    return Window(start=epoch(one.start), end=epoch(one.next.start))
+
+
+def _jobs(instance: str, page: ExportPage) -> pa.RecordBatch:
+    """Of a page of jobs. What several share is looked up (hot path)."""
+    runs = list(map(job_key, page.inputs("job.job_id"), page.inputs("job.local_id")))
+    shared: dict[str, tuple[list[ExportedJob], pa.Array]] = {}
+    arrays = [pa.array([instance] * len(runs), pa.string()), pa.array(runs, _RUN)]
+    for column in COLUMNS:
+        if column in OWN_COLUMNS:
+            values = page.inputs(column.inputs[0]) if column.kind == "time" else page.values(column)
+            arrays.append(_array(column, values))
+            continue
+        of = column.inputs[0].rpartition(":")[0]
+        if of not in shared:
+            shared[of] = _distinct(page.alike(column.inputs[0]))
+        ones, places = shared[of]
+        arrays.append(_array(column, [column.value(one) for one in ones]).take(places))
+    return pa.RecordBatch.from_arrays(arrays, schema=_JOBS)
+
+
+def _distinct(ones: Sequence[ExportedJob]) -> tuple[list[ExportedJob], pa.Array]:
+    """Each once, and for each of `ones` its place among these."""
+    places: dict[int, int] = {}
+    at = [places.setdefault(id(one), len(places)) for one in ones]
+    by_id = {id(one): one for one in ones}
+    return [by_id[found] for found in places], pa.array(at, pa.int32())
+
+
+def _array(column: Column, values: Sequence[Any]) -> pa.Array:
+    if column.kind == "time":
+        values = [_in_calendar(value) for value in values]
+    if column.kind != "decimal":
+        return pa.array(values, _TYPES[column.kind])
+    try:
+        return pa.array(values, _DECIMAL)
+    except pa.ArrowInvalid:  # more than nine digits
+        return pa.array(list(map(_rounded, values)), _DECIMAL)
+
+
+def _in_calendar(moment: Epoch | None) -> Epoch | None:
+    return None if moment is None or moment not in _CALENDAR else moment
+
+
+def _rounded(value: Decimal | None) -> Decimal | None:
+    return None if value is None else value.quantize(_NANO, context=_EXACT)
+
+
+def _deliveries(site: Site, history: History, month: str) -> Iterator[pa.RecordBatch]:
+    for one in history.deliveries(_window(month)):
+        fixed = (site.instance, one.target, one.message_id or None, one.format or None, one.accepted_at)
+        shared = [pa.array([value] * len(one.keys), kind.type) for value, kind in zip(fixed, _DELIVERIES, strict=False)]
+        own = [pa.array(one.keys, _RUN), pa.array(one.ended_at, _TIME)]
+        yield pa.RecordBatch.from_arrays([*shared, *own], schema=_DELIVERIES)
+
+
+def _batches(rows: Iterable[tuple[Any, ...]]) -> Iterator[pa.RecordBatch]:
+    waiting: list[tuple[Any, ...]] = []
+    for row in rows:
+        waiting.append(row)
+        if len(waiting) >= _CHARGES_AT_ONCE:
+            yield _charges(waiting)
+            waiting = []
+    if waiting:
+        yield _charges(waiting)
+
+
+def _charges(rows: Sequence[tuple[Any, ...]]) -> pa.RecordBatch:
+    columns = zip(*rows, strict=True)
+    arrays = [
+        pa.array(list(map(_rounded, values)) if kind.type == _DECIMAL else values, kind.type)
+        for values, kind in zip(columns, _CHARGES, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=_CHARGES)

@@ -1,0 +1,118 @@
+"""Parquet: the same jobs as in JSON lines, deliveries and charges that add up, months that stay, and the page's questions."""
+
+from __future__ import annotations
+
+import json
+import re
+from datetime import UTC, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.arex_databases import generate
+from tests.support.sites import SiteUnderTest
+
+duckdb = pytest.importorskip("duckdb")
+parquet = pytest.importorskip("pyarrow.parquet")
+
+START, END = datetime(2026, 8, 1, tzinfo=UTC), datetime(2026, 11, 1, tzinfo=UTC)
+JOBS = list(generate(3, 90, START, END))
+PAGE = Path(__file__).parents[2] / "docs" / "analytics.md"
+
+
+@pytest.fixture
+def used(site: SiteUnderTest) -> SiteUnderTest:
+    """All its jobs are delivered and charged."""
+    site.config["records"]["charges"] = [{"formula": "NumCPUs * RunTime", "unit": "CPUh"}]
+    site.fill(*JOBS)
+    assert site.publish().status == 0
+    assert site.run("charge", "--from", "2026-08-01", "--to", "2026-11-01").status == 0
+    return site
+
+
+def written(site: SiteUnderTest, folder: Path) -> str:
+    run = site.run("export", "--format", "parquet", "--partition", "month", "--output", str(folder))
+    assert run.status == 0, run.err
+    return run.out
+
+
+def ask(folder: Path, question: str) -> list[tuple[Any, ...]]:
+    with duckdb.connect() as connection:
+        connection.execute("SET TimeZone = 'UTC'")
+        connection.execute(f"SET file_search_path = '{folder}'")
+        return list(connection.execute(question).fetchall())
+
+
+def plain(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return f"{value.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"
+    return value
+
+
+@pytest.mark.parametrize("charges", [False, True])
+def test_jobs_are_those_of_the_other_formats(site: SiteUnderTest, tmp_path: Path, charges: bool) -> None:
+    if charges:
+        site.config["records"]["charges"] = [{"formula": "NumCPUs * RunTime", "unit": "CPUh"}]
+    site.fill(*JOBS)
+    site.save()
+    written(site, tmp_path / "files")
+    lines = {one["job_id"]: one for one in map(json.loads, site.run("export").out.splitlines())}
+    rows = parquet.read_table(tmp_path / "files" / "jobs").to_pylist()
+    assert len(rows) == len(lines) == len(JOBS)
+    for row in rows:
+        line = lines[row["job_id"]]
+        for name, value in line.items():
+            found = row[name]
+            if isinstance(found, Decimal):
+                assert float(found) == pytest.approx(float(value), abs=1e-9), name
+            else:
+                assert plain(found) == value, name
+
+
+def test_sums_are_the_ledgers(used: SiteUnderTest, tmp_path: Path) -> None:
+    written(used, tmp_path)
+    (delivered,) = ask(tmp_path, "SELECT count(*), count(DISTINCT run) FROM read_parquet('deliveries/*/*.parquet')")
+    assert delivered == (len(JOBS), len(JOBS))
+    of_ledger = used.run("status", "--json").json["targets"]["egi"]["delivered"]
+    assert of_ledger == len(JOBS)
+    (wall,) = ask(tmp_path, "SELECT sum(wall_s) FROM read_parquet('jobs/*/*.parquet')")
+    assert wall == (sum(job.wall_s for job in JOBS),)
+    (missing,) = ask(
+        tmp_path,
+        "SELECT count(*) FROM read_parquet('jobs/*/*.parquet') AS jobs WHERE NOT EXISTS "
+        "(SELECT 1 FROM read_parquet('deliveries/*/*.parquet') AS sent WHERE sent.run = jobs.run)",
+    )
+    assert missing == (0,)
+
+
+def test_only_what_changed_is_written_again(used: SiteUnderTest, tmp_path: Path) -> None:
+    assert len(re.findall(r"^jobs ", written(used, tmp_path), re.MULTILINE)) == 3
+    assert "jobs" not in written(used, tmp_path)
+    more = list(generate(4, 5, datetime(2026, 10, 1, tzinfo=UTC), END))
+    used.fill(*more)
+    assert re.findall(r"^jobs +(\S+)", written(used, tmp_path), re.MULTILINE) == ["2026-10"]
+    (count,) = ask(tmp_path, "SELECT count(*) FROM read_parquet('jobs/*/*.parquet')")
+    assert count == (len(JOBS) + 5,)
+    used.config["records"]["identity"] = {"mode": "withheld"}
+    used.save()
+    assert len(re.findall(r"^jobs ", written(used, tmp_path), re.MULTILINE)) == 3
+
+
+def test_every_question_of_the_page_is_answered(used: SiteUnderTest, tmp_path: Path) -> None:
+    written(used, tmp_path)
+    questions = re.findall(r"^```sql\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    assert len(questions) == 6
+    by_vo, efficiency, waits, missing, lags, charges = (ask(tmp_path, question) for question in questions)
+    assert sum(row[2] for row in by_vo) == len(JOBS)
+    assert all((efficiency, waits, lags, charges))
+    assert missing == []
+    assert {row[1] for row in charges} <= {"CPUh", None}
+
+
+def test_filters_and_standard_output_are_refused(site: SiteUnderTest, tmp_path: Path) -> None:
+    site.fill(*JOBS[:2])
+    assert site.run("export", "--format", "parquet").status == 64
+    refused = site.run("export", "--format", "parquet", "-o", str(tmp_path / "x"), "--filter-queue", "grid")
+    assert refused.status == 64
