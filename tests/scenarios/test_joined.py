@@ -237,11 +237,11 @@ def test_formulas_and_exports_have_what_is_joined(site: ConfiguredSite) -> None:
 
 
 def test_usage_has_the_gpus_of_joined_jobs(site: ConfiguredSite) -> None:
-    jobs = arex_jobs(3, 7200, projects=())
+    jobs = arex_jobs(3, 7200, projects=("nn9",))
     site.fill(*jobs)
     show(site, *jobs)
     day = {"valid_from": "2020-01", "valid_to": "2030-01"}
-    site.config["records"]["allocations"] = [{"project": "", "gpu_hours": 1000, **day}]
+    site.config["records"]["allocations"] = [{"project": "nn9", "gpu_hours": 1000, **day}]
     site.config["records"]["power"] = {"watts_per_core": 0}
     assert total(site.publish()) == 4
     run = site.run("report", "--from", "2020-01", "--to", "2030-01", "--csv", str(site.folder / "csv"))
