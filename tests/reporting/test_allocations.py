@@ -142,6 +142,15 @@ def test_a_pledge_is_of_a_vo_and_in_hours_of_a_benchmark(tmp_path: Path, pki: PK
     assert "vo: atlas" in site.run("config", "show").out
 
 
+def test_a_project_that_is_called_as_a_user_counts_whole_where_users_are_withheld(site: SiteUnderTest) -> None:
+    bring_in(site, write(site.folder / "own.psv", text([job(50, ElapsedRaw=3600, User="bio", Account="bio")])))
+    granted = {"project": "bio", **YEAR, "benchmark": "HEPscore23", "benchmark_hours": 1000}
+    site.config["records"] |= {"allocations": [granted], "identity": "withheld"}
+    site.save()
+    (found,) = site.run("charge", *SEPTEMBER, "--json").json["allocations"]
+    assert Decimal(found["used"]) == 11 * 2 * Decimal("11.5")
+
+
 def benchmark_hours(site: SiteUnderTest, where: str) -> float:
     """Of jobs of two months whose benchmark is HEPSPEC, as SQLite adds them up."""
     sql = f"""

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
+from dataclasses import replace
 from decimal import Decimal
 from typing import Final
 
+from publisher.model.identity import Identity
 from publisher.model.rates import GPU_HOURS, Allocation, UsedAllocation
 from publisher.model.time import Window
 from publisher.pipeline.site import Site
@@ -76,7 +78,8 @@ def _hours(seconds: int | Decimal) -> Decimal:
 
 def _usage(site: Site, window: Window) -> Usage:
     """By VO and project, under the names that the site gives them."""
-    tally = UsageReport(window, site.policy, (), None)
+    # Only sums are shown: a project that has a user's name is counted like any other.
+    tally = UsageReport(window, replace(site.policy, identity=Identity()), (), None)
     with closing(site.usage()) as source:
         for page in source.groups(window, tally.eras, alone=tally.alone):
             tally.add(page)
