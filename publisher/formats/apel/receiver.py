@@ -131,10 +131,16 @@ _MODEL_UNKNOWN: Final = "unknown"
 
 
 def gpu_models(job: PublishedJob) -> list[tuple[str, int]]:
-    """The GPUs of a job by model, those of no known model at the end; the server needs a word for these too."""
+    """The GPUs of a job by model, those of no known model at the end; the server needs a word for these too.
+
+    Models that are one to the server, such as A100 and a100, go under the first name: the second
+    record would replace the first.
+    """
     merged: Counter[str] = Counter()
+    names: dict[str, str] = {}
     for model, count in gpus_by_model(job.job.gpu_count, job.job.gpu_models):
-        merged[ascii_key(model) or _MODEL_UNKNOWN] += count
+        name = ascii_key(model) or _MODEL_UNKNOWN
+        merged[names.setdefault(column(name), name)] += count
     return list(merged.items())
 
 
