@@ -133,10 +133,11 @@ def _well(checked: Sequence[_CheckedValue]) -> list[str]:
 
 def _allocation(one: UsedAllocation, limits: Thresholds) -> tuple[int, str, str]:
     """State, text and performance data."""
-    used = math.floor(100 * one.used / one.granted)
+    exactly = 100 * one.used / one.granted
+    used = math.floor(exactly)
     warning = limits.warning.get(_ALLOCATION, _ALLOCATION_LIMITS[0])
     critical = limits.critical.get(_ALLOCATION, _ALLOCATION_LIMITS[1])
-    state = CRITICAL if used > critical else WARNING if used > warning else OK
+    state = CRITICAL if exactly > critical else WARNING if exactly > warning else OK
     text = f"{one.project}: {used} % of the allocation of {amount_text(one.granted)} {one.unit} used"
     label = f"{one.project}_{one.unit}".translate(_NOT_IN_LABELS)
     return state, text, performance(label, used, "%", warning, critical)

@@ -99,6 +99,8 @@ def test_a_report_has_those_of_its_period(site: SiteUnderTest) -> None:
         (1000, (), 0, ""),
         (Decimal("21.5"), (), 1, "WARNING - bio: 93 % of the allocation of 21.5 CPUh used"),
         (19, (), 2, "CRITICAL - bio: 105 % of the allocation of 19 CPUh used"),
+        (20, (), 1, "WARNING - bio: 100 % of the allocation of 20 CPUh used"),
+        (Decimal("19.99"), (), 2, "CRITICAL - bio: 100 % of the allocation of 19.99 CPUh used"),
         (1000, ("--warning", "allocation=1"), 1, "WARNING - bio: 2 % of the allocation of 1000 CPUh used"),
     ],
 )

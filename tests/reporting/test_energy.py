@@ -259,6 +259,19 @@ def test_metrics_have_the_last_day(tmp_path: Path, pki: PKI, fake_ams: FakeAMS) 
     assert found["publisher_day_carbon_grams", ""] == pytest.approx(24 * 0.028)
 
 
+def test_metrics_do_not_tell_energy_that_nobody_knows(tmp_path: Path, pki: PKI, fake_ams: FakeAMS) -> None:
+    watched = WatchedSite(local_site(tmp_path, pki, fake_ams, "slurm", CLUSTER))
+    watched.site.config["records"]["power"] = POWER | {"queues": ["other"]}
+    end = int((watched.now() - timedelta(hours=3)).timestamp())
+    lines = [job(1, Submit=end - 3600, ElapsedRaw=3600)]
+    watched.site.save()
+    watched.site.run("import", "slurm", str(write(tmp_path / "told.psv", text(lines))))
+    watched.round()
+    names = {at[0] for at in watched.told()}
+    assert "publisher_day_jobs" in names
+    assert not names & {"publisher_day_energy_joules", "publisher_day_carbon_grams"}
+
+
 # The configuration
 
 

@@ -225,9 +225,10 @@ def _of_usage(site: Site, usage: Usage, end: Epoch) -> Iterator[tuple[tuple[str,
         if usage.total.gpu_jobs:  # else it may not be known
             yield (exporter.DAY_GPU_JOBS, vo), used.gpu_jobs
             yield (exporter.DAY_GPU_SECONDS, vo), used.gpu_s
-        if site.power is not None:
+        if site.power is not None and used.energy_unknown < used.jobs:
             yield (exporter.DAY_ENERGY, f"{vo}\nmeasured"), float(used.measured_wh * _HOUR_S)
             yield (exporter.DAY_ENERGY, f"{vo}\nestimated"), float(used.estimated_wh * _HOUR_S)
+        if site.power is not None and used.carbon_unknown < used.jobs:
             yield (exporter.DAY_CARBON, vo), float(used.carbon_g)
 
 
