@@ -127,7 +127,8 @@ class Bench:
             return
         ids = Counter(message.attributes["empaid"] for message in self.messages())
         times = 2 if name == "republish" else 1
-        if times == 1 and sum(count - 1 for count in ids.values()) > 1:
+        # `sync` says the same again whenever it is asked, and a receiver keeps one count a month.
+        if name not in ("republish", "sync") and sum(count - 1 for count in ids.values()) > 1:
             yield f"more than one message went twice: {ids}"
         for receiver, rows in (("AMS", self.rows_at_ams()), ("spool", self.rows_in_spool())):
             found = Counter(map(told, rows))
