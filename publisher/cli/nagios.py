@@ -110,11 +110,16 @@ def status_nagios(
     limits: Thresholds,
     sources: Sequence[SourceStatus] = (),
     allocations: Sequence[UsedAllocation] = (),
+    uncharged: Sequence[str] = (),
 ) -> tuple[str, int]:
-    """The plug-in's line and its exit status. `trouble` kept the pending jobs from being counted."""
+    """The plug-in's line and its exit status. `trouble` kept the pending jobs from being counted.
+
+    `uncharged` are projects of whose charges nothing is known.
+    """
     checked = [one for status in found for one in _checked_values(status, now, limits)]
     parts = [_allocation(one, limits) for one in allocations]
     messages = [*_messages(checked, found, trouble), *_of_sources(sources), *_overdrawn(parts)]
+    messages += [(WARNING, f"{one}: its charges were never computed; run `publisher charge`") for one in uncharged]
     messages.sort(key=lambda message: _GRAVEST_FIRST.index(message[0]))
     state = messages[0][0] if messages else OK
     texts = [text for _, text in messages] or _well(checked)

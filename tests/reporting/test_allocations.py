@@ -116,6 +116,19 @@ def test_nagios_warns_before_and_alarms_after(
     assert "'bio_CPUh'=" in run.out
 
 
+def test_nagios_warns_where_charges_were_never_computed(tmp_path: Path, pki: PKI, fake_ams: FakeAMS) -> None:
+    made = local_site(tmp_path, pki, fake_ams, "slurm", CLUSTER)
+    made.config["records"]["charges"] = [{"formula": "NumCPUs * RunTime", "unit": "CPUh"}]
+    made.config["records"]["allocations"] = [BIO | {"gpu_hours": None, "charge": 1000}]
+    bring_in(made, write(made.folder / "told.psv", text([job(1, ElapsedRaw=3600, Account="bio")])))
+    assert made.publish().status == 0
+    run = made.run("status", "--nagios")
+    assert run.status == 1
+    assert "WARNING - bio: its charges were never computed; run `publisher charge`" in run.out
+    made.run("charge", *SEPTEMBER)
+    assert made.run("status", "--nagios").status == 0
+
+
 def test_a_pledge_is_of_a_vo_and_in_hours_of_a_benchmark(tmp_path: Path, pki: PKI, fake_ams: FakeAMS) -> None:
     site = SiteUnderTest(tmp_path, pki, fake_ams)
     granted = {"valid_from": "2026-09", "valid_to": "2026-10", "benchmark": "HEPSPEC", "benchmark_hours": 50_000}

@@ -79,11 +79,13 @@ def _nagios(arguments: argparse.Namespace, context: Context) -> int:
         found, trouble = _status(arguments, site)
         sources = source_status(site)
         current = () if arguments.all_instances else _current(site)
-        allocations = load_part("reporting.charges.allocations").used_allocations(site, current) if current else ()
+        counting = load_part("reporting.charges.allocations")
+        allocations = counting.used_allocations(site, current) if current else ()
+        uncharged = counting.never_charged(site, current)
     except PublisherError as error:
         print_line(nagios.nagios_line(nagios.UNKNOWN, str(error)))
         return nagios.UNKNOWN
-    line, state = nagios.status_nagios(found, trouble, site.clock(), limits, sources, allocations)
+    line, state = nagios.status_nagios(found, trouble, site.clock(), limits, sources, allocations, uncharged)
     print_line(line)
     return state
 

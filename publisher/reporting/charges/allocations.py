@@ -8,6 +8,7 @@ from dataclasses import replace
 from decimal import Decimal
 from typing import Final
 
+from publisher.ledger.books import RunState
 from publisher.model.identity import Identity
 from publisher.model.rates import GPU_HOURS, Allocation, UsedAllocation
 from publisher.model.time import Window
@@ -45,6 +46,15 @@ def _of_one(
     if one.benchmark_hours is not None:
         used = _hours(Decimal(_used(one, usage).scaled[one.benchmark]) / 1000)
         yield UsedAllocation(name, one.window, f"{one.benchmark} h", one.benchmark_hours, used)
+
+
+def never_charged(site: Site, wanted: Iterable[Allocation]) -> list[str]:
+    """Projects with a charge to keep to, while no run has ever computed charges. Raises: LedgerError."""
+    asked = [one.project for one in wanted if one.charge is not None]
+    if not asked:
+        return []
+    with closing(site.charge_book_to_read()) as book:
+        return [] if any(run.state is RunState.FINISHED for run in book.runs()) else asked
 
 
 def overlapping(allocations: Iterable[Allocation], window: Window) -> list[Allocation]:
