@@ -101,7 +101,7 @@ def _not_read(
             yield of_page(page)
             looked_at -= page.rows_read
             if looked_at <= 0 and page.cursor is not None:
-                ahead = source.ahead(page.cursor.database, page.cursor, selection.window.start, published)
+                ahead = source.ahead(page.cursor, selection.window.start, published)
                 yield WaitingJobs(ahead.rows, ahead.late, ahead.first_end, exact=not ahead.rows)
                 break
 

@@ -146,8 +146,12 @@ class Source(Protocol):
         """
         ...
 
-    def ahead(self, database: str, cursor: Cursor | None, start: Epoch | None, late_before: Epoch | None) -> RowsAhead:
-        """What `since` would still yield, and ended at `start` or later: an upper bound, at once."""
+    def ahead(self, cursor: Cursor, start: Epoch | None, late_before: Epoch | None) -> RowsAhead:
+        """What `since` would still yield of the cursor's database, and ended at `start` or later: an upper bound, at once."""
+        ...
+
+    def rows_behind(self, database: str, cursor: Cursor | None) -> int:
+        """How many rows `since` has before it, by their numbers: no row is read."""
         ...
 
     def ends(self, rows: Sequence[OpenRow]) -> Mapping[RowRef, Epoch]:

@@ -53,8 +53,8 @@ class CountingSource:
             self.read.append(page.rows_read)
             yield page
 
-    def ahead(self, database: str, cursor: Cursor | None, start: Epoch | None, late_before: Epoch | None) -> RowsAhead:
-        self.counted.append(self.source.ahead(database, cursor, start, late_before))
+    def ahead(self, cursor: Cursor, start: Epoch | None, late_before: Epoch | None) -> RowsAhead:
+        self.counted.append(self.source.ahead(cursor, start, late_before))
         return self.counted[-1]
 
     def __getattr__(self, name: str) -> Any:
@@ -195,13 +195,13 @@ def test_an_upper_bound_stays_one_where_rows_do_not_count(tmp_path: Path, many: 
         ends = [end for (end,) in connection.execute("SELECT EndTime FROM AAR ORDER BY RecordID")]
     with closing(create(Options(databases=(str(path),)), {})) as source:
         strange = Cursor(database=str(path), record_id=JOBS - 10, anchor="another job's")
-        assert source.ahead(strange.database, strange, None, None) == (JOBS, 0, min(ends))
+        assert source.ahead(strange, None, None) == (JOBS, 0, min(ends))
         page = next(source.since(None, str(path), frozenset(), END))
         assert page.cursor is not None
         left = ends[page.cursor.record_id :]
         middle = Epoch(sorted(left)[len(left) // 2])
         later = [end for end in left if end >= middle]
-        assert source.ahead(page.cursor.database, page.cursor, middle, Epoch(middle + 9000)) == (
+        assert source.ahead(page.cursor, middle, Epoch(middle + 9000)) == (
             len(later),
             sum(end < middle + 9000 for end in later),
             middle,

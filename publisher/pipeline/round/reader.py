@@ -74,7 +74,7 @@ class IncrementalReader:
 
     def _since(self, cursor: Cursor | None, database: str, now: datetime, done_with: DoneWith | None) -> Iterator[Page]:
         """Everything after a cursor; of a backlog, most of it from the second reader."""
-        if self.ahead and self.source.ahead(database, cursor, None, None).rows >= self.ahead.least_rows:
+        if self.ahead and self.source.rows_behind(database, cursor) >= self.ahead.least_rows:
             for page in self.ahead.pages(database, cursor):
                 cursor = page.cursor
                 yield page

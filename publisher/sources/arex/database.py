@@ -159,20 +159,28 @@ class AccountingDatabase:
 
         return self._ask(read)
 
-    def ahead(self, cursor: Cursor | None, first: int, late_before: int) -> RowsAhead:
+    def ahead(self, cursor: Cursor, first: int, late_before: int) -> RowsAhead:
         """The rows behind a cursor that ended at `first` or later: at most so many jobs."""
 
         def read(connection: sqlite3.Connection, _: RowReader) -> RowsAhead:
             lowest, highest = connection.execute(sql.EXTENT).fetchone()
             if lowest is None:
                 return RowsAhead(0, 0, None)
-            after = lowest - 1
-            if cursor is not None and _fits(connection, cursor):
-                after = max(after, cursor.record_id)
+            after = max(cursor.record_id, lowest - 1) if _fits(connection, cursor) else lowest - 1
             last_row = min(highest, after + _COUNTED_ROWS)
             asked = {"first_row": after + 1, "last_row": last_row, "first": first, "last": LAST_SECOND}
             rows, late, end = connection.execute(sql.AHEAD, asked | {"late_before": late_before}).fetchone()
             return RowsAhead(rows + highest - last_row, int(late), None if end is None else Epoch(int(end)))
+
+        return self._ask(read)
+
+    def rows_behind(self, cursor: Cursor | None) -> int:
+        def read(connection: sqlite3.Connection, _: RowReader) -> int:
+            lowest, highest = connection.execute(sql.EXTENT).fetchone()
+            if lowest is None:
+                return 0
+            fits = cursor is not None and _fits(connection, cursor)
+            return int(highest) - (cursor.record_id if cursor is not None and fits else int(lowest) - 1)
 
         return self._ask(read)
 

@@ -123,9 +123,13 @@ class ArexSource:
             if len(found.rows) < limit:
                 return
 
-    def ahead(self, database: str, cursor: Cursor | None, start: Epoch | None, late_before: Epoch | None) -> RowsAhead:
+    def ahead(self, cursor: Cursor, start: Epoch | None, late_before: Epoch | None) -> RowsAhead:
         opened = self._opened()
-        return opened[_place(opened, database)].ahead(cursor, max(1, start or 1), late_before or 0)
+        return opened[_place(opened, cursor.database)].ahead(cursor, max(1, start or 1), late_before or 0)
+
+    def rows_behind(self, database: str, cursor: Cursor | None) -> int:
+        opened = self._opened()
+        return opened[_place(opened, database)].rows_behind(cursor)
 
     def ends(self, rows: Sequence[OpenRow]) -> Mapping[RowRef, Epoch]:
         by_database: dict[str, list[int]] = {}

@@ -367,8 +367,11 @@ class JoinedSource:
     def absent(self) -> tuple[Absent, ...]:
         return self._source.absent()
 
-    def ahead(self, database: str, cursor: Cursor | None, start: Epoch | None, late_before: Epoch | None) -> RowsAhead:
-        return self._source.ahead(database, cursor, start, late_before)
+    def ahead(self, cursor: Cursor, start: Epoch | None, late_before: Epoch | None) -> RowsAhead:
+        return self._source.ahead(cursor, start, late_before)
+
+    def rows_behind(self, database: str, cursor: Cursor | None) -> int:
+        return self._source.rows_behind(database, cursor)
 
     def ends(self, rows: Sequence[OpenRow]) -> Mapping[RowRef, Epoch]:
         return self._source.ends(rows)
