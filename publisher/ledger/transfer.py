@@ -92,14 +92,16 @@ def refuse_older(*databases: Database) -> None:
 
 
 def _refuse_another(source: Database, destination: Database) -> None:
-    """A destination that rounds have used since must not be set back."""
+    """A destination that rounds have used since must not be set back, nor the ledger of another CE be overwritten."""
     (messages,) = (table for table in tables() if table.name == "message")
-    state = messages.columns.index("state")
-    for key, there, wanted in _pairs(source, destination, messages):
-        if there is not None and wanted is None and there[state] >= _SETTLED:
+    state, message_id = (messages.columns.index(column) for column in ("state", "message_id"))
+    for _, there, wanted in _pairs(source, destination, messages):
+        if there is None or there[state] < _SETTLED:
+            continue
+        if wanted is None or wanted[message_id] != there[message_id] or wanted[state] < _SETTLED:
             raise LedgerError(
-                f"the destination has settled message {key[0]}, of which this ledger knows nothing: it is no copy of this one, "
-                "or was used since; nothing was changed"
+                f"the destination has settled message {there[message_id]}, and this ledger has not: "
+                "it is no copy of this one, or was used since; nothing was changed"
             )
 
 

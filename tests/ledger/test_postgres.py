@@ -240,6 +240,38 @@ def test_the_server_is_verified_unless_it_is_this_machine(
     assert given.get("sslmode", os.environ["PGSSLMODE"]) == mode
 
 
+@pytest.mark.parametrize(
+    ("wrong", "advice"),
+    [
+        (("user=publisher", "user=nobody-there"), "the role or its password is refused"),
+        (("///site", "///elsewhere"), "make the database"),
+    ],
+)
+def test_a_refused_connection_says_what_to_mend(
+    wrong: tuple[str, str], advice: str, postgres: PostgresServer, instance: str
+) -> None:
+    with pytest.raises(LedgerError, match=advice):
+        connection.open_database(postgres.address.replace(*wrong), instance)
+
+
+@pytest.mark.parametrize(
+    ("text", "advice"),
+    [
+        ("fe_sendauth: no password supplied", "the role or its password is refused"),
+        ('FATAL:  password authentication failed for user "publisher"', "the role or its password is refused"),
+        ('FATAL:  no pg_hba.conf entry for host "10.0.0.1", SSL encryption', "the role or its password is refused"),
+        ('server certificate for "db1" does not match host name "db2"', "as its certificate does"),
+        ("server does not support SSL, but SSL was required", "ssl = on"),
+        ('root certificate file "/root/.postgresql/root.crt" does not exist', "as sslrootcert"),
+        ("SSL error: certificate verify failed", "as sslrootcert"),
+        ("SSL connection has been closed unexpectedly", "run again when it is there"),
+    ],
+)
+def test_an_encrypted_connection_that_fails_says_what_to_mend(text: str, advice: str) -> None:
+    with pytest.raises(LedgerError, match=advice), connection._translated("here"):
+        raise pytest.importorskip("psycopg").OperationalError(text)
+
+
 def test_no_message_has_a_password() -> None:
     address = "postgresql://publisher:geheim@db.example.org:5433/site"
     assert connection.place_of(address) == "postgresql://db.example.org:5433/site"

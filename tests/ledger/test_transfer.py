@@ -81,6 +81,13 @@ def test_a_row_that_differs_is_named(used: SiteUnderTest, postgres: PostgresServ
     checked = used.run("state", "check", *there)
     assert checked.status == 74
     assert "differs: message (3,)" in checked.out
+    assert "this ledger differs" in checked.err
+    assert "damaged" not in checked.err
+
+
+def test_a_file_that_is_not_there_is_no_ledger_to_compare_with(used: SiteUnderTest, tmp_path: Path) -> None:
+    checked = used.run("state", "check", "--with", str(tmp_path / "missing.db"))
+    assert (checked.status, "missing.db is not there" in checked.err) == (64, True)
 
 
 def test_a_destination_that_was_used_since_is_not_set_back(used: SiteUnderTest, postgres: PostgresServer) -> None:
@@ -97,6 +104,18 @@ def test_a_destination_that_was_used_since_is_not_set_back(used: SiteUnderTest, 
     refused = used.run("state", "copy", *elsewhere(used, postgres))
     assert refused.status == 74
     assert "is no copy of this one, or was used since; nothing was changed" in refused.err
+
+
+def test_the_ledger_of_another_ce_is_not_overwritten(used: SiteUnderTest, tmp_path: Path) -> None:
+    """Also where this ledger has a message for every number that the other one gave."""
+    other = used.state
+    used.config["state"] = str(tmp_path / "longer" / "publishing.db")
+    used.save()
+    used.fill(*generate(2, 30, START, END))
+    assert used.publish().status == 0
+    refused = used.run("state", "copy", "--to", str(other))
+    assert refused.status == 74
+    assert "it is no copy of this one, or was used since; nothing was changed" in refused.err
 
 
 def test_a_backup_is_a_ledger(used: SiteUnderTest, tmp_path: Path) -> None:

@@ -58,22 +58,28 @@ def _copy(arguments: argparse.Namespace, context: Context) -> int:
 
 def _check(arguments: argparse.Namespace, context: Context) -> int:
     site = context.load()
+    other = _place(arguments.other, arguments.instance or site.instance) if arguments.other else None
+    if isinstance(other, Path) and not other.exists():
+        raise UsageError(f"{other} is not there; name a ledger with --with")
+    differing: list[str] = []
     with closing(site.database(to_read=True)) as database:
-        wrong = [f"{one.what}: {one.times:,}" for one in disagreements(database)]
-        if arguments.other:
-            place = _place(arguments.other, arguments.instance or site.instance)
-            with closing(load_part("cli.site").open_at(place, to_read=True)) as other:
-                wrong += [f"differs: {row}" for row in compare(database, other)]
+        damage = [f"{one.what}: {one.times:,}" for one in disagreements(database)]
+        if other:
+            with closing(load_part("cli.site").open_at(other, to_read=True)) as compared:
+                differing = [f"differs: {row}" for row in compare(database, compared)]
+    wrong = damage + differing
     print_result(
         wrong,
         lambda found: {"checked": CHECKS, "compared": bool(arguments.other), "wrong": found},
         lambda found: found or ["no damage; all sums and references agree"],
         form=arguments.form,
     )
-    if wrong:
+    if damage:
         error_line(
             f"{site.ledger_name}: the ledger is damaged or does not agree with itself; restore the last sound backup"
         )
+    if differing:
+        error_line(f"{arguments.other}: this ledger differs; `publisher state copy` brings a copy up to date")
     return LedgerError.exit_status if wrong else 0
 
 

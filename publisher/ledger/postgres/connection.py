@@ -245,6 +245,15 @@ _ADVICE: Final = {
     "25006": "this server only reads: name the primary, or add target_session_attrs=read-write",
     "XX": "the server found damage: restore its last backup",
 }
+# A refused connection has no SQLSTATE: by the text of libpq or the server, the first that fits.
+_REFUSED: Final = {
+    "remaining connection slots|too many c": _ADVICE["53300"],
+    "password|authentication failed|pg_hba.conf|role .* does not exist": _ADVICE["28"],
+    "database .* does not exist": _ADVICE["3D"],
+    "does not match host name": "name the server in `state` as its certificate does, or give it a certificate with this name",
+    "does not support SSL": "set `ssl = on` at the server, with a certificate for its name",
+    "certificate": "name the CA that signed the server's certificate as sslrootcert, in `state` or the service file",
+}
 _AWAY: Final = (
     "the server is away or ended the connection; run again when it is there: nothing is lost, and what was on its way is "
     "sent again under the same id"
@@ -252,15 +261,10 @@ _AWAY: Final = (
 
 
 def _advice(error: psycopg.Error) -> str:
-    state = error.sqlstate or ""
-    text = str(error)
-    if (
-        "remaining connection slots" in text or "too many c" in text
-    ):  # clients, connections: of a refusal there is no state
-        state = "53300"
-    if "certificate" in text or "SSL" in text:
-        return "name the CA that signed the server's certificate as sslrootcert, in `state` or the service file"
-    found = next((advice for begin, advice in _ADVICE.items() if state.startswith(begin)), "")
+    if error.sqlstate:
+        found = next((advice for begin, advice in _ADVICE.items() if error.sqlstate.startswith(begin)), "")
+    else:
+        found = next((advice for text, advice in _REFUSED.items() if re.search(text, str(error))), "")
     if found:
         return found.format(schema=f'"{schema.PREFIX}INSTANCE"')
     if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
