@@ -8,10 +8,14 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from queue import SimpleQueue
 from time import monotonic
 
 import pytest
 
+from publisher.cli import main
+from publisher.cli.commands import doctor
+from publisher.doctor import examination, side_by_side
 from publisher.doctor.findings import Finding, Question, State
 from publisher.doctor.side_by_side import Answer, ExaminedPart, ask_all
 from tests.fake_ams.service import FakeAMS
@@ -68,6 +72,51 @@ def test_a_bug_in_one_part_hides_nothing() -> None:
     assert "ZeroDivisionError: by 0" in bug.found
 
 
+def test_all_parts_share_one_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each wait is asked for what is left of it, and none for more, however many parts there are."""
+    asked: list[float] = []
+
+    class Queue(SimpleQueue[int]):
+        def get(self, block: bool = True, timeout: float | None = None) -> int:
+            assert timeout is not None
+            asked.append(timeout)
+            return super().get(block, PATIENCE_S) if len(asked) < 4 else super().get(block, 0)
+
+    monkeypatch.setattr(side_by_side, "SimpleQueue", Queue)
+    for_ever = threading.Event()
+
+    def hangs() -> Iterator[Finding]:
+        for_ever.wait()
+        yield Question("hung", "host", "why").ok("well")
+
+    clock = iter([100.0, 100.0, 105.0, 114.0, 116.0])
+    parts = [part("hung", hangs()), *(part(f"quick {each}", iter([])) for each in range(3))]
+    hung, *others = ask_all(parts, within_s=15, clock=lambda: next(clock), waits=lambda names: None)
+    assert asked == [15.0, 10.0, 1.0, 0.0]
+    assert [one.found for one in hung if isinstance(one, Finding)] == ["no answer within 15 s"]
+    assert others == [[], [], []]
+    for_ever.set()
+
+
+def test_doctor_waits_less_than_20_s() -> None:
+    """Two seconds are for starting, and for printing."""
+    assert doctor.LOADED_WITHIN_S + examination.WITHIN_S <= 18
+
+
+def test_a_configuration_that_hangs_is_a_finding(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pipe without a writer, as a file on a server that is gone."""
+    path = tmp_path / "publisher.yaml"
+    os.mkfifo(path)
+    monkeypatch.setattr(doctor, "LOADED_WITHIN_S", 0.2)
+    assert main.run(["--config", str(path), "doctor"]) == 78
+    told = capsys.readouterr().out
+    assert f"failure  configuration: {path} did not load within 0.2 s\n" in told
+    assert "do:  see whether the file systems" in told
+    os.close(os.open(path, os.O_RDWR | os.O_NONBLOCK))  # wakes the thread that waits
+
+
 @pytest.mark.long  # it waits for the whole time
 def test_doctor_ends_whatever_hangs(tmp_path: Path, pki: PKI, fake_ams: FakeAMS) -> None:
     """A certificate that is a pipe without a writer: whoever opens it waits for ever, and so does each service for him."""
@@ -86,6 +135,6 @@ def test_doctor_ends_whatever_hangs(tmp_path: Path, pki: PKI, fake_ams: FakeAMS)
         timeout=PATIENCE_S,
     )
     assert done.returncode in (66, 74, 75, 77, 78), done.stderr
-    assert "failure  certificate, key and CAs: no answer within 18 s" in done.stdout
-    assert "failure  services (egi): no answer within 18 s" in done.stdout
+    assert "failure  certificate, key and CAs: no answer within 15 s" in done.stdout
+    assert "failure  services (egi): no answer within 15 s" in done.stdout
     assert "ok       database" in done.stdout

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import argparse
 import shutil
+from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import asdict
 from pathlib import Path
-from typing import Final
+from threading import Thread
+from typing import TYPE_CHECKING, Final
 
 from publisher.cli import nagios, progress
 from publisher.cli.commands import Context, load_part
@@ -17,6 +20,10 @@ from publisher.doctor.findings import Diagnosis, Finding, PerfData, State, broke
 from publisher.model.errors import ConfigError, PublisherError
 from publisher.model.text import plural
 
+if TYPE_CHECKING:
+    from publisher.cli.site import LiveSite
+
+LOADED_WITHIN_S: Final = 3  # the configuration and the files that it names, before anything else can be asked
 # Where it looks for what starts the rounds.
 UNIT_FOLDERS = (Path("/etc/systemd/system"), Path("/run/systemd/system"), Path("/usr/lib/systemd/system"))
 CRON_FOLDERS = (Path("/etc/cron.d"),)
@@ -63,20 +70,39 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
 
 def _diagnosis(arguments: argparse.Namespace, context: Context) -> Diagnosis:
     """What doctor finds; a configuration that does not load is a finding too."""
-    try:
-        site = context.load()
-    except ConfigError as error:
-        return broken_configuration(error)
-    examination = load_part("doctor.examination")
-    host = examination.Host(
-        arc_conf=arguments.arc_conf,
-        units=UNIT_FOLDERS,
-        cron=CRON_FOLDERS,
-        free_bytes=lambda directory: shutil.disk_usage(directory).free,
-    )
     with progress.stages(quiet=is_quiet(arguments) or arguments.nagios) as stages:
+        stages.waits([str(arguments.config)])
+        try:
+            site = _loaded(context.load, arguments.config)
+        except ConfigError as error:
+            return broken_configuration(error)
+        examination = load_part("doctor.examination")
+        host = examination.Host(
+            arc_conf=arguments.arc_conf,
+            units=UNIT_FOLDERS,
+            cron=CRON_FOLDERS,
+            free_bytes=lambda directory: shutil.disk_usage(directory).free,
+        )
         found: Diagnosis = examination.examine(site, site.settings, host, targets=arguments.target, waits=stages.waits)
     return found
+
+
+def _loaded(load: Callable[[], LiveSite], path: Path) -> LiveSite:
+    """Raises: ConfigError, also when the file system does not answer."""
+    loaded: Future[LiveSite] = Future()
+
+    def attempt() -> None:
+        try:
+            loaded.set_result(load())
+        except Exception as error:  # noqa: BLE001  # `result` raises it in the thread that waits
+            loaded.set_exception(error)
+
+    Thread(target=attempt, daemon=True).start()
+    try:
+        return loaded.result(LOADED_WITHIN_S)
+    except TimeoutError:
+        advice = "see whether the file systems of this file and of those that it names answer (`df`)"
+        raise ConfigError(f"{path} did not load within {LOADED_WITHIN_S} s; {advice}") from None
 
 
 def _as_json(diagnosis: Diagnosis) -> Json:
