@@ -33,6 +33,13 @@ _RECENT_DAYS: Final = 30
 _MOST_JOBS: Final = 5000
 _SOON: Final = timedelta(days=1)  # time zones and small clock steps apart
 _WHY_ZONE: Final = "A-REX writes local times, and another zone moves every start by hours"
+_OTHER_DATABASE: Final = (
+    "is this the database that A-REX writes today? After an upgrade to ARC 7 it is accounting_v2.db; compare controldir in "
+    "arc.conf with `source`"
+)
+_SILENT_BATCH_SYSTEM: Final = (
+    "see whether the batch system runs jobs, and still writes its accounting where `source` reads it"
+)
 _OPTIMIZE: Final = "as the user who runs A-REX: `arcctl accounting database optimize`"
 
 
@@ -47,7 +54,7 @@ def check_databases(site: Site, settings: Settings, targets: Sequence[Target]) -
                 yield _opened(each)
                 yield _indexes(each)
                 yield _statuses(each)
-            yield _months(source, now)
+            yield _months(source, now, with_arex=any(_of_arex(site, settings)))
             yield _future(source, now)
             yield from _newest(site, source, targets, now)
     except (SourceError, ConfigError) as error:
@@ -58,11 +65,17 @@ def check_databases(site: Site, settings: Settings, targets: Sequence[Target]) -
 
 def _zone(site: Site, settings: Settings) -> Iterator[Finding]:
     """Events are there as local time without a zone. Imported jobs have no events."""
+    for name, options in _of_arex(site, settings):
+        yield _zone_of(Question("time zone", name, _WHY_ZONE), options.time_zone, site)
+
+
+def _of_arex(site: Site, settings: Settings) -> Iterator[tuple[str, Any]]:
+    """The sources that A-REX writes, with their options."""
     imported = {str(each.database) for each in site.batch_entries}
     for entry in settings.written:
         options: Any = entry.options
         if hasattr(options, "time_zone") and (options.control_dir or set(options.databases) - imported):
-            yield _zone_of(Question("time zone", entry.name, _WHY_ZONE), options.time_zone, site)
+            yield entry.name, options
 
 
 def _zone_of(question: Question, zone: str, site: Site) -> Finding:
@@ -117,7 +130,7 @@ def _statuses(facts: SourceFacts) -> Finding:
     return question.ok("all known")
 
 
-def _months(source: Source, now: datetime) -> Finding:
+def _months(source: Source, now: datetime, *, with_arex: bool) -> Finding:
     """How many rows end in each of the last months, and whether any still comes in."""
     question = Question("jobs per month", "source", "a gap here is a gap at every receiver")
     month = Month(now.year, now.month)
@@ -127,10 +140,7 @@ def _months(source: Source, now: datetime) -> Finding:
         month = month.previous
     counted = ", ".join(f"{month}: {rows:,}" for month, rows in reversed(months))
     if not source.count(Window(start=epoch(now - _QUIET), end=epoch(now + _SOON))):
-        advice = (
-            "is this the database that A-REX writes today? After an upgrade to ARC 7 it is accounting_v2.db; compare "
-            "controldir in arc.conf with `source`"
-        )
+        advice = _OTHER_DATABASE if with_arex else _SILENT_BATCH_SYSTEM
         return question.warning(f"no job ended in the last {_QUIET.days} days ({counted})", advice)
     return question.ok(counted)
 

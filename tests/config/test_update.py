@@ -103,3 +103,21 @@ def test_a_site_of_sgas_alone_needs_no_name(tmp_path: Path) -> None:
         assert page.missing == ()
         assert loaded(page, tmp_path).site == name
     assert page_of(text.format("") + "[arex/jura/apel:egi]\ntargeturl=https://msg.example.org\n").missing
+
+
+@pytest.mark.parametrize("option", ["--update", "--look-for-lost"])
+def test_an_arc_conf_that_publishes_no_more_is_refused(
+    option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Otherwise the targets would go out of the configuration that has just replaced them."""
+    conf, file = tmp_path / "arc.conf", tmp_path / "publisher.yaml"
+    blocks = "[arex/jura]\n[arex/jura/apel:egi]\ntargeturl=https://msg.example.org\ngocdb_name=SITE\n"
+    conf.write_text(f"[common]\n[arex]\ncontroldir=/nonexistent\n{blocks}")
+    words = ["--config", str(file), "config", "from-arc", str(conf)]
+    assert main.run(words) == 0
+    made = capsys.readouterr().out
+    file.write_text(made)
+    conf.write_text(conf.read_text().replace(blocks, ""))
+    assert main.run([*words, option]) == 64
+    assert "name a copy from before they were taken out" in capsys.readouterr().err
+    assert file.read_text() == made

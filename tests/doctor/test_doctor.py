@@ -28,6 +28,7 @@ from tests.arex_databases import RawRow, SampleJob, generate, leave_wal, make_da
 from tests.fake_ams.faults import Fault
 from tests.fake_ams.service import FakeAMS
 from tests.fake_sgas import FakeSGAS
+from tests.support import gridengine_files
 from tests.support.patience import PATIENCE_S
 from tests.support.pki import PKI, Credential, subject_hash, validity
 from tests.support.ports import closed_port
@@ -950,6 +951,19 @@ def test_a_job_in_two_databases_is_counted_once(clinic: Clinic) -> None:
     before = per_month()
     clinic.site.fill(*recent_jobs(), schema=1)
     assert per_month() == before
+
+
+def test_a_site_without_arc_gets_no_advice_about_arex(tmp_path: Path, pki: PKI, fake_ams: FakeAMS) -> None:
+    site = SiteUnderTest(tmp_path, pki, fake_ams)
+    (tmp_path / "common").mkdir()
+    gridengine_files.write(tmp_path / "common" / "accounting", [gridengine_files.colon(gridengine_files.Entry())])
+    site.config["source"] = {"type": "gridengine", "cluster": "sge.example.org", "paths": [str(tmp_path / "common")]}
+    site.publish()
+    (found,) = [one for one in site.run("doctor", "--json").json["findings"] if one["name"] == "jobs per month"]
+    assert found["state"] == "warning"
+    assert found["advice"] == (
+        "see whether the batch system runs jobs, and still writes its accounting where `source` reads it"
+    )
 
 
 def test_the_newest_jobs_are_those_of_the_last_thirty_days(tmp_path: Path, pki: PKI, fake_ams: FakeAMS) -> None:

@@ -109,6 +109,13 @@ def test_what_a_target_has_not_accepted_stays(site: SiteUnderTest) -> None:
     assert rows(site) == ["4", "5"]
 
 
+def test_the_newest_row_stays_and_waits_for_no_target(site: SiteUnderTest) -> None:
+    more(site, job(6, OLD + 6))
+    records(site)
+    run = site.run("source", "prune", "--json")
+    assert (rows(site), run.json["sources"]["gridengine"]["kept"]) == (["4", "5", "6"], 0)
+
+
 def test_without_the_key_nothing_is_pruned(site: SiteUnderTest) -> None:
     del site.config["source"][0]["keep"]
     records(site)

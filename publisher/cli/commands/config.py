@@ -101,6 +101,11 @@ def _from_arc(arguments: argparse.Namespace) -> int:
     page = arc_conf.convert(
         arguments.arc_conf, state=arguments.state, site=arguments.site, now=now, environment=os.environ
     )
+    if not page.targets and (arguments.look_for_lost or arguments.update):
+        raise UsageError(
+            f"{arguments.arc_conf}: no target of ARC's publisher in it ([arex/jura/apel:NAME] or [arex/jura/sgas:NAME]); "
+            "name a copy from before they were taken out"
+        )
     if arguments.look_for_lost:
         for line in _lost_jobs(page, environment=os.environ):
             print_line(line)

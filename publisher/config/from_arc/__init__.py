@@ -165,9 +165,10 @@ def _write_head(conf: ArcConf, sheet: Sheet) -> None:
         f"Made by publisher {__version__} from {conf.file}, which was only read. What is left to do is listed at the end.",
         *(f"Also read: {file}" for file in conf.additional),
         "",
-        "To switch over: take the [arex/jura] blocks out of arc.conf (and arc.conf.d) and restart A-REX; nothing is then sent",
-        "twice; then make this page (again), so that `start` is where ARC stopped; then `publisher config check`,",
-        "`publisher publish --dry-run`, and the timer. Both can run for a while with `shadow: true` in each target.",
+        "To switch over: keep a copy of arc.conf, take the [arex/jura] blocks out (also of arc.conf.d), and restart A-REX;",
+        "nothing is then sent twice; then `publisher config from-arc COPY --update`, so that `start` is where ARC stopped;",
+        "then `publisher config check`, `publisher publish --dry-run`, and the timer. Both can run for a while with",
+        "`shadow: true` in each target.",
     )
     sheet.blank()
 

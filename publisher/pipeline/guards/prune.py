@@ -89,7 +89,7 @@ def _prune(site: Site, entry: BatchEntry) -> Pruned:
             for target in site.targets:
                 done = _accepted(target, ledger, done)
             pruned = site.prune_rows(entry, done)
-            jobs, kept = jobs + pruned, kept + len(page.jobs) + len(page.skipped) - pruned
+            jobs, kept = jobs + pruned, kept + len(page.jobs) + len(page.skipped) - len(done)
             if site.wait(0):
                 return Pruned(before, jobs, kept)
     site.keep_pruned(entry)
