@@ -170,7 +170,7 @@ def summary_stages(site: LiveSite, jobs: int, folder: Path) -> Iterator[tuple[st
 def _pages(site: LiveSite, jobs: int, *, columns: bool = False) -> tuple[Cost, dict[str, float]]:
     rows = 0
     with closing(site.source()) as source, measured() as stretch:
-        for page in source.since(None, source.databases()[0], frozenset(), datetime.now(UTC), columns=columns):
+        for page in source.since(None, next(iter(source.databases())), frozenset(), datetime.now(UTC), columns=columns):
             rows += page.rows_read
             if rows >= jobs:
                 break

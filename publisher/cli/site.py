@@ -268,7 +268,7 @@ class LiveSite:
     def imported_from(self, job: JobRecord) -> ImportedFrom | None:
         from publisher.sources.importing.database import origin_of
 
-        return origin_of(job.row, job.job_id, copies_below=self._copies)
+        return origin_of(job, self._databases(), copies_below=self._copies)
 
     def joined_from(self, job: JobRecord) -> Sequence[ImportRule]:
         if (runs := self._batch_runs()) is None:

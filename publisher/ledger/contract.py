@@ -405,6 +405,10 @@ class Positions(Protocol):
         """The file is gone for good; no row of it is looked at again."""
         ...
 
+    def rename_database(self, target: str, file: str, name: str) -> None:
+        """The same database, with the same rows, is called otherwise from now on."""
+        ...
+
     def window_progress(self, target: str, name: str) -> WindowMark | None:
         """How far a republish has come that was broken off; None for one that is new or finished."""
         ...

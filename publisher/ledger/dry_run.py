@@ -47,7 +47,9 @@ class DryRunLedger(LedgerReader):
     def _forget(self, *_: object, **__: object) -> None:
         """A write of which nothing is asked later."""
 
-    note = found_databases = retire_database = finish_window = learn_limit = take_over = end_round = _forget
+    note = found_databases = retire_database = rename_database = finish_window = learn_limit = take_over = end_round = (
+        _forget
+    )
     set_before = set_singles = accept_change = _forget
     prepare = in_doubt = leave_in_doubt = give_up = split = refuse = _forget
 

@@ -129,7 +129,7 @@ CREATE TABLE outbox (
 CREATE TABLE numbering (                    -- a database as long as its rows keep their RecordIDs; its last one is in force
     id     INTEGER PRIMARY KEY,
     target INTEGER NOT NULL REFERENCES target (id),
-    file   TEXT NOT NULL                    -- of the accounting database; '' for rows that nobody finds again
+    file   TEXT NOT NULL                    -- name of the accounting database; '' for rows that nobody finds again
 );
 CREATE INDEX numbering_of_target ON numbering (target, id);
 CREATE TABLE delivered_page (
@@ -144,7 +144,7 @@ CREATE INDEX page_of_block ON delivered_page (numbering, block, message);
 CREATE INDEX page_of_message ON delivered_page (message);
 CREATE TABLE reading (
     target    INTEGER NOT NULL REFERENCES target (id),
-    file      TEXT NOT NULL,                -- of the accounting database
+    file      TEXT NOT NULL,                -- name of the accounting database: of its source, or its path
     record_id INTEGER NOT NULL,
     anchor    TEXT NOT NULL,                -- JobID of that row
     PRIMARY KEY (target, file)

@@ -92,7 +92,7 @@ def _refuse_second_name(site: Site, entry: BatchEntry) -> None:
     with closing(site.ledger_to_read()) as ledger:
         retired = {one.file for one in ledger.known_databases() if one.retired is not None}
     for database, cluster in found:
-        if str(database) not in retired:
+        if retired.isdisjoint((database.stem, str(database))):
             raise SourceError(
                 f"source {database.stem} has read the same files, and calls their cluster {cluster}: under another name "
                 f"all jobs would count twice; write cluster: {cluster}, or, if these are other jobs, "

@@ -234,7 +234,7 @@ def _import_rules(site: Site, job: JobRecord) -> Sequence[ImportRule]:
     if job.interface not in BY_INTERFACE:
         return site.joined_from(job)
     entries = [each for each in site.batch_entries if each.type == BY_INTERFACE.get(job.interface)]
-    entries.sort(key=lambda entry: str(entry.database) != job.row.database)
+    entries.sort(key=lambda entry: entry.name != job.row.database)
     return site.importer(entries[0]).explain(job) if entries else ()
 
 

@@ -116,8 +116,11 @@ class Source(Protocol):
     All methods raise: SourceError when the data cannot be read; never an empty answer instead.
     """
 
-    def databases(self) -> tuple[str, ...]:
-        """Names of the databases, the most authoritative first: a job finished in two of them counts in the first."""
+    def databases(self) -> Mapping[str, str]:
+        """Files of the databases by name, the most authoritative first: a job finished in two of them counts in the first.
+
+        Everybody else knows a database by its name, and the ledger keeps that.
+        """
         ...
 
     def absent(self) -> tuple[Absent, ...]:
@@ -125,7 +128,7 @@ class Source(Protocol):
         ...
 
     def names(self, file: str) -> bool:
-        """Whether the configuration names this file, be it there or not."""
+        """Whether the configuration names this database, by name or as a file, be it there or not."""
         ...
 
     def since(

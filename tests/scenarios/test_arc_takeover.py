@@ -92,8 +92,8 @@ def search(*paths: Path, watermark: Watermark | None = None, page_rows: int = 3)
         stack.callback(shelf.close)
         stack.callback(source.close)
         databases = []
-        for name in source.databases():
-            databases.append(ArexWritingOrder(name, shelf, page_rows=page_rows))
+        for name, path in source.databases().items():
+            databases.append(ArexWritingOrder(name, path, shelf, page_rows=page_rows))
             stack.callback(databases[-1].close)
         (found,) = look_for_lost(
             databases, [watermark or mark()], lambda last: source.count(Window(end=Epoch(last + 1)))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import sqlite3
+from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -10,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.arex_databases import generate
+from tests.fake_ams.faults import Fault
 from tests.fake_ams.service import FakeAMS
 from tests.support.gridengine_files import Entry, colon, write
 from tests.support.pki import PKI
@@ -38,7 +41,95 @@ def sent_again(site: SiteUnderTest) -> tuple[int, int]:
     """Records, and the exit status."""
     site.save()
     run = site.publish()
+    assert run.status in (0, 66), run.err
     return run.json["targets"]["egi"]["records"], run.status
+
+
+TABLES = ("source_file", "reading", "numbering", "open_row", "quarantine", "window_progress")
+
+
+def known_in(site: SiteUnderTest) -> set[str]:
+    """What the ledger calls the databases, in all of its tables."""
+    with closing(sqlite3.connect(site.state)) as connection:
+        return {file for table in TABLES for (file,) in connection.execute(f"SELECT file FROM {table}")}
+
+
+def ce(site: SiteUnderTest) -> str:
+    """A-REX's database goes by its path."""
+    return str(Path(site.config["source"][0]["control_dir"]) / "accounting" / "accounting_v2.db")
+
+
+def as_it_was(site: SiteUnderTest, sources: Path | None = None) -> None:
+    """The ledger of a publisher that knew the databases of batch systems by their paths."""
+    path = str((sources or site.state.parent / "sources") / "old.db")
+    with closing(sqlite3.connect(site.state)) as connection, connection:
+        for table in TABLES:
+            connection.execute(f"UPDATE {table} SET file = ? WHERE file = 'old'", (path,))
+    assert known_in(site) == {ce(site), path}
+
+
+def test_the_ledger_knows_databases_by_the_names_of_their_sources(site: SiteUnderTest) -> None:
+    assert known_in(site) == {ce(site), "old"}
+    listed = site.run("source", "list", "--json").json["databases"]
+    assert [one["file"] for one in listed] == [ce(site), "old"]
+    (of_old,) = site.run("source", "list", "old", "--json").json["databases"]
+    assert (of_old["file"], of_old["there"]) == ("old", True)
+    explained = site.run("explain", job_of_grid_engine(site), "--json").json
+    assert {one["database"] for one in explained["explanations"]} == {"old"}
+
+
+def job_of_grid_engine(site: SiteUnderTest) -> str:
+    with closing(sqlite3.connect(site.state.parent / "sources" / "old.db")) as connection:
+        (job_id,) = connection.execute("SELECT JobID FROM AAR ORDER BY RecordID LIMIT 1").fetchone()
+    return str(job_id)
+
+
+@pytest.mark.parametrize("moved", [False, True])
+def test_a_ledger_that_knows_paths_goes_on_with_names(site: SiteUnderTest, moved: bool) -> None:
+    as_it_was(site, site.folder / "before" / "sources" if moved else None)
+    assert site.run("status").status == 0
+    assert sent_again(site) == (0, 0)
+    assert known_in(site) == {ce(site), "old"}
+    run = site.run("sync", "--check")
+    assert run.status == 0, run.out + run.err
+    with (site.folder / "common" / "accounting").open("ab") as file:
+        file.write(colon(replace(Entry(), job=950)))
+    site.fill(*generate(9, 1, *MONTHS))
+    assert site.publish().status == 0
+    assert site.run("sync", "--check").status == 0
+
+
+def test_a_republish_that_was_broken_off_before_an_update_goes_on(site: SiteUnderTest) -> None:
+    """Only what it had not sent yet goes out."""
+    if site.config["targets"]["egi"]["format"] != "car":
+        pytest.skip("months go whole")
+    words = ["republish", "--from", "2026-08", "--to", "2026-12", "--yes", "--json"]
+    site.config["targets"]["egi"] |= {"batch_records": 3, "attempts": 1}
+    site.save()
+    site.fake.faults.push(*[Fault.none()] * 3, Fault.status(503))
+    first = site.run(*words)
+    assert (first.status, first.json["targets"]["egi"]["records"]) == (75, 9), "in the midst of the jobs of Grid Engine"
+    as_it_was(site)
+    second = site.run(*words)
+    assert (second.status, second.json["targets"]["egi"]["records"]) == (0, 3)
+
+
+def test_a_ledger_may_be_copied_to_another_host(site: SiteUnderTest) -> None:
+    """With the databases, and without those that batch systems are read into: these are made again."""
+    other = site.folder / "other-host"
+    shutil.copytree(site.state.parent, other)
+    site.config["state"] = str(other / site.state.name)
+    site.state = other / site.state.name
+    shutil.move(site.control, site.folder / "elsewhere")
+    before = ce(site)
+    site.config["source"][0]["control_dir"] = str(site.folder / "elsewhere")
+    site.save()
+    run = site.run("publish", "--force", "--json", "--accept-state")
+    assert (run.status, run.json["targets"]["egi"]["records"]) == (0, 0), run.err
+    shutil.rmtree(other / "sources")
+    assert sent_again(site) == (0, 0)
+    assert known_in(site) == {before, ce(site), "old"}
+    assert site.run("sync", "--check").status == 0
 
 
 def test_a_source_under_another_name_is_not_sent_again(site: SiteUnderTest) -> None:

@@ -180,7 +180,7 @@ class SourceContract:
         del pages
 
     def test_facts_are_of_the_databases(self, world: SourceWorld) -> None:
-        assert tuple(facts.path for facts in world.source.facts()) == world.source.databases()
+        assert tuple(facts.path for facts in world.source.facts()) == tuple(world.source.databases().values())
 
     def test_what_cannot_be_read_is_never_an_empty_answer(self, world: SourceWorld) -> None:
         (job_id,) = world.add(self.ENDS[:1])

@@ -72,7 +72,7 @@ def _listed(site: Site, name: str | None) -> tuple[Sequence[SourceFile], Sequenc
     chosen = [one for one in sources if one.name == name]
     if not chosen:
         raise UsageError(f"{name}: is no source; there are: {', '.join(one.name for one in sources)}")
-    return [one for one in files if one.file in chosen[0].databases], chosen
+    return [one for one in files if one.file in (name, *chosen[0].databases)], chosen
 
 
 def _retry(found: Mapping[str, Retried | None], *, form: Form) -> int:

@@ -70,6 +70,10 @@ _FOUND_DATABASE = """
 INSERT INTO source_file (target, file, inode, seen_at) VALUES (:target, :file, :inode, :now)
 ON CONFLICT (target, file) DO UPDATE SET inode = excluded.inode, seen_at = excluded.seen_at, retired_at = NULL"""
 _RETIRE_DATABASE = "UPDATE source_file SET retired_at = :now WHERE target = :target AND file = :file"
+_RENAME_DATABASE = tuple(
+    f"UPDATE {table} SET file = :name WHERE target = :target AND file = :file"
+    for table in ("source_file", "reading", "numbering", "open_row", "quarantine", "window_progress")
+)
 _FORGET_OPEN_ROWS = "DELETE FROM open_row WHERE target = :target AND file = :file"
 _LEARN_LIMIT = """
 INSERT INTO learnt_limit (target, payload_bytes, wire, learnt_at) VALUES (:target, :bytes, :wire, :at)
@@ -153,6 +157,12 @@ class SqlLedger(LedgerReader):
         with self._database.atomic():
             self._database.execute(_RETIRE_DATABASE, retired | {"now": rows.epoch(now)})
             self._database.execute(_FORGET_OPEN_ROWS, retired)
+
+    def rename_database(self, target: str, file: str, name: str) -> None:
+        renamed = {"target": self._known_number(target), "file": file, "name": name}
+        with self._database.atomic():
+            for statement in _RENAME_DATABASE:
+                self._database.execute(statement, renamed)
 
     def note(self, target: str, progress: Progress, policy_digest: str, now: datetime) -> None:
         number = self._known_number(target)

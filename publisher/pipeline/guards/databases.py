@@ -6,12 +6,14 @@ declares gone for good.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from datetime import datetime
 from fnmatch import fnmatchcase
 from itertools import groupby
+from pathlib import Path
 from shlex import quote
 from typing import NamedTuple
 
@@ -21,6 +23,8 @@ from publisher.model.target import Target
 from publisher.pipeline.site import Site
 from publisher.sources import imported_database
 from publisher.sources.base import Source
+
+log = logging.getLogger("publisher")
 
 _INODES = 2**63  # what SQLite's integers hold; some file systems number beyond
 
@@ -44,8 +48,9 @@ class Databases(NamedTuple):
 def look_for_databases(target: str, source: Source, ledger: Positions) -> Databases:
     """What became of the databases that a target's rounds have read. Raises: SourceError, LedgerError."""
     known = ledger.known_databases(target)
-    there = {name: os.stat(name).st_ino % _INODES for name in source.databases() if os.path.exists(name)}
-    lost = _lost(known, there)
+    files = {name: path for name, path in source.databases().items() if os.path.exists(path)}
+    there = {name: os.stat(path).st_ino % _INODES for name, path in files.items()}
+    lost = _lost(known, files)
     unknown = there.keys() - {one.file for one in known}
     names = {one.file: _new_name(one, there, unknown, source, ledger) for one in lost}
     renamed = {file: name for file, name in names.items() if name}
@@ -58,9 +63,26 @@ def look_for_databases(target: str, source: Source, ledger: Positions) -> Databa
     )
 
 
-def _lost(known: Sequence[KnownDatabase], there: Iterable[str]) -> list[KnownDatabase]:
-    real = {os.path.realpath(name) for name in there}
-    return [one for one in known if one.retired is None and os.path.realpath(one.file) not in real]
+def _lost(known: Sequence[KnownDatabase], files: Mapping[str, str]) -> list[KnownDatabase]:
+    real = {os.path.realpath(path) for path in files.values()}
+    missing = [one for one in known if one.retired is None and one.file not in files]
+    return [one for one in missing if not (os.path.isabs(one.file) and os.path.realpath(one.file) in real)]
+
+
+def know_by_name(target: str, source: Source, ledger: Positions) -> None:
+    """What the ledger knows by its path, and goes by a name now, it knows by that name from now on.
+
+    So it is after an update from a publisher that knew the databases of batch systems by their paths, wherever they were.
+    """
+    known = ledger.known_databases(target)
+    names = {one.file for one in known}
+    for name, path in source.databases().items():
+        imported = f"/{imported_database(Path(), name)}"
+        before = [one for one in known if one.file == path or one.file.endswith(imported)]
+        if before and name not in names:
+            latest = max(before, key=lambda one: (one.file == path, one.retired is None, one.seen))
+            log.info("target %s: %s: goes by the name %s now", target, latest.file, name)
+            ledger.rename_database(target, latest.file, name)
 
 
 def missing_databases(target: str, source: Source, ledger: Positions) -> Sequence[Missing]:
@@ -111,7 +133,9 @@ def _new_name(
 
 
 def _missing(lost: KnownDatabase) -> Missing:
-    if os.path.exists(lost.file):
+    if not os.path.isabs(lost.file):
+        what = "this batch system is not in `source` any more, or its database is gone; write it there again, or bring it back"
+    elif os.path.exists(lost.file):
         what = "is there, but `source` does not name it any more; name it again"
     else:
         what = "is gone, and jobs that were only in it are not published; bring it back"
@@ -175,9 +199,9 @@ def retire(site: Site, files: Sequence[str]) -> list[SourceFile]:
 
 
 def _file_of(name: str, known: Collection[str], site: Site) -> str:
-    """The database of a source that has this name, or had it, or the file."""
+    """The database of a source that has this name, or had it before databases had names, or the file."""
     imported = str(imported_database(site.state, name)) if os.path.basename(name) == name else name
-    return next((file for file in (imported, name) if file in known), os.path.abspath(name))
+    return next((file for file in (name, imported) if file in known), os.path.abspath(name))
 
 
 def _one_file(file: str, of_targets: Sequence[KnownDatabase], there: frozenset[str] | None) -> SourceFile:
@@ -191,13 +215,16 @@ def _one_file(file: str, of_targets: Sequence[KnownDatabase], there: frozenset[s
 
 
 def _is_read(file: str, there: frozenset[str] | None) -> bool:
-    return os.path.exists(file) if there is None else os.path.realpath(file) in there
+    if there is None:
+        return os.path.isabs(file) and os.path.exists(file)
+    return file in there or (os.path.isabs(file) and os.path.realpath(file) in there)
 
 
 def _there(site: Site) -> frozenset[str] | None:
-    """What is read today, without symbolic links; None when one of them cannot be read, or none is there."""
+    """What is read today, by name and without symbolic links; None when one cannot be read, or none is there."""
     try:
         with closing(site.source()) as source:
-            return frozenset(os.path.realpath(name) for name in source.databases())
+            files = source.databases()
+        return frozenset([*files, *map(os.path.realpath, files.values())])
     except SourceError:
         return None

@@ -22,7 +22,7 @@ from publisher.model.job import Epoch, JobKey, RowRef, SkippedJob
 from publisher.model.message import Batch, Progress, Rendered, WindowMark
 from publisher.model.time import Window
 from publisher.model.totals import BlockedMonth, month_window
-from publisher.pipeline.guards.databases import Missing, look_for_databases
+from publisher.pipeline.guards.databases import Missing, know_by_name, look_for_databases
 from publisher.pipeline.guards.keys import NoCollisions, collisions
 from publisher.pipeline.round.batches import JobBatches, RecordSink, open_sink
 from publisher.pipeline.round.decision import Decider, Publish, Skip, skipped_job
@@ -229,6 +229,7 @@ class Round:
             selection_digest=self._live.selection_digest,
             now=now,
         )
+        know_by_name(self._live.name, self._source, self._ledger)
         self._sender = self._new_dispatch(state)
         self._held_before = state.held
         return state

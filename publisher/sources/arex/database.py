@@ -54,9 +54,13 @@ class RowPage:
 class AccountingDatabase:
     """The questions to one file. `row_filter` of a question takes out rows that belong to another database."""
 
-    def __init__(self, path: str, copies: CopyDirectory, reading: DatabaseOptions) -> None:
-        """Raises: SourceError when it is not an accounting database that we know, or cannot be read."""
-        self.name = path
+    def __init__(self, path: str, copies: CopyDirectory, reading: DatabaseOptions, name: str = "") -> None:
+        """`name` is what the ledger calls it; '': by its path.
+
+        Raises: SourceError when it is not an accounting database that we know, or cannot be read.
+        """
+        self.path = path
+        self.name = name or path
         self._reading = reading
         self._reader: tuple[sqlite3.Connection, RowReader] | None = None
         self._columns: tuple[RowReader, ColumnReader] | None = None
@@ -217,7 +221,7 @@ class AccountingDatabase:
         journal_mode = self._file.journal_mode()
         return self._ask(
             lambda connection, reader: SourceFacts(
-                path=self.name,
+                path=self.path,
                 schema=_schema_of(reader),
                 journal_mode=journal_mode,
                 way=str(self._file.way),
@@ -291,7 +295,7 @@ class AccountingDatabase:
     def _reader_of(self, connection: sqlite3.Connection) -> RowReader:
         """What is known of the file behind this connection; another connection may be to another file."""
         if self._reader is None or self._reader[0] is not connection:
-            layout, imported = _inspect(self.name, connection)
+            layout, imported = _inspect(self.path, connection)
             reader = AlikeReader(
                 self.name,
                 layout,

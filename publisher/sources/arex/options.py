@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from publisher.model.errors import SourceError, UsageError, refused_by_system
 from publisher.sources.arex.database import DatabaseOptions
@@ -64,7 +64,7 @@ class Options:
         metadata={"help": "how long a writer that holds the database is waited for", **_at_least(0)},
     )
 
-    # Databases that batch systems are read into; one that is not there was not read yet.
+    # Databases that batch systems are read into, as `NAME.db`; one that is not there was not read yet.
     imported: tuple[str, ...] = field(default=(), metadata={"hidden": True})
     # Further CEs: the other entries of this type. A job in two databases counts in the one that is named first.
     further: tuple[Options, ...] = field(default=(), metadata={"hidden": True})
@@ -84,6 +84,18 @@ def only_database(options: Options, name: str) -> Options:
     return replace(options, control_dir=None, databases=(glob.escape(str(path)),), imported=(), further=())
 
 
+class NamedFile(NamedTuple):
+    """A database, by the name under which the ledger knows it, and the entry that it is of.
+
+    One that a batch system is read into has the name of its source. An ARC CE's go by their path: an entry may name several,
+    and what lies elsewhere is taken for the same only if its rows show it.
+    """
+
+    name: str
+    path: str
+    entry: Options
+
+
 def readings_of(
     options: Options, environment: Mapping[str, str], *, lock_wait_s: float | None = None
 ) -> Mapping[Options, DatabaseOptions]:
@@ -101,11 +113,11 @@ def readings_of(
 
 def database_paths(options: object, environment: Mapping[str, str] | None = None) -> list[str]:
     """The files, without repetition. Raises: SourceError when one is missing, or a pattern matches nothing."""
-    return [path for path, _ in database_files(options)]
+    return [file.path for file in database_files(options)]
 
 
-def database_files(options: object) -> list[tuple[str, Options]]:
-    """The files, without repetition, each with the entry that names it. Raises: SourceError as `database_paths`."""
+def database_files(options: object) -> list[NamedFile]:
+    """The files, without repetition. Raises: SourceError as `database_paths`."""
     if not isinstance(options, Options):
         raise TypeError(f"expected {Options}, got {options!r}")
     found, absent = look_for(options)
@@ -115,31 +127,29 @@ def database_files(options: object) -> list[tuple[str, Options]]:
 
 
 def names(options: Options, file: str) -> bool:
-    """Whether any entry names this file, be it there or not."""
+    """Whether any entry names this file, by its path or as the ledger knows it, be it there or not."""
     patterns = [pattern for ce in (options, *options.further) for pattern in _patterns(ce)]
     return any(fnmatchcase(file, pattern) for pattern in patterns)
 
 
-def present(options: Options) -> list[tuple[str, Options]]:
-    """Those of the files that are there, each with the entry that names it. Raises: SourceError when none is."""
+def present(options: Options) -> list[NamedFile]:
+    """Those of the files that are there. Raises: SourceError when none is."""
     found, absent = look_for(options)
     if not found:
         raise SourceError(absent[0].reason)
     return found
 
 
-def look_for(options: Options) -> tuple[list[tuple[str, Options]], tuple[Absent, ...]]:
-    """The files, without repetition, each with its entry; and what is named in vain.
-
-    Raises: SourceError for what cannot be looked at.
-    """
+def look_for(options: Options) -> tuple[list[NamedFile], tuple[Absent, ...]]:
+    """The files, without repetition, and what is named in vain. Raises: SourceError for what cannot be looked at."""
     looked = [(found, ce) for ce in (options, *options.further) for found in _named(ce)]
     distinct: dict[str, tuple[str, Options]] = {}
     for found, ce in looked:
         if not isinstance(found, Absent):
             for path in found:
                 distinct.setdefault(os.path.realpath(path), (path, ce))
-    return list(distinct.values()), tuple(found for found, _ in looked if isinstance(found, Absent))
+    files = [NamedFile(Path(path).stem if path in ce.imported else path, path, ce) for path, ce in distinct.values()]
+    return files, tuple(found for found, _ in looked if isinstance(found, Absent))
 
 
 def _named(options: Options) -> Sequence[Sequence[str] | Absent]:
@@ -155,7 +165,8 @@ def _patterns(options: Options) -> Iterator[str]:
     if options.control_dir is not None:
         yield from (glob.escape(str(options.control_dir / name)) for name in _BELOW_CONTROL_DIR)
     yield from options.databases
-    yield from map(glob.escape, options.imported)
+    for path in options.imported:
+        yield from (glob.escape(path), Path(path).stem)
 
 
 def _below(control_dir: Path) -> Sequence[str] | Absent:
@@ -194,7 +205,7 @@ def _matching(name: str) -> Sequence[str] | Absent:
 
 def _not_read_yet(imported: Sequence[str]) -> Absent:
     return Absent(
-        patterns=tuple(imported),
+        patterns=tuple(imported) + tuple(Path(path).stem for path in imported),
         reason=f"{imported[0]}: is not there yet; `publisher publish` reads the batch system into it",
     )
 

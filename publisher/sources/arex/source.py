@@ -22,7 +22,7 @@ from publisher.sources.arex.database import (
     RowPage,
     without_finished_in,
 )
-from publisher.sources.arex.options import Options, look_for, names, present, readings_of
+from publisher.sources.arex.options import NamedFile, Options, look_for, names, present, readings_of
 from publisher.sources.arex.rows import ReadOptions
 from publisher.sources.arex.values import anchor_text
 from publisher.sources.arex.write_order import ArexWritingOrder
@@ -59,8 +59,8 @@ def writing_order(source: Source, environment: Mapping[str, str]) -> Iterator[li
     with ExitStack() as stack:
         stack.callback(copies.close)
         databases = []
-        for name in source.databases():
-            databases.append(ArexWritingOrder(name, copies))
+        for name, path in source.databases().items():
+            databases.append(ArexWritingOrder(name, path, copies))
             stack.callback(databases[-1].close)
         yield databases
 
@@ -80,11 +80,11 @@ class ArexSource:
         self._options = options
         self._page_rows = options.page_rows
         self._copies = CopyDirectory(copies_below)
-        self._open: dict[tuple[str, Options], AccountingDatabase] = {}
+        self._open: dict[NamedFile, AccountingDatabase] = {}
         self._readings = readings_of(options, environment, lock_wait_s=lock_wait_s)
 
-    def databases(self) -> tuple[str, ...]:
-        return tuple(each.name for each in self._opened())
+    def databases(self) -> Mapping[str, str]:
+        return {each.name: each.path for each in self._opened()}
 
     def absent(self) -> tuple[Absent, ...]:
         return look_for(self._options)[1]
@@ -252,12 +252,13 @@ class ArexSource:
         They stay open until `close`; what `rotate` and `migrate` replaced is opened anew when it is asked.
         """
         found = present(self._options)
-        for key in [key for key in self._open if key not in found]:
-            self._open.pop(key).close()
-        for path, ce in found:
-            if (path, ce) not in self._open:
-                self._open[path, ce] = AccountingDatabase(path, self._copies, self._readings[ce])
-        return sorted((self._open[key] for key in found), key=lambda each: -each.schema)
+        for file in [file for file in self._open if file not in found]:
+            self._open.pop(file).close()
+        for file in found:
+            if file not in self._open:
+                reading = self._readings[file.entry]
+                self._open[file] = AccountingDatabase(file.path, self._copies, reading, file.name)
+        return sorted((self._open[file] for file in found), key=lambda each: -each.schema)
 
 
 def _epoch(now: datetime) -> Epoch:

@@ -37,9 +37,9 @@ IN_ORDER: Final = """
 class ArexWritingOrder:
     """One accounting database, opened to be read once from its first job to its last."""
 
-    def __init__(self, path: str, copies: CopyDirectory, *, page_rows: int = _PAGE_ROWS) -> None:
+    def __init__(self, name: str, path: str, copies: CopyDirectory, *, page_rows: int = _PAGE_ROWS) -> None:
         """Raises: SourceError."""
-        self.name = path
+        self.name = name
         self._page_rows = page_rows
         self._file = ReadOnlyFile(path, copies)
 

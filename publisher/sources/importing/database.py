@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from publisher.model.errors import Busy, LedgerError, UsageError, refused_by_system
-from publisher.model.job import JobId, RowRef
-from publisher.sources.base import ImportedFrom
+from publisher.model.job import JobRecord
+from publisher.sources.base import ImportedFrom, Source
 from publisher.sources.importers import BadLine, ImportedJob, StoredJobs
 from publisher.sources.sqlite_reader import CopyDirectory, ReadOnlyFile
 
@@ -475,13 +475,17 @@ _ORIGIN: Final = """
 """
 
 
-def origin_of(row: RowRef, job_id: JobId, *, copies_below: Path) -> ImportedFrom | None:
-    """None when A-REX wrote the row, or it is gone meanwhile. Raises: SourceError."""
+def origin_of(job: JobRecord, source: Source, *, copies_below: Path) -> ImportedFrom | None:
+    """None when A-REX wrote the row, or it is gone meanwhile. The source is closed. Raises: SourceError."""
 
     def ask(connection: sqlite3.Connection) -> ImportedFrom | None:
         imported = connection.execute(_IMPORTED).fetchone() is not None
-        found = connection.execute(_ORIGIN, (row.record_id, job_id)).fetchone() if imported else None
+        found = connection.execute(_ORIGIN, (job.row.record_id, job.job_id)).fetchone() if imported else None
         return None if found is None else ImportedFrom(importer=found[0], key=found[1], file=found[2])
 
-    with closing(CopyDirectory(copies_below)) as copies, closing(ReadOnlyFile(row.database, copies)) as file:
-        return file.ask(ask)
+    with closing(source):
+        file = source.databases().get(job.row.database)
+    if file is None:
+        return None
+    with closing(CopyDirectory(copies_below)) as copies, closing(ReadOnlyFile(file, copies)) as opened:
+        return opened.ask(ask)

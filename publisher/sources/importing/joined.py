@@ -213,9 +213,10 @@ class JoinedSource:
     """A `Source`."""
 
     def __init__(self, source: Source, runs: BatchRuns, batch_databases: Sequence[str]) -> None:
-        """`batch_databases` are those of all batch systems, whose jobs have everything themselves."""
+        """`batch_databases` are the files of all batch systems, whose jobs have everything themselves."""
         self._source = source
         self._batch_databases = frozenset(batch_databases)
+        self._is_batch: dict[str, bool] = {}  # by name of a database
         self._joins = any(entry.wait_s is not None for entry in runs.entries)
         self._runs = runs
 
@@ -231,7 +232,7 @@ class JoinedSource:
         alike: bool = False,
     ) -> Iterator[Page]:
         """As the source's; where runs are joined no job is like another: what is joined is each job's own."""
-        if done_with is not None and self._joins and database not in self._batch_databases:
+        if done_with is not None and self._joins and not self._of_batch(database):
             done_with = partial(self._done_with, done_with)
         alike = alike and not self._joins
         for page in self._source.since(cursor, database, needs, now, done_with, columns=columns, alike=alike):
@@ -260,6 +261,11 @@ class JoinedSource:
     def find(self, job_id: JobId, needs: frozenset[SideTable], now: datetime) -> Page:
         return self._joined(self._source.find(job_id, needs, now), needs, now)
 
+    def _of_batch(self, database: str) -> bool:
+        if database not in self._is_batch:
+            self._is_batch[database] = self._source.databases().get(database) in self._batch_databases
+        return self._is_batch[database]
+
     def _joined(
         self, page: Page, needs: frozenset[SideTable], now: datetime, seen: Mapping[RowRef, Epoch] = _NOTHING_SEEN
     ) -> Page:
@@ -267,10 +273,10 @@ class JoinedSource:
 
         `seen` is when rows were first seen finished; one that was seen long ago waits no longer.
         """
-        if page.runs is not None and page.runs.database not in self._batch_databases:
+        if page.runs is not None and not self._of_batch(page.runs.database):
             page = self._counted(page, page.runs, needs, now)
         page = self._alike(page, needs, now)
-        if not page.jobs or page.jobs[0].row.database in self._batch_databases:
+        if not page.jobs or self._of_batch(page.jobs[0].row.database):
             return page
         moment = Epoch(int(now.timestamp()))
         found = self._runs.look_up([job.local_id for job in page.jobs])
@@ -324,7 +330,7 @@ class JoinedSource:
 
     def _alike(self, page: Page, needs: frozenset[SideTable], now: datetime) -> Page:
         """A page of kinds; jobs that may be a batch system's own are read whole."""
-        if not page.alike or page.alike[0].example.row.database in self._batch_databases:
+        if not page.alike or self._of_batch(page.alike[0].example.row.database):
             return page
         found = self._runs.look_up([job.values[_LOCAL_ID] for job in page.alike])
         owned = [_may_be_own(found, job.values[_LOCAL_ID]) for job in page.alike]
@@ -358,7 +364,7 @@ class JoinedSource:
 
     # As they are
 
-    def databases(self) -> tuple[str, ...]:
+    def databases(self) -> Mapping[str, str]:
         return self._source.databases()
 
     def names(self, file: str) -> bool:

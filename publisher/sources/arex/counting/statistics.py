@@ -126,8 +126,8 @@ class ArexAccounts:
         """All databases, the most authoritative first: schema 2 before schema 1, then as configured."""
         with ExitStack() as stack:
             opened = []
-            for path, ce in database_files(self._options):
-                database = CountingDatabase(path, self._copies, self._readings[ce])
+            for name, path, ce in database_files(self._options):
+                database = CountingDatabase(path, self._copies, self._readings[ce], name)
                 database.joined = self._joined
                 stack.callback(database.close)
                 opened.append(database)

@@ -72,8 +72,8 @@ class ArexUsage:
         last = LAST_SECOND if window.end is None else min(window.end - 1, LAST_SECOND)
         with ExitStack() as stack:
             opened: list[_UsageDatabase] = []
-            for path, ce in database_files(self._options):
-                opened.append(_UsageDatabase(path, self._copies, self._readings[ce]._replace(hold_off_s=0)))
+            for name, path, ce in database_files(self._options):
+                opened.append(_UsageDatabase(path, self._copies, self._readings[ce]._replace(hold_off_s=0), name))
                 opened[-1].joined = self._joined
                 stack.callback(opened[-1].close)
             opened.sort(key=lambda each: -each.schema)  # the most authoritative first, as `ArexSource` has them
