@@ -142,9 +142,10 @@ GpuModels = tuple[tuple[str, int], ...]
 
 
 def gpus_by_model(count: int | None, models: GpuModels) -> GpuModels:
-    """So many GPUs by their models, those of no known one under '' at the end."""
-    rest = (count or 0) - sum(each for _, each in models)
-    return (*models, ("", rest)) if rest > 0 else models
+    """So many GPUs by their models, those of no known one under '' at the end; a model of which there are none is left out."""
+    had = tuple(model for model in models if model[1])
+    rest = (count or 0) - sum(each for _, each in had)
+    return (*had, ("", rest)) if rest > 0 else had
 
 
 # What each job of a kind has for itself.

@@ -55,15 +55,20 @@ ALLOCATIONS = [
 
 
 def lines(count: int) -> Iterator[dict[str, object]]:
-    """Jobs and their steps, of many kinds; every third job was metered, some of them absurdly."""
+    """Jobs and their steps, of many kinds; every third job was metered, some of them absurdly. Some had 0 of a model."""
     for line in jobs_of(11, count):
         moved = {key: value - count * 60 for key in TIMES if isinstance(value := line[key], int)}
         number = int(str(line["JobIDRaw"]).partition(".")[0])
         joules: object = ""
         if number % 3 == 0 and "." not in str(line["JobIDRaw"]):
             joules = {0: 10**15, 3: 2**64 - 2}.get(number % 51, 1000 + number % 977)
-        models = {"AllocTRES": f"{line['AllocTRES']},gres/gpu:a100=1"} if "gres/gpu=1" in str(line["AllocTRES"]) else {}
-        yield line | moved | models | {"ConsumedEnergyRaw": joules, "Partition": ("batch", "gpu")[number % 2]}
+        tres = str(line["AllocTRES"])
+        if "gres/gpu=1" in tres:
+            tres += ",gres/gpu:a100=1"
+        elif tres and "gres/gpu" not in tres:
+            tres += ",gres/gpu:a100=0"
+        given = {"AllocTRES": tres, "ConsumedEnergyRaw": joules, "Partition": ("batch", "gpu")[number % 2]}
+        yield line | moved | given
 
 
 @pytest.fixture(scope="module", params=[300, pytest.param(100_000, marks=pytest.mark.long)])

@@ -146,7 +146,7 @@ def _wall_core(wall_s: int, cores: int | None) -> int:
 
 
 def _gpu_models(models: tuple[tuple[str, int], ...]) -> Value:
-    return tuple(model for model, _ in models) or None
+    return tuple(model for model, count in models if count) or None
 
 
 def _gpu_s(wall_s: int, gpus: int | None) -> Value:
