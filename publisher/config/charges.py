@@ -136,14 +136,14 @@ def _formula(node: Node, keys: ChargeKeys, reading: ReadContext) -> Formula:
         raise Wrong("") from error
 
 
-def _validity(first: str | None, last: str | None) -> Window:
-    """Both ends belong to it: the last month or day counts to its end, a clock time has its second.
+def _validity(first: str | None, last: str | None, *, last_second: bool = True) -> Window:
+    """The last month or day counts to its end; a clock time is exact, or, with `last_second`, has its second too.
 
     Raises: Wrong.
     """
     try:
         start = epoch(fixed_period(first).start) if first else None
-        end = _behind(last) if last else None
+        end = _behind(last, last_second=last_second) if last else None
     except UsageError as error:
         raise Wrong(str(error)) from error
     if start is not None and end is not None and start >= end:
@@ -151,10 +151,10 @@ def _validity(first: str | None, last: str | None) -> Window:
     return Window(start=start, end=end)
 
 
-def _behind(text: str) -> Epoch:
+def _behind(text: str, *, last_second: bool) -> Epoch:
     """The first second that does not belong to the period any more."""
     period = fixed_period(text)
-    return Epoch(epoch(period.end) + (period.start == period.end))
+    return Epoch(epoch(period.end) + (last_second and period.start == period.end))
 
 
 _POWER_EXAMPLE: Final = "{watts_per_core: 6, watts_per_gpu: 300, grams_per_kwh: 28}"
@@ -301,7 +301,7 @@ def _allocation(node: Node, reading: ReadContext) -> Allocation:
     return Allocation(
         project=keys.project or "",
         vo=keys.vo or "",
-        window=_validity(keys.valid_from, keys.valid_to),
+        window=_validity(keys.valid_from, keys.valid_to, last_second=False),
         charge=_decimal(keys.charge),
         unit=keys.unit or "",
         gpu_hours=_decimal(keys.gpu_hours),

@@ -115,7 +115,7 @@ def _allocation(one: Allocation) -> dict[str, Any]:
     }
     return {
         **({"vo": one.vo} if one.vo else {"project": one.project}),
-        **_validity(one.window),
+        **_bounds({"valid_from": one.window.start, "valid_to": one.window.end}),
         **{name: str(value) for name, value in amounts.items() if value is not None},
     }
 

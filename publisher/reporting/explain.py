@@ -297,7 +297,9 @@ def _of(bench: _Bench, job: JobRecord) -> Explanation:
     own = bench.format if bench.format.name == target.format else _format(target.format)
     fate, reason = _fate(bench, job, published, known, held, _rendered(own, published, bench.now)[1])
     if sent_otherwise:
-        reason += "; A-REX restarted the job after a run under another local job id was delivered, which counts beside this one"
+        reason += (
+            f"; A-REX restarted the job after a run under another local job id was delivered{_other_run(own.receiver)}"
+        )
     record, unfit_here = _rendered(bench.format, published, bench.now)
     receiver = bench.format.receiver
     return replace(
@@ -310,6 +312,12 @@ def _of(bench: _Bench, job: JobRecord) -> Explanation:
         unfit=unfit_here,
         group_jobs=_group_jobs(bench, published),
     )
+
+
+def _other_run(receiver: Receiver) -> str:
+    if receiver.counts == "accelerators":  # of which it keeps a row for each job and month
+        return f"; {receiver.name} replaces the record of that run where both ended in one month"
+    return ", which counts beside this one"
 
 
 def _charge(bench: _Bench, job: JobRecord) -> ExplainedCharge | None:

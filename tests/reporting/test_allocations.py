@@ -17,7 +17,7 @@ from tests.fake_ams.service import FakeAMS
 from tests.support.imported_sites import bring_in, local_site
 from tests.support.metrics_site import WatchedSite
 from tests.support.pki import PKI
-from tests.support.sacct_text import CLUSTER, job, text, write
+from tests.support.sacct_text import BEGIN, CLUSTER, job, text, write
 from tests.support.sites import SiteUnderTest
 
 SEPTEMBER = ("--from", "2026-09", "--to", "2026-09")
@@ -155,6 +155,15 @@ def test_a_pledge_is_of_a_vo_and_in_hours_of_a_benchmark(tmp_path: Path, pki: PK
     shown = site.run("charge", "--from", "2026-10", "--to", "2026-10", "--stored").out
     assert f"allocation of VO atlas: {rows['VO atlas', 'HEPSPEC h']:.6f} of 50000 HEPSPEC h" in shown
     assert "vo: atlas" in site.run("config", "show").out
+
+
+def test_a_job_that_ends_when_one_allocation_does_is_in_the_next(site: SiteUnderTest) -> None:
+    turn = datetime.fromtimestamp(BEGIN + 10 * 60 + 3600, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+    halves = [{"valid_from": "2026-09", "valid_to": turn}, {"valid_from": turn, "valid_to": "2026-09"}]
+    site.config["records"]["allocations"] = [{"project": "bio", "gpu_hours": 100, **half} for half in halves]
+    site.save()
+    found = [Decimal(one["used"]) for one in site.run("charge", *SEPTEMBER, "--json").json["allocations"]]
+    assert (min(found) > 0, float(sum(found))) == (True, gpu_hours(site, "bio"))
 
 
 def test_a_project_that_is_called_as_a_user_counts_whole_where_users_are_withheld(site: SiteUnderTest) -> None:

@@ -407,6 +407,7 @@ def test_time_is_counted_in_the_configured_unit(unit: str, result: str) -> None:
     [
         ("gres_gpu * RunTime", {}, "gres_gpu is not known"),
         ("TimeLimit", {}, "TimeLimit is not known"),
+        ("energy", {"wall_s": 60, "quantities": (("energy", 10**12),)}, "energy is not known"),
         ("1 / (NumNodes - 1)", {}, "division by zero"),
         ("RunTime % (NumNodes - 1)", {}, "division by zero"),
         ("1 - RunTime", {"wall_s": 7200}, "the result is negative"),

@@ -8,6 +8,7 @@ import os
 import random
 import re
 import signal
+import sqlite3
 import sys
 import threading
 import time
@@ -277,6 +278,21 @@ def test_accelerator_records_are_made_of_joined_jobs(site: ConfiguredSite) -> No
     text = "".join(path.read_text() for path in messages(site))
     assert "a100" in text
     assert total(site.publish()) == 0
+
+
+def test_explain_tells_what_becomes_of_accelerators_of_a_restarted_job(site: ConfiguredSite) -> None:
+    site.config["targets"]["out"]["format"] = "apel-accelerator-0.1"
+    (job,) = arex_jobs(1, 7200)
+    site.fill(job)
+    show(site, job)
+    assert total(site.publish()) == 1
+    with closing(sqlite3.connect(site.database())) as connection, connection:
+        connection.execute("UPDATE AAR SET LocalJobID = '4711', EndTime = EndTime + 1000, UsedWalltime = 500")
+    show(site, replace(job.moved_to(job.end_time + 1000), local_job_id="4711", wall_s=500))
+    assert total(site.publish()) == 1
+    explained = site.run("explain", job.job_id).out
+    assert "counts beside" not in explained
+    assert "APEL replaces the record of that run where both ended in one month" in explained
 
 
 def test_live_jobs_are_joined_as_slurm_reported_them(site: ConfiguredSite) -> None:

@@ -12,15 +12,9 @@ from typing import Final, NamedTuple
 
 from publisher.model.job import Epoch, JobRecord
 from publisher.model.rates import JobEnergy
-from publisher.reporting.charges.rules import JobRule, Rules, start_of
+from publisher.reporting.charges.rules import JobRule, Rules, metered, start_of
 
-METER: Final = "energy"  # joules, of the quantities that a source reports
 GPU_METER: Final = "gpu_energy"  # joules of a job's GPUs alone
-METER_REJECTED: Final = "energy_rejected"  # 1 where they were more than a source keeps
-# No node takes more; a meter that says so is broken. It is read at intervals, so a short job may have
-# what its neighbours took.
-_MOST_WATTS_OF_NODE: Final = 20_000
-_READ_EVERY_S: Final = 60
 _HOUR_S: Final = 3600
 _STEP: Final = Decimal("0.000001")
 _ONE: Final = Decimal(1)
@@ -98,7 +92,7 @@ class Power(Rules[PowerRule]):
     def energy(self, job: JobRecord) -> JobEnergy:
         """Where GPUs alone were metered, cores are estimated. GPUs that are not known are none."""
         rule = self.rule_for(job) or _NO_RULE
-        joules, rejected = _metered(job)
+        joules, rejected = metered(job)
         gpu_joules = None if rejected else dict(job.quantities).get(GPU_METER)
         watts = rule.watts(job, 0 if gpu_joules is not None else job.gpu_count or 0)
         if joules is not None:
@@ -110,14 +104,3 @@ class Power(Rules[PowerRule]):
         measured_wh = rule.wh(Decimal(measured))
         wh = measured_wh + rule.wh(estimated)
         return JobEnergy(wh, measured_wh, rule.grams(wh, job), meter_rejected=rejected)
-
-
-def _metered(job: JobRecord) -> tuple[int | None, bool]:
-    """Joules, if they were measured and can be; and whether they cannot."""
-    quantities = dict(job.quantities)
-    joules = quantities.get(METER)
-    nodes = job.node_count or len(job.hosts) or 1
-    most = _MOST_WATTS_OF_NODE * nodes * (job.wall_s + _READ_EVERY_S)
-    if METER_REJECTED in quantities or (joules is not None and joules > most):
-        return None, True
-    return joules, False

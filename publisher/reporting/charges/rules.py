@@ -94,6 +94,25 @@ def _reported(measure: QuantityKind, name: str) -> Named:
     return Named(measure=measure, field=f"quantities: {name}", take=lambda job: dict(job.quantities).get(name))
 
 
+METER: Final = "energy"  # joules, of the quantities that a source reports
+_METER_REJECTED: Final = "energy_rejected"  # 1 where they were more than a source keeps
+# No node takes more; a meter that says so is broken. It is read at intervals, so a short job may have
+# what its neighbours took.
+_MOST_WATTS_OF_NODE: Final = 20_000
+_READ_EVERY_S: Final = 60
+
+
+def metered(job: JobRecord) -> tuple[int | None, bool]:
+    """Joules, if they were measured and can be; and whether they cannot."""
+    quantities = dict(job.quantities)
+    joules = quantities.get(METER)
+    nodes = job.node_count or len(job.hosts) or 1
+    most = _MOST_WATTS_OF_NODE * nodes * (job.wall_s + _READ_EVERY_S)
+    if _METER_REJECTED in quantities or (joules is not None and joules > most):
+        return None, True
+    return joules, False
+
+
 QUANTITIES: Final[Mapping[str, Named]] = {
     "NumNodes": _read(QuantityKind.COUNT, "node_count"),
     "NumCPUs": _read(QuantityKind.COUNT, "cpu_count"),
@@ -110,7 +129,7 @@ QUANTITIES: Final[Mapping[str, Named]] = {
     "mem": _reported(QuantityKind.MEMORY, "mem"),
     "node": _read(QuantityKind.COUNT, "node_count"),
     "billing": _reported(QuantityKind.COUNT, "billing"),
-    "energy": _reported(QuantityKind.COUNT, "energy"),
+    METER: Named(measure=QuantityKind.COUNT, field="quantities: energy", take=lambda job: metered(job)[0]),
     "gres_gpu": _read(QuantityKind.COUNT, "gpu_count"),
 }
 

@@ -17,7 +17,7 @@ from publisher.model.job import Epoch, JobRecord
 from publisher.model.policy import PublishedJob, RecordPolicy, published_projects
 from publisher.model.rates import JobEnergy
 from publisher.model.time import iso_epoch
-from publisher.reporting.charges.power import METER
+from publisher.reporting.charges.rules import METER
 
 Value = str | int | Decimal | tuple[str, ...] | None
 
