@@ -196,9 +196,10 @@ def test_nagios_looks_at_what_holds_now(site: SiteUnderTest) -> None:
     assert (run.status, "allocation" in run.out) == (0, False)
 
 
-def test_metrics_have_the_share(tmp_path: Path, pki: PKI, fake_ams: FakeAMS) -> None:
+def test_metrics_have_the_share_of_the_fullest(tmp_path: Path, pki: PKI, fake_ams: FakeAMS) -> None:
     watched = WatchedSite(local_site(tmp_path, pki, fake_ams, "slurm", CLUSTER))
-    watched.site.config["records"]["allocations"] = [BIO | {"charge": None, "gpu_hours": 4, "unit": None}]
+    hours = BIO | {"charge": None, "unit": None}
+    watched.site.config["records"]["allocations"] = [hours | {"gpu_hours": 4}, hours | {"gpu_hours": 8}]
     watched.site.save()
     lines = [job(1, ElapsedRaw=3600, Account="bio", AllocTRES="cpu=1,gres/gpu=2")]
     watched.site.run("import", "slurm", str(write(tmp_path / "told.psv", text(lines))))

@@ -189,7 +189,9 @@ def test_a_report_shows_them_first_and_on_its_page(site: SiteUnderTest) -> None:
     run = site.run("report", "--from", "2026-09", "--to", "2026-10", "-o", str(page))
     assert run.status == 0, run.err
     text_of_page = page.read_text()
-    assert "By GPU model" in site.run("report", "--from", "2026-09", "--to", "2026-10", "--format", "terminal").out
+    shown = site.run("report", "--from", "2026-09", "--to", "2026-10", "--format", "terminal").out
+    models = shown.partition("By GPU model")[2].partition("\n\n")[0]
+    assert ("a100" in models, "\N{EN DASH}" in models, "(none)" in models) == (True, True, False)
     for words in ("GPU h", "GPU share", "a100", f"of {gpu_jobs} jobs, {100 * gpu_jobs / jobs:.1f}"):
         assert words in text_of_page, words
     assert f"{round(gpu_s / 3600):,}" in text_of_page

@@ -233,13 +233,13 @@ def _gpu_models(report: Report) -> Table:
         "gpu_models",
         "By GPU model",
         [
-            text("gpu_model", "GPU model", "Model of the GPUs, where the batch system tells it."),
+            text("gpu_model", "GPU model", "Model of the GPUs; empty where it is not known."),
             count("gpu_jobs", "GPU jobs", "Jobs with GPUs of the model; one with several models is in each."),
             TableColumn("gpu_share", "GPU share", CellKind.SHARE, "Those over all jobs, from 0 to 1."),
             TableColumn("gpu_s", "GPU hours", CellKind.SECONDS, f"Wall time times GPUs of the model, {_ON_PAGE}."),
         ],
         [
-            (model, usage.gpu_model_jobs[model], usage.gpu_model_jobs[model] / jobs, usage.gpu_model_s[model])
+            (model or None, usage.gpu_model_jobs[model], usage.gpu_model_jobs[model] / jobs, usage.gpu_model_s[model])
             for model in models
         ],
         notes=("A-REX tells of no GPUs; they are known of jobs that were imported or joined.",),

@@ -7,6 +7,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import datetime
 from glob import escape
+from operator import attrgetter
 from typing import Final
 
 from publisher.ledger.books import StoredMetric
@@ -214,7 +215,8 @@ def _of_day(site: Site) -> Sequence[Measured]:
     except (SourceError, ConfigError):  # the round has told why, or the source has no usage
         return (Measured(target="", gauges=dict.fromkeys(_OF_DAY), added={}),)
     labelled = dict(_of_usage(site, tally.usage, end))
-    labelled |= {(exporter.ALLOCATION, f"{one.project}\n{one.unit}"): one.share for one in allocations}
+    fullest_last = sorted(allocations, key=attrgetter("share"))
+    labelled |= {(exporter.ALLOCATION, f"{one.project}\n{one.unit}"): one.share for one in fullest_last}
     return (Measured(target="", gauges=dict.fromkeys(_OF_DAY), added={}, labelled=labelled),)
 
 
