@@ -37,11 +37,11 @@ _PAGES_SENT = """
 SELECT message.id, message.digest, delivered_page.runs
 FROM delivered_page JOIN message ON message.id = delivered_page.message
 WHERE message.id > 0 AND message.target = (SELECT id FROM target WHERE name = :target) AND message.state = 2"""
-_ACCEPTED = "SELECT id, settled_at, records FROM message WHERE state IN (2, 4) ORDER BY id"
+_ACCEPTED = "SELECT id, settled_at, records FROM message WHERE id > 0 AND state IN (2, 4) ORDER BY id"
 _RUNS_OF = """
 SELECT target.name, message.message_id, message.format, message.settled_at, delivered_page.runs
 FROM message JOIN delivered_page ON delivered_page.message = message.id JOIN target ON target.id = message.target
-WHERE message.state IN (2, 4) AND message.settled_at >= :start AND message.settled_at < :end"""
+WHERE message.id > 0 AND message.state IN (2, 4) AND message.settled_at >= :start AND message.settled_at < :end"""
 _MessageAndEnd = tuple[int, int]
 
 
