@@ -9,6 +9,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
+from operator import attrgetter
 from typing import Final, NamedTuple
 
 from publisher.model.errors import UsageError
@@ -117,13 +118,15 @@ def status_nagios(
     `uncharged` are projects of whose charges nothing is known.
     """
     checked = [one for status in found for one in _checked_values(status, now, limits)]
-    parts = [_allocation(one, limits) for one in allocations]
+    parts = [_allocation(one, limits) for one in sorted(allocations, key=attrgetter("share"))]
     messages = [*_messages(checked, found, trouble), *_of_sources(sources), *_overdrawn(parts)]
     messages += [(WARNING, f"{one}: its charges were never computed; run `publisher charge`") for one in uncharged]
     messages.sort(key=lambda message: _GRAVEST_FIRST.index(message[0]))
     state = messages[0][0] if messages else OK
     texts = [text for _, text in messages] or _well(checked)
-    data = [*(one.performance for one in checked), *(performed for *_, performed in parts)]
+    # Each label may come once: of several allocations, the fullest.
+    of_allocations = {performed.partition("=")[0]: performed for *_, performed in parts}
+    data = [*(one.performance for one in checked), *of_allocations.values()]
     return nagios_line(state, "; ".join(texts), data), state
 
 

@@ -116,6 +116,16 @@ def test_nagios_warns_before_and_alarms_after(
     assert "'bio_CPUh'=" in run.out
 
 
+def test_nagios_has_one_value_for_a_project_and_unit(site: SiteUnderTest) -> None:
+    """The format of performance data allows each label once: of several allocations it is the fullest."""
+    hours = BIO | {"charge": None, "unit": None}
+    site.config["records"]["allocations"] = [hours | {"gpu_hours": 11}, hours | {"gpu_hours": 1100}]
+    site.save()
+    assert site.publish().status == 0
+    run = site.run("status", "--nagios")
+    assert (run.out.count("'bio_GPUh'="), run.out.count("'bio_GPUh'=100%")) == (1, 1)
+
+
 def test_nagios_warns_where_charges_were_never_computed(tmp_path: Path, pki: PKI, fake_ams: FakeAMS) -> None:
     made = local_site(tmp_path, pki, fake_ams, "slurm", CLUSTER)
     made.config["records"]["charges"] = [{"formula": "NumCPUs * RunTime", "unit": "CPUh"}]
