@@ -297,9 +297,8 @@ def _of(bench: _Bench, job: JobRecord) -> Explanation:
     own = bench.format if bench.format.name == target.format else _format(target.format)
     fate, reason = _fate(bench, job, published, known, held, _rendered(own, published, bench.now)[1])
     if sent_otherwise:
-        reason += (
-            f"; A-REX restarted the job after a run under another local job id was delivered{_other_run(own.receiver)}"
-        )
+        reason += "; A-REX restarted the job after a run under another local job id was delivered"
+        reason += f", which {own.receiver.earlier_run}"
     record, unfit_here = _rendered(bench.format, published, bench.now)
     receiver = bench.format.receiver
     return replace(
@@ -312,12 +311,6 @@ def _of(bench: _Bench, job: JobRecord) -> Explanation:
         unfit=unfit_here,
         group_jobs=_group_jobs(bench, published),
     )
-
-
-def _other_run(receiver: Receiver) -> str:
-    if receiver.counts == "accelerators":  # of which it keeps a row for each job and month
-        return f"; {receiver.name} replaces the record of that run where both ended in one month"
-    return ", which counts beside this one"
 
 
 def _charge(bench: _Bench, job: JobRecord) -> ExplainedCharge | None:

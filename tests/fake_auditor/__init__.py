@@ -2,7 +2,8 @@
 
 As AUDITOR 0.11: a list is stored whole or not at all; what is there already is 500 `RECORD_EXISTS`, or 200 with a warning
 where that is ignored, and everything else that goes wrong with the database 500 `UNEXPECTED_ERROR`. `GET /records` takes
-the queries of python-auditor. PostgreSQL's part is a dictionary that does not keep NUL either.
+the queries of python-auditor. PostgreSQL's part is a dictionary that does not keep NUL either. All this is read in AUDITOR's
+source: the server itself was never run, as what it is built from could not be had.
 """
 
 from __future__ import annotations

@@ -292,7 +292,7 @@ def test_explain_tells_what_becomes_of_accelerators_of_a_restarted_job(site: Con
     assert total(site.publish()) == 1
     explained = site.run("explain", job.job_id).out
     assert "counts beside" not in explained
-    assert "APEL replaces the record of that run where both ended in one month" in explained
+    assert "which this one replaces at APEL where both ended in one month" in explained
 
 
 def test_live_jobs_are_joined_as_slurm_reported_them(site: ConfiguredSite) -> None:

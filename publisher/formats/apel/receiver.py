@@ -179,6 +179,7 @@ ACCELERATORS: Final = Receiver(
     gpus_only=True,
     default_batch_records=MOST_RECORDS // MOST_MODELS,
     most_batch_records=MOST_RECORDS // MOST_MODELS,
+    earlier_run="this one replaces at APEL where both ended in one month",
     unreleased="APEL's server does not take accelerator records yet (apel/apel pull request 459)",
     values=accelerator_values,
 )
