@@ -15,6 +15,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import quote
 
+from tests.support.pki import Credential
+
 _PACKAGES = ("/usr/lib/postgresql/*/bin", "/usr/pgsql-*/bin", "/usr/bin", "/usr/local/pgsql/bin")
 ROLE = "publisher"
 _START_S = 60.0
@@ -33,6 +35,7 @@ class PostgresServer:
         self._programs = programs
         self._folder = folder
         self._data = folder / "data"
+        self._port = 5432
         self._process: subprocess.Popen[bytes] | None = None
         # PostgreSQL refuses to run as root.
         self._user = "nobody" if os.geteuid() == 0 else getpass.getuser()
@@ -65,6 +68,24 @@ class PostgresServer:
         self.sql(f"CREATE ROLE {ROLE} LOGIN", database="postgres")
         self.sql(f"CREATE DATABASE site OWNER {ROLE}", database="postgres")
 
+    def listen(self, port: int, credential: Credential | None) -> None:
+        """From now on at a port of the loopback too, by TLS alone with this certificate; without one it knows no TLS."""
+        kind = "host" if credential is None else "hostssl"
+        (self._data / "pg_hba.conf").write_text(f"local all all trust\n{kind} all all 127.0.0.1/32 trust\n")
+        lines = ["listen_addresses = '127.0.0.1'", f"port = {port}", f"ssl = {'off' if credential is None else 'on'}"]
+        if credential is not None:
+            for name, path in (("server.crt", credential.certificate), ("server.key", credential.key)):
+                copy = self._data / name
+                copy.unlink(missing_ok=True)
+                shutil.copyfile(path, copy)
+                shutil.chown(copy, self._user)
+                copy.chmod(0o600)
+        with (self._data / "postgresql.conf").open("a") as settings_file:
+            settings_file.write("\n".join(lines) + "\n")
+        self._port = port
+        self.stop(signal.SIGINT)
+        self.start()
+
     def replica(self) -> PostgresServer:
         """Another server that follows this one from here on, once it is started."""
         folder = self._folder / "replica"
@@ -92,7 +113,7 @@ class PostgresServer:
                 start_new_session=True,
             )
         deadline = time.monotonic() + _START_S
-        ready = [str(self._programs / "pg_isready"), "-q", "-h", str(self._folder)]
+        ready = [str(self._programs / "pg_isready"), "-q", "-h", str(self._folder), "-p", str(self._port)]
         while subprocess.run(ready, check=False).returncode:
             if time.monotonic() > deadline or self._process.poll() is not None:
                 raise AssertionError((self._folder / "log").read_text()[-2000:])
@@ -107,9 +128,9 @@ class PostgresServer:
 
     def sql(self, statement: str, *, database: str = "site") -> str:
         """As the superuser."""
-        command = [str(self._programs / "psql"), "-X", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-h", str(self._folder)]
+        command = [str(self._programs / "psql"), "-X", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-p", str(self._port)]
         return subprocess.run(
-            [*command, "-U", "postgres", "-d", database, "-c", statement],
+            [*command, "-h", str(self._folder), "-U", "postgres", "-d", database, "-c", statement],
             check=True,
             capture_output=True,
             text=True,

@@ -252,7 +252,8 @@ _REFUSED: Final = {
     "database .* does not exist": _ADVICE["3D"],
     "does not match host name": "name the server in `state` as its certificate does, or give it a certificate with this name",
     "does not support SSL": "set `ssl = on` at the server, with a certificate for its name",
-    "certificate": "name the CA that signed the server's certificate as sslrootcert, in `state` or the service file",
+    "certificate": "name the CA that signed the server's certificate as sslrootcert, in `state` or the service file; "
+    "if that is the right one, the certificate has expired",
 }
 _AWAY: Final = (
     "the server is away or ended the connection; run again when it is there: nothing is lost, and what was on its way is "
