@@ -1,4 +1,4 @@
-"""Two hosts of a pair, each with its daemon: one dies or hangs, the other goes on."""
+"""Two hosts of a pair, each with its daemon: one dies, hangs or is cut off from the ledger, the other goes on."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ import pytest
 from tests.arex_databases import SampleJob, generate
 from tests.fake_ams.service import PROJECT, TOPIC, FakeAMS
 from tests.support.daemons import RunningDaemon, until
+from tests.support.network import Network
 from tests.support.pki import PKI
+from tests.support.postgres import ROLE, PostgresServer
 from tests.support.sites import SiteUnderTest, told, truth
 
 START, END = datetime(2026, 10, 1, tzinfo=UTC), datetime(2026, 11, 1, tzinfo=UTC)
@@ -39,13 +41,13 @@ class Pair:
         self._before = before
         self._starts = 0
 
-    def start(self) -> RunningDaemon:
+    def start(self, **config: object) -> RunningDaemon:
         self._starts += 1
         host = copy.copy(self.site)
         host.folder = self.site.folder / f"host{self._starts}"
         host.folder.mkdir()
         host.path = host.folder / "publisher.yaml"
-        host.config = self.site.config | {"state_directory": str(host.folder)}
+        host.config = self.site.config | {"state_directory": str(host.folder)} | config
         return RunningDaemon(host, before=self._before)
 
     def finish_jobs(self, count: int) -> None:
@@ -126,6 +128,29 @@ def test_fifty_turns_with_the_lease_as_it_is(
     tmp_path: Path, pki: PKI, fake_ams: FakeAMS, record_property: Callable[[str, object], None]
 ) -> None:
     walk(Pair(tmp_path, pki, fake_ams, ""), 25 * [signal.SIGKILL, signal.SIGSTOP], record_property)
+
+
+def test_who_is_cut_off_from_the_server_begins_no_message_and_stands_by_later(
+    tmp_path: Path, pki: PKI, fake_ams: FakeAMS, postgres: PostgresServer
+) -> None:
+    pair = Pair(tmp_path, pki, fake_ams, SHORT_LEASE)
+    with Network(postgres.socket) as network, ExitStack() as daemons:
+        elsewhere = f"postgresql:///site?host=127.0.0.1&port={network.port}&user={ROLE}"
+        active = daemons.enter_context(pair.start(state=elsewhere))
+        active.wait_for("ready:")
+        standby = daemons.enter_context(pair.start())
+        standby.wait_for("standby:")
+        pair.finish_jobs(80)
+        pair.wait_for_messages(3, active)
+        network.cut()
+        before = pair.messages()
+        pair.wait_for_all(standby)
+        network.mend()
+        active.wait_for("standby:")
+        assert active.text().count("delivered:") <= before + 1  # with the one in flight
+        pair.finish_jobs(8)
+        pair.wait_for_all(standby)
+        assert pair.assert_each_arrived_once() <= 1
 
 
 def test_who_stands_by_can_be_stopped(tmp_path: Path, pki: PKI, fake_ams: FakeAMS) -> None:

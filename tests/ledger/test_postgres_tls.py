@@ -83,22 +83,15 @@ def test_a_server_that_may_be_another_is_sent_nothing(
     authority: str,
     advice: str,
 ) -> None:
-    long_ago = datetime(2026, 1, 1, tzinfo=UTC)
-    started.listen(
-        port,
-        {
-            "good": lambda: pki.host(HOST),
-            "of another host": lambda: pki.host("elsewhere.example.org"),
-            "expired": lambda: pki.host(HOST, not_before=long_ago),
-            "without TLS": lambda: None,
-        }[server](),
-    )
-    named = {
-        "right": {"sslrootcert": pki.bundle},
-        "other": {"sslrootcert": pki.other_authority.certificate},
-        "none": {},
+    certificates = {
+        "good": pki.host(HOST),
+        "of another host": pki.host("elsewhere.example.org"),
+        "expired": pki.host(HOST, not_before=datetime(2026, 1, 1, tzinfo=UTC)),
     }
-    write_service(tmp_path, port, **named[authority])
+    started.listen(port, certificates.get(server))
+    authorities = {"right": pki.bundle, "other": pki.other_authority.certificate}
+    named = authorities.get(authority)
+    write_service(tmp_path, port, **({"sslrootcert": named} if named else {}))
     ended = remote.publish()
     assert (ended.status, advice in ended.err) == (74, True), ended.err
     assert remote.fake.messages(PROJECT, TOPIC) == []

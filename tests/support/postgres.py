@@ -50,6 +50,10 @@ class PostgresServer:
         return f"postgresql:///site?host={quote(str(self._folder), safe='')}&user=postgres"
 
     @property
+    def socket(self) -> str:
+        return str(self._folder / f".s.PGSQL.{self._port}")
+
+    @property
     def process_id(self) -> int:
         return self._process.pid if self._process is not None else 0
 
