@@ -191,7 +191,7 @@ class SqlLedger(LedgerReader):
             rows.leave_quarantine(self._database, number, (key for key, values in known if values != REMOVED))
             if runs:
                 self._delivered.add(number, rows.enter_counted(self._database, number, len(runs), now), runs)
-                counts.look_before_again(self._database, number, map(Epoch, runs.ended_at))
+                counts.look_before_again(self._database, number, [Epoch(min(runs.ended_at))])
 
     def prepare_months(self, target: str, messages: Sequence[MonthMessage]) -> None:
         number = self._known_number(target)

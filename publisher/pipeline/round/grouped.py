@@ -16,7 +16,7 @@ from datetime import datetime
 from functools import cache
 from itertools import compress
 from math import inf
-from operator import add, gt, mul, not_
+from operator import add, attrgetter, gt, mul, not_
 from typing import Any, Final, NamedTuple
 
 from publisher.formats.rules import CPU_OVER_WALL, shared_warnings
@@ -44,21 +44,13 @@ class _RunGroup:
     until: int  # the last second for which this holds; -1: each run needs a look of its own
     fit: Publish | None = None
     warnings: tuple[str, ...] = ()
+    arex_default: bool = False  # its benchmark is the one that A-REX writes where nobody named any
+    cores: float = inf  # without end where they are not known: a product with that is never less than the CPU time
     place: GroupPlace | None = None  # where they are added; None in a month that has to be summed up again
     months: object = None  # those of the totals when `place` was looked up
 
-    @property
-    def cores(self) -> float:
-        """Without end where they are not known: a product with that is never less than the CPU time."""
-        return self.example.cpu_count or inf
 
-    @property
-    def arex_default(self) -> bool:
-        return self.fit is not None and self.fit.published.benchmark.arex_default
-
-    @property
-    def is_odd(self) -> bool:
-        return bool(self.warnings) or self.arex_default
+_VALUES, _UNTIL, _CORES, _AREX_DEFAULT, _PLACE = map(attrgetter, ("values", "until", "cores", "arex_default", "place"))
 
 
 class _SomeRuns(NamedTuple):
@@ -80,9 +72,12 @@ class _SomeRuns(NamedTuple):
         """Whether all of them can, as long as none is known."""
         groups = set(self.groups)
         return (
-            max(self.ended_at) <= min(group.until for group in groups)
+            all(group.fit is not None for group in groups)
+            and (
+                max(self.ended_at) <= min(group.until for group in groups)
+                or not any(map(gt, self.ended_at, map(_UNTIL, self.groups)))
+            )
             and max(max(self.wall_s), max(self.cpu_s)) <= _MOST_S
-            and all(group.fit is not None for group in groups)
             and len(set(self.keys)) == len(self.keys)
         )
 
@@ -140,7 +135,7 @@ class GroupedCounter:
         self._totals = totals
         self._needs = live.format.needs
         self._periods = Periods(decider)
-        self._groups: dict[tuple[int, int], _RunGroup] = {}
+        self._groups: dict[int, dict[int, _RunGroup]] = {}  # by period, and by the id of their example
         self._decisions: dict[tuple[int, object], _RunGroup] = {}
 
     def take_page(self, page: Page, progress: Progress, now: datetime) -> tuple[Page, Progress, int]:
@@ -159,7 +154,7 @@ class GroupedCounter:
         groups = self._groups_of(runs, now)
         some = _SomeRuns(
             keys=runs.keys(),
-            values=runs.fingerprints_of([group.values for group in groups]),
+            values=runs.fingerprints_of(map(_VALUES, groups)),
             record_ids=runs.record_ids,
             groups=groups,
             ended_at=runs.ended_at,
@@ -199,42 +194,44 @@ class GroupedCounter:
 
     def _remark(self, some: _SomeRuns) -> None:
         """Note what is odd about runs that are counted."""
-        most_s = map(mul, some.wall_s, [group.cores for group in some.groups])
+        most_s = map(mul, some.wall_s, map(_CORES, some.groups))
         warnings = Counter({CPU_OVER_WALL: sum(map(gt, some.cpu_s, most_s))})
+        for group, jobs in Counter(some.groups).items():
+            for warning in group.warnings:
+                warnings[warning] += jobs
         wall_of_queue = Counter[str]()
         defaults = 0
-        if any(group.is_odd for group in set(some.groups)):
-            for group, wall in zip(some.groups, some.wall_s, strict=True):
-                warnings.update(group.warnings)
-                if wall and group.arex_default:
-                    defaults += 1
-                    wall_of_queue[group.example.queue] += wall
+        for group, wall in compress(zip(some.groups, some.wall_s, strict=True), map(_AREX_DEFAULT, some.groups)):
+            if wall:
+                defaults += 1
+                wall_of_queue[group.example.queue] += wall
         self._totals.remark(defaults, wall_of_queue, +warnings)
 
     def _add(self, some: _SomeRuns) -> None:
         """Count runs into their months."""
         totals, months = self._totals, self._totals.months
-        for group, end in dict(zip(some.groups, some.ended_at, strict=True)).items():
+        groups = dict(zip(some.groups, some.ended_at, strict=True))
+        for group, end in groups.items():
             if group.months is not months and group.fit is not None:
                 group.place, group.months = totals.place(group.fit.published, end), months
-        has_place = [group.place is not None for group in some.groups]
-        if not all(has_place):
+        if not all(map(_PLACE, groups)):
+            has_place = [group.place is not None for group in some.groups]
             for end in compress(some.ended_at, map(not_, has_place)):
                 totals.count_later(end)
             some = some.only(has_place)
-        places = [group.place for group in some.groups if group.place is not None]
-        add_runs(places, some.ended_at, some.wall_s, some.cpu_s)
+        add_runs(map(_PLACE, some.groups), some.ended_at, some.wall_s, some.cpu_s)
 
     def _groups_of(self, runs: RunColumns, now: datetime) -> list[_RunGroup]:
         """The group of each run."""
         periods = self._periods.of(runs.ended_at)
-        found = list(map(self._groups.get, zip(map(id, runs.examples), periods, strict=True)))
+        known = {period: self._groups.setdefault(period, {}) for period in set(periods)}
+        found = list(map(dict.get, map(known.__getitem__, periods), map(id, runs.examples)))
         return [
-            group or self._groups.get((id(example), period)) or self._new_group(example, period, now)
+            group or known[period].get(id(example)) or self._new_group(example, period, known[period], now)
             for group, example, period in zip(found, runs.examples, periods, strict=True)
         ]
 
-    def _new_group(self, example: JobRecord, period: int, now: datetime) -> _RunGroup:
+    def _new_group(self, example: JobRecord, period: int, known: dict[int, _RunGroup], now: datetime) -> _RunGroup:
         """Of the runs of an example that end in a period, as far as it does not lie in their numbers."""
         seconds = self._periods.seconds(period)
         # The latest of them, so that a format which takes this one takes all.
@@ -246,11 +243,11 @@ class GroupedCounter:
             if decided is None:
                 decided = self._decisions[at] = self._decide(example, Epoch(until), now)
             group = replace(decided, until=-1 if decided.until < 0 else until)
-        if len(self._groups) >= _REMEMBERED:
+        if sum(map(len, self._groups.values())) >= _REMEMBERED:
             self._groups.clear()
         if len(self._decisions) >= _REMEMBERED:
             self._decisions.clear()
-        self._groups[id(example), period] = group
+        known[id(example)] = group
         return group
 
     def _decide(self, example: JobRecord, until: Epoch, now: datetime) -> _RunGroup:
@@ -259,6 +256,8 @@ class GroupedCounter:
         group = _RunGroup(example=example, values=example.values_but_own(), until=until)
         if isinstance(verdict, Publish) and self._totals.admits(verdict.published, now):
             group.fit, group.warnings = verdict, shared_warnings(verdict.published)
+            group.arex_default = verdict.published.benchmark.arex_default
+            group.cores = example.cpu_count or inf
         elif not isinstance(verdict, Skip):
             group.until = -1
         return group

@@ -126,6 +126,8 @@ class DeliveredRuns:
 
     def _may_be_delivered(self, target: int, file: str, blocks: Iterable[int]) -> bool:
         """Whether anything was delivered of rows of these blocks, as far as their numbers tell."""
+        if not self.with_pages(target):
+            return False
         current = self._only_numbering(target, file)
         return current is None or any(pages.has_block(self._database, current, block) for block in blocks)
 

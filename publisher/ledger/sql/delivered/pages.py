@@ -21,7 +21,9 @@ from __future__ import annotations
 import struct
 from bisect import bisect_left
 from collections.abc import Collection, Container, Iterator, Mapping, Sequence
-from typing import Final, NamedTuple
+from itertools import compress, islice
+from operator import le
+from typing import Any, Final, NamedTuple
 from zlib import crc32
 
 from publisher.ledger.sql.database import Database
@@ -68,7 +70,9 @@ def pack(keys: Sequence[JobKey], ends: Sequence[int], fingerprints: Sequence[int
     """Runs as `delivered_page.runs` keeps them."""
     wide = bytearray(struct.pack(f"<{len(keys)}I", *fingerprints))
     del wide[_FINGERPRINT_BYTES :: _FINGERPRINT_BYTES + 1]
-    within = [end if 0 <= end <= _LATEST_END else max(0, min(end, _LATEST_END)) for end in ends]
+    within = ends
+    if ends and not 0 <= min(ends) <= max(ends) <= _LATEST_END:
+        within = [max(0, min(end, _LATEST_END)) for end in ends]
     numbers = struct.pack(f"<{len(within)}I", *within), wide, struct.pack(f"<{len(places)}H", *places)
     return b"".join((*_apart(b"".join(keys)), *numbers))
 
@@ -154,18 +158,37 @@ def _key(packed: bytes, count: int, place: int) -> JobKey:
 
 def write(database: Database, message: int, runs: PlacedRuns, numberings: Mapping[str, int]) -> None:
     """The pages of a message. `numberings` by database."""
-    row_of = runs.record_ids.__getitem__
+    columns: tuple[Sequence[Any], ...] = runs.keys, runs.ended_at, runs.fingerprints, runs.record_ids
     for numbering in sorted(set(numberings.values())):
         files = {file for file, number in numberings.items() if number == numbering}
-        here = [at for at, file in enumerate(runs.files) if file in files]
-        here.sort(key=row_of)
-        start = 0
-        while start < len(here):
-            block = row_of(here[start]) // BLOCK_ROWS
-            end = bisect_left(here, (block + 1) * BLOCK_ROWS, lo=start, key=row_of)
-            packed = _packed(runs, here[start:end])
-            _insert(database, message, numbering, block, packed)
-            start = end
+        here = columns
+        if len(files) < len(numberings):
+            chosen = [file in files for file in runs.files]
+            here = tuple(list(compress(column, chosen)) for column in columns)
+        _write_blocks(database, message, numbering, _by_row(here))
+
+
+def _by_row(columns: Sequence[Sequence[Any]]) -> Sequence[Sequence[Any]]:
+    """The columns in the order of the rows, which are the last of them."""
+    rows = columns[-1]
+    if all(map(le, rows, islice(rows, 1, None))):
+        return columns
+    order = sorted(range(len(rows)), key=rows.__getitem__)
+    return [[column[at] for at in order] for column in columns]
+
+
+def _write_blocks(database: Database, message: int, numbering: int, columns: Sequence[Sequence[Any]]) -> None:
+    """A page for each block of the rows, which are the last column, in order."""
+    rows = columns[-1]
+    start = 0
+    while start < len(rows):
+        block = rows[start] // BLOCK_ROWS
+        first = block * BLOCK_ROWS
+        end = bisect_left(rows, first + BLOCK_ROWS, lo=start)
+        keys, ends, fingerprints, record_ids = (column[start:end] for column in columns)
+        packed = pack(keys, ends, fingerprints, [row - first for row in record_ids])
+        _insert(database, message, numbering, block, packed)
+        start = end
 
 
 def _insert(database: Database, message: int, numbering: int, block: int, packed: bytes) -> None:
@@ -176,17 +199,6 @@ def _insert(database: Database, message: int, numbering: int, block: int, packed
 def checksum(numbering: int, block: int, packed: bytes) -> int:
     """By which a page that was damaged on the disk is known."""
     return crc32(packed, crc32(f"{numbering} {block}".encode())) & 0x7FFF  # two bytes: there are many pages
-
-
-def _packed(runs: PlacedRuns, places: Sequence[int]) -> bytes:
-    """The runs at these places of the columns, which are of one block."""
-    first = runs.record_ids[places[0]] // BLOCK_ROWS * BLOCK_ROWS
-    return pack(
-        [runs.keys[at] for at in places],
-        [runs.ended_at[at] for at in places],
-        [runs.fingerprints[at] for at in places],
-        [runs.record_ids[at] - first for at in places],
-    )
 
 
 def move(database: Database, whole: int, parts: Mapping[int, Collection[JobKey]]) -> None:
