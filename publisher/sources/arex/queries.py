@@ -7,7 +7,7 @@ a unary plus: it keeps SQLite off the index of a term that hardly selects (a sta
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 # Schema 2 as publisher's own importers write it: with the true start and the GPUs of a job, and whole rows from the first.
@@ -63,6 +63,7 @@ KINDS: Final[tuple[dict[str, int], ...]] = (
     {"EndpointID": 10, "QueueID": 12, "StatusID": 6, "NodeCount": 14, "CPUCount": 20},
     {"UserID": 22, "VOID": 12, "FQANID": 16, "BenchmarkID": 12},
 )
+_OPTIONAL: Final = frozenset({"NodeCount", "CPUCount", "FQANID", "BenchmarkID"})  # NULL is unknown; elsewhere it is odd
 _SIDES: Final = {
     "AuthTokenAttributes": ("AttrKey", "AttrValue"),
     "JobExtraInfo": ("InfoKey", "InfoValue"),
@@ -90,22 +91,32 @@ def _select_list(layout: int, columns: Sequence[str] = _COLUMNS) -> str:
     return ", ".join(f"AAR.{column} AS {column}" if _has(column, layout) else f"NULL AS {column}" for column in columns)
 
 
-def _packed(columns: Mapping[str, int], layout: int) -> str:
-    """A kind's columns as one number; NULL where one does not fit or is no number, or where the time of submission is odd.
+def _packed(columns: Mapping[str, int], layout: int, *, submitted: bool) -> str:
+    """A kind's columns as one number; NULL where one does not fit or is no number.
 
-    A fraction in any of them makes a fraction of it.
+    A fraction in any of them makes a fraction of it. `submitted`: the same goes for the time of submission.
     """
-    known = {column: bits for column, bits in columns.items() if _has(column, layout)}
-    fits = " AND ".join(f"ifnull(AAR.{column}, 0) BETWEEN 0 AND {2**bits - 2}" for column, bits in known.items())
-    number = "0 * AAR.SubmitTime"
-    for column, bits in columns.items():
-        number = f"({number}) * {2**bits}" + (f" + ifnull(AAR.{column}, -1) + 1" if column in known else "")
-    return f"CASE WHEN AAR.SubmitTime BETWEEN 1 AND {2**46} AND {fits} THEN {number} END"
+    fits, number, weight, offset = [], "0 * AAR.SubmitTime" if submitted else "0", 1, 0
+    for column, bits in reversed(tuple(columns.items())):
+        if _has(column, layout):
+            optional = column in _OPTIONAL
+            fits.append(f"{_or_else(column, 0, optional)} BETWEEN 0 AND {2**bits - 2}")
+            number += f" + {_or_else(column, -1, optional)} * {weight}"
+            offset += weight
+        weight *= 2**bits
+    if submitted:
+        fits.append(f"AAR.SubmitTime BETWEEN 1 AND {2**46}")
+    return f"CASE WHEN {' AND '.join(fits)} THEN {number} + {offset} END"
+
+
+def _or_else(column: str, number: int, optional: bool) -> str:
+    return f"ifnull(AAR.{column}, {number})" if optional else f"AAR.{column}"
 
 
 def _counted(layout: int) -> str:
     beside = (_MAIN_FQAN,) if layout == 1 else ()
-    return ", ".join((_select_list(layout, _COUNTED), *(_packed(columns, layout) for columns in KINDS), *beside))
+    packed = [_packed(columns, layout, submitted=columns is KINDS[0]) for columns in KINDS]
+    return ", ".join((_select_list(layout, _COUNTED), *packed, *beside))
 
 
 def _first_fqan(key: str) -> str:
@@ -233,10 +244,15 @@ def events(which: str) -> str:
 # For those who only count: what stands beside a page of rows and matters to all that is said of them in sums.
 
 
-def finished_or_early(which: str) -> str:
-    """The finished rows, and those that started before 1971: that is not a start (`formats/rules.py` tells of it)."""
+def finished_and_early(which: str) -> str:
+    """The finished rows, and those that started before 1971: that is not a start (`formats/rules.py` tells of it).
+
+    Each as one text of RecordIDs with commas, NULL for none: rows by themselves would take longer than to find them.
+    """
     return f"""
-        SELECT RecordID, EventKey = 'LRMSSTART' FROM JobEvents
+        SELECT group_concat(CASE EventKey WHEN 'FINISHED' THEN RecordID END),
+               group_concat(CASE EventKey WHEN 'LRMSSTART' THEN RecordID END)
+        FROM JobEvents
         WHERE {which} AND (+EventKey = 'FINISHED' OR (+EventKey = 'LRMSSTART' AND EventTime < '1971'))
     """
 
@@ -257,9 +273,21 @@ def strange_fqans(which: str) -> str:
     """
 
 
-def main_fqans(which: str) -> str:
-    """The main FQAN of each row."""
-    return f"SELECT RecordID, {_MAIN_FQAN} FROM AAR WHERE {which}"
+def fqans_by_key(which: str) -> str:
+    """FQANs of rows, a row's in the order of writing, and whether each is called the main one (`main_fqans`)."""
+    return f"""
+        SELECT RecordID, AttrValue, CAST(AttrKey AS TEXT) = 'mainfqan' FROM AuthTokenAttributes
+        WHERE {which} AND CAST(AttrKey AS TEXT) IN ('mainfqan', 'vomsfqan') AND AttrValue <> '' AND AttrValue <> x''
+        ORDER BY RecordID, rowid
+    """
+
+
+def main_fqans(found: Iterable[tuple[int, object, int]]) -> Mapping[int, object]:
+    """The main FQAN of each row, as `_MAIN_FQAN` has it, of what `fqans_by_key` finds."""
+    first: tuple[dict[int, object], ...] = {}, {}
+    for record_id, fqan, is_main in found:
+        first[is_main].setdefault(record_id, fqan)
+    return {**first[False], **first[True]}
 
 
 # For reports.
@@ -290,6 +318,10 @@ def extra_of_row(key: str) -> str:
 def benchmarks_of_row(which: str) -> str:
     """The benchmarks of schema 1, a job's in the order of writing."""
     return f"SELECT RecordID, InfoValue FROM JobExtraInfo WHERE {which} AND +InfoKey = 'benchmark' ORDER BY RecordID, rowid"
+
+
+# Nothing of schema 2 has any, but what was converted.
+HAS_BENCHMARKS: Final = "SELECT EXISTS (SELECT 1 FROM JobExtraInfo WHERE InfoKey = 'benchmark')"
 
 
 # Counted in the index on StatusID, 0.6 s for 10,000,000 rows; only `doctor` asks.

@@ -70,7 +70,10 @@ class ColumnReader:
         odd = _odd(columns[:_NUMBERS]) | self._odd_beside(connection, record_ids, everywhere)
         examples = list(map(self._examples.get, kinds))
         if not all(examples):
-            self._read_examples(connection, record_ids, kinds, odd, asked)
+            new = [place for place, one in enumerate(examples) if one is None]
+            self._tell_apart(connection, record_ids, kinds, new, everywhere)
+            if any(kinds[place] not in self._examples for place in new):
+                self._read_examples(connection, record_ids, kinds, odd, asked)
             examples = list(map(self._examples.get, kinds))
         if odd:
             return [None if row in odd else one for row, one in zip(record_ids, examples, strict=True)]
@@ -136,20 +139,45 @@ class ColumnReader:
         packed: Sequence[Sequence[Any]],
         everywhere: Where,
     ) -> list[Kind]:
-        """What each row shares with others, with the FQAN and the benchmark that stand beside it, where the row has none."""
-        if self._whole.layout == 1:
-            which, at = everywhere
-            benchmark_of = dict(connection.execute(sql.benchmarks_of_row(which), at).fetchall())
-            return list(zip(*packed, map(benchmark_of.get, record_ids), strict=True))
-        kinds: list[Kind] = list(zip(*packed, strict=True))
-        no_fqan, no_benchmark = self._lacking(connection, set(kinds))
-        if not (no_fqan or no_benchmark):
-            return kinds
-        which, at = _where(record_ids, kinds, no_fqan, everywhere)
-        fqan_of = dict(connection.execute(sql.main_fqans(which), at).fetchall())
-        which, at = _where(record_ids, kinds, no_benchmark, everywhere)
+        """What each row shares with others; in schema 1 the benchmark stands beside it."""
+        if self._whole.layout != 1:
+            return list(zip(*packed, strict=True))
+        which, at = everywhere
         benchmark_of = dict(connection.execute(sql.benchmarks_of_row(which), at).fetchall())
-        return list(zip(*packed, map(fqan_of.get, record_ids), map(benchmark_of.get, record_ids), strict=True))
+        return list(zip(*packed, map(benchmark_of.get, record_ids), strict=True))
+
+    def _tell_apart(
+        self,
+        connection: sqlite3.Connection,
+        record_ids: Sequence[int],
+        kinds: list[Kind],
+        new: Sequence[int],
+        everywhere: Where,
+    ) -> None:
+        """Add to the kinds of rows that name no FQAN, or no benchmark, those that stand beside them.
+
+        `new`: places of the rows whose kinds have no example as they are. No kind that lacks something has one.
+        """
+        if self._whole.layout == 1:
+            return
+        no_fqan, no_benchmark = self._lacking(connection, {kinds[place] for place in new})
+
+        def where(lacking: set[Kind]) -> Where:
+            rows = [record_ids[place] for place in new if kinds[place] in lacking]
+            return _listed(rows) if len(rows) * _FEW < len(kinds) else everywhere
+
+        fqan_of: Mapping[int, object] = {}
+        if no_fqan:
+            which, at = where(no_fqan)
+            fqan_of = sql.main_fqans(connection.execute(sql.fqans_by_key(which), at))
+        benchmark_of: Mapping[int, object] = {}
+        if no_benchmark and connection.execute(sql.HAS_BENCHMARKS).fetchone()[0]:
+            which, at = where(no_benchmark)
+            benchmark_of = dict(connection.execute(sql.benchmarks_of_row(which), at).fetchall())
+        for place in new:
+            if (kind := kinds[place]) in no_fqan or kind in no_benchmark:
+                row = record_ids[place]
+                kinds[place] = (*kind, fqan_of.get(row), benchmark_of.get(row))
 
     def _lacking(self, connection: sqlite3.Connection, kinds: set[Kind]) -> tuple[set[Kind], set[Kind]]:
         """Those of the kinds whose rows name no FQAN, and those whose rows name no benchmark."""
@@ -172,16 +200,20 @@ class ColumnReader:
     def _odd_beside(self, connection: sqlite3.Connection, record_ids: Sequence[int], everywhere: Where) -> set[int]:
         """The rows that are not complete, or beside which something stands that matters."""
         which, at = everywhere
-        found = connection.execute(sql.finished_or_early(which), at).fetchall()
-        rows, early = zip(*found, strict=True) if found else ((), ())
-        among = set(record_ids)  # between them may be rows that belong to another database
-        odd = set(compress(rows, early))
-        if self._whole.layout != sql.IMPORTED:
-            odd |= among.difference(compress(rows, map(not_, early)) if odd else rows)
+        finished, early = connection.execute(sql.finished_and_early(which), at).fetchone()
+        odd: set[int] = set()
+        if self._whole.layout != sql.IMPORTED and finished != ",".join(map(str, record_ids)):
+            # In another order, some twice; between them may be rows that belong to another database.
+            told = set((finished or "").split(","))
+            odd.update(row for row in record_ids if str(row) not in told)
+        if early:
+            told = set(early.split(","))
+            odd.update(row for row in record_ids if str(row) in told)
         (texts,) = connection.execute(sql.attribute_texts(which), at).fetchone()
         if not (texts or b"").isascii():
-            odd.update(record_id for (record_id,) in connection.execute(sql.strange_fqans(which), at))
-        return odd & among
+            strange = {record_id for (record_id,) in connection.execute(sql.strange_fqans(which), at)}
+            odd.update(strange.intersection(record_ids))
+        return odd
 
     def _read_examples(
         self,
@@ -252,7 +284,7 @@ def _are_bare(columns: Sequence[Sequence[Any]]) -> bool:
         texts, total = "".join((*job_ids, *local_ids)), sum(map(sum, numbers))
     except TypeError:
         return False
-    ended, wall, user, kernel, *_ = map(min, numbers)
+    ended, wall, user, kernel = map(min, numbers[:4])
     return bool(
         total.__class__ is int
         and "%" not in texts
@@ -274,10 +306,3 @@ def _beside(record_ids: Sequence[int], *, span: bool) -> Where:
 
 def _listed(record_ids: Sequence[int]) -> Where:
     return sql.LISTED, {"rows": json.dumps(record_ids)}
-
-
-def _where(record_ids: Sequence[int], kinds: Sequence[Kind], wanted: set[Kind], everywhere: Where) -> Where:
-    """Where to look beside rows of some kinds: row by row for few, beside all for many."""
-    chosen = [kind in wanted for kind in kinds]
-    few = chosen.count(True) * _FEW < len(chosen)
-    return _listed(list(compress(record_ids, chosen))) if few else everywhere
