@@ -63,7 +63,7 @@ SMALL: Final = {"json_each", "sqlite_master", "(subquery-1)", "(subquery-2)", "p
 # What hardly tells one row from another: SQLite must not go by it.
 COARSE: Final = ("(StatusID=?", "(EventKey=?", "(AttrKey=?", "(InfoKey=?", "(TransferType=?")
 # Whether there is any at all.
-ANY: Final = {queries.HAS_BENCHMARKS}
+ANY: Final = set(queries.HAS_BENCHMARKS.values())
 # A page's worth; a schema's; and what is read whole anyway.
 SORTED: Final = {
     queries.EVENTFUL,

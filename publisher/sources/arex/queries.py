@@ -320,8 +320,8 @@ def benchmarks_of_row(which: str) -> str:
     return f"SELECT RecordID, InfoValue FROM JobExtraInfo WHERE {which} AND +InfoKey = 'benchmark' ORDER BY RecordID, rowid"
 
 
-# Nothing of schema 2 has any, but what was converted.
-HAS_BENCHMARKS: Final = "SELECT EXISTS (SELECT 1 FROM JobExtraInfo WHERE InfoKey = 'benchmark')"
+# Nothing that A-REX wrote in schema 2 has any, but what was converted may. Importers have no index that would tell.
+HAS_BENCHMARKS: Final = {2: "SELECT EXISTS (SELECT 1 FROM JobExtraInfo WHERE InfoKey = 'benchmark')"}
 
 
 # Counted in the index on StatusID, 0.6 s for 10,000,000 rows; only `doctor` asks.

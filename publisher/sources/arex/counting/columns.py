@@ -171,13 +171,17 @@ class ColumnReader:
             which, at = where(no_fqan)
             fqan_of = sql.main_fqans(connection.execute(sql.fqans_by_key(which), at))
         benchmark_of: Mapping[int, object] = {}
-        if no_benchmark and connection.execute(sql.HAS_BENCHMARKS).fetchone()[0]:
+        if no_benchmark and self._may_have_benchmarks(connection):
             which, at = where(no_benchmark)
             benchmark_of = dict(connection.execute(sql.benchmarks_of_row(which), at).fetchall())
         for place in new:
             if (kind := kinds[place]) in no_fqan or kind in no_benchmark:
                 row = record_ids[place]
                 kinds[place] = (*kind, fqan_of.get(row), benchmark_of.get(row))
+
+    def _may_have_benchmarks(self, connection: sqlite3.Connection) -> bool:
+        question = sql.HAS_BENCHMARKS.get(self._whole.layout)
+        return question is None or bool(connection.execute(question).fetchone()[0])
 
     def _lacking(self, connection: sqlite3.Connection, kinds: set[Kind]) -> tuple[set[Kind], set[Kind]]:
         """Those of the kinds whose rows name no FQAN, and those whose rows name no benchmark."""
