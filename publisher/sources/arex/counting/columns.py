@@ -71,7 +71,7 @@ class ColumnReader:
         examples = list(map(self._examples.get, kinds))
         if not all(examples):
             new = [place for place, one in enumerate(examples) if one is None]
-            self._tell_apart(connection, record_ids, kinds, new, everywhere)
+            self._complete_kinds(connection, record_ids, kinds, new, everywhere)
             if any(kinds[place] not in self._examples for place in new):
                 self._read_examples(connection, record_ids, kinds, odd, asked)
             examples = list(map(self._examples.get, kinds))
@@ -146,7 +146,7 @@ class ColumnReader:
         benchmark_of = dict(connection.execute(sql.benchmarks_of_row(which), at).fetchall())
         return list(zip(*packed, map(benchmark_of.get, record_ids), strict=True))
 
-    def _tell_apart(
+    def _complete_kinds(
         self,
         connection: sqlite3.Connection,
         record_ids: Sequence[int],
@@ -208,11 +208,11 @@ class ColumnReader:
         odd: set[int] = set()
         if self._whole.layout != sql.IMPORTED and finished != ",".join(map(str, record_ids)):
             # In another order, some twice; between them may be rows that belong to another database.
-            told = set((finished or "").split(","))
-            odd.update(row for row in record_ids if str(row) not in told)
+            listed = set((finished or "").split(","))
+            odd.update(row for row in record_ids if str(row) not in listed)
         if early:
-            told = set(early.split(","))
-            odd.update(row for row in record_ids if str(row) in told)
+            listed = set(early.split(","))
+            odd.update(row for row in record_ids if str(row) in listed)
         (texts,) = connection.execute(sql.attribute_texts(which), at).fetchone()
         if not (texts or b"").isascii():
             strange = {record_id for (record_id,) in connection.execute(sql.strange_fqans(which), at)}
