@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,8 @@ import pytest
 from tests.arex_databases import SampleJob, generate
 from tests.fake_ams.service import FakeAMS
 from tests.support import sacct_text
+from tests.support.breakpoints import Place, heard, let_go, stopping
+from tests.support.patience import PATIENCE_S
 from tests.support.pki import PKI
 from tests.support.sites import SiteUnderTest
 from tests.support.stand_in_sacct import install
@@ -42,11 +45,11 @@ def late(count: int, ago_s: int) -> list[SampleJob]:
     return found
 
 
-def slurm(site: SiteUnderTest, jobs: Sequence[SampleJob], **keys: Any) -> dict[str, Any]:
-    """These jobs, and 77 that no CE has."""
+def slurm(site: SiteUnderTest, jobs: Sequence[SampleJob], *, known: Any = True, **keys: Any) -> dict[str, Any]:
+    """These jobs, if they are known yet, and 77 that no CE has."""
     lines = [
         sacct_text.job(int(job.local_job_id or 0), Submit=job.end_time - 40 - job.wall_s, ElapsedRaw=job.wall_s)
-        for job in jobs
+        for job in (jobs if known else ())
     ]
     own = sacct_text.job(77, Submit=jobs[0].end_time - 3000, ElapsedRaw=100)
     command = install(site.folder / "sacct", [each for line in (*lines, own) for each in (line, sacct_text.step(line))])
@@ -135,3 +138,38 @@ def test_a_job_that_was_published_already_is_not_published_again(form: str, join
     check = site.run("republish", "--from", "last-month", "--to", "this-month", "--yes", "--json")
     assert check.status in (0, 65), check.err
     assert accounted(site) == 6
+
+
+@pytest.mark.parametrize(("form", "join"), WAYS)
+def test_a_round_waits_while_another_process_decides_whose_a_job_is(
+    form: str, join: bool, tmp_path: Path, site: SiteUnderTest
+) -> None:
+    """A-REX tells of its jobs after one process saw that it has none of them, and before that wrote them down as own jobs.
+
+    The other one is in the midst of its round then, and reads A-REX's database.
+    """
+    jobs = late(3, 5 * HOUR_S)
+    site.config["targets"]["egi"]["format"] = form
+    entry = slurm(site, jobs, known=False, arc_outage_s="2h", **({"join": "arex", "join_wait": 0} if join else {}))
+    site.config["source"] = [site.config["source"], entry]
+    accept(site, jobs)
+    to_read, checked, asked = (tmp_path / name for name in ("to-read", "checked", "asked"))
+    reads = [
+        Place("publisher.sources.importing.joined", "since", "call", str(to_read)),
+        Place("publisher.sources.importing.joined", "look_up", "return", str(asked), stops=False),
+        Place("publisher.sources.importing.arc_jobs", "_pause", "call", str(asked), stops=False),
+    ]
+    imports = [Place("publisher.sources.importing.arc_jobs", "sorted", "return", str(checked))]
+    with stopping(site, reads, "publish", "--force") as reader:
+        heard(to_read)
+        slurm(site, jobs)
+        with stopping(site, imports, "publish", "--force") as importer:
+            heard(checked)
+            finish(site, jobs)
+            let_go(to_read)
+            heard(asked)
+            let_go(checked)
+            assert importer.wait(PATIENCE_S) in (0, 65, 75)
+        assert reader.wait(PATIENCE_S) in (0, 65)
+    assert site.publish().status in (0, 65)
+    assert accounted(site) == 4

@@ -9,17 +9,20 @@ is set aside, so that no run counts twice.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import sqlite3
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
+from threading import Event
 from typing import Final, NamedTuple
 
-from publisher.model.errors import SourceError, UsageError
+from publisher.model.errors import SourceError, UsageError, refused_by_system
 from publisher.sources.base import GPU_MODELS, QUANTITIES
 from publisher.sources.importers import ImportedJob
 from publisher.sources.sqlite_reader import CopyDirectory, ReadOnlyFile, check_readable
@@ -30,6 +33,7 @@ APART_S: Final = 86_400
 _NAMES_OF_AREX: Final = ("accounting.db", "accounting_v2.db")
 _AT_ONCE: Final = 500  # SQLite before 3.32 takes 999 parameters
 _DAY_S: Final = 86_400
+_PAUSE_S: Final = 0.01
 
 # The sign keeps SQLite from the index over InfoKey, by which it would look at all jobs.
 _NO_OTHER_LRMS: Final = """
@@ -176,6 +180,7 @@ class ArcJobs:
         """
         if own.resolve() in {path.resolve() for path in databases}:
             raise UsageError(f"{own}: is the database to write, and in arc_databases too; name A-REX's own there")
+        self._own = own
         self._wait_s = wait_s
         self._outage_s = max(wait_s, outage_s)
         self.watching = bool(databases)
@@ -196,6 +201,19 @@ class ArcJobs:
         for file in self._files:
             file.close()
         self._copies.close()
+
+    @contextmanager
+    def deciding(self) -> Iterator[None]:
+        """From before the CEs are asked whose a run is until the answer is committed; see `wait_until_decided`.
+
+        To be entered before the transaction. Raises: OSError.
+        """
+        if not self.watching:
+            yield
+            return
+        with open(os.open(_lock_of(self._own), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600), "rb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
 
     def look(self, connection: sqlite3.Connection, now: int) -> None:
         """See what each CE has written last, inside a transaction. Raises: SourceError."""
@@ -267,6 +285,37 @@ class ArcJobs:
                 for number, submitted, ended in file.ask(_question(file.path, chunk, self._lrms)):
                     spans[number].append((submitted, ended))
         return spans
+
+
+def wait_until_decided(database: Path, patience_s: float) -> None:
+    """Whoever has read jobs of a CE waits for this before looking whether they are jobs of the batch system.
+
+    Another process that did not see them yet may be about to commit that they are. Who decides later sees them.
+    Raises: SourceError when that takes too long.
+    """
+    lock = _lock_of(database)
+    try:
+        file = lock.open("rb")
+    except FileNotFoundError:
+        return  # no CE was ever asked
+    except OSError as error:
+        raise SourceError(f"{lock}: {refused_by_system(error, 'it must belong to the user who publishes')}") from error
+    with file:
+        for _ in range(int(patience_s / _PAUSE_S) + 1):
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                return
+            except BlockingIOError:
+                _pause()
+    raise SourceError(f"{database}: another process has been writing into it for {patience_s:g} s; try again")
+
+
+def _pause() -> None:
+    Event().wait(_PAUSE_S)
+
+
+def _lock_of(database: Path) -> Path:
+    return database.with_name(f"{database.name}.deciding")
 
 
 def _claims(run: ArcRun, spans: Mapping[str, Sequence[tuple[int, int]]]) -> list[tuple[str, tuple[int, int]]]:

@@ -50,7 +50,7 @@ from publisher.sources.base import (
     SourceFacts,
 )
 from publisher.sources.importers import ImportRule
-from publisher.sources.importing.arc_jobs import APART_S, StoredRun, overlap, runs_of_numbers
+from publisher.sources.importing.arc_jobs import APART_S, StoredRun, overlap, runs_of_numbers, wait_until_decided
 from publisher.sources.sqlite_reader import CopyDirectory, ReadOnlyFile
 
 # The values of a job record in the order in which one is made, and their places there.
@@ -99,6 +99,7 @@ class BatchRuns:
             return {}
         if path not in self._files:
             self._files[path] = ReadOnlyFile(str(path), self._copies, busy_timeout_s=self._busy_timeout_s)
+        wait_until_decided(path, self._busy_timeout_s)
         joins = entry.wait_s is not None
         return self._files[path].ask(lambda connection: runs_of_numbers(connection, numbers, joins=joins))
 

@@ -73,7 +73,7 @@ class ImportRun:
     @contextmanager
     def step(self, *, bad: Sequence[BadLine], lines: int) -> Iterator[None]:
         """One transaction: what is done inside, and what could not be understood. Raises: what is raised inside."""
-        with self.accounting.transaction():
+        with self.deciding():
             yield
             new = self.accounting.keep_bad_lines(self.report.importer, bad)
         self.report.count_lines(lines)
@@ -87,7 +87,7 @@ class ImportRun:
         replace: bool = False,
         arc_ids: ArcIds = _own_id,
     ) -> StoredJobs:
-        """Write the jobs that no ARC CE publishes, inside a transaction. Raises: SourceError when a CE cannot be asked.
+        """Write the jobs that no ARC CE publishes, inside `deciding`. Raises: SourceError when a CE cannot be asked.
 
         `arc_ids` are the numbers of the batch system that a CE may know a job by.
         """
@@ -113,7 +113,7 @@ class ImportRun:
             self.arc.look(self.accounting.connection, self.now)
         waiting = self.arc_runs.waiting()
         for start in range(0, len(waiting), _SETTLED_AT_ONCE):
-            with self.accounting.transaction():
+            with self.deciding():
                 runs = self.arc_runs.runs(waiting[start : start + _SETTLED_AT_ONCE])
                 found = self.arc.sorted(runs, self.now, self.accounting.connection)
                 stored = [self._put([run.job], run.file) for run in found.own]
@@ -135,6 +135,12 @@ class ImportRun:
                 self.accounting.remember_pruned(gone)
         with self.accounting.transaction():
             self.accounting.set(_RUNS_PRUNED, str(self.now))
+
+    @contextmanager
+    def deciding(self) -> Iterator[None]:
+        """A transaction in which the CEs are asked whose jobs are. Raises: what is raised inside, LedgerError, Busy."""
+        with self.arc.deciding(), self.accounting.transaction():
+            yield
 
     def _put(self, jobs: Sequence[ImportedJob], file: int | None, *, replace: bool = False) -> StoredJobs:
         stored = self.accounting.put(jobs, file=file, replace=replace)
