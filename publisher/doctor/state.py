@@ -234,7 +234,7 @@ def _last_success(question: Question, target: Target, state: TargetState | None,
 
 
 def _spoken(age: timedelta) -> str:
-    return f"{age.days} days" if age.days > 1 else f"{max(0, round(age.total_seconds() / 60))} minutes"
+    return f"{age.days} days" if age.days > 1 else plural(max(0, round(age.total_seconds() / 60)), "minute")
 
 
 def _quarantine(question: Question, state: TargetState) -> Finding:

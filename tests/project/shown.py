@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import re
 import shlex
+import sqlite3
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from difflib import get_close_matches
 from pathlib import Path
@@ -24,7 +25,8 @@ from tests.fake_ams.service import FakeAMS
 from tests.support import condor_history, sacct_text, stand_in_sacct
 from tests.support.gridengine_files import CLUSTER, colon, entries
 from tests.support.pki import PKI
-from tests.support.sites import SiteUnderTest
+from tests.support.postgres import binaries, private_server
+from tests.support.sites import ConfiguredSite, SiteUnderTest
 from tests.support.sonar_files import CLUSTER as SONAR_CLUSTER
 from tests.support.sonar_files import collections
 
@@ -53,12 +55,25 @@ class Example:
 # Sites
 
 
-def demo(site: SiteUnderTest) -> None:
+class ShownSite(SiteUnderTest):
+    """A site of a page. `page` is its configuration where that is not `config`; `server` its PostgreSQL."""
+
+    page = ""
+    server = ""
+
+    def save(self) -> None:
+        if self.page:
+            self.path.write_text(self.page, encoding="utf-8")
+        else:
+            super().save()
+
+
+def demo(site: ShownSite) -> None:
     """3,000 jobs of October 2026, and nothing published."""
     fill_arex(site)
 
 
-def small(site: SiteUnderTest) -> None:
+def small(site: ShownSite) -> None:
     """Two months of jobs that were delivered but for two, whose rows are damaged, and one that ended since."""
     start, end = datetime(2026, 9, 1, tzinfo=UTC), datetime(2026, 11, 1, tzinfo=UTC)
     *jobs, late = generate(1, 200, start, end)
@@ -73,7 +88,7 @@ def small(site: SiteUnderTest) -> None:
         arex.write(late)
 
 
-def rescaled(site: SiteUnderTest) -> None:
+def rescaled(site: ShownSite) -> None:
     """Summaries of October were delivered; then another benchmark was configured."""
     site.config["targets"]["egi"]["format"] = "apel-summary-0.2"
     with site.arex() as arex:
@@ -83,7 +98,7 @@ def rescaled(site: SiteUnderTest) -> None:
     site.config["records"]["benchmark"] = {"type": "HEPscore23", "value": 12.5, "override": True}
 
 
-def gridengine(site: SiteUnderTest) -> None:
+def gridengine(site: ShownSite) -> None:
     """A cluster with Grid Engine, whose accounting file has a torn line."""
     accounting = site.folder / "sge" / "common" / "accounting"
     accounting.parent.mkdir(parents=True)
@@ -96,7 +111,7 @@ def gridengine(site: SiteUnderTest) -> None:
     )
 
 
-def sonar(site: SiteUnderTest) -> None:
+def sonar(site: ShownSite) -> None:
     """A Slurm cluster that Sonar watches."""
     folder = site.folder / "sonar" / "2026" / "09" / "21"
     folder.mkdir(parents=True)
@@ -106,7 +121,7 @@ def sonar(site: SiteUnderTest) -> None:
     imported(site, "sonar", entry | {"account_vo_map": "accounts.map"})
 
 
-def slurm(site: SiteUnderTest) -> None:
+def slurm(site: ShownSite) -> None:
     """A Slurm cluster whose sacct tells of some hours, all of them in the midst of one of the days that it is asked for."""
     later = int(datetime.now(UTC).timestamp() - 2.7 * 86_400) - sacct_text.BEGIN
     lines = [_later(line, later) for line in sacct_text.jobs_of(1, 300)]
@@ -121,7 +136,7 @@ def _later(line: Mapping[str, object], seconds: int) -> dict[str, object]:
     return {**line, **{name: at + seconds for name, at in moments.items() if isinstance(at, int)}}
 
 
-def htcondor(site: SiteUnderTest) -> None:
+def htcondor(site: ShownSite) -> None:
     """A pool of HTCondor that writes a file for each job."""
     (site.folder / "condor").mkdir()
     condor_history.spool(site.folder / "condor" / "history-per-job", condor_history.ads_of(1, 300))
@@ -130,7 +145,7 @@ def htcondor(site: SiteUnderTest) -> None:
     imported(site, "htcondor", {"cluster": condor_history.CLUSTER, "history": history, "group_vo_map": "groups.map"})
 
 
-def imported(site: SiteUnderTest, name: str, entry: Mapping[str, object]) -> None:
+def imported(site: ShownSite, name: str, entry: Mapping[str, object]) -> None:
     """Its records go into a directory, as in a first trial."""
     site.config["source"] = [{"type": name, **entry}]
     site.config["targets"] = {
@@ -144,15 +159,111 @@ def imported(site: SiteUnderTest, name: str, entry: Mapping[str, object]) -> Non
     }
 
 
-def mistaken(site: SiteUnderTest) -> None:
+def mistaken(site: ShownSite) -> None:
     """A configuration with mistakes."""
     site.config["records"]["benchmark"] = {"type": "HEPscore", "value": 11.5}
     site.config["targets"]["egi"] |= {"formt": "car", "every": "1 hour"}
 
 
-SITES: Final[dict[str, Callable[[SiteUnderTest], None]]] = {
-    each.__name__: each for each in (demo, small, rescaled, gridengine, slurm, htcondor, sonar, mistaken)
-}
+def unreadable(site: ShownSite) -> None:
+    """Everything was delivered; then A-REX's database was moved away."""
+    fill_arex(site)
+    site.run("publish")
+    site.database().rename(site.folder / "elsewhere.db")
+
+
+ARC_CONF: Final = """\
+[common]
+hostname = ce.example.org
+
+[arex]
+controldir = {control}
+
+[arex/jura]
+loglevel = 3
+
+[arex/jura/apel:egi]
+targeturl = {url}
+topic = gLite-APEL
+gocdb_name = EXAMPLE-SITE
+apel_messages = summaries
+"""
+
+
+def jura(site: ShownSite) -> None:
+    """A CE of which ARC's publisher has sent the jobs until 20 October; there is no configuration of ours."""
+    fill_arex(site)
+    (site.folder / "arc.conf").write_text(ARC_CONF.format(control=site.control, url=site.fake.url))
+    last = int(datetime(2026, 10, 20, 6, tzinfo=UTC).timestamp())
+    with closing(sqlite3.connect(site.control / "accounting" / "publishing.db")) as progress, progress:
+        progress.execute(
+            "CREATE TABLE AccountingTargets (TargetID TEXT UNIQUE, LastEndTime INTEGER, LastReport INTEGER)"
+        )
+        progress.execute("INSERT INTO AccountingTargets VALUES ('arex/jura/apel:egi', ?, 1)", (last,))
+
+
+def beside_jura(site: ShownSite) -> None:
+    """The same with the configuration made from its arc.conf, as a shadow; jura-ng has run again since."""
+    jura(site)
+    made = site.run("config", "from-arc", str(site.folder / "arc.conf")).out
+    keys = f"shadow: true\n    auth_url: {site.fake.auth_url}\n    service_host: {site.fake.service_host}"
+    credentials = site.config["credentials"]
+    for name, path in (("hostcert.pem", "certificate"), ("certificates", "ca")):
+        made = made.replace(f"/etc/grid-security/{name}", credentials[path])
+    made = made.replace("$CREDENTIALS_DIRECTORY/hostkey.pem", credentials["key"])
+    made = made.replace("    type: ams\n", f"    type: ams\n    {keys}\n")
+    site.page = f"state: {site.state}\n{made}"
+    last = int(datetime(2026, 10, 31, 20, tzinfo=UTC).timestamp())
+    with closing(sqlite3.connect(site.control / "accounting" / "publishing.db")) as progress, progress:
+        progress.execute("UPDATE AccountingTargets SET LastEndTime = ?", (last,))
+
+
+@contextmanager
+def moving(site: ShownSite) -> Iterator[None]:
+    """A CE with a ledger in a file, and a server that has none yet."""
+    site.fill(*generate(1, 200, datetime(2026, 10, 1, tzinfo=UTC), datetime(2026, 11, 1, tzinfo=UTC)))
+    site.run("publish")
+    with _server(site):
+        yield
+
+
+@contextmanager
+def fleet(site: ShownSite) -> Iterator[None]:
+    """Two CEs with one PostgreSQL; we are at the first one."""
+    start, end = datetime(2026, 10, 1, tzinfo=UTC), datetime(2026, 11, 1, tzinfo=UTC)
+    site.config["targets"]["egi"]["sync"] = True
+    with _server(site):
+        for seed, name in ((2, "ce2"), (1, "ce1")):
+            other = ConfiguredSite(site.folder / name, site.pki, site.host, site.config["targets"])
+            other.config |= {"state": site.server, "instance": name, "state_directory": str(other.folder)}
+            other.fill(
+                *(
+                    replace(job, endpoint_url=f"https://{name}.example.org:443/arex")
+                    for job in generate(seed, 200, start, end)
+                )
+            )
+            other.run("publish")
+            other.run("sync", "--months", "all")
+        site.config = other.config
+        yield
+
+
+@contextmanager
+def _server(site: ShownSite) -> Iterator[None]:
+    programs = binaries()
+    if programs is None:
+        raise FileNotFoundError("no PostgreSQL on this machine")
+    with private_server(programs) as server:
+        site.server = server.address
+        yield
+
+
+_ALL: Final[tuple[Callable[[ShownSite], AbstractContextManager[None] | None], ...]] = (
+    *(demo, small, rescaled, gridengine, slurm, htcondor, sonar, mistaken, unreadable),
+    *(jura, beside_jura, moving, fleet),
+)
+SITES: Final = {each.__name__: each for each in _ALL}
+OF_POSTGRES: Final = {moving.__name__, fleet.__name__}
 
 
 # Running
@@ -177,36 +288,40 @@ def masked(text: str) -> str:
     return "\n".join(line.strip() for line in text.splitlines() if line.strip())
 
 
-def run(site: SiteUnderTest, command: str) -> str:
+def run(site: ShownSite, command: str) -> str:
     """What the command prints, with the paths and addresses of a real site."""
     words = [at_site(site, word) for word in shlex.split(command)]
     joined = words[-1] == "2>&1"
     done = site.run(*words[1 : len(words) - joined])
     text = done.err + done.out if joined else done.out
     for path, name in paths(site):
-        text = text.replace(str(path), name)
+        text = text.replace(path, name)
     return re.sub(r"https://localhost:\d+", "https://msg.argo.grnet.gr", text).strip("\n")
 
 
-def paths(site: SiteUnderTest) -> list[tuple[Path, str]]:
-    return [
+def paths(site: ShownSite) -> list[tuple[str, str]]:
+    """What is here, and what a page shows."""
+    pairs = [
         (site.control, "/var/spool/arc/jobstatus"),
         (site.state.parent, "/var/lib/publisher"),
         (site.path, "/etc/publisher/publisher.yaml"),
         (site.host.certificate, "/etc/grid-security/hostcert.pem"),
         (site.host.key, "/etc/grid-security/hostkey.pem"),
         (site.pki.ca_directory, "/etc/grid-security/certificates"),
+        (site.folder / "arc.conf", "/etc/arc.conf"),
         (site.folder / "condor", "/var/lib/condor"),
         (site.folder / "sge", "/opt/sge/default"),
         (site.folder / "sonar", "/var/lib/sonar"),
         (site.folder, "/etc/publisher"),
     ]
+    server = [(site.server, "postgresql://publisher@db.example.org/accounting")] if site.server else []
+    return [*server, *((str(path), name) for path, name in pairs)]
 
 
-def at_site(site: SiteUnderTest, word: str) -> str:
+def at_site(site: ShownSite, word: str) -> str:
     for path, name in paths(site):
         if word.startswith(name):
-            return word.replace(name, str(path), 1)
+            return word.replace(name, path, 1)
     return word
 
 
@@ -214,13 +329,14 @@ def page_again(text: str, folder: Path) -> Iterator[tuple[Example, str]]:
     """Each example of a page with what is printed now."""
     pki = PKI.create(folder / "pki")
     with ExitStack() as stack:
-        site: SiteUnderTest | None = None
+        site: ShownSite | None = None
         for at, (name, block) in enumerate(BLOCK.findall(text)):
             if name:
                 place = folder / f"{at}-{name}"
                 place.mkdir()
-                site = SiteUnderTest(place, pki, stack.enter_context(FakeAMS(pki)))
-                SITES[name](site)
+                site = ShownSite(place, pki, stack.enter_context(FakeAMS(pki)))
+                if serving := SITES[name](site):
+                    stack.enter_context(serving)
                 site.save()
             for each in examples(block):
                 if site is None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
-from tests.project.shown import BLOCK, PAGES, ROOT, alike, page_again
+from tests.project.shown import BLOCK, OF_POSTGRES, PAGES, ROOT, alike, page_again
+from tests.support.postgres import binaries
 
 SHOWING = [page for page in PAGES if BLOCK.search(page.read_text(encoding="utf-8"))]
 
@@ -15,7 +17,10 @@ SHOWING = [page for page in PAGES if BLOCK.search(page.read_text(encoding="utf-8
 @pytest.mark.parametrize("page", SHOWING, ids=lambda page: page.name)
 def test_what_a_document_shows_is_printed(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    for each, printed in page_again(page.read_text(encoding="utf-8"), tmp_path):
+    text = page.read_text(encoding="utf-8")
+    if OF_POSTGRES & {name for name, _ in BLOCK.findall(text)} and (binaries() is None or find_spec("psycopg") is None):
+        pytest.skip("no PostgreSQL, or no psycopg, on this machine")
+    for each, printed in page_again(text, tmp_path):
         assert alike(each.output, printed), f"{each.command}\n{printed}"
 
 
@@ -23,6 +28,10 @@ def test_documents_show_output() -> None:
     """And all of it in blocks that are tried: none shows a prompt elsewhere."""
     assert {page.stem for page in SHOWING} >= {
         "ten-minutes",
+        "switching-from-jura",
+        "without-arc",
+        "fleet",
+        "when-something-is-wrong",
         "operations",
         "numbers-stay-right",
         "slurm",

@@ -175,10 +175,12 @@ def notes(outcome: Outcome) -> list[str]:
         )
     lines += [f"{outcome.target}: {line}" for line in gone_lines(outcome.gone)]
     if outcome.arex_default_benchmarks:
-        which = f"{outcome.arex_default_benchmarks:,} records with {wall_text(outcome.arex_default_wall_s)}"
+        records = plural(outcome.arex_default_benchmarks, "record")
+        carry = "carries" if outcome.arex_default_benchmarks == 1 else "carry"
         lines.append(
-            f"{outcome.target}: {which} carry HEPSPEC:1.0, which A-REX writes where no benchmark is configured; set one in "
-            "arc.conf, or records.distrust_default with records.benchmark here"
+            f"{outcome.target}: {records} with {wall_text(outcome.arex_default_wall_s)} {carry} HEPSPEC:1.0, which A-REX "
+            "writes where no benchmark is configured; set one in arc.conf, or records.distrust_default with "
+            "records.benchmark here"
         )
     return lines
 

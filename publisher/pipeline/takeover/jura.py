@@ -293,7 +293,7 @@ def report(search: Search) -> list[str]:
     mark = search.watermark
     lines = [
         f"target {mark.target}: ARC's publisher stopped at {_iso(mark.last_end)}; publisher starts at {_iso(mark.start)}",
-        f"  {search.looked_at} finished jobs looked at; {search.sent_anyway} of those until then are sent (again) anyway",
+        f"  {search.looked_at:,} finished jobs looked at; {search.sent_anyway:,} of those until then are sent (again) anyway",
     ]
     lines += [
         f"  cannot tell for {shown(name)}: its jobs are not in the order in which they were written (migrated or rotated?)"
