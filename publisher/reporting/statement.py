@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
 
+from publisher.formats import receiver_of
 from publisher.ledger.books import History, SentMessages
 from publisher.ledger.contract import Hold, Ledger, MonthState
 from publisher.model.errors import UsageError
@@ -131,6 +132,11 @@ class _Found:
     rows: Sequence[Compared]
     used: Mapping[str, Used]
     accepted: Sequence[tuple[str, AcceptedChange]]
+    gpus_known: bool
+
+    def gpu_s(self, target: Target) -> int | None:
+        """What no source tells is unknown, not zero."""
+        return self.used[target.name].gpu_s if self.gpus_known else None
 
     @property
     def number(self) -> int:
@@ -167,6 +173,7 @@ def collect(
         rows=check.check(site, targets, months=back, portal=portal, jobs_seen=jobs_seen),
         used=_used(site, targets, month),
         accepted=check.accepted(site, targets, months=back),
+        gpus_known=bool(site.batch_entries),  # A-REX does not know them
     )
     with closing(site.history()) as history, closing(site.ledger_to_read()) as ledger:
         stated = [_of_target(target, found, ledger, history) for target in targets]
@@ -190,12 +197,14 @@ def _of_target(target: Target, found: _Found, ledger: Ledger, history: History) 
     here = [row for row in all_hosts if row.submit_host != EVERY_HOST]
     jobs = sum(row.database for row in here)
     delivered = _delivered(target.name, number, sum(row.delivered for row in here), ledger)
+    if receiver_of(target.format).gpus_only and used.jobs == delivered.jobs and _same_jobs(here):
+        delivered = replace(delivered, gpu_s=found.gpu_s(target))
     state = ledger.target(target.name)
     return TargetStatement(
         target=target.name,
         format=target.format,
         shadow=target.shadow,
-        at_ce=Work(jobs=jobs, wall_s=used.wall_s, cpu_s=used.cpu_s, scaled=used.scaled, gpu_s=used.gpu_s),
+        at_ce=Work(jobs=jobs, wall_s=used.wall_s, cpu_s=used.cpu_s, scaled=used.scaled, gpu_s=found.gpu_s(target)),
         measured=used.jobs,
         delivered=delivered,
         reported=_sum_of_known(row.reported for row in here),
@@ -327,8 +336,7 @@ def _of_host(row: Compared, repair: str, *, alone: bool) -> str:
 
 def _other_usage(target: Target, month: Month, rows: Sequence[Compared], used: Used, delivered: Work) -> Iterator[str]:
     """Where the same jobs were delivered with other usage; of other jobs it is other usage by right."""
-    same = all(row.database == row.delivered and not (row.purged or row.restarted) for row in rows)
-    if not same or delivered.wall_s is None or used.jobs != delivered.jobs:
+    if not _same_jobs(rows) or delivered.wall_s is None or used.jobs != delivered.jobs:
         return
     if (used.wall_s, used.cpu_s) != (delivered.wall_s, delivered.cpu_s):
         yield (
@@ -336,3 +344,8 @@ def _other_usage(target: Target, month: Month, rows: Sequence[Compared], used: U
             f"the CE has {used.wall_s:,} s and {used.cpu_s:,} s: "
             f"publisher republish --from {month} --to {month} --target {target.name}"
         )
+
+
+def _same_jobs(rows: Sequence[Compared]) -> bool:
+    """Whether just the jobs that the CE has were delivered, and none of them has to go out again."""
+    return all(row.database == row.delivered and not (row.pending or row.purged or row.restarted) for row in rows)

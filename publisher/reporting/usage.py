@@ -183,8 +183,8 @@ class UsageReport:
             since = Epoch(max(self.eras[group.era - 1] if group.era else self._first, self._first))
             values = self._site_values(group.example, since)
             self._add(group, values, since // DAY_S)
-            for wanted, (_, start), there in zip(self.wanted, self._targets, values.at_targets, strict=True):
-                if there is not None:
+            for wanted, (target, start), there in zip(self.wanted, self._targets, values.at_targets, strict=True):
+                if there is not None and (group.gpus or not target.policy.gpus_only):
                     host, weight = there
                     counts = wanted.before if start is not None and since < start else wanted.since
                     counts[month_number(since), host] += group.jobs

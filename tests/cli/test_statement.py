@@ -20,7 +20,7 @@ from tests.fake_ams.service import PROJECT, TOPIC, FakeAMS
 from tests.fake_sgas import FakeSGAS
 from tests.support.imported_sites import bring_in, local_site
 from tests.support.pki import PKI
-from tests.support.sacct_text import CLUSTER, jobs_of, text, write
+from tests.support.sacct_text import CLUSTER, job, jobs_of, text, write
 from tests.support.sgas_sites import SgasSite
 from tests.support.sites import Run, SiteUnderTest
 
@@ -86,7 +86,7 @@ def test_all_numbers_of_a_month_that_was_all_counted(site: SiteUnderTest) -> Non
     assert (count, wall_s) == (60, sum(job.wall_s for job in jobs))
     work = {"HEPSPEC": pytest.approx(wall_core_s * 10.5 / 3600)}
     usage = {"jobs": count, "wall_s": wall_s, "cpu_s": cpu_s}
-    assert found["at_ce"] == {**usage, "gpu_s": 0, "work_hours": work}
+    assert found["at_ce"] == {**usage, "gpu_s": None, "work_hours": work}
     summary = "summary" in site.config["targets"]["egi"]["format"]
     assert found["delivered"] == {**usage, "gpu_s": None, "work_hours": work if summary else None}
     assert (found["told"], found["portal"], found["measured"]) == (count, None, count)
@@ -213,6 +213,35 @@ def test_gpu_hours(tmp_path: Path, pki: PKI, fake_ams: FakeAMS) -> None:
         run = made.run("statement", month, "--json")
         at_ce = run.json["targets"]["egi"]["at_ce"]
         assert (at_ce["jobs"], at_ce["gpu_s"]) == (jobs, gpu_s), run.err
+
+
+def test_gpu_hours_delivered_are_those_of_accelerator_records(tmp_path: Path, pki: PKI, fake_ams: FakeAMS) -> None:
+    """Against what arrived; unknown as soon as a job of the CE is not there, or for another format."""
+    made = local_site(tmp_path, pki, fake_ams, "slurm", CLUSTER)
+    lines = [job(number, AllocTRES="billing=3,cpu=2,gres/gpu:a100=2,gres/gpu=2,mem=4G,node=1") for number in (1, 2, 3)]
+    bring_in(made, write(tmp_path / "told.psv", text([*lines, job(4)])))
+    egi = made.config["targets"]["egi"]
+    made.config["targets"]["gpus"] = {**egi, "format": "apel-accelerator-0.1"}
+    made.save()
+    assert made.publish().status == 0
+
+    def stated() -> tuple[dict[str, Any], str]:
+        with closing(sqlite3.connect(made.state.with_name("imported.db"))) as connection:
+            ((month,),) = connection.execute("SELECT DISTINCT strftime('%Y-%m', EndTime, 'unixepoch') FROM AAR")
+        return made.run("statement", month, "--json").json["targets"], made.run("statement", month).out
+
+    found, page = stated()
+    payloads = [json.loads(payload) for payload in arrived(made) if payload.startswith("{")]
+    gpu_s = sum(one["Count"] * one["AvailableDuration"] for payload in payloads for one in payload["UsageRecords"])
+    assert found["gpus"]["at_ce"]["gpu_s"] == found["gpus"]["delivered"]["gpu_s"] == gpu_s > 0
+    assert (found["gpus"]["measured"], found["gpus"]["at_ce"]["jobs"]) == (3, 3)  # the fourth one had none
+    assert found["egi"]["delivered"]["gpu_s"] is None
+    assert "GPU time delivered: the ledger keeps none of car; a target with apel-accelerator-0.1 tells it." in page
+    with closing(sqlite3.connect(made.state.with_name("imported.db"))) as connection, connection:
+        connection.execute("UPDATE AAR SET UsedWalltime = UsedWalltime + 60 WHERE GPUCount > 0")
+    found, page = stated()
+    assert found["gpus"]["delivered"]["gpu_s"] is None
+    assert "GPU time delivered: cannot be told until just the jobs of the CE are delivered." in page
 
 
 def test_sgas_keeps_no_sums_and_is_told_no_counts(tmp_path: Path, pki: PKI, fake_sgas: FakeSGAS) -> None:

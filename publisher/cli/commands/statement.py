@@ -15,6 +15,7 @@ from publisher.cli.commands import Context
 from publisher.cli.output import Json, Part, TextTable, attributes, moment_text, print_result
 from publisher.cli.parser import Form, add_all_instances, add_json, add_targets, is_quiet
 from publisher.cli.sources import incomplete
+from publisher.formats import receiver_of
 from publisher.model.errors import RecordError, UsageError, gravest
 from publisher.model.text import plural, visible
 from publisher.model.time import Month, iso, month_of, parse_when
@@ -206,6 +207,7 @@ def _job_rows(target: TargetStatement) -> list[tuple[str, str]]:
 def _notes(target: TargetStatement) -> Iterator[str]:
     if target.measured != target.at_ce.jobs:
         yield f"Times and work at the CE are those of {plural(target.measured, 'job')}."
+    yield from _gpu_notes(target)
     held, emptied = ("yes" if each else "no" for each in (target.held, target.emptied))
     yield f"Held back by the last round: {held}. Emptied at the receiver: {emptied}."
     for change in target.accepted:
@@ -217,6 +219,17 @@ def _notes(target: TargetStatement) -> Iterator[str]:
     yield f"Sent: {plural(target.sent.messages, 'message')}" + (
         f", SHA-256 {target.sent.digest}" if target.sent.digest else ""
     )
+
+
+def _gpu_notes(target: TargetStatement) -> Iterator[str]:
+    """Why GPU time is not known."""
+    ours, theirs = target.at_ce.gpu_s, target.delivered.gpu_s
+    if ours is None:
+        yield "GPU time: only batch systems know it, and none is a source here."
+    elif ours and theirs is None and receiver_of(target.format).gpus_only:
+        yield "GPU time delivered: cannot be told until just the jobs of the CE are delivered."
+    elif ours and theirs is None:
+        yield f"GPU time delivered: the ledger keeps none of {target.format}; a target with apel-accelerator-0.1 tells it."
 
 
 def _as_page(title: str, parts: Iterable[Part]) -> Iterator[str]:
