@@ -196,9 +196,9 @@ def _of_target(target: Target, found: _Found, ledger: Ledger, history: History) 
     all_hosts = [row for row in rows if row.month == number]
     here = [row for row in all_hosts if row.submit_host != EVERY_HOST]
     jobs = sum(row.database for row in here)
-    delivered = _delivered(target.name, number, sum(row.delivered for row in here), ledger)
-    if receiver_of(target.format).gpus_only and used.jobs == delivered.jobs and _same_jobs(here):
-        delivered = replace(delivered, gpu_s=found.gpu_s(target))
+    delivered = _with_gpus(
+        _delivered(target.name, number, sum(row.delivered for row in here), ledger), target, found, here
+    )
     state = ledger.target(target.name)
     return TargetStatement(
         target=target.name,
@@ -216,6 +216,15 @@ def _of_target(target: Target, found: _Found, ledger: Ledger, history: History) 
         missing=[*_repairs(rows), *_other_usage(target, found.month, here, used, delivered)],
         **_sums(here),
     )
+
+
+def _with_gpus(delivered: Work, target: Target, found: _Found, rows: Sequence[Compared]) -> Work:
+    """The ledger keeps no GPU time: it is that of the CE where just its jobs were delivered, as they are."""
+    used = found.used[target.name]
+    same_usage = (used.jobs, used.wall_s, used.cpu_s) == (delivered.jobs, delivered.wall_s, delivered.cpu_s)
+    if receiver_of(target.format).gpus_only and same_usage and _same_jobs(rows):
+        return replace(delivered, gpu_s=found.gpu_s(target))
+    return delivered
 
 
 def _others(

@@ -241,7 +241,7 @@ def test_gpu_hours_delivered_are_those_of_accelerator_records(tmp_path: Path, pk
         connection.execute("UPDATE AAR SET UsedWalltime = UsedWalltime + 60 WHERE GPUCount > 0")
     found, page = stated()
     assert found["gpus"]["delivered"]["gpu_s"] is None
-    assert "GPU time delivered: cannot be told until just the jobs of the CE are delivered." in page
+    assert "GPU time delivered: cannot be told until just the CE's jobs are delivered, as they are." in page
 
 
 def test_sgas_keeps_no_sums_and_is_told_no_counts(tmp_path: Path, pki: PKI, fake_sgas: FakeSGAS) -> None:

@@ -227,7 +227,7 @@ def _gpu_notes(target: TargetStatement) -> Iterator[str]:
     if ours is None:
         yield "GPU time: only batch systems know it, and none is a source here."
     elif ours and theirs is None and receiver_of(target.format).gpus_only:
-        yield "GPU time delivered: cannot be told until just the jobs of the CE are delivered."
+        yield "GPU time delivered: cannot be told until just the CE's jobs are delivered, as they are."
     elif ours and theirs is None:
         yield f"GPU time delivered: the ledger keeps none of {target.format}; a target with apel-accelerator-0.1 tells it."
 
