@@ -210,6 +210,10 @@ def test_three_questions_are_answered_first(told: Told, truth: Truth) -> None:
     assert f"{largest[0]} {hours_text(largest[1]['wall_core_s'])} core hours" in " ".join(who.split())
     jobs, bad = truth.one("count(*)"), truth.one("sum(status = 'failed')")
     assert f"{bad:,} of {jobs:,} jobs, {share_text(bad / jobs)}" in failed
+    by_code: Counter[int | None] = Counter()
+    for _, _, code, count, _ in (tuple(row.values()) for row in truth.ask(FAILURES)):
+        by_code[code] += count
+    assert f"): {share_text(max(by_code.values()) / bad)} of them." in failed
     missing = 2 * (len(LATER) - 1)
     assert f"No: {missing} jobs are missing. `publisher sync --check` names the cure." in delivered
     assert f"{len(JOBS):,} of {len(JOBS) + len(LATER) - 1:,} jobs" in delivered

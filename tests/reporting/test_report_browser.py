@@ -266,6 +266,18 @@ def test_a_finger_gets_the_values_too(browser: Browser, page_file: Path) -> None
     opened.context.close()
 
 
+def test_arrow_keys_get_the_values_too(opened: Opened) -> None:
+    page = opened.page
+    page.locator("#chart").focus()
+    assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") != "none"
+    read = []
+    for key in ("ArrowRight", "ArrowRight", "ArrowLeft", "ArrowLeft", "End", "ArrowRight", "Home"):
+        page.keyboard.press(key)
+        read.append(page.locator("#reading").inner_text().partition(":")[0])
+    assert read == ["2026-10-01", "2026-10-02", "2026-10-01", "2026-10-01", "2026-10-16", "2026-10-16", "2026-10-01"]
+    assert page.locator("#chart .area.held").count() == 1
+
+
 def test_print_is_dark_on_white_and_shows_all_rows(browser: Browser, page_file: Path, tmp_path: Path) -> None:
     opened = Opened(browser, page_file, color_scheme="dark")
     page = opened.page

@@ -154,8 +154,7 @@ function zoom(first, last) {
 }
 const stepAt = (event) => document.elementFromPoint(event.clientX, event.clientY)?.closest?.("#chart .area");
 let held = null;
-function point(event) {
-  const area = stepAt(event);
+function point(area) {
   if (area) reading.textContent = area.says;
   for (const other of chart.querySelectorAll(".area")) {
     const [one, two] = held && area ? [held.first, area.step.first].sort((a, b) => a - b) : [1, 0];
@@ -164,9 +163,16 @@ function point(event) {
 }
 chart.addEventListener("pointerdown", (event) => {
   held = stepAt(event)?.step ?? null;
-  point(event);
+  point(stepAt(event));
 });
-chart.addEventListener("pointermove", point);
+chart.addEventListener("pointermove", (event) => point(stepAt(event)));
+chart.addEventListener("keydown", (event) => {
+  const areas = [...chart.querySelectorAll(".area")], at = areas.findIndex((area) => area.classList.contains("held"));
+  const next = { ArrowRight: at + 1, ArrowLeft: at < 0 ? areas.length - 1 : at - 1, Home: 0, End: areas.length - 1 }[event.key];
+  if (next === undefined) return;
+  event.preventDefault();
+  point(areas[Math.min(Math.max(next, 0), areas.length - 1)]);
+});
 addEventListener("pointerup", (event) => {
   const area = stepAt(event);
   if (held && area && area.step !== held) {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -123,9 +124,18 @@ def _failed(report: Report) -> KeyAnswer:
     ]
     text = (
         f"{total.failed:,} of {plural(total.jobs, 'job')}, {share_text(total.failed_share)}, "
-        f"with {hours_text(lost)} core hours."
+        f"with {hours_text(lost)} core hours. {_main_reason(report, total.failed)}"
     )
     return KeyAnswer("What failed, and why?", text, bad=True, parts=parts)
+
+
+def _main_reason(report: Report, failed: int) -> str:
+    """The exit code that most of the failed jobs have, of all queues and VOs."""
+    jobs: Counter[int | None] = Counter()
+    for group, used in report.failures:
+        jobs[group.exit_code] += used.jobs
+    ((code, most),) = jobs.most_common(1)
+    return f"{_exit(code)}: {share_text(most / failed)} of them."
 
 
 def _exit(code: int | None) -> str:
