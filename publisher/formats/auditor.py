@@ -76,8 +76,10 @@ class AuditorRecord:
     def render(self, job: PublishedJob, made_at: datetime) -> bytes:
         """One record on a line. `made_at` is the clock that end times are held against."""
         run = job.job
-        if not 0 < job.ended_at <= latest_end(made_at):
-            raise Unfit("end-out-of-range", f"end time {job.ended_at} is not between 1970 and now")
+        if job.ended_at <= 0:
+            raise Unfit("end-out-of-range", f"end time {job.ended_at} is before 1970")
+        if job.ended_at > latest_end(made_at):
+            raise Unfit("end-in-future", f"it ended at {job.ended_at}, ahead of this host's clock")
         if not 0 <= run.wall_s <= job.ended_at:
             raise Unfit("wall-out-of-range", f"wall time {run.wall_s} s is negative, or begins before 1970")
         record = {

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from publisher.formats.apel.accelerator import ApelAccelerator
 from publisher.formats.apel.receiver import MOST_MODELS, AcceleratorKeys
 from publisher.model.errors import Unfit
-from publisher.model.job import JobRecord
+from publisher.model.job import Epoch, JobRecord
 from publisher.model.policy import RecordPolicy
 from tests.fake_ams.receiver import Receiver
 from tests.fake_ams.service import PROJECT, TOPIC, FakeAMS
@@ -132,6 +132,16 @@ def test_a_job_without_gpus_or_with_too_many_models_makes_no_record() -> None:
     for values in ({"gpu_count": None}, {"gpu_count": MOST_MODELS + 1, "gpu_models": models}):
         with pytest.raises(Unfit, match="models"):
             rendered(make_job(**values))
+
+
+def test_a_clock_that_is_ahead_makes_no_record_of_the_next_year() -> None:
+    """The server takes no year but those until its own: a whole message would be refused."""
+    eve = datetime(2026, 12, 31, 23, 58, tzinfo=UTC)
+    times = [int(eve.timestamp()) + ahead for ahead in (0, 600)]
+    this, following = (make_policy().describe(make_job(gpu_count=1, ended_at=Epoch(end))) for end in times)
+    assert b'"MeasurementYear": 2026' in FORMAT.render(this, eve)
+    with pytest.raises(Unfit, match="end-in-future"):
+        FORMAT.render(following, eve)
 
 
 def test_what_is_added_up_is_apart_by_month_site_and_model() -> None:

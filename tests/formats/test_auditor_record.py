@@ -101,7 +101,7 @@ def test_a_later_run_has_an_id_of_its_own() -> None:
     [
         ({"benchmark": "fast"}, "benchmark-missing"),
         ({"ended_at": 0}, "end-out-of-range"),
-        ({"ended_at": ENDED + 10 * 86_400}, "end-out-of-range"),
+        ({"ended_at": ENDED + 10 * 86_400}, "end-in-future"),
         ({"wall_s": -1}, "wall-out-of-range"),
         ({"cpu_user_s": -(2**40)}, "number-out-of-range"),
         ({"user": "x" * 257}, "text-too-long"),

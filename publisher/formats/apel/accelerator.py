@@ -48,6 +48,8 @@ class ApelAccelerator:
         require(RUN_RULES, RunUnderTest(job, self._now[1]))
         require(_APEL_WHERE_RULES, job.where)
         require(WHO_RULES, job.who)
+        if year_and_month(month_number(job.ended_at))[0] > made_at.year:
+            raise Unfit("end-in-future", f"it ended at {job.ended_at}, in a year that APEL does not take yet")
         made = [json.dumps(values, ensure_ascii=True) for values in _records(job)]
         if not 0 < len(made) <= MOST_MODELS:
             raise Unfit("accelerator-models", f"GPUs of {len(made)} models, a message has room for {MOST_MODELS}")
