@@ -280,6 +280,18 @@ def test_accelerator_records_are_made_of_joined_jobs(site: ConfiguredSite) -> No
     assert total(site.publish()) == 0
 
 
+def test_the_first_run_of_a_restarted_job_is_no_job_of_the_batch_system_then(site: ConfiguredSite) -> None:
+    (job,) = arex_jobs(1, 7200)
+    site.fill(job)
+    show(site, job)
+    assert total(site.publish()) == 2
+    with closing(sqlite3.connect(site.database())) as connection, connection:
+        connection.execute("UPDATE AAR SET LocalJobID = '4711', EndTime = EndTime + 1000, UsedWalltime = 500")
+    show(site, job, replace(job.moved_to(job.end_time + 1000), local_job_id="4711", wall_s=500))
+    assert total(site.publish()) == 1
+    assert [row["id"] for row in arrived(site)[2:]] == ["4711"]
+
+
 def test_explain_tells_what_becomes_of_accelerators_of_a_restarted_job(site: ConfiguredSite) -> None:
     site.config["targets"]["out"]["format"] = "apel-accelerator-0.1"
     (job,) = arex_jobs(1, 7200)

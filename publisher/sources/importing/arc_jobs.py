@@ -4,7 +4,7 @@ A CE writes down the batch system's number of a job only when it has seen the en
 `ArcRun` of the database that is imported into: for a while after its end, and longer where the CE has written nothing since and
 has a job that is not over yet, which it may be. A run that a CE has leaves it, or stays for whoever joins it to the CE's job
 (`sources/importing/joined.py`). A run that became a job of the batch system stays one, whatever a CE writes later: the CE's job
-is set aside, so that no run counts twice.
+is set aside, so that no run counts twice. One that is joined stays the CE's, also if A-REX restarts its job.
 """
 
 from __future__ import annotations
@@ -96,6 +96,7 @@ _OF_NUMBERS: Final = """
     SELECT LocalJobID, JobID, StartTime, EndTime, Adds FROM ArcRun
     WHERE LocalJobID IN (SELECT value FROM json_each(:numbers))
 """
+_CLAIMED: Final = "SELECT JobID FROM ArcRun WHERE NOT Waits AND JobID IN (SELECT value FROM json_each(:job_ids))"
 _OWN: Final = """
     SELECT LocalJobID, JobID, StartTime, EndTime FROM AAR
     WHERE LocalJobID IN (SELECT value FROM json_each(:numbers))
@@ -231,10 +232,9 @@ class ArcJobs:
 
     def keep_waiting(self, connection: sqlite3.Connection, importer: str, now: int) -> None:
         """Note how many runs wait for each CE longer than runs do, inside a transaction."""
-        due = now - self._wait_s
         for ce in self._ces if self._wait_s else ():
             if ce.first_open is not None:
-                asked = (importer, ce.horizon, due, ce.first_open - APART_S)
+                asked = (importer, ce.horizon, now - self._wait_s, ce.first_open - APART_S)
                 waiting, ended_at = connection.execute(_WAIT_FOR_CE, asked).fetchone()
                 since = None if ended_at is None else ended_at + self._wait_s
                 connection.execute("UPDATE ArcCe SET Waiting = ?, Since = ? WHERE Ce = ?", (waiting, since, ce.name))
@@ -243,20 +243,24 @@ class ArcJobs:
         """Whose these runs are; `connection` is that of the database that is imported into. Raises: SourceError."""
         if not self.watching:
             return SortedRuns(list(runs), [], [])
-        spans = self._spans(sorted({number for run in runs for number in run.arc_ids}))
+        spans = self._spans(runs)
         ours = own_runs(connection, list(spans))
+        asked = {"job_ids": json.dumps([run.job.job_id for run in runs])}
+        once_claimed = {job_id for (job_id,) in connection.execute(_CLAIMED, asked)}
         found = SortedRuns([], [], [])
         for run in runs:
             claims = _claims(run, spans)
-            if not claims:
-                (found.waiting if self._waits(run.job, now) else found.own).append(run)
+            if _has_own(claims, ours):
+                found.own.append(run)
+            elif claims or run.job.job_id in once_claimed:
+                found.claimed.append(run)
             else:
-                (found.own if _has_own(claims, ours) else found.claimed).append(run)
+                (found.waiting if self._waits(run.job, now) else found.own).append(run)
         return found
 
     def unclaimed(self, runs: Sequence[ArcRun]) -> list[ArcRun]:
         """Those of the runs that no CE has. Raises: SourceError."""
-        spans = self._spans(sorted({number for run in runs for number in run.arc_ids}))
+        spans = self._spans(runs)
         return [run for run in runs if not _claims(run, spans)]
 
     def _waits(self, job: ImportedJob, now: int) -> bool:
@@ -276,13 +280,14 @@ class ArcJobs:
             found[ce] = Signs(max(before.written, written), min(opens, default=None))
         return found
 
-    def _spans(self, numbers: Sequence[str]) -> dict[str, list[tuple[int, int]]]:
-        """From the submission to the end of the jobs of each number."""
+    def _spans(self, runs: Sequence[ArcRun]) -> dict[str, list[tuple[int, int]]]:
+        """From the submission to the end of the CEs' jobs of each number that these runs may have there."""
+        numbers = sorted({number for run in runs for number in run.arc_ids})
         spans: dict[str, list[tuple[int, int]]] = defaultdict(list)
         for file in self._files:
             for start in range(0, len(numbers), _AT_ONCE):
-                chunk = numbers[start : start + _AT_ONCE]
-                for number, submitted, ended in file.ask(_question(file.path, chunk, self._lrms)):
+                question = _question(file.path, numbers[start : start + _AT_ONCE], self._lrms)
+                for number, submitted, ended in file.ask(question):
                     spans[number].append((submitted, ended))
         return spans
 
