@@ -162,7 +162,7 @@ Row = tuple[Any, ...]
 @cache
 def _extra_rows(count: int) -> str:
     """All extra information of a job by one statement: a call for each row takes twice as long."""
-    rows = ", ".join(f"(?1, ?{2 * number}, ?{2 * number + 1})" for number in range(1, count + 1))
+    rows = ", ".join(["(?, ?, ?)"] * count)
     return f"INSERT INTO JobExtraInfo (RecordID, InfoKey, InfoValue) VALUES {rows}"
 
 
@@ -335,7 +335,8 @@ class ImportDatabase:
         put = self.connection.executemany
         by_count: dict[int, list[tuple[object, ...]]] = defaultdict(list)
         for row, job in pairs:
-            by_count[len(job.extra)].append((row[0], *chain.from_iterable(job.extra)))
+            rows = ((row[0], key, value) for key, value in job.extra)
+            by_count[len(job.extra)].append(tuple(chain.from_iterable(rows)))
         for count in sorted(by_count.keys() - {0}):
             put(_extra_rows(count), by_count[count])
         put(_ATTRIBUTE, ((row[0], key, value) for row, job in pairs for key, value in job.attributes))
