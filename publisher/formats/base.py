@@ -64,7 +64,7 @@ class Receiver(NamedTuple):
     submit_host_is_client: bool = False  # SubmitHost is where the user's client ran
     signed: bool = False  # S/MIME around the payload; otherwise the connection's certificate speaks for it
     default_batch_records: int = 500  # as in ARC's publisher
-    earlier_run: str = "counts beside this one"  # what becomes of the record of a run before a restart, for people
+    keyed_by_job: bool = False  # its key has the JobID and no run: a later run of a job needs another id
     omitted: Callable[[PublishedJob], tuple[tuple[str, str], ...]] = _nothing_omitted
 
 

@@ -297,8 +297,7 @@ def _of(bench: _Bench, job: JobRecord) -> Explanation:
     own = bench.format if bench.format.name == target.format else _format(target.format)
     fate, reason = _fate(bench, job, published, known, held, _rendered(own, published, bench.now)[1])
     if sent_otherwise:
-        reason += "; A-REX restarted the job after a run under another local job id was delivered"
-        reason += f", which {own.receiver.earlier_run}"
+        reason += "; A-REX restarted the job after a run under another local job id was delivered, which counts beside this one"
     record, unfit_here = _rendered(bench.format, published, bench.now)
     receiver = bench.format.receiver
     return replace(

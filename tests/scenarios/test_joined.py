@@ -292,7 +292,8 @@ def test_the_first_run_of_a_restarted_job_is_no_job_of_the_batch_system_then(sit
     assert [row["id"] for row in arrived(site)[2:]] == ["4711"]
 
 
-def test_explain_tells_what_becomes_of_accelerators_of_a_restarted_job(site: ConfiguredSite) -> None:
+def test_accelerators_of_both_runs_of_a_restarted_job_count(site: ConfiguredSite) -> None:
+    """The server has a row for each JobID and month, so the later run has an id of its own, now and ever."""
     site.config["targets"]["out"]["format"] = "apel-accelerator-0.1"
     (job,) = arex_jobs(1, 7200)
     site.fill(job)
@@ -302,9 +303,16 @@ def test_explain_tells_what_becomes_of_accelerators_of_a_restarted_job(site: Con
         connection.execute("UPDATE AAR SET LocalJobID = '4711', EndTime = EndTime + 1000, UsedWalltime = 500")
     show(site, replace(job.moved_to(job.end_time + 1000), local_job_id="4711", wall_s=500))
     assert total(site.publish()) == 1
-    explained = site.run("explain", job.job_id).out
-    assert "counts beside" not in explained
-    assert "which this one replaces at APEL where both ended in one month" in explained
+    told = site.run("explain", job.job_id).out
+    assert "counts beside this one" in told
+    day = time.strftime("%Y-%m-%d", time.gmtime(job.end_time))
+    republished = ("republish", "--from", day, "--to", "this-month", "--yes", "--exact", "--json")
+    assert total(site.run(*republished)) == 1
+    objects = "".join(path.read_text() for path in messages(site))
+    found = re.findall(r'"AssociatedRecord": "([^"]*)".*"AvailableDuration": ([0-9]+)', objects)
+    (first, one), (later, other) = sorted(set(found), key=lambda each: len(each[0]))
+    assert (int(one), int(other)) == (job.wall_s, 500)
+    assert (first, later.startswith(f"{job.job_id}-"), later in told) == (job.job_id, True, True)
 
 
 def test_live_jobs_are_joined_as_slurm_reported_them(site: ConfiguredSite) -> None:

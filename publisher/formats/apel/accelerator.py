@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import ClassVar, Final
 
-from publisher.formats.apel.receiver import ACCELERATORS, MOST_MODELS, MOST_RECORDS, gpu_models
+from publisher.formats.apel.receiver import ACCELERATORS, MOST_MODELS, MOST_RECORDS, associated_record, gpu_models
 from publisher.formats.apel.rules import INT_MAX, RUN_RULES, WHERE_RULES, WHO_RULES, require_text
 from publisher.formats.base import Frame, Receiver
 from publisher.formats.rules import RunUnderTest, fitting, latest_end, require
@@ -57,7 +57,7 @@ class ApelAccelerator:
 
     def receiver_key(self, job: PublishedJob) -> tuple[object, ...]:
         """Site, month and job, as the server compares them."""
-        return receiver_key(job.where.site), month_number(job.ended_at), receiver_key(job.job.job_id)
+        return receiver_key(job.where.site), month_number(job.ended_at), receiver_key(associated_record(job))
 
     def check(self, payload: bytes) -> None:
         """Raises: Unfit naming the first fault and where it is."""
@@ -84,7 +84,7 @@ def _records(job: PublishedJob) -> Iterator[dict[str, object]]:
         raise Unfit("end-out-of-range", f"it ended in {year}, APEL takes accelerators from {_FIRST_YEAR} on")
     user = ascii_key(job.who.user)
     texts = {
-        "AssociatedRecord": job.job.job_id,
+        "AssociatedRecord": associated_record(job),
         "FQAN": job.who.full_fqan() or "None",
         "SiteName": job.where.site,
         **({"GlobalUserName": user} if user else {}),

@@ -15,7 +15,7 @@ from typing import Final
 from publisher.formats.apel.rules import apel_local_user, apel_queue
 from publisher.formats.base import OnChange, Receiver, moment, number
 from publisher.formats.rules import QUEUE_CHARACTERS
-from publisher.model.job import gpus_by_model
+from publisher.model.job import gpus_by_model, run_digest
 from publisher.model.policy import Placement, PublishedJob, UserIdentity
 from publisher.model.rates import AppliedBenchmark
 from publisher.model.totals import SummaryKey, ascii_key, by_preference, column, month_number
@@ -144,6 +144,12 @@ def gpu_models(job: PublishedJob) -> list[tuple[str, int]]:
     return list(merged.items())
 
 
+def associated_record(job: PublishedJob) -> str:
+    """The global id of a job; of a later run of a restarted one with a digest behind it, or it would replace the first."""
+    job_id = job.job.job_id
+    return f"{job_id}-{run_digest(job.job.key).hex()}" if job.later_run else job_id
+
+
 class AcceleratorKeys:
     """What accelerators are added up by: month, site and models."""
 
@@ -159,7 +165,7 @@ class AcceleratorKeys:
 def accelerator_values(job: PublishedJob, _: bool) -> Iterator[tuple[str, str]]:
     """What the records of a job's accelerators say: names of APEL's messages, values as people read them."""
     yield "Site", job.where.site
-    yield "GlobalJobId", job.job.job_id
+    yield "GlobalJobId", associated_record(job)
     yield "GlobalUserName", job.who.user
     yield "FQAN", job.who.full_fqan()
     yield "GPUs", number(job.job.gpu_count)
@@ -179,7 +185,7 @@ ACCELERATORS: Final = Receiver(
     gpus_only=True,
     default_batch_records=MOST_RECORDS // MOST_MODELS,
     most_batch_records=MOST_RECORDS // MOST_MODELS,
-    earlier_run="this one replaces at APEL where both ended in one month",
+    keyed_by_job=True,
     unreleased="APEL's server does not take accelerator records yet (apel/apel pull request 459)",
     values=accelerator_values,
 )

@@ -369,7 +369,8 @@ def _others(job: JobRecord | Rendered, runs: Mapping[JobKey, JobId]) -> dict[Job
 
 
 class LaterRuns(NoCollisions):
-    """Of a job that A-REX restarted, SGAS would discard the later run: one record id is one row forever."""
+    """Of a job that A-REX restarted, SGAS would discard the later run: one record id is one row forever. APEL would replace
+    the accelerators of the first."""
 
     def __init__(self, target: str, ledger: Ledger) -> None:
         self._target = target
@@ -405,7 +406,7 @@ def collisions(live: LiveTarget, source: Source, ledger: Ledger) -> Iterator[NoC
     if isinstance(live.format, SummaryFormat):
         yield NoCollisions()
         return
-    if live.changed is not OnChange.REPLACE:
+    if live.changed is not OnChange.REPLACE or live.format.receiver.keyed_by_job:
         yield LaterRuns(live.name, ledger)
         return
     with source.by_end() as ended_in:
