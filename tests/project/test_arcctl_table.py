@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
+import subprocess
+import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
+from benchmarks.arc import package_of
 from tests.arex_databases import generate
 from tests.fake_ams.service import FakeAMS
 from tests.support.command_line import commands
@@ -78,3 +82,59 @@ def test_other_options_that_the_table_names_are_there() -> None:
     named = {word for row in ROWS for word in re.findall(r"--[a-z-]+", row[2])}
     known = set().union(*(command.options for command in commands().values()))
     assert named <= known
+
+
+# Beside ARC's own, where ARC_SRC names a checkout with its Accounting.py.
+
+ARCCTL = """
+import argparse, logging, sys, types
+package, control, *words = sys.argv[1:]
+sys.path.insert(0, package)
+for name in ("arc.paths", "arc.control.OSService"):  # of the build, and of systemd
+    sys.modules[name] = types.ModuleType(name)
+for name in ("VERSION", "RUN_DIR", "CONF", "DATA_DIR", "LOCATION", "LIB_DIR", "LIBEXEC_DIR", "DOC_DIR"):
+    setattr(sys.modules["arc.paths"], f"ARC_{name}", "/nonexistent")
+sys.modules["arc.control.OSService"].OSServiceManagement = object
+logging.disable(logging.CRITICAL)
+from arc.control.Accounting import AccountingControl
+class Configuration:
+    def get_value(self, name, blocks=None, force_list=False):
+        return {"controldir": control}.get(name, [] if force_list else None)
+    def get_subblocks(self, name):
+        return []
+top = argparse.ArgumentParser(conflict_handler="resolve")
+AccountingControl.register_parser(top.add_subparsers())
+AccountingControl(Configuration()).control(top.parse_args(["accounting", *words]))
+"""
+BESIDE = [
+    *(f"-o {output}" for output in ("jobcount", "walltime", "cputime", "wlcgvos", "users", "jobids")),
+    *(f"-o jobcount --filter-{what}" for what in ("vo atlas", "queue grid", "state failed", "extra rte ENV/PROXY")),
+    "-o walltime --filter-vo cms",
+    "-o cputime --filter-endpoint org.nordugrid.arcrest",
+]
+
+
+@pytest.mark.parametrize("words", BESIDE)
+def test_what_arcctl_prints_is_what_ours_prints(words: str, tmp_path: Path, pki: PKI, fake_ams: FakeAMS) -> None:
+    source = os.environ.get("ARC_SRC")
+    if not source:
+        pytest.skip("ARC_SRC names no checkout of ARC")
+    package = package_of(Path(source))
+    has_fqans = "filter-fqan" in (package / "arc" / "control" / "Accounting.py").read_text()  # ARC 7
+    site = SiteUnderTest(tmp_path, pki, fake_ams)
+    site.fill(
+        *generate(1, 300, datetime(2026, 9, 1, tzinfo=UTC), datetime(2026, 11, 1, tzinfo=UTC)),
+        schema=2 if has_fqans else 1,
+    )
+    period = ["-b", "2026-10-01", "-e", "2026-11-01", *(["--show-active"] if has_fqans else [])]
+    theirs = subprocess.run(
+        [sys.executable, "-c", ARCCTL, str(package), str(site.control), "stats", *period, *shlex.split(words)],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "TZ": "UTC"},
+    )
+    ours = site.run("stats", "-b", "2026-10", "-e", "2026-10", *shlex.split(words))
+    lines = [line.replace("%27", "'") for line in theirs.stdout.splitlines() if line]
+    assert lines
+    assert sorted(lines) == sorted(ours.out.splitlines())
