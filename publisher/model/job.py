@@ -142,9 +142,11 @@ GpuModels = tuple[tuple[str, int], ...]
 
 
 def gpus_by_model(count: int | None, models: GpuModels) -> GpuModels:
-    """So many GPUs by their models, those of no known one under '' at the end; a model of which there are none is left out."""
+    """So many GPUs by their models, those of no known one under '' at the end: all of them where models have more than that."""
     had = tuple(model for model in models if model[1])
     rest = (count or 0) - sum(each for _, each in had)
+    if rest < 0:
+        had, rest = (), count or 0
     return (*had, ("", rest)) if rest > 0 else had
 
 

@@ -102,6 +102,7 @@ def test_what_is_said_of_a_job() -> None:
         (3, (("", 1), ("none", 1), ("a100", 1)), {"unknown": 2, "a100": 1}),
         (5, (("A100", 1), ("a100", 2), ("Unknown", 1)), {"A100": 3, "Unknown": 2}),
         (1, (("a100", 0), ("t4", 1)), {"t4": 1}),
+        (1, (("a100", 1), ("t4", 1)), {"unknown": 1}),  # more of models than there were
     ],
 )
 def test_each_model_has_its_record_and_always_a_name(

@@ -55,7 +55,7 @@ ALLOCATIONS = [
 
 
 def lines(count: int) -> Iterator[dict[str, object]]:
-    """Jobs and their steps, of many kinds; every third job was metered, some of them absurdly. Some had 0 of a model."""
+    """Jobs and their steps; every third job was metered, some absurdly; some had 0 of a model of GPU, some more than in all."""
     for line in jobs_of(11, count):
         moved = {key: value - count * 60 for key in TIMES if isinstance(value := line[key], int)}
         number = int(str(line["JobIDRaw"]).partition(".")[0])
@@ -66,7 +66,7 @@ def lines(count: int) -> Iterator[dict[str, object]]:
         if "gres/gpu=1" in tres:
             tres += ",gres/gpu:a100=1"
         elif tres and "gres/gpu" not in tres:
-            tres += ",gres/gpu:a100=0"
+            tres += (",gres/gpu:a100=0", ",gres/gpu=1,gres/gpu:a100=1,gres/gpu:t4=1")[number % 2]
         given = {"AllocTRES": tres, "ConsumedEnergyRaw": joules, "Partition": ("batch", "gpu")[number % 2]}
         yield line | moved | given
 
