@@ -316,7 +316,9 @@ def test_what_is_chosen_has_the_sums_of_the_tables(opened: Opened, page_file: Pa
         assert {name: jobs for name, (_, _, jobs) in found.items()} == {row[head]: row["Jobs"] for row in rows}
         hours = {row[head]: number_text(int(row["Core hours"]) / 3600) for row in rows}
         assert {name: amount for name, (amount, _, _) in found.items()} == hours
+    assert page.inner_text("#reading").endswith(" core hours in all.")
     page.select_option("[name=measure]", label="HEPscore23 days")
+    assert page.inner_text("#reading").endswith(" HEPscore23 days in all.")
     page.select_option("[name=by]", "vo")
     scaled = {row["VO"]: row["HEPscore23 days"] for row in told["By VO"][:-1]}
     expected = {name: number_text(int(value or 0) / 86_400_000) for name, value in scaled.items()}

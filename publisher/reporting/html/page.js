@@ -76,7 +76,8 @@ function choose() {
   show([...steps.values()], ranked, colours, label, measure.name, byDay ? "day" : "month");
   list(ranked, colours, label, measure.name);
 }
-function show(steps, ranked, colours, label, unit, word) {
+function show(steps, ranked, colours, label, title, word) {
+  const unit = title.replace(/^[A-Z](?=[a-z])/, (first) => first.toLowerCase()); // GPU hours stay so
   chart.replaceChildren();
   const totals = steps.map((step) => [...step.parts.values()].reduce((one, other) => one + other, 0));
   const tick = roundStep(Math.max(...totals, 0) / 4), top = Math.max(Math.ceil(Math.max(...totals, 0) / tick), 1) * tick;
@@ -103,12 +104,12 @@ function show(steps, ranked, colours, label, unit, word) {
     if (at % every === 0) draw(chart, "text", { x: LEFT + (at + 0.5) * width, y: TOP + PLOT + 17, "text-anchor": "middle" }, step.name.length > 7 ? step.name.slice(5) : step.name);
     const area = draw(chart, "rect", { class: "area", x: LEFT + at * width, y: TOP, width, height: PLOT });
     area.step = step;
-    area.says = `${step.name}: ${amount(below)} ${unit.toLowerCase()}${said.length ? ` (${said.join(", ")})` : ""}`;
+    area.says = `${step.name}: ${amount(below)} ${unit}${said.length ? ` (${said.join(", ")})` : ""}`;
     draw(area, "title", {}, area.says);
   });
   draw(chart, "text", { class: "axis", x: (LEFT + WIDTH) / 2, y: TOP + PLOT + BELOW - 8, "text-anchor": "middle" }, `${word} in which jobs ended, UTC`);
-  draw(chart, "text", { class: "axis", x: 12, y: TOP + PLOT / 2, "text-anchor": "middle", transform: `rotate(-90 12 ${TOP + PLOT / 2})` }, `${unit.toLowerCase()} a ${word}`);
-  reading.textContent = `${amount(totals.reduce((one, other) => one + other, 0))} ${unit.toLowerCase()} in all.`;
+  draw(chart, "text", { class: "axis", x: 12, y: TOP + PLOT / 2, "text-anchor": "middle", transform: `rotate(-90 12 ${TOP + PLOT / 2})` }, `${unit} a ${word}`);
+  reading.textContent = `${amount(totals.reduce((one, other) => one + other, 0))} ${unit} in all.`;
 }
 function list(ranked, colours, label, unit) {
   const whole = ranked.reduce((sum, [, group]) => sum + group.value, 0);
