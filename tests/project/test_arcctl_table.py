@@ -87,13 +87,16 @@ def test_other_options_that_the_table_names_are_there() -> None:
 # Beside ARC's own, where ARC_SRC names a checkout with its Accounting.py.
 
 ARCCTL = """
-import argparse, logging, sys, types
+import argparse, logging, os, sys, types
 package, control, *words = sys.argv[1:]
 sys.path.insert(0, package)
 for name in ("arc.paths", "arc.control.OSService"):  # of the build, and of systemd
     sys.modules[name] = types.ModuleType(name)
 for name in ("VERSION", "RUN_DIR", "CONF", "DATA_DIR", "LOCATION", "LIB_DIR", "LIBEXEC_DIR", "DOC_DIR"):
     setattr(sys.modules["arc.paths"], f"ARC_{name}", "/nonexistent")
+sys.modules["arc.paths"].os = os
+sys.modules["arc.control"] = types.ModuleType("arc.control")  # without the commands that it imports
+sys.modules["arc.control"].__path__ = [os.path.join(package, "arc", "control")]
 sys.modules["arc.control.OSService"].OSServiceManagement = object
 logging.disable(logging.CRITICAL)
 from arc.control.Accounting import AccountingControl
