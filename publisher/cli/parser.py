@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from datetime import datetime
 from difflib import get_close_matches
 from enum import StrEnum
@@ -74,16 +74,18 @@ class Parser(argparse.ArgumentParser):
         if nested and "required" in message:
             yield f"one of: {', '.join(nested)}"
         choices = [str(one) for action in self._actions for one in action.choices or ()]
-        if wrong := re.search("invalid choice: '([^']*)'", message):
-            near = get_close_matches(wrong[1], choices)
-            near.sort(key=lambda one: sorted(one) != sorted(wrong[1]))  # letters in another order: the commonest slip
+        unknown = re.findall("invalid choice: '([^']*)'", message)
+        for wrong in unknown:
+            near = get_close_matches(wrong, choices)
+            near.sort(key=lambda one: sorted(one) != sorted(wrong))  # letters in another order: the commonest slip
             yield from (f"did you mean {one}?" for one in near[:1])
-        yield from self._meant_options(message, nested)
+        yield from self._meant_options(message, {*nested, *unknown})
 
-    def _meant_options(self, message: str, nested: Sequence[str]) -> Iterator[str]:
+    def _meant_options(self, message: str, commands: Collection[str]) -> Iterator[str]:
+        """For options before these words; those behind them are another parser's."""
         own = self._option_string_actions
         missing = re.findall("--[a-z-]+", message) if "required" in message else []
-        for word in takewhile(lambda word: word not in {*nested, "--"}, self._given):
+        for word in takewhile(lambda word: word not in {*commands, "--"}, self._given):
             option = word.partition("=")[0]
             if not option.startswith("-") or {option, option[:2]} & set(own):
                 continue

@@ -42,8 +42,8 @@ class Receiver(NamedTuple):
     Within one `table` records replace each other; those of two tables are added up where both `count` the same, such as
     jobs in single records and in summaries: what a service counts apart may go to one place.
     `row_keys` tells the keys under which it adds single records up: one that comes again under another of them would be
-    counted twice. `whole_months`: a window is rounded out to months. `values` and `omitted` are for `explain`: what a
-    record says about a job, and what it says less or otherwise than the job.
+    counted twice. `whole_months`: a window is rounded out to months. `values` and `omitted` are for `explain`: the fields
+    of a job's record (or, with True, of its group's in a summary), and what the record leaves out or changes.
     """
 
     name: str

@@ -34,6 +34,7 @@ from publisher.sources.base import ImportedFrom, Page
 from publisher.sources.importers import ImportRule
 
 _AS_IT_IS: Final = "as it is"
+_BY_FORMAT: Final = "made by the format"  # a field that only one format has
 # Values that no rule of the site decides, and where they are in a job record.
 _PLAIN: Final[Mapping[str, str]] = {
     "GlobalJobId": "job_id",
@@ -74,8 +75,9 @@ def explained(policy: RecordPolicy, job: PublishedJob, receiver: Receiver, *, su
     """Every value of a record for a receiver, a job's or (`summary`) of its group."""
     origins = {origin.name: origin for origin in _origins(policy, job, receiver, summary=summary)}
     return [
-        ExplainedValue(name=name, value=value, rule=origins[name].rule, source=origins[name].source)
+        ExplainedValue(name=name, value=value, rule=origin.rule, source=origin.source)
         for name, value in receiver.values(job, summary)
+        for origin in [origins.get(name, ValueOrigin(name, _BY_FORMAT))]
     ]
 
 

@@ -174,7 +174,9 @@ def test_every_command_says_where_the_options_of_all_are_explained(one: Command)
     assert "Options common to all commands: publisher --help" in below.format_help()
 
 
-@pytest.mark.parametrize("typed", ["publish --xyzzy", "publish 7", "xyzzy", "publish --limit 0", "quarantine list 3"])
+@pytest.mark.parametrize(
+    "typed", ["publish --xyzzy", "publish 7", "xyzzy", "xyzzy --json", "publish --limit 0", "quarantine list 3"]
+)
 def test_what_resembles_nothing_is_refused_without_a_guess(typed: str) -> None:
     told = said(*typed.split())
     assert "did you mean" not in told

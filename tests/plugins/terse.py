@@ -16,7 +16,7 @@ from publisher.model.totals import SummaryKey, SyncCount, month_number
 
 def values(job: PublishedJob, _: bool) -> Iterator[tuple[str, str]]:
     yield "GlobalJobId", job.job.job_id
-    yield "WallDuration", f"{job.job.wall_s} s"
+    yield "Wall", f"{job.job.wall_s} s"
 
 
 class KeyedByVo:

@@ -337,7 +337,7 @@ def test_the_manual_explains_every_json_field(name: str, printed: dict[str, set[
     like = ALIKE.get(name, name)
     explained = pages.entries(OBJECTS[like])
     assert like == name or re.match(rf"As of {like}\b", OBJECTS[name][1].astext())
-    assert len(printed[name]) > 1
+    assert len(printed[name]) >= min(2, len(explained)), "JSON_RUNS needs a run that prints more"
     assert printed[name] - set(explained) == set()
 
 

@@ -362,7 +362,7 @@ def test_doctor_explain_and_report_speak_of_the_receiver_at_hand(tree: Tree, are
     assert not {"machine name"} & {one["name"] for one in found}
     assert not {"APEL", "SGAS"} & set(told.replace(",", " ").split())
     reads(arex, "tally")
-    for name, expected in (("tally", {"VO"}), ("terse", {"GlobalJobId", "WallDuration"})):
+    for name, expected in (("tally", {"VO"}), ("terse", {"GlobalJobId", "Wall"})):
         reads(arex, name)
         explained = json.loads(run(tree, arex, "explain", JOBS[3].job_id, "--json").stdout)["explanations"]
         assert {value["name"] for value in explained[0]["values"]} == expected

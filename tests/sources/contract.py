@@ -39,7 +39,10 @@ class SourceWorld(ABC):
 
 
 class SourceContract:
-    """Tests of `publisher.sources.base.Source`. A subclass gives the fixture `world` with an empty `SourceWorld`."""
+    """Tests of `publisher.sources.base.Source`. A subclass gives the fixture `world` with an empty `SourceWorld`.
+
+    Its source has small pages, of fewer rows than `ENDS`.
+    """
 
     START = 1_793_000_000
     ENDS = tuple(1_793_000_000 + n // 3 for n in range(50))  # three to a second, over several pages
@@ -63,7 +66,7 @@ class SourceContract:
         added = world.add(self.ENDS)
         (database, *_) = world.source.databases()
         pages = list(world.source.since(None, database, NOTHING, world.now))
-        assert len(pages) > 1
+        assert len(pages) > 1, f"the world's source needs pages of fewer than {len(added)} rows"
         read = 0
         for page in pages:
             read += len(page.jobs)
