@@ -22,6 +22,7 @@ from publisher.model.rates import Benchmark
 from publisher.model.totals import InheritedMonth, SummaryGroup, month_number, sync_host
 
 _ENCODER: Final = json.JSONEncoder(separators=(",", ":"), check_circular=False)
+_LEVEL: Final = 3  # a tenth larger than at 6, in less than half of the time
 _BENCHMARKS: Final = SummaryGroup._fields.index("benchmarks")
 
 
@@ -30,7 +31,7 @@ def encode(groups: Sequence[SummaryGroup]) -> bytes:
         (*group[:_BENCHMARKS], [[one.kind, str(one.value)] for one in group.benchmarks], *group[_BENCHMARKS + 1 :])
         for group in groups
     ]
-    return zlib.compress(_ENCODER.encode(rows).encode(), 6)
+    return zlib.compress(_ENCODER.encode(rows).encode(), _LEVEL)
 
 
 @lru_cache(maxsize=2)  # of the month whose messages arrive one after the other

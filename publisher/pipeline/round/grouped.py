@@ -14,7 +14,7 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cache
-from itertools import compress
+from itertools import chain, compress
 from math import inf
 from operator import add, attrgetter, gt, mul, not_
 from typing import Any, Final, NamedTuple
@@ -49,8 +49,21 @@ class _RunGroup:
     place: GroupPlace | None = None  # where they are added; None in a month that has to be summed up again
     months: object = None  # those of the totals when `place` was looked up
 
+    def of_period(self, until: int) -> _RunGroup:
+        """The same of the runs that end in another period with the same rules."""
+        return _RunGroup(
+            example=self.example,
+            values=self.values,
+            until=-1 if self.until < 0 else until,
+            fit=self.fit,
+            warnings=self.warnings,
+            arex_default=self.arex_default,
+            cores=self.cores,
+        )
 
-_VALUES, _UNTIL, _CORES, _AREX_DEFAULT, _PLACE = map(attrgetter, ("values", "until", "cores", "arex_default", "place"))
+
+_VALUES, _UNTIL, _FIT, _PLACE = (attrgetter(name) for name in ("values", "until", "fit", "place"))
+_WARNINGS, _CORES, _AREX_DEFAULT = (attrgetter(name) for name in ("warnings", "cores", "arex_default"))
 
 
 class _SomeRuns(NamedTuple):
@@ -71,10 +84,10 @@ class _SomeRuns(NamedTuple):
     def can_be_counted(self) -> bool:
         """Whether all of them can, as long as none is known."""
         groups = set(self.groups)
-        return (
-            all(group.fit is not None for group in groups)
+        return bool(
+            all(map(_FIT, groups))
             and (
-                max(self.ended_at) <= min(group.until for group in groups)
+                max(self.ended_at) <= min(map(_UNTIL, groups))
                 or not any(map(gt, self.ended_at, map(_UNTIL, self.groups)))
             )
             and max(max(self.wall_s), max(self.cpu_s)) <= _MOST_S
@@ -196,15 +209,17 @@ class GroupedCounter:
         """Note what is odd about runs that are counted."""
         most_s = map(mul, some.wall_s, map(_CORES, some.groups))
         warnings = Counter({CPU_OVER_WALL: sum(map(gt, some.cpu_s, most_s))})
-        for group, jobs in Counter(some.groups).items():
-            for warning in group.warnings:
-                warnings[warning] += jobs
+        groups = set(some.groups)
+        if any(map(_WARNINGS, groups)):
+            warnings.update(chain.from_iterable(map(_WARNINGS, some.groups)))
         wall_of_queue = Counter[str]()
         defaults = 0
-        for group, wall in compress(zip(some.groups, some.wall_s, strict=True), map(_AREX_DEFAULT, some.groups)):
-            if wall:
-                defaults += 1
-                wall_of_queue[group.example.queue] += wall
+        if any(map(_AREX_DEFAULT, groups)):
+            by_default = compress(zip(some.groups, some.wall_s, strict=True), map(_AREX_DEFAULT, some.groups))
+            for group, wall in by_default:
+                if wall:
+                    defaults += 1
+                    wall_of_queue[group.example.queue] += wall
         self._totals.remark(defaults, wall_of_queue, +warnings)
 
     def _add(self, some: _SomeRuns) -> None:
@@ -236,13 +251,14 @@ class GroupedCounter:
         seconds = self._periods.seconds(period)
         # The latest of them, so that a format which takes this one takes all.
         until = min(int(now.timestamp()), seconds.stop - 1)
-        group = _RunGroup(example=example, values=example.values_but_own(), until=-1)
-        if until in seconds:
+        if until not in seconds:
+            group = _RunGroup(example=example, values=example.values_but_own(), until=-1)
+        else:
             at = id(example), self._periods.rules(seconds)
             decided = self._decisions.get(at)
             if decided is None:
                 decided = self._decisions[at] = self._decide(example, Epoch(until), now)
-            group = replace(decided, until=-1 if decided.until < 0 else until)
+            group = decided.of_period(until)
         if sum(map(len, self._groups.values())) >= _REMEMBERED:
             self._groups.clear()
         if len(self._decisions) >= _REMEMBERED:
