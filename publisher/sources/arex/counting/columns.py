@@ -69,12 +69,12 @@ class ColumnReader:
         kinds = self._kinds(connection, record_ids, columns[_RUN:], everywhere)
         odd = _odd(columns[:_NUMBERS]) | self._odd_beside(connection, record_ids, everywhere)
         examples = list(map(self._examples.get, kinds))
-        if not all(examples):
-            new = [place for place, one in enumerate(examples) if one is None]
+        new = [place for place, one in enumerate(examples) if one is None]
+        if new:
             self._complete_kinds(connection, record_ids, kinds, new, everywhere)
-            if any(kinds[place] not in self._examples for place in new):
-                self._read_examples(connection, record_ids, kinds, odd, asked)
-            examples = list(map(self._examples.get, kinds))
+            self._read_examples(connection, record_ids, kinds, [at for at in new if record_ids[at] not in odd], asked)
+            for place in new:
+                examples[place] = self._examples.get(kinds[place])
         if odd:
             return [None if row in odd else one for row, one in zip(record_ids, examples, strict=True)]
         return examples
@@ -204,6 +204,16 @@ class ColumnReader:
     def _odd_beside(self, connection: sqlite3.Connection, record_ids: Sequence[int], everywhere: Where) -> set[int]:
         """The rows that are not complete, or beside which something stands that matters."""
         which, at = everywhere
+        odd = self._odd_by_events(connection, record_ids, everywhere)
+        (texts,) = connection.execute(sql.attribute_texts(which), at).fetchone()
+        if not (texts or b"").isascii():
+            strange = {record_id for (record_id,) in connection.execute(sql.strange_fqans(which), at)}
+            odd.update(strange.intersection(record_ids))
+        return odd
+
+    def _odd_by_events(self, connection: sqlite3.Connection, record_ids: Sequence[int], everywhere: Where) -> set[int]:
+        """The rows that are not finished, or of which a start is none."""
+        which, at = everywhere
         finished, early = connection.execute(sql.finished_and_early(which), at).fetchone()
         odd: set[int] = set()
         if self._whole.layout != sql.IMPORTED and finished != ",".join(map(str, record_ids)):
@@ -213,10 +223,6 @@ class ColumnReader:
         if early:
             listed = set(early.split(","))
             odd.update(row for row in record_ids if str(row) in listed)
-        (texts,) = connection.execute(sql.attribute_texts(which), at).fetchone()
-        if not (texts or b"").isascii():
-            strange = {record_id for (record_id,) in connection.execute(sql.strange_fqans(which), at)}
-            odd.update(strange.intersection(record_ids))
         return odd
 
     def _read_examples(
@@ -224,18 +230,16 @@ class ColumnReader:
         connection: sqlite3.Connection,
         record_ids: Sequence[int],
         kinds: Sequence[Kind],
-        odd: set[int],
+        places: Sequence[int],
         asked: ReadOptions,
     ) -> None:
-        """Read a row whole of each kind that is new and makes plain jobs."""
+        """Of the kinds at these places read a row whole of each that is new and makes plain jobs."""
         known = self._examples
+        new = {kinds[place]: record_ids[place] for place in places if kinds[place] not in known}
+        if not new:
+            return
         if len(known) > _REMEMBERED:
             known.clear()
-        met = set(kinds) - known.keys()
-        new: dict[Kind, int] = {}
-        for record_id, kind in zip(record_ids, kinds, strict=True):
-            if kind in met and kind not in new and record_id not in odd:
-                new[kind] = record_id
         numbers = self._look_up(connection, new)
         plain = {record_id: kind for kind, record_id in new.items() if self._is_plain(kind, numbers[kind])}
         for job in self._read_whole(connection, list(plain), asked).jobs:
