@@ -59,6 +59,10 @@ class Database:
     def rows(self) -> Mapping[str, Row]:
         return self._rows
 
+    def clear(self) -> None:
+        """Forget all rows."""
+        self._rows.clear()
+
     def restart(self) -> None:
         """Drop the connection; the next insert finds out."""
         self._connected = False

@@ -8,6 +8,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -21,6 +22,7 @@
 
 #define DESCRIPTORS 65536
 #define SHORT 4096 /* instead of an error number: half of the bytes are read or written */
+#define KILL 4097 /* instead of an error number: the process is killed before the call */
 
 static char where[4096];
 static int on_sockets, error_wanted, forever;
@@ -51,6 +53,8 @@ static int is_there(const char *path)
 
 static int can_end_so(const int *errors)
 {
+	if (error_wanted == KILL)
+		return 1;
 	for (; *errors; errors++)
 		if (*errors == error_wanted)
 			return 1;
@@ -65,6 +69,8 @@ static int fails(const char *call, const char *path, int fd, const int *errors)
 	long number = ++counted;
 	if (!failing || (forever ? number < failing : number != failing))
 		return 0;
+	if (error_wanted == KILL)
+		kill(getpid(), SIGKILL);
 	if (!hit[0]) {
 		char link[64], name[4096] = "";
 		if (!path) {

@@ -7,13 +7,15 @@ import errno
 import io
 import json
 import os
+import re
 import shutil
+import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -30,13 +32,19 @@ ERRORS: Final = {
     **{name: getattr(errno, name) for name in ("EIO", "ENOSPC", "EMFILE", "ENOMEM", "EINTR", "EACCES", "ENOLCK")},
     "short": SHORT,
 }
+KILL: Final = "kill"
+_NUMBERS: Final = ERRORS | {KILL: 4097}
 SOCKETS: Final = "sockets"
-_STOPPED_AFTER_S: Final = 3.0  # a daemon's rounds are a second apart
+_STANDING: Final = re.compile(r"(\w+): (at work|next round|trying again)")
+_STOPPED_AFTER_S: Final = 3.0  # when a daemon's rounds do not end
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """Which call fails: the `number`th of those on `where` that can end with this error; with `forever` all after it too."""
+    """Which call fails: the `number`th of those on `where` that can end with this error; with `forever` all after it too.
+
+    The error KILL is the end of the process, by SIGKILL.
+    """
 
     where: str
     error: str
@@ -68,22 +76,21 @@ def library(folder: Path) -> Path:
     return made
 
 
-def run(
-    preload: Path, site: ConfiguredSite, command: list[str], failure: Failure, *, before: Sequence[list[str]] = ()
-) -> Ended:
-    """`publisher` with that failure, to its end; `before`: commands that end well in the same process."""
+def run(preload: Path, site: ConfiguredSite, command: list[str], failure: Failure) -> Ended:
+    """`publisher` with that failure, to its end."""
     order = {
         "config": str(site.path),
-        "before": before,
         "command": command,
         "where": failure.where,
-        "error": ERRORS[failure.error],
+        "error": _NUMBERS[failure.error],
         "number": failure.number,
         "forever": failure.forever,
     }
     child = Child(json.dumps(order), target=f"{__name__}:{main.__name__}", preload=preload, stdout=subprocess.PIPE)
     answer, _ = child.communicate(timeout=PATIENCE_S)
     assert child.returncode is not None
+    if child.returncode == -signal.SIGKILL and failure.error == KILL:
+        return Ended(status=child.returncode, counted=failure.number, hit=KILL, out="", err="")
     told: dict[str, Any] = json.loads(answer.splitlines()[-1]) if answer else {}
     assert told, f"{failure}: ended with {child.returncode} and no word"
     return Ended(status=child.returncode, **told)
@@ -96,13 +103,13 @@ def main() -> int:
     shim.failing_calls_hit.restype = ctypes.c_char_p
     shim.failing_calls_counted.restype = ctypes.c_long
     shim.failing_calls_arm.argtypes = [ctypes.c_char_p, ctypes.c_int, ctypes.c_long, ctypes.c_int]
-    for command in order["before"]:
-        with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()) as said:
-            assert cli.run(["--config", order["config"], *command]) == 0, said.getvalue()
     out, err = io.StringIO(), io.StringIO()
     stop = threading.Event()
     if order["command"] == ["run"]:
-        threading.Thread(target=_stop_later, args=(stop,), daemon=True).start()
+        notices = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        notices.bind("")  # a free abstract address
+        os.environ["NOTIFY_SOCKET"] = notices.getsockname().decode().replace("\0", "@")
+        threading.Thread(target=_stop_after_a_round, args=(stop, notices), daemon=True).start()
     shim.failing_calls_arm(os.fsencode(order["where"]), order["error"], order["number"], order["forever"])
     with redirect_stdout(out), redirect_stderr(err):
         status = cli.run(["--config", order["config"], *order["command"]], stop)
@@ -116,6 +123,19 @@ def main() -> int:
     return status
 
 
-def _stop_later(stop: threading.Event) -> None:
-    time.sleep(_STOPPED_AFTER_S)
+def _stop_after_a_round(stop: threading.Event, notices: socket.socket) -> None:
+    """Stop a daemon once every target has had a round, by what it tells systemd; or else after some seconds."""
+    known: set[str] = set()
+    working: set[str] = set()
+    served: set[str] = set()
+    until = time.monotonic() + _STOPPED_AFTER_S
+    while (left := until - time.monotonic()) > 0 and not (known and known <= served):
+        notices.settimeout(left)
+        with suppress(OSError):
+            for name, standing in _STANDING.findall(notices.recv(65536).decode()):
+                known.add(name)
+                if standing == "at work":
+                    working.add(name)
+                elif name in working:
+                    served.add(name)
     stop.set()

@@ -19,8 +19,8 @@ import pytest
 
 from tests.arex_databases import generate
 from tests.fake_ams.receiver import Receiver
-from tests.fake_ams.service import PROJECT, FakeAMS
-from tests.fake_ams.storage import Message
+from tests.fake_ams.service import PROJECT, TOPIC, FakeAMS
+from tests.fake_ams.storage import Message, Topic
 from tests.faults import failing_calls
 from tests.faults.failing_calls import ERRORS, SOCKETS, Ended, Failure
 from tests.support import gridengine_files
@@ -66,37 +66,66 @@ ADVICE: Final = {
 """What a complaint about a file speaks of, one of these."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """What was there before a command: files of the state and the spool by folder and name, and messages at AMS."""
+
+    files: Mapping[str, Mapping[str, bytes]]
+    messages: list[Message]
+
+
 class Bench:
-    """A site with a target at AMS and one in a spool, whose state, topic and spool are new for every failure."""
+    """A site with a target at AMS and one in a spool, whose state, topic and spool are the same before every failure."""
 
     def __init__(self, folder: Path, pki: PKI, fake: FakeAMS) -> None:
         self.library = failing_calls.library(folder)
         self.site = SiteUnderTest(folder / "site", pki, fake)
         self.folder = self.site.folder
         targets = self.site.config["targets"]
-        targets["egi"] |= {"batch_records": 8, "attempts": 1, "read_timeout_s": "3s"}
+        targets["egi"] |= {"batch_records": 3, "attempts": 1, "read_timeout_s": "3s"}
         spool = {"type": "spool", "path": str(self.folder / SPOOL), "format": "car", "start": "all", "sign": False}
-        targets["files"] = spool | {"batch_records": 8, "every": "1s"}
-        self.jobs = list(generate(1, 12, START, END))
+        targets["files"] = spool | {"batch_records": 3, "every": "1s"}
+        self.jobs = list(generate(1, 4, START, END))
         self.site.fill(*self.jobs)
         self.entries = [
             replace(gridengine_files.Entry(), job=number, ended=gridengine_files.BEGIN + 100 + number)
-            for number in range(1, 41)
+            for number in range(1, 7)
         ]
         (self.folder / LOGS).mkdir()
         log = gridengine_files.write(self.folder / LOGS / "accounting", map(gridengine_files.colon, self.entries))
         self.site.config["importers"] = {"gridengine": {"cluster": gridengine_files.CLUSTER, "paths": [str(log)]}}
-        self.topic = ""
-        self._tried = 0
-
-    def fresh(self) -> None:
-        self._tried += 1
-        for name in (LEDGER, SPOOL, f"{SPOOL}.new"):
-            shutil.rmtree(self.folder / name, ignore_errors=True)
-        self.topic = f"try{self._tried}"
-        self.site.fake.allow(self.site.user, self.topic)
-        self.site.config["targets"]["egi"]["topic"] = self.topic
         self.site.save()
+        self._kept: dict[str, Kept] = {}
+
+    def fresh(self, name: str) -> None:
+        """As it is before the command, in files that stay what they are: a copied ledger would be noticed."""
+        if self.site.state.parent.name != name:
+            self.site.state = self.folder / LEDGER / name / "publishing.db"
+            self.site.config["state"] = str(self.site.state)
+            self.site.save()
+            self.site.state.parent.parent.mkdir(exist_ok=True)
+        self._topic.log.clear()
+        shutil.rmtree(self.folder / f"{SPOOL}.new", ignore_errors=True)
+        if name not in self._kept:
+            shutil.rmtree(self.folder / SPOOL, ignore_errors=True)
+            self._kept[name] = self._keep(name)
+        kept = self._kept[name]
+        for place, files in kept.files.items():
+            put_back(self.folder / place, files)
+        self._topic.log[:] = kept.messages
+
+    @property
+    def _topic(self) -> Topic:
+        return self.site.fake.store.topics[PROJECT, TOPIC]
+
+    def _keep(self, name: str) -> Kept:
+        for words in COMMANDS[name].before:
+            assert self.site.run(*words).status == 0
+        files = {}
+        for place in (f"{LEDGER}/{name}", SPOOL):
+            found = (self.folder / place).glob("*")
+            files[place] = {path.name: path.read_bytes() for path in found}
+        return Kept(files=files, messages=self.messages())
 
     def tries(self, name: str, place: str, error: str, *, forever: bool, stride: int) -> int:
         """Let calls fail, every `stride`th, until none is left. How many did."""
@@ -104,9 +133,9 @@ class Bench:
         where = place if place == SOCKETS else str(self.folder / place)
         number = 1
         while True:
-            self.fresh()
+            self.fresh(name)
             failure = Failure(where=where, error=error, number=number, forever=forever)
-            ended = failing_calls.run(self.library, self.site, command.words, failure, before=command.before)
+            ended = failing_calls.run(self.library, self.site, command.words, failure)
             if not ended.hit:
                 assert ended.status == 0, ended
                 return (number - 1) // stride
@@ -140,7 +169,7 @@ class Bench:
         return [(int(job["LocalJobID"]), job["EndTime"]) for job in jobs.values()]
 
     def messages(self) -> list[Message]:
-        return self.site.fake.messages(PROJECT, self.topic)
+        return self.site.fake.messages(PROJECT, TOPIC)
 
     def rows_at_ams(self) -> list[Row]:
         """Of each message once, as its receiver keeps what came twice."""
@@ -152,6 +181,19 @@ class Bench:
     def rows_in_spool(self) -> list[Row]:
         files = (self.folder / SPOOL).iterdir()
         return [row for file in files for row in read_car(file.read_bytes(), datetime.now(UTC))]
+
+
+def put_back(folder: Path, files: Mapping[str, bytes]) -> None:
+    """Let a folder hold these files alone; one that is there is written over. Without files there is no folder."""
+    if not files:
+        shutil.rmtree(folder, ignore_errors=True)
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in folder.iterdir():
+        if path.name not in files:
+            path.unlink()
+    for name, content in files.items():
+        (folder / name).write_bytes(content)
 
 
 def complaints(name: str, place: str, error: str, ended: Ended) -> Iterator[str]:
