@@ -80,6 +80,8 @@ static int fails(const char *call, const char *path, int fd, const int *errors)
 		}
 		snprintf(hit, sizeof hit, "%s %s", call, path ? path : name);
 	}
+	if (on_sockets && forever && fd >= 0)
+		shutdown(fd, SHUT_RDWR); /* what fails for good is readable, as the end of file */
 	errno = error_wanted;
 	return 1;
 }
