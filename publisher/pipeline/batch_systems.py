@@ -60,7 +60,7 @@ def read_sources(site: Site) -> Sequence[str]:
 
 def _read(site: Site, entry: BatchEntry) -> Sequence[str]:
     try:
-        if not entry.database.exists():
+        if not entry.is_read():
             _refuse_second_name(site, entry)
         report = site.read_entry(entry)
     except PublisherError as error:
@@ -147,7 +147,7 @@ def _status(site: Site, entry: BatchEntry) -> SourceStatus:
     newest, trouble = NewestJob(), ""
     try:
         last = site.last_reading(entry)
-        if entry.database.exists():
+        if entry.is_read():
             newest = site.newest_job(str(entry.database), lock_wait_s=LOCK_WAIT_S)
     except SourceError as error:
         last, trouble = None, str(error)

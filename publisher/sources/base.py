@@ -9,6 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol
 
+from publisher.model.errors import SourceError, refused_by_system
 from publisher.model.job import (
     AlikeJob,
     Epoch,
@@ -264,6 +265,19 @@ class BatchEntry(NamedTuple):
     in_rounds: bool
     join_wait_s: int | None = None
     keep_months: int = 0  # jobs that ended before so many months are pruned; 0: none
+
+    def is_read(self) -> bool:
+        """Whether it was ever read. Raises: SourceError."""
+        return has_file(self.database)
+
+
+def has_file(path: Path) -> bool:
+    """Raises: SourceError when that cannot be told."""
+    try:
+        return path.exists()
+    except OSError as error:
+        why = refused_by_system(error, "its directory must belong to the user who publishes")
+        raise SourceError(f"{path}: {why}") from error
 
 
 class JoinedEntry(NamedTuple):

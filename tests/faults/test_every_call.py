@@ -265,3 +265,23 @@ def test_every_call_fails(
 ) -> None:
     """Hours; the environment variable CALLS_STRIDE=7 takes every seventh call."""
     record_property("tried", bench.tries(name, place, error, forever=forever, stride=_EVERY))
+
+
+def test_a_database_of_a_batch_system_that_cannot_be_looked_for(tmp_path: Path, pki: PKI, fake_ams: FakeAMS) -> None:
+    site = SiteUnderTest(tmp_path, pki, fake_ams)
+    log = gridengine_files.write(tmp_path / LOGS, [gridengine_files.colon(gridengine_files.Entry())])
+    gridengine = {"type": "gridengine", "cluster": gridengine_files.CLUSTER, "paths": [str(log)]}
+    site.config["source"] = [site.config["source"], gridengine]
+    with site.arex():
+        pass
+    assert site.publish().status == 0
+    for error in ("EACCES", "EIO"):
+        failure = Failure(
+            where=str(site.state.parent / "sources" / "gridengine.db"), error=error, number=1, forever=True
+        )
+        ended = failing_calls.run(failing_calls.library(tmp_path), site, PUBLISH, failure)
+        assert ended.hit
+        assert ended.status in (66, 74), ended
+        assert not list(complaints("publish", ACCOUNTING, error, replace(ended, status=66))), ended
+    assert site.publish().status == 0
+    assert [row["LocalJobId"] for row in site.received()] == [str(gridengine_files.Entry().job)]

@@ -36,7 +36,7 @@ def prune_after_rounds(site: Site) -> None:
     """What every target has of each source with `keep`, once a day. Its trouble is told in the log and stops nothing."""
     for entry in chosen_entries(site, None):
         try:
-            last = site.last_pruned(entry) if entry.keep_months and entry.database.exists() else site.clock()
+            last = site.last_pruned(entry) if entry.keep_months and entry.is_read() else site.clock()
             if last is not None and timedelta(0) <= site.clock() - last < _EVERY:
                 continue
             found = _prune(site, entry)
@@ -48,7 +48,7 @@ def prune_after_rounds(site: Site) -> None:
 
 def prune(site: Site, name: str | None) -> Mapping[str, Pruned]:
     """At once, of one source or of each with `keep`. Raises: UsageError for a name that is none, PublisherError."""
-    entries = [entry for entry in chosen_entries(site, name) if entry.keep_months and entry.database.exists()]
+    entries = [entry for entry in chosen_entries(site, name) if entry.keep_months and entry.is_read()]
     return {entry.name: _prune(site, entry) for entry in entries}
 
 

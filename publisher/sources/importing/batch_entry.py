@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from publisher.model.errors import LedgerError, PublisherError, refused_by_system
-from publisher.sources.base import AwaitedCe, BatchEntry, LastReading, Namesake
+from publisher.sources.base import AwaitedCe, BatchEntry, LastReading, Namesake, has_file
 from publisher.sources.importers import BadLine, Importer, ImportReport, Retried
 from publisher.sources.importing.database import ImportDatabase
 from publisher.sources.importing.log_files import Cursors, opened, rotated_siblings
@@ -114,7 +114,7 @@ def last_reading(database: Path, copies_below: Path) -> LastReading:
         last = NEVER if found is None else _reading(*found)
         return last._replace(bad_lines=bad_lines, awaited=tuple(awaited))
 
-    if not database.exists():
+    if not has_file(database):
         return NEVER
     with closing(CopyDirectory(copies_below)) as copies, closing(ReadOnlyFile(str(database), copies)) as file:
         return file.ask(ask)
@@ -122,7 +122,7 @@ def last_reading(database: Path, copies_below: Path) -> LastReading:
 
 def bad_lines(database: Path, limit: int, copies_below: Path) -> Sequence[BadLine]:
     """The lines that were set aside, by file. Raises: SourceError."""
-    if not database.exists():
+    if not has_file(database):
         return ()
     with closing(CopyDirectory(copies_below)) as copies, closing(ReadOnlyFile(str(database), copies)) as file:
         return file.ask(
@@ -138,7 +138,7 @@ def retry(
     What is known of them changes nothing. A line that is not met again is no longer bad, unless a file was in trouble.
     Raises: PublisherError.
     """
-    if not entry.database.exists():
+    if not entry.is_read():
         return None
     with alone(entry.database, wait):
         now = clock()

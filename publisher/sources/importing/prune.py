@@ -11,6 +11,7 @@ from typing import Final
 
 from publisher.model.job import JobRecord
 from publisher.model.time import Month, epoch
+from publisher.sources.base import has_file
 from publisher.sources.importing.database import ImportDatabase
 from publisher.sources.sqlite_reader import CopyDirectory, ReadOnlyFile
 
@@ -67,7 +68,7 @@ def pruned_months(database: Path, copies_below: Path) -> Sequence[Month]:
             return ()
         return [Month(int(text[:4]), int(text[5:])) for (text,) in connection.execute(_MONTHS)]
 
-    if not database.exists():
+    if not has_file(database):
         return ()
     with closing(CopyDirectory(copies_below)) as copies, closing(ReadOnlyFile(str(database), copies)) as file:
         return file.ask(ask)
