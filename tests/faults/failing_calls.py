@@ -108,6 +108,7 @@ def main() -> int:
     if order["command"] == ["run"]:
         notices = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         notices.bind("")  # a free abstract address
+        signal.signal(signal.SIGTERM, lambda number, frame: None)
         os.environ["NOTIFY_SOCKET"] = notices.getsockname().decode().replace("\0", "@")
         threading.Thread(target=_stop_after_a_round, args=(stop, notices), daemon=True).start()
     shim.failing_calls_arm(os.fsencode(order["where"]), order["error"], order["number"], order["forever"])
@@ -125,6 +126,7 @@ def main() -> int:
 
 def _stop_after_a_round(stop: threading.Event, notices: socket.socket) -> None:
     """Stop a daemon once every target has had a round, by what it tells systemd; or else after some seconds."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     known: set[str] = set()
     working: set[str] = set()
     served: set[str] = set()
@@ -139,3 +141,4 @@ def _stop_after_a_round(stop: threading.Event, notices: socket.socket) -> None:
                 elif name in working:
                     served.add(name)
     stop.set()
+    os.kill(os.getpid(), signal.SIGTERM)  # one that stands by looks for signals alone
