@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import fcntl
-import os
 import threading
 import time
 from datetime import UTC, datetime, timedelta
@@ -21,6 +18,9 @@ from publisher.pipeline.site import ProcessEnvironment
 from tests.arex_databases import generate
 from tests.fake_ams.faults import Fault
 from tests.fake_ams.service import PROJECT, TOPIC, FakeAMS
+from tests.faults import failing_calls
+from tests.faults.failing_calls import Failure
+from tests.support import gridengine_files
 from tests.support.complaints import assert_plain
 from tests.support.mounts import run_mounted
 from tests.support.pki import PKI
@@ -28,6 +28,16 @@ from tests.support.sites import SiteUnderTest
 
 START, END = datetime(2026, 10, 1, tzinfo=UTC), datetime(2026, 11, 1, tzinfo=UTC)
 ROOT = Path(__file__).parents[2]
+WITH_LOCKS = (
+    ["publish", "--force"],
+    ["republish", "--from", "2026-10", "--to", "2026-10", "--yes"],
+    ["sync", "--target", "egi"],
+    ["import", "gridengine"],
+    ["run"],
+    ["status"],
+    ["doctor"],
+    ["state", "check"],
+)
 
 
 @pytest.mark.parametrize("kept", [0, 1, 99, 100, 4096, 0.3, 0.6, 0.95])
@@ -70,16 +80,21 @@ def test_what_is_no_ledger_is_not_called_a_damaged_one(site: SiteUnderTest, plac
     assert not site.fake.messages(PROJECT, TOPIC)
 
 
-def test_a_file_system_without_locks_is_found_at_once(site: SiteUnderTest, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("words", WITH_LOCKS, ids=[words[0] for words in WITH_LOCKS])
+def test_a_file_system_without_locks_is_found_at_once(site: SiteUnderTest, words: list[str]) -> None:
     """NFS without its lock service. SQLite would wait for two minutes, and say that the file is locked."""
+    log = gridengine_files.write(site.folder / "accounting", [gridengine_files.colon(gridengine_files.Entry())])
+    gridengine = {"type": "gridengine", "cluster": gridengine_files.CLUSTER, "paths": [str(log)]}
+    site.config["source"] = [site.config["source"], gridengine]
     site.fill(*generate(1, 3, START, END))
-
-    def refuse(*_arguments: object) -> None:
-        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
-
-    monkeypatch.setattr(fcntl, "lockf", refuse)
-    assert_plain(site.publish(), 74, "cannot lock files", "local disk")
-    monkeypatch.undo()
+    assert site.publish().status == 0
+    failure = Failure(where=str(site.state.parent), error="ENOLCK", number=1, forever=True)
+    ended = failing_calls.run(failing_calls.library(site.folder), site, words, failure)
+    assert ended.status == 74, ended
+    said = ended.out if words[0] == "doctor" else ended.err
+    assert "cannot lock files" in said
+    assert "local disk" in said
+    assert "a bug in" not in ended.err
     assert site.publish().status == 0
 
 

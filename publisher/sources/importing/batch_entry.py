@@ -211,23 +211,30 @@ def alone(database: Path, wait: Callable[[float], bool]) -> Iterator[bool]:
             folder.mkdir(mode=0o700, exist_ok=True)
         file = lock.open("a")
     except OSError as error:
-        why = refused_by_system(error, "its directory must belong to the user who publishes")
-        raise LedgerError(f"{lock}: {why}") from error
+        raise _refused(lock, error) from error
     with file:
         was_first = True
-        while not _locked(file.fileno()):
+        while not _locked(lock, file.fileno()):
             was_first = False
             if wait(_LOOK_EVERY_S):
                 raise LedgerError(f"{database}: another process reads into it, and a stop was asked for")
         yield was_first
 
 
-def _locked(descriptor: int) -> bool:
+def _locked(path: Path, descriptor: int) -> bool:
+    """Raises: LedgerError."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
+    except OSError as error:
+        raise _refused(path, error) from error
     return True
+
+
+def _refused(lock: Path, error: OSError) -> LedgerError:
+    why = refused_by_system(error, "its directory must belong to the user who publishes")
+    return LedgerError(f"{lock}: {why}")
 
 
 def _keep(database: Path, now: datetime, *, trouble: str, damaged: Sequence[str] = ()) -> None:
