@@ -210,6 +210,8 @@ def read_target(name: str, block: YamlBlock, common: Common, reading: ReadContex
     options: Any = None
     if options_shape is not None:
         options = schema.build(block, options_shape, schema.read_keys(block, options_shape, reading), reading)
+        if reason := format_problem(kind, options_shape, format_name):
+            reading.wrong(block.keys["format"].place, reason)
     keys = schema.build(block, TargetKeys, known, reading)
     _check_keys(known, format_name, block, reading)
     if not common.batch_entries:  # the batch server of imported jobs is known
@@ -272,6 +274,14 @@ def _format(block: YamlBlock, valid: Collection[str], reading: ReadContext) -> s
         return node.text
     reading.wrong(node.place, f"{schema.quoted(node.text)} is not known; {schema.nearest(node.text, valid)}")
     return None
+
+
+def format_problem(kind: str | None, options: object, format_name: str | None) -> str:
+    """Why a service does not read a format, or ''; `options` are those of its transport."""
+    read = getattr(options, "formats", ())
+    if not read or format_name is None or format_name in read:
+        return ""
+    return f"the type {kind} takes {', '.join(read)} only, not {format_name}"
 
 
 def _is_inside_a_month(start: StartRule) -> bool:

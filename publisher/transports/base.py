@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -155,6 +155,7 @@ class TransportOptions:
 
     one_off: ClassVar[OneOff | None] = None
     step_texts: ClassVar[Mapping[str, StepText]] = {}  # of the steps of the pre-flight check, by name
+    formats: ClassVar[Collection[str]] = ()  # that its service reads; () for any
 
     def destination(self) -> Destination | None:
         """None where messages of several targets cannot meet, or where the receiver distinguishes them."""

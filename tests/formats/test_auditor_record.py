@@ -268,6 +268,19 @@ def test_explain_and_doctor_know_the_target(site: SiteUnderTest) -> None:
     assert {("service", "ok"), ("right to insert", "ok")} <= steps
 
 
+def test_another_format_is_refused_before_anything_is_sent(site: SiteUnderTest) -> None:
+    site.fill(*batch(20))
+    words = "the type auditor takes auditor-record only"
+    run = site.run(
+        "republish", "--from", "2026-09", "--to", "2026-09", "--target", "auditor", "--format", "car", "--yes"
+    )
+    assert (run.status, words in run.err) == (64, True), run.err
+    site.config["targets"]["auditor"]["format"] = "car"
+    site.save()
+    run = site.run("config", "check")
+    assert (run.status, words in run.err) == (78, True), run.err
+
+
 def test_plain_http_is_warned_about(site: SiteUnderTest) -> None:
     site.fill(*batch(20))
     with FakeAuditor() as plain:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import socket
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from hashlib import sha256
 from typing import Any, NamedTuple
@@ -26,6 +26,7 @@ from publisher.cli.parser import (
     window_of,
 )
 from publisher.cli.site import LiveSite
+from publisher.config.targets import format_problem
 from publisher.formats import JOB_FORMATS, SUMMARY_FORMATS, receiver_of
 from publisher.formats.base import OnChange
 from publisher.model.errors import UsageError
@@ -81,6 +82,7 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     site = context.load().accepting_state(accept=arguments.accept_state)
     request = _request(arguments, site)
     targets = _once(arguments, site) or choose(site.targets, arguments.target)
+    _check_format(targets, arguments.format)
     quiet = is_quiet(arguments)
     with progress.counting("jobs examined, to work out what will be sent", quiet=quiet) as looking:
         plans = planning.plan(site, targets, request, looking)
@@ -108,6 +110,13 @@ def _request(arguments: argparse.Namespace, site: LiveSite) -> RepublishRequest:
         accept_key_change=arguments.accept_key_change,
         brake=not arguments.no_brake,
     )
+
+
+def _check_format(targets: Iterable[Target], name: str | None) -> None:
+    """Raises: UsageError for a format that the service of a target does not read."""
+    for target in targets:
+        if reason := format_problem(target.type, target.options, name):
+            raise UsageError(f"target {target.name}: {reason}; leave --format out, or choose others with --target")
 
 
 class _Way(NamedTuple):

@@ -5,7 +5,7 @@ Spec: AUDITOR 0.11.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields
 from typing import ClassVar, Final
 
@@ -40,6 +40,7 @@ class Options(HttpOptions):
     meta_queue: str = field(default="queue", metadata={"help": "what the queue is called in the meta data"})
     meta_project: str = field(default="project", metadata={"help": "what the project is called in the meta data"})
 
+    formats: ClassVar[Collection[str]] = ("auditor-record",)
     step_texts: ClassVar[Mapping[str, StepText]] = {
         "service": StepText(
             "records are handed over there", "see that `url` of the target is right and that AUDITOR runs"
