@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from publisher.cli.logs import error_line, notice
 from publisher.cli.output import Json, Part, TextTable, moment_text
 from publisher.model.errors import LedgerError, SourceError
+from publisher.model.text import plural
 from publisher.pipeline.batch_systems import SourceStatus
 from publisher.pipeline.guards.databases import missed_at
 from publisher.pipeline.site import Site
@@ -49,14 +50,22 @@ def _waiting_json(last: LastReading | None) -> list[Json]:
 
 def _newest_json(one: SourceStatus) -> Json:
     if one.newest is None:
-        return {"newest_end_time": None, "jobs_in_four_weeks": None}
-    return {"newest_end_time": moment_text(one.newest.ended_at), "jobs_in_four_weeks": one.newest.four_weeks}
+        return {"newest_end_time": None, "jobs_in_four_weeks": None, "cpu_unknown_in_four_weeks": None}
+    return {
+        "newest_end_time": moment_text(one.newest.ended_at),
+        "jobs_in_four_weeks": one.newest.four_weeks,
+        "cpu_unknown_in_four_weeks": one.newest.cpu_unknown,
+    }
 
 
 def sources_text(found: Sequence[SourceStatus]) -> Iterator[Part]:
     """Nothing where there are none."""
     if found:
         yield TextTable(_COLUMNS, list(map(_row, found)))
+    for one in found:
+        if one.newest is not None and (unknown := one.newest.cpu_unknown):
+            of_all = f"{unknown:,} of {plural(one.newest.four_weeks, 'job')}"
+            yield f"{one.name}: CPU time unknown: {of_all} in the four weeks up to its newest one"
 
 
 def _row(one: SourceStatus) -> tuple[str, ...]:

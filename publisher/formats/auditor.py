@@ -127,6 +127,8 @@ def _meta(job: PublishedJob) -> dict[str, list[str]]:
         "group_id": [job.local_group],
         "queue": [job.where.queue],
         "project": list(job.projects),
+        # auditor-apel-plugin stops at a record without the component, so that is 0
+        "total_cpu": ["unknown"] if job.job.cpu_unknown else [],
     }
     known = {key: [text for text in texts if _plain(text)] for key, texts in found.items()}
     return {key: texts for key, texts in known.items() if texts}

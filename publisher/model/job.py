@@ -132,6 +132,10 @@ class JobRecord(RunValues):
     gpu_models: tuple[tuple[str, int], ...] = ()  # and how many of each, where that is known
     cpu_unknown: bool = False  # nobody measured the CPU time: its numbers are 0, as formats want some
 
+    def measured(self, cpu_s: int) -> int | None:
+        """A CPU time of the job; None where nobody measured it."""
+        return None if self.cpu_unknown else cpu_s
+
     @property
     def content_fingerprint(self) -> int:
         """Of everything that is said about the job, wherever its row stands: what is fixed may be any of it."""

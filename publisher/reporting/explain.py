@@ -35,6 +35,7 @@ from publisher.sources.importers import ImportRule
 
 _AS_IT_IS: Final = "as it is"
 _BY_FORMAT: Final = "made by the format"  # a field that only one format has
+_NOT_MEASURED: Final = "nobody measured it; a format that wants a number has 0"
 # Values that no rule of the site decides, and where they are in a job record.
 _PLAIN: Final[Mapping[str, str]] = {
     "GlobalJobId": "job_id",
@@ -74,8 +75,9 @@ class ExplainedValue:
 def explained(policy: RecordPolicy, job: PublishedJob, receiver: Receiver, *, summary: bool) -> list[ExplainedValue]:
     """Every value of a record for a receiver, a job's or (`summary`) of its group."""
     origins = {origin.name: origin for origin in _origins(policy, job, receiver, summary=summary)}
+    unknown = {"CpuDuration": "unknown"} if job.job.cpu_unknown else {}
     return [
-        ExplainedValue(name=name, value=value, rule=origin.rule, source=origin.source)
+        ExplainedValue(name=name, value=unknown.get(name, value), rule=origin.rule, source=origin.source)
         for name, value in receiver.values(job, summary)
         for origin in [origins.get(name, ValueOrigin(name, _BY_FORMAT))]
     ]
@@ -89,6 +91,8 @@ def _origins(policy: RecordPolicy, job: PublishedJob, receiver: Receiver, *, sum
     yield from _personal(policy, job, receiver)
     yield policy.start_origin(job.job)
     yield ValueOrigin("EndTime", _AS_IT_IS, "ended_at")
+    if job.job.cpu_unknown:
+        yield ValueOrigin("CpuDuration", _NOT_MEASURED, _PLAIN["CpuDuration"])
     yield ValueOrigin("RecordId", "ur-, the endpoint's host (or MachineName), the job's id", "endpoint, job_id")
     yield _local_id(policy, job)
     yield _fqan(job)

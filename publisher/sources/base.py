@@ -320,10 +320,14 @@ class JoinedRuns(Protocol):
 
 
 class NewestJob(NamedTuple):
-    """When the job of a database ended that ended last, and how many did in the four weeks before."""
+    """When the job of a database ended that ended last, and how many did in the four weeks before.
+
+    `cpu_unknown` are those of these of which nobody measured the CPU time.
+    """
 
     ended_at: Epoch | None = None
     four_weeks: int = 0
+    cpu_unknown: int = 0
 
 
 class Namesake(NamedTuple):

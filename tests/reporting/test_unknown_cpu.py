@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -34,6 +36,16 @@ def test_stats_count_the_jobs_of_which_it_is_not_known(site: SiteUnderTest) -> N
     assert "CPU time not measured by the batch system, and not in these sums: 2 of the jobs" in site.run("stats").out
     one_by_one = site.run("stats", "--filter-extra", "lrms", "slurm", "--json").json
     assert one_by_one["cpu_unknown"] == 2
+
+
+def test_status_and_sync_count_them(site: SiteUnderTest) -> None:
+    shown = site.run("status")
+    assert "arex: CPU time unknown: 2 of 4 jobs in the four weeks up to its newest one" in shown.out, shown.out
+    assert site.run("status", "--json").json["sources"]["arex"]["cpu_unknown_in_four_weeks"] == 2
+    shown = site.run("sync", "--check", "--months", "all")
+    assert "CPU time unknown, and 0 in what APEL reads: 2 jobs" in shown.out, shown.out
+    assert site.run("sync", "--check", "--months", "all", "--json").json["cpu_unknown"] == 2
+    assert site.run("sync", "--check", "--months", "1", "--json").json["cpu_unknown"] == 0
 
 
 def test_export_leaves_it_empty(site: SiteUnderTest) -> None:
@@ -68,6 +80,57 @@ def test_a_report_leaves_them_out_of_the_efficiency(site: SiteUnderTest) -> None
     shown = site.run("report", "--format", "terminal", "--from", "2026-09", "--to", "2026-10").out
     assert "! CPU time: 2 jobs have none that was measured; the efficiency is of the others" in shown
     assert "CPU efficiency        22.8 %" in shown
+
+
+def found_of(site: SiteUnderTest, form: str) -> dict[str, dict[str, Any]]:
+    """What `explain` tells in a format, by local id."""
+    site.config["records"]["benchmark"] = {"type": "HEPscore23", "value": 10}
+    site.save()
+    found = {}
+    for job_id in site.run("stats", "-o", "jobids").out.split():
+        (one,) = site.run("explain", job_id, "--format", form, "--json").json["explanations"]
+        found[one["local_id"]] = one
+    return found
+
+
+@pytest.mark.parametrize(
+    ("form", "known", "zero", "unknown"),
+    [
+        (
+            "car",
+            r"CpuDuration",
+            r'"user">PT0S<.*"system">PT0S<.*"all">PT0S<',
+            '>PT100S</WallDuration><CpuDuration urf:usageType="all" urf:description="not measured">PT0S<',
+        ),
+        (
+            "ogf-ur",
+            r"CpuDuration.*UserTime.*KernelTime",
+            r"CpuDuration.*UserTime.*KernelTime",
+            r"^((?!CpuDuration|UserTime|KernelTime).)*$",
+        ),
+        (
+            "auditor-record",
+            r'"TotalCPU", "amount": 91',
+            r'"TotalCPU", "amount": 0',
+            r'"total_cpu": \["unknown"\].*"TotalCPU", "amount": 0',
+        ),
+        ("apel-job-0.4", r"CpuDuration: 91", r"CpuDuration: 0", r"CpuDuration: 0"),
+    ],
+)
+def test_records_say_so_where_their_format_can(
+    form: str, known: str, zero: str, unknown: str, site: SiteUnderTest
+) -> None:
+    found = found_of(site, form)
+    for number, wanted in {"1": known, "2": zero, "3": unknown, "4": unknown}.items():
+        record = " ".join(found[number]["record"].split("\n"))
+        assert re.search(wanted, record), (number, record)
+        assert ("unknown" in record or "not measured" in record) <= (number in "34")
+        (value,) = [one for one in found[number]["values"] if one["name"] == "CpuDuration"]
+        if number in "34":
+            rule = "nobody measured it; a format that wants a number has 0"
+            assert (value["value"], value["rule"]) == ("unknown", rule)
+        else:
+            assert value["value"].startswith({"1": ("91 s", "81 s user"), "2": "0 s"}[number])
 
 
 def test_records_have_a_number_because_formats_want_one(site: SiteUnderTest) -> None:

@@ -15,7 +15,7 @@ from publisher.cli.parser import add_all_instances, add_dry_run, add_json, add_t
 from publisher.cli.site import LiveSite
 from publisher.cli.sources import incomplete
 from publisher.formats import receiver_of
-from publisher.model.errors import RecordError, UsageError, gravest
+from publisher.model.errors import RecordError, SourceError, UsageError, gravest
 from publisher.model.target import Target
 from publisher.model.text import plural
 from publisher.model.totals import AcceptedChange, month_name
@@ -27,6 +27,8 @@ from publisher.pipeline.sync.check import Compared, RecordedCount
 from publisher.pipeline.sync.portal import EVERY_HOST
 from publisher.pipeline.takeover import adopt
 from publisher.pipeline.takeover.adopt import ComparedMonth
+from publisher.reporting import statistics
+from publisher.sources.statistics import JobFilter
 
 _COLUMNS = (
     *("target", "month", "submit host", "database", "delivered", "before us", "set aside", "pending"),
@@ -97,6 +99,7 @@ class _Check:
     shadows: Sequence[ComparedMonth]
     incomplete: int  # an exit status, where databases are missing
     others: Sequence[RecordedCount]  # of other instances
+    cpu_unknown: int | None  # jobs of which nobody measured the CPU time; None where that cannot be told
 
     @property
     def different(self) -> bool:
@@ -124,9 +127,20 @@ def _check(arguments: argparse.Namespace, site: LiveSite, targets: Sequence[Targ
         shadows=adopt.compare(site, targets, months=months),
         incomplete=incomplete(site),
         others=check.recorded(site, months=months) if arguments.all_instances else (),
+        cpu_unknown=_cpu_unknown(site, months),
     )
     print_result(found, _as_json, _as_text, form=arguments.form, rows="rows")
     return found.exit_status
+
+
+def _cpu_unknown(site: LiveSite, months: int | None) -> int | None:
+    if not site.batch_entries:
+        return 0
+    try:
+        ended = JobFilter(ended=earliest(site.clock(), months))
+        return statistics.stats(site, ended, by=None, rows_read=lambda _: None).totals.cpu_unknown
+    except SourceError:  # told as a missing database
+        return None
 
 
 def _months(text: str) -> int:
@@ -188,6 +202,7 @@ def _as_json(found: _Check) -> Json:
             }
             for one in found.others
         ],
+        "cpu_unknown": found.cpu_unknown,
         "exit": found.exit_status,
     }
 
@@ -198,6 +213,8 @@ def _as_text(found: _Check) -> Iterator[Part]:
         yield TextTable(_OTHERS, list(map(_other_row, found.others)))
     if found.different or not found.incomplete:
         yield "differences: see the last column" if found.different else "no difference"
+    if found.cpu_unknown:
+        yield f"CPU time unknown, and 0 in what APEL reads: {plural(found.cpu_unknown, 'job')}"
     yield from _shadow_lines(found.shadows)
     yield from _accepted_lines(found.accepted)
     yield from _ticket(found)

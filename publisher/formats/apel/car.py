@@ -85,6 +85,17 @@ def _exit_status(code: int | None) -> str:
     return str(code - 2**32 if code >= 2**31 else code)
 
 
+def _seconds(cpu_s: int | None) -> str:
+    return "" if cpu_s is None else str(cpu_s)
+
+
+def _cpu_of_all(cpu_s: int | None) -> str:
+    """CAR wants a number."""
+    if cpu_s is None:
+        return f'<CpuDuration {PREFIX}:usageType="all" {PREFIX}:description="not measured">PT0S</CpuDuration>'
+    return f'<CpuDuration {PREFIX}:usageType="all">PT{cpu_s}S</CpuDuration>'
+
+
 def _submission(moment: int) -> str:
     return instant(moment) if 0 < moment <= YEAR_9999 else ""
 
@@ -128,11 +139,13 @@ _PATTERNS: Final[Patterns] = {
     _submission: TIME,
     instant: TIME,
     str: NUMBER,
+    _seconds: NUMBER,
     _name_form: "opensslCompat|rfc2253",
     _reach: "grid|local",
     _description: TEXT,
     _kind: "|".join(KINDS.values()),
 }
+_CPU_OF_ALL: Final = f'<CpuDuration {PREFIX}:usageType="all">PT{NUMBER}S</CpuDuration>|' + re.escape(_cpu_of_all(None))
 _GIVEN: Final = f"(?! *(?:[Nn][Oo][Nn][Ee]|[Nn][Uu][Ll][Ll])? *<){TEXT}"
 _LEVEL: Final = r"[0-9]{1,9}(?:\.[0-9]{1,9})?"
 
@@ -189,13 +202,14 @@ FIELDS: Final[tuple[Field, ...]] = (
     Field(row="9", name="Middleware", of=Scope.WHERE, value=lambda where: where, write=_nothing, mandatory=True,
           attributes=(("name", "publisher"), ("version", __version__))),
     Field(row="10", name="WallDuration", value=lambda job: job.job.wall_s, write=str, form="PT%sS", mandatory=True),
-    Field(row="11", name="CpuDuration", value=lambda job: job.job.cpu_user_s, write=str, form="PT%sS",
-          attributes=(("usageType", "user"),), mandatory=True),
-    Field(row="11", name="CpuDuration", value=lambda job: job.job.cpu_kernel_s, write=str, form="PT%sS",
-          attributes=(("usageType", "system"),), mandatory=True),
+    Field(row="11", name="CpuDuration", value=lambda job: job.job.measured(job.job.cpu_user_s), write=_seconds,
+          form="PT%sS", attributes=(("usageType", "user"),)),
+    Field(row="11", name="CpuDuration", value=lambda job: job.job.measured(job.job.cpu_kernel_s), write=_seconds,
+          form="PT%sS", attributes=(("usageType", "system"),)),
     # The one that APEL takes; a second `all` would reject the record
-    Field(row="11", name="CpuDuration", value=lambda job: job.job.cpu_user_s + job.job.cpu_kernel_s, write=str,
-          form="PT%sS", attributes=(("usageType", "all"),), mandatory=True),
+    Field(row="11", name="CpuDuration",
+          value=lambda job: job.job.measured(job.job.cpu_user_s + job.job.cpu_kernel_s), write=_cpu_of_all,
+          whole=True, mandatory=True, pattern=_CPU_OF_ALL),
     Field(row="12", name="ServiceLevel", of=Scope.BENCHMARK, value=lambda applied: applied.benchmarks[0].text,
           write=_key, attributes=(("type", _kind),), mandatory=True, pattern=_LEVEL),
     # positiveInteger: nothing is said where nothing was measured

@@ -124,6 +124,10 @@ def _number(value: int | None) -> str:
     return "" if value is None else str(value)
 
 
+def _cpu(seconds: int | None) -> str:
+    return "" if seconds is None else str(seconds)
+
+
 def _time(moment: int | None) -> str:
     return "" if moment is None else instant(moment)
 
@@ -132,6 +136,7 @@ def _time(moment: int | None) -> str:
 _PATTERNS: Final[Patterns] = {
     escape_unicode: at_most(1000),
     str: NUMBER,
+    _cpu: NUMBER,
     _number: POSITIVE,
     _time: TIME,
     instant: TIME,
@@ -176,10 +181,10 @@ FIELDS: Final[tuple[Field, ...]] = (
     Field(row="group 2", name="WallDuration", value=lambda job: job.job.wall_s, write=str, form="PT%sS",
           mandatory=True),
     # SGAS sums all it finds, whatever their type: these two and no total
-    Field(row="group 2", name="CpuDuration", value=lambda job: job.job.cpu_user_s, write=str, form="PT%sS",
-          attributes=(("usageType", "user"),), mandatory=True),
-    Field(row="group 2", name="CpuDuration", value=lambda job: job.job.cpu_kernel_s, write=str, form="PT%sS",
-          attributes=(("usageType", "system"),), mandatory=True),
+    Field(row="group 2", name="CpuDuration", value=lambda job: job.job.measured(job.job.cpu_user_s),
+          write=_cpu, form="PT%sS", attributes=(("usageType", "user"),)),
+    Field(row="group 2", name="CpuDuration", value=lambda job: job.job.measured(job.job.cpu_kernel_s),
+          write=_cpu, form="PT%sS", attributes=(("usageType", "system"),)),
     # NodeCount alone would be taken for Processors
     Field(row="group 2", name="NodeCount", value=lambda job: values.node_count(job.job.node_count),
           write=_number, pattern=_SMALL),
@@ -201,10 +206,10 @@ FIELDS: Final[tuple[Field, ...]] = (
     Field(row="group 2", name="Host", value=lambda job: job.job.hosts[:1], write=values.host,
           attributes=(("primary", "true"),), each=True),
     Field(row="deisa", name="deisa:SubmitTime", value=lambda job: values.known_time(job.job.submitted_at), write=_time),
-    Field(row="sgas", name="sgas:UserTime", value=lambda job: job.job.cpu_user_s, write=str, form="PT%sS",
-          mandatory=True),
-    Field(row="sgas", name="sgas:KernelTime", value=lambda job: job.job.cpu_kernel_s, write=str, form="PT%sS",
-          mandatory=True),
+    Field(row="sgas", name="sgas:UserTime", value=lambda job: job.job.measured(job.job.cpu_user_s),
+          write=_cpu, form="PT%sS"),
+    Field(row="sgas", name="sgas:KernelTime", value=lambda job: job.job.measured(job.job.cpu_kernel_s),
+          write=_cpu, form="PT%sS"),
     Field(row="sgas", name="sgas:ExitCode", value=lambda job: values.exit_code(job.job.exit_code),
           write=_number, pattern=_BYTE),
     # As SGAS's own logger writes it. The server ignores it; forks may read it

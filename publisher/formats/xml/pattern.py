@@ -65,7 +65,7 @@ class RecordPattern:
         if text is None:
             return "(?!)" if field.mandatory else ""
         if field.whole:
-            return f"(?:{text})?"
+            return f"(?:{text})" if field.mandatory else f"(?:{text})?"
         attributes = [(name, f"(?:{self._attribute(of)})") for name, of in field.attributes]
         element = self._planner.element(field, attributes, f"(?:{text})" if text else text)
         if field.each:

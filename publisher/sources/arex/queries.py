@@ -169,6 +169,12 @@ COUNT: Final = "SELECT count(*) FROM AAR WHERE EndTime >= :first AND EndTime <= 
 # What ends in the future is of a wrong clock.
 NEWEST: Final = "SELECT max(EndTime) FROM AAR WHERE EndTime BETWEEN 1 AND :now"
 FOUR_WEEKS: Final = "SELECT count(*) FROM AAR WHERE EndTime > :newest - 28 * 86400 AND EndTime <= :newest"
+# Of a database that an importer has made or read into with this index.
+COUNTS_CPU: Final = "SELECT EXISTS (SELECT 1 FROM sqlite_master WHERE name = 'JobExtraInfo_CPU')"
+CPU_UNKNOWN: Final = """
+    SELECT count(*) FROM JobExtraInfo AS e INDEXED BY JobExtraInfo_CPU CROSS JOIN AAR ON AAR.RecordID = e.RecordID
+    WHERE e.InfoKey = 'cputime' AND +AAR.EndTime > :newest - 28 * 86400 AND +AAR.EndTime <= :newest
+"""
 # Two questions: of both at once SQLite reads every row.
 EXTENT: Final = "SELECT (SELECT min(RecordID) FROM AAR), (SELECT max(RecordID) FROM AAR)"
 # In row order, because what waits is the end of the table; the index on EndTime would be read whole.

@@ -318,7 +318,10 @@ def newest_job(path: str, environment: Mapping[str, str], *, now: datetime, lock
         if newest is None:
             return NewestJob()
         (jobs,) = connection.execute(sql.FOUR_WEEKS, {"newest": newest}).fetchone()
-        return NewestJob(ended_at=Epoch(newest), four_weeks=jobs)
+        unknown = 0
+        if connection.execute(sql.COUNTS_CPU).fetchone()[0]:
+            (unknown,) = connection.execute(sql.CPU_UNKNOWN, {"newest": newest}).fetchone()
+        return NewestJob(ended_at=Epoch(newest), four_weeks=jobs, cpu_unknown=unknown)
 
     with (
         closing(CopyDirectory(copies_directory(environment))) as copies,

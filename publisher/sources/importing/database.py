@@ -121,6 +121,9 @@ _ADDED: Final = """
     CREATE INDEX IF NOT EXISTS ImportFile_Path ON ImportFile (Importer, Path);
     CREATE INDEX IF NOT EXISTS ImportFile_Head ON ImportFile (Importer, HeadBytes, Head);
 
+    -- Few jobs have it (sources/base.py, CPU_UNKNOWN), and it is counted often.
+    CREATE INDEX IF NOT EXISTS JobExtraInfo_CPU ON JobExtraInfo (RecordID) WHERE InfoKey = 'cputime';
+
     -- Compressed files that were read to their ends, and how they looked then.
     CREATE TABLE IF NOT EXISTS ImportArchive (
         Importer TEXT NOT NULL,
