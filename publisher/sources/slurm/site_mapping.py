@@ -163,7 +163,7 @@ class SacctMapping(SlurmMapping):
         return [
             *rules,
             ImportRule("wall_s", "ElapsedRaw, which does not count suspension; of a resized job, its part"),
-            ImportRule("cpu_user_s", "UserCPU of the job, else of its steps; 0 where Slurm measured nothing"),
+            ImportRule("cpu_user_s", "UserCPU of the job, else of its steps; unknown where Slurm measured nothing"),
             ImportRule("cpu_kernel_s", "SystemCPU of the job, else of its steps"),
             ImportRule("memory_kib", "the largest MaxRSS of its steps"),
             self._endpoint_rule(),
