@@ -36,6 +36,9 @@ ROWS = {
     "state copy": "tables",
     "state backup": "tables",
     "charge": "sums",
+    "charge --runs": "runs",
+    "export": "jobs",
+    "export --columns": "columns",
 }
 
 
@@ -143,6 +146,7 @@ def test_export_in_every_form(site: SiteUnderTest) -> None:
     october = ("export", "-b", "2026-10", "-e", "2026-10")
     lines = site.run(*october).out
     jobs = [json.loads(line) for line in lines.splitlines()]
+    assert {job.pop("schema") for job in jobs} == {1}
     assert len(jobs) == 5
     assert site.run(*october, "--as", "json-lines").out == site.run(*october, "--format", "json-lines").out == lines
     assert site.run(*october, "--as", "json").json == {"jobs": jobs}

@@ -16,6 +16,8 @@ from typing import Any, Final
 
 from package import pages
 from package.schemas import DIALECT, Schema, configuration
+from publisher.reporting.export.columns import COLUMNS
+from tests.cli.test_forms import ROWS
 from tests.project.test_documents import ALIKE, JSON_RUNS, OBJECTS, OPEN_KEYS, Results, leaves, results_in
 
 FOLDER: Final = Path(__file__).parents[2] / "conf" / "schemas"
@@ -28,6 +30,14 @@ _NAMES: Final = {
     float: "number",
 }
 
+_OF_COLUMNS: Final[Mapping[str, Schema]] = {
+    "text": {"type": ["string", "null"]},
+    "time": {"type": ["string", "null"]},
+    "integer": {"type": ["integer", "null"]},
+    "decimal": {"type": ["number", "null"]},
+    "texts": {"type": ["array", "null"], "items": {"type": "string"}},
+}
+
 
 def written(schema: Schema) -> str:
     return json.dumps(schema, indent=1, ensure_ascii=False) + "\n"
@@ -38,7 +48,11 @@ def output(results: Results) -> Schema:
     found: dict[str, Schema] = {}
     for name in JSON_RUNS:
         like = ALIKE.get(name)
-        found[name] = {"$ref": f"#/$defs/{like.replace(' ', '%20')}"} if like else _object(name, results)
+        found[name] = _like(like) if like else _object(name, results)
+    found |= {"export": _export(), "export --columns": _list_of("columns", _definition())}
+    found |= {
+        lines_of(name): _like(lines_of(ALIKE[name])) if name in ALIKE else _line(name, found[name]) for name in found
+    }
     return {
         "$schema": DIALECT,
         "title": "JSON output of publisher",
@@ -46,6 +60,45 @@ def output(results: Results) -> Schema:
         "Unknown is null. Fields may be added; the number in `schema` changes when one goes or means something else.",
         "$defs": found,
     }
+
+
+def _like(*path: str) -> Schema:
+    return {"$ref": f"#/$defs/{'/'.join(path).replace(' ', '%20')}"}
+
+
+def lines_of(name: str) -> str:
+    return f"{name} --as json-lines"
+
+
+def _line(name: str, whole: Schema) -> Schema:
+    """A row of the object's list or mapping, with the name that it has there; or the object itself."""
+    if name.startswith("stats"):  # fields by what was asked for
+        return {"type": "object", "properties": {"schema": {"const": 1}}, "required": ["schema"]}
+    if name not in ROWS:
+        return _like(name)
+    rows = ROWS[name]
+    among = "items" if "items" in whole["properties"][rows] else "additionalProperties"
+    named = {} if among == "items" else {rows.removesuffix("s"): {"type": "string"}}
+    row = _like(name, "properties", rows, among)
+    return {**row, "type": "object", "properties": {"schema": {"const": 1}, **named}, "required": ["schema"]}
+
+
+def _list_of(name: str, row: Schema) -> Schema:
+    properties = {"schema": {"const": 1}, name: {"type": "array", "items": row}}
+    return {"type": "object", "properties": properties, "required": ["schema", name]}
+
+
+def _export() -> Schema:
+    columns = {
+        each.name: {"description": f"{each.meaning}{f' ({each.unit})' if each.unit else ''}", **_OF_COLUMNS[each.kind]}
+        for each in COLUMNS
+    }
+    return _list_of("jobs", {"type": "object", "properties": columns, "required": list(columns)})
+
+
+def _definition() -> Schema:
+    properties = {name: {"type": "string"} for name in ("column", "type", "unit", "meaning")}
+    return {"type": "object", "properties": properties, "required": list(properties)}
 
 
 def _object(name: str, results: Results) -> Schema:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,14 @@ from jsonschema import Draft202012Validator
 
 from package import pages
 from package.schemas import configuration
+from publisher.reporting.export.columns import COLUMNS
+from tests.cli.test_cli import COMMANDS as LOOKING
+from tests.cli.test_cli import JOBS
 from tests.config.test_documents import everything_switched_on
 from tests.fake_ams.service import FakeAMS
-from tests.project.schemas import CONFIGURATION, OUTPUT, written
+from tests.project.schemas import CONFIGURATION, OUTPUT, lines_of, written
 from tests.project.test_documents import ALIKE, DOCUMENTS, JSON_RUNS, OBJECTS, Results, results_in
+from tests.support.command_line import commands
 from tests.support.pki import PKI
 from tests.support.sites import SiteUnderTest
 
@@ -163,3 +168,52 @@ def descriptions(schema: Mapping[str, Any], path: str = "") -> list[tuple[str, s
     if "items" in schema:
         steps["[]"] = schema["items"]
     return [*found, *(one for step, each in steps.items() for one in descriptions(each, f"{path}{step}".lstrip(".")))]
+
+
+# Every form of every command
+
+
+def test_every_command_that_prints_json_has_schemas() -> None:
+    named = {path for path, command in commands().items() if "--as" in command.options}
+    defined = json.loads(OUTPUT.read_text(encoding="utf-8"))["$defs"]
+    assert named <= set(defined)
+    assert {lines_of(name) for name in named} <= set(defined)
+
+
+@pytest.fixture
+def site(tmp_path: Path, pki: PKI, fake_ams: FakeAMS, monkeypatch: pytest.MonkeyPatch) -> SiteUnderTest:
+    """A job delivered, another one set aside."""
+    monkeypatch.chdir(tmp_path)
+    made = SiteUnderTest(tmp_path, pki, fake_ams)
+    made.fill(*JOBS[:4], replace(JOBS[4], benchmark="fast"))
+    assert made.publish().status == 65
+    return made
+
+
+EXPORTS = {"export": ("export", "-b", "2026-10", "-e", "2026-10"), "export --columns": ("export", "--columns")}
+ALL = {**LOOKING, **EXPORTS}
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_lines_are_as_their_schema_says(name: str, site: SiteUnderTest) -> None:
+    form = lines_of("publish" if name == "publish --dry-run" else name)
+    lines = [json.loads(line) for line in site.run(*ALL[name], "--as", "json-lines").out.splitlines()]
+    faulty = [error.message for line in lines for error in validator(OUTPUT, form).iter_errors(line)]
+    assert faulty == []
+    assert not validator(OUTPUT, form).is_valid({**(lines or [{}])[0], "schema": 2})
+
+
+@pytest.mark.parametrize("name", EXPORTS)
+def test_an_export_is_as_its_schema_says(name: str, site: SiteUnderTest) -> None:
+    whole = json.loads(site.run(*EXPORTS[name], "--as", "json").out)
+    assert [error.message for error in validator(OUTPUT, name).iter_errors(whole)] == []
+    (rows,) = (value for value in whole.values() if isinstance(value, list))
+    assert rows
+    assert not validator(OUTPUT, name).is_valid({**whole, "schema": 2})
+
+
+def test_the_schema_of_an_export_has_its_columns() -> None:
+    row = json.loads(OUTPUT.read_text(encoding="utf-8"))["$defs"]["export"]["properties"]["jobs"]["items"]
+    assert {name: each["description"].partition(" (")[0] for name, each in row["properties"].items()} == {
+        each.name: each.meaning.partition(" (")[0] for each in COLUMNS
+    }

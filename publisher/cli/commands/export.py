@@ -132,7 +132,7 @@ def _write(form: Form, pages: Iterator[ExportPage], out: TextIO) -> None:
     writer = _LineWriter()
     lines = chain.from_iterable(map(writer.of, pages))
     if form is Form.JSON_LINES:
-        out.writelines(f"{line}\n" for line in lines)
+        out.writelines(f'{{"schema": 1, {line[1:]}\n' for line in lines)
         return
     between = '{\n"schema": 1,\n"jobs": [\n'
     for line in lines:
