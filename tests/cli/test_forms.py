@@ -115,15 +115,28 @@ def test_stats_in_every_form(site: SiteUnderTest) -> None:
         assert site.run("stats", *words).status == 64
 
 
-@pytest.mark.parametrize("name", [*COMMANDS, "stats -b", "export", "report"])
+OTHERS = {
+    "stats -b": ("stats", "-b", "2026-10"),
+    "export": ("export", "-b", "2026-10", "-o", "jobs.json"),
+    "report": ("report", "--format", "terminal"),
+    **{f"import {system}": ("import", system, "told") for system in ("gridengine", "htcondor", "slurm", "sonar")},
+    **{f"config {action}": ("config", action) for action in ("check", "show", "example")},
+    "config from-arc": ("config", "from-arc", "arc.conf"),
+    "complete": ("complete", "users"),
+    "help": ("help", "publish"),
+}
+WAITING = {"run"}  # until somebody stops it
+
+
+def test_every_command_is_asked_to_be_quiet() -> None:
+    assert {*COMMANDS, *OTHERS, *WAITING} >= set(commands())
+
+
+@pytest.mark.parametrize("name", [*COMMANDS, *OTHERS])
 def test_quiet_means_warnings_and_errors_only(site: SiteUnderTest, name: str) -> None:
-    others = {
-        "stats -b": ("stats", "-b", "2026-10"),
-        "export": ("export", "-b", "2026-10", "-o", "jobs.json"),
-        "report": ("report", "--format", "terminal"),
-    }
-    words = others.get(name) or COMMANDS[name]
-    for line in site.run("-q", *words).err.splitlines():
+    Path("told").write_text("torn\n")
+    Path("arc.conf").write_text("[common]\n[arex]\ncontroldir=/nonexistent\n[arex/jura]\n")
+    for line in site.run("-q", *(OTHERS.get(name) or COMMANDS[name])).err.splitlines():
         assert "WARNING" in line or "ERROR" in line or line.startswith("publisher: "), line
 
 

@@ -51,7 +51,9 @@ def write(site: ConfiguredSite, jobs: Sequence[SampleJob | RawRow], schema: Sche
 def exported(site: ConfiguredSite, *words: str) -> list[dict[str, Any]]:
     run = site.run("export", *words)
     assert run.status == 0, run.err
-    return [json.loads(line, parse_float=Decimal) for line in run.out.splitlines()]
+    jobs = [json.loads(line, parse_float=Decimal) for line in run.out.splitlines()]
+    assert {job.pop("schema") for job in jobs} <= {1}
+    return jobs
 
 
 def iso(moment: int) -> str:
