@@ -26,11 +26,12 @@ def whole_file(path: Path) -> Iterator[TextIO]:
     Raises: UsageError when it cannot be written there.
     """
     try:
+        target = _target(path)
         if path.exists() and not path.is_file():
             with path.open("w", encoding="utf-8", newline="") as out:
                 yield out
             return
-        path = _target(path)
+        path = target
         temporary = path.with_name(f".{path.name[:200]}.{token_hex(8)}")
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _MODE)
         try:

@@ -79,3 +79,16 @@ def test_a_link_of_another_user_is_not_followed(tmp_path: Path, mode: int, owner
         with pytest.raises(UsageError, match="a link of another user"):
             write(shared / "publisher.prom")
     assert precious.read_text() == ("new\n" if followed else "old\n")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give links away")
+def test_a_link_of_another_user_to_a_device_is_not_followed(tmp_path: Path) -> None:
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    (shared / "publisher.prom").symlink_to("/dev/null")
+    os.chown(shared / "publisher.prom", 65534, 65534, follow_symlinks=False)
+    shared.chmod(0o1777)
+    with pytest.raises(UsageError, match="a link of another user"):
+        write(shared / "publisher.prom")
+    shared.chmod(0o755)
+    write(shared / "publisher.prom")

@@ -222,6 +222,31 @@ def test_a_file_in_the_place_of_the_directory_is_told(tmp_path: Path) -> None:
     assert (receipt.verdict, receipt.exit_status) == (Verdict.RETRY_LATER, 74)
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give links away")
+@pytest.mark.parametrize(("layout", "at"), [(Layout.FLAT, "outgoing.new"), (Layout.DIRQ, "queue/.new")])
+@pytest.mark.parametrize("planted", ["link", "directory"])
+def test_what_another_user_has_put_in_the_way_is_not_followed(
+    tmp_path: Path, layout: Layout, at: str, planted: str
+) -> None:
+    """Where others may write beside the directory; where only its owner can have put it there, it is taken."""
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    root, way = tmp_path / at.partition("/")[0].removesuffix(".new"), tmp_path / at
+    way.parent.mkdir(exist_ok=True)
+    if planted == "link":
+        way.symlink_to(elsewhere)
+    else:
+        way.mkdir()
+    os.chown(way, 65534, 65534, follow_symlinks=False)
+    way.parent.chmod(0o775)
+    receipt = spool(root, layout=layout).deliver(message(), NOW)
+    assert (receipt.verdict, receipt.exit_status) == (Verdict.RETRY_LATER, 74)
+    assert "of another user" in receipt.reason
+    assert everything(elsewhere) == []
+    way.parent.chmod(0o755)
+    assert spool(root, layout=layout).deliver(message(), NOW).verdict is Verdict.DELIVERED
+
+
 @pytest.mark.parametrize("layout", Layout)
 def test_a_full_disk_leaves_no_message(tmp_path: Path, layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(_: int) -> None:

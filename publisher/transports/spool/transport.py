@@ -126,6 +126,7 @@ class SpoolTransport:
 
     def _write(self, path: Path, content: bytes, target: str) -> None:
         _make_directory(self._staging)
+        _refuse_planted(self._staging)
         new = self._staging / f"{target}.tmp"  # one publisher at a time works on a target
         descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         with os.fdopen(descriptor, "wb") as file:
@@ -134,6 +135,8 @@ class SpoolTransport:
             os.fsync(descriptor)
         for attempt in range(_ATTEMPTS):
             _make_directory(path.parent)
+            if path.parent.is_symlink():
+                _refuse_planted(path.parent)
             try:
                 os.replace(new, path)  # a rename, and nothing that looks after the two ends
                 break
@@ -162,6 +165,12 @@ def _make_directory(path: Path) -> None:
         return
     path.mkdir(mode=0o700, exist_ok=True)
     _sync_directory(path.parent)
+
+
+def _refuse_planted(path: Path) -> None:
+    """A link or directory that another user can have put in our way. Raises: OSError."""
+    if path.parent.stat().st_mode & 0o022 and path.lstat().st_uid not in (0, os.geteuid()):
+        raise PermissionError(errno.EPERM, "it is of another user, in a directory that others may write", str(path))
 
 
 def _sync_directory(path: Path) -> None:
