@@ -142,11 +142,13 @@ class Source(Protocol):
         *,
         columns: bool = False,
         alike: bool = False,
+        names: bool = True,
     ) -> Iterator[Page]:
         """Pages in row order of everything after the cursor; from the first row when it is None or no longer fits.
 
         Runs that `done_with` knows are left out, before what is beside their rows is read. `columns`: jobs are
-        only counted, so they may come as `Page.runs`. `alike`: those of a kind may come as `Page.alike`.
+        only counted, so they may come as `Page.runs`. `alike`: those of a kind may come as `Page.alike`. Without `names`, those of
+        jobs, hosts and clients may be left out.
         """
         ...
 
@@ -184,10 +186,11 @@ class Source(Protocol):
         columns: bool = False,
         knows: Knows | None = None,
         alike: bool = False,
+        names: bool = True,
     ) -> Iterator[Page]:
         """Pages by (EndTime, RecordID) of the finished jobs in a half-open window, database by database.
 
-        `columns` and `alike` as for `since`; then jobs that the caller `knows` may come as `Page.known`.
+        `columns`, `alike` and `names` as for `since`; then jobs that the caller `knows` may come as `Page.known`.
         """
         ...
 

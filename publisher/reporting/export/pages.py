@@ -81,7 +81,7 @@ def pages(site: Site, wanted: JobFilter, *, left_out: SkippedJobs, rows_read: Ro
     """
     with closing(site.source()) as source:
         describer = _Describer(site)
-        found = _all_jobs(site, source, wanted.ended) if wanted == JobFilter(ended=wanted.ended) else None
+        found = _all_jobs(site, source, wanted.ended, names=not describer.shares) if wanted == JobFilter(ended=wanted.ended) else None
         for page in found or _filtered(site, source, wanted):
             rows = [OpenRow(row=row.row, finished_seen_at=_LONG_AGO) for row in page.open]
             for each in [page, *(source.reread(rows, frozenset(), site.clock()) if rows else ())]:
@@ -91,12 +91,12 @@ def pages(site: Site, wanted: JobFilter, *, left_out: SkippedJobs, rows_read: Ro
             rows_read(page.rows_read)
 
 
-def _all_jobs(site: Site, source: Source, ended: Window) -> Iterator[Page]:
+def _all_jobs(site: Site, source: Source, ended: Window, *, names: bool) -> Iterator[Page]:
     if ended != Window():
-        yield from source.window(ended, frozenset(), site.clock(), alike=True)
+        yield from source.window(ended, frozenset(), site.clock(), alike=True, names=names)
         return
     for database in source.databases():
-        for page in source.since(None, database, frozenset(), site.clock(), alike=True):
+        for page in source.since(None, database, frozenset(), site.clock(), alike=True, names=names):
             if page.restarted:
                 raise SourceError(f"{database}: it was replaced while it was read; export it again")
             yield page
@@ -118,8 +118,8 @@ class _Describer:
         self._policy = site.policy
         self._power = site.power or Power()
         self._changes = sorted(site.policy.change_times)
-        # Where charges or energy are configured, these hang on what a job used.
-        self._shares = site.power is None and site.policy.depends_on_kind_only
+        # Where charges or energy are configured, these hang on what a job used, and on its hosts.
+        self.shares = site.power is None and site.policy.depends_on_kind_only
         self._by_month = site.policy.depends_on_month
         self._by_place = site.policy.user_depends_on_place
         self._known: dict[tuple[object, ...], tuple[AlikeJob, ExportedJob]] = {}
@@ -143,7 +143,7 @@ class _Describer:
             )
 
     def _may_share(self, job: AlikeJob) -> bool:
-        return self._shares and not job.example.quantities and self._place(job).published is not None
+        return self.shares and not job.example.quantities and self._place(job).published is not None
 
     def _kind(self, job: AlikeJob) -> ExportedJob:
         return self._one(job, ("", id(job.example)))

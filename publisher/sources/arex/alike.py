@@ -210,7 +210,9 @@ def _of_kind(extra: dict[Any, Any]) -> tuple[tuple[Any, Any], ...]:
 
 
 def _plain_hosts(extra: dict[Any, Any]) -> tuple[str, ...] | None:
-    text = extra.get("nodenames") or extra.get("nodename") or ""
+    text = extra.get("nodenames") or extra.get("nodename")
+    if not text:
+        return ()
     return hosts_of(text) if isinstance(text, str) and "%" not in text else None
 
 

@@ -232,11 +232,17 @@ def standing_among(count: int) -> str:
 # Rows of side tables: by a range for pages in row order, where every row between belongs to the page; by list otherwise.
 BETWEEN: Final = "RecordID BETWEEN :first AND :last"
 LISTED: Final = "RecordID IN (SELECT value FROM json_each(:rows))"
+_NAMES: Final = "'jobname', 'clienthost', 'nodenames', 'nodename', 'wninstance', 'systemsoftware'"
 
 
 def side(table: str, which: str) -> str:
     """Rows of a side table, a job's in the order of writing, so that the last one is the newest."""
     return f"SELECT RecordID, {', '.join(_SIDES[table])} FROM {table} WHERE {which} ORDER BY RecordID, rowid"
+
+
+def extra(which: str, *, names: bool) -> str:
+    """Extra information; without names, some half of it."""
+    return side("JobExtraInfo", which if names else f"{which} AND +InfoKey NOT IN ({_NAMES})")
 
 
 def events(which: str) -> str:

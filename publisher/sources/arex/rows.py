@@ -129,7 +129,7 @@ class SideRows:
 
 
 def read_sides(
-    connection: sqlite3.Connection, rows: Sequence[tuple[Any, ...]], span: bool, needs: frozenset[SideTable]
+    connection: sqlite3.Connection, rows: Sequence[tuple[Any, ...]], span: bool, asked: ReadOptions
 ) -> SideRows:
     """The side rows of these rows of AAR. `span`: they are all the rows from the first to the last. Raises: sqlite3.Error."""
     which, parameters = (
@@ -150,7 +150,7 @@ def read_sides(
         pairs.append((key, value))
     job = None
     values: dict[Any, Any] = {}
-    for record_id, key, value in connection.execute(sql.side("JobExtraInfo", which), parameters).fetchall():
+    for record_id, key, value in connection.execute(sql.extra(which, names=asked.names), parameters).fetchall():
         if record_id != job:
             job, values = record_id, {}
             sides.extra[record_id] = values
@@ -158,10 +158,10 @@ def read_sides(
             sides.projects[record_id].append(value)
         else:
             values[key] = value
-    if SideTable.RUNTIME_ENVIRONMENTS in needs:
+    if SideTable.RUNTIME_ENVIRONMENTS in asked.needs:
         for record_id, name in connection.execute(sql.side("RunTimeEnvironments", which), parameters):
             sides.environments[record_id].append(name)
-    if SideTable.TRANSFERS in needs:
+    if SideTable.TRANSFERS in asked.needs:
         for record_id, *stored in connection.execute(sql.side("DataTransfers", which), parameters):
             sides.transfers[record_id].append(tuple(stored))
     return sides
@@ -224,6 +224,7 @@ class ReadOptions:
     knows: Knows | None = None
     by_end: bool = True  # a window's rows come in the order of their ends
     alike: bool = False  # jobs of a kind may come together (alike.py)
+    names: bool = True  # of jobs, hosts and clients
 
 
 @dataclass(slots=True, kw_only=True)
@@ -270,7 +271,7 @@ class RowReader:
                 return verdicts
         for start in range(0, len(rows), _AT_ONCE):
             some = rows[start : start + _AT_ONCE]
-            self.sort_rows(some, read_sides(connection, some, span, asked.needs), asked, verdicts)
+            self.sort_rows(some, read_sides(connection, some, span, asked), asked, verdicts)
         return verdicts
 
     def sort_rows(self, rows: Sequence[Row], sides: SideRows, asked: ReadOptions, verdicts: RowOutcomes) -> None:

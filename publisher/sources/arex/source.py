@@ -102,8 +102,11 @@ class ArexSource:
         *,
         columns: bool = False,
         alike: bool = False,
+        names: bool = True,
     ) -> Iterator[Page]:
-        asked = ReadOptions(needs=needs, now=_epoch(now), done_with=done_with, columns=columns, alike=alike)
+        asked = ReadOptions(
+            needs=needs, now=_epoch(now), done_with=done_with, columns=columns, alike=alike, names=names
+        )
         limit = self._page_rows * _COUNTED_PAGES if columns else self._page_rows
         opened = self._opened()
         place = _place(opened, database)
@@ -172,8 +175,11 @@ class ArexSource:
         columns: bool = False,
         knows: Knows | None = None,
         alike: bool = False,
+        names: bool = True,
     ) -> Iterator[Page]:
-        asked = ReadOptions(needs=needs, now=_epoch(now), remembers=False, columns=columns, alike=alike)
+        asked = ReadOptions(
+            needs=needs, now=_epoch(now), remembers=False, columns=columns, alike=alike, names=names
+        )
         # Finished jobs have an end: what has none is not in any window.
         start = max(1, window.start or 1)
         last = LAST_SECOND if window.end is None else min(window.end - 1, LAST_SECOND)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta, tzinfo
 from difflib import get_close_matches
 from functools import lru_cache
@@ -107,11 +108,11 @@ def anchor_text(stored: object) -> str:
 @lru_cache(maxsize=4096)
 def hosts_of(nodes: str) -> tuple[str, ...]:
     """Node names joined with colons; one IPv6 address stays whole."""
-    try:
-        IPv6Address(nodes.strip("[]"))
-    except AddressValueError:
-        return tuple(dict.fromkeys(name for name in nodes.split(":") if name))
-    return (nodes,)
+    if nodes.count(":") > 1:
+        with suppress(AddressValueError):
+            IPv6Address(nodes.strip("[]"))
+            return (nodes,)
+    return tuple(dict.fromkeys(name for name in nodes.split(":") if name))
 
 
 def transfer(url: str, stored: Sequence[object]) -> Transfer | None:

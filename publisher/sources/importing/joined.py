@@ -231,12 +231,15 @@ class JoinedSource:
         *,
         columns: bool = False,
         alike: bool = False,
+        names: bool = True,
     ) -> Iterator[Page]:
         """As the source's; where runs are joined no job is like another: what is joined is each job's own."""
         if done_with is not None and self._joins and not self._of_batch(database):
             done_with = partial(self._done_with, done_with)
-        alike = alike and not self._joins
-        for page in self._source.since(cursor, database, needs, now, done_with, columns=columns, alike=alike):
+        alike, names = alike and not self._joins, names or self._joins
+        for page in self._source.since(
+            cursor, database, needs, now, done_with, columns=columns, alike=alike, names=names
+        ):
             yield self._joined(page, needs, now)
 
     def reread(self, rows: Sequence[OpenRow], needs: frozenset[SideTable], now: datetime) -> Iterator[Page]:
@@ -254,9 +257,12 @@ class JoinedSource:
         columns: bool = False,
         knows: Knows | None = None,
         alike: bool = False,
+        names: bool = True,
     ) -> Iterator[Page]:
-        alike = alike and not self._joins
-        for page in self._source.window(window, needs, now, after, columns=columns, knows=knows, alike=alike):
+        alike, names = alike and not self._joins, names or self._joins
+        for page in self._source.window(
+            window, needs, now, after, columns=columns, knows=knows, alike=alike, names=names
+        ):
             yield self._joined(page, needs, now)
 
     def find(self, job_id: JobId, needs: frozenset[SideTable], now: datetime) -> Page:
