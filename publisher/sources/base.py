@@ -147,8 +147,8 @@ class Source(Protocol):
         """Pages in row order of everything after the cursor; from the first row when it is None or no longer fits.
 
         Runs that `done_with` knows are left out, before what is beside their rows is read. `columns`: jobs are
-        only counted, so they may come as `Page.runs`. `alike`: those of a kind may come as `Page.alike`. Without `names`, those of
-        jobs, hosts and clients may be left out.
+        only counted, so they may come as `Page.runs`. `alike`: those of a kind may come as `Page.alike`.
+        Without `names`, those of jobs, hosts and clients may be left out.
         """
         ...
 

@@ -82,6 +82,7 @@ class OneByOne:
         *,
         columns: bool = False,
         alike: bool = False,
+        names: bool = True,
     ) -> Iterator[Page]:
         return self._source.since(cursor, database, needs, now, done_with)
 
@@ -95,6 +96,7 @@ class OneByOne:
         columns: bool = False,
         knows: Knows | None = None,
         alike: bool = False,
+        names: bool = True,
     ) -> Iterator[Page]:
         return self._source.window(window, needs, now, after)
 

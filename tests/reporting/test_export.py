@@ -24,6 +24,7 @@ from tests.support.sites import ConfiguredSite
 
 START, END = datetime(2026, 10, 1, tzinfo=UTC), datetime(2026, 11, 1, tzinfo=UTC)
 JOBS = list(generate(1, 120, START, END))
+FINAL = ("completed", "failed", "aborted")
 RUNNING = [replace(job, status="in-progress") for job in generate(2, 5, START, END)]
 
 
@@ -138,6 +139,23 @@ def test_filters_are_those_of_stats(site: ConfiguredSite, schema: Schema) -> Non
         finished = sorted({*ids} - {job.job_id for job in RUNNING})
         assert finished
         assert sorted(one["job_id"] for one in exported(site, *words)) == finished, words
+
+
+def test_jobs_of_a_kind_are_told_as_each_by_itself(site: ConfiguredSite, schema: Schema) -> None:
+    """Whatever filter is named, each row is read by itself."""
+    several = [
+        replace(job, job_id=f"{job.job_id}{n}", local_job_id=f"{n}-{at}")
+        for n in range(8)
+        for at, job in enumerate(JOBS[:30])
+    ]
+    write(site, [*several, *hostile(5, start=START, end=END)], schema)
+    each = [line for state in FINAL for line in site.run("export", "--filter-state", state).out.splitlines()]
+    together = [line for line in site.run("export").out.splitlines() if json.loads(line)["status"] in FINAL]
+    assert len(together) > len(several)
+    assert sorted(together) == sorted(each)
+    in_october = [line for line in together if str(json.loads(line)["ended_at"]).startswith("2026-10-")]
+    windowed = site.run("export", "--from", "2026-10-01", "--to", "2026-11-01").out.splitlines()
+    assert set(windowed) >= set(in_october)
 
 
 def test_names_are_withheld_where_the_site_withholds_them(site: ConfiguredSite) -> None:

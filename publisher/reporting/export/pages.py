@@ -81,7 +81,11 @@ def pages(site: Site, wanted: JobFilter, *, left_out: SkippedJobs, rows_read: Ro
     """
     with closing(site.source()) as source:
         describer = _Describer(site)
-        found = _all_jobs(site, source, wanted.ended, names=not describer.shares) if wanted == JobFilter(ended=wanted.ended) else None
+        found = (
+            _all_jobs(site, source, wanted.ended, names=not describer.shares)
+            if wanted == JobFilter(ended=wanted.ended)
+            else None
+        )
         for page in found or _filtered(site, source, wanted):
             rows = [OpenRow(row=row.row, finished_seen_at=_LONG_AGO) for row in page.open]
             for each in [page, *(source.reread(rows, frozenset(), site.clock()) if rows else ())]:

@@ -20,7 +20,7 @@ from publisher.model.errors import Unfit
 from publisher.model.job import AlikeJob, JobPlace, JobRecord, JobUser
 from publisher.sources.arex import queries as sql
 from publisher.sources.arex.rows import ReadOptions, Row, RowOutcomes, RowReader, SideRows
-from publisher.sources.arex.values import hosts_of, unsigned
+from publisher.sources.arex.values import hosts_of, is_undecodable, unsigned
 
 _AFTER: Final = 4  # rows of a kind: to make a template of an example costs as much as some jobs by themselves
 _KINDS: Final = 1_000  # examples of 5 kB each, with what is made of them
@@ -149,6 +149,8 @@ class AlikeReader(RowReader):
         if _are_all_texts(*chain(*tokens), *projects, account):
             with suppress(KeyError, Unfit):
                 user = self.user(row, sides)
+        if user is not None and any(map(is_undecodable, (user.user, user.vo, *user.fqans))):
+            user = None
         if len(self._users) >= _MET:
             self._tokens_of_users.clear()
         return _keep(self._users, key, user, _MET)
@@ -158,6 +160,8 @@ class AlikeReader(RowReader):
         if _are_all_texts(*key[1:]):
             with suppress(KeyError):
                 place = self.place(row, sides)
+        if place is not None and (is_undecodable(place.endpoint) or is_undecodable(place.interface)):
+            place = None
         return _keep(self._places, key, place, _MET)
 
 

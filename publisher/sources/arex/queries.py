@@ -240,7 +240,7 @@ def side(table: str, which: str) -> str:
     return f"SELECT RecordID, {', '.join(_SIDES[table])} FROM {table} WHERE {which} ORDER BY RecordID, rowid"
 
 
-def extra(which: str, *, names: bool) -> str:
+def extra_info(which: str, *, names: bool) -> str:
     """Extra information; without names, some half of it."""
     return side("JobExtraInfo", which if names else f"{which} AND +InfoKey NOT IN ({_NAMES})")
 

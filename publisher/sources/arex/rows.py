@@ -150,7 +150,7 @@ def read_sides(
         pairs.append((key, value))
     job = None
     values: dict[Any, Any] = {}
-    for record_id, key, value in connection.execute(sql.extra(which, names=asked.names), parameters).fetchall():
+    for record_id, key, value in connection.execute(sql.extra_info(which, names=asked.names), parameters).fetchall():
         if record_id != job:
             job, values = record_id, {}
             sides.extra[record_id] = values

@@ -177,9 +177,7 @@ class ArexSource:
         alike: bool = False,
         names: bool = True,
     ) -> Iterator[Page]:
-        asked = ReadOptions(
-            needs=needs, now=_epoch(now), remembers=False, columns=columns, alike=alike, names=names
-        )
+        asked = ReadOptions(needs=needs, now=_epoch(now), remembers=False, columns=columns, alike=alike, names=names)
         # Finished jobs have an end: what has none is not in any window.
         start = max(1, window.start or 1)
         last = LAST_SECOND if window.end is None else min(window.end - 1, LAST_SECOND)
