@@ -24,7 +24,7 @@ from pyarrow import parquet
 
 from publisher.ledger.books import ChargeRequest, History
 from publisher.model.errors import UsageError
-from publisher.model.job import Epoch, job_key
+from publisher.model.job import Epoch, job_keys
 from publisher.model.time import Month, Window, epoch
 from publisher.pipeline.site import Site
 from publisher.reporting import statistics
@@ -179,7 +179,7 @@ def _window(month: str) -> Window:
 
 def _jobs(instance: str, page: ExportPage) -> pa.RecordBatch:
     """Of a page of jobs. What several share is looked up (hot path)."""
-    runs = list(map(job_key, page.inputs("job.job_id"), page.inputs("job.local_id")))
+    runs = job_keys(page.inputs("job.job_id"), page.inputs("job.local_id"))
     shared: dict[str, tuple[list[ExportedJob], pa.Array]] = {}
     arrays = [pa.array([instance] * len(runs), pa.string()), pa.array(runs, _RUN)]
     for column in COLUMNS:

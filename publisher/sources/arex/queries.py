@@ -7,6 +7,7 @@ a unary plus: it keeps SQLite off the index of a term that hardly selects (a sta
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
@@ -232,7 +233,21 @@ def standing_among(count: int) -> str:
 # Rows of side tables: by a range for pages in row order, where every row between belongs to the page; by list otherwise.
 BETWEEN: Final = "RecordID BETWEEN :first AND :last"
 LISTED: Final = "RecordID IN (SELECT value FROM json_each(:rows))"
+FEW: Final = 4  # one row in so many: a look-up of each costs less than reading past the others
+Where = tuple[str, Mapping[str, object]]
 _NAMES: Final = "'jobname', 'clienthost', 'nodenames', 'nodename', 'wninstance', 'systemsoftware'"
+
+
+def beside(record_ids: Sequence[int], *, span: bool) -> Where:
+    """Where to look beside rows: between the first and the last, as long as few others stand there (none: `span`)."""
+    first, last = min(record_ids), max(record_ids)
+    if span or last - first < len(record_ids) * FEW:
+        return BETWEEN, {"first": first, "last": last}
+    return listed(record_ids)
+
+
+def listed(record_ids: Sequence[int]) -> Where:
+    return LISTED, {"rows": json.dumps(record_ids)}
 
 
 def side(table: str, which: str) -> str:

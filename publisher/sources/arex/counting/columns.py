@@ -25,11 +25,9 @@ from publisher.sources.arex.values import is_undecodable, tolerant_text
 # A row as `sql.SINCE_TO_COUNT` has it: what `RunColumns` has, and the kind.
 _RUN: Final = 7
 _NUMBERS: Final = _RUN + len(sql.KINDS)  # and none of these is a text, but for the ids
-_FEW: Final = 4  # one row in so many: a look-up of each costs less than reading past the others
 _REMEMBERED: Final = 10_000  # kinds with an example, 2 kB each
 # Two packed numbers as `sql.KINDS` has them, and the FQAN and the benchmark that stand beside the row.
 Kind = tuple[Any, ...]
-Where = tuple[str, dict[str, object]]
 
 
 class ColumnReader:
@@ -65,7 +63,7 @@ class ColumnReader:
     ) -> list[JobRecord | None]:
         """For each row an example of its kind; None for those that are read whole themselves."""
         record_ids = columns[0]
-        everywhere = _beside(record_ids, span=span)
+        everywhere = sql.beside(record_ids, span=span)
         kinds = self._kinds(connection, record_ids, columns[_RUN:], everywhere)
         odd = _odd(columns[:_NUMBERS]) | self._odd_beside(connection, record_ids, everywhere)
         examples = list(map(self._examples.get, kinds))
@@ -137,7 +135,7 @@ class ColumnReader:
         connection: sqlite3.Connection,
         record_ids: Sequence[int],
         packed: Sequence[Sequence[Any]],
-        everywhere: Where,
+        everywhere: sql.Where,
     ) -> list[Kind]:
         """What each row shares with others; in schema 1 the benchmark stands beside it."""
         if self._whole.layout != 1:
@@ -152,7 +150,7 @@ class ColumnReader:
         record_ids: Sequence[int],
         kinds: list[Kind],
         new: Sequence[int],
-        everywhere: Where,
+        everywhere: sql.Where,
     ) -> None:
         """Add to the kinds of rows that name no FQAN, or no benchmark, those that stand beside them.
 
@@ -162,9 +160,9 @@ class ColumnReader:
             return
         no_fqan, no_benchmark = self._lacking(connection, {kinds[place] for place in new})
 
-        def where(lacking: set[Kind]) -> Where:
+        def where(lacking: set[Kind]) -> sql.Where:
             rows = [record_ids[place] for place in new if kinds[place] in lacking]
-            return _listed(rows) if len(rows) * _FEW < len(kinds) else everywhere
+            return sql.listed(rows) if len(rows) * sql.FEW < len(kinds) else everywhere
 
         fqan_of: Mapping[int, object] = {}
         if no_fqan:
@@ -201,7 +199,7 @@ class ColumnReader:
         self._names.look_up(connection, {name: {each[name] for each in numbers.values()} for name in sql.NAMES})
         return numbers
 
-    def _odd_beside(self, connection: sqlite3.Connection, record_ids: Sequence[int], everywhere: Where) -> set[int]:
+    def _odd_beside(self, connection: sqlite3.Connection, record_ids: Sequence[int], everywhere: sql.Where) -> set[int]:
         """The rows that are not complete, or beside which something stands that matters."""
         which, at = everywhere
         odd = self._odd_by_events(connection, record_ids, everywhere)
@@ -302,15 +300,3 @@ def _are_bare(columns: Sequence[Sequence[Any]]) -> bool:
         and user >= 0
         and kernel >= 0
     )
-
-
-def _beside(record_ids: Sequence[int], *, span: bool) -> Where:
-    """Where to look beside all rows of a page: between its first and its last, as long as few others stand there."""
-    first, last = min(record_ids), max(record_ids)
-    if span or last - first < len(record_ids) * _FEW:
-        return sql.BETWEEN, {"first": first, "last": last}
-    return _listed(record_ids)
-
-
-def _listed(record_ids: Sequence[int]) -> Where:
-    return sql.LISTED, {"rows": json.dumps(record_ids)}
