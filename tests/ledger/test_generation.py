@@ -16,6 +16,7 @@ import publisher.cli.site
 from tests.arex_databases import SampleJob, generate
 from tests.fake_ams.faults import Fault
 from tests.fake_ams.service import PROJECT, TOPIC
+from tests.support.daemons import RunningDaemon, until
 from tests.support.ledgers import instance_of
 from tests.support.postgres import PostgresServer
 from tests.support.sites import Run, SiteUnderTest, truth
@@ -160,6 +161,20 @@ def test_a_republish_stops_too(ledgers: Ledgers) -> None:
     assert_stopped(ledgers.site, "went back in time", command=command)
     assert ledgers.site.run(*command, "--accept-state").status == 0
     assert_all_arrived(ledgers.site, JOBS)
+
+
+def test_a_daemon_stops_too(ledgers: Ledgers) -> None:
+    site = ledgers.site
+    use_twice(ledgers)()
+    before = sent(site)
+    site.config["targets"]["egi"] |= {"every": "1s"}
+    with RunningDaemon(site) as daemon:
+        daemon.wait_for("went back in time", times=2)  # in the next round, too
+        assert sent(site) == before
+    with RunningDaemon(site, "--accept-state") as daemon:
+        until(lambda: sent(site) == 12, daemon.text)
+        assert daemon.end() == 0
+    assert_all_arrived(site, JOBS)
 
 
 def test_doctor_tells_of_it(ledgers: Ledgers) -> None:

@@ -33,7 +33,10 @@ ALL_LAYOUTS: Final = frozenset(LAYOUTS)
 PAGES: Final = (count.BY_ROW[2], count.OF_USER[2], count.BY_END[2])
 WHICH: Final = [(queries.BETWEEN,), (queries.LISTED,)]
 MADE: Final[dict[str, list[tuple[Any, ...]]]] = {
-    "queries.side": [(table, *which) for table in queries.tables(2) for which in WHICH if table in queries._SIDES],
+    "queries.side": [
+        *((table, *which) for table in queries.tables(2) for which in WHICH if table in queries._SIDES),
+        *(("JobExtraInfo", which + queries.UNNAMED) for (which,) in WHICH),
+    ],
     "queries.events": list(WHICH),
     "queries.finished_and_early": list(WHICH),
     "queries.attribute_texts": list(WHICH),

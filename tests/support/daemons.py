@@ -71,7 +71,7 @@ class RunningDaemon:
         self.log = site.folder / "log"
         with self.log.open("wb") as log:
             self._child = Child(
-                *("--config", site.path, *options, "run"),
+                *("--config", site.path, "run", *options),
                 code=f"{before}\nfrom publisher.cli.main import main; main()",
                 stdout=subprocess.PIPE,
                 stderr=log,

@@ -235,7 +235,10 @@ BETWEEN: Final = "RecordID BETWEEN :first AND :last"
 LISTED: Final = "RecordID IN (SELECT value FROM json_each(:rows))"
 FEW: Final = 4  # one row in so many: a look-up of each costs less than reading past the others
 Where = tuple[str, Mapping[str, object]]
-_NAMES: Final = "'jobname', 'clienthost', 'nodenames', 'nodename', 'wninstance', 'systemsoftware'"
+# Extra information but for names, which are half of it.
+UNNAMED: Final = (
+    " AND +InfoKey NOT IN ('jobname', 'clienthost', 'nodenames', 'nodename', 'wninstance', 'systemsoftware')"
+)
 
 
 def beside(record_ids: Sequence[int], *, span: bool) -> Where:
@@ -253,11 +256,6 @@ def listed(record_ids: Sequence[int]) -> Where:
 def side(table: str, which: str) -> str:
     """Rows of a side table, a job's in the order of writing, so that the last one is the newest."""
     return f"SELECT RecordID, {', '.join(_SIDES[table])} FROM {table} WHERE {which} ORDER BY RecordID, rowid"
-
-
-def extra_info(which: str, *, names: bool) -> str:
-    """Extra information; without names, some half of it."""
-    return side("JobExtraInfo", which if names else f"{which} AND +InfoKey NOT IN ({_NAMES})")
 
 
 def events(which: str) -> str:

@@ -146,7 +146,8 @@ def read_sides(
         pairs.append((key, value))
     job = None
     values: dict[Any, Any] = {}
-    for record_id, key, value in connection.execute(sql.extra_info(which, names=asked.names), parameters).fetchall():
+    unnamed = "" if asked.names else sql.UNNAMED
+    for record_id, key, value in connection.execute(sql.side("JobExtraInfo", which + unnamed), parameters).fetchall():
         if record_id != job:
             job, values = record_id, {}
             sides.extra[record_id] = values
