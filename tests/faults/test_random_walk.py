@@ -31,6 +31,15 @@ def test_a_walk_ends_with_every_job_at_its_receivers_once(
         record_property(name, count)
 
 
+@pytest.mark.parametrize(
+    ("seed", "steps"), [(5, 60), *(pytest.param(seed, STEPS, marks=pytest.mark.long) for seed in range(WALKS))]
+)
+def test_a_walk_with_the_ledger_in_postgresql(
+    tmp_path: Path, pki: PKI, ledger_in_postgres: None, seed: int, steps: int
+) -> None:
+    walked(tmp_path, pki, seed, steps)
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(100, 100 + int(os.environ.get("WALKS", LONG_SEEDS))))
 def test_a_long_walk(tmp_path: Path, pki: PKI, seed: int) -> None:

@@ -209,7 +209,9 @@ class ColumnReader:
             odd.update(strange.intersection(record_ids))
         return odd
 
-    def _odd_by_events(self, connection: sqlite3.Connection, record_ids: Sequence[int], everywhere: sql.Where) -> set[int]:
+    def _odd_by_events(
+        self, connection: sqlite3.Connection, record_ids: Sequence[int], everywhere: sql.Where
+    ) -> set[int]:
         """The rows that are not finished, or of which a start is none."""
         which, at = everywhere
         finished, early = connection.execute(sql.finished_and_early(which), at).fetchone()
