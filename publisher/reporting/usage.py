@@ -171,7 +171,8 @@ class UsageReport:
         self._names_users = names_users and policy.identity.open
         self._power = power
         self.alone = power is not None or not all(one.depends_on_row_only for one in policies)
-        self._selections = [target.selection(Window()) for target, _ in targets]
+        # The GPUs of a group are its own; its example may be one of other jobs.
+        self._selections = [target.selection(Window())._replace(gpus_only=False) for target, _ in targets]
         self._turns = sorted(_turns(window, [start for _, start in targets], policies))
         self.eras = sorted({*_days(window.start, window.end), *self._turns})
         self._known: dict[tuple[int, int], tuple[JobRecord, _SiteValues]] = {}

@@ -89,6 +89,7 @@ def test_all_numbers_of_a_month_that_was_all_counted(site: SiteUnderTest) -> Non
     assert found["at_ce"] == {**usage, "gpu_s": None, "work_hours": work}
     summary = "summary" in site.config["targets"]["egi"]["format"]
     assert found["delivered"] == {**usage, "gpu_s": None, "work_hours": work if summary else None}
+    assert ("Work delivered: of " in site.run("statement", "2026-10").out) != summary
     assert (found["told"], found["portal"], found["measured"]) == (count, None, count)
     assert {found[name] for name in ("before", "pending", "quarantined", "purged", "restarted")} == {0}
     assert (found["held"], found["emptied"]) == (False, False)
@@ -252,6 +253,7 @@ def test_sgas_keeps_no_sums_and_is_told_no_counts(tmp_path: Path, pki: PKI, fake
     (found,) = run.json["targets"].values()
     assert (run.status, found["verdict"], found["told"]) == (0, "complete", None)
     assert found["delivered"] == {"jobs": 12, "wall_s": None, "cpu_s": None, "gpu_s": None, "work_hours": None}
+    assert "Times and work delivered: the ledger has no sums" in made.run("statement", "2026-10").out
 
 
 def test_a_month_that_goes_on_and_words_that_are_no_month(summaries: SiteUnderTest) -> None:

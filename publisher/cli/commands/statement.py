@@ -207,6 +207,7 @@ def _job_rows(target: TargetStatement) -> list[tuple[str, str]]:
 def _notes(target: TargetStatement) -> Iterator[str]:
     if target.measured != target.at_ce.jobs:
         yield f"Times and work at the CE are those of {plural(target.measured, 'job')}."
+    yield from _work_notes(target)
     yield from _gpu_notes(target)
     held, emptied = ("yes" if each else "no" for each in (target.held, target.emptied))
     yield f"Held back by the last round: {held}. Emptied at the receiver: {emptied}."
@@ -219,6 +220,15 @@ def _notes(target: TargetStatement) -> Iterator[str]:
     yield f"Sent: {plural(target.sent.messages, 'message')}" + (
         f", SHA-256 {target.sent.digest}" if target.sent.digest else ""
     )
+
+
+def _work_notes(target: TargetStatement) -> Iterator[str]:
+    """Why what was delivered is not known, where jobs were."""
+    theirs = target.delivered
+    if theirs.jobs and theirs.wall_s is None:
+        yield "Times and work delivered: the ledger has no sums of just these jobs."
+    elif theirs.jobs and theirs.scaled is None:
+        yield f"Work delivered: of {target.format} the ledger keeps times, but not their product with the benchmark."
 
 
 def _gpu_notes(target: TargetStatement) -> Iterator[str]:
