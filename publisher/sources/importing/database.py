@@ -17,7 +17,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from functools import cache
 from hashlib import blake2b
-from itertools import chain
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final
@@ -121,8 +120,8 @@ _ADDED: Final = """
     CREATE INDEX IF NOT EXISTS ImportFile_Path ON ImportFile (Importer, Path);
     CREATE INDEX IF NOT EXISTS ImportFile_Head ON ImportFile (Importer, HeadBytes, Head);
 
-    -- Few jobs have it (sources/base.py, CPU_UNKNOWN), and it is counted often.
-    CREATE INDEX IF NOT EXISTS JobExtraInfo_CPU ON JobExtraInfo (RecordID) WHERE InfoKey = 'cputime';
+    -- Few jobs: those among which are the ones without a measured CPU time, which are counted often.
+    CREATE INDEX IF NOT EXISTS AAR_WithoutCPU ON AAR (EndTime) WHERE UsedCPUUserTime + UsedCPUKernelTime = 0;
 
     -- Compressed files that were read to their ends, and how they looked then.
     CREATE TABLE IF NOT EXISTS ImportArchive (
@@ -336,10 +335,13 @@ class ImportDatabase:
 
     def _put_side(self, pairs: Sequence[tuple[Row, ImportedJob]]) -> None:
         put = self.connection.executemany
-        by_count: dict[int, list[tuple[object, ...]]] = defaultdict(list)
+        by_count: dict[int, list[list[object]]] = defaultdict(list)
         for row, job in pairs:
-            rows = ((row[0], key, value) for key, value in job.extra)
-            by_count[len(job.extra)].append(tuple(chain.from_iterable(rows)))
+            number = row[0]
+            rows: list[object] = []
+            for key, value in job.extra:
+                rows += (number, key, value)
+            by_count[len(job.extra)].append(rows)
         for count in sorted(by_count.keys() - {0}):
             put(_extra_rows(count), by_count[count])
         put(_ATTRIBUTE, ((row[0], key, value) for row, job in pairs for key, value in job.attributes))

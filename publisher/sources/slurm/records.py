@@ -58,6 +58,7 @@ _DURATION: Final = re.compile(
 _NO_SIZE: Final = frozenset({"", "0"})
 _SIZE: Final = re.compile(r"([0-9]{1,18})(?:\.([0-9]{1,6}))?([KMGTPE]?)", re.ASCII)
 _UNITS: Final = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40, "P": 2**50, "E": 2**60}
+_IN_KIB: Final = {"K": 1, "M": 2**10, "G": 2**20}
 _MOST_COUNT: Final = 2**31 - 1
 _MOST_S: Final = 2**53
 _MOST_JOULES: Final = 2**53
@@ -474,11 +475,11 @@ def _known_count(text: str) -> int:
 
 def _kib(text: str) -> int:
     """A size: 8420K, 12M, or bytes as --noconvert has them; 0 is unknown."""
+    number, factor = text[:-1], _IN_KIB.get(text[-1:])
+    if factor is not None and number.isdecimal() and len(number) < 19:  # hot path
+        return int(number) * factor
     if text in _NO_SIZE:
         return 0
-    number = text[:-1]
-    if text[-1:] == "K" and len(number) < 19 and number.isascii() and number.isdigit():  # hot path
-        return int(number)
     found = _SIZE.fullmatch(text)
     if found is None:
         return 0
