@@ -148,6 +148,16 @@ def htcondor(site: ShownSite) -> None:
 def imported(site: ShownSite, name: str, entry: Mapping[str, object]) -> None:
     """Its records go into a directory, as in a first trial."""
     site.config["source"] = [{"type": name, **entry}]
+    _into_a_directory(site)
+
+
+def trial(site: ShownSite) -> None:
+    """3,000 jobs of October 2026, and a first target that needs no service."""
+    fill_arex(site)
+    _into_a_directory(site)
+
+
+def _into_a_directory(site: ShownSite) -> None:
     site.config["targets"] = {
         "trial": {
             "type": "spool",
@@ -259,7 +269,7 @@ def _server(site: ShownSite) -> Iterator[None]:
 
 
 _ALL: Final[tuple[Callable[[ShownSite], AbstractContextManager[None] | None], ...]] = (
-    *(demo, small, rescaled, gridengine, slurm, htcondor, sonar, mistaken, unreadable),
+    *(demo, trial, small, rescaled, gridengine, slurm, htcondor, sonar, mistaken, unreadable),
     *(jura, beside_jura, moving, fleet),
 )
 SITES: Final = {each.__name__: each for each in _ALL}
