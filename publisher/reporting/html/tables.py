@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Final
 
@@ -105,7 +105,7 @@ def tables(report: Report) -> list[Table]:
         _used(report, "days", "By day", _DAY_COLUMN, sorted(usage.days.items())),
         _used(report, "vos", "By VO", _VO, by_weight(usage.vos)),
         _used(report, "queues", "By queue", _QUEUE, by_weight(usage.queues)),
-        _used(report, "users", "By user", user, by_weight(usage.users), f"Users are {shown}."),
+        _used(report, "users", "By user", user, by_weight(usage.users), *_user_notes(report, shown)),
         *(_by_local_name(report, name) for name in LOCAL_NAMES if name in report.by),
         _failures(report),
         _used(report, "statuses", "By status", _STATUS, by_weight(usage.statuses)),
@@ -212,6 +212,12 @@ def _used(
         total=("All", *_used_values(report, report.usage.total)),
         notes=notes,
     )
+
+
+def _user_notes(report: Report, shown: str) -> Iterator[str]:
+    yield f"Users are {shown}."
+    if "" in report.usage.users and "local-user" not in report.by:
+        yield "Of some jobs no certificate or token is known; `--by local-user` tells whom they ran as."
 
 
 def _by_local_name(report: Report, name: str) -> Table:
