@@ -24,7 +24,7 @@ from publisher.pipeline.batch_systems import SourceStatus, source_status
 from publisher.pipeline.guards.prune import refuse_pruned
 from publisher.pipeline.site import Site
 from publisher.pipeline.status import TargetStatus
-from publisher.reporting.charges.allocations import overlapping, used_allocations
+from publisher.reporting.charges.allocations import never_charged, overlapping, used_allocations
 from publisher.reporting.usage import DAY_S, OWN_PROJECT, ExpectedJobs, FailureGroup, HostMonth, Usage, UsageReport
 from publisher.sources.statistics import Used
 
@@ -108,6 +108,7 @@ class Report:
     month_before: Used | None
     charges: Sequence[ChargedSum]
     allocations: Sequence[UsedAllocation]
+    uncharged: Sequence[str]  # projects with an allocation of charges that were never computed
     targets: Sequence[TargetReport]
     sources: Sequence[SourceStatus]
     drift: Sequence[CountDrift]
@@ -194,6 +195,7 @@ def collect(
         tally.number_users()
     whole, partial = _months(window, now)
     others = _of_others(site, window) if all_instances else []
+    allocations = overlapping(site.allocations, window)
     return Report(
         site=site.name,
         window=window,
@@ -205,7 +207,8 @@ def collect(
         usage=tally.usage,
         month_before=_month_before(site, window, rows_read),
         charges=_charges(site, window, open_to_all=open_to_all, usage=tally.usage),
-        allocations=used_allocations(site, overlapping(site.allocations, window)),
+        allocations=used_allocations(site, allocations),
+        uncharged=[one.project for one in never_charged(site, allocations)],
         targets=[*_targets(site, states, set_aside, window), *others],
         sources=source_status(site),
         drift=_all_drift(site.targets, tally.wanted, counts, whole),

@@ -126,16 +126,22 @@ def test_nagios_has_one_value_for_a_project_and_unit(site: SiteUnderTest) -> Non
     assert (run.out.count("'bio_GPUh'="), run.out.count("'bio_GPUh'=100%")) == (1, 1)
 
 
-def test_nagios_warns_where_charges_were_never_computed(tmp_path: Path, pki: PKI, fake_ams: FakeAMS) -> None:
+def test_charges_that_were_never_computed_are_not_zero(tmp_path: Path, pki: PKI, fake_ams: FakeAMS) -> None:
     made = local_site(tmp_path, pki, fake_ams, "slurm", CLUSTER)
     made.config["records"]["charges"] = [{"formula": "NumCPUs * RunTime", "unit": "CPUh"}]
     made.config["records"]["allocations"] = [BIO | {"gpu_hours": None, "charge": 1000}]
     bring_in(made, write(made.folder / "told.psv", text([job(1, ElapsedRaw=3600, Account="bio")])))
     assert made.publish().status == 0
+    made.run("charge", "--from", "2025-09", "--to", "2025-09")  # of another time than the allocation
     run = made.run("status", "--nagios")
     assert run.status == 1
     assert "WARNING - bio: its charges were never computed; run `publisher charge`" in run.out
-    made.run("charge", *SEPTEMBER)
+    assert "bio_CPUh" not in run.out
+    shown = made.run("report", *SEPTEMBER, "--format", "terminal").out
+    assert "! Allocation: the charges of bio were never computed; run `publisher charge`" in shown
+    assert made.run("charge", *SEPTEMBER, "--stored", "--json").json["allocations"] == []
+    (used,) = made.run("charge", *SEPTEMBER, "--json").json["allocations"]
+    assert used["used"] == "2"
     assert made.run("status", "--nagios").status == 0
 
 

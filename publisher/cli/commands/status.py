@@ -81,7 +81,7 @@ def _nagios(arguments: argparse.Namespace, context: Context) -> int:
         current = () if arguments.all_instances else _current(site)
         counting = load_part("reporting.charges.allocations")
         allocations = counting.used_allocations(site, current) if current else ()
-        uncharged = counting.never_charged(site, current)
+        uncharged = list(dict.fromkeys(one.project for one in counting.never_charged(site, current)))
     except PublisherError as error:
         print_line(nagios.nagios_line(nagios.UNKNOWN, str(error)))
         return nagios.UNKNOWN

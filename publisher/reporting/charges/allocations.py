@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import replace
 from decimal import Decimal
 from typing import Final
 
-from publisher.ledger.books import RunState
+from publisher.ledger.books import ChargeRequest, RunState
 from publisher.model.identity import Identity
 from publisher.model.rates import GPU_HOURS, Allocation, UsedAllocation
 from publisher.model.time import Window
@@ -19,9 +19,10 @@ from publisher.sources.statistics import JobFilter, JobStatistics, Used
 _STEP: Final = Decimal("0.000001")
 
 
-def used_allocations(site: Site, wanted: Iterable[Allocation]) -> list[UsedAllocation]:
-    """By project, period and unit. Raises: SourceError, LedgerError, ConfigError."""
-    asked = list(wanted)
+def used_allocations(site: Site, wanted: Collection[Allocation]) -> list[UsedAllocation]:
+    """By project, period and unit; not of charges that were never computed. Raises: SourceError, LedgerError, ConfigError."""
+    uncharged = never_charged(site, wanted)
+    asked = [replace(one, charge=None) if one in uncharged else one for one in wanted]
     charges = {one.window: _charges(site, one.window) for one in asked if one.charge is not None}
     gpu_s = {one.window: _gpu_s(site, one.window) for one in asked if one.gpu_hours is not None and one.project}
     usage = {one.window: _usage(site, one.window) for one in asked if one.vo or one.benchmark_hours is not None}
@@ -48,13 +49,18 @@ def _of_one(
         yield UsedAllocation(name, one.window, f"{one.benchmark} h", one.benchmark_hours, used)
 
 
-def never_charged(site: Site, wanted: Iterable[Allocation]) -> list[str]:
-    """Projects with a charge to keep to, while no run has ever computed charges. Raises: LedgerError."""
-    asked = [one.project for one in wanted if one.charge is not None]
+def never_charged(site: Site, wanted: Iterable[Allocation]) -> list[Allocation]:
+    """Those with a charge to keep to, while no run has computed charges of their time. Raises: LedgerError."""
+    asked = [one for one in wanted if one.charge is not None]
     if not asked:
         return []
     with closing(site.charge_book_to_read()) as book:
-        return [] if any(run.state is RunState.FINISHED for run in book.runs()) else asked
+        done = [run.request for run in book.runs() if run.state is RunState.FINISHED and run.request.group is None]
+    return [one for one in asked if not any(_computed(one, request) for request in done)]
+
+
+def _computed(one: Allocation, request: ChargeRequest) -> bool:
+    return request.project in (None, one.project) and bool(overlapping([one], request.window))
 
 
 def overlapping(allocations: Iterable[Allocation], window: Window) -> list[Allocation]:

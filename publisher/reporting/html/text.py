@@ -267,6 +267,9 @@ def _of_drift(report: Report) -> Iterator[Highlight]:
 
 
 def _of_allocations(report: Report) -> Iterator[Highlight]:
+    for project in dict.fromkeys(report.uncharged):
+        text = f"the charges of {project} were never computed; run `publisher charge`"
+        yield Highlight("Allocation", text, bad=True)
     for one in report.allocations:
         if one.share >= 1:
             text = f"{one.project} has used {share_text(one.share)} of {number_text(float(one.granted))} {one.unit}"
