@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import sqlite3
 from collections import Counter
@@ -287,6 +288,12 @@ def test_accelerators_share_a_topic_with_jobs_and_only_jobs_with_gpus_are_record
     standing = site.run("status", "--json").json["targets"]["gpus"]
     assert (standing["delivered"], standing["pending"], standing["quarantined"]) == (2, 0, 0)
     assert site.run("sync", "--check", "--json").status == 0
+    site.run("report", "--from", "2026-09", "--to", "2026-09", "--csv", str(site.folder / "csv"))
+    delivery = csv.DictReader((site.folder / "csv" / "delivery.csv").read_text().splitlines())
+    assert {row["target"]: (row["wanted"], row["delivered"]) for row in delivery} == {
+        "egi": ("4", "4"),
+        "gpus": ("2", "2"),
+    }
     fill(site, job(5, AllocTRES=UNTYPED), job(6), job(7))
     rows = site.run("sync", "--check", "--json", "--months", "all").json["rows"]
     (compared,) = (row for row in rows if row["target"] == "gpus")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import replace
 from decimal import Decimal
-from typing import Final
+from functools import cache, partial
+from typing import Final, NamedTuple
 
 from publisher.ledger.books import ChargeRequest, RunState
 from publisher.model.identity import Identity
@@ -22,31 +23,31 @@ _STEP: Final = Decimal("0.000001")
 def used_allocations(site: Site, wanted: Collection[Allocation]) -> list[UsedAllocation]:
     """By project, period and unit; not of charges that were never computed. Raises: SourceError, LedgerError, ConfigError."""
     uncharged = never_charged(site, wanted)
-    asked = [replace(one, charge=None) if one in uncharged else one for one in wanted]
-    charges = {one.window: _charges(site, one.window) for one in asked if one.charge is not None}
-    gpu_s = {one.window: _gpu_s(site, one.window) for one in asked if one.gpu_hours is not None and one.project}
-    usage = {one.window: _usage(site, one.window) for one in asked if one.vo or one.benchmark_hours is not None}
-    found = [used for one in asked for used in _of_one(one, charges, gpu_s, usage)]
+    by_window = _ByWindow(cache(partial(_charges, site)), cache(partial(_gpu_s, site)), cache(partial(_usage, site)))
+    found = [used for one in wanted for used in _of_one(one, by_window, charged=one not in uncharged)]
     return sorted(found, key=lambda each: (each.project, each.window.start or 0, each.unit))
 
 
-def _of_one(
-    one: Allocation,
-    charges: Mapping[Window, Mapping[tuple[str, str], Decimal]],
-    gpu_s: Mapping[Window, Mapping[str, int]],
-    usage: Mapping[Window, Usage],
-) -> Iterator[UsedAllocation]:
+class _ByWindow(NamedTuple):
+    """What was used in a window, worked out once for each: charges by project and unit, GPU time by project, and the rest."""
+
+    charges: Callable[[Window], Mapping[tuple[str, str], Decimal]]
+    gpu_s: Callable[[Window], Mapping[str, int]]
+    usage: Callable[[Window], Usage]
+
+
+def _of_one(one: Allocation, used_in: _ByWindow, *, charged: bool) -> Iterator[UsedAllocation]:
     """Each unit in which something was granted."""
     name = f"VO {one.vo}" if one.vo else one.project
-    if one.charge is not None:
-        used = charges[one.window].get((one.project, one.unit), Decimal(0))
-        yield UsedAllocation(one.project, one.window, one.unit, one.charge, used)
+    if one.charge is not None and charged:
+        amount = used_in.charges(one.window).get((one.project, one.unit), Decimal(0))
+        yield UsedAllocation(one.project, one.window, one.unit, one.charge, amount)
     if one.gpu_hours is not None:
-        seconds = _used(one, usage).gpu_s if one.vo else gpu_s[one.window].get(one.project, 0)
+        seconds = _used(one, used_in).gpu_s if one.vo else used_in.gpu_s(one.window).get(one.project, 0)
         yield UsedAllocation(name, one.window, GPU_HOURS, one.gpu_hours, _hours(seconds))
     if one.benchmark_hours is not None:
-        used = _hours(Decimal(_used(one, usage).scaled[one.benchmark]) / 1000)
-        yield UsedAllocation(name, one.window, f"{one.benchmark} h", one.benchmark_hours, used)
+        hours = _hours(Decimal(_used(one, used_in).scaled[one.benchmark]) / 1000)
+        yield UsedAllocation(name, one.window, f"{one.benchmark} h", one.benchmark_hours, hours)
 
 
 def never_charged(site: Site, wanted: Iterable[Allocation]) -> list[Allocation]:
@@ -83,8 +84,8 @@ def _charges(site: Site, window: Window) -> Mapping[tuple[str, str], Decimal]:
     return sums
 
 
-def _used(one: Allocation, usage: Mapping[Window, Usage]) -> Used:
-    parts = usage[one.window]
+def _used(one: Allocation, used_in: _ByWindow) -> Used:
+    parts = used_in.usage(one.window)
     return parts.vos.get(one.vo, Used()) if one.vo else parts.projects.get(one.project, Used())
 
 
