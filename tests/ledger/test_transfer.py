@@ -10,12 +10,15 @@ from pathlib import Path
 import pytest
 
 from publisher.ledger.sqlite.connection import open_database
-from publisher.ledger.transfer import tables
+from publisher.ledger.transfer import Transferred, copy, tables
 from tests.arex_databases import generate
+from tests.fake_ams.service import PROJECT, TOPIC
+from tests.support.daemons import RunningDaemon, until
 from tests.support.ledgers import instance_of
 from tests.support.postgres import PostgresServer
-from tests.support.sites import SiteUnderTest
+from tests.support.sites import SiteUnderTest, as_yaml
 
+open_in_server = pytest.importorskip("publisher.ledger.postgres.connection").open_database
 START, END = datetime(2026, 10, 1, tzinfo=UTC), datetime(2026, 11, 1, tzinfo=UTC)
 
 
@@ -73,6 +76,29 @@ def test_what_was_copied_is_compared_and_what_changed_is_brought_up_to_it(
     assert {name for name, table in third.items() if table["written"]} == set()
 
 
+@pytest.mark.parametrize("tables_done", [1, 5, 9])
+def test_a_copy_that_was_broken_off_goes_on(used: SiteUnderTest, postgres: PostgresServer, tables_done: int) -> None:
+    done: list[Transferred] = []
+
+    def broken_off(table: Transferred) -> None:
+        done.append(table)
+        if len(done) == tables_done:
+            raise KeyboardInterrupt
+
+    with (
+        closing(open_database(used.state)) as source,
+        closing(open_in_server(postgres.address, instance_of(used.path))) as destination,
+        pytest.raises(KeyboardInterrupt),
+    ):
+        copy(source, destination, broken_off)
+    there = [one.replace("--to", "--with") for one in elsewhere(used, postgres)]
+    assert used.run("state", "check", *there).status == 74
+    again = used.run("state", "copy", "--json", *elsewhere(used, postgres))
+    assert again.status == 0, again.err
+    assert not any(again.json["tables"][one.table]["written"] for one in done)
+    assert used.run("state", "check", *there).status == 0
+
+
 def test_a_row_that_differs_is_named(used: SiteUnderTest, postgres: PostgresServer) -> None:
     assert used.run("state", "copy", *elsewhere(used, postgres)).status == 0
     schema = f'"publisher_{instance_of(used.path)}"'
@@ -123,6 +149,36 @@ def test_a_backup_is_a_ledger(used: SiteUnderTest, tmp_path: Path) -> None:
     assert used.run("state", "check", "--with", str(tmp_path / "backup.db")).status == 0
     refused = used.run("state", "backup", str(tmp_path / "backup.db"))
     assert (refused.status, "is there already" in refused.err) == (64, True)
+
+
+@pytest.mark.parametrize("ledger", ["sqlite", "postgres"])
+def test_backups_while_a_round_goes_on_are_consistent(
+    site: SiteUnderTest, tmp_path: Path, request: pytest.FixtureRequest, ledger: str
+) -> None:
+    if ledger == "postgres":
+        request.getfixturevalue("ledger_in_postgres")
+    site.config["targets"]["egi"] |= {"batch_records": 1}
+    site.fill(*generate(1, 150, START, END))
+    site.save()
+    with RunningDaemon(site) as daemon:
+        for number in range(4):
+            site.fake.wait_for_messages(30 * number + 1)
+            made = site.run("state", "backup", str(tmp_path / f"backup{number}.db"))
+            assert made.status == 0, made.err
+        until(lambda: len(site.fake.messages(PROJECT, TOPIC)) >= 150, daemon.text)
+        assert daemon.end() == 0
+    known = []
+    for key in ("instance", "state_directory"):
+        site.config.pop(key, None)
+    for number in range(4):
+        site.config["state"] = str(tmp_path / f"backup{number}.db")
+        site.path.write_text(as_yaml(site.config))
+        checked = site.run("state", "check")
+        assert checked.status == 0, checked.out
+        with closing(sqlite3.connect(site.config["state"])) as backup:
+            known += backup.execute("SELECT count(*) FROM message").fetchone()
+    assert known == sorted(known)
+    assert 0 < known[0] < known[3] <= 150
 
 
 def test_sums_that_do_not_agree_are_named(used: SiteUnderTest) -> None:
