@@ -162,7 +162,7 @@ def test_cpu_time_that_is_not_in_the_ad_is_unknown(tmp_path: Path) -> None:
     one = ad(RemoteUserCpu=None, RemoteSysCpu=None)
     assert imported(tmp_path, one)["extra"]["cputime"] == "unknown"
     report = run_import(tmp_path / "other.db", tmp_path / "history.12.0")
-    assert report.notes == ["1 job without CPU time in the ad: published with 0"]
+    assert report.notes == ["1 job without CPU time in the ad: told as unknown, and as 0 to APEL"]
 
 
 FQAN = "/atlas/Role=a,b/Capability=NULL"

@@ -167,7 +167,9 @@ class HTCondorImporter(LineImporter[CondorRun]):
     def finish(self, run: ImportRun) -> None:
         report = run.report
         if report.incomplete:
-            report.notes.append(f"{plural(report.incomplete, 'job')} without CPU time in the ad: published with 0")
+            report.notes.append(
+                f"{plural(report.incomplete, 'job')} without CPU time in the ad: told as unknown, and as 0 to APEL"
+            )
         if len(+report.skipped) == 1 and report.skipped[ROUTED] and not report.bad and not _any_job(run):
             theirs, key = _OTHER_ADS[self._routed]
             report.notes.append(
