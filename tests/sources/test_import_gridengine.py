@@ -18,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from publisher.model.errors import ConfigError, LedgerError, UsageError
+from publisher.sources.base import CPU_UNKNOWN
 from publisher.sources.gridengine.importer import Options, create
 from publisher.sources.gridengine.records import GridEngineRecord, StampUnit, read_line
 from publisher.sources.gridengine.site_mapping import GridEngineWall, ProjectFrom
@@ -30,6 +31,7 @@ from tests.support.gridengine_files import (
     NOW,
     Entry,
     colon,
+    extra_of,
     jobs,
     jsonl,
     run_import,
@@ -325,6 +327,13 @@ def test_a_host_that_was_silent_leaves_rusage(tmp_path: Path) -> None:
     job = only(tmp_path / "imported.db")
     assert job["UsedCPUUserTime"] + job["UsedCPUKernelTime"] == 90
     assert report.notes[0].startswith("1 record (failed 37) written without the host's figures")
+
+
+@pytest.mark.parametrize(("failed", "unknown"), [(37, True), (0, False)])
+def test_cpu_time_that_neither_copy_tells_is_unknown(failed: int, unknown: bool, tmp_path: Path) -> None:
+    entry = replace(ANY, failed=failed, cpu=0.0, utime=0.0, stime=0.0)
+    run_import(tmp_path / "imported.db", write(tmp_path / "accounting", [jsonl(entry)]))
+    assert (CPU_UNKNOWN in extra_of(tmp_path / "imported.db")) is unknown
 
 
 @pytest.mark.parametrize(

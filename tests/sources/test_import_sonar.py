@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from publisher.model.errors import ConfigError, UsageError
+from publisher.sources.base import CPU_UNKNOWN
 from publisher.sources.importers import ImportReport
 from publisher.sources.importing.site_mapping import UnmappedVo
 from publisher.sources.importing.slurm_jobs import MOST_NODES, Resources, node_names, read_tres
@@ -25,7 +26,7 @@ from publisher.sources.sonar.envelopes import BadEnvelope, open_envelope
 from publisher.sources.sonar.importer import Options, create
 from publisher.sources.sonar.records import BadSonarRecord, Layer, merged, overlay, read_record
 from publisher.sources.sonar.site_mapping import SonarWall
-from tests.support.gridengine_files import jobs, totals, write
+from tests.support.gridengine_files import extra_of, jobs, totals, write
 from tests.support.patience import bounded
 from tests.support.sonar_files import (
     CLUSTER,
@@ -477,6 +478,23 @@ def test_cpu_time_is_the_greater_of_job_and_steps(
 ) -> None:
     told = [step(str(number), sacct__AveCPU=seconds) for number, seconds in enumerate(steps)]
     assert cpu(imported(tmp_path, envelope([record(sacct__UserCPU=user, sacct__SystemCPU=system), *told]))) == expected
+
+
+@pytest.mark.parametrize(
+    ("more", "steps", "unknown"),
+    [
+        ({"sacct__UserCPU": None, "sacct__SystemCPU": None}, [], True),
+        ({"sacct__UserCPU": None, "sacct__SystemCPU": None}, [step("0", sacct__AveCPU=None)], True),
+        ({"sacct__UserCPU": None, "sacct__SystemCPU": None}, [step("0", sacct__AveCPU=7)], False),
+        ({"sacct__UserCPU": None, "sacct__SystemCPU": 60}, [], False),
+        ({}, [], False),
+    ],
+)
+def test_cpu_time_of_which_nothing_is_told_is_unknown(
+    more: Json, steps: list[Json], unknown: bool, tmp_path: Path
+) -> None:
+    imported(tmp_path, envelope([record(**more), *steps]))
+    assert (CPU_UNKNOWN in extra_of(tmp_path / "imported.db")) is unknown
 
 
 @pytest.mark.parametrize(

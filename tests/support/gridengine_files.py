@@ -152,6 +152,12 @@ def run_import(database: Path, *paths: Path, now: datetime = NOW, **options: Any
     return create(Options(cluster=CLUSTER, **options), os.environ).run(paths, database, now)
 
 
+def extra_of(database: Path) -> list[tuple[str, str]]:
+    """What stands beside the rows of an imported database."""
+    with closing(sqlite3.connect(database)) as connection:
+        return connection.execute("SELECT InfoKey, InfoValue FROM JobExtraInfo ORDER BY rowid").fetchall()
+
+
 def jobs(database: Path) -> dict[str, dict[str, Any]]:
     """Every job of an imported database by JobID: names in place of numbers, without RecordID, extra information beside."""
     with closing(sqlite3.connect(database)) as connection:

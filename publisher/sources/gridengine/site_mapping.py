@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from publisher.model.job import JobRecord
+from publisher.sources.base import CPU_UNKNOWN
 from publisher.sources.gridengine.records import GridEngineRecord, ParallelRun, StampUnit
 from publisher.sources.importers import ImportedJob, ImportRule
 from publisher.sources.importing.site_mapping import ImporterOptions, SiteMapping, cluster_key, extra_info
@@ -133,6 +134,7 @@ class GridEngineMapping(SiteMapping):
         cpu_s = (cpu_us + _SECOND // 2) // _SECOND
         kernel_s = min((kernel_us + _SECOND // 2) // _SECOND, cpu_s)
         hosts = _hosts(record, tasks)
+        extra = self._extra(record, hosts)
         started = record.started_us // _SECOND
         return ImportedJob(
             f"{options.cluster}:{number}:{started}",
@@ -156,7 +158,7 @@ class GridEngineMapping(SiteMapping):
             self._gpus(record.category, record.slots, self._slave_hosts(record, tasks)),
             _NAME,
             source_key(record),
-            self._extra(record, hosts),
+            (*extra, CPU_UNKNOWN) if record.cpu_incomplete and not cpu_us else extra,
         )
 
     def explain(self, job: JobRecord) -> list[ImportRule]:

@@ -10,7 +10,7 @@ from typing import Final
 from zoneinfo import ZoneInfo
 
 from publisher.model.job import JobRecord
-from publisher.sources.base import GPU_MODELS
+from publisher.sources.base import CPU_UNKNOWN, GPU_MODELS
 from publisher.sources.importers import ImportedJob, ImportRule
 from publisher.sources.importing.site_mapping import cluster_key, extra_info
 from publisher.sources.importing.slurm_jobs import SlurmMapping, SlurmOptions, check_zone
@@ -93,6 +93,7 @@ class SonarMapping(SlurmMapping):
         cpu_s, kernel_s = _cpu(run)
         elapsed_s: int = 0 if self._options.wall_from is SonarWall.TIMES else get("elapsed", 0)
         cpus: int = get("cpus", 0) or get("asked_cpus", 0)
+        extra = self._extra(run, hosts, gpus)
         return ImportedJob(
             self.job_id(job, run),
             self._local_id(job, run),
@@ -115,7 +116,7 @@ class SonarMapping(SlurmMapping):
             get("gpus"),
             NAME,
             f"{self._options.cluster}/{job}/{run.start}",
-            self._extra(run, hosts, gpus),
+            extra if _was_measured(run) else (*extra, CPU_UNKNOWN),
         )
 
     @staticmethod
@@ -186,6 +187,11 @@ def _cpu(run: SlurmRun) -> tuple[int, int]:
     get = run.fields.get
     kernel_s = min(get("system_s", 0), _MOST_S)
     return min(max(get("user_s", 0) + kernel_s, run.steps_cpu_s), 2 * _MOST_S), kernel_s
+
+
+def _was_measured(run: SlurmRun) -> bool:
+    """Sonar leaves out what is 0, so a job of which it tells no CPU time at all may have used some."""
+    return run.steps_cpu_s > 0 or not run.fields.keys().isdisjoint(("user_s", "system_s"))
 
 
 def _exit_code(run: SlurmRun) -> int | None:
