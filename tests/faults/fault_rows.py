@@ -148,12 +148,18 @@ MACHINE: Final[Rows] = (
     (
         "more targets than may be worked on at once",
         "the others wait: memory is for those at work",
-        ("pipeline/test_targets_apart::test_no_more_targets_than_configured_are_worked_on_at_once",),
+        (
+            "pipeline/test_targets_apart::test_no_more_targets_than_configured_are_worked_on_at_once",
+            "pipeline/test_targets_apart::test_memory_does_not_grow_with_the_number_of_targets",
+        ),
     ),
     (
         "standard output or standard error closed, or on a full disk",
         "the work is done; 74 when the result cannot be printed",
-        ("cli/test_cli::test_output_that_is_closed_is_no_bug",),
+        (
+            "cli/test_cli::test_output_that_is_closed_is_no_bug",
+            "cli/test_cli::test_a_full_disk_under_the_output_is_no_bug",
+        ),
     ),
     (
         "`state:` that names a directory, a device or another program's file; a file system without locks",
@@ -164,11 +170,11 @@ MACHINE: Final[Rows] = (
         ),
     ),
     (
-        "megabytes of empty lines, or a pipe, among imports; a configuration of tens of thousands of mistakes",
+        "megabytes of empty lines, a pipe or a device among imports; a configuration of tens of thousands of mistakes",
         "read or refused in seconds",
         (
             "sources/test_import_files::test_megabytes_of_empty_lines_are_not_looked_at_one_by_one",
-            "sources/test_import_files::test_a_pipe_among_the_files_is_refused_and_not_waited_for",
+            "sources/test_import_files::test_a_pipe_or_a_device_among_the_files_is_refused_and_not_waited_for",
             "config/test_config::test_a_file_that_is_wrong_throughout_is_told_in_a_hundred_lines",
         ),
     ),

@@ -267,7 +267,13 @@ def test_every_call_fails(
     record_property("tried", bench.tries(name, place, error, forever=forever, stride=_EVERY))
 
 
-def test_a_database_of_a_batch_system_that_cannot_be_looked_for(tmp_path: Path, pki: PKI, fake_ams: FakeAMS) -> None:
+@pytest.mark.parametrize("words", [PUBLISH, ["import", "gridengine"]], ids=["publish", "import"])
+@pytest.mark.parametrize("error", ["EACCES", "EIO"])
+@pytest.mark.parametrize("place", ["state/sources/gridengine.db", f"{ACCOUNTING}/accounting"])
+def test_a_database_that_cannot_be_looked_for(
+    tmp_path: Path, pki: PKI, fake_ams: FakeAMS, words: list[str], error: str, place: str
+) -> None:
+    """Of a batch system beside A-REX, which looks up the CE's jobs."""
     site = SiteUnderTest(tmp_path, pki, fake_ams)
     log = gridengine_files.write(tmp_path / LOGS, [gridengine_files.colon(gridengine_files.Entry())])
     gridengine = {"type": "gridengine", "cluster": gridengine_files.CLUSTER, "paths": [str(log)]}
@@ -275,13 +281,25 @@ def test_a_database_of_a_batch_system_that_cannot_be_looked_for(tmp_path: Path, 
     with site.arex():
         pass
     assert site.publish().status == 0
-    for error in ("EACCES", "EIO"):
-        failure = Failure(
-            where=str(site.state.parent / "sources" / "gridengine.db"), error=error, number=1, forever=True
-        )
-        ended = failing_calls.run(failing_calls.library(tmp_path), site, PUBLISH, failure)
-        assert ended.hit
-        assert ended.status in (66, 74), ended
-        assert not list(complaints("publish", ACCOUNTING, error, replace(ended, status=66))), ended
+    failure = Failure(where=str(tmp_path / place), error=error, number=1, forever=True)
+    ended = failing_calls.run(failing_calls.library(tmp_path), site, words, failure)
+    assert ended.hit
+    assert ended.status in (66, 74), ended
+    assert not list(complaints("publish", ACCOUNTING, error, replace(ended, status=66))), ended
     assert site.publish().status == 0
     assert [row["LocalJobId"] for row in site.received()] == [str(gridengine_files.Entry().job)]
+
+
+def test_no_memory_to_wait_for_postgresql(request: pytest.FixtureRequest, bench: Bench) -> None:
+    """poll(2) may fail too, in the driver."""
+    site, server = bench.site, request.getfixturevalue("postgres")
+    before = dict(site.config)
+    site.config |= {"state": server.address, "instance": "memory", "state_directory": str(site.folder)}
+    site.save()
+    failure = Failure(where=SOCKETS, error="ENOMEM", number=5, forever=True)
+    ended = failing_calls.run(bench.library, site, PUBLISH, failure)
+    site.config = before
+    site.save()
+    assert ended.status == 74, ended
+    assert "cannot wait for the server: Cannot allocate memory" in ended.err
+    assert "a bug in" not in ended.err

@@ -154,8 +154,18 @@ def parameters(address: str) -> dict[str, str]:
     return _CONNECT | given
 
 
+class _WaitingConnection(psycopg.Connection[Any]):
+    """One whose waiting fails with the driver's errors alone."""
+
+    def wait(self, *arguments: Any, **named: Any) -> Any:
+        try:
+            return super().wait(*arguments, **named)
+        except OSError as error:  # of poll(2)
+            raise psycopg.OperationalError(f"cannot wait for the server: {error.strerror}") from error
+
+
 def _connect(address: str) -> psycopg.Connection:
-    connection = psycopg.connect(make_conninfo(**parameters(address)), autocommit=True)
+    connection = _WaitingConnection.connect(make_conninfo(**parameters(address)), autocommit=True)
     # Of one type whatever its size: statements are prepared once.
     connection.adapters.register_dumper(int, Int8BinaryDumper)
     return connection

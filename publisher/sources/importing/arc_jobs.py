@@ -23,7 +23,7 @@ from threading import Event
 from typing import Final, NamedTuple
 
 from publisher.model.errors import SourceError, UsageError, refused_by_system
-from publisher.sources.base import GPU_MODELS, QUANTITIES
+from publisher.sources.base import GPU_MODELS, QUANTITIES, has_file
 from publisher.sources.importers import ImportedJob
 from publisher.sources.sqlite_reader import CopyDirectory, ReadOnlyFile, check_readable
 
@@ -451,7 +451,7 @@ def job_from(text: str) -> ImportedJob:
 
 def check_arc_database(path: Path) -> None:
     """Raises: SourceError when it cannot be read."""
-    if not path.parent.exists() or (os.access(path.parent, os.X_OK) and not path.exists()):
+    if not has_file(path.parent) or (os.access(path.parent, os.X_OK) and not has_file(path)):
         raise SourceError(
             f"{path}: there is no such file; correct arc_databases of the importer, or take it out if no ARC CE is there"
         )
