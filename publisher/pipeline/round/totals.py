@@ -59,7 +59,7 @@ _SUMMED_OTHERWISE: Final = (
 )
 _SENT_TOGETHER: Final = 1_000  # records, and what they were made of: some 3 MB, and less than 1 MB in the ledger
 _KEPT_GROUPS: Final = 12_000  # of months that were written down and may go on: some 12 MB
-_FLUSH_JOBS: Final = 65_536  # entries that wait for their transaction: with what it makes of them some 12 MB
+_FLUSH_JOBS: Final = 32_768  # entries that wait for their transaction: with what it makes of them some 6 MB
 
 
 class MessageLimits(NamedTuple):
