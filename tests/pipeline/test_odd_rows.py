@@ -1,4 +1,4 @@
-"""Odd values and odd rows beside them, in any place of a page: jobs counted at once make what they make one by one."""
+"""Odd values, and odd rows beside them, in any place of a page: what is counted at once is as one by one."""
 
 from __future__ import annotations
 

@@ -45,7 +45,8 @@ class _RunGroup:
     fit: Publish | None = None
     warnings: tuple[str, ...] = ()
     arex_default: bool = False  # its benchmark is the one that A-REX writes where nobody named any
-    cores: float = inf  # without end where they are not known: a product with that is never less than the CPU time
+    # Without end where they are not known: a product with that is never less than the CPU time.
+    cores: float = inf
     place: GroupPlace | None = None  # where they are added; None in a month that has to be summed up again
     months: object = None  # those of the totals when `place` was looked up
 
@@ -148,7 +149,8 @@ class GroupedCounter:
         self._totals = totals
         self._needs = live.format.needs
         self._periods = Periods(decider)
-        self._groups: dict[int, dict[int, _RunGroup]] = {}  # by period, and by the id of their example
+        # By period, and by the id of their example.
+        self._groups: dict[int, dict[int, _RunGroup]] = {}
         self._decisions: dict[tuple[int, object], _RunGroup] = {}
 
     def take_page(self, page: Page, progress: Progress, now: datetime) -> tuple[Page, Progress, int]:

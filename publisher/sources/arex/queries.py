@@ -64,7 +64,8 @@ KINDS: Final[tuple[dict[str, int], ...]] = (
     {"EndpointID": 10, "QueueID": 12, "StatusID": 6, "NodeCount": 14, "CPUCount": 20},
     {"UserID": 22, "VOID": 12, "FQANID": 16, "BenchmarkID": 12},
 )
-_OPTIONAL: Final = frozenset({"NodeCount", "CPUCount", "FQANID", "BenchmarkID"})  # NULL is unknown; elsewhere it is odd
+# NULL is unknown in these; elsewhere it is odd.
+_OPTIONAL: Final = frozenset({"NodeCount", "CPUCount", "FQANID", "BenchmarkID"})
 _SIDES: Final = {
     "AuthTokenAttributes": ("AttrKey", "AttrValue"),
     "JobExtraInfo": ("InfoKey", "InfoValue"),
@@ -95,7 +96,8 @@ def _select_list(layout: int, columns: Sequence[str] = _COLUMNS) -> str:
 def _packed(columns: Mapping[str, int], layout: int, *, submitted: bool) -> str:
     """A kind's columns as one number; NULL where one does not fit or is no number.
 
-    A fraction in any of them makes a fraction of it. `submitted`: the same goes for the time of submission.
+    A fraction in any of them makes a fraction of it. `submitted`: the same goes for the time of
+    submission.
     """
     fits, number, weight, offset = [], "0 * AAR.SubmitTime" if submitted else "0", 1, 0
     for column, bits in reversed(tuple(columns.items())):
@@ -271,9 +273,9 @@ def events(which: str) -> str:
 
 
 def finished_and_early(which: str) -> str:
-    """The finished rows, and those that started before 1971: that is not a start (`formats/rules.py` tells of it).
+    """The finished rows, and those that started before 1971, which is not a start (`formats/rules.py`).
 
-    Each as one text of RecordIDs with commas, NULL for none: rows by themselves would take longer than to find them.
+    Each as one text of RecordIDs with commas, NULL for none: single rows cost as much again.
     """
     return f"""
         SELECT group_concat(CASE EventKey WHEN 'FINISHED' THEN RecordID END),
@@ -300,7 +302,7 @@ def strange_fqans(which: str) -> str:
 
 
 def fqans_by_key(which: str) -> str:
-    """FQANs of rows, a row's in the order of writing, and whether each is called the main one (`main_fqans`)."""
+    """FQANs of rows, in the order of writing, and whether each is called the main one: `main_fqans`."""
     return f"""
         SELECT RecordID, AttrValue, CAST(AttrKey AS TEXT) = 'mainfqan' FROM AuthTokenAttributes
         WHERE {which} AND CAST(AttrKey AS TEXT) IN ('mainfqan', 'vomsfqan') AND AttrValue <> '' AND AttrValue <> x''
@@ -346,7 +348,8 @@ def benchmarks_of_row(which: str) -> str:
     return f"SELECT RecordID, InfoValue FROM JobExtraInfo WHERE {which} AND +InfoKey = 'benchmark' ORDER BY RecordID, rowid"
 
 
-# Nothing that A-REX wrote in schema 2 has any, but what was converted may. Importers have no index that would tell.
+# Nothing that A-REX wrote in schema 2 has any, but what was converted may. Importers have no index
+# that would tell.
 HAS_BENCHMARKS: Final = {2: "SELECT EXISTS (SELECT 1 FROM JobExtraInfo WHERE InfoKey = 'benchmark')"}
 
 

@@ -152,9 +152,10 @@ class ColumnReader:
         new: Sequence[int],
         everywhere: sql.Where,
     ) -> None:
-        """Add to the kinds of rows that name no FQAN, or no benchmark, those that stand beside them.
+        """Add the FQANs and benchmarks beside rows to the kinds of those rows that name none.
 
-        `new`: places of the rows whose kinds have no example as they are. No kind that lacks something has one.
+        `new`: places of the rows whose kinds have no example as they are. No kind that lacks
+        something has one.
         """
         if self._whole.layout == 1:
             return
@@ -217,7 +218,7 @@ class ColumnReader:
         finished, early = connection.execute(sql.finished_and_early(which), at).fetchone()
         odd: set[int] = set()
         if self._whole.layout != sql.IMPORTED and finished != ",".join(map(str, record_ids)):
-            # In another order, some twice; between them may be rows that belong to another database.
+            # In another order, some twice, or among rows that belong to another database.
             listed = set((finished or "").split(","))
             odd.update(row for row in record_ids if str(row) not in listed)
         if early:
