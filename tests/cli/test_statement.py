@@ -89,7 +89,7 @@ def test_all_numbers_of_a_month_that_was_all_counted(site: SiteUnderTest) -> Non
     assert found["at_ce"] == {**usage, "gpu_s": None, "work_hours": work}
     summary = "summary" in site.config["targets"]["egi"]["format"]
     assert found["delivered"] == {**usage, "gpu_s": None, "work_hours": work if summary else None}
-    assert ("Work delivered: of " in site.run("statement", "2026-10").out) != summary
+    assert ("Work delivered: for " in site.run("statement", "2026-10").out) != summary
     assert (found["told"], found["portal"], found["measured"]) == (count, None, count)
     assert {found[name] for name in ("before", "pending", "quarantined", "purged", "restarted")} == {0}
     assert (found["held"], found["emptied"]) == (False, False)
@@ -237,7 +237,7 @@ def test_gpu_hours_delivered_are_those_of_accelerator_records(tmp_path: Path, pk
     assert found["gpus"]["at_ce"]["gpu_s"] == found["gpus"]["delivered"]["gpu_s"] == gpu_s > 0
     assert (found["gpus"]["measured"], found["gpus"]["at_ce"]["jobs"]) == (3, 3)  # the fourth one had none
     assert found["egi"]["delivered"]["gpu_s"] is None
-    assert "GPU time delivered: the ledger keeps none of car; a target with apel-accelerator-0.1 tells it." in page
+    assert "GPU time delivered: for car, the ledger keeps none; a target with apel-accelerator-0.1 tells it." in page
     with closing(sqlite3.connect(made.state.with_name("imported.db"))) as connection, connection:
         connection.execute("UPDATE AAR SET UsedWalltime = UsedWalltime + 60 WHERE GPUCount > 0")
     found, page = stated()

@@ -103,6 +103,7 @@ def page_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert site.run("charge", *WINDOW).status == 0
     path = folder / "report.html"
     assert site.run("report", "-o", str(path), "--from", "2026-10", "--to", "today", "--name-users").status == 0
+    (folder / "statement.html").write_text(site.run("statement", "2026-10", "--format", "html").out)
     return path
 
 
@@ -255,6 +256,20 @@ def test_a_small_screen_scrolls_down_only(browser: Browser, page_file: Path) -> 
         "[...document.querySelectorAll('svg text')].map((text) => text.getBoundingClientRect().height)"
     )
     assert min(sizes) > 7
+    opened.context.close()
+
+
+def test_a_statement_fits_a_small_screen_with_its_verdicts_first(browser: Browser, page_file: Path) -> None:
+    opened = Opened(browser, page_file.with_name("statement.html"), viewport={"width": 390, "height": 844})
+    page = opened.page
+    assert page.evaluate("document.documentElement.scrollWidth") == 390
+    assert [head.inner_text() for head in page.locator("h2").all()] == [
+        "Target files (car): complete",
+        "Target months (apel-summary-0.4): complete",
+    ]
+    lines = "[...document.querySelectorAll('td')].map((cell) => cell.getBoundingClientRect().height)"
+    assert max(page.evaluate(lines)) < 60  # no number is broken
+    assert (opened.complaints, opened.asked_for) == ([], [])
     opened.context.close()
 
 

@@ -32,11 +32,14 @@ _PAGE: Final = """<!DOCTYPE html>
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{title}</title>
 <style>
-body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 46rem; margin: 2rem auto; padding: 0 1rem }}
+:root {{ color-scheme: light dark }}
+body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 46rem; margin: 2rem auto; padding: 0 1rem; overflow-wrap: anywhere }}
 h1 {{ font-size: 1.4rem }}
+h2 {{ font-size: 1.1rem; margin-top: 2rem }}
+div {{ overflow-x: auto }}
 table {{ border-collapse: collapse; width: 100%; margin: 1rem 0 }}
-th, td {{ text-align: right; padding: .25rem .5rem; border-bottom: 1px solid #bbb; overflow-wrap: anywhere }}
-th:first-child, td:first-child {{ text-align: left }}
+th, td {{ text-align: right; padding: .25rem; border-bottom: 1px solid #8888; white-space: nowrap }}
+th:first-child, td:first-child {{ text-align: left; white-space: normal; min-width: 6rem }}
 </style>
 </head>
 <body>
@@ -228,7 +231,7 @@ def _work_notes(target: TargetStatement) -> Iterator[str]:
     if theirs.jobs and theirs.wall_s is None:
         yield "Times and work delivered: the ledger has no sums of just these jobs."
     elif theirs.jobs and theirs.scaled is None:
-        yield f"Work delivered: of {target.format} the ledger keeps times, but not their product with the benchmark."
+        yield f"Work delivered: for {target.format}, the ledger keeps times but not their product with the benchmark."
 
 
 def _gpu_notes(target: TargetStatement) -> Iterator[str]:
@@ -239,7 +242,7 @@ def _gpu_notes(target: TargetStatement) -> Iterator[str]:
     elif ours and theirs is None and receiver_of(target.format).gpus_only:
         yield "GPU time delivered: cannot be told until just the CE's jobs are delivered, as they are."
     elif ours and theirs is None:
-        yield f"GPU time delivered: the ledger keeps none of {target.format}; a target with apel-accelerator-0.1 tells it."
+        yield f"GPU time delivered: for {target.format}, the ledger keeps none; a target with apel-accelerator-0.1 tells it."
 
 
 def _as_page(title: str, parts: Iterable[Part]) -> Iterator[str]:
@@ -249,16 +252,17 @@ def _as_page(title: str, parts: Iterable[Part]) -> Iterator[str]:
         if isinstance(part, TextTable):
             yield from _html_table(part)
         elif part:
-            yield f"<p>{_html(part)}</p>\n"
+            tag = "h2" if part.startswith("Target ") else "p"
+            yield f"<{tag}>{_html(part)}</{tag}>\n"
     yield "</body>\n</html>\n"
 
 
 def _html_table(table: TextTable) -> Iterator[str]:
-    yield "<table>\n"
+    yield "<div><table>\n"
     for tag, rows in (("th", [table.columns]), ("td", table.rows)):
         for row in rows:
             yield "<tr>" + "".join(f"<{tag}>{_html(cell)}</{tag}>" for cell in row) + "</tr>\n"
-    yield "</table>\n"
+    yield "</table></div>\n"
 
 
 def _html(text: str) -> str:
