@@ -89,7 +89,8 @@ def test_a_report_has_those_of_its_period(site: SiteUnderTest) -> None:
     page = (site.folder / "page.html").read_text()
     assert "Allocations" in page
     shown = site.run("report", *SEPTEMBER, "--format", "terminal").out
-    assert "! Allocation: bio has used " in shown
+    told = [line for line in shown.splitlines() if line.startswith("! Allocation: bio has used ")]
+    assert [line.endswith(" GPUh of 2026-01-01 to 2026-12-31") for line in told] == [False, True]
     assert "atlas has used" not in shown
 
 

@@ -346,12 +346,14 @@ def _allocations(report: Report) -> Table:
         TableColumn("used", "Used", CellKind.AMOUNT, "What its jobs that ended in that time have used until now."),
         TableColumn("share", "Share", CellKind.SHARE, "Used over granted."),
     ]
-    rows = [(one.project, _days(one.window), one.unit, one.granted, one.used, one.share) for one in report.allocations]
+    rows = [
+        (one.project, window_text(one.window), one.unit, one.granted, one.used, one.share) for one in report.allocations
+    ]
     note = "The whole of every allocation of which the period has a part."
     return Table("allocations", "Allocations", columns, rows, notes=[note])
 
 
-def _days(window: Window) -> str:
+def window_text(window: Window) -> str:
     """The first and the last, where it has whole days."""
     start, end = window.start or 0, window.end or 0
     if start % DAY_S or end % DAY_S:

@@ -11,7 +11,7 @@ from publisher.model.rates import wall_text
 from publisher.model.text import plural
 from publisher.reporting.html.columns import Table
 from publisher.reporting.html.plots import shows_days
-from publisher.reporting.html.tables import definitions, tables, verdict
+from publisher.reporting.html.tables import definitions, tables, verdict, window_text
 from publisher.reporting.html.values import (
     change_text,
     days_text,
@@ -272,8 +272,8 @@ def _of_allocations(report: Report) -> Iterator[Highlight]:
         yield Highlight("Allocation", text, bad=True)
     for one in report.allocations:
         if one.share >= 1:
-            text = f"{one.project} has used {share_text(one.share)} of {number_text(float(one.granted))} {one.unit}"
-            yield Highlight("Allocation", text, bad=True)
+            granted = f"{number_text(float(one.granted))} {one.unit} of {window_text(one.window)}"
+            yield Highlight("Allocation", f"{one.project} has used {share_text(one.share)} of {granted}", bad=True)
 
 
 def _of_charges(report: Report) -> Iterator[Highlight]:
