@@ -184,6 +184,23 @@ def test_rows_read_before_a_renumbering_in_the_round_are_found_after_it(ledger: 
     assert not ledger.known("egi", runs(*there_now))
 
 
+def test_a_message_of_two_databases_has_pages_of_its_rows_in_each(tmp_path: Path, ledger: SqlLedger) -> None:
+    rows = {"a.db": (9000, 3, 1), "b.db": (2, 20_000)}
+    mixed = [job(row, row, file) for file, all_rows in rows.items() for row in all_rows]
+    random.Random(2).shuffle(mixed)
+    deliver(ledger, *mixed)
+    with closing(sqlite3.connect(tmp_path / "publishing.db")) as database:
+        found = database.execute(
+            "SELECT file, block, runs FROM delivered_page JOIN numbering ON numbering.id = numbering ORDER BY file, block"
+        ).fetchall()
+    placed = [
+        (file, block * pages.BLOCK_ROWS + place, end - ENDED)
+        for file, block, packed in found
+        for place, end in zip(pages.places(packed), pages.ends(packed), strict=True)
+    ]
+    assert placed == [(file, row, row) for file, all_rows in rows.items() for row in sorted(all_rows)]
+
+
 @pytest.mark.parametrize("halved", [False, True])
 def test_another_job_in_a_delivered_row_refutes_the_numbering(ledger: SqlLedger, halved: bool) -> None:
     """The row that was read last fits all the same: what stood elsewhere is looked up by key, from then on."""
