@@ -109,7 +109,7 @@ def _is_of_output(error: OSError) -> bool:
 
 
 def _cannot_print(error: OSError) -> int:
-    error_line(f"cannot print the result: {error.strerror}; what was done stays done; `publisher status` shows it")
+    error_line(f"cannot print the result: {error.strerror}; what was done is not undone; `publisher status` shows it")
     _abandon(sys.stdout)
     return LedgerError.exit_status
 

@@ -225,7 +225,7 @@ class LiveSite:
         server = self.settings.server
         if server is None:
             raise UsageError(
-                "one file has no other instances; `state` in publisher.yaml(5) tells of a ledger in PostgreSQL"
+                "one file has no other instances; `state` in publisher.yaml(5) explains a ledger in PostgreSQL"
             )
         from publisher.ledger.postgres.connection import instances
 

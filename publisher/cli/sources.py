@@ -81,7 +81,7 @@ def _row(one: SourceStatus) -> tuple[str, ...]:
 def _state(one: SourceStatus, last: LastReading) -> str:
     if last.ended is None:
         return "never read"
-    passed_over = f"ok, but passed over: {'; '.join(last.damaged)}" if last.damaged else "ok"
+    passed_over = f"ok, but skipped: {'; '.join(last.damaged)}" if last.damaged else "ok"
     return one.trouble or one.silence or one.waiting or passed_over
 
 

@@ -96,7 +96,7 @@ class ChargeKeys:
     def __post_init__(self) -> None:
         for short, long in (("valid_from", "validity_from"), ("valid_to", "validity_to")):
             if getattr(self, short) is not None and getattr(self, long) is not None:
-                raise ValueError(f"has both {short} and {long}; take one of them out")
+                raise ValueError(f"has both {short} and {long}; remove one of them")
 
 
 def read(node: Node, reading: ReadContext) -> Charges | None:
@@ -190,7 +190,7 @@ class PowerKeys:
 
     def __post_init__(self) -> None:
         if self.grams_per_kwh is not None and self.carbon_file is not None:
-            raise ValueError("has both grams_per_kwh and carbon_file; take one of them out")
+            raise ValueError("has both grams_per_kwh and carbon_file; remove one of them")
 
 
 def read_power(node: Node, reading: ReadContext) -> Power | None:

@@ -80,13 +80,13 @@ class MetricsSettings:
 
     def __post_init__(self) -> None:
         if self.textfile is None and self.listen is None:
-            raise ValueError("names neither textfile nor listen; take it out, or say where metrics are wanted")
+            raise ValueError("names neither textfile nor listen; remove it, or say where metrics are wanted")
 
 
 check_library: Final = schema.check(
     lambda _: find_spec(_LIBRARY) is not None,
     f"the Python library {_LIBRARY} is not installed here; install it (python3-prometheus-client on Debian, "
-    "python3-prometheus_client on EL, accounting-publisher[metrics] with pip), or take this block out",
+    "python3-prometheus_client on EL, accounting-publisher[metrics] with pip), or remove this block",
 )
 
 
@@ -362,10 +362,10 @@ def _ledger(tree: YamlBlock, known: Mapping[str, Any], reading: ReadContext) -> 
     state = known.get("state", DEFAULT_STATE)
     if isinstance(state, Path):
         if (metrics := known.get("metrics")) and metrics.all_instances:
-            reading.wrong(tree.keys["metrics"].place, "all_instances is for a ledger in PostgreSQL only; take it out")
+            reading.wrong(tree.keys["metrics"].place, "all_instances is for a ledger in PostgreSQL only; remove it")
         for key in ("instance", "state_directory"):
             if key in tree.keys and ("state" in known or "state" not in tree.keys):
-                reading.wrong(tree.keys[key].place, "is for a ledger in PostgreSQL only; take it out")
+                reading.wrong(tree.keys[key].place, "is for a ledger in PostgreSQL only; remove it")
         return state, None
     if "instance" not in tree.keys:
         missing = tree.place.under("instance", tree.keys["state"].place.line)

@@ -293,7 +293,7 @@ def _check_keys(known: Mapping[str, Any], format_name: str | None, block: YamlBl
     if known.get("every") and known.get("cron"):
         reading.wrong(block.keys["cron"].place, "cannot be combined with every; remove one of them")
     if both := sorted(set(known.get("vos") or ()) & set(known.get("exclude_vos", ()))):
-        reading.wrong(block.keys["exclude_vos"].place, f"{', '.join(both)} is in vos too; take it out of one of them")
+        reading.wrong(block.keys["exclude_vos"].place, f"{', '.join(both)} is in vos too; remove it from one of them")
     if format_name is not None:
         _check_with_format(known, format_name, block, reading)
 

@@ -32,13 +32,13 @@ _RECENT_DAYS: Final = 30
 # Newest jobs that are judged as a round would: seconds, and enough to meet every queue that is in use.
 _MOST_JOBS: Final = 5000
 _SOON: Final = timedelta(days=1)  # time zones and small clock steps apart
-_WHY_ZONE: Final = "A-REX writes local times, and another zone moves every start by hours"
+_WHY_ZONE: Final = "A-REX writes local times; with the wrong zone every start is hours off"
 _OTHER_DATABASE: Final = (
     "is this the database that A-REX writes today? After an upgrade to ARC 7 it is accounting_v2.db; compare controldir in "
     "arc.conf with `source`"
 )
 _SILENT_BATCH_SYSTEM: Final = (
-    "see whether the batch system runs jobs, and still writes its accounting where `source` reads it"
+    "check that the batch system runs jobs and still writes its accounting where `source` reads it"
 )
 _OPTIMIZE: Final = "as the user who runs A-REX: `arcctl accounting database optimize`"
 
@@ -58,7 +58,9 @@ def check_databases(site: Site, settings: Settings, targets: Sequence[Target]) -
             yield _future(source, now)
             yield from _newest(site, source, targets, now)
     except (SourceError, ConfigError) as error:
-        yield question.error(error, "see that A-REX's accounting is on ([arex] in arc.conf), and look at that file")
+        yield question.error(
+            error, "check that A-REX's accounting is enabled ([arex] in arc.conf), and look at that file"
+        )
         because = "the accounting data cannot be read"
         yield not_asked(Question("benchmarks", "source", _WHY_BENCHMARKS), because)
 
@@ -83,8 +85,8 @@ def _zone_of(question: Question, zone: str, site: Site) -> Finding:
         return question.ok(zone)
     assumed = zone_of_host(site.environment)
     return question.warning(
-        f"source.time_zone is not set, so the zone of this host is taken: {assumed}",
-        "write source.time_zone, the zone in which the CE runs, such as Europe/Oslo",
+        f"source.time_zone is not set, so this host's zone is used: {assumed}",
+        "set source.time_zone to the CE's zone, such as Europe/Oslo",
     )
 
 
@@ -99,7 +101,7 @@ def check_known_databases(site: Site, targets: Sequence[Target]) -> Iterator[Fin
     for one in missing:
         yield question.error(SourceError(one.reason), "bring it back, or retire it")
     if not missing:
-        yield question.ok("all that were read once are there, or retired")
+        yield question.ok("all databases read before are there, or retired")
 
 
 def _opened(facts: SourceFacts) -> Finding:
@@ -117,8 +119,8 @@ def _opened(facts: SourceFacts) -> Finding:
 def _indexes(facts: SourceFacts) -> Finding:
     question = Question("indexes", facts.path, "without them every page of jobs reads whole tables, and the CE notices")
     if facts.unindexed:
-        return question.warning(f"no index serves our questions to {join(facts.unindexed)}", _OPTIMIZE)
-    return question.ok("all questions are answered from indexes")
+        return question.warning(f"no index helps our queries of {join(facts.unindexed)}", _OPTIMIZE)
+    return question.ok("every query uses an index")
 
 
 def _statuses(facts: SourceFacts) -> Finding:
@@ -149,7 +151,7 @@ def _future(source: Source, now: datetime) -> Finding:
     question = Question("end times", "source", "a job that ends in the future waits until then")
     rows = source.count(Window(start=epoch(now + _SOON)))
     if rows:
-        advice = "see that the CE's clock is right; a row that stays wrong has to be corrected in the database"
+        advice = "check the CE's clock; a row that stays wrong has to be corrected in the database"
         return question.warning(f"{plural(rows, 'job ends', 'jobs end')} in the future", advice)
     return question.ok("none in the future")
 
@@ -197,7 +199,7 @@ def _benchmarks(target: Target, outcomes: _JobFates) -> Finding:
     unset = not target.policy.benchmarks.rules and receiver_of(target.format).needs_benchmark
     if not outcomes.looked_at:
         found = f"cannot tell: no job that this target wants ended in the last {_RECENT_DAYS} days"
-        advice = "ask again when there are jobs; see `jobs per month`, `vos` and `statuses`"
+        advice = "run doctor again when there are jobs; see `jobs per month`, `vos` and `statuses`"
         if unset:
             return question.warning(f"`records: benchmark` is not set; {found}", _ADVICE_BENCHMARKS)
         return question.warning(found, advice)
@@ -209,7 +211,7 @@ def _benchmarks(target: Target, outcomes: _JobFates) -> Finding:
         found = f"A-REX wrote HEPSPEC:1.0 (its default) into jobs with {wall_text(outcomes.default_wall_s)}"
         return question.warning(found, f"`distrust_default: true`, and {_ADVICE_BENCHMARKS}")
     if unset:
-        found = f"`records: benchmark` is not set: {outcomes.among} bring their own, the first one without will be set aside"
+        found = f"`records: benchmark` is not set: {outcomes.among} have their own; the first job without one will be set aside"
         return question.warning(found, _ADVICE_BENCHMARKS)
     return question.ok(f"known for {outcomes.among}")
 
@@ -220,7 +222,7 @@ def _rules_broken(target: Target, outcomes: _JobFates, skipped: Counter[str]) ->
     if not rules:
         return question.ok(f"none of {outcomes.among} would be set aside")
     broken = join(f"{rule} ({count:,})" for rule, count in rules.most_common())
-    advice = "`publisher explain JOB` shows how a job comes to that; `publisher quarantine list` has them after a round"
+    advice = "`publisher explain JOB` shows why; `publisher quarantine list` has them after a round"
     return question.warning(f"jobs that would be set aside, among {outcomes.among}: {broken}", advice)
 
 

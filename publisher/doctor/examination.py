@@ -43,7 +43,7 @@ _DAEMONS: Final = "multi-user.target.wants/publisher*.service"
 _CRON: Final = "publisher"
 _BLOCKS: Final = ("arex/jura/apel:", "arex/jura/sgas:")
 _STOP_JURA: Final = (
-    "take the block out of {path} and restart A-REX (`arcctl service restart -a`), or mark our target `shadow: true`"
+    "remove the block from {path} and restart A-REX (`arcctl service restart -a`), or mark our target `shadow: true`"
 )
 
 
@@ -76,12 +76,18 @@ def examine(
 
     def part(name: str, source: str, where: str, ask: Callable[[], Iterable[Finding | PerfData]]) -> ExaminedPart:
         return ExaminedPart(
-            name, Question(name.removeprefix("the "), source, _WHY_HANGS), f"see what it waits for: {where}", ask
+            name,
+            Question(name.removeprefix("the "), source, _WHY_HANGS),
+            f"find out what it is waiting for: {where}",
+            ask,
         )
 
     parts = [
         part(
-            "the configuration", "configuration", "does its file system answer?", lambda: check_settings(settings, ours)
+            "the configuration",
+            "configuration",
+            "check that its file system responds",
+            lambda: check_settings(settings, ours),
         ),
         part("the accounting data", "source", _FILES, lambda: check_databases(site, settings, chosen)),
         part("the sources", "source", _FILES, lambda: check_sources(site)),
@@ -94,7 +100,9 @@ def examine(
             part("the services", one.name, _SERVICES, partial(check_services, site, one, identity.result, examined))
             for one in chosen
         ),
-        part("this machine", "host", "does its file system answer?", lambda: check_machine(host, settings, chosen)),
+        part(
+            "this machine", "host", "check that its file system responds", lambda: check_machine(host, settings, chosen)
+        ),
     ]
     answers = [one for found in ask_all(parts, within_s=WITHIN_S, clock=site.monotonic, waits=waits) for one in found]
     return Diagnosis(
@@ -119,11 +127,11 @@ def _file(settings: Settings) -> Finding:
         mode = stat.S_IMODE(settings.path.stat().st_mode)
     except OSError as error:
         return question.failure(
-            f"{settings.path}: {error.strerror}", "put it back, and ask again", ConfigError.exit_status
+            f"{settings.path}: {error.strerror}", "put it back, and run doctor again", ConfigError.exit_status
         )
     if mode & 0o022:
-        found = f"{settings.path} loads, and users other than its owner may write to it (mode {mode:04o})"
-        return question.warning(found, f"`chmod go-w {settings.path}`: who writes it decides where records go")
+        found = f"{settings.path} loads, but users other than its owner may write to it (mode {mode:04o})"
+        return question.warning(found, f"`chmod go-w {settings.path}`: whoever writes to it decides where records go")
     return question.ok(f"{settings.path} loads; site {settings.site}, {plural(len(settings.targets), 'target')}")
 
 
@@ -132,12 +140,12 @@ def _target(target: Target, settings: Settings) -> Iterator[Finding]:
     question = Question("target", target.name, "its settings decide what the receiver gets")
     odd = []
     if target.shadow:
-        odd.append(("`shadow: true`: nothing is handed over", "take `shadow` out when the comparison is over"))
+        odd.append(("`shadow: true`: nothing is sent", "remove `shadow` when the comparison is over"))
     if isinstance(target.options, TransportOptions):
         odd += target.options.doubts()
     receiver = receiver_of(target.format)
     if receiver.sync_format and not target.shadow and not _synced(target, settings):
-        advice = "write `sync: true`, so that the portal can check whether it has everything"
+        advice = "set `sync: true`, so that the portal can check whether it has everything"
         odd.append((f"no sync counts are sent, against which {receiver.name} checks what it has", advice))
     if not odd:
         yield question.ok(f"{target.format} to {target.type}, {target.timetable}")
@@ -156,7 +164,7 @@ def _twice(target: Target, settings: Settings) -> Iterator[Finding]:
         question = Question("target", target.name, "the receiver keeps one copy, and the work of the other is lost")
         yield question.warning(
             f"its jobs go to the same place as those of target {other.name}: everything is sent there twice",
-            "take one of the two out, correct its address, or give each target vos of its own",
+            "remove one of the two, correct its address, or give each target its own `vos`",
         )
 
 
@@ -181,7 +189,7 @@ def _secret(path: Path) -> Finding:
         return question.failure(f"{path}: {error.strerror}", "put it back from a backup", ConfigError.exit_status)
     mode = stat.S_IMODE(found.st_mode)
     if mode & 0o077:
-        return question.warning(f"{path} has the mode {mode:04o}", f"`chmod 0400 {path}`")
+        return question.warning(f"{path} has mode {mode:04o}", f"`chmod 0400 {path}`")
     if found.st_uid not in (0, os.geteuid()):
         advice = f"`chown --reference=/var/lib/publisher {path}`"
         return question.warning(f"{path} belongs to another user ({found.st_uid})", advice)
@@ -203,7 +211,7 @@ def _user(settings: Settings) -> Finding:
         return question.ok(f"run as user {os.geteuid()}")
     if os.geteuid() == 0 and owner != 0:
         advice = "`runuser -u publisher -- publisher doctor`, or with the key as publisher(1) shows"
-        return question.warning(f"asked as root, but the state belongs to user {owner}", advice)
+        return question.warning(f"running as root, but the state belongs to user {owner}", advice)
     return question.ok(f"run as user {os.geteuid()}")
 
 
@@ -226,7 +234,7 @@ def _one_starter(question: Question, starters: Sequence[str], ways: int) -> Find
             "keep one of them: `systemctl disable --now publisher.timer` (or publisher-run.service, the daemon), or remove "
             "the cron file"
         )
-        return question.warning(f"several start rounds: {join(starters)}", advice)
+        return question.warning(f"more than one thing starts rounds: {join(starters)}", advice)
     if not starters:
         advice = (
             "`systemctl enable --now publisher.timer`, or publisher-run.service for the daemon, or put conf/publisher.cron "
@@ -240,11 +248,11 @@ def _jura(path: Path, targets: Sequence[Target]) -> Iterator[Finding]:
     question = Question("jura-ng", "host", "two publishers of one CE count its jobs twice where their spelling differs")
     try:
         if not path.exists():
-            yield question.ok(f"there is no {path}: no ARC publishes from here")
+            yield question.ok(f"there is no {path}: ARC does not publish from here")
             return
         conf = read_arc_conf(path)
     except (OSError, ConfigError) as error:
-        advice = "ask as a user who may read it, or name it with --arc-conf"
+        advice = "run doctor as a user who may read it, or name another with --arc-conf"
         yield question.warning(f"cannot tell, {str(error).partition('; ')[0]}", advice)
         return
     blocks = [block.name for prefix in _BLOCKS for block in conf.under(prefix)]
@@ -261,7 +269,7 @@ def _jura_still_publishes(question: Question, conf: ArcConf, block: str, targets
         given = ArcValues(conf).first(block, "targeturl")
         url = given.text if given else ""
     except (ByHand, ConfigError) as error:
-        return question.warning(f"[{block}] is active, with a targeturl that cannot be worked out: {error}", advice)
+        return question.warning(f"[{block}] is active, with a targeturl that cannot be resolved: {error}", advice)
     ours = [target.name for target in targets if not target.shadow and _host(target) == urlsplit(url).hostname]
     if ours:
         found = f"[{block}] publishes to {url}, where our target {join(ours)} publishes too"

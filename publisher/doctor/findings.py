@@ -116,7 +116,7 @@ def broken_configuration(error: ConfigError) -> Diagnosis:
 
 def not_asked(question: Question, because: str) -> Finding:
     """A question that another finding keeps from being asked: cannot tell is not all is well."""
-    return question.warning(f"not asked, because {because}", "fix that first, then run doctor again")
+    return question.warning(f"not checked, because {because}", "fix that first, then run doctor again")
 
 
 def join(names: Iterable[str], most: int = 5) -> str:

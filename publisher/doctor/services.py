@@ -35,10 +35,10 @@ _WHY: Final[Mapping[str, str]] = {
     "CRLs": "only a current list shows that a certificate was revoked",
     "name": "a service is found by its name",
     "connection": "records cannot go where no connection goes",
-    "TLS": "records go to nobody whose certificate is not right",
-    "clock": "signatures and certificates are judged by the time, and end times are ours",
+    "TLS": "no record is sent to a server without a valid certificate",
+    "clock": "signatures, certificates and our end times depend on it",
 }
-_ELSE: Final = StepText("a transport asks this of itself before it takes messages", "")
+_ELSE: Final = StepText("the transport needs this before it can send", "")
 _CREDENTIAL_STEPS: Final = frozenset({"certificate", "certificate dates", "certificate purpose", "key"})
 
 

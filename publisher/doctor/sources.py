@@ -30,21 +30,21 @@ def check_sources(site: Site) -> Iterator[Finding]:
 
 def _reading(one: SourceStatus) -> Finding:
     question = Question("last reading", one.name, "what is not read is not published")
-    advice = "`publisher publish --force` reads it, and says what is wrong"
+    advice = "`publisher publish --force` reads it, and shows what is wrong"
     if one.alarm:
         return question.failure(one.alarm.partition(": ")[2], advice, SourceError.exit_status)
     if one.last is None or one.last.ended is None:
         return question.warning("there was none yet", "`publisher publish` reads it, and so does the daemon")
     if one.waiting:
-        return question.warning(one.waiting.partition(": ")[2], "start A-REX; publisher.yaml(5) tells of arc_outage_s")
+        return question.warning(one.waiting.partition(": ")[2], "start A-REX; publisher.yaml(5) explains arc_outage_s")
     found = f"{one.last.ended:%Y-%m-%dT%H:%M:%SZ}"
     return question.warning(f"{found}: {one.trouble}", advice) if one.trouble else question.ok(found)
 
 
 def _newest(one: SourceStatus, newest: NewestJob) -> Finding:
-    question = Question("newest job", one.name, "a source that has no jobs any more looks like one that is not read")
+    question = Question("newest job", one.name, "a source without new jobs looks like one that is not read")
     if one.silence:
-        advice = "see whether the batch system runs jobs, and still writes its accounting where it is read"
+        advice = "check that the batch system runs jobs and still writes its accounting where it is read"
         return question.warning(one.silence.partition(": ")[2].partition(";")[0], advice)
     if newest.ended_at is None:
         return question.ok("it has no job yet")
@@ -65,7 +65,7 @@ def _maps(site: Site, entry: BatchEntry) -> Finding:
         site.importer(entry)
     except ConfigError as error:
         return question.error(error, f"see importers {entry.type} in publisher.yaml(5)")
-    return question.ok("all that are named can be read")
+    return question.ok("all of them can be read")
 
 
 def _arc_databases(entry: BatchEntry) -> Iterator[Finding]:

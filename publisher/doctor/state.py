@@ -34,8 +34,8 @@ def check_directory(state: Path, free_bytes: Callable[[Path], int]) -> Iterator[
     question = Question("state directory", "state", _WHY_DIRECTORY)
     directory = state.parent
     if not _holds_files(directory):
-        advice = "name a file on a disk in `state`, such as /var/lib/publisher/publishing.db"
-        yield question.failure(f"{directory} is part of a file system that holds no files of ours", advice, _STATUS)
+        advice = "choose a file on a disk for `state`, such as /var/lib/publisher/publishing.db"
+        yield question.failure(f"{directory} is on a file system that cannot hold our files", advice, _STATUS)
         return
     try:
         found = directory.stat()
@@ -68,18 +68,19 @@ def _missing(question: Question, directory: Path) -> Finding:
     made = f"`install -d -o publisher -g publisher -m 0700 {directory}`, or let systemd-tmpfiles make it"
     if directory.parent.is_dir() and os.access(directory.parent, os.W_OK | os.X_OK, effective_ids=True):
         return question.warning(
-            f"{directory} is not there; the first round will create it, and start from scratch", made
+            f"{directory} does not exist; the first round will create it, and start from scratch", made
         )
-    return question.failure(f"{directory} is not there, and this user cannot make it", made, _STATUS)
+    return question.failure(f"{directory} does not exist, and this user cannot create it", made, _STATUS)
 
 
 def _directory(question: Question, directory: Path, found: os.stat_result) -> Finding:
     mode = stat.S_IMODE(found.st_mode)
     if not stat.S_ISDIR(found.st_mode):
-        return question.failure(f"{directory} is not a directory", "name another file in `state`", _STATUS)
+        return question.failure(f"{directory} is not a directory", "choose another file for `state`", _STATUS)
     if not os.access(directory, os.R_OK | os.W_OK | os.X_OK, effective_ids=True):
         advice = (
-            "ask as the user who publishes: `runuser -u publisher -- publisher doctor`; if it is that one, chown it"
+            "run doctor as the user who publishes: `runuser -u publisher -- publisher doctor`; "
+            "if this is that user, chown the directory"
         )
         return question.failure(f"{directory} may not be written by user {os.geteuid()}", advice, _STATUS)
     if mode & 0o022:
@@ -95,16 +96,16 @@ def _directory(question: Question, directory: Path, found: os.stat_result) -> Fi
 
 def _owners(state: Path, owner: int) -> Finding:
     """Files that root made in there, the service cannot change later."""
-    question = Question("state files", "state", "the service cannot change what another user has made there")
+    question = Question("state files", "state", "the service cannot change files that another user has created there")
     try:
         entries = sorted(entry for entry in state.parent.iterdir() if entry.name.startswith(state.name))
         others = [entry.name for entry in entries if _owner(entry, owner) != owner]
     except OSError as error:
-        return question.failure(f"{state.parent}: {error.strerror}", "ask as the user who publishes", _STATUS)
+        return question.failure(f"{state.parent}: {error.strerror}", "run doctor as the user who publishes", _STATUS)
     if others:
         advice = f"`chown --reference={state.parent} {state}*`, and run commands that write as that user"
-        return question.failure(f"{join(others)} belong to another user than the directory", advice, _STATUS)
-    return question.ok("all of one owner")
+        return question.failure(f"{join(others)} do not belong to the directory's owner", advice, _STATUS)
+    return question.ok("all have the same owner")
 
 
 def _owner(entry: Path, gone: int) -> int:
@@ -128,16 +129,16 @@ def check_ledger(site: Site, targets: Sequence[Target]) -> Iterator[Finding | Pe
     """What the ledger knows of each target: its last success, what is in doubt, set aside or held back."""
     question = Question("state", "state", _WHY_DIRECTORY)
     if not _holds_files(site.state.parent):
-        yield not_asked(question, "no file of ours can be there")
+        yield not_asked(question, "we cannot have a file there")
         return
     now = site.clock()
     try:
         with closing(site.ledger_to_read()) as ledger:
             states = [(target, ledger.target(target.name)) for target in targets]
             there = any(state is not None for _, state in states) or site.state.exists()
-            yield question.ok(f"{site.ledger_name}{'' if there else ' is not there yet; the first round makes it'}")
+            yield question.ok(f"{site.ledger_name}{'' if there else ' does not exist yet; the first round creates it'}")
             if damage := ledger.damage():
-                advice = "`publisher state check` looks at all of it; restore the last backup that is sound"
+                advice = "`publisher state check` checks all of it; restore the last sound backup"
                 yield question.failure(f"the ledger is damaged: {join(damage)}", advice, _STATUS)
             for target, state in states:
                 yield from _target(target, state, ledger, now)
@@ -217,14 +218,14 @@ def _limit(target: Target, success: datetime) -> timedelta:
 
 
 def _last_success(question: Question, target: Target, state: TargetState | None, now: datetime) -> Finding:
-    look = f"`publisher publish --force --target {target.name}` says what is wrong; so does `journalctl -u publisher`"
+    look = f"`publisher publish --force --target {target.name}` shows what is wrong, as does `journalctl -u publisher`"
     if state is None or state.last_round is None:
         advice = (
             f"`publisher publish --dry-run --target {target.name}`, then the same without --dry-run, then the timer"
         )
         return question.warning("there was no round yet", advice)
     if state.last_success is None:
-        return question.failure("no round ever went through", look, Later.exit_status)
+        return question.failure("no round has ever succeeded", look, Later.exit_status)
     age = now - state.last_success
     found = f"{state.last_success:%Y-%m-%dT%H:%M:%SZ}, {_spoken(age)} ago"
     limit = _limit(target, state.last_success)
@@ -249,7 +250,8 @@ def _quarantine(question: Question, state: TargetState) -> Finding:
 def _doubt(question: Question, state: TargetState) -> Finding:
     if not state.in_doubt:
         return question.ok("nothing")
-    advice = f"nothing, the next round sends them; if they stay, `publisher publish --force --target {state.target}` says why"
+    command = f"publisher publish --force --target {state.target}"
+    advice = f"nothing: the next round sends them; if they remain, `{command}` shows why"
     return question.warning(plural(state.in_doubt, "record"), advice)
 
 

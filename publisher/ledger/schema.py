@@ -243,7 +243,7 @@ CREATE TABLE count_before (
     target INTEGER NOT NULL REFERENCES target (id),
     month  INTEGER NOT NULL,                -- of the target's start
     host   TEXT NOT NULL,
-    jobs   INTEGER NOT NULL,                -- eligible, but delivered by another publisher before us
+    jobs   INTEGER NOT NULL,                -- eligible, but delivered earlier by another publisher us
     PRIMARY KEY (target, month, host)
 ) WITHOUT ROWID;
 CREATE TABLE sync_count (

@@ -78,7 +78,7 @@ def _read(site: Site, entry: BatchEntry) -> Sequence[str]:
             "source %s: %s set aside; `publisher source bad-lines` has all", entry.name, plural(report.bad, "line")
         )
     for damaged in report.damaged:
-        log.warning("source %s: passed over: %s", entry.name, damaged)
+        log.warning("source %s: skipped: %s", entry.name, damaged)
     for note in report.notes:
         log.info("source %s: %s", entry.name, note)
     return [f"source {entry.name}: {trouble}" for trouble in report.failures]
@@ -94,7 +94,7 @@ def _refuse_second_name(site: Site, entry: BatchEntry) -> None:
     for database, cluster in found:
         if retired.isdisjoint((database.stem, str(database))):
             raise SourceError(
-                f"source {database.stem} has read the same files, and calls their cluster {cluster}: under another name "
+                f"source {database.stem} has read the same files and calls their cluster {cluster}: under another name "
                 f"all jobs would count twice; write cluster: {cluster}, or, if these are other jobs, "
                 f"`publisher source retire {database.stem}`"
             )
@@ -134,7 +134,7 @@ def chosen_entries(site: Site, name: str | None) -> Sequence[BatchEntry]:
     chosen = [entry for entry in entries if name in (None, entry.name)]
     if name is not None and not chosen:
         known = ", ".join(entry.name for entry in entries) or "none"
-        raise UsageError(f"{name}: is no batch system of `source`; there are: {known}")
+        raise UsageError(f"{name}: no such batch system in `source`; there are: {known}")
     return chosen
 
 
@@ -174,7 +174,7 @@ def _waiting(name: str, last: LastReading) -> str:
     jobs = max(each.jobs for each in last.awaited)
     return (
         f"source {name}: {plural(jobs, 'job')} that may belong to an ARC CE {'waits' if jobs == 1 else 'wait'} for it: it has "
-        f"jobs in progress, and has written nothing to {ces}; see whether A-REX runs, or set arc_outage_s"
+        f"jobs in progress, and has written nothing to {ces}; check that A-REX is running, or set arc_outage_s"
     )
 
 
@@ -209,7 +209,7 @@ def _silence(name: str, newest: NewestJob, now: datetime) -> str:
         return ""
     return (
         f"source {name}: no job has ended since {ended:%Y-%m-%dT%H:%M:%SZ}, and {newest.four_weeks // 28:,} a day did in the "
-        "four weeks before; see whether its accounting is still written where it is read"
+        "four weeks before; check that its accounting is still written where it is read"
     )
 
 
@@ -222,5 +222,5 @@ def _alarm(name: str, last: LastReading, now: datetime) -> str:
     if since is None or now - since <= _TOO_LONG:
         return _waiting(name, last) if any(now - each.since > _TOO_LONG for each in last.awaited) else ""
     what = "has never been read" if last.succeeded is None else f"was last read at {since:%Y-%m-%dT%H:%M:%SZ}"
-    why = last.trouble or "no round ran since; see whether the timer or the daemon does"
+    why = last.trouble or "no round has run since; check the timer or the daemon"
     return f"source {name}: {what}: {why}"

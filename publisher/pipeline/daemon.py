@@ -273,7 +273,7 @@ class Daemon:
             self._plan(name)
         except PublisherError as error:
             target = self._targets[name]
-            log.error("target %s: %s; it is tried again later", name, error)
+            log.error("target %s: %s; will try again later", name, error)
             self._scheduler.plan(name, self._site.clock() + again_after(target))
 
     # Being asked

@@ -338,7 +338,7 @@ def test_a_full_disk_under_the_output_is_no_bug(site: SiteUnderTest, name: str, 
         assert "cannot print the result: No space left on device" in err
         assert "bug" not in err
     if name == "publish":
-        assert site.publish().json["targets"]["egi"]["outcome"] == "nothing", "what was done stays done"
+        assert site.publish().json["targets"]["egi"]["outcome"] == "nothing", "what was done is not undone"
 
 
 @pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])

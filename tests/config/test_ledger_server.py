@@ -65,8 +65,8 @@ def test_what_is_shown_reads_back(tmp_path: Path, address: str) -> None:
         ),
         (f"state: {ADDRESS}\ninstance: 'ce 1'\n", "9: instance: 'ce 1' is no name of an instance"),
         (f"state: {ADDRESS}\ninstance: {51 * 'x'}\n", "9: instance: "),
-        ("instance: ce1\n", "8: instance: is for a ledger in PostgreSQL only; take it out"),
-        ("state: /x.db\nstate_directory: /x\n", "9: state_directory: is for a ledger in PostgreSQL only; take it out"),
+        ("instance: ce1\n", "8: instance: is for a ledger in PostgreSQL only; remove it"),
+        ("state: /x.db\nstate_directory: /x\n", "9: state_directory: is for a ledger in PostgreSQL only; remove it"),
         (
             "state: mysql://db/x\ninstance: a\n",
             "8: state: is no address of a ledger; write a path, postgresql://HOST/DATABASE",

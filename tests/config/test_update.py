@@ -87,13 +87,13 @@ def test_targets_that_became_comments_are_named_loudly(tmp_path: Path, capsys: p
     main.run(["--config", str(tmp_path / "publisher.yaml"), "config", "check"])
     told = capsys.readouterr().err
     for name, block in found:
-        assert f"target {name}, of [{block}], is only a comment: nothing is sent to it" in told
+        assert f"target {name}, of [{block}], is commented out, so nothing is sent to it" in told
     path = tmp_path / "publisher.yaml"
     path.write_text(re.sub(r"^site: .*$", "site:", path.read_text(), flags=re.MULTILINE))
     main.run(["--config", str(path), "config", "check"])
     told = capsys.readouterr().err
     assert "site: missing" in told
-    assert all(f"target {name}, of [{block}], is only a comment" in told for name, block in found)
+    assert all(f"target {name}, of [{block}], is commented out" in told for name, block in found)
 
 
 def test_a_site_of_sgas_alone_needs_no_name(tmp_path: Path) -> None:
@@ -119,5 +119,5 @@ def test_an_arc_conf_that_publishes_no_more_is_refused(
     file.write_text(made)
     conf.write_text(conf.read_text().replace(blocks, ""))
     assert main.run([*words, option]) == 64
-    assert "name a copy from before they were taken out" in capsys.readouterr().err
+    assert "use a copy from before they were removed" in capsys.readouterr().err
     assert file.read_text() == made

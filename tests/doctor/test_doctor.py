@@ -273,12 +273,12 @@ def configuration_open_to_its_group(clinic: Clinic) -> Planted:
 
 def target_in_the_shadow(clinic: Clinic) -> Planted:
     clinic.target["shadow"] = True
-    return warning("target", "nothing is handed over", "take `shadow` out")
+    return warning("target", "nothing is sent", "remove `shadow`")
 
 
 def target_without_sync(clinic: Clinic) -> Planted:
     clinic.target["sync"] = False
-    return warning("target", "no sync counts are sent", "write `sync: true`")
+    return warning("target", "no sync counts are sent", "set `sync: true`")
 
 
 def target_at_the_test_instance(clinic: Clinic) -> Planted:
@@ -363,12 +363,12 @@ def database_left_with_its_wal(clinic: Clinic) -> Planted:
 
 def index_gone(clinic: Clinic) -> Planted:
     clinic.alter("DROP INDEX JobExtraInfo_RecordID_IDX")
-    return warning("indexes", "no index serves our questions to JobExtraInfo", "arcctl accounting database optimize")
+    return warning("indexes", "no index helps our queries of JobExtraInfo", "arcctl accounting database optimize")
 
 
 def index_of_end_times_gone(clinic: Clinic) -> Planted:
     clinic.alter("DROP INDEX AAR_EndTime_IDX")
-    return warning("indexes", "no index serves our questions to AAR", "arcctl accounting database optimize")
+    return warning("indexes", "no index helps our queries of AAR", "arcctl accounting database optimize")
 
 
 def status_unknown(clinic: Clinic) -> Planted:
@@ -389,7 +389,7 @@ def no_job_for_a_target(clinic: Clinic) -> Planted:
 
 def end_in_the_future(clinic: Clinic) -> Planted:
     clinic.alter("UPDATE AAR SET EndTime = EndTime + 864000 WHERE RecordID = 1")
-    return warning("end times", "1 job ends in the future", "see that the CE's clock is right")
+    return warning("end times", "1 job ends in the future", "check the CE's clock")
 
 
 def benchmark_unknown_for_a_queue(clinic: Clinic) -> Planted:
@@ -427,23 +427,23 @@ def benchmark_not_configured_and_no_job(clinic: Clinic) -> Planted:
 
 def state_where_no_file_can_be(clinic: Clinic) -> Planted:
     clinic.site.config["state"] = "/proc/publishing.db"
-    found = "/proc is part of a file system that holds no files of ours"
-    return failure(74, "state directory", found, "name a file on a disk in `state`", "state")
+    found = "/proc is on a file system that cannot hold our files"
+    return failure(74, "state directory", found, "choose a file on a disk for `state`", "state")
 
 
 def state_below_where_no_file_can_be(clinic: Clinic) -> Planted:
     clinic.site.config["state"] = "/proc/sys/publisher/publishing.db"
-    return failure(74, "state directory", "holds no files of ours", "name a file on a disk in `state`", "state")
+    return failure(74, "state directory", "cannot hold our files", "choose a file on a disk for `state`", "state")
 
 
 def state_directory_gone(clinic: Clinic) -> Planted:
     shutil.rmtree(clinic.site.state.parent)
-    return warning("state directory", "is not there; the first round will create it", "install -d", "last success")
+    return warning("state directory", "does not exist; the first round will create it", "install -d", "last success")
 
 
 def state_directory_cannot_be_made(clinic: Clinic) -> Planted:
     clinic.site.config["state"] = str(clinic.root / "no" / "such" / "publishing.db")
-    return failure(74, "state directory", "this user cannot make it", "systemd-tmpfiles", "last success")
+    return failure(74, "state directory", "this user cannot create it", "systemd-tmpfiles", "last success")
 
 
 def state_directory_open(clinic: Clinic) -> Planted:
@@ -469,7 +469,7 @@ def state_is_something_else(clinic: Clinic) -> Planted:
     connection = sqlite3.connect(clinic.site.state)
     connection.execute("CREATE TABLE other (number INTEGER)")
     connection.close()
-    return failure(74, "state", "not a publishing database", "name another file in `state`", "last success")
+    return failure(74, "state", "not a publishing database", "choose another file for `state`", "last success")
 
 
 def state_of_a_newer_publisher(clinic: Clinic) -> Planted:
@@ -598,7 +598,7 @@ def key_open(clinic: Clinic) -> Planted:
 def key_open_and_allowed(clinic: Clinic) -> Planted:
     clinic.site.config["credentials"]["key"] = str(copied_key(clinic, 0o644))
     clinic.target["allow_open_key"] = True
-    return warning("key", "others on this host can read it", "take `allow_open_key` out")
+    return warning("key", "others on this host can read it", "remove `allow_open_key`")
 
 
 def key_of_the_service(clinic: Clinic) -> Planted:
@@ -738,7 +738,7 @@ def jura_at_the_same_service(clinic: Clinic) -> Planted:
 
 def jura_elsewhere(clinic: Clinic) -> Planted:
     arc_conf(clinic, "https://msg.example.org")
-    return warning("jura-ng", "still publishes to https://msg.example.org", "take the block out")
+    return warning("jura-ng", "still publishes to https://msg.example.org", "remove the block")
 
 
 def jura_in_arc_conf_d(clinic: Clinic) -> Planted:
@@ -746,12 +746,12 @@ def jura_in_arc_conf_d(clinic: Clinic) -> Planted:
     folder = Path(f"{clinic.arc_conf}.d")
     folder.mkdir()
     (folder / "jura.conf").write_text("[arex/jura]\n[arex/jura/apel: egi]\ntargeturl = https://localhost:8443\n")
-    return failure(78, "jura-ng", "where our target egi publishes too", f"take the block out of {folder}/jura.conf")
+    return failure(78, "jura-ng", "where our target egi publishes too", f"remove the block from {folder}/jura.conf")
 
 
 def arc_conf_unreadable(clinic: Clinic) -> Planted:
     clinic.arc_conf.write_text("controldir /var/spool\n")
-    return warning("jura-ng", "cannot tell", "name it with --arc-conf")
+    return warning("jura-ng", "cannot tell", "name another with --arc-conf")
 
 
 def timer_not_enabled(clinic: Clinic) -> Planted:
@@ -781,14 +781,14 @@ def timer_and_daemon(clinic: Clinic) -> Planted:
 def timer_and_cron(clinic: Clinic) -> Planted:
     (clinic.root / "cron.d").mkdir()
     (clinic.root / "cron.d" / "publisher").write_text("17 * * * * publisher publisher publish\n")
-    return warning("timer", "several start rounds", "keep one of them")
+    return warning("timer", "more than one thing starts rounds", "keep one of them")
 
 
 def asked_as_root(clinic: Clinic) -> Planted:
     need_root()
     for path in (clinic.site.state.parent, *clinic.site.state.parent.iterdir()):
         os.chown(path, 12345, -1)
-    return warning("user", "asked as root, but the state belongs to user 12345", "runuser -u publisher")
+    return warning("user", "running as root, but the state belongs to user 12345", "runuser -u publisher")
 
 
 PLANTS: tuple[Plant, ...] = tuple(
@@ -962,7 +962,7 @@ def test_a_site_without_arc_gets_no_advice_about_arex(tmp_path: Path, pki: PKI, 
     (found,) = [one for one in site.run("doctor", "--json").json["findings"] if one["name"] == "jobs per month"]
     assert found["state"] == "warning"
     assert found["advice"] == (
-        "see whether the batch system runs jobs, and still writes its accounting where `source` reads it"
+        "check that the batch system runs jobs and still writes its accounting where `source` reads it"
     )
 
 

@@ -96,7 +96,7 @@ def spool_without_parent(clinic: Clinic) -> Planted:
 def two_targets_to_one_topic(clinic: Clinic) -> Planted:
     del clinic.target["sync"]
     clinic.site.config["targets"]["copy"] = dict(clinic.target)
-    return known.warning("target", "everything is sent there twice", "take one of the two out", "last success")
+    return known.warning("target", "everything is sent there twice", "remove one of the two", "last success")
 
 
 def clock_three_days_back(clinic: Clinic) -> Planted:

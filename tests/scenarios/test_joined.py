@@ -133,7 +133,7 @@ def test_a_job_waits_for_its_run_and_goes_with_it(site: ConfiguredSite) -> None:
     show(site, jobs[0])
     assert total(site.publish()) == 2
     assert (status(site)["awaited"], status(site)["pending"]) == (2, 0)
-    assert "target out: 2 jobs wait for what the batch system tells (join_wait)" in site.run("status").out
+    assert "target out: 2 jobs wait for the batch system's record (join_wait)" in site.run("status").out
     explained = site.run("explain", jobs[1].job_id).out
     assert "open: it is over, and waits for what its batch system tells (join_wait)" in explained
     time.sleep(1.1)

@@ -105,7 +105,7 @@ def test_a_ce_that_is_down_for_more_than_a_day_is_an_alarm(site: SiteUnderTest) 
     assert told.status == 66
     assert f"has written nothing to {site.control / 'accounting'} since" in told.err
     nagios = site.run("status", "--nagios")
-    assert (nagios.status, "see whether A-REX runs, or set arc_outage_s" in nagios.out) == (2, True)
+    assert (nagios.status, "check that A-REX is running, or set arc_outage_s" in nagios.out) == (2, True)
     assert "jobs that may belong to an ARC CE wait for it" in site.run("doctor").out
 
 

@@ -176,7 +176,7 @@ def test_other_settings_that_come_into_use_meanwhile_end_a_republish(
 
     outcome = republish_meeting(world, reconfigured, monkeypatch)
     assert outcome.exit_status == 65
-    assert "start it again" in outcome.reason
+    assert "run the command again" in outcome.reason
     assert world.wrong_months() == {}
     mixed = done(world.republish("2028-03"))
     assert held(mixed) == [("2028-03", 1, 0)]

@@ -142,7 +142,7 @@ def test_under_another_name_and_cluster_it_is_not_read_before_somebody_says_so(s
     site.config["source"][1] |= {"name": "new", "cluster": "sge.example.org"}
     assert sent_again(site) == (0, 66)
     run = site.publish()
-    assert "source new: source old has read the same files, and calls their cluster gridengine" in run.err
+    assert "source new: source old has read the same files and calls their cluster gridengine" in run.err
     assert "write cluster: gridengine" in run.err
     assert site.run("source", "retire", "old").status == 0
     assert sent_again(site)[0] > 0, "the administrator says that these are other jobs"

@@ -116,7 +116,7 @@ def test_a_line_of_a_file_that_is_gone_stays(site: SiteUnderTest) -> None:
     run = retry(site)
     assert (run.status, run.json["sources"]["gridengine"]["gone"]) == (65, [{"file": str(path), "lines": 1}])
     assert set_aside(site) == 1
-    assert f"{path} is no file that is there: 1 line of it cannot be tried again" in site.run("source", "retry").out
+    assert f"{path} does not exist: 1 line of it cannot be tried again" in site.run("source", "retry").out
 
 
 def test_a_file_in_trouble_leaves_its_lines_set_aside(site: SiteUnderTest) -> None:

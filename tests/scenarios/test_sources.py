@@ -302,7 +302,7 @@ def test_a_source_that_was_not_read_for_a_day_is_an_alarm(site: SiteUnderTest) -
     run = site.run("status")
     assert run.status == 66
     assert "source gridengine: was last read at " in run.err
-    assert "no round ran since" in run.err
+    assert "no round has run since" in run.err
     nagios = site.run("status", "--nagios")
     assert (nagios.status, "source gridengine: was last read" in nagios.out) == (2, True)
     assert site.publish().status == 0
@@ -334,7 +334,7 @@ def test_bad_lines_are_shown_by_source(site: SiteUnderTest) -> None:
     assert (line["source"], line["file"], line["line"]) == ("gridengine", str(path), "torn")
     assert "1 columns" in site.run("source", "bad-lines").out
     run = site.run("source", "bad-lines", "slurm")
-    assert (run.status, "slurm: is no batch system of `source`; there are: gridengine" in run.err) == (64, True)
+    assert (run.status, "slurm: no such batch system in `source`; there are: gridengine" in run.err) == (64, True)
 
 
 def test_a_site_with_importers_moves_by_renaming_its_database(site: SiteUnderTest) -> None:

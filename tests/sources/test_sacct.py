@@ -136,7 +136,7 @@ def test_days_that_slurm_purged_are_reported_and_the_others_read(tmp_path: Path,
     report = ask(tmp_path, command, late)
     assert (report.exit_status, report.imported) == (66, 1)
     (trouble,) = report.troubles
-    assert "and so on 1 other day; see whether slurmdbd still has them, and make look_back_s shorter" in trouble
+    assert "and so on 1 other day; check that slurmdbd still has them, and make look_back_s shorter" in trouble
     again = ask(tmp_path, command, late + timedelta(hours=1))
     assert (again.exit_status, again.imported) == (66, 0), "until look_back_s is shorter"
     assert ask(tmp_path, command, late + timedelta(hours=2), look_back_s=3 * DAY_S).exit_status == 0

@@ -68,7 +68,7 @@ COMMANDS: Final = (
     Command("run", "run", _SEND, "publish as a daemon, on each target's schedule, until SIGTERM"),
     Command("sync", "sync", _SEND, "send job counts per submit host and month, or check them"),
     Command("status", "status", _LOOK, "show what was delivered and what is pending; only reads"),
-    Command("statement", "statement", _LOOK, "tell on one page whether a month was all counted; only reads"),
+    Command("statement", "statement", _LOOK, "show on one page whether a month was fully counted; only reads"),
     Command("trace", "trace", _LOOK, "show every message that carried a job"),
     Command("explain", "explain", _LOOK, "show how each published value of a job came about, and the record"),
     Command("stats", "stats", _LOOK, "print statistics of the accounting data, published or not"),

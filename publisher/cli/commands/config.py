@@ -39,15 +39,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     from_arc = add_action(
         actions, "from-arc", "print a configuration that does what ARC's publisher did, made from arc.conf"
     )
-    from_arc.add_argument("arc_conf", type=Path, metavar="FILE", help="usually /etc/arc.conf; it is only read")
+    from_arc.add_argument("arc_conf", type=Path, metavar="FILE", help="usually /etc/arc.conf; only read")
     from_arc.add_argument(
         "--state", type=Path, metavar="FILE", help="ARC's publishing.db (default: below A-REX's control directory)"
     )
-    from_arc.add_argument("--site", default="", metavar="NAME", help="the site, if arc.conf names none or several")
+    from_arc.add_argument(
+        "--site", default="", metavar="NAME", help="the site, if arc.conf names none, or more than one"
+    )
     from_arc.add_argument(
         "--update",
         action="store_true",
-        help="write what is new into the configuration file, and keep what was changed there by hand",
+        help="add what is new to the configuration file, and keep manual changes",
     )
     from_arc.add_argument(
         "--look-for-lost",
@@ -104,7 +106,7 @@ def _from_arc(arguments: argparse.Namespace) -> int:
     if not page.targets and (arguments.look_for_lost or arguments.update):
         raise UsageError(
             f"{arguments.arc_conf}: no target of ARC's publisher in it ([arex/jura/apel:NAME] or [arex/jura/sgas:NAME]); "
-            "name a copy from before they were taken out"
+            "use a copy from before they were removed"
         )
     if arguments.look_for_lost:
         for line in _lost_jobs(page, environment=os.environ):
@@ -118,11 +120,11 @@ def _from_arc(arguments: argparse.Namespace) -> int:
     if page.missing:
         error_line(
             f"{arguments.arc_conf}: incomplete: {', '.join(page.missing)} must be filled in; "
-            "the list at the end says why"
+            "the list at the end explains why"
         )
         return ConfigError.exit_status
     if page.by_hand:
-        error_line(f"what needs to be completed by hand is listed at the end ({len(page.by_hand)})")
+        error_line(f"what to complete by hand is listed at the end ({len(page.by_hand)})")
     return 0
 
 
@@ -140,7 +142,7 @@ def _update(path: Path, page: ConfigurationText) -> None:
     for line in difflib.unified_diff(*texts, f"{path}.old", str(path), n=0, lineterm=""):
         print_line(line)
     for line in updated.kept:
-        error_line(f"{path}: your change was kept where arc.conf and ARC's state now say: {line}")
+        error_line(f"{path}: your change was kept; arc.conf and ARC's state now have: {line}")
 
 
 def _text_of(path: Path) -> str:
@@ -155,7 +157,7 @@ def _name_commented(text: str) -> None:
     """Targets to which nothing is sent although ARC did."""
     for name, block in arc_conf.commented_targets(text):
         error_line(
-            f"target {name}, of [{block}], is only a comment: nothing is sent to it; the list at the end says why"
+            f"target {name}, of [{block}], is commented out, so nothing is sent to it; the list at the end explains why"
         )
 
 
@@ -168,7 +170,7 @@ def _lost_jobs(page: ConfigurationText, *, environment: Mapping[str, str]) -> li
     if not marks:
         raise UsageError("ARC's publishing.db has no last end time for any of these targets; name it with --state FILE")
     if not page.control_dir:
-        raise UsageError("arc.conf does not say where the accounting database is: [arex] controldir needs a hand")
+        raise UsageError("arc.conf does not say where the accounting database is: set [arex] controldir by hand")
     source = create(Options(control_dir=Path(page.control_dir)), environment)
     with closing(source), writing_order(source, environment) as databases:
         searches = look_for_lost(databases, marks, lambda last: source.count(Window(end=Epoch(last + 1))))

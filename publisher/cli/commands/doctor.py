@@ -101,7 +101,7 @@ def _loaded(load: Callable[[], LiveSite], path: Path) -> LiveSite:
     try:
         return loaded.result(LOADED_WITHIN_S)
     except TimeoutError:
-        advice = "see whether the file systems of this file and of those that it names answer (`df`)"
+        advice = "check that the file systems of this file and of those that it names answer (`df`)"
         raise ConfigError(f"{path} did not load within {LOADED_WITHIN_S} s; {advice}") from None
 
 

@@ -57,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="write to this file (default: standard output); for parquet, the directory of the files",
     )
     parser.add_argument(
-        "--partition", choices=("month",), default="month", help="which jobs share a file of parquet (default month)"
+        "--partition", choices=("month",), default="month", help="which jobs share a parquet file (default month)"
     )
     parser.add_argument("--columns", action="store_true", help="print what each column means, and export nothing")
 
@@ -70,7 +70,7 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
         return _run_parquet(arguments, context.load())
     form = Form(arguments.form or Form.JSON_LINES)
     if form is Form.TABLE:
-        raise UsageError("a job has too many columns for a table; take --as csv, or ask `publisher stats`")
+        raise UsageError("a job has too many columns for a table; use --as csv, or `publisher stats`")
     site = context.load()
     wanted = job_filter(arguments, site)
     refuse_pruned(site, wanted.ended)

@@ -114,7 +114,7 @@ def _as_text(report: ImportReport) -> Iterator[Part]:
         yield f"{plural(report.bad_kept, 'line')} set aside in total, in the table ImportBadLine of {report.database}"
     if report.orphans:
         yield (
-            f"{plural(report.orphans, *report.orphans_are)}, for long without the record of the job itself: "
+            f"{plural(report.orphans, *report.orphans_are)}, long without the record of the job itself: "
             "is a file missing? This usage is not published"
         )
     yield from report.notes

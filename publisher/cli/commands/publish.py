@@ -161,7 +161,7 @@ def notes(outcome: Outcome) -> list[str]:
     if outcome.reason:
         lines.append(f"{outcome.target}: {outcome.reason}")
     if outcome.quarantined:
-        lines.append(f"{outcome.target}: {outcome.quarantined} set aside; `publisher quarantine list` says why")
+        lines.append(f"{outcome.target}: {outcome.quarantined} set aside; `publisher quarantine list` shows why")
     if outcome.warnings:
         lines.append(f"{outcome.target}: {_odd(outcome)}; `publisher explain JOB` shows why")
     if outcome.shed:

@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_all_instances(parser)
     parser.add_argument(
-        "--csv", type=Path, metavar="DIR", help="also, or only, a CSV file for each table, with definitions"
+        "--csv", type=Path, metavar="DIR", help="write each table to a CSV file in this directory, with definitions"
     )
 
 

@@ -51,7 +51,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--exact", action="store_true", help="do not round out to whole months (job formats only)")
     parser.add_argument("--yes", action="store_true", help="do not ask for confirmation")
     parser.add_argument(
-        "--no-brake", action="store_true", help="send even what dwarfs or contradicts everything delivered so far"
+        "--no-brake",
+        action="store_true",
+        help="send even if it is far more than, or contradicts, what was delivered so far",
     )
     add_dry_run(parser)
     parser.add_argument(

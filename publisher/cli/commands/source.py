@@ -29,8 +29,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for action, text in (
         ("list", "show each source and database, when it was last read, and whether it is retired"),
         ("bad-lines", "show the lines of batch systems that could not be understood, and why"),
-        ("prune", "take out old jobs that every target has accepted, of sources with `keep`"),
-        ("retry", "read files with bad lines once more, after they were repaired or publisher was updated"),
+        ("prune", "delete old jobs that every target has accepted, from sources with `keep`"),
+        ("retry", "read files with bad lines again, once they are repaired or publisher is updated"),
     ):
         parser_of_action = add_action(actions, action, text)
         parser_of_action.add_argument("source", nargs="?", metavar="NAME", help="of the source (default: all)")
@@ -71,7 +71,7 @@ def _listed(site: Site, name: str | None) -> tuple[Sequence[SourceFile], Sequenc
         return files, sources
     chosen = [one for one in sources if one.name == name]
     if not chosen:
-        raise UsageError(f"{name}: is no source; there are: {', '.join(one.name for one in sources)}")
+        raise UsageError(f"{name}: no such source; there are: {', '.join(one.name for one in sources)}")
     return [one for one in files if one.file in (name, *chosen[0].databases)], chosen
 
 
@@ -109,7 +109,7 @@ def _retried_text(found: Mapping[str, Retried]) -> Iterator[Part]:
     )
     for name, one in found.items():
         for file, lines in one.gone.items():
-            yield f"{name}: {file} is no file that is there: {plural(lines, 'line')} of it cannot be tried again"
+            yield f"{name}: {file} does not exist: {plural(lines, 'line')} of it cannot be tried again"
 
 
 def _pruned_json(found: Mapping[str, Pruned]) -> Json:
@@ -122,7 +122,7 @@ def _pruned_text(found: Mapping[str, Pruned]) -> Iterator[Part]:
     for name, one in found.items():
         yield f"{name}: {pruning.pruned_text(one)}"
     if not found:
-        yield "no source has the key `keep`, or none was read yet"
+        yield "no source has the key `keep`, or none has been read yet"
 
 
 def _listed_json(found: tuple[Sequence[SourceFile], Sequence[SourceStatus]]) -> Json:

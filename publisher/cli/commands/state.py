@@ -22,7 +22,7 @@ _PLACE = "path of a file, postgresql://HOST/DATABASE, or service=NAME"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = add_actions(parser)
-    copying = add_action(actions, "copy", "copy the ledger into another database; what is there already is compared")
+    copying = add_action(actions, "copy", "copy the ledger into another database; rows already there are compared")
     copying.add_argument("--to", required=True, metavar="PLACE", help=_PLACE)
     checking = add_action(
         actions, "check", "look for damage, and check that sums and references agree with the rows; only reads"
@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for action in (copying, checking):
         action.add_argument("--instance", help="in PostgreSQL, which ledger; default: that of the configuration")
     backup = add_action(actions, "backup", "write a consistent copy into a new file, while rounds go on")
-    backup.add_argument("file", metavar="FILE", type=Path, help="the file to make; it is a ledger in SQLite")
+    backup.add_argument("file", metavar="FILE", type=Path, help="the file to create: a ledger in SQLite")
     for action in (copying, checking, backup):
         add_json(action)
 
@@ -60,7 +60,7 @@ def _check(arguments: argparse.Namespace, context: Context) -> int:
     site = context.load()
     other = _place(arguments.other, arguments.instance or site.instance) if arguments.other else None
     if isinstance(other, Path) and not other.exists():
-        raise UsageError(f"{other} is not there; name a ledger with --with")
+        raise UsageError(f"{other} does not exist; name a ledger with --with")
     differing: list[str] = []
     with closing(site.database(to_read=True)) as database:
         damage = [f"{one.what}: {one.times:,}" for one in disagreements(database)]
@@ -87,7 +87,7 @@ def _backup(arguments: argparse.Namespace, context: Context) -> int:
     site = context.load()
     file: Path = arguments.file
     if file.exists():
-        raise UsageError(f"{file} is there already; name a new file")
+        raise UsageError(f"{file} exists already; name a new file")
     partial = file.with_name(f"{file.name}.part")
     partial.unlink(missing_ok=True)
     done: list[Transferred] = []

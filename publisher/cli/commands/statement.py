@@ -62,7 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace, context: Context) -> int:
     if arguments.all_instances and arguments.target:
-        raise UsageError("--all-instances states all targets; leave --target out")
+        raise UsageError("--all-instances covers all targets; omit --target")
     site = context.load()
     month = _month(arguments.month, site.clock())
     refuse_pruned(site, month.window)
@@ -112,7 +112,7 @@ def _verdict(found: Statement, target: TargetStatement, status: int) -> str:
     if status not in (0, RecordError.exit_status):
         return "cannot tell: an accounting database is missing"
     if found.alarms:
-        return "as far as one can tell complete: see below about the sources"
+        return "complete as far as can be told: see below about the sources"
     complete = "complete, without any job" if not target.at_ce.jobs else "complete"
     return complete if found.is_over else f"complete so far; the month ends at {iso(found.month.next.start)}"
 
@@ -196,9 +196,9 @@ def _scaled(work: Work, kind: str) -> str:
 
 def _job_rows(target: TargetStatement) -> list[tuple[str, str]]:
     counts = {
-        "told by sync": target.reported,
+        "reported by sync": target.reported,
         "in the portal's file": target.portal,
-        "delivered by another publisher before": target.before,
+        "delivered earlier by another publisher": target.before,
         "pending": target.pending,
         "quarantined": target.quarantined,
         "delivered, purged at the CE since": target.purged,
@@ -238,7 +238,7 @@ def _gpu_notes(target: TargetStatement) -> Iterator[str]:
     """Why GPU time is not known."""
     ours, theirs = target.at_ce.gpu_s, target.delivered.gpu_s
     if ours is None:
-        yield "GPU time: only batch systems know it, and none is a source here."
+        yield "GPU time: only batch systems record it, and none is a source here."
     elif ours and theirs is None and receiver_of(target.format).gpus_only:
         yield "GPU time delivered: cannot be told until just the CE's jobs are delivered, as they are."
     elif ours and theirs is None:

@@ -67,7 +67,7 @@ def _status(arguments: argparse.Namespace, site: Site) -> tuple[list[TargetStatu
     if not arguments.all_instances:
         return operations.status(site, targets=arguments.target)
     if arguments.target:
-        raise UsageError("--all-instances shows all targets; leave --target out")
+        raise UsageError("--all-instances covers all targets; omit --target")
     return operations.status_of_all(site)
 
 
@@ -116,7 +116,7 @@ def _as_json(both: tuple[Iterable[TargetStatus], Sequence[SourceStatus]]) -> Jso
 def _as_text(both: tuple[Iterable[TargetStatus], Sequence[SourceStatus]]) -> list[Part]:
     found, sources = both
     awaited = [
-        f"target {one.target}: {plural(one.awaited, 'job waits', 'jobs wait')} for what the batch system tells (join_wait)"
+        f"target {one.target}: {plural(one.awaited, 'job waits', 'jobs wait')} for the batch system's record (join_wait)"
         for one in found
         if one.awaited
     ]

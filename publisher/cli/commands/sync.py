@@ -221,7 +221,7 @@ def _as_text(found: _Check) -> Iterator[Part]:
 
 
 def _rows(found: _Check) -> list[tuple[str, ...]]:
-    gone = "in no database that is there" if found.incomplete else "purged at the CE"
+    gone = "not in any database that is there" if found.incomplete else "purged at the CE"
     return [
         (
             row.target,

@@ -165,7 +165,7 @@ def _write_head(conf: ArcConf, sheet: Sheet) -> None:
         f"Made by publisher {__version__} from {conf.file}, which was only read. What is left to do is listed at the end.",
         *(f"Also read: {file}" for file in conf.additional),
         "",
-        "To switch over: keep a copy of arc.conf, take the [arex/jura] blocks out (also of arc.conf.d), and restart A-REX;",
+        "To switch over: keep a copy of arc.conf, remove the [arex/jura] blocks (also from arc.conf.d), and restart A-REX;",
         "nothing is then sent twice; then `publisher config from-arc COPY --update`, so that `start` is where ARC stopped;",
         "then `publisher config check`, `publisher publish --dry-run`, and the timer. Both can run for a while with",
         "`shadow: true` in each target.",

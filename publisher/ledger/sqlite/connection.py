@@ -268,7 +268,9 @@ def _prepare(connection: sqlite3.Connection, path: Path, *, read_only: bool) -> 
     tables: int = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
     application: int = connection.execute("PRAGMA application_id").fetchone()[0]
     if tables and application != _APPLICATION_ID:
-        raise LedgerError(f"{path}: this is not a publishing database of this publisher; name another file in `state`")
+        raise LedgerError(
+            f"{path}: this is not a publishing database of this publisher; choose another file for `state`"
+        )
     version = _version(connection)
     if version > schema.VERSION:
         raise LedgerError(

@@ -81,7 +81,7 @@ def know_by_name(target: str, source: Source, ledger: Positions) -> None:
         before = [one for one in known if one.file == path or one.file.endswith(imported)]
         if before and name not in names:
             latest = max(before, key=lambda one: (one.file == path, one.retired is None, one.seen))
-            log.info("target %s: %s: goes by the name %s now", target, latest.file, name)
+            log.info("target %s: %s: is now called %s", target, latest.file, name)
             ledger.rename_database(target, latest.file, name)
 
 
@@ -134,11 +134,11 @@ def _new_name(
 
 def _missing(lost: KnownDatabase) -> Missing:
     if not os.path.isabs(lost.file):
-        what = "this batch system is not in `source` any more, or its database is gone; write it there again, or bring it back"
+        what = "this batch system is no longer in `source`, or its database is gone; put it back"
     elif os.path.exists(lost.file):
-        what = "is there, but `source` does not name it any more; name it again"
+        what = "is there, but no longer in `source`; add it again"
     else:
-        what = "is gone, and jobs that were only in it are not published; bring it back"
+        what = "is gone, and jobs that were only in it are not published; restore it"
     return Missing(
         file=lost.file,
         reason=(
@@ -177,7 +177,7 @@ def _check_retirable(wanted: Sequence[str], known: Collection[str], there: froze
         if file not in known:
             raise UsageError(f"{file}: was never read; `publisher source list` shows what was: {', '.join(known)}")
         if _is_read(file, there):
-            raise UsageError(f"{file}: is there and is read; to read it no more, take it out of `source` first")
+            raise UsageError(f"{file}: is there and is read; to stop reading it, remove it from `source` first")
 
 
 def retire(site: Site, files: Sequence[str]) -> list[SourceFile]:

@@ -43,7 +43,7 @@ def prune_after_rounds(site: Site) -> None:
             if found.jobs or found.kept:
                 log.info("source %s: %s", entry.name, pruned_text(found))
         except PublisherError as error:
-            log.error("source %s: old jobs stay where they are: %s", entry.name, error)
+            log.error("source %s: old jobs were not pruned: %s", entry.name, error)
 
 
 def prune(site: Site, name: str | None) -> Mapping[str, Pruned]:

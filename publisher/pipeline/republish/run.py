@@ -175,7 +175,7 @@ class _Republish:
         months = [BlockedMonth(month=number, orphaned=theirs, lost_jobs=0) for number, theirs in rows if theirs]
         if not months:
             return None
-        reason = f"other settings have come into use for {self._live.name} since this was planned: start it again"
+        reason = f"the settings changed for {self._live.name} since this was planned: run the command again"
         return self._rejected(reason, tuple(months))
 
     def _not_ours(self, number: int) -> tuple[KeyTotal, ...]:

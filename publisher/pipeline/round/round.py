@@ -46,7 +46,7 @@ _QUIET_PAGES: Final = 200  # pages without a wanted job between two notes of pro
 _QUARANTINE_BATCH: Final = 2_000  # jobs set aside between two of them: they wait in memory, 1.7 kB each
 
 
-_DAMAGED: Final = "`publisher state check` looks at all of it; restore the last backup that is sound"
+_DAMAGED: Final = "`publisher state check` checks all of it; restore the last sound backup"
 _STOP_REQUESTED: Final = Receipt(
     verdict=Verdict.RETRY_LATER,
     reason="stopped on request; the next run continues from here",

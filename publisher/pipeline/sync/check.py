@@ -61,7 +61,7 @@ class Compared:
     database: int  # finished, and wanted by the target
     delivered: int
     restarted: int
-    before: int  # delivered by another publisher before our start
+    before: int  # delivered earlier by another publisher our start
     quarantined: int
     pending: int
     reported: int | None

@@ -49,7 +49,7 @@ def read(path: Path, site: str) -> dict[tuple[int, str], int]:
         except (KeyError, ValueError, TypeError) as error:
             raise UsageError(f"{path}: row {number} ({row!r:.80}) is not a count: {error}; {_COLUMNS}") from error
     if not counts:
-        raise UsageError(f"{path}: has no count of site {site}, which tells nothing; {_COLUMNS}")
+        raise UsageError(f"{path}: has no count for site {site}; {_COLUMNS}")
     return counts
 
 

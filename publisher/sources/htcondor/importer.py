@@ -109,7 +109,7 @@ class HTCondorImporter(LineImporter[CondorRun]):
             run.accounting.connection.executemany(_FORGET, gone)
         if known and not there and not others:
             raise SourceError(
-                f"{path}: is empty, and had files of jobs before; see whether HTCondor still writes there, and let some "
+                f"{path}: is empty, and had files of jobs before; check that HTCondor still writes there, and let some "
                 "days pass before files are removed"
             )
         return not others and bool(there)

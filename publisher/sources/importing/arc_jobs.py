@@ -453,7 +453,7 @@ def check_arc_database(path: Path) -> None:
     """Raises: SourceError when it cannot be read."""
     if not has_file(path.parent) or (os.access(path.parent, os.X_OK) and not has_file(path)):
         raise SourceError(
-            f"{path}: there is no such file; correct arc_databases of the importer, or take it out if no ARC CE is there"
+            f"{path}: there is no such file; correct arc_databases of the importer, or remove it if no ARC CE is there"
         )
     check_readable(str(path))
 

@@ -104,7 +104,7 @@ class SlurmImporter(LineImporter[SacctRun]):
         if gone:
             others = f", and so on {plural(len(gone) - 1, 'other day')}" if len(gone) > 1 else ""
             raise SourceError(
-                f"{self._sacct.command[0]}: shows no job that ended {gone[0]}{others}; see whether slurmdbd still has them, "
+                f"{self._sacct.command[0]}: shows no job that ended {gone[0]}{others}; check that slurmdbd still has them, "
                 "and make look_back_s shorter if it was purged"
             )
         if whole:

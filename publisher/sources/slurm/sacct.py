@@ -55,9 +55,7 @@ class Sacct:
         with TemporaryFile() as answer:
             self._run(arguments, answer)
             if not answer.tell():
-                raise SourceError(
-                    f"{self.command[0]}: printed nothing, not even a header; see whether slurmdbd answers"
-                )
+                raise SourceError(f"{self.command[0]}: printed nothing, not even a header; check that slurmdbd answers")
             answer.seek(0)
             yield LogFile(Path(self.answer_from(begin)), answer, compressed=True, modified=0.0)
 
@@ -124,7 +122,7 @@ class Sacct:
                 return
             if waited_s >= self.timeout_s:
                 raise SourceError(
-                    f"{self.command[0]}: no answer within {self.timeout_s:g} s; see whether slurmdbd is well"
+                    f"{self.command[0]}: no answer within {self.timeout_s:g} s; check that slurmdbd is healthy"
                 )
             if os.fstat(answer.fileno()).st_size > _MOST_BYTES:
                 raise SourceError(f"{self.command[0]}: printed more than {_MOST_BYTES:,} bytes for one day; ended")

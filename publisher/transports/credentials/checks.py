@@ -192,7 +192,7 @@ def _key(
         return _refused("key", CredentialError(f"{credentials.key}: {error.strerror}; run again"))
     answer = f"{credentials.key}, mode {mode:04o}, belongs to the certificate"
     if mode & 0o077 and not handed_over:
-        advice = f"`chmod 0400 {credentials.key}`, and take `allow_open_key` out of the configuration"
+        advice = f"`chmod 0400 {credentials.key}`, and remove `allow_open_key` from the configuration"
         return Step("key", f"{answer}; others on this host can read it", advice=advice)
     return Step("key", answer)
 

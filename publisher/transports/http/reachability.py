@@ -127,7 +127,7 @@ def _connected(look: _Look, addresses: Sequence[Address]) -> tuple[socket.socket
         if not silent:
             return connection, Step("connection", answer)
         answer = f"{answer}, but {', '.join(silent)} does not answer"
-        advice = look.say(f"{_FIREWALL}; or take the dead address out of the name's entry")
+        advice = look.say(f"{_FIREWALL}; or remove the dead address from the name's entry")
         return connection, Step("connection", answer, advice=advice)
     timed_out = isinstance(trouble, TimeoutError)
     advice = _FIREWALL if timed_out else _CONNECT_ADVICE.get(trouble.errno or 0, _FIREWALL)
