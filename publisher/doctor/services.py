@@ -101,7 +101,7 @@ def _reason_not_to_ask(site: Site, target: Target, unfit: Sequence[Finding], way
     if failed:
         return f"of the finding about {failed[0].name} ({failed[0].part})"
     if shows_certificate and not_here(site.credentials()) is not None:
-        return "the key is there for the service only"
+        return "the key is available only to the service"
     return ""
 
 

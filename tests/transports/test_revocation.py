@@ -185,7 +185,7 @@ def test_a_round_stops_at_a_revoked_server_with_77(
     there = put_list(trusted, pki.authority, server)
     refused = site.publish()
     assert refused.status == 77
-    assert f"certificate revoked, says {there}" in refused.err
+    assert f"certificate revoked according to {there}" in refused.err
     assert not service.requests
     site.config["credentials"]["crl"] = "off"
     site.save()

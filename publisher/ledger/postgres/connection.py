@@ -266,7 +266,7 @@ _REFUSED: Final = {
     "if that is the right one, the certificate has expired",
 }
 _AWAY: Final = (
-    "the server is away or ended the connection; run again when it is there: nothing is lost, and what was on its way is "
+    "the server is away or ended the connection; run again when it is back: nothing is lost, and what was on its way is "
     "sent again under the same id"
 )
 

@@ -127,7 +127,7 @@ class AdvisoryChargeLocks:
         while not self._try(_AT_WORK):
             if not patience():
                 raise Busy(
-                    "another run computes charges; `publisher charge --runs` shows it. This one was told to wait no longer"
+                    "another run computes charges; `publisher charge --runs` shows it. This one stopped waiting on request"
                 )
         self._mine.add(_AT_WORK)
 

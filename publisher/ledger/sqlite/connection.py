@@ -367,7 +367,7 @@ def _about_damage(path: Path) -> str:
     except sqlite3.Error as error:
         if getattr(error, "sqlite_errorcode", -1) & 0xFF == sqlite3.SQLITE_IOERR:
             return _ADVICE[sqlite3.SQLITE_IOERR]
-    return f"if the kernel's log tells of a disk that cannot be read, mend that and run again; otherwise {_DAMAGED}"
+    return f"if the kernel's log reports disk errors, repair the disk and run again; otherwise {_DAMAGED}"
 
 
 def _about_rights(path: Path) -> str:

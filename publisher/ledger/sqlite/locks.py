@@ -45,7 +45,7 @@ class FileChargeLocks:
         while not self._try(descriptor, fcntl.LOCK_EX, _AT_WORK):
             if not patience():
                 raise Busy(
-                    "another run computes charges; `publisher charge --runs` shows it. This one was told to wait no longer"
+                    "another run computes charges; `publisher charge --runs` shows it. This one stopped waiting on request"
                 )
 
     def leave(self, run: int) -> None:

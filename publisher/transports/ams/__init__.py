@@ -47,7 +47,7 @@ class Options(HttpOptions):
         ),
         "AMS": StepText("records are handed over there", "see that `url` of the target is right, and ask again later"),
         "right to publish": StepText(
-            "AMS knows us, but takes messages only from those whom the topic lists",
+            "AMS knows us, but accepts messages only from users listed for the topic",
             "ask the operators of AMS to let this host's user publish to the topic",
         ),
     }

@@ -78,7 +78,7 @@ def not_here(credentials: Credentials) -> Step | None:
     if not str(credentials.key).startswith("$"):
         return None
     advice = f"ask as the service does: `{AS_THE_SERVICE} doctor`"
-    return Step("key", f"{credentials.key} is there for the service only", advice=advice)
+    return Step("key", f"{credentials.key} is available only to the service", advice=advice)
 
 
 def check_credentials(

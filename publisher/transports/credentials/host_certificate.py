@@ -251,7 +251,7 @@ def _read(path: Path, what: str) -> bytes:
     except FileNotFoundError as error:
         if str(path).startswith("$"):
             raise CredentialError(
-                f"the {what} {path} is there for the service only; run the command as the service does: "
+                f"the {what} {path} is available only to the service; run the command as the service does: "
                 f"`{AS_THE_SERVICE} COMMAND`, or write the full path of a file as `credentials: {what}`"
             ) from error
         raise CredentialError(

@@ -102,6 +102,6 @@ def _is(path: Path, authority: bytes) -> bool:
 
 
 def _revoked(path: Path) -> ssl.SSLCertVerificationError:
-    error = ssl.SSLCertVerificationError(1, f"certificate revoked, says {path}")
-    error.verify_code, error.verify_message = _REVOKED, f"certificate revoked, says {path}"
+    error = ssl.SSLCertVerificationError(1, f"certificate revoked according to {path}")
+    error.verify_code, error.verify_message = _REVOKED, f"certificate revoked according to {path}"
     return error

@@ -350,7 +350,7 @@ def _advice(advice: Hint, sent: Sent, error_page: ServerText | None) -> str:
             return "; is `url` of the target the insert URL (https://HOST:6143/sgas/ur) or the one above it?"
         case Hint.FOREIGN:
             who = error_page.speaker if error_page else AnsweredBy.SILENCE
-            return f" ({who}), which is not what SGAS says; something in between refuses, nothing was set aside"
+            return f" ({who}), which is not SGAS's wording; something in between refuses, nothing was set aside"
         case _:
             return ""
 
