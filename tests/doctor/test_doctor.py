@@ -603,7 +603,7 @@ def key_open_and_allowed(clinic: Clinic) -> Planted:
 
 def key_of_the_service(clinic: Clinic) -> Planted:
     clinic.site.config["credentials"]["key"] = "$CREDENTIALS_DIRECTORY/hostkey.pem"
-    return warning("key", "is there for the service only", "systemd-run --pipe --wait", "preflight")
+    return warning("key", "is available only to the service", "systemd-run --pipe --wait", "preflight")
 
 
 def key_encrypted(clinic: Clinic) -> Planted:

@@ -209,10 +209,10 @@ def test_a_server_that_is_away_crashed_or_full_of_connections_is_named_with_advi
         ledger = SqlLedger(connection.open_database(server.address, instance))
         begin(ledger)
         server.stop(signal.SIGQUIT)
-        with pytest.raises(LedgerError, match="run again when it is there: nothing is lost"):
+        with pytest.raises(LedgerError, match="run again when it is back: nothing is lost"):
             begin(ledger)
         ledger.close()
-        with pytest.raises(LedgerError, match="run again when it is there: nothing is lost"):
+        with pytest.raises(LedgerError, match="run again when it is back: nothing is lost"):
             connection.open_database(server.address, instance)
         server.start()
         with closing(SqlLedger(connection.open_database(server.address, instance))) as ledger:
@@ -264,7 +264,7 @@ def test_a_refused_connection_says_what_to_mend(
         ("server does not support SSL, but SSL was required", "ssl = on"),
         ('root certificate file "/root/.postgresql/root.crt" does not exist', "as sslrootcert"),
         ("SSL error: certificate verify failed", "as sslrootcert"),
-        ("SSL connection has been closed unexpectedly", "run again when it is there"),
+        ("SSL connection has been closed unexpectedly", "run again when it is back"),
     ],
 )
 def test_an_encrypted_connection_that_fails_says_what_to_mend(text: str, advice: str) -> None:

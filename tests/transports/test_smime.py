@@ -197,7 +197,7 @@ def test_missing_files_are_named(credential: Credential, tmp_path: Path) -> None
     assert f"the certificate {nowhere} does not exist" in refusal(given_by(credential, certificate=nowhere))
     assert f"the key {nowhere} does not exist" in refusal(given_by(credential, key=nowhere))
     for_the_service = refusal(given_by(credential, key=Path("$CREDENTIALS_DIRECTORY/hostkey.pem")))
-    assert "there for the service only" in for_the_service
+    assert "available only to the service" in for_the_service
     assert "`systemd-run " in for_the_service
 
 
