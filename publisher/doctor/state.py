@@ -104,7 +104,7 @@ def _owners(state: Path, owner: int) -> Finding:
         return question.failure(f"{state.parent}: {error.strerror}", "run doctor as the user who publishes", _STATUS)
     if others:
         advice = f"`chown --reference={state.parent} {state}*`, and run commands that write as that user"
-        return question.failure(f"{join(others)} do not belong to the directory's owner", advice, _STATUS)
+        return question.failure(f"not owned by the owner of the directory: {join(others)}", advice, _STATUS)
     return question.ok("all have the same owner")
 
 

@@ -280,7 +280,7 @@ def _at_target(bench: _Bench, page: Page) -> list[Explanation]:
 
 def _why_open(row: RowRef, page: Page) -> str:
     if row in page.awaited:
-        return "it is over, and waits for what its batch system tells (join_wait)"
+        return "it is over, and waits for its batch system's record (join_wait)"
     return "it has not finished, or A-REX still writes it"
 
 

@@ -297,7 +297,7 @@ def secret_open_to_a_group(clinic: Clinic) -> Planted:
     secret.write_text("0123456789abcdef0123456789abcdef")
     secret.chmod(0o640)
     clinic.site.config["records"]["identity"] = {"mode": "pseudonym", "secret_file": str(secret)}
-    return warning("pseudonym secret", "has the mode 0640", "chmod 0400")
+    return warning("pseudonym secret", "has mode 0640", "chmod 0400")
 
 
 # The source
@@ -337,7 +337,7 @@ def zone_misspelt(clinic: Clinic) -> Planted:
 def zone_of_the_host(clinic: Clinic) -> Planted:
     del clinic.site.config["source"]["time_zone"]
     clinic.monkeypatch.setenv("TZ", "Europe/Helsinki")
-    return warning("time zone", "the zone of this host is taken: the environment's TZ, Europe/Helsinki", "Europe/Oslo")
+    return warning("time zone", "this host's zone is used: the environment's TZ, Europe/Helsinki", "Europe/Oslo")
 
 
 def zone_of_the_host_wrong(clinic: Clinic) -> Planted:
@@ -459,7 +459,7 @@ def state_directory_readable(clinic: Clinic) -> Planted:
 def state_of_two_owners(clinic: Clinic) -> Planted:
     need_root()
     os.chown(clinic.site.state, 12345, -1)
-    return failure(74, "state files", "publishing.db belong to another user", "chown --reference=")
+    return failure(74, "state files", "not owned by the owner of the directory: publishing.db", "chown --reference=")
 
 
 def state_is_something_else(clinic: Clinic) -> Planted:
@@ -987,7 +987,7 @@ def test_two_targets_to_one_topic(clinic: Clinic, vos: list[str] | None) -> None
     findings = clinic.doctor("--json").json["findings"]
     twice = [found for found in findings if "everything is sent there twice" in found["found"]]
     assert [(found["part"], found["state"]) for found in twice] == ([] if vos else [("copy", "warning")])
-    assert all("target egi" in found["found"] and "vos of its own" in found["advice"] for found in twice)
+    assert all("target egi" in found["found"] and "its own `vos`" in found["advice"] for found in twice)
 
 
 @pytest.mark.parametrize(

@@ -113,7 +113,7 @@ def test_a_configuration_that_hangs_is_a_finding(
     assert main.run(["--config", str(path), "doctor"]) == 78
     told = capsys.readouterr().out
     assert f"failure  configuration: {path} did not load within 0.2 s\n" in told
-    assert "do:  see whether the file systems" in told
+    assert "do:  check that the file systems" in told
     os.close(os.open(path, os.O_RDWR | os.O_NONBLOCK))  # wakes the thread that waits
 
 

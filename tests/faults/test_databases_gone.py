@@ -309,7 +309,7 @@ def test_a_file_that_the_configuration_no_longer_names_is_told_until_it_is_retir
     status, _, reason = outcome(site.publish())
     assert status == 66
     assert reason is not None
-    assert f"{other}: is there, but `source` does not name it any more" in reason
+    assert f"{other}: is there, but no longer in `source`" in reason
     assert site.run("source", "retire", str(other)).status == 0
     assert outcome(site.publish())[:2] == (0, "nothing")
 

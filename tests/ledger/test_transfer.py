@@ -113,7 +113,7 @@ def test_a_row_that_differs_is_named(used: SiteUnderTest, postgres: PostgresServ
 
 def test_a_file_that_is_not_there_is_no_ledger_to_compare_with(used: SiteUnderTest, tmp_path: Path) -> None:
     checked = used.run("state", "check", "--with", str(tmp_path / "missing.db"))
-    assert (checked.status, "missing.db is not there" in checked.err) == (64, True)
+    assert (checked.status, "missing.db does not exist" in checked.err) == (64, True)
 
 
 def test_a_destination_that_was_used_since_is_not_set_back(used: SiteUnderTest, postgres: PostgresServer) -> None:
@@ -148,7 +148,7 @@ def test_a_backup_is_a_ledger(used: SiteUnderTest, tmp_path: Path) -> None:
     assert used.run("state", "backup", str(tmp_path / "backup.db")).status == 0
     assert used.run("state", "check", "--with", str(tmp_path / "backup.db")).status == 0
     refused = used.run("state", "backup", str(tmp_path / "backup.db"))
-    assert (refused.status, "is there already" in refused.err) == (64, True)
+    assert (refused.status, "exists already" in refused.err) == (64, True)
 
 
 @pytest.mark.parametrize("ledger", ["sqlite", "postgres"])

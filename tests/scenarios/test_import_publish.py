@@ -143,7 +143,7 @@ def test_the_command_line_tells_what_was_skipped_and_set_aside(site: SiteUnderTe
     assert "1 skipped: never ran (failed 8, in prolog)" in run.out
     assert f"set aside: {path}, byte {path.stat().st_size - 5}: 1 columns" in run.out
     assert f"1 line set aside in total, in the table ImportBadLine of {other}" in run.out
-    assert "1 record of a parallel task, for long without" in run.out
+    assert "1 record of a parallel task, long without" in run.out
     assert f"{site.folder}/gone: No such file or directory" in run.err
     assert set(jobs(other)) == {f"{CLUSTER}:4711:{BEGIN + 10}"}
     assert site.run("import", "gridengine", str(path), "--database", str(other)).status == 0

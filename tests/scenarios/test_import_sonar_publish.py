@@ -85,7 +85,7 @@ def test_the_command_line_tells_what_was_skipped_and_set_aside(site: SiteUnderTe
     assert run.status == 66
     assert "1 skipped: never started (CANCELLED)" in run.out
     assert f"set aside: {path}, byte {path.stat().st_size - 5}: not an envelope of Sonar" in run.out
-    assert "1 job known only by its steps, for long without" in run.out
+    assert "1 job known only by its steps, long without" in run.out
     assert "Sonar reported an error (1 time): c1-26: No can do" in run.out
     assert "1 job cancelled while running and not sent to egi: add aborted to records.statuses" in run.out
     assert f"{site.folder}/gone: No such file or directory" in run.err

@@ -135,7 +135,7 @@ def test_a_job_waits_for_its_run_and_goes_with_it(site: ConfiguredSite) -> None:
     assert (status(site)["awaited"], status(site)["pending"]) == (2, 0)
     assert "target out: 2 jobs wait for the batch system's record (join_wait)" in site.run("status").out
     explained = site.run("explain", jobs[1].job_id).out
-    assert "open: it is over, and waits for what its batch system tells (join_wait)" in explained
+    assert "open: it is over, and waits for its batch system's record (join_wait)" in explained
     time.sleep(1.1)
     assert regular(site) == 0
     show(site, *jobs)
