@@ -495,7 +495,7 @@ def never_a_round(clinic: Clinic) -> Planted:
 
 def no_success_since_yesterday(clinic: Clinic) -> Planted:
     clinic.alter_state("UPDATE target SET last_success = last_success - 86400")
-    return warning("last success", "1440 minutes ago", "publisher publish --force --target egi")
+    return warning("last success", "1,440 minutes ago", "publisher publish --force --target egi")
 
 
 def no_success_for_weeks(clinic: Clinic) -> Planted:
