@@ -237,7 +237,7 @@ def test_gpu_hours_delivered_are_those_of_accelerator_records(tmp_path: Path, pk
     assert found["gpus"]["at_ce"]["gpu_s"] == found["gpus"]["delivered"]["gpu_s"] == gpu_s > 0
     assert (found["gpus"]["measured"], found["gpus"]["at_ce"]["jobs"]) == (3, 3)  # the fourth one had none
     assert found["egi"]["delivered"]["gpu_s"] is None
-    assert "GPU time delivered: for car, the ledger keeps none; a target with apel-accelerator-0.1 tells it." in page
+    assert "GPU time delivered: for car, the ledger keeps none; a target with apel-accelerator-0.1 has it." in page
     with closing(sqlite3.connect(made.state.with_name("imported.db"))) as connection, connection:
         connection.execute("UPDATE AAR SET UsedWalltime = UsedWalltime + 60 WHERE GPUCount > 0")
     found, page = stated()

@@ -242,7 +242,7 @@ def _gpu_notes(target: TargetStatement) -> Iterator[str]:
     elif ours and theirs is None and receiver_of(target.format).gpus_only:
         yield "GPU time delivered: cannot be told until just the CE's jobs are delivered, as they are."
     elif ours and theirs is None:
-        yield f"GPU time delivered: for {target.format}, the ledger keeps none; a target with apel-accelerator-0.1 tells it."
+        yield f"GPU time delivered: for {target.format}, the ledger keeps none; a target with apel-accelerator-0.1 has it."
 
 
 def _as_page(title: str, parts: Iterable[Part]) -> Iterator[str]:
