@@ -6,8 +6,10 @@ SOURCE ?= arex
 SOAK_S ?= 120
 SOAK_SEED ?= 1
 FUZZ_RUNS ?= 300000
+MINUTES ?= 15
+SEED ?= 1
 
-.PHONY: demo test test-pythons lock audit test-lowest test-long fuzz soak faults lint bench docs packages deb rpm rpm-el9 check-packages release clean
+.PHONY: demo test test-pythons lock audit test-lowest test-long fuzz soak stories faults lint bench docs packages deb rpm rpm-el9 check-packages release clean
 
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed: make PYTHON=python3.11"; exit 1; }
@@ -53,6 +55,9 @@ fuzz: $(VENV)/.ready  ## bytes that nobody thought of for every reader of foreig
 
 soak: $(VENV)/.ready  ## publish beside a live A-REX on a bad day; ends by itself, its status says whether all is there
 	$(BIN)/python -m tests.faults.soak --seconds $(SOAK_S) --seed $(SOAK_SEED)
+
+stories: $(VENV)/.ready  ## random stories of every command under faults, for MINUTES from a seed on; the numbers in STORY_TOLD
+	STORY_MINUTES=$(MINUTES) STORY_SEED=$(SEED) $(BIN)/pytest -n 0 tests/faults/test_story.py -k as_long_as
 
 faults: $(VENV)/.ready  ## try all faults again, and write docs/faults.md
 	$(BIN)/python -m tests.faults.faults_tried --write

@@ -85,12 +85,16 @@ MACHINE: Final[Rows] = (
         "any call of the C library fails once, or from then on, on the ledger, the accounting database, the spool, imports and "
         "sockets, in publish, republish, sync, import and run: EIO, ENOSPC, EMFILE, ENOMEM, EINTR, EACCES, ENOLCK, fewer bytes",
         "ends as documented and says what to do; the next round goes on, and each job is at each receiver once",
-        ("faults/test_every_call::test_some_calls_fail",),
+        (
+            "faults/test_every_call::test_some_calls_fail",
+            "faults/test_every_call::test_every_call_on_the_spool_may_fail",
+            "faults/test_every_call::test_a_database_that_cannot_be_looked_for",
+            "faults/test_every_call::test_no_memory_to_wait_for_postgresql",
+        ),
     ),
     (
-        "stories of up to 60 steps at random (of these many), with every command, two sources, APEL, SGAS, AUDITOR and a "
-        "spool, the ledger in SQLite or PostgreSQL, faults of services, failing calls, kills, jumps of the clock, restored "
-        "backups",
+        "steps at random in stories of up to 60, with every command, two sources, APEL, SGAS, AUDITOR and a spool, the ledger "
+        "in SQLite or PostgreSQL, faults of services, failing calls, kills at any call, jumps of the clock, restored backups",
         "each ends with every job at every receiver once, and the ledger sound; one that does not is shortened by itself",
         ("faults/test_story::test_every_story_ends_well",),
     ),

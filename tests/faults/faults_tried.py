@@ -6,6 +6,7 @@ Runs the tests that the rows name, and the ordinary random walks, and counts wha
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -25,6 +26,8 @@ from tests.faults.walk_dangers import DANGERS
 from tests.faults.walk_faults import MISFORTUNES
 
 PAGE: Final = Path(__file__).parents[2] / "docs" / "faults.md"
+STORIES: Final = Path(__file__).with_name("stories.json")
+"""What `make stories` told, run by run."""
 _HEAD: Final = """\
 # Faults that were tried
 
@@ -62,6 +65,7 @@ def render(tried: Tried) -> Iterator[str]:
         yield f"| {place} | What `publisher` does | Tried |\n|---|---|---|\n"
         yield from (f"| {fault} | {reaction} | {tried.rows[fault]} |\n" for fault, reaction, _ in rows)
         yield "\n"
+    yield from _stories()
     yield (
         f"Then all at once and at random, in {WALKS} walks of {STEPS} steps with three targets, each of which ended with every "
         "job at every receiver, none twice, every exit status right, and no secret in any log, address or file:\n\n"
@@ -76,6 +80,27 @@ def render(tried: Tried) -> Iterator[str]:
         yield f"| machine | {what} ({tried.kinds[f'danger: {name}']}) | {reaction} |\n"
     events = "; ".join(f"{what} ({tried.kinds[name]})" for name, what in EVENTS.items())
     yield f"| A-REX, services, administrators | {events} | goes on, and every exit status says what is the matter |\n"
+
+
+def _stories() -> Iterator[str]:
+    """What random stories did, in runs that last as long as one likes."""
+    runs = json.loads(STORIES.read_text())
+    counts: Counter[str] = Counter()
+    for one in runs:
+        counts.update(one["counts"])
+    steps, stories = counts.pop("steps"), counts.pop("stories")
+    days = sorted({one["on"] for one in runs})
+    yield (
+        f"Then steps at random, {steps:,} of them in {stories:,} stories of up to 80 (`make stories`, {' and '.join(days)}), "
+        "with two sources, AMS, SGAS, AUDITOR and a spool, the ledger in SQLite or PostgreSQL. Each story that is counted "
+        "ended with every job at every receiver once, and the ledger sound:\n\n| Step | Taken |\n|---|---|\n"
+    )
+    failed = Counter({what.removeprefix("failed: "): number for what, number in counts.items() if ": " in what})
+    for what, number in sorted(counts.items()):
+        if not what.startswith("failed: "):
+            yield f"| {what} | {number:,} |\n"
+    met = "; ".join(f"{what} {number:,}" for what, number in sorted(failed.items()))
+    yield f"\nThe calls that failed in them, by their ends and places: {met}.\n\n"
 
 
 def run_tests(pointers: Iterable[str]) -> tuple[Counter[str], Counter[str]]:

@@ -15,8 +15,9 @@ import pytest
 from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis.stateful import run_state_machine_as_test
 
+from publisher.cli.commands import COMMANDS
 from tests.faults import failing_calls
-from tests.faults.stories import Services, Story, World
+from tests.faults.stories import ABOUT_A_JOB, LOOKING, SENDING, Services, Story, World
 from tests.support.pki import PKI
 from tests.support.postgres import PostgresServer
 
@@ -53,6 +54,11 @@ def profile(stories: int, steps: int, *, derandomize: bool = False, shrink: bool
         derandomize=derandomize,
         phases=[Phase.generate, Phase.shrink] if shrink else [Phase.generate],
     )
+
+
+def test_stories_reach_every_command() -> None:
+    reached = {words[0] for words in (*SENDING, *LOOKING)} | {*ABOUT_A_JOB, "run"}
+    assert reached == {command.name for command in COMMANDS}
 
 
 @pytest.mark.parametrize(

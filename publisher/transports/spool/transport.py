@@ -68,12 +68,17 @@ class SpoolTransport:
         content = signer.sign(message.payload) if signer else message.payload
         try:
             name = self._put(message, content)
+        except _Unsynced as error:
+            return self._failed(error.why, Verdict.IN_DOUBT)
         except OSError as error:
-            otherwise = f"let this user write into {self._options.path} and {self._staging}, and publish again"
-            why = refused_by_system(error, otherwise)
-            reason = plain(f"{error.filename or self._options.path}: {why}: nothing is lost")
-            return Receipt(verdict=Verdict.RETRY_LATER, reason=reason, exit_status=LedgerError.exit_status)
+            return self._failed(error, Verdict.RETRY_LATER)
         return Receipt(verdict=Verdict.DELIVERED, remote_id=name, bytes_sent=len(content))
+
+    def _failed(self, error: OSError, verdict: Verdict) -> Receipt:
+        otherwise = f"let this user write into {self._options.path} and {self._staging}, and publish again"
+        why = refused_by_system(error, otherwise)
+        reason = plain(f"{error.filename or self._options.path}: {why}: nothing is lost")
+        return Receipt(verdict=verdict, reason=reason, exit_status=LedgerError.exit_status)
 
     def preflight(self) -> tuple[Step, ...]:
         """Whether files could be put there, found out without making one."""
@@ -107,7 +112,7 @@ class SpoolTransport:
         """Nothing is open."""
 
     def _put(self, message: Message, content: bytes) -> str:
-        """The file's name below the directory. Raises: OSError."""
+        """The file's name below the directory. Raises: OSError, _Unsynced."""
         root = self._options.path
         _make_directory(root)
         if root.stat().st_mode & stat.S_IWOTH:
@@ -117,7 +122,7 @@ class SpoolTransport:
             path = root / name
             there = _content(path)
             if there is not None and body in there.replace(b"\r\n", b"\n"):
-                _sync_directory(path.parent)  # it may have come just before the power went
+                _sync_entry(path)  # it may have come just before the power went
                 return name
             if there is None or self._options.layout is Layout.FLAT:
                 self._write(path, content, message.target)
@@ -143,7 +148,7 @@ class SpoolTransport:
             except FileNotFoundError:  # its readers clear empty directories of a queue away
                 if attempt == _ATTEMPTS - 1:
                     raise
-        _sync_directory(path.parent)
+        _sync_entry(path)
 
     def _names(self, message: Message) -> Iterator[str]:
         """Names for a message, the first that is free counts; of a flat directory only one, because it cannot be another's."""
@@ -179,6 +184,22 @@ def _sync_directory(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+class _Unsynced(Exception):
+    """The file is there for whoever looks, but may be gone after a power cut."""
+
+    def __init__(self, why: OSError) -> None:
+        super().__init__(str(why))
+        self.why = why
+
+
+def _sync_entry(path: Path) -> None:
+    """Raises: _Unsynced."""
+    try:
+        _sync_directory(path.parent)
+    except OSError as error:
+        raise _Unsynced(error) from error
 
 
 def _content(path: Path) -> bytes | None:
