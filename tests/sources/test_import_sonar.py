@@ -548,9 +548,9 @@ def test_trackable_resources(tres: str, expected: Resources) -> None:
 
 def test_before_0_16_resources_are_those_of_sacct_and_cpus_else_the_request(tmp_path: Path) -> None:
     job = imported(tmp_path / "a", envelope([record(allocated_resources=None, sacct__AllocTRES="cpu=6,node=3")]))
-    assert (job["CPUCount"], job["NodeCount"], job["GPUCount"]) == (6, 3, None)
+    assert (job["CPUCount"], job["NodeCount"], job["GPUCount"]) == (6, 3, 0), "what it was given has no GPU"
     job = imported(tmp_path / "b", envelope([record(allocated_resources=None, sacct__AllocTRES=None)]))
-    assert (job["CPUCount"], job["NodeCount"]) == (8, 2)
+    assert (job["CPUCount"], job["NodeCount"], job["GPUCount"]) == (8, 2, None)
 
 
 @pytest.mark.parametrize(

@@ -113,7 +113,7 @@ class SonarMapping(SlurmMapping):
             elapsed_s or max(0, run.span_s),
             cpu_s - kernel_s,
             kernel_s,
-            get("gpus"),
+            get("gpus", 0 if get("cpus") or get("nodes") else None),  # what was given, and no GPU in it
             NAME,
             f"{self._options.cluster}/{job}/{run.start}",
             extra if _was_measured(run) else (*extra, CPU_UNKNOWN),
