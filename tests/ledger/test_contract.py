@@ -361,6 +361,30 @@ def test_halves_take_the_place_of_the_whole(kept: Kept) -> None:
     assert all(run.settled for run in kept.ledger.known("egi", runs(*map(job, (1, 2, 3)))).values())
 
 
+def test_a_database_keeps_all_that_is_known_of_it_under_another_name(kept: Kept) -> None:
+    row = RowRef(database="/old/sources/hpc.db", record_id=7)
+    skipped = SkippedJob(row, JobId("held"), "1", END, "rule", "reason", 5)
+    progress = Progress(
+        cursors=(Cursor(database=row.database, record_id=9, anchor="job9"),),
+        opened=(OpenRow(row=row, finished_seen_at=None),),
+        skipped=(skipped,),
+        window_mark=WindowMark(window_progress="w", ended_at=END, row=row),
+    )
+    kept.ledger.found_databases("egi", {row.database: 5, "/other.db": 6}, NOW)
+    kept.ledger.note("egi", progress, "policy", NOW)
+    kept.ledger.rename_database("egi", row.database, "hpc")
+    again = kept.again()
+    named = row._replace(database="hpc")
+    assert [(one.file, one.inode) for one in again.known_databases("egi")] == [("/other.db", 6), ("hpc", 5)]
+    assert again.cursor("egi", row.database) is None
+    assert again.cursor("egi", "hpc") == Cursor(database="hpc", record_id=9, anchor="job9")
+    assert [one.row for one in again.open_rows("egi")] == [named]
+    assert [one.job.row for one in again.quarantine("egi")] == [named]
+    mark = again.window_progress("egi", "w")
+    assert mark is not None
+    assert mark.row == named
+
+
 def test_progress_is_kept_with_its_message_and_without_one(kept: Kept) -> None:
     row = RowRef(database="a.db", record_id=7)
     skipped = SkippedJob(
