@@ -102,6 +102,20 @@ def test_nearly_every_bit_that_flips_is_noticed(ledger: Path, record_property: C
     assert len(missed) * 10 < noticed, missed
 
 
+def test_of_sixty_flips_that_changed_a_row_few_are_missed(ledger: Path) -> None:
+    """56 of 60 were, without checksums."""
+    chance, sound = random.Random(13), content(ledger)
+    copy = ledger.with_name("flipped.db")
+    noticed: list[bool] = []
+    while len(noticed) < 60:
+        flipped(ledger, copy, chance)
+        told = is_noticed(copy)
+        if told or content(copy) != sound:
+            noticed.append(told)
+    print(sum(noticed), "of", len(noticed))
+    assert sum(noticed) >= 50
+
+
 @pytest.mark.long
 def test_of_two_thousand_flips_few_are_missed(ledger: Path) -> None:
     noticed, harmless, missed = walk(ledger, 2_000, 12)
