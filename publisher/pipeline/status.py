@@ -7,8 +7,10 @@ at as a round would, and of the others SQLite only counts those that ended: then
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import datetime, timedelta
+from itertools import chain
 from typing import Final, NamedTuple
 
 from publisher.formats import is_summary_format
@@ -26,6 +28,7 @@ from publisher.sources.base import Page, Source
 
 LOCK_WAIT_S: Final = 2.0  # for a writer of the accounting data; then that is the answer
 _OTHERS_OVERDUE: Final = timedelta(days=2)  # their timetables are in their configurations
+_ASKED_AT_ONCE: Final = 4  # instances, each by a connection of its own
 LOOKED_AT: Final = 2_000  # rows of all targets together
 
 
@@ -260,7 +263,8 @@ def status_of_all(site: Site) -> tuple[list[TargetStatus], str]:
     """
     own, trouble = status(site, targets=())
     found = [one._replace(target=f"{site.instance}/{one.target}") for one in own]
-    found += [one for other in site.other_instances() for one in recorded_status(other)]
+    with ThreadPoolExecutor(_ASKED_AT_ONCE) as asked:  # to connect takes longer than to answer
+        found += chain.from_iterable(asked.map(recorded_status, site.other_instances()))
     return sorted(found, key=lambda one: one.target), trouble
 
 
