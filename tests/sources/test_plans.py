@@ -12,7 +12,6 @@ import inspect
 import pkgutil
 import sqlite3
 from collections.abc import Iterator
-from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -124,8 +123,7 @@ def databases(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[tuple[i
             bulk(path, 1 if schema == 1 else 2, 300, 1, START, END, optimized=optimized)
             paths.append((schema, path))
     imported = folder / "imported.db"
-    with closing(sqlite3.connect(imported)) as connection:
-        connection.executescript(database.TABLES)
+    database.ImportDatabase(imported).close()
     paths.append((IMPORTED, imported))
     opened = [(layout, sqlite3.connect(path)) for layout, path in paths]
     for _, connection in opened:

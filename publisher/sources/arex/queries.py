@@ -174,11 +174,13 @@ NEWEST: Final = "SELECT max(EndTime) FROM AAR WHERE EndTime BETWEEN 1 AND :now"
 FOUR_WEEKS: Final = "SELECT count(*) FROM AAR WHERE EndTime > :newest - 28 * 86400 AND EndTime <= :newest"
 # Of a database that an importer has made or read into with this index.
 COUNTS_CPU: Final = "SELECT EXISTS (SELECT 1 FROM sqlite_master WHERE name = 'AAR_WithoutCPU')"
-CPU_UNKNOWN: Final = """
+CPU_UNKNOWN: Final = {
+    IMPORTED: """
     SELECT count(*) FROM AAR INDEXED BY AAR_WithoutCPU
     WHERE UsedCPUUserTime + UsedCPUKernelTime = 0 AND EndTime > :newest - 28 * 86400 AND EndTime <= :newest
         AND EXISTS (SELECT 1 FROM JobExtraInfo AS e WHERE e.RecordID = AAR.RecordID AND +e.InfoKey = 'cputime')
 """
+}
 # Two questions: of both at once SQLite reads every row.
 EXTENT: Final = "SELECT (SELECT min(RecordID) FROM AAR), (SELECT max(RecordID) FROM AAR)"
 # In row order, because what waits is the end of the table; the index on EndTime would be read whole.

@@ -324,7 +324,7 @@ def newest_job(path: str, environment: Mapping[str, str], *, now: datetime, lock
         (jobs,) = connection.execute(sql.FOUR_WEEKS, {"newest": newest}).fetchone()
         unknown = 0
         if connection.execute(sql.COUNTS_CPU).fetchone()[0]:
-            (unknown,) = connection.execute(sql.CPU_UNKNOWN, {"newest": newest}).fetchone()
+            (unknown,) = connection.execute(sql.CPU_UNKNOWN[sql.IMPORTED], {"newest": newest}).fetchone()
         return NewestJob(ended_at=Epoch(newest), four_weeks=jobs, cpu_unknown=unknown)
 
     with (
