@@ -88,6 +88,7 @@ MACHINE: Final[Rows] = (
         (
             "faults/test_every_call::test_some_calls_fail",
             "faults/test_every_call::test_every_call_on_the_spool_may_fail",
+            "faults/test_every_call::test_a_look_at_the_accounting_database_may_fail",
             "faults/test_every_call::test_a_database_that_cannot_be_looked_for",
             "faults/test_every_call::test_no_memory_to_wait_for_postgresql",
         ),

@@ -260,6 +260,15 @@ def test_every_call_on_the_spool_may_fail(bench: Bench, record_property: Callabl
     record_property("tried", tried)
 
 
+def test_a_look_at_the_accounting_database_may_fail(
+    bench: Bench, record_property: Callable[[str, object], None]
+) -> None:
+    """Whether it is there is looked up in several places: none takes "cannot tell" for "no"."""
+    tried = bench.tries("sync", ACCOUNTING, "EIO", forever=False, stride=4)
+    assert tried > 9
+    record_property("tried", tried)
+
+
 @pytest.mark.long
 @call_that_fails
 def test_every_call_fails(

@@ -18,7 +18,7 @@ from shlex import quote
 from typing import NamedTuple
 
 from publisher.ledger.contract import KnownDatabase, Positions
-from publisher.model.errors import PublisherError, SourceError, UsageError
+from publisher.model.errors import PublisherError, SourceError, UsageError, refused_by_system
 from publisher.model.target import Target
 from publisher.pipeline.site import Site
 from publisher.sources import imported_database
@@ -48,8 +48,9 @@ class Databases(NamedTuple):
 def look_for_databases(target: str, source: Source, ledger: Positions) -> Databases:
     """What became of the databases that a target's rounds have read. Raises: SourceError, LedgerError."""
     known = ledger.known_databases(target)
-    files = {name: path for name, path in source.databases().items() if os.path.exists(path)}
-    there = {name: os.stat(path).st_ino % _INODES for name, path in files.items()}
+    inodes = {name: (path, _inode(path)) for name, path in source.databases().items()}
+    there = {name: inode for name, (_, inode) in inodes.items() if inode is not None}
+    files = {name: inodes[name][0] for name in there}
     lost = _lost(known, files)
     unknown = there.keys() - {one.file for one in known}
     names = {one.file: _new_name(one, there, unknown, source, ledger) for one in lost}
@@ -83,6 +84,16 @@ def know_by_name(target: str, source: Source, ledger: Positions) -> None:
             latest = max(before, key=lambda one: (one.file == path, one.retired is None, one.seen))
             log.info("target %s: %s: is now called %s", target, latest.file, name)
             ledger.rename_database(target, latest.file, name)
+
+
+def _inode(path: str) -> int | None:
+    """None where nothing is. Raises: SourceError when that cannot be told."""
+    try:
+        return os.stat(path).st_ino % _INODES
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise SourceError(f"{path}: {refused_by_system(error, 'let this user search its directory')}") from error
 
 
 def missing_databases(target: str, source: Source, ledger: Positions) -> Sequence[Missing]:

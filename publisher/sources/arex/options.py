@@ -217,6 +217,7 @@ def _is_there(path: str) -> bool:
     except FileNotFoundError:
         return False
     except OSError as error:
-        check_readable(path)  # says why, where it is not for the moment
+        if isinstance(error, PermissionError):
+            check_readable(path)  # says whose it is, where that is not for the moment
         raise SourceError(f"{path}: {refused_by_system(error, 'let this user search its directory')}") from error
     return True
