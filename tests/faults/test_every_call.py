@@ -111,7 +111,7 @@ class Bench:
             self._kept[name] = self._keep(name)
         kept = self._kept[name]
         for place, files in kept.files.items():
-            put_back(self.folder / place, files)
+            put_back(self.folder / place, files, self._links(place))
         self._topic.log[:] = kept.messages
 
     @property
@@ -121,11 +121,19 @@ class Bench:
     def _keep(self, name: str) -> Kept:
         for words in COMMANDS[name].before:
             assert self.site.run(*words).status == 0
-        files = {}
+        files: dict[str, dict[str, bytes]] = {}
         for place in (f"{LEDGER}/{name}", SPOOL):
             found = (self.folder / place).glob("*")
-            files[place] = {path.name: path.read_bytes() for path in found}
+            self._links(place).mkdir(parents=True, exist_ok=True)
+            files[place] = {}
+            for path in found:
+                (self._links(place) / path.name).unlink(missing_ok=True)
+                os.link(path, self._links(place) / path.name)
+                files[place][path.name] = path.read_bytes()
         return Kept(files=files, messages=self.messages())
+
+    def _links(self, place: str) -> Path:
+        return self.folder / "kept" / place
 
     def tries(self, name: str, place: str, error: str, *, forever: bool, stride: int) -> int:
         """Let calls fail, every `stride`th, until none is left. How many did."""
@@ -183,16 +191,16 @@ class Bench:
         return [row for file in files for row in read_car(file.read_bytes(), datetime.now(UTC))]
 
 
-def put_back(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Let a folder hold these files alone; one that is there is written over. Without files there is no folder."""
+def put_back(folder: Path, files: Mapping[str, bytes], links: Path) -> None:
+    """Let a folder hold these files alone, the very ones that are linked elsewhere. Without files there is no folder."""
     if not files:
         shutil.rmtree(folder, ignore_errors=True)
         return
     folder.mkdir(parents=True, exist_ok=True)
     for path in folder.iterdir():
-        if path.name not in files:
-            path.unlink()
+        path.unlink()
     for name, content in files.items():
+        os.link(links / name, folder / name)
         (folder / name).write_bytes(content)
 
 
