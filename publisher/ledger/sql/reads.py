@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from datetime import UTC, datetime
 from operator import eq
 from typing import Any, Final
@@ -28,6 +28,7 @@ from publisher.ledger.sql.database import Database
 from publisher.ledger.sql.delivered.lookup import DeliveredRuns
 from publisher.ledger.sql.delivered.pages import PagedRun
 from publisher.ledger.sql.messages import MessageSummary, carried_from
+from publisher.model.errors import LedgerError
 from publisher.model.job import JOB_DIGEST_BYTES, Epoch, JobId, JobKey, RowRef, SkippedJob, job_digest
 from publisher.model.message import (
     REMOVED,
@@ -137,6 +138,53 @@ SELECT message_id, state, format, records, digest, made_at, settled_at, remote_i
 FROM message WHERE id = :id"""
 
 
+@contextmanager
+def _sound(what: str) -> Iterator[None]:
+    """Where values are no longer what was written. Raises: LedgerError."""
+    try:
+        yield
+    except (ArithmeticError, AttributeError, LookupError, OSError, TypeError, ValueError) as error:
+        raise LedgerError(f"the ledger is damaged: {what} cannot be read; restore the last sound backup") from error
+
+
+def _target_state(target: str, row: Sequence[Any]) -> TargetState:
+    return TargetState(
+        target=target,
+        start_rule=row[1],
+        start=None if row[2] is None else Epoch(row[2]),
+        selection_digest=row[3],
+        checked_digest=row[13],
+        last_round=_moment(row[4]),
+        last_success=_moment(row[5]),
+        last_published_end=None if row[6] is None else Epoch(row[6]),
+        swept=_moment(row[7]),
+        delivered=row[8],
+        prepared=row[9],
+        in_doubt=row[10],
+        quarantined=row[11],
+        messages=row[12],
+        held=tuple(map(int, row[14].split())),
+    )
+
+
+def _delivery(target: str, run: PagedRun, row: Sequence[Any]) -> Delivery:
+    return Delivery(
+        target=target,
+        run=run.key[JOB_DIGEST_BYTES:],
+        ended_at=run.ended_at,
+        message_id=MessageId(row[0]),
+        state=STATES[row[1]],
+        format=row[2],
+        records=row[3],
+        digest=row[4].hex(),
+        made_at=datetime.fromtimestamp(row[5], UTC),
+        settled_at=_moment(row[6]),
+        remote_id=row[7] or "",
+        row_id=messages.find(row[9], run.key),
+        reason=row[8] or "",
+    )
+
+
 class LedgerReader:
     """All parts of `Ledger`, as far as they only read."""
 
@@ -153,23 +201,8 @@ class LedgerReader:
             row = self._database.execute(_STATE, {"name": target}).fetchone()
         if row is None:
             return None
-        return TargetState(
-            target=target,
-            start_rule=row[1],
-            start=None if row[2] is None else Epoch(row[2]),
-            selection_digest=row[3],
-            checked_digest=row[13],
-            last_round=_moment(row[4]),
-            last_success=_moment(row[5]),
-            last_published_end=None if row[6] is None else Epoch(row[6]),
-            swept=_moment(row[7]),
-            delivered=row[8],
-            prepared=row[9],
-            in_doubt=row[10],
-            quarantined=row[11],
-            messages=row[12],
-            held=tuple(map(int, row[14].split())),
-        )
+        with _sound(f"the row of target {target}"):
+            return _target_state(target, row)
 
     def targets(self) -> Sequence[str]:
         with self._database.reading():
@@ -409,21 +442,8 @@ class LedgerReader:
 
     def _delivery(self, target: str, run: PagedRun, message: int) -> Delivery:
         row = self._database.execute(_CARRIER, {"id": message}).fetchone()
-        return Delivery(
-            target=target,
-            run=run.key[JOB_DIGEST_BYTES:],
-            ended_at=run.ended_at,
-            message_id=MessageId(row[0]),
-            state=STATES[row[1]],
-            format=row[2],
-            records=row[3],
-            digest=row[4].hex(),
-            made_at=datetime.fromtimestamp(row[5], UTC),
-            settled_at=_moment(row[6]),
-            remote_id=row[7] or "",
-            row_id=messages.find(row[9], run.key),
-            reason=row[8] or "",
-        )
+        with _sound(f"message {message} of target {target}"):
+            return _delivery(target, run, row)
 
     def _number(self, target: str) -> int | None:
         if target not in self._numbers:
@@ -431,7 +451,8 @@ class LedgerReader:
                 row = self._database.execute(_TARGET, {"name": target}).fetchone()
             if row is None:
                 return None
-            self._numbers[target] = int(row[0])
+            with _sound(f"the row of target {target}"):
+                self._numbers[target] = int(row[0])
         return self._numbers[target]
 
     def _is_settled(self, message: int) -> bool:
