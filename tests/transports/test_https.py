@@ -252,6 +252,36 @@ def test_an_early_answer_to_a_large_body_is_seen(status: int, size: int, to_ams:
     assert answered(to_ams.exchange(*STATUS)).status == 200  # no rest of an upload is taken for a request
 
 
+def test_a_connection_with_half_an_upload_is_used_no_more(host: Credential, pki: PKI) -> None:
+    """The server answers early, reads nothing more, and would take the next request for the rest of the body."""
+    server = pki.server
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(server.certificate, server.key)
+    done = threading.Event()
+    lines: list[bytes] = []
+
+    def serve(listener: socket.socket) -> None:
+        with contextlib.ExitStack() as kept:
+            for answer in (b"413 Too Large", b"200 OK"):
+                accepted, _ = listener.accept()
+                line = kept.enter_context(context.wrap_socket(accepted, server_side=True))
+                lines.append(line.recv(100).splitlines()[0])
+                line.sendall(b"HTTP/1.1 " + answer + b"\r\nContent-Length: 0\r\n\r\n")
+            done.wait(PATIENCE_S)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(PATIENCE_S)
+        thread = threading.Thread(target=serve, args=(listener,))
+        thread.start()
+        url = f"https://localhost:{listener.getsockname()[1]}"
+        with session(url, host, pki.ca_directory, limits=PATIENT._replace(read_s=3)) as hasty:
+            assert answered(post(hasty, 50_000_000)).status == 413
+            assert answered(hasty.exchange(*STATUS)).status == 200
+        done.set()
+        thread.join()
+    assert [line.split()[0] for line in lines] == [b"POST", b"GET"]
+
+
 @pytest.mark.parametrize("in_body", [False, True])
 def test_a_drip_ends_with_the_attempt(in_body: bool, fake_ams: FakeAMS, host: Credential, pki: PKI) -> None:
     fake_ams.faults.push(Fault.drip(interval=0.02, seconds=FOR_EVER_S, in_body=in_body))
