@@ -385,6 +385,17 @@ def test_a_database_keeps_all_that_is_known_of_it_under_another_name(kept: Kept)
     assert mark.row == named
 
 
+def test_rows_of_a_message_in_doubt_are_of_the_database_under_its_other_name(kept: Kept) -> None:
+    prepare(kept.ledger, job(1))
+    kept.ledger.leave_in_doubt("egi")
+    kept.ledger.rename_database("egi", "a.db", "hpc")
+    found = kept.again().outstanding("egi")
+    assert found is not None
+    assert [one.row for one in found.records] == [RowRef(database="hpc", record_id=1)]
+    kept.ledger.refuse(found, "refused-by-receiver", "no", "policy", NOW)
+    assert [one.job.row.database for one in kept.ledger.quarantine("egi")] == ["hpc"]
+
+
 def test_progress_is_kept_with_its_message_and_without_one(kept: Kept) -> None:
     row = RowRef(database="a.db", record_id=7)
     skipped = SkippedJob(

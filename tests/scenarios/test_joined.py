@@ -280,7 +280,10 @@ def test_accelerator_records_are_made_of_joined_jobs(site: ConfiguredSite) -> No
     assert total(site.publish()) == 0
 
 
-def test_the_first_run_of_a_restarted_job_is_no_job_of_the_batch_system_then(site: ConfiguredSite) -> None:
+@pytest.mark.parametrize("joins", [True, False])
+def test_the_first_run_of_a_restarted_job_stays_its_ces(site: ConfiguredSite, joins: bool) -> None:
+    if not joins:
+        del site.config["source"][1]["join"]
     (job,) = arex_jobs(1, 7200)
     site.fill(job)
     show(site, job)

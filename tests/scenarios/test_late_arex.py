@@ -140,6 +140,20 @@ def test_a_job_that_was_published_already_is_not_published_again(form: str, join
     assert accounted(site) == 6
 
 
+def test_a_lock_that_cannot_be_opened_is_told(site: SiteUnderTest) -> None:
+    jobs = late(3, 600)
+    site.config["source"] = [site.config["source"], slurm(site, jobs)]
+    accept(site, jobs)
+    assert site.publish().status == 0
+    lock = site.state.parent / "sources" / "hpc.db.deciding"
+    lock.unlink()
+    lock.mkdir()
+    run = site.publish()
+    assert run.status == 66
+    assert f"{lock}: Is a directory" in run.err
+    assert "bug" not in run.err
+
+
 @pytest.mark.parametrize(("form", "join"), WAYS)
 def test_a_round_waits_while_another_process_decides_whose_a_job_is(
     form: str, join: bool, tmp_path: Path, site: SiteUnderTest

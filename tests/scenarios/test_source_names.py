@@ -84,6 +84,21 @@ def job_of_grid_engine(site: SiteUnderTest) -> str:
     return str(job_id)
 
 
+def test_a_database_that_is_read_by_its_path_keeps_it(site: SiteUnderTest) -> None:
+    """Also beside a new source whose own database has the same name elsewhere."""
+    path = site.folder / "other" / "sources" / "new.db"
+    path.parent.mkdir(parents=True)
+    shutil.copy(ce(site), path)
+    site.config["source"].append({"type": "arex", "name": "copy", "databases": [str(path)]})
+    assert sent_again(site) == (0, 0)
+    write(site.folder / "another", [colon(replace(Entry(), job=1900))])
+    entry = {"type": "gridengine", "name": "new", "paths": [str(site.folder / "another")]}
+    site.config["source"].append(entry | {"cluster": "other", "arc_databases": []})
+    site.save()
+    assert "is now called" not in site.publish().err
+    assert known_in(site) == {ce(site), str(path), "old", "new"}
+
+
 @pytest.mark.parametrize("moved", [False, True])
 def test_a_ledger_that_knows_paths_goes_on_with_names(site: SiteUnderTest, moved: bool) -> None:
     as_it_was(site, site.folder / "before" / "sources" if moved else None)

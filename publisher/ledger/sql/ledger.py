@@ -163,6 +163,7 @@ class SqlLedger(LedgerReader):
         with self._database.atomic():
             for statement in _RENAME_DATABASE:
                 self._database.execute(statement, renamed)
+            rows.rename_carried(self._database, self._known_number(target), file, name)
 
     def note(self, target: str, progress: Progress, policy_digest: str, now: datetime) -> None:
         number = self._known_number(target)

@@ -226,6 +226,10 @@ SELECT target, file, CAST(:record_id AS BIGINT) FROM reading WHERE target = :tar
 ON CONFLICT (target, file, record_id) DO NOTHING"""
 _LEAVE_OUTBOX = "DELETE FROM outbox WHERE message = :message"
 _RECORDS = "SELECT records FROM outbox WHERE message = :message"
+_CARRIED = """
+SELECT message.id, outbox.records FROM message JOIN outbox ON outbox.message = message.id
+WHERE target = :target AND state < 2"""
+_CARRY = "UPDATE outbox SET records = :records WHERE message = :message"
 FINISH_WINDOW = "DELETE FROM window_progress WHERE target = :target AND name = :name"
 _CLOSE = "DELETE FROM open_row WHERE target = :target AND file = :file AND record_id = :record_id"
 
@@ -337,6 +341,13 @@ def open_again(database: Database, target: int, records: Iterable[OutboxRecord])
         _OPEN_AGAIN,
         [{"target": target, "file": one.row.database, "record_id": one.row.record_id} for one in records],
     )
+
+
+def rename_carried(database: Database, target: int, file: str, name: str) -> None:
+    """A database has another name from now on, also in the rows of outstanding messages."""
+    for message, text in database.execute(_CARRIED, {"target": target}).fetchall():
+        lines = [[name if line[0] == file else line[0], *line[1:]] for line in json.loads(text)]
+        database.execute(_CARRY, {"message": message, "records": _ENCODER.encode(lines)})
 
 
 def quarantine(database: Database, target: int, jobs: Sequence[SkippedJob], policy_digest: str, now: datetime) -> None:

@@ -77,9 +77,11 @@ def know_by_name(target: str, source: Source, ledger: Positions) -> None:
     """
     known = ledger.known_databases(target)
     names = {one.file for one in known}
-    for name, path in source.databases().items():
+    databases = source.databases()
+    for name, path in databases.items():
         imported = f"/{imported_database(Path(), name)}"
         before = [one for one in known if one.file == path or one.file.endswith(imported)]
+        before = [one for one in before if one.file not in databases]
         if before and name not in names:
             latest = max(before, key=lambda one: (one.file == path, one.retired is None, one.seen))
             log.info("target %s: %s: is now called %s", target, latest.file, name)

@@ -20,7 +20,7 @@ from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
 from threading import Event
-from typing import Final, NamedTuple
+from typing import BinaryIO, Final, NamedTuple
 
 from publisher.model.errors import SourceError, UsageError, refused_by_system
 from publisher.sources.base import GPU_MODELS, QUANTITIES, has_file
@@ -205,14 +205,11 @@ class ArcJobs:
 
     @contextmanager
     def deciding(self) -> Iterator[None]:
-        """From before the CEs are asked whose a run is until the answer is committed; see `wait_until_decided`.
-
-        To be entered before the transaction. Raises: OSError.
-        """
+        """Until what the CEs are asked inside is committed; see `wait_until_decided`. Raises: SourceError."""
         if not self.watching:
             yield
             return
-        with open(os.open(_lock_of(self._own), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600), "rb") as lock:
+        with _lock_of(self._own, os.O_CREAT | os.O_RDWR) as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
 
@@ -295,16 +292,12 @@ class ArcJobs:
 def wait_until_decided(database: Path, patience_s: float) -> None:
     """Whoever has read jobs of a CE waits for this before looking whether they are jobs of the batch system.
 
-    Another process that did not see them yet may be about to commit that they are. Who decides later sees them.
-    Raises: SourceError when that takes too long.
+    Another process that did not see them may be about to commit that they are. Raises: SourceError.
     """
-    lock = _lock_of(database)
     try:
-        file = lock.open("rb")
+        file = _lock_of(database, os.O_RDONLY)
     except FileNotFoundError:
         return  # no CE was ever asked
-    except OSError as error:
-        raise SourceError(f"{lock}: {refused_by_system(error, 'it must belong to the user who publishes')}") from error
     with file:
         for _ in range(int(patience_s / _PAUSE_S) + 1):
             try:
@@ -319,8 +312,15 @@ def _pause() -> None:
     Event().wait(_PAUSE_S)
 
 
-def _lock_of(database: Path) -> Path:
-    return database.with_name(f"{database.name}.deciding")
+def _lock_of(database: Path, flags: int) -> BinaryIO:
+    """Raises: SourceError, FileNotFoundError."""
+    try:
+        return open(os.open(f"{database}.deciding", flags | os.O_CLOEXEC, 0o600), "rb")
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        why = refused_by_system(error, "it must belong to the user who publishes")
+        raise SourceError(f"{database}.deciding: {why}") from error
 
 
 def _claims(run: ArcRun, spans: Mapping[str, Sequence[tuple[int, int]]]) -> list[tuple[str, tuple[int, int]]]:

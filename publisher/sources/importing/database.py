@@ -110,7 +110,8 @@ TABLES: Final = f"""
 _ADDED: Final = """
     CREATE TABLE IF NOT EXISTS ImportTakenBack (JobID TEXT PRIMARY KEY, RecordID INTEGER NOT NULL) WITHOUT ROWID;
 
-    -- Digests of the JobIDs of jobs that were taken out, and in which months (2026-03) they ended.
+    -- Digests of the JobIDs of jobs that were taken out, and in which months (2026-03) they ended;
+    -- and of runs that are a CE's and not joined to it.
     CREATE TABLE IF NOT EXISTS ImportPruned (Digest BLOB PRIMARY KEY) WITHOUT ROWID;
     CREATE TABLE IF NOT EXISTS ImportPrunedMonth (Month TEXT PRIMARY KEY, Jobs INTEGER NOT NULL) WITHOUT ROWID;
 

@@ -147,12 +147,18 @@ class ImportRun:
         return stored._replace(unchanged=len(jobs) - stored.inserted - stored.updated)
 
     def _leave(self, found: SortedRuns, *, replace: bool = False) -> None:
-        """Keep what waits for a CE, and what is a CE's where that is joined to it."""
+        """Keep what waits for a CE, and what is a CE's where that is joined to it.
+
+        Elsewhere only that it is no job here: when it is told of again, A-REX may have restarted
+        its job under another number.
+        """
         self.arc_runs.name_own(found.own)
         gone = found.own if self.arc.join else (*found.own, *found.claimed)
         self.arc_runs.remove([run.job.job_id for run in gone])
         if self.arc.join:
             self.arc_runs.keep(found.claimed, waits=False, replace=replace)
+        else:
+            self.accounting.remember_pruned([run.job.job_id for run in found.claimed])
         self.arc_runs.keep(found.waiting, waits=True, replace=replace)
 
 
