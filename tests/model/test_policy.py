@@ -86,6 +86,25 @@ def test_the_start_is_the_run_s_where_it_is_known_and_believable() -> None:
     assert make_policy(start_time=StartTime.SUBMISSION).describe(job).started_at == ENDED - 100
 
 
+@pytest.mark.parametrize(
+    ("times", "rule", "source"),
+    [
+        ({"started_at": ENDED - 50}, "records.start_time: run", "started_at"),
+        ({"started_at": ENDED + 1}, "the start of the run is after the end", "submitted_at"),
+        ({"started_at": None}, "the start of the run is not known", "submitted_at"),
+        (
+            {"started_at": ENDED + 1, "submitted_at": ENDED + 2},
+            "end less wall time: it was submitted after its end",
+            "ended_at, wall_s",
+        ),
+    ],
+)
+def test_the_start_has_an_origin(times: dict[str, Any], rule: str, source: str) -> None:
+    job = make_job(**({"submitted_at": Epoch(ENDED - 100)} | times))
+    origin = make_policy(start_time=StartTime.RUN).start_origin(job)
+    assert (origin.rule, origin.source) == (rule, source)
+
+
 def test_the_local_id_falls_back_to_the_job_id_and_may_carry_a_prefix() -> None:
     policy = make_policy(localid_prefix="ce01-")
     assert policy.describe(make_job(local_id="7")).local_id == "ce01-7"
