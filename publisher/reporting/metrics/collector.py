@@ -67,7 +67,9 @@ def after_round(site: Site, outcome: Outcome) -> None:
         if site.wait(0):  # a stop was asked for, and locked accounting data would be waited for
             measured = (_of_round(site, outcome),)
         else:
-            measured = (_of_round(site, outcome), _of_target(site, outcome.target), _of_site(site), *_of_day(site))
+            of_site = _of_site(site)
+            of_day = _of_day(site, readable=bool(of_site.gauges[exporter.SOURCE_READABLE]))
+            measured = (_of_round(site, outcome), _of_target(site, outcome.target), of_site, *of_day)
         with closing(site.measure_book()) as book:
             for one in measured:
                 book.note(one.target, set_to=one.known, added=one.added, unknown=one.unknown)
@@ -200,11 +202,17 @@ def _of_source(one: SourceStatus) -> Mapping[tuple[str, str], float | None]:
     return {(name, one.name): value for name, value in gauges.items()}
 
 
-def _of_day(site: Site) -> Sequence[Measured]:
-    """What the jobs used that ended in the last 24 whole hours: once an hour, because each of them is read."""
+def _of_day(site: Site, *, readable: bool) -> Sequence[Measured]:
+    """What the jobs used that ended in the last 24 whole hours: once an hour, because each of them is read.
+
+    Of accounting data that cannot be read nothing is asked: a lock on it would be waited for once more.
+    """
     end = Epoch(epoch(site.clock()) // _HOUR_S * _HOUR_S)
     if StoredMetric(target="", name=_DAY_END, label="", value=end) in _kept(site):
         return ()
+    unknown = Measured(target="", gauges=dict.fromkeys(_OF_DAY), added={})
+    if not readable:
+        return (unknown,)
     window = Window(start=Epoch(end - DAY_S), end=end)
     tally = UsageReport(window, site.policy, (), site.power)
     try:
@@ -213,7 +221,7 @@ def _of_day(site: Site) -> Sequence[Measured]:
                 tally.add(page)
         allocations = used_allocations(site, [one for one in site.allocations if end in one.window])
     except (SourceError, ConfigError):  # the round has told why, or the source has no usage
-        return (Measured(target="", gauges=dict.fromkeys(_OF_DAY), added={}),)
+        return (unknown,)
     labelled = dict(_of_usage(site, tally.usage, end))
     fullest_last = sorted(allocations, key=attrgetter("share"))
     labelled |= {(exporter.ALLOCATION, f"{one.project}\n{one.unit}"): one.share for one in fullest_last}
