@@ -181,6 +181,8 @@ def test_several_targets_share_what_is_looked_at(site: WatchedSite, many: Path) 
     put(many, site.site)
     targets = site.site.config["targets"]
     targets["second"] = dict(targets["egi"])
+    granted = {"project": "atlas", "valid_from": "2020-01", "valid_to": "2040-12", "gpu_hours": 1000}
+    site.site.config["records"]["allocations"] = [granted]
     counting = CountingSite(site)
     found, _ = standing.status(counting, targets=[])
     assert [one.pending for one in found] == [JOBS, JOBS]
