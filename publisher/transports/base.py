@@ -7,8 +7,10 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
+from math import inf
 from pathlib import Path
 from threading import Thread
+from time import monotonic
 from typing import ClassVar, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from publisher.model.errors import ConfigError, CredentialError, Later, RecordError, Rejected
@@ -249,10 +251,13 @@ class BackgroundTask(Generic[Result]):
         self._thread = Thread(target=self._run, args=(work,), name=self.NAME, daemon=True)
         self._thread.start()
 
-    def result(self) -> Result:
-        """The result, once it is done. Raises: whatever the work raised."""
+    def result(self, within_s: float = inf) -> Result:
+        """The result, once it is done. Raises: whatever the work raised, TimeoutError when it is not done by then."""
+        deadline = monotonic() + within_s
         while self._thread.is_alive():
-            self._thread.join(_LOOK_EVERY_S)
+            if (left_s := deadline - monotonic()) <= 0:
+                raise TimeoutError
+            self._thread.join(min(left_s, _LOOK_EVERY_S))
         if self._error is not None:
             raise self._error
         return self._results[0]

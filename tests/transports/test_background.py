@@ -17,6 +17,15 @@ def test_a_result_is_waited_for() -> None:
     assert BackgroundTask(lambda: sum(range(1_000_000))).result() == 499_999_500_000
 
 
+def test_work_that_takes_too_long_is_waited_for_no_longer() -> None:
+    go_on = threading.Event()
+    begun = BackgroundTask(go_on.wait)
+    with pytest.raises(TimeoutError):
+        begun.result(0.01)
+    go_on.set()
+    assert begun.result(PATIENCE_S), "it went on all the same"
+
+
 @pytest.mark.parametrize("error", [ValueError("a"), KeyError("b"), SystemExit(3)], ids=repr)
 def test_what_the_work_raises_is_raised_where_its_result_is_asked_for(
     error: BaseException, capfd: pytest.CaptureFixture[str]

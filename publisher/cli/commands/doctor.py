@@ -5,10 +5,8 @@ from __future__ import annotations
 import argparse
 import shutil
 from collections.abc import Callable
-from concurrent.futures import Future
 from dataclasses import asdict
 from pathlib import Path
-from threading import Thread
 from typing import TYPE_CHECKING, Final
 
 from publisher.cli import nagios, progress
@@ -19,6 +17,7 @@ from publisher.cli.parser import add_json, add_nagios, add_targets, is_quiet
 from publisher.doctor.findings import Diagnosis, Finding, PerfData, State, broken_configuration
 from publisher.model.errors import ConfigError, PublisherError
 from publisher.model.text import plural
+from publisher.transports.base import BackgroundTask
 
 if TYPE_CHECKING:
     from publisher.cli.site import LiveSite
@@ -89,17 +88,8 @@ def _diagnosis(arguments: argparse.Namespace, context: Context) -> Diagnosis:
 
 def _loaded(load: Callable[[], LiveSite], path: Path) -> LiveSite:
     """Raises: ConfigError, also when the file system does not answer."""
-    loaded: Future[LiveSite] = Future()
-
-    def attempt() -> None:
-        try:
-            loaded.set_result(load())
-        except Exception as error:  # noqa: BLE001  # `result` raises it in the thread that waits
-            loaded.set_exception(error)
-
-    Thread(target=attempt, daemon=True).start()
     try:
-        return loaded.result(LOADED_WITHIN_S)
+        return BackgroundTask(load).result(LOADED_WITHIN_S)
     except TimeoutError:
         advice = "check that the file systems of this file and of those that it names answer (`df`)"
         raise ConfigError(f"{path} did not load within {LOADED_WITHIN_S} s; {advice}") from None
