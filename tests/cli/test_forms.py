@@ -44,12 +44,15 @@ ROWS = {
 
 @pytest.fixture
 def site(tmp_path: Path, pki: PKI, fake_ams: FakeAMS, monkeypatch: pytest.MonkeyPatch) -> SiteUnderTest:
-    """A job delivered, another one set aside."""
     monkeypatch.chdir(tmp_path)
-    made = SiteUnderTest(tmp_path, pki, fake_ams)
-    made.fill(*JOBS[:4], replace(JOBS[4], benchmark="fast"))
-    assert made.publish().status == 65
-    return made
+    return delivered_in_part(SiteUnderTest(tmp_path, pki, fake_ams))
+
+
+def delivered_in_part(site: SiteUnderTest) -> SiteUnderTest:
+    """Four jobs delivered, another one set aside."""
+    site.fill(*JOBS[:4], replace(JOBS[4], benchmark="fast"))
+    assert site.publish().status == 65
+    return site
 
 
 def test_every_command_with_json_has_the_other_forms() -> None:

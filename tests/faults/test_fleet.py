@@ -27,7 +27,7 @@ from tests.fake_ams.receiver import Receiver
 from tests.fake_ams.service import PROJECT, TOPIC, FakeAMS
 from tests.support.daemons import until
 from tests.support.pki import PKI
-from tests.support.postgres import PostgresServer, binaries, private_server
+from tests.support.postgres import PostgresServer, binaries
 from tests.support.sites import ConfiguredSite, SiteUnderTest
 
 START, END = datetime(2026, 10, 1, tzinfo=UTC), datetime(2026, 11, 1, tzinfo=UTC)
@@ -189,19 +189,10 @@ def _rows(site: ConfiguredSite) -> Iterator[tuple[Any, ...]]:
         yield from arex.execute(TRUTH)
 
 
-@pytest.fixture
-def server_of_its_own() -> Iterator[PostgresServer]:
-    programs = binaries()
-    if programs is None:
-        pytest.skip("needs PostgreSQL")
-    with private_server(programs) as started:
-        yield started
-
-
 def test_three_instances_under_kills_and_crashes_of_the_server(
-    tmp_path: Path, pki: PKI, fake_ams: FakeAMS, server_of_its_own: PostgresServer
+    tmp_path: Path, pki: PKI, fake_ams: FakeAMS, postgres_of_test: PostgresServer
 ) -> None:
-    made = Fleet(tmp_path, pki, fake_ams, server_of_its_own)
+    made = Fleet(tmp_path, pki, fake_ams, postgres_of_test)
     for _ in range(3):
         made.add(jobs=120, batch=5)
     made.publish(random.Random(5), at_once=3, spacing=16)
@@ -215,11 +206,11 @@ def test_twenty_instances_with_a_million_jobs(
     tmp_path: Path,
     pki: PKI,
     fake_ams: FakeAMS,
-    server_of_its_own: PostgresServer,
+    postgres_of_test: PostgresServer,
     record_property: Callable[[str, object], None],
 ) -> None:
     seed = int(os.environ.get("PUBLISHER_SEED", "6"))
-    made = Fleet(tmp_path, pki, fake_ams, server_of_its_own)
+    made = Fleet(tmp_path, pki, fake_ams, postgres_of_test)
     for _ in range(20):
         made.add(jobs=50_000, batch=500)
     began = time.monotonic()

@@ -12,22 +12,13 @@ from tests.arex_databases import generate
 from tests.fake_ams.service import PROJECT, TOPIC
 from tests.support.pki import PKI
 from tests.support.ports import reserved_port
-from tests.support.postgres import ROLE, PostgresServer, binaries, private_server
+from tests.support.postgres import ROLE, PostgresServer
 from tests.support.sites import SiteUnderTest
 
 pytest.importorskip("psycopg")
 
 HOST = "db.example.org"
 JOBS = list(generate(1, 12, datetime(2026, 10, 1, tzinfo=UTC), datetime(2026, 11, 1, tzinfo=UTC)))
-
-
-@pytest.fixture(scope="module")
-def started() -> Iterator[PostgresServer]:
-    programs = binaries()
-    if programs is None:
-        pytest.skip("needs PostgreSQL")
-    with private_server(programs) as server:
-        yield server
 
 
 @pytest.fixture
@@ -55,9 +46,9 @@ def write_service(folder: Path, port: int, **more: object) -> None:
 
 
 def test_the_connection_is_encrypted_and_the_server_verified(
-    remote: SiteUnderTest, started: PostgresServer, pki: PKI, tmp_path: Path, port: int
+    remote: SiteUnderTest, postgres_of_module: PostgresServer, pki: PKI, tmp_path: Path, port: int
 ) -> None:
-    started.listen(port, pki.host(HOST))  # and lets nobody in without TLS
+    postgres_of_module.listen(port, pki.host(HOST))  # and lets nobody in without TLS
     write_service(tmp_path, port, sslrootcert=pki.bundle)
     assert remote.publish().status == 0
     remote.assert_received(*JOBS)
@@ -75,7 +66,7 @@ def test_the_connection_is_encrypted_and_the_server_verified(
 )
 def test_a_server_that_may_be_another_is_sent_nothing(
     remote: SiteUnderTest,
-    started: PostgresServer,
+    postgres_of_module: PostgresServer,
     pki: PKI,
     tmp_path: Path,
     port: int,
@@ -88,7 +79,7 @@ def test_a_server_that_may_be_another_is_sent_nothing(
         "of another host": pki.host("elsewhere.example.org"),
         "expired": pki.host(HOST, not_before=datetime(2026, 1, 1, tzinfo=UTC)),
     }
-    started.listen(port, certificates.get(server))
+    postgres_of_module.listen(port, certificates.get(server))
     authorities = {"right": pki.bundle, "other": pki.other_authority.certificate}
     named = authorities.get(authority)
     write_service(tmp_path, port, **({"sslrootcert": named} if named else {}))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,7 +11,7 @@ import pytest
 from tests.arex_databases import generate
 from tests.fake_ams.service import FakeAMS
 from tests.support.pki import PKI
-from tests.support.postgres import ROLE, PostgresServer, binaries, private_server
+from tests.support.postgres import ROLE, PostgresServer
 from tests.support.sites import ConfiguredSite, SiteUnderTest
 
 EARLY, START, END = (
@@ -26,23 +25,17 @@ NORTH, SOUTH = "https://north.example.org:443/arex", "https://south.example.org:
 pytest.importorskip("psycopg")
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[PostgresServer]:
-    """One of its own: only these instances are in it."""
-    programs = binaries()
-    if programs is None:
-        pytest.skip("needs PostgreSQL")
-    with private_server(programs) as started:
-        yield started
-
-
 def test_every_target_of_every_instance_is_shown(
-    tmp_path: Path, pki: PKI, fake_ams: FakeAMS, server: PostgresServer
+    tmp_path: Path, pki: PKI, fake_ams: FakeAMS, postgres_of_module: PostgresServer
 ) -> None:
     ce1 = SiteUnderTest(tmp_path / "ce1", pki, fake_ams)
     ce2 = ConfiguredSite(tmp_path / "ce2", pki, ce1.host, ce1.config["targets"])
     for site in (ce1, ce2):
-        site.config |= {"state": server.address, "instance": site.folder.name, "state_directory": str(site.folder)}
+        site.config |= {
+            "state": postgres_of_module.address,
+            "instance": site.folder.name,
+            "state_directory": str(site.folder),
+        }
     jobs = list(generate(1, 9, START, END))
     ce1.fill(*jobs)
     ce2.fill(*generate(2, 4, START, END))
@@ -75,13 +68,15 @@ def test_every_target_of_every_instance_is_shown(
     assert ce2.run("sync", "--all-instances").status == 64
 
 
-def test_the_statement_of_a_site(tmp_path: Path, pki: PKI, fake_ams: FakeAMS, server: PostgresServer) -> None:
+def test_the_statement_of_a_site(
+    tmp_path: Path, pki: PKI, fake_ams: FakeAMS, postgres_of_module: PostgresServer
+) -> None:
     """Each number of another instance against a sum of what its A-REX wrote, and what the receiver has."""
     ce1 = SiteUnderTest(tmp_path / "north", pki, fake_ams)
     ce1.config["targets"]["egi"] |= {"format": "apel-summary-0.4", "sync": True}
     ce2 = ConfiguredSite(tmp_path / "south", pki, ce1.host, ce1.config["targets"])
-    server.sql(f"CREATE DATABASE statements OWNER {ROLE}", database="postgres")
-    address = server.address.replace("///site?", "///statements?")
+    postgres_of_module.sql(f"CREATE DATABASE statements OWNER {ROLE}", database="postgres")
+    address = postgres_of_module.address.replace("///site?", "///statements?")
     for site in (ce1, ce2):
         site.config |= {"state": address, "instance": site.folder.name, "state_directory": str(site.folder)}
     jobs = list(generate(1, 9, START, END))
@@ -136,12 +131,16 @@ def test_the_statement_of_a_site(tmp_path: Path, pki: PKI, fake_ams: FakeAMS, se
 
 
 def test_one_endpoint_has_the_metrics_of_all_instances(
-    tmp_path: Path, pki: PKI, fake_ams: FakeAMS, server: PostgresServer
+    tmp_path: Path, pki: PKI, fake_ams: FakeAMS, postgres_of_module: PostgresServer
 ) -> None:
     ce3 = SiteUnderTest(tmp_path / "ce3", pki, fake_ams)
     ce4 = ConfiguredSite(tmp_path / "ce4", pki, ce3.host, ce3.config["targets"])
     for site in (ce3, ce4):
-        site.config |= {"state": server.address, "instance": site.folder.name, "state_directory": str(site.folder)}
+        site.config |= {
+            "state": postgres_of_module.address,
+            "instance": site.folder.name,
+            "state_directory": str(site.folder),
+        }
         site.config["metrics"] = {"textfile": str(site.folder / "publisher.prom")}
     ce4.config["metrics"]["all_instances"] = True
     ce3.fill(*generate(1, 9, START, END))
@@ -155,12 +154,16 @@ def test_one_endpoint_has_the_metrics_of_all_instances(
 
 
 def test_doctor_warns_of_another_instance_that_delivers_the_same_jobs(
-    tmp_path: Path, pki: PKI, fake_ams: FakeAMS, server: PostgresServer
+    tmp_path: Path, pki: PKI, fake_ams: FakeAMS, postgres_of_module: PostgresServer
 ) -> None:
     ce5 = SiteUnderTest(tmp_path / "ce5", pki, fake_ams)
     ce6 = ConfiguredSite(tmp_path / "ce6", pki, ce5.host, ce5.config["targets"])
     for site in (ce5, ce6):
-        site.config |= {"state": server.address, "instance": site.folder.name, "state_directory": str(site.folder)}
+        site.config |= {
+            "state": postgres_of_module.address,
+            "instance": site.folder.name,
+            "state_directory": str(site.folder),
+        }
         for target in site.config["targets"].values():
             target["start"] = "2025-01-01"
     jobs = list(generate(7, 5, EARLY, datetime(2025, 10, 1, tzinfo=UTC)))

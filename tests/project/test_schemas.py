@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from package import pages
 from package.schemas import configuration
 from publisher.reporting.export.columns import COLUMNS
 from tests.cli.test_cli import COMMANDS as LOOKING
-from tests.cli.test_cli import JOBS
+from tests.cli.test_forms import delivered_in_part
 from tests.config.test_documents import everything_switched_on
 from tests.fake_ams.service import FakeAMS
 from tests.project.schemas import CONFIGURATION, OUTPUT, lines_of, written
@@ -182,12 +181,8 @@ def test_every_command_that_prints_json_has_schemas() -> None:
 
 @pytest.fixture
 def site(tmp_path: Path, pki: PKI, fake_ams: FakeAMS, monkeypatch: pytest.MonkeyPatch) -> SiteUnderTest:
-    """A job delivered, another one set aside."""
     monkeypatch.chdir(tmp_path)
-    made = SiteUnderTest(tmp_path, pki, fake_ams)
-    made.fill(*JOBS[:4], replace(JOBS[4], benchmark="fast"))
-    assert made.publish().status == 65
-    return made
+    return delivered_in_part(SiteUnderTest(tmp_path, pki, fake_ams))
 
 
 EXPORTS = {"export": ("export", "-b", "2026-10", "-e", "2026-10"), "export --columns": ("export", "--columns")}

@@ -69,6 +69,15 @@ def lines(jobs: Iterable[SampleJob], **columns: object) -> Iterable[dict[str, ob
         yield from (line, sacct_text.step(line, NTasks=4))
 
 
+def restarted(site: ConfiguredSite, job: SampleJob) -> SampleJob:
+    """A-REX runs it again, under another number of the batch system."""
+    later = replace(job.moved_to(job.end_time + 1000), local_job_id="4711", wall_s=500)
+    with closing(sqlite3.connect(site.database())) as connection, connection:
+        changed = "UPDATE AAR SET LocalJobID = ?, EndTime = ?, UsedWalltime = ? WHERE JobID = ?"
+        connection.execute(changed, (later.local_job_id, later.end_time, later.wall_s, job.job_id))
+    return later
+
+
 def arex_jobs(count: int, ago_s: int, *, young: int = 0, **values: Any) -> list[SampleJob]:
     """Jobs that ended so long ago, a second apart, of which A-REX knows neither memory nor nodes; the first may be young."""
     now = int(time.time())
@@ -288,9 +297,7 @@ def test_the_first_run_of_a_restarted_job_stays_its_ces(site: ConfiguredSite, jo
     site.fill(job)
     show(site, job)
     assert total(site.publish()) == 2
-    with closing(sqlite3.connect(site.database())) as connection, connection:
-        connection.execute("UPDATE AAR SET LocalJobID = '4711', EndTime = EndTime + 1000, UsedWalltime = 500")
-    show(site, job, replace(job.moved_to(job.end_time + 1000), local_job_id="4711", wall_s=500))
+    show(site, job, restarted(site, job))
     assert total(site.publish()) == 1
     assert [row["id"] for row in arrived(site)[2:]] == ["4711"]
 
@@ -302,9 +309,7 @@ def test_accelerators_of_both_runs_of_a_restarted_job_count(site: ConfiguredSite
     site.fill(job)
     show(site, job)
     assert total(site.publish()) == 1
-    with closing(sqlite3.connect(site.database())) as connection, connection:
-        connection.execute("UPDATE AAR SET LocalJobID = '4711', EndTime = EndTime + 1000, UsedWalltime = 500")
-    show(site, replace(job.moved_to(job.end_time + 1000), local_job_id="4711", wall_s=500))
+    show(site, restarted(site, job))
     assert total(site.publish()) == 1
     told = site.run("explain", job.job_id).out
     assert "counts beside this one" in told

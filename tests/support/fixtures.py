@@ -20,14 +20,18 @@ def site(tmp_path: Path, pki: PKI, fake_ams: FakeAMS) -> SiteUnderTest:
     return SiteUnderTest(tmp_path, pki, fake_ams)
 
 
-@pytest.fixture(scope="session")
-def postgres() -> Iterator[PostgresServer]:
-    """A private server, one for all tests of this process; each test has an instance of its own in it."""
+def _private_postgres() -> Iterator[PostgresServer]:
     programs = binaries()
     if programs is None or find_spec("psycopg") is None:
         pytest.skip("needs PostgreSQL and psycopg (Debian: postgresql and python3-psycopg)")
     with private_server(programs) as server:
         yield server
+
+
+# One for all tests of this process, of which each has an instance of its own; or one for those that need it for themselves.
+postgres = pytest.fixture(_private_postgres, scope="session", name="postgres")
+postgres_of_module = pytest.fixture(_private_postgres, scope="module", name="postgres_of_module")
+postgres_of_test = pytest.fixture(_private_postgres, name="postgres_of_test")
 
 
 @pytest.fixture
