@@ -29,7 +29,6 @@ class RowKeys(Protocol):
 
     def of(self, job: PublishedJob) -> SummaryKey:
         """Raises: Unfit for a job that ended in no calendar month."""
-        ...
 
 
 def _nothing_omitted(_: PublishedJob) -> tuple[tuple[str, str], ...]:
@@ -103,15 +102,12 @@ class JobFormat(Protocol):
 
     def render(self, job: PublishedJob, made_at: datetime) -> bytes:
         """One record, as it is put into the frame. Raises: Unfit when its receiver would refuse it."""
-        ...
 
     def receiver_key(self, job: PublishedJob) -> tuple[object, ...]:
         """The key under which the receiver keeps the record: another job's would replace it, or be discarded."""
-        ...
 
     def check(self, payload: bytes) -> None:
         """Check a whole payload against our own schema of the format. Raises: Unfit naming the first fault."""
-        ...
 
 
 def mark(number: int) -> str:
@@ -129,7 +125,6 @@ class Templated(JobFormat, Protocol):
 
     def render(self, job: PublishedJob, made_at: datetime, *, marked: bool = False) -> bytes:
         """As of a `JobFormat`; `marked`: with a mark for each text of the user, then of the place."""
-        ...
 
 
 @runtime_checkable
@@ -138,7 +133,6 @@ class Shedding(Protocol):
 
     def shed(self, content: bytes) -> bytes | None:
         """The record of `render` without it; None when there is nothing to leave out."""
-        ...
 
 
 @runtime_checkable
@@ -147,7 +141,6 @@ class Formed(Protocol):
 
     def matches(self, record: bytes) -> bool:
         """Whether `check` surely takes the record. A valid record may not match, but an invalid one never does."""
-        ...
 
 
 def lighter(record_format: object, content: bytes) -> bytes | None:
@@ -168,19 +161,15 @@ class SummaryFormat(Protocol):
 
     def admit(self, job: PublishedJob, made_at: datetime) -> None:
         """Asked for each job before it is added. Raises: Unfit when the receiver would refuse what comes of it."""
-        ...
 
     def render(self, group: SummaryGroup, made_at: datetime) -> bytes:
         """One record, as it is put into the frame. Raises: Unfit when the receiver would refuse it, now or ever."""
-        ...
 
     def receiver_key(self, group: SummaryGroup) -> tuple[object, ...]:
         """The key under which the receiver keeps the record; groups of one accumulator never share it."""
-        ...
 
     def check(self, payload: bytes) -> None:
         """Check a whole payload against our own table of the format. Raises: Unfit naming the first fault."""
-        ...
 
 
 class SyncFormat(Protocol):
@@ -192,15 +181,12 @@ class SyncFormat(Protocol):
 
     def render(self, count: SyncCount) -> bytes:
         """One record, as it is put into the frame. Raises: Unfit when the receiver would refuse it."""
-        ...
 
     def receiver_key(self, count: SyncCount) -> tuple[object, ...]:
         """The key under which the receiver keeps the count."""
-        ...
 
     def check(self, payload: bytes) -> None:
         """Check a whole payload against our own table of the format. Raises: Unfit naming the first fault."""
-        ...
 
 
 class FormatPlugin(Protocol):
@@ -210,7 +196,6 @@ class FormatPlugin(Protocol):
 
     def create(self, name: str) -> JobFormat | SummaryFormat | SyncFormat:
         """The format of that name."""
-        ...
 
 
 def number(value: int | None, unit: str = "") -> str:

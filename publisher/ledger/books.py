@@ -96,15 +96,12 @@ class ChargeBook(Protocol):
 
     def runs(self) -> Sequence[ChargeRun]:
         """The latest last. One whose process is gone has failed, whatever it wrote down last."""
-        ...
 
     def charges(self, request: ChargeRequest) -> Iterator[KeptCharge]:
         """By end time; read in portions, because there may be very many."""
-        ...
 
     def sums(self, window: Window) -> Sequence[ChargedSum]:
         """Of the charges that are kept of jobs that ended in a window, by project, group and unit."""
-        ...
 
     def asked(
         self, request: ChargeRequest, clock: Callable[[], datetime], patience: Callable[[], bool]
@@ -113,11 +110,9 @@ class ChargeBook(Protocol):
 
         `patience` waits a little and says whether to look again. Raises: Busy when it ends.
         """
-        ...
 
     def keep(self, number: RunNumber, jobs: Sequence[AssessedJob], *, unreadable: int, now: datetime) -> None:
         """Some jobs of a run, in place of what was kept of them. Of jobs that never had a rule nothing is kept."""
-        ...
 
     def close(self) -> None: ...
 
@@ -171,19 +166,15 @@ class History(Protocol):
 
     def accepted(self) -> Mapping[str, Sequence[int]]:
         """By month (`2026-10`), how many messages were accepted in it, how many runs they had, and the number of the last."""
-        ...
 
     def deliveries(self, accepted: Window) -> Iterator[DeliveredPart]:
         """The runs of messages that were accepted in a window; a message may come in several parts."""
-        ...
 
     def targets(self, names: Sequence[str], window: Window) -> Mapping[str, TargetHistory]:
         """Those of the targets that ever had a round. Its memory grows with messages, not with jobs."""
-        ...
 
     def sent(self, target: str, month: Window) -> SentMessages:
         """The messages with jobs that ended in a calendar month, or with its totals."""
-        ...
 
     def close(self) -> None: ...
 
@@ -206,14 +197,11 @@ class MeasureBook(Protocol):
 
     def measures(self) -> Sequence[StoredMetric]:
         """Everything that is kept."""
-        ...
 
     def delivered(self, target: str) -> tuple[int, int]:
         """Messages that a target accepted so far, and the records in them."""
-        ...
 
     def note(self, target: str, *, set_to: Measures, added: Measures, unknown: Sequence[str]) -> None:
         """Gauges as they are now, what to add to counters, and the names of gauges of which nothing is known any more."""
-        ...
 
     def close(self) -> None: ...

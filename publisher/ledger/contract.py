@@ -215,32 +215,26 @@ class Targets(Protocol):
 
     def target(self, target: str) -> TargetState | None:
         """None for a target that never had a round."""
-        ...
 
     def targets(self) -> Sequence[str]:
         """The names of all that ever had a round."""
-        ...
 
     def working_on(self, target: str, patience: Callable[[], bool] = impatient) -> AbstractContextManager[None]:
         """Hold the target's lock. `patience` waits a little and says whether to look again.
 
         Raises: Busy when another publisher has it and patience ends; LedgerError when the ledger went back in time.
         """
-        ...
 
     def damage(self, on: datetime | None = None) -> Sequence[str]:
         """What a quick look at the database finds damaged; `on`: in that day's sample of its rows."""
-        ...
 
     def state_trouble(self, target: str) -> str:
         """Why this is not the ledger that this host knows, so that no round begins; '' where it is."""
-        ...
 
     def begin_round(
         self, target: str, *, start_rule: str, start: Epoch | None, selection_digest: str, now: datetime
     ) -> TargetState:
         """Enter the target if it is new. A start is fixed on first use, and anew only when its rule changes."""
-        ...
 
     def end_round(
         self, target: str, *, success: bool, swept: bool, checked: str | None, now: datetime, held: Sequence[int] = ()
@@ -249,21 +243,17 @@ class Targets(Protocol):
 
         `held`: months that are held back.
         """
-        ...
 
     def took_over(self, target: str) -> Epoch | None:
         """Until when another publisher's rows were adopted, and its lost jobs looked for."""
-        ...
 
     def take_over(self, target: str, until: Epoch) -> None: ...
 
     def limit(self, target: str) -> LearntLimit | None:
         """What the service was found to take in one message; None while it took everything."""
-        ...
 
     def learn_limit(self, target: str, limit: LearntLimit) -> None:
         """Remember what the service takes, in the place of what was known before."""
-        ...
 
 
 class Outbox(Protocol):
@@ -271,29 +261,23 @@ class Outbox(Protocol):
 
     def prepare(self, message: Message, records: Sequence[Rendered], progress: Progress, policy_digest: str) -> None:
         """Write a message down before it is sent, with its records and the progress that it completes."""
-        ...
 
     def prepare_months(self, target: str, messages: Sequence[MonthMessage]) -> None:
         """Write the messages of whole months down, all at once, before the first is sent."""
-        ...
 
     def prepare_sync(self, target: str, messages: Sequence[SyncMessage]) -> None:
         """Write messages of counts down before they are sent."""
-        ...
 
     def outstanding(self, target: str, besides: Collection[MessageId] = ()) -> Outstanding | None:
         """The first message in the queue without a receipt."""
-        ...
 
     def sent(self, message: Message, *, remote_id: str, remote_ids: Mapping[str, str], now: datetime) -> None:
         """Settle a message after its receipt; `remote_ids` by JobID. Asking twice changes nothing."""
-        ...
 
     def in_doubt(self, message: Message, reason: str) -> None: ...
 
     def leave_in_doubt(self, target: str) -> None:
         """Every prepared message may have been stored: the process that wrote it down ended before it knew."""
-        ...
 
     def give_up(self, target: str, besides: Collection[MessageId], behind: Mapping[str, WindowMark | None]) -> None:
         """Undo what writing the prepared messages down did, besides these: they were not stored.
@@ -301,21 +285,17 @@ class Outbox(Protocol):
         Their jobs are unknown again and will be looked at; their months and counts were not sent. `behind` is a window that
         goes on from there (None: from its beginning). Only for messages that this process wrote down.
         """
-        ...
 
     def split(
         self, whole: Outstanding, halves: Sequence[tuple[Message, Sequence[OutboxRecord]]], narrowing: bool
     ) -> None:
         """Replace an outstanding message by its halves, in order, at its place in the queue, in doubt if it was."""
-        ...
 
     def refuse(self, whole: Outstanding, rule: str, reason: str, policy_digest: str, now: datetime) -> None:
         """Settle a message as rejected and set its records aside."""
-        ...
 
     def trace(self, job_id: JobId) -> Sequence[Delivery]:
         """Every message that carried the job, all runs, oldest first."""
-        ...
 
 
 class Delivered(Protocol):
@@ -327,13 +307,11 @@ class Delivered(Protocol):
         They are given with their rows of today, None where that is not known. Quick for rows of databases that
         `check_numbering` was asked about after they were read; right for all.
         """
-        ...
 
     def known_at(
         self, target: str, database: str, record_ids: Sequence[int], keys: Sequence[JobKey]
     ) -> Mapping[JobKey, DeliveredRun]:
         """The same for many rows of one database, in columns; other runs of the same jobs are among them."""
-        ...
 
     def settled_at(
         self, target: str, database: str, record_ids: Sequence[int], ends: Sequence[Epoch]
@@ -342,14 +320,12 @@ class Delivered(Protocol):
 
         False, too, where the rows do not tell. Neither keys nor fingerprints are compared, so this is quick.
         """
-        ...
 
     def other_runs(self, target: str, runs: Mapping[JobKey, RowRef | None]) -> Mapping[JobKey, Sequence[DeliveredRun]]:
         """By each of these runs, the other runs of its job that were delivered or are on their way.
 
         Before a restart a job had another LocalJobID.
         """
-        ...
 
 
 class Quarantine(Protocol):
@@ -357,15 +333,12 @@ class Quarantine(Protocol):
 
     def held(self, target: str, keys: Sequence[JobKey]) -> Mapping[JobKey, Quarantined]:
         """Those of the runs that are in quarantine."""
-        ...
 
     def quarantine(self, target: str | None = None) -> Iterator[Quarantined]:
         """Every job set aside, in order; read in portions, because there may be very many."""
-        ...
 
     def quarantined(self, job_id: JobId) -> Sequence[Quarantined]:
         """Where a job is set aside."""
-        ...
 
     def release(self, numbers: Iterable[int]) -> int: ...
 
@@ -385,33 +358,26 @@ class Positions(Protocol):
         `fits` tells whether the row that was read last is still the same job; `restarted`, that reading began again because it
         was not. Where the numbers changed, what was delivered is looked for by key from now on.
         """
-        ...
 
     def open_rows(self, target: str) -> Sequence[OpenRow]: ...
 
     def note(self, target: str, progress: Progress, policy_digest: str, now: datetime) -> None:
         """Progress that no message carries."""
-        ...
 
     def known_databases(self, target: str | None = None) -> Sequence[KnownDatabase]:
         """Every accounting database that was found, of one target or of all, by name."""
-        ...
 
     def found_databases(self, target: str, inodes: Mapping[str, int], now: datetime) -> None:
         """A round found these files. One that was retired is not any more."""
-        ...
 
     def retire_database(self, target: str, file: str, now: datetime) -> None:
         """The file is gone for good; no row of it is looked at again."""
-        ...
 
     def rename_database(self, target: str, file: str, name: str) -> None:
         """The same database, with the same rows, is called otherwise from now on."""
-        ...
 
     def window_progress(self, target: str, name: str) -> WindowMark | None:
         """How far a republish has come that was broken off; None for one that is new or finished."""
-        ...
 
     def finish_window(self, target: str, name: str) -> None: ...
 
@@ -423,15 +389,12 @@ class Months(Protocol):
 
     def counted(self, target: str, month: int) -> Sequence[SummaryGroup]:
         """The groups of all jobs counted so far."""
-        ...
 
     def accepted(self, target: str, month: int) -> Sequence[SummaryGroup]:
         """The groups that the receiver accepted last."""
-        ...
 
     def sending(self, target: str, month: int) -> Sequence[SummaryGroup]:
         """The groups that outstanding messages were made of, in the order that `OutboxRecord.group` numbers."""
-        ...
 
     def count(
         self,
@@ -453,13 +416,11 @@ class Months(Protocol):
         found in them and are not in their totals. `clean` ones were, under `basis`; of those in `by_settings` something else
         than a change of the accounting data may have moved jobs.
         """
-        ...
 
     def counts(self, target: str) -> HostCounts: ...
 
     def set_before(self, target: str, jobs: Mapping[tuple[int, str], int], basis: str) -> None:
         """Eligible jobs of the takeover month that were delivered before the target's start."""
-        ...
 
     def set_singles(
         self,
@@ -469,15 +430,12 @@ class Months(Protocol):
         policy_digest: str,
     ) -> None:
         """Months were sent whole as single records: these are their keys and counts, and as totals they are no more."""
-        ...
 
     def summary_keys(self, target: str, month: int) -> Sequence[tuple[KeyTotal, str]]:
         """The receiver's summary keys that single records of a month made, each with its policy's digest."""
-        ...
 
     def accepted_changes(self, target: str) -> Sequence[AcceptedChange]:
         """Every key change that was accepted, oldest first."""
-        ...
 
     def accept_change(
         self, target: str, month: int, orphaned: Sequence[KeyTotal], lost_jobs: int, now: datetime
@@ -486,11 +444,9 @@ class Months(Protocol):
 
         Of a month of totals that has no jobs by now, nothing counts as accepted by the receiver then.
         """
-        ...
 
     def adopt(self, target: str, inherited: InheritedMonth) -> None:
         """The receiver has these rows of a month from another publisher."""
-        ...
 
 
 class Ledger(Targets, Outbox, Delivered, Quarantine, Positions, Months, Protocol):

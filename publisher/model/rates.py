@@ -239,7 +239,6 @@ class Charging(Protocol):
 
     def of(self, job: JobRecord) -> Charge | None:
         """None where no rule is for the job, or its formula has no result."""
-        ...
 
 
 def amount_text(amount: Decimal) -> str:

@@ -43,7 +43,6 @@ class Schedule(Protocol):
 
     def next_after(self, moment: datetime) -> datetime:
         """The first one after a moment; both are aware and in UTC."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -125,12 +125,10 @@ class Site(Protocol):
     @property
     def instance(self) -> str:
         """Which of the ledgers of a shared database is the site's; '' for one of its own."""
-        ...
 
     @property
     def ledger_name(self) -> str:
         """Its file, or its server and instance, for people."""
-        ...
 
     @property
     def state(self) -> Path: ...
@@ -157,106 +155,81 @@ class Site(Protocol):
     @property
     def targets_at_once(self) -> int:
         """How many are worked on at the same time; 0: one after the other, in the thread of the caller."""
-        ...
 
     @property
     def after_round(self) -> Sequence[Callable[[Site, Outcome], None]]: ...
     def clock(self) -> datetime:
         """Aware UTC."""
-        ...
 
     def monotonic(self) -> float: ...
     def chance(self) -> float:
         """From 0 to 1, evenly."""
-        ...
 
     def wait(self, seconds: float) -> bool:
         """Whether a stop was asked for meanwhile."""
-        ...
 
     def source(self, *, lock_wait_s: float | None = None) -> Source:
         """`lock_wait_s`: a writer is waited for no longer than this. Raises: SourceError."""
-        ...
 
     def usage(self) -> UsageReader:
         """The source, to sum up what jobs used. Raises: ConfigError where its type has no such reader."""
-        ...
 
     def accounts(self) -> Accounts:
         """The source, to look single jobs up. Raises: ConfigError where its type has no such reader."""
-        ...
 
     def writing_order(self, source: Source) -> AbstractContextManager[Sequence[WritingOrder]] | None:
         """One a database, opened; None where jobs are not known in the order in which they were written."""
-        ...
 
     def imported_from(self, job: JobRecord) -> ImportedFrom | None:
         """Which record of another system's accounting a job was made of; None for a job of A-REX. Raises: SourceError."""
-        ...
 
     def joined_from(self, job: JobRecord) -> Sequence[ImportRule]:
         """Where each value came from that a batch system's run joined to a job of A-REX. Raises: SourceError."""
-        ...
 
     def importer(self, entry: BatchEntry, *, reading: bool = False) -> Importer:
         """`reading`: it will read, and leaves A-REX's jobs to the entry of that. Raises: ConfigError, SourceError."""
-        ...
 
     def read_entry(self, entry: BatchEntry) -> ImportReport | None:
         """Read what is new; None when another process has just done so. Raises: PublisherError."""
-        ...
 
     def namesakes(self, entry: BatchEntry) -> Sequence[Namesake]:
         """Into which files that it names were read under another cluster. Raises: SourceError."""
-        ...
 
     def last_reading(self, entry: BatchEntry) -> LastReading:
         """Raises: SourceError."""
-        ...
 
     def database_files(self, entry: DatabaseEntry) -> Sequence[str]:
         """Raises: SourceError when one that the configuration names is missing."""
-        ...
 
     def newest_job(self, database: str, *, lock_wait_s: float) -> NewestJob:
         """Of one of those databases. Raises: SourceError."""
-        ...
 
     def retry_bad_lines(self, entry: BatchEntry) -> Retried | None:
         """Read the files with bad lines once more; None where there are none. Raises: PublisherError."""
-        ...
 
     def source_of(self, entry: BatchEntry) -> Source:
         """The jobs of one batch system alone. Raises: SourceError."""
-        ...
 
     def reading_alone(self, entry: BatchEntry) -> AbstractContextManager[object]:
         """Nobody else reads into its database meanwhile. Raises: LedgerError."""
-        ...
 
     def last_pruned(self, entry: BatchEntry) -> datetime | None:
         """Raises: LedgerError, Busy."""
-        ...
 
     def keep_pruned(self, entry: BatchEntry) -> None:
         """Raises: LedgerError, Busy."""
-        ...
 
     def prune_rows(self, entry: BatchEntry, jobs: Sequence[JobRecord]) -> int:
         """How many of these jobs were taken out of its database. Raises: LedgerError, Busy."""
-        ...
 
     def pruned_months(self, entry: BatchEntry) -> Sequence[Month]:
         """Raises: SourceError."""
-        ...
 
     def bad_lines(self, entry: BatchEntry, limit: int) -> Sequence[BadLine]:
         """Raises: SourceError."""
-        ...
 
     def ledger(self, *, dry_run: bool = False) -> Ledger:
         """For a dry run, one that reads the ledger and writes nothing."""
-        ...
 
     def ledger_to_read(self) -> Ledger: ...
     def history(self) -> History: ...
@@ -265,7 +238,6 @@ class Site(Protocol):
 
         Raises: UsageError where there is no such database, LedgerError.
         """
-        ...
 
     def charge_book(self) -> ChargeBook: ...
     def charge_book_to_read(self) -> ChargeBook: ...
@@ -273,28 +245,22 @@ class Site(Protocol):
     def measure_book_to_read(self) -> MeasureBook: ...
     def live(self, target: Target, *, dry_run: bool = False, accept_key_change: bool = False) -> LiveTarget:
         """A target with its transport, not yet connected. Raises: CredentialError."""
-        ...
 
     def credentials(self) -> Credentials: ...
     def certificate_ends(self) -> datetime | None:
         """When the host certificate runs out; None where that cannot be read."""
-        ...
 
     def endpoints(self, target: Target) -> Sequence[Endpoint]:
         """The services that a target talks to. Raises: ConfigError."""
-        ...
 
     def transport(self, target: Target) -> Transport:
         """Raises: CredentialError, ConfigError."""
-        ...
 
     def selection_digest(self, target: Target) -> str:
         """Of what decides which jobs a target wants."""
-        ...
 
     def policy_digest(self, target: Target) -> str:
         """Of everything that decides how a target's records look."""
-        ...
 
 
 def choose(targets: Sequence[AnyTarget], names: Sequence[str]) -> list[AnyTarget]:

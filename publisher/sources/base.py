@@ -122,15 +122,12 @@ class Source(Protocol):
 
         Everybody else knows a database by its name, and the ledger keeps that.
         """
-        ...
 
     def absent(self) -> tuple[Absent, ...]:
         """What the configuration names in vain."""
-        ...
 
     def names(self, file: str) -> bool:
         """Whether the configuration names this database, by name or as a file, be it there or not."""
-        ...
 
     def since(
         self,
@@ -150,31 +147,24 @@ class Source(Protocol):
         only counted, so they may come as `Page.runs`. `alike`: those of a kind may come as `Page.alike`.
         Without `names`, those of jobs, hosts and clients may be left out.
         """
-        ...
 
     def ahead(self, cursor: Cursor, start: Epoch | None, late_before: Epoch | None) -> RowsAhead:
         """What `since` would still yield of the cursor's database, and ended at `start` or later: an upper bound, at once."""
-        ...
 
     def rows_behind(self, database: str, cursor: Cursor | None) -> int:
         """How many rows `since` has before it, by their numbers: no row is read."""
-        ...
 
     def ends(self, rows: Sequence[OpenRow]) -> Mapping[RowRef, Epoch]:
         """When the jobs of some rows ended; those that have not are left out. Only that is read of a row."""
-        ...
 
     def rows(self) -> int:
         """Rows of finished jobs in all databases, from indexes; a job that is in two of them counts in both."""
-        ...
 
     def fits(self, cursor: Cursor) -> bool:
         """Whether the cursor's row still is the job that it was."""
-        ...
 
     def reread(self, rows: Sequence[OpenRow], needs: frozenset[SideTable], now: datetime) -> Iterator[Page]:
         """Pages of the named rows: finished ones as jobs, others as still open, vanished ones as gone."""
-        ...
 
     def window(
         self,
@@ -192,7 +182,6 @@ class Source(Protocol):
 
         `columns`, `alike` and `names` as for `since`; then jobs that the caller `knows` may come as `Page.known`.
         """
-        ...
 
     def count(self, window: Window) -> int:
         """How many rows end in a half-open window: an upper bound of the jobs that `window` yields.
@@ -200,19 +189,15 @@ class Source(Protocol):
         A job that is finished in two databases counts once. One database answers from an index alone; of several, the
         JobIDs of all but the first are looked up in those before it.
         """
-        ...
 
     def by_end(self) -> AbstractContextManager[EndedIn]:
         """Keeps the databases open to be asked who ended in some seconds."""
-        ...
 
     def find(self, job_id: JobId, needs: frozenset[SideTable], now: datetime) -> Page:
         """The job with this id, in any database; an empty page when there is none."""
-        ...
 
     def facts(self) -> tuple[SourceFacts, ...]:
         """What the files look like."""
-        ...
 
     def close(self) -> None: ...
 
@@ -234,11 +219,9 @@ class WritingOrder(Protocol):
     def name(self) -> str: ...
     def jobs(self) -> Iterator[WrittenJob]:
         """Page by page, in short transactions. Raises: SourceError."""
-        ...
 
     def finished_among(self, job_ids: Sequence[str]) -> set[str]:
         """Which of some jobs, named as `WrittenJob` names them, are finished here. Raises: SourceError."""
-        ...
 
 
 # The key of JobExtraInfo under which importers keep what formulas of charges may ask for: `mem=4096 TimeLimit=3600`.
@@ -317,7 +300,6 @@ class JoinedRuns(Protocol):
 
     def known(self, runs: Mapping[int, RunAt], lrms_of: Callable[[Collection[int]], Mapping[int, str]]) -> Additions:
         """Of some rows; `lrms_of` tells what A-REX calls their batch systems. Raises: SourceError."""
-        ...
 
     def close(self) -> None: ...
 
@@ -385,4 +367,3 @@ class SourcePlugin(Protocol):
 
     def create(self, options: object, environment: Mapping[str, str], *, lock_wait_s: float | None = None) -> Source:
         """`lock_wait_s` is how long a writer is waited for at most, whatever the options say."""
-        ...

@@ -179,19 +179,15 @@ class Importer(Protocol):
         Raises: UsageError without anything to read, or for a database that is not ours, LedgerError when it cannot be
         written, Busy when another process keeps it locked.
         """
-        ...
 
     def forget_file(self, connection: Connection, path: Path) -> None:
         """Forget what is kept of a file beside how far it was read, inside a transaction: it is to be read again."""
-        ...
 
     def ask_again(self, connection: Connection, path: Path, now: datetime) -> bool:
         """Whether the next run without files asks once more for what a program printed then, inside a transaction."""
-        ...
 
     def explain(self, job: JobRecord) -> Sequence[ImportRule]:
         """How the fields of a job that it imported came about, by the rules of today."""
-        ...
 
 
 class ImporterPlugin(Protocol):
@@ -205,4 +201,3 @@ class ImporterPlugin(Protocol):
         self, options: object, environment: Mapping[str, str], wait: Callable[[float], bool] = never_stopped
     ) -> Importer:
         """`wait(seconds)` waits, and says whether a stop was asked for."""
-        ...

@@ -439,31 +439,24 @@ class Accounts(Protocol):
     @property
     def zone(self) -> str:
         """IANA name of the zone in which events are written; '' when that is taken from this host."""
-        ...
 
     def counted(self, wanted: JobFilter) -> Iterator[CountedPage]:
         """The jobs that a filter takes, page by page; pages may be empty."""
-        ...
 
     def summed(self, wanted: JobFilter, by: str | None) -> Iterator[SummedPage]:
         """The same jobs, added up page by page so that they can be distinguished `by` one of `GROUPINGS`."""
-        ...
 
     def names(self, kind: NameKind) -> frozenset[str]:
         """All names of that kind."""
-        ...
 
     def sheet(self, job_id: JobId) -> JobDetails | None:
         """Everything known about a job, in the database in which it counts; None when there is no such job."""
-        ...
 
     def with_local_id(self, local_id: str) -> tuple[JobId, ...]:
         """Some of the jobs that have this id in the batch system."""
-        ...
 
     def ids_beginning(self, beginning: str, limit: int) -> tuple[JobId, ...]:
         """So many of the ids of jobs that begin like this, in order."""
-        ...
 
     def close(self) -> None: ...
 
@@ -478,6 +471,5 @@ class UsageReader(Protocol):
         job is a group of its own, with all that is known of it.
         Raises: SourceError when the data cannot be read; never an empty answer instead.
         """
-        ...
 
     def close(self) -> None: ...

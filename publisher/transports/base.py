@@ -183,22 +183,18 @@ class Transport(Protocol):
 
         It shrinks for the rest of the run when the service turns out to take less.
         """
-        ...
 
     def deliver(self, message: Message, now: datetime) -> Receipt:
         """Deliver one message and return the receipt. Never raises for what the other side or the network does.
 
         Raises: CredentialError before anything is sent, when certificate or key cannot be used.
         """
-        ...
 
     def preflight(self) -> tuple[Step, ...]:
         """Whether messages could be delivered, asked without sending one: in order, up to the first trouble. Never raises."""
-        ...
 
     def warnings(self, now: datetime) -> list[str]:
         """What will stop this target before long, such as a certificate that ends within 30 days."""
-        ...
 
     def close(self) -> None: ...
 
@@ -210,7 +206,6 @@ class TransportPlugin(Protocol):
 
     def endpoints(self, options: object, environment: Mapping[str, str]) -> tuple[Endpoint, ...]:
         """None for a target that stays on this machine. Raises: ConfigError."""
-        ...
 
 
 class TransportMaker(Protocol):
@@ -221,7 +216,6 @@ class TransportMaker(Protocol):
 
         Raises: ConfigError for options that cannot work, CredentialError for certificate, key or CAs that cannot be used.
         """
-        ...
 
 
 class DryRunTransport:

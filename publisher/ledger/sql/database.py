@@ -29,19 +29,15 @@ class ChargeLocks(Protocol):
 
     def hold(self, run: int) -> None:
         """Say that a run is alive."""
-        ...
 
     def work(self, patience: Callable[[], bool]) -> None:
         """Be the one at work. Raises: Busy when another is and patience ends."""
-        ...
 
     def leave(self, run: int) -> None:
         """The run is over: neither alive nor at work."""
-        ...
 
     def is_alive(self, run: int) -> bool:
         """Whether the process of a run is there, this one or another."""
-        ...
 
     def close(self) -> None: ...
 
@@ -55,44 +51,35 @@ class Database(Protocol):
         `to_settle`: bytes of messages that it writes down, and that must be settled later whatever becomes of the disk.
         Raises: LedgerError.
         """
-        ...
 
     def reading(self) -> AbstractContextManager[None]:
         """Translates the errors of statements that only read. Raises: LedgerError."""
-        ...
 
     def snapshot(self) -> AbstractContextManager[None]:
         """Everything read inside is of one moment; only temporary tables may be written. Raises: LedgerError."""
-        ...
 
     def execute(self, statement: str, parameters: Parameters = NO_PARAMETERS) -> Rows: ...
 
     def stream(self, statement: str, parameters: Parameters = NO_PARAMETERS) -> Iterator[Any]:
         """Rows that are too many for memory, read as they are wanted."""
-        ...
 
     def execute_many(self, statement: str, parameters: Iterable[Parameters]) -> None: ...
 
     def insert_returning_id(self, statement: str, parameters: Parameters) -> int:
         """Insert one row; gives the `id` that it got."""
-        ...
 
     def rows_were_copied(self, tables: Iterable[str]) -> None:
         """Rows with an `id` were entered into these tables: those to come get higher ones."""
-        ...
 
     def target_lock(self, target: str, patience: Callable[[], bool]) -> AbstractContextManager[None]:
         """Hold a target's lock. Raises: Busy when another publisher has it and patience ends; LedgerError."""
-        ...
 
     def charge_locks(self) -> ChargeLocks: ...
 
     def is_current(self) -> bool:
         """False for one of an older publisher that was opened only to read. Raises: LedgerError."""
-        ...
 
     def damage(self, *, quick: bool) -> list[str]:
         """What the database itself finds wrong with its files. `quick`: without what takes long. Raises: LedgerError."""
-        ...
 
     def close(self) -> None: ...

@@ -28,11 +28,9 @@ class JobReader(Protocol):
     def pages(self, now: datetime) -> Iterator[Read]: ...
     def once_more(self) -> JobReader:
         """The same from the beginning, as far as the ledger has come."""
-        ...
 
     def after(self, job: JobRecord) -> Progress | None:
         """How far it has come with this job of the page; None where only a page's end is a place to go on from."""
-        ...
 
 
 class ReadAhead(NamedTuple):
