@@ -33,7 +33,7 @@ from publisher.model.errors import UsageError
 from publisher.model.policy import RecordPolicy
 from publisher.model.rates import Allocation, Charging, EnergyRules
 from publisher.model.target import Target
-from publisher.model.time import Window, epoch
+from publisher.model.time import Window
 from publisher.pipeline.site import LiveTarget, MetricsOutput, ProcessEnvironment, Site
 from publisher.pipeline.takeover.jura import sent_by_jura_of
 from publisher.sources import LRMS, READS_IMPORTED, importer_plugin, offered, source_plugin
@@ -369,7 +369,7 @@ class LiveSite:
             name=target.name,
             selection=target.selection(Window()),
             start_rule=str(target.start),
-            start=None if (begin := target.start.begin(self.clock())) is None else epoch(begin),
+            start=target.start.begin(self.clock()),
             policy=target.policy,
             format=summary_format(target.format) if is_summary_format(target.format) else job_format(target.format),
             transport=DryRunTransport(transport) if dry_run or target.shadow else transport,

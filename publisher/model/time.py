@@ -33,6 +33,11 @@ class Window:
         start = "the beginning" if self.start is None else iso_epoch(self.start)
         return f"[{start}, {'open' if self.end is None else iso_epoch(self.end)})"
 
+    def overlaps(self, other: Window) -> bool:
+        """Whether a second is in both."""
+        begins_before = self.start is None or other.end is None or self.start < other.end
+        return begins_before and (self.end is None or other.start is None or other.start < self.end)
+
 
 # Outside of these a date is a slip of the keyboard; and the last one leaves room for the month after it.
 _YEARS: Final = range(1970, 3000)
@@ -55,6 +60,11 @@ class Month:
 
     year: int
     month: int
+
+    @property
+    def number(self) -> int:
+        """Months since the year 0."""
+        return self.year * 12 + self.month - 1
 
     @property
     def start(self) -> datetime:
@@ -91,17 +101,14 @@ class StartRule(NamedTuple):
     kind: StartKind = StartKind.MONTH
     since: datetime | None = None
 
-    def begin(self, now: datetime) -> datetime | None:
+    def begin(self, now: datetime) -> Epoch | None:
         """The earliest end time that counts when the target is new at `now`; None when everything counts."""
-        match self.kind:
-            case StartKind.MONTH:
-                return month_of(now).start
-            case StartKind.NOW:
-                return now.astimezone(UTC)
-            case StartKind.ALL:
-                return None
-            case StartKind.DATE:
-                return self.since
+        since = self.since
+        if self.kind is StartKind.MONTH:
+            since = month_of(now).start
+        elif self.kind is StartKind.NOW:
+            since = now
+        return None if since is None else epoch(since)
 
     def __str__(self) -> str:
         return str(self.kind) if self.since is None else f"{self.since:%Y-%m-%dT%H:%M:%SZ}"

@@ -58,11 +58,6 @@ def month_number(ended_at: int) -> int:
     return _month_of_day(ended_at // _DAY_S)
 
 
-def month_number_of(year: int, month: int) -> int:
-    """The `month_number` of a year and a month from 1."""
-    return year * 12 + month - 1
-
-
 def year_and_month(number: int) -> tuple[int, int]:
     """The year, and the month from 1, of a `month_number`."""
     return number // 12, number % 12 + 1
@@ -146,7 +141,7 @@ class SummaryGroup(NamedTuple):
             f"user {self.user or 'None'}, SubmitHost {self.submit_host or 'None'}, {self.infrastructure}, {level}, "
             f"nodes {self.node_count}, processors {self.cpu_count}"
         )
-        key = SummaryKey(month=month_number_of(self.year, self.month), digest=b"", text=text, site=self.site)
+        key = SummaryKey(month=Month(self.year, self.month).number, digest=b"", text=text, site=self.site)
         return KeyTotal(key=key, jobs=self.jobs, wall_s=self.wall_s, cpu_s=self.cpu_s)
 
     def without_usage(self) -> SummaryGroup:
@@ -288,7 +283,7 @@ class Accumulator:
 
 def group_key(grouping: Grouping, group: SummaryGroup) -> GroupKey:
     """The key of the group's row at the server, after its normalisation."""
-    number = month_number_of(group.year, group.month)
+    number = Month(group.year, group.month).number
     return _key(grouping, number, _texts(group), group.kind, group.benchmarks, group.node_count, group.cpu_count)
 
 

@@ -47,7 +47,7 @@ def count_pending(
 ) -> WaitingJobs:
     """What waits for a target; so many rows are examined, in whole pages. Raises: LedgerError, SourceError."""
     now = site.clock()
-    start = state.start if state else _start(target, now)
+    start = state.start if state else target.start.begin(now)
     published = state.last_published_end if state else None
     pending, ends = _on_their_way(target, state, ledger)
     parts = list(_not_read(target, target.selection(Window(start=start)), published, source, ledger, now, looked_at))
@@ -152,11 +152,6 @@ def is_wanted(selection: Selection, target: Target, job: JobRecord) -> bool:
         return selection.wants_vo(target.policy.describe(job).who.vo)
     except Unfit:
         return True  # it will be set aside; until then it waits
-
-
-def _start(target: Target, now: datetime) -> Epoch | None:
-    begin = target.start.begin(now)
-    return None if begin is None else Epoch(int(begin.timestamp()))
 
 
 class TargetStatus(NamedTuple):

@@ -22,7 +22,7 @@ from publisher.model.job import JobId, JobRecord, RowRef, SideTable
 from publisher.model.message import REMOVED
 from publisher.model.policy import KeyStyle, PublishedJob, RecordPolicy, ValueOrigin
 from publisher.model.target import Target
-from publisher.model.time import Window, epoch
+from publisher.model.time import Window
 from publisher.model.totals import Accumulator, SummaryGroup, month_number
 from publisher.pipeline.guards.databases import not_found
 from publisher.pipeline.guards.keys import is_later_run
@@ -365,8 +365,7 @@ def _stays_held(bench: _Bench, held: Quarantined, job: JobRecord) -> bool:
 def _why_not_wanted(bench: _Bench, job: JobRecord, published: PublishedJob | None) -> str:
     target = bench.target
     state = bench.ledger.target(target.name)
-    begin = target.start.begin(bench.now)
-    start = state.start if state else (None if begin is None else epoch(begin))
+    start = state.start if state else target.start.begin(bench.now)
     selection = target.selection(Window(start=start))
     if job.status not in selection.statuses:
         return f"status {job.status} is not among records.statuses ({', '.join(sorted(selection.statuses))})"

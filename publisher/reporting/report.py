@@ -18,7 +18,7 @@ from publisher.model.policy import RecordPolicy
 from publisher.model.rates import UsedAllocation
 from publisher.model.target import Target
 from publisher.model.time import Window, epoch, iso_epoch, month_of
-from publisher.model.totals import month_number, month_number_of, month_window, year_and_month
+from publisher.model.totals import month_name, month_number, month_window
 from publisher.pipeline import status as target_status
 from publisher.pipeline.batch_systems import SourceStatus, source_status
 from publisher.pipeline.guards.prune import refuse_pruned
@@ -190,7 +190,7 @@ def collect(
     targets = [(target, _start(target, states[target.name], now)) for target in site.targets]
     open_to_all = policy.identity.open and (name_users or "local-user" in by)
     tally = UsageReport(window, policy, targets, site.power, names_users=open_to_all)
-    _read(site, window, tally, rows_read)
+    tally.read(site, rows_read)
     if numbered := policy.identity.open and not name_users:
         tally.number_users()
     whole, partial = _months(window, now)
@@ -244,13 +244,6 @@ def _of_ledger(
         return states, counts, {name: _set_aside(ledger, name) for name in names}
 
 
-def _read(site: Site, window: Window, tally: UsageReport, rows_read: RowsRead) -> None:
-    with closing(site.usage()) as source:
-        for page in source.groups(window, tally.eras, alone=tally.alone):
-            tally.add(page)
-            rows_read(page.rows_read)
-
-
 def _month_before(site: Site, window: Window, rows_read: RowsRead) -> Used | None:
     first = month_window(month_number(window.start or 0))
     if window.start != first.start or not first.start:
@@ -261,7 +254,7 @@ def _month_before(site: Site, window: Window, rows_read: RowsRead) -> Used | Non
     except SourceError:
         return None
     tally = UsageReport(before, site.policy, (), site.power)
-    _read(site, before, tally, rows_read)
+    tally.read(site, rows_read)
     return tally.usage.total
 
 
@@ -275,10 +268,7 @@ def _refuse_to_name_users(by: Sequence[str], policy: RecordPolicy, *, name_users
 
 
 def _start(target: Target, state: TargetState | None, now: datetime) -> Epoch | None:
-    if state is not None:
-        return state.start
-    begin = target.start.begin(now)
-    return None if begin is None else epoch(begin)
+    return target.start.begin(now) if state is None else state.start
 
 
 def _set_aside(ledger: Quarantine, target: str) -> Mapping[str, int]:
@@ -347,8 +337,7 @@ def _months(window: Window, now: datetime) -> tuple[list[int], list[int]]:
     """The months that a window holds whole, as far as they have passed, and those of which it holds a part."""
     whole: list[int] = []
     partial: list[int] = []
-    this = month_of(now)
-    current = month_number_of(this.year, this.month)
+    current = month_of(now).number
     first, last = month_number(window.start or 0), month_number((window.end or 1) - 1)
     for month in range(first, min(last, current) + 1):
         there = month_window(month)
@@ -381,8 +370,3 @@ def _drift(target: Target, wanted: ExpectedJobs, counts: HostCounts, months: Seq
             )
         )
     return rows
-
-
-def month_name(month: int) -> str:
-    year, of_year = year_and_month(month)
-    return f"{year}-{of_year:02}"

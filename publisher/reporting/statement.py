@@ -19,7 +19,7 @@ from publisher.ledger.contract import Hold, Ledger, MonthState
 from publisher.model.errors import UsageError
 from publisher.model.target import Target
 from publisher.model.time import Month, iso, month_of
-from publisher.model.totals import AcceptedChange, KeyTotal, SummaryGroup, month_number_of
+from publisher.model.totals import AcceptedChange, KeyTotal, SummaryGroup
 from publisher.pipeline.batch_systems import source_status
 from publisher.pipeline.site import Site
 from publisher.pipeline.sync import check
@@ -140,7 +140,7 @@ class _Found:
 
     @property
     def number(self) -> int:
-        return month_number_of(self.month.year, self.month.month)
+        return self.month.number
 
     def rows_of(self, target: Target) -> list[Compared]:
         """With those whose month nobody knows."""
@@ -161,10 +161,9 @@ def collect(
     all_instances: bool = False,
 ) -> Statement:
     """Raises: SourceError, LedgerError, ConfigError where the source cannot sum up what jobs used, UsageError."""
-    now, number = site.clock(), month_number_of(month.year, month.month)
-    this = month_of(now)
+    now = site.clock()
     # To the end, not only this month: a job of it that was restarted has a row in a later one.
-    back = month_number_of(this.year, this.month) - number + 1
+    back = month_of(now).number - month.number + 1
     others = None
     if all_instances:
         others, portal = _others(site, month, portal)
@@ -184,9 +183,7 @@ def collect(
 def _used(site: Site, targets: Sequence[Target], month: Month) -> Mapping[str, Used]:
     """What the jobs used that each target wants."""
     tally = UsageReport(month.window, site.policy, [(target, None) for target in targets], power=None)
-    with closing(site.usage()) as source:
-        for page in source.groups(month.window, tally.eras, alone=tally.alone):
-            tally.add(page)
+    tally.read(site)
     return {target.name: wanted.used for target, wanted in zip(targets, tally.wanted, strict=True)}
 
 
@@ -231,7 +228,7 @@ def _others(
     site: Site, month: Month, portal: Mapping[HostMonth, int] | None
 ) -> tuple[list[RecordedStatement], Mapping[HostMonth, int] | None]:
     """The other instances' targets, and the portal's counts without those of their hosts."""
-    number = month_number_of(month.year, month.month)
+    number = month.number
     if portal is not None and (number, EVERY_HOST) in portal:
         raise UsageError("--all-instances needs the submit hosts in the portal's file: each belongs to an instance")
     others: list[RecordedStatement] = []
@@ -252,7 +249,7 @@ def _others(
 def _of_other(
     instance: str, name: str, month: Month, ledger: Ledger, sent: SentMessages, portal: int | None, now: datetime
 ) -> RecordedStatement:
-    number = month_number_of(month.year, month.month)
+    number = month.number
     state, counts = ledger.target(name), ledger.counts(name)
     held = [each.job for each in ledger.quarantine(name) if each.hold is not Hold.DROPPED]
     found = RecordedStatement(

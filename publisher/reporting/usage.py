@@ -6,7 +6,8 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
@@ -17,6 +18,7 @@ from publisher.model.rates import EnergyRules
 from publisher.model.target import Target
 from publisher.model.time import Durations, Window, epoch, months
 from publisher.model.totals import month_number, month_window, sync_host
+from publisher.pipeline.site import Site
 from publisher.sources.statistics import UsageGroup, UsagePage, Used, by_weight
 
 DAY_S: Final = 86_400
@@ -166,6 +168,7 @@ class UsageReport:
         # Submit hosts are the targets' business: a site whose targets are of different kinds has no policy for them.
         self._policy = replace(policy, infrastructure="grid", imported={})
         self._targets = targets
+        self._window = window
         self._first = window.start
         policies = [policy, *(target.policy for target, _ in targets)]
         self._names_users = names_users and policy.identity.open
@@ -176,6 +179,13 @@ class UsageReport:
         self._turns = sorted(_turns(window, [start for _, start in targets], policies))
         self.eras = sorted({*_days(window.start, window.end), *self._turns})
         self._known: dict[tuple[int, int], tuple[JobRecord, _SiteValues]] = {}
+
+    def read(self, site: Site, rows_read: Callable[[int], None] = lambda _: None) -> None:
+        """Add up all jobs of the period. Raises: SourceError, ConfigError where the source cannot sum up what jobs used."""
+        with closing(site.usage()) as source:
+            for page in source.groups(self._window, self.eras, alone=self.alone):
+                self.add(page)
+                rows_read(page.rows_read)
 
     def add(self, page: UsagePage) -> None:
         self.usage.unreadable += page.unreadable

@@ -11,7 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from publisher.model.totals import month_number_of
+from publisher.model.time import Month
 from tests.arex_databases import SampleJob
 from tests.fake_ams.receiver import Receiver
 from tests.fake_ams.service import PROJECT, TOPIC
@@ -193,9 +193,9 @@ def assert_the_ledger_agrees(walk: Walk) -> None:
     # Rows that stayed at the receiver may stand in for a job that is missing there; not so here.
     least, most = in_months(walk.done.values()), in_months([*walk.done.values(), *walk.overwritten])
     jobs = {at: least[at] for at in least if at[2] == "NumberOfJobs"}
-    assert in_totals.keys() == {month_number_of(year, month) for year, month, _ in jobs}, (in_totals, jobs)
+    assert in_totals.keys() == {Month(year, month).number for year, month, _ in jobs}, (in_totals, jobs)
     for at, number in jobs.items():
-        assert number <= in_totals[month_number_of(at[0], at[1])] <= most[at], (in_totals, jobs)
+        assert number <= in_totals[Month(at[0], at[1]).number] <= most[at], (in_totals, jobs)
 
 
 def assert_no_secret_anywhere(walk: Walk) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from publisher.model.policy import PublishedJob
-from publisher.model.totals import SyncCount, ascii_key, column, month_number, month_number_of, year_and_month
+from publisher.model.time import Month
+from publisher.model.totals import SyncCount, ascii_key, column, month_number, year_and_month
 
 
 class SyncCounter:
@@ -21,7 +22,7 @@ class SyncCounter:
     def add_count(self, count: SyncCount) -> None:
         """Count what was counted before, such as the jobs that an earlier publisher delivered."""
         self._add(
-            month_number_of(count.year, count.month), ascii_key(count.site), ascii_key(count.submit_host), count.jobs
+            Month(count.year, count.month).number, ascii_key(count.site), ascii_key(count.submit_host), count.jobs
         )
 
     def merge(self, other: SyncCounter) -> None:

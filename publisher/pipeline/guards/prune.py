@@ -60,19 +60,13 @@ def pruned_text(found: Pruned) -> str:
 def refuse_pruned(site: Site, window: Window) -> None:
     """Raises: SourceError where jobs that ended in a window were taken out, because an answer without them is wrong."""
     for entry in chosen_entries(site, None):
-        months = [month for month in site.pruned_months(entry) if _overlap(month.window, window)]
+        months = [month for month in site.pruned_months(entry) if window.overlaps(month.window)]
         if months:
             names = f"{months[0]}" if len(months) == 1 else f"{months[0]} to {months[-1]}"
             raise SourceError(
                 f"source {entry.name}: jobs that ended in {names} were pruned (`keep`), and an answer without them would be "
                 f"wrong; ask from {months[-1].next} on"
             )
-
-
-def _overlap(one: Window, other: Window) -> bool:
-    begins = one.end is None or other.start is None or other.start < one.end
-    ends = one.start is None or other.end is None or one.start < other.end
-    return begins and ends
 
 
 def _prune(site: Site, entry: BatchEntry) -> Pruned:

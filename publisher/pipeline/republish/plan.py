@@ -19,7 +19,7 @@ from publisher.model.job import JobId, SkippedJob
 from publisher.model.message import Message, WindowMark
 from publisher.model.target import Target
 from publisher.model.time import Window, months, whole_months
-from publisher.model.totals import BlockedMonth, KeyTotal, month_name, month_number_of, month_window
+from publisher.model.totals import BlockedMonth, KeyTotal, month_name, month_window
 from publisher.pipeline.guards import keys as key_guard
 from publisher.pipeline.guards.databases import missed, missing_text
 from publisher.pipeline.guards.prune import refuse_pruned
@@ -123,7 +123,7 @@ class RepublishPlan:
 
 def numbers(window: Window) -> list[int]:
     """The months that a window touches, by number (12 x year + month - 1)."""
-    return [month_number_of(month.year, month.month) for month in months(window)]
+    return [month.number for month in months(window)]
 
 
 def as_requested(target: Target, request: RepublishRequest) -> Target:

@@ -23,7 +23,8 @@ from publisher.formats.rules import CPU_OVER_WALL, shared_warnings
 from publisher.ledger.contract import DeliveredRun, Ledger
 from publisher.model.job import Epoch, JobId, JobKey, JobRecord, RowRef, RunColumns
 from publisher.model.message import PlacedRuns, Progress, delivered_from
-from publisher.model.totals import GroupPlace, add_runs, month_number_of, month_window
+from publisher.model.time import Month
+from publisher.model.totals import GroupPlace, add_runs, month_window
 from publisher.pipeline.round.decision import Decider, Publish, Skip
 from publisher.pipeline.round.reader import with_rows
 from publisher.pipeline.round.totals import MonthlyTotals
@@ -32,7 +33,7 @@ from publisher.sources.base import Page, Source
 
 _REMEMBERED: Final = 10_000  # groups, and decisions of 2 kB each
 _MOST_S: Final = 2**30  # wall or CPU time of more than nearly any job, and within every receiver's bounds
-_MONTHS: Final = range(month_number_of(1970, 1), month_number_of(2106, 1))
+_MONTHS: Final = range(Month(1970, 1).number, Month(2106, 1).number)
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

@@ -29,7 +29,6 @@ from publisher.model.totals import (
     column,
     month_name,
     month_number,
-    month_number_of,
     month_window,
     sync_host,
 )
@@ -131,17 +130,13 @@ class _Seen:
         self.held += held.hold is not Hold.DROPPED  # of those an administrator said: never
 
 
-def _quietly(jobs: int) -> None:
-    """Nobody watches."""
-
-
 def check(
     site: Site,
     targets: Sequence[Target],
     *,
     months: int | None,
     portal: Mapping[HostMonth, int] | None,
-    jobs_seen: Callable[[int], None] = _quietly,
+    jobs_seen: Callable[[int], None] = lambda _: None,
 ) -> list[Compared]:
     """Compare database, ledger, last sync and portal. Sends nothing. Raises: LedgerError, SourceError."""
     now = site.clock()
@@ -190,8 +185,7 @@ def accepted(site: Site, targets: Sequence[Target], *, months: int | None) -> li
 
 def _first_month(now: datetime, months: int | None) -> int:
     """The first of the last so many months, the current one included."""
-    month = month_of(now)
-    return 0 if months is None else month_number_of(month.year, month.month) - months + 1
+    return 0 if months is None else month_of(now).number - months + 1
 
 
 class _TargetCheck:

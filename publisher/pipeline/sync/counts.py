@@ -18,12 +18,12 @@ from publisher.ledger.contract import HostCounts, Ledger, OutboxRecord, SyncMess
 from publisher.model.job import Epoch, JobId, RowRef
 from publisher.model.message import Message, message_id
 from publisher.model.target import Target
-from publisher.model.time import Month, Window, epoch, month_of
+from publisher.model.time import Window, month_of
 from publisher.model.totals import (
     SyncCount,
     ascii_key,
+    month_name,
     month_number,
-    month_number_of,
     month_window,
     sync_host,
     year_and_month,
@@ -111,8 +111,7 @@ def counts_to_send(counts: HostCounts) -> dict[HostMonth, int]:
 
 def recent(counts: Mapping[HostMonth, int], now: datetime, months: int | None) -> dict[HostMonth, int]:
     """The last so many months, the current one included."""
-    month = month_of(now)
-    first = 0 if months is None else month_number_of(month.year, month.month) - months + 1
+    first = 0 if months is None else month_of(now).number - months + 1
     return {at: counts[at] for at in sorted(counts) if at[0] >= first}
 
 
@@ -124,8 +123,7 @@ def _look_before_us(target: Target, source: Source, ledger: Ledger, now: datetim
     state = ledger.target(target.name)
     if state is None or state.start is None:
         return
-    year, month = year_and_month(month_number(state.start))
-    begin = epoch(Month(year, month).start)
+    begin = month_window(month_number(state.start)).start
     if begin == state.start:
         return
     decider = whoever_counts(target, Window(start=begin, end=state.start))
@@ -186,10 +184,9 @@ def _message(target: Target, form: SyncFormat, reported: Sequence[tuple[HostMont
 
 
 def _carried(at: HostMonth, content: bytes) -> OutboxRecord:
-    year, month = year_and_month(at[0])
     return OutboxRecord(
         row=RowRef(database="", record_id=0),
-        job_id=JobId(f"sync {year}-{month:02} of {at[1]}"),
+        job_id=JobId(f"sync {month_name(at[0])} of {at[1]}"),
         local_id="",
         ended_at=month_window(at[0]).start or Epoch(0),
         fingerprint=0,

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from publisher.model.errors import UsageError
-from publisher.model.totals import column, month_number_of, sync_host
+from publisher.model.time import Month
+from publisher.model.totals import column, sync_host
 
 _NAMES: Final = {
     "month": ("month",),
@@ -101,7 +102,7 @@ def _month(year: str, month: str) -> int:
     number = int(month)
     if not 1 <= number <= 12:
         raise ValueError(f"month {month}")
-    return month_number_of(int(year), number)
+    return Month(int(year), number).number
 
 
 def _jobs(text: str) -> int:

@@ -26,17 +26,16 @@ from publisher.model.errors import Unfit
 from publisher.model.job import Epoch, JobRecord
 from publisher.model.policy import RecordPolicy
 from publisher.model.target import Selection, Target
-from publisher.model.time import Window, epoch, month_of
+from publisher.model.time import Window, month_of
 from publisher.model.totals import (
     Accumulator,
     InheritedMonth,
     KeyTotal,
     SummaryKey,
+    month_name,
     month_number,
-    month_number_of,
     month_window,
     sync_host,
-    year_and_month,
 )
 from publisher.pipeline.round.decision import Decider, Publish
 from publisher.pipeline.site import Site
@@ -152,8 +151,7 @@ def _start(target: Target, ledger: Ledger, now: datetime) -> Epoch | None:
     state = ledger.target(target.name)
     if state is not None and state.start_rule == str(target.start):
         return state.start
-    begin = target.start.begin(now)
-    return None if begin is None else epoch(begin)
+    return target.start.begin(now)
 
 
 def _since(start: Epoch | None, until: Epoch, source: Source) -> Sequence[int]:
@@ -220,15 +218,13 @@ class ComparedMonth:
 
     @property
     def month_name(self) -> str:
-        year, month = year_and_month(self.month)
-        return f"{year}-{month:02}"
+        return month_name(self.month)
 
 
 def compare(site: Site, targets: Sequence[Target], *, months: int | None) -> list[ComparedMonth]:
     """The shadows of jura-ng among the targets (`jura_format`), month by month, where they go to APEL. Raises: SourceError."""
     now = site.clock()
-    this = month_of(now)
-    last = month_number_of(this.year, this.month)
+    last = month_of(now).number
     first = _EARLIEST if months is None else last - months + 1
     shadows = [one for one in targets if one.shadow and one.jura_format and receiver_of(one.format).sync_format]
     with closing(site.source()) as source:

@@ -66,12 +66,7 @@ def _computed(one: Allocation, request: ChargeRequest) -> bool:
 
 def overlapping(allocations: Iterable[Allocation], window: Window) -> list[Allocation]:
     """Those whose period has a second in common with a window."""
-    return [
-        one
-        for one in allocations
-        if (window.end is None or (one.window.start or 0) < window.end)
-        and (window.start is None or one.window.end is None or window.start < one.window.end)
-    ]
+    return [one for one in allocations if one.window.overlaps(window)]
 
 
 def _charges(site: Site, window: Window) -> Mapping[tuple[str, str], Decimal]:
@@ -97,9 +92,7 @@ def _usage(site: Site, window: Window) -> Usage:
     """By VO and project, under the names that the site gives them."""
     # Only sums are shown: a project that has a user's name is counted like any other.
     tally = UsageReport(window, replace(site.policy, identity=Identity()), (), None)
-    with closing(site.usage()) as source:
-        for page in source.groups(window, tally.eras, alone=tally.alone):
-            tally.add(page)
+    tally.read(site)
     return tally.usage
 
 

@@ -379,7 +379,7 @@ def overlaps(rules: Sequence[OneRule]) -> Iterator[tuple[OneRule, OneRule]]:
     """Pairs of rules that are both for some job, the one that counts second."""
     for first, second in combinations(rules, 2):
         names = ((first.queues, second.queues), (first.groups, second.groups), (first.hosts, second.hosts))
-        if all(_meet(*both) for both in names) and _share(first, second):
+        if all(_meet(*both) for both in names) and first.valid.overlaps(second.valid):
             begins = [-math.inf if rule.valid.start is None else rule.valid.start for rule in (first, second)]
             yield (second, first) if begins[0] > begins[1] else (first, second)
 
@@ -419,9 +419,3 @@ def _share_letter(one: str, other: str) -> bool:
     if "?" in (one, other) or (len(one) > 1 and len(other) > 1):
         return True
     return fnmatchcase(one, other) if len(one) == 1 else fnmatchcase(other, one)
-
-
-def _share(first: JobRule, second: JobRule) -> bool:
-    starts = [rule.valid.start for rule in (first, second) if rule.valid.start is not None]
-    ends = [rule.valid.end for rule in (first, second) if rule.valid.end is not None]
-    return not starts or not ends or max(starts) < min(ends)

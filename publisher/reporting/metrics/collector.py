@@ -216,9 +216,7 @@ def _of_day(site: Site, *, readable: bool) -> Sequence[Measured]:
     window = Window(start=Epoch(end - DAY_S), end=end)
     tally = UsageReport(window, site.policy, (), site.power)
     try:
-        with closing(site.usage()) as source:
-            for page in source.groups(window, tally.eras, alone=tally.alone):
-                tally.add(page)
+        tally.read(site)
         allocations = used_allocations(site, [one for one in site.allocations if end in one.window])
     except (SourceError, ConfigError):  # the round has told why, or the source has no usage
         return (unknown,)
