@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -51,16 +52,36 @@ def plain(value: Any) -> Any:
     return value
 
 
-@pytest.mark.parametrize("charges", [False, True])
-def test_jobs_are_those_of_the_other_formats(site: SiteUnderTest, tmp_path: Path, charges: bool) -> None:
-    if charges:
-        site.config["records"]["charges"] = [{"formula": "NumCPUs * RunTime", "unit": "CPUh"}]
-    site.fill(*JOBS)
+@pytest.mark.parametrize(
+    "records",
+    [
+        {},
+        {"charges": [{"formula": "NumCPUs * RunTime", "unit": "CPUh"}]},
+        {
+            "benchmark": [
+                {"until": "2026-09-14", "type": "HEPSPEC", "value": 9.8, "override": True},
+                {"type": "HEPscore23", "value": 11.5},
+            ],
+            "vo_rules": [{"field": "queue", "pattern": "long*", "vo": "theory", "override": True}],
+        },
+        {"identity": {"mode": "pseudonym", "secret_file": "secret", "period": "month"}},
+    ],
+    ids=["plain", "charges", "rules", "pseudonyms"],
+)
+def test_jobs_are_those_of_the_other_formats(site: SiteUnderTest, tmp_path: Path, records: dict[str, Any]) -> None:
+    """Where a filter is named, rows are read and told one by one; here those of a kind are told together."""
+    (tmp_path / "secret").write_text("0123456789abcdef" * 4)
+    (tmp_path / "secret").chmod(0o600)
+    if "identity" in records:
+        records["identity"]["secret_file"] = str(tmp_path / "secret")
+    site.config["records"].update(records)
+    site.fill(*(replace(job, job_id=f"{job.job_id}{n}") for n in range(8) for job in JOBS))
     site.save()
     written(site, tmp_path / "files")
-    lines = {one["job_id"]: one for one in map(json.loads, site.run("export").out.splitlines())}
+    each = [site.run("export", "--filter-state", state).out for state in ("completed", "failed", "aborted")]
+    lines = {one["job_id"]: one for one in map(json.loads, "".join(each).splitlines())}
     rows = parquet.read_table(tmp_path / "files" / "jobs").to_pylist()
-    assert len(rows) == len(lines) == len(JOBS)
+    assert len(rows) == len(lines) == 8 * len(JOBS)
     for row in rows:
         line = lines[row["job_id"]]
         assert line.pop("schema") == 1

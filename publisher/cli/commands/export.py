@@ -6,6 +6,7 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, nullcontext
 from decimal import Decimal
 from itertools import chain, groupby
 from json.encoder import encode_basestring_ascii
@@ -24,7 +25,7 @@ from publisher.model.errors import UsageError
 from publisher.model.text import plural
 from publisher.pipeline.guards.prune import refuse_pruned
 from publisher.reporting.export.columns import COLUMNS, Column, ExportedJob, Value
-from publisher.reporting.export.pages import OWN_COLUMNS, ExportPage, SkippedJobs, pages
+from publisher.reporting.export.pages import OWN_COLUMNS, ExportPage, FinishedJobs, SkippedJobs
 from publisher.reporting.files import whole_file
 from publisher.sources.statistics import JobFilter
 
@@ -75,13 +76,12 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     wanted = job_filter(arguments, site)
     refuse_pruned(site, wanted.ended)
     left_out = SkippedJobs()
-    with progress.counting("rows of jobs", quiet=arguments.quiet or arguments.output is None) as counting:
-        found = pages(site, wanted, left_out=left_out, rows_read=counting.seen)
-        if arguments.output is None:
-            _write(form, found, sys.stdout)
-        else:
-            with whole_file(arguments.output) as out:
-                _write(form, found, out)
+    with (
+        progress.counting("rows of jobs", quiet=arguments.quiet or arguments.output is None) as counting,
+        closing(FinishedJobs(site, left_out=left_out, rows_read=counting.seen)) as jobs,
+        nullcontext(sys.stdout) if arguments.output is None else whole_file(arguments.output) as out,
+    ):
+        _write(form, jobs.pages(wanted), out)
     _report_skipped(left_out)
     return incomplete(site)
 

@@ -21,12 +21,12 @@ from publisher.model.time import Window
 from publisher.pipeline.site import Site
 from publisher.reporting.charges.power import Power
 from publisher.reporting.export.columns import COLUMNS, Column, ExportedJob, path_of
-from publisher.sources.base import Page, Source
+from publisher.sources.base import Page
 from publisher.sources.statistics import Accounts, JobFilter
 
 RowsRead = Callable[[int], None]
 _LONG_AGO: Final = Epoch(0)  # a job that waits for what belongs to its row is handed out as it is
-_REMEMBERED: Final = 3_000  # jobs that stand for others
+_REMEMBERED: Final = 5_000  # jobs that stand for others
 _OF_USER: Final = ("projects", "local_user")
 _OWN: Final = {f"job.{name}": attrgetter(name) for name in (*OWN_VALUES, *_OF_USER)}
 _END: Final = OWN_VALUES.index("ended_at")
@@ -74,108 +74,106 @@ class ExportPage:
         return self._alike[name.rpartition(":")[0]]
 
 
-def pages(site: Site, wanted: JobFilter, *, left_out: SkippedJobs, rows_read: RowsRead) -> Iterator[ExportPage]:
-    """The finished jobs that a filter takes, each database in the order of its rows or of an index.
-
-    Raises: SourceError.
+class FinishedJobs:
+    """The finished jobs of a site. What is said of jobs is asked once for those of which the same is said, whatever filter
+    takes them.
     """
-    with closing(site.source()) as source:
-        describer = _Describer(site)
-        found = (
-            _all_jobs(site, source, wanted.ended, names=not describer.shares)
-            if wanted == JobFilter(ended=wanted.ended)
-            else None
-        )
-        for page in found or _filtered(site, source, wanted):
-            rows = [OpenRow(row=row.row, finished_seen_at=_LONG_AGO) for row in page.open]
-            for each in [page, *(source.reread(rows, frozenset(), site.clock()) if rows else ())]:
-                left_out.in_progress += len(each.open) if each is not page else 0
-                left_out.unreadable.update(skipped.rule for skipped in each.skipped)
-                yield from describer.pages(each)
-            rows_read(page.rows_read)
 
-
-def _all_jobs(site: Site, source: Source, ended: Window, *, names: bool) -> Iterator[Page]:
-    if ended != Window():
-        yield from source.window(ended, frozenset(), site.clock(), alike=True, names=names)
-        return
-    for database in source.databases():
-        for page in source.since(None, database, frozenset(), site.clock(), alike=True, names=names):
-            if page.restarted:
-                raise SourceError(f"{database}: it was replaced while it was read; export it again")
-            yield page
-
-
-def _filtered(site: Site, source: Source, wanted: JobFilter) -> Iterator[Page]:
-    """The rows that a filter takes are read by their numbers."""
-    accounts: Accounts = site.accounts()
-    with closing(accounts):
-        for page in accounts.counted(wanted):
-            rows = tuple(OpenRow(row=row, finished_seen_at=None) for row in page.rows)
-            yield Page(jobs=(), open=rows, rows_read=page.rows_read)
-
-
-class _Describer:
-    """What the site says of jobs, once for those of which it says the same."""
-
-    def __init__(self, site: Site) -> None:
-        self._policy = site.policy
+    def __init__(self, site: Site, *, left_out: SkippedJobs, rows_read: RowsRead) -> None:
+        self._site = site
+        self._source = site.source()
+        self._left_out = left_out
+        self._rows_read = rows_read
         self._power = site.power or Power()
         self._changes = sorted(site.policy.change_times)
         # Where charges or energy are configured, these hang on what a job used, and on its hosts.
-        self.shares = site.power is None and site.policy.depends_on_kind_only
-        self._by_month = site.policy.depends_on_month
-        self._by_place = site.policy.user_depends_on_place
-        self._known: dict[tuple[object, ...], tuple[AlikeJob, ExportedJob]] = {}
+        self._shares = site.power is None and site.policy.depends_on_kind_only
+        self._known: dict[object, ExportedJob] = {}
+        self._held: list[AlikeJob] = []  # of which something is known, so that no id comes to mean another
 
-    def pages(self, page: Page) -> Iterator[ExportPage]:
-        may_share = list(map(self._may_share, page.alike))
-        shared = list(compress(page.alike, may_share))
-        single = [*page.jobs, *map(whole_job, compress(page.alike, map(not_, may_share)))]
+    def close(self) -> None:
+        self._source.close()
+
+    def pages(self, wanted: JobFilter) -> Iterator[ExportPage]:
+        """Those that a filter takes, each database in the order of its rows or of an index. Raises: SourceError."""
+        source, clock = self._source, self._site.clock
+        for page in self._all(wanted.ended) if wanted == JobFilter(ended=wanted.ended) else self._filtered(wanted):
+            rows = [OpenRow(row=row.row, finished_seen_at=_LONG_AGO) for row in page.open]
+            for each in [page, *(source.reread(rows, frozenset(), clock()) if rows else ())]:
+                self._left_out.in_progress += len(each.open) if each is not page else 0
+                self._left_out.unreadable.update(skipped.rule for skipped in each.skipped)
+                yield from self._described_pages(each)
+            self._rows_read(page.rows_read)
+
+    def _all(self, ended: Window) -> Iterator[Page]:
+        source, now, names = self._source, self._site.clock(), not self._shares
+        if ended != Window():
+            yield from source.window(ended, frozenset(), now, alike=True, names=names)
+            return
+        for database in source.databases():
+            for page in source.since(None, database, frozenset(), now, alike=True, names=names):
+                if page.restarted:
+                    raise SourceError(f"{database}: it was replaced while it was read; export it again")
+                yield page
+
+    def _filtered(self, wanted: JobFilter) -> Iterator[Page]:
+        """The rows that a filter takes are read by their numbers."""
+        accounts: Accounts = self._site.accounts()
+        with closing(accounts):
+            for page in accounts.counted(wanted):
+                rows = tuple(OpenRow(row=row, finished_seen_at=None) for row in page.rows)
+                yield Page(jobs=(), open=rows, rows_read=page.rows_read)
+
+    def _described_pages(self, page: Page) -> Iterator[ExportPage]:
+        alike = page.alike
+        places = self._places(alike)
+        may_share = [
+            self._shares and place.published is not None and not job.example.quantities
+            for job, place in zip(alike, places, strict=True)
+        ]
+        shared = list(compress(alike, may_share))
+        single = [*page.jobs, *map(whole_job, compress(alike, map(not_, may_share)))]
         if shared:
             own: dict[str, Sequence[Any]] = {
                 f"job.{name}": [getattr(job.user, name) for job in shared] for name in _OF_USER
             }
             values = zip(*(job.values for job in shared), strict=True)
             own |= {f"job.{name}": column for name, column in zip(OWN_VALUES, values, strict=True)}
-            kinds, users, places = (list(map(one, shared)) for one in (self._kind, self._user, self._place))
-            yield ExportPage(kinds, users, places, own)
+            kinds = self._once(shared, [id(job.example) for job in shared])
+            yield ExportPage(kinds, self._users(shared), list(compress(places, may_share)), own)
         if single:
             described = list(map(self._described, single))
             yield ExportPage(
                 described, described, described, {name: list(map(get, single)) for name, get in _OWN.items()}
             )
 
-    def _may_share(self, job: AlikeJob) -> bool:
-        return self.shares and not job.example.quantities and self._place(job).published is not None
+    def _places(self, jobs: Sequence[AlikeJob]) -> list[ExportedJob]:
+        changes = self._changes
+        return self._once(jobs, [(id(job.place), bisect_right(changes, job.values[_END])) for job in jobs])
 
-    def _kind(self, job: AlikeJob) -> ExportedJob:
-        return self._one(job, ("", id(job.example)))
+    def _users(self, jobs: Sequence[AlikeJob]) -> list[ExportedJob]:
+        policy = self._site.policy
+        days = [job.values[_END] // _DAY_S if policy.depends_on_month else 0 for job in jobs]
+        if policy.user_depends_on_place:
+            return self._once(jobs, [(id(job.user), id(job.place), day) for job, day in zip(jobs, days, strict=True)])
+        return self._once(jobs, [(*job.user[:3], day) for job, day in zip(jobs, days, strict=True)])
 
-    def _user(self, job: AlikeJob) -> ExportedJob:
-        user = job.user
-        day = job.values[_END] // _DAY_S if self._by_month else 0
-        if self._by_place:
-            return self._one(job, (user, id(job.place), day))
-        return self._one(job, (user.user, user.vo, user.fqans, day))
-
-    def _place(self, job: AlikeJob) -> ExportedJob:
-        return self._one(job, ("place", id(job.place), bisect_right(self._changes, job.values[_END])))
-
-    def _one(self, job: AlikeJob, at: tuple[object, ...]) -> ExportedJob:
-        """The job of which the same is said."""
-        known = self._known.get(at)
-        if known is None:
-            if len(self._known) >= _REMEMBERED:
-                self._known.clear()
-            known = self._known[at] = job, self._described(whole_job(job))  # held, so that no id comes to mean another
-        return known[1]
+    def _once(self, jobs: Sequence[AlikeJob], keys: Sequence[object]) -> list[ExportedJob]:
+        """For each job one of which the same is said, that is, with the same key."""
+        known = self._known
+        if len(known) >= _REMEMBERED:
+            known.clear()
+            self._held.clear()
+        for job, key in zip(jobs, keys, strict=True):
+            if key not in known:
+                known[key] = self._described(whole_job(job))
+                self._held.append(job)
+        return [known[key] for key in keys]
 
     def _described(self, job: JobRecord) -> ExportedJob:
-        published, reason = None, ""
+        policy, published, reason = self._site.policy, None, ""
         try:
-            published = self._policy.describe(job)
+            published = policy.describe(job)
         except Unfit as unfit:
             reason = str(unfit)
-        energy = self._power.energy(job)
-        return ExportedJob(job=job, policy=self._policy, published=published, unfit=reason, energy=energy)
+        return ExportedJob(job=job, policy=policy, published=published, unfit=reason, energy=self._power.energy(job))

@@ -29,7 +29,7 @@ from publisher.model.time import Month, Window, epoch
 from publisher.pipeline.site import Site
 from publisher.reporting import statistics
 from publisher.reporting.export.columns import COLUMNS, Column, ExportedJob
-from publisher.reporting.export.pages import OWN_COLUMNS, ExportPage, RowsRead, SkippedJobs, pages
+from publisher.reporting.export.pages import OWN_COLUMNS, ExportPage, FinishedJobs, RowsRead, SkippedJobs
 from publisher.sources.statistics import JobFilter
 
 _VERSION: Final = 1  # of the schema, and of what is said with it
@@ -80,9 +80,10 @@ def export(site: Site, directory: Path, *, left_out: SkippedJobs, rows_read: Row
     try:
         tally = statistics.stats(site, JobFilter(), by="month", rows_read=lambda _: None)
         months = {month: asdict(totals) for month, totals in tally.groups.items() if month}
-        for month in files.outdated("jobs", months):
-            found = pages(site, JobFilter(ended=_window(month)), left_out=left_out, rows_read=rows_read)
-            files.write("jobs", month, _JOBS, (_jobs(site.instance, page) for page in found))
+        with closing(FinishedJobs(site, left_out=left_out, rows_read=rows_read)) as jobs:
+            for month in files.outdated("jobs", months):
+                found = jobs.pages(JobFilter(ended=_window(month)))
+                files.write("jobs", month, _JOBS, (_jobs(site.instance, page) for page in found))
         with closing(site.history()) as history:
             for month in files.outdated("deliveries", history.accepted()):
                 files.write("deliveries", month, _DELIVERIES, _deliveries(site, history, month))
@@ -204,8 +205,8 @@ def _distinct(ones: Sequence[ExportedJob]) -> tuple[list[ExportedJob], pa.Array]
 
 
 def _array(column: Column, values: Sequence[Any]) -> pa.Array:
-    if column.kind == "time":
-        values = [_in_calendar(value) for value in values]
+    if column.kind == "time" and not _are_in_calendar(values):
+        values = [value if value in _CALENDAR else None for value in values]
     if column.kind != "decimal":
         return pa.array(values, _TYPES[column.kind])
     try:
@@ -214,8 +215,9 @@ def _array(column: Column, values: Sequence[Any]) -> pa.Array:
         return pa.array(list(map(_rounded, values)), _DECIMAL)
 
 
-def _in_calendar(moment: Epoch | None) -> Epoch | None:
-    return None if moment is None or moment not in _CALENDAR else moment
+def _are_in_calendar(moments: Sequence[Epoch | None]) -> bool:
+    known = list(filter(None, moments))
+    return not known or (min(known) in _CALENDAR and max(known) in _CALENDAR)
 
 
 def _rounded(value: Decimal | None) -> Decimal | None:

@@ -35,6 +35,7 @@ _WHOLE: Final = frozenset({int})
 _OR_NULL: Final = frozenset({int, type(None)})
 # Of extra information, what is no part of the kind.
 _OWN_KEYS: Final = frozenset({"jobname", "clienthost", "nodenames", "nodename", "localuser", "lrms", "benchmark"})
+_NEW: Final[Any] = object()
 _NO_VALUES: Final[dict[Any, Any]] = {}
 _K = TypeVar("_K")
 _T = TypeVar("_T")
@@ -75,9 +76,13 @@ class AlikeReader(RowReader):
         """Those of rows that are plain."""
         examples, users, places = self._examples, self._users, self._places
         for row, kind, whose, where, values in zip(rows, *self._read(rows, columns, sides), strict=True):
-            example = examples[kind] if kind in examples else self._new_example(kind, row, sides)
-            user = users[whose] if whose in users else self._new_user(whose, row, sides)
-            place = places[where] if where in places else self._new_place(where, row, sides)
+            # To hash a key is dear: it is looked up once.
+            if (example := examples.get(kind, _NEW)) is _NEW:
+                example = self._new_example(kind, row, sides)
+            if (user := users.get(whose, _NEW)) is _NEW:
+                user = self._new_user(whose, row, sides)
+            if (place := places.get(where, _NEW)) is _NEW:
+                place = self._new_place(where, row, sides)
             if example and user and place:
                 verdicts.alike.append(AlikeJob(example, user, place, row[0], values))
             else:

@@ -239,7 +239,7 @@ class ArexSource:
         row_filter: RowFilter,
     ) -> Iterator[Page]:
         """Pages of one database by (EndTime, RecordID), or by RecordID alone, past the position."""
-        limit = self._page_rows * _COUNTED_PAGES if asked.columns else self._page_rows
+        limit = self._page_rows * _COUNTED_PAGES if asked.columns or asked.alike else self._page_rows
         end = sql.END_OF_KNOWN if asked.knows is not None else sql.END[asked.columns]
         while True:
             found = database.ended(position, last, limit, asked, row_filter)

@@ -141,7 +141,8 @@ class LocalTime:
 
     def __init__(self, zone: tzinfo) -> None:
         self._zone = zone
-        # Start of an hour with one offset throughout; None for hours in which clocks change, and for unreadable text.
+        # Start of an hour with one offset throughout, for all hours of a day at once where the day has one;
+        # None for hours in which clocks change, and for unreadable text.
         self._hours: dict[str, int | None] = {}
 
     def epoch(self, text: str, *, ended_at: int, wall_s: int) -> Epoch | None:
@@ -157,7 +158,12 @@ class LocalTime:
         except KeyError:
             if len(self._hours) >= _REMEMBERED:
                 self._hours.clear()
-            start = self._hours[hour] = self._plain_hour(hour)
+            day = self._plain_span(f"{hour[:10]} 00", 86_400)
+            if day is None:
+                start = self._hours[hour] = self._plain_span(hour, 3_600)
+            else:
+                self._hours.update({f"{hour[:10]} {n:02}": day + n * 3_600 for n in range(24)})
+                start = self._hours.setdefault(hour, None)
         if start is not None:
             return Epoch(start + within)
         moments = self._moments(hour, within)
@@ -168,9 +174,10 @@ class LocalTime:
         within = _WITHIN.get(text[13:])
         return () if within is None else tuple(Epoch(moment) for moment in self._moments(text[:13], within))
 
-    def _plain_hour(self, hour: str) -> int | None:
-        first, last = self._moments(hour, 0), self._moments(hour, 3599)
-        if len(first) == len(last) == 1 and last[0] - first[0] == 3599:
+    def _plain_span(self, hour: str, length_s: int) -> int | None:
+        """When the span that begins with this hour began; None where clocks change in it."""
+        first, last = self._moments(hour, 0), self._moments(hour, length_s - 1)
+        if len(first) == len(last) == 1 and last[0] - first[0] == length_s - 1:
             return first[0]
         return None
 
