@@ -119,24 +119,18 @@ def status_nagios(
     """
     checked = [one for status in found for one in _checked_values(status, now, limits)]
     parts = [_allocation(one, limits) for one in sorted(allocations, key=attrgetter("share"))]
-    messages = [*_messages(checked, found, trouble), *_of_sources(sources), *_overdrawn(parts)]
+    messages = [*_messages(checked, found, trouble), *_of_sources(sources)]
+    messages += [(state, text) for state, text, _ in parts if state is not OK]
     messages += [(WARNING, f"{one}: its charges were never computed; run `publisher charge`") for one in uncharged]
     messages.sort(key=lambda message: _GRAVEST_FIRST.index(message[0]))
     state = messages[0][0] if messages else OK
-    texts = [text for _, text in messages] or _well(checked)
+    texts = [text for _, text in messages]
+    if not texts:
+        texts = [one.text for one in checked if one.name in ("age", "pending") and one.value is not None]
     # Each label may come once: of several allocations, the fullest.
     of_allocations = {performed.partition("=")[0]: performed for *_, performed in parts}
     data = [*(one.performance for one in checked), *of_allocations.values()]
     return nagios_line(state, "; ".join(texts), data), state
-
-
-def _overdrawn(parts: Sequence[tuple[int, str, str]]) -> list[tuple[int, str]]:
-    return [(state, text) for state, text, _ in parts if state is not OK]
-
-
-def _well(checked: Sequence[_CheckedValue]) -> list[str]:
-    """What a line without a fault says."""
-    return [one.text for one in checked if one.name in ("age", "pending") and one.value is not None]
 
 
 def _allocation(one: UsedAllocation, limits: Thresholds) -> tuple[int, str, str]:

@@ -6,11 +6,11 @@ import logging
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, closing
 from shutil import get_terminal_size
 from threading import Lock
-from typing import Final, Protocol, TextIO, TypeVar
+from typing import Final, TextIO
 
 from publisher.cli.logs import log
 from publisher.ledger.contract import TargetState
@@ -46,7 +46,7 @@ class _StatusLine:
         more = f", {others[-1]}" + (f" and {len(others) - 1} more" if others[1:] else "") if others else ""
         self.draw(f"looking at {last}{more} ...")
 
-    def done(self) -> None:
+    def close(self) -> None:
         """Leave the terminal as it was found."""
         if self._drawn:
             self.draw("")
@@ -97,7 +97,7 @@ class ProgressReport:
         with self._lock:
             progress = self._targets[target]
             progress.quarantined += 1
-            self._status_line.done()
+            self._status_line.close()
             if progress.quarantined <= _SHOWN_QUARANTINED:
                 log.warning("target %s: job %s set aside: %s: %s", target, job.job_id, job.rule, job.reason)
             elif progress.quarantined == _SHOWN_QUARANTINED + 1:
@@ -105,7 +105,7 @@ class ProgressReport:
 
     def record_shed(self, target: str, job_id: JobId, reason: str) -> None:
         with self._lock:
-            self._status_line.done()
+            self._status_line.close()
             log.warning("target %s: job %s is sent without its file transfers: %s", target, job_id, reason)
 
     def message_prepared(self, message: Message) -> None:
@@ -113,7 +113,7 @@ class ProgressReport:
 
     def message_handed_over(self, message: Message, receipt: Receipt) -> None:
         with self._lock:
-            self._status_line.done()
+            self._status_line.close()
             log.log(
                 logging.INFO if receipt.verdict is Verdict.DELIVERED else logging.WARNING,
                 "target %s: message %s: %s: %s records, %s bytes%s%s",
@@ -144,10 +144,10 @@ class ProgressReport:
             self._all_records += message.records
             self._show(message.target, progress)
 
-    def done(self) -> None:
+    def close(self) -> None:
         """Leave the terminal as it was found."""
         with self._lock:
-            self._status_line.done()
+            self._status_line.close()
 
     def _show(self, target: str, progress: _TargetProgress) -> None:
         now = self._monotonic()
@@ -206,36 +206,21 @@ class CountingReport:
         left_s = max(self._expected - self._count, 0) / max(rate, 0.001)
         return f"{self._count:,} of {self._expected:,} {self._what}, {rate:,.0f}/s, about {left_s:,.0f} s left"
 
-    def done(self) -> None:
+    def close(self) -> None:
         """Leave the terminal as it was found."""
-        self._status_line.done()
-
-
-class _EndsWithDone(Protocol):
-    def done(self) -> None: ...
-
-
-_Report = TypeVar("_Report", bound=_EndsWithDone)
-
-
-@contextmanager
-def _until_done(report: _Report) -> Iterator[_Report]:
-    try:
-        yield report
-    finally:
-        report.done()
+        self._status_line.close()
 
 
 def rounds(*, quiet: bool) -> AbstractContextManager[ProgressReport]:
     """Show how far rounds are while they run."""
-    return _until_done(ProgressReport(sys.stderr, monotonic=time.monotonic, quiet=quiet))
+    return closing(ProgressReport(sys.stderr, monotonic=time.monotonic, quiet=quiet))
 
 
 def counting(what: str, *, quiet: bool) -> AbstractContextManager[CountingReport]:
     """Show how many have been counted."""
-    return _until_done(CountingReport(sys.stderr, monotonic=time.monotonic, quiet=quiet, what=what))
+    return closing(CountingReport(sys.stderr, monotonic=time.monotonic, quiet=quiet, what=what))
 
 
 def stages(*, quiet: bool) -> AbstractContextManager[_StatusLine]:
     """Show what is being examined."""
-    return _until_done(_StatusLine(sys.stderr, shown=not quiet))
+    return closing(_StatusLine(sys.stderr, shown=not quiet))

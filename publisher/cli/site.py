@@ -233,17 +233,11 @@ class LiveSite:
             if name != server.instance:
                 yield replace(self, settings=replace(self.settings, server=server._replace(instance=name)))
 
-    def charge_book(self) -> ChargeBook:
+    def charge_book(self, *, to_read: bool = False) -> ChargeBook:
         """The charges in the publishing database. Raises: LedgerError."""
         from publisher.ledger.sql.charges import SqlChargeBook
 
-        return SqlChargeBook(self.database())
-
-    def charge_book_to_read(self) -> ChargeBook:
-        """Raises: LedgerError."""
-        from publisher.ledger.sql.charges import SqlChargeBook
-
-        return SqlChargeBook(self.database(to_read=True))
+        return SqlChargeBook(self.database(to_read=to_read))
 
     def history(self) -> History:
         """What was delivered when. Raises: LedgerError."""
@@ -279,17 +273,11 @@ class LiveSite:
             as_it_is = source.find(job.job_id, frozenset(), self.clock()).jobs
             return [rule for one in as_it_is if one.row == job.row for rule in rules_of(one, runs)]
 
-    def measure_book(self) -> MeasureBook:
+    def measure_book(self, *, to_read: bool = False) -> MeasureBook:
         """What was measured of the targets, kept for metrics. Raises: LedgerError."""
         from publisher.ledger.sql.history import SqlMeasureBook
 
-        return SqlMeasureBook(self.database())
-
-    def measure_book_to_read(self) -> MeasureBook:
-        """Raises: LedgerError."""
-        from publisher.ledger.sql.history import SqlMeasureBook
-
-        return SqlMeasureBook(self.database(to_read=True))
+        return SqlMeasureBook(self.database(to_read=to_read))
 
     def importer(self, entry: BatchEntry, *, reading: bool = False) -> Importer:
         """Raises: ConfigError for a map file that cannot be read, SourceError for a database of A-REX that is not there."""

@@ -304,10 +304,6 @@ def https_problem(url: str) -> str | None:
     return None
 
 
-DeliveredRun = dict[str, Any]
-"""Values by field name, of the keys that are written and right."""
-
-
 def keys_of(shape: type) -> Mapping[str, Field[Any]]:
     """The fields of a shape by the key that is in the file: mandatory ones first, what it shares with others last."""
     return _keys_of(shape)
@@ -341,9 +337,9 @@ def check_names(
             reading.wrong(node.place, f"unknown key; {advice}")
 
 
-def read_keys(block: YamlBlock, shape: type, reading: ReadContext) -> DeliveredRun:
-    """The keys of this shape that the block holds; what is wrong with a value goes to the problems."""
-    known: DeliveredRun = {}
+def read_keys(block: YamlBlock, shape: type, reading: ReadContext) -> dict[str, Any]:
+    """Values by field name, of the keys of this shape that are written and right; what is wrong goes to the problems."""
+    known: dict[str, Any] = {}
     kinds = _kinds(shape)
     for name, entry in keys_of(shape).items():
         node = block.keys.get(name)
@@ -375,7 +371,7 @@ def missing_keys(block: YamlBlock, shape: type, reading: ReadContext) -> bool:
     return bool(lacking)
 
 
-def build(block: YamlBlock, shape: type[Shape], known: DeliveredRun, reading: ReadContext) -> Shape | None:
+def build(block: YamlBlock, shape: type[Shape], known: dict[str, Any], reading: ReadContext) -> Shape | None:
     """The instance, when every key that was written is right and none is missing."""
     written = {
         entry.name for name, entry in keys_of(shape).items() if name in block.keys and not _is_null(block.keys[name])

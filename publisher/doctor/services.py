@@ -82,16 +82,13 @@ def check_services(
     ways = list(_ways(site, target, known))
     yield from ways
     question = Question("preflight", target.name, "only the service itself can say whether it will take our records")
-    unfit = [one for one in identity() if isinstance(one, Finding) and _is_unfit(one)]
+    found = [one for one in identity() if isinstance(one, Finding) and one.state is State.FAILURE]
+    unfit = [one for one in found if one.name in _CREDENTIAL_STEPS]
     because = _reason_not_to_ask(site, target, unfit, ways)
     if because:
         yield not_asked(question, because)
     else:
         yield from _preflight(site, target, question)
-
-
-def _is_unfit(one: Finding) -> bool:
-    return one.name in _CREDENTIAL_STEPS and one.state is State.FAILURE
 
 
 def _reason_not_to_ask(site: Site, target: Target, unfit: Sequence[Finding], ways: Sequence[Finding]) -> str:

@@ -1,7 +1,7 @@
 """Formats of usage records, by name. A new one is one file here and its names in the registry of its kind.
 
-A module may make several formats: its `RECEIVERS` say what becomes of the records of each, and `create(name)` makes the one
-of that name, on first use.
+A module may make several formats: its `RECEIVERS` say what becomes of the records of each, so that
+`status` loads no renderer, and `create(name)` makes the one of that name, on first use.
 """
 
 from __future__ import annotations
@@ -77,5 +77,4 @@ def frame_of(name: str) -> Frame:
 
 
 def _plugin(module: str) -> Any:
-    """A `FormatPlugin`, which makes formats of one kind or of several."""
     return import_module(module)

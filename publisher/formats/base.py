@@ -31,10 +31,6 @@ class RowKeys(Protocol):
         """Raises: Unfit for a job that ended in no calendar month."""
 
 
-def _nothing_omitted(_: PublishedJob) -> tuple[tuple[str, str], ...]:
-    return ()
-
-
 class Receiver(NamedTuple):
     """What an accounting service does with the records of a format.
 
@@ -64,7 +60,7 @@ class Receiver(NamedTuple):
     signed: bool = False  # S/MIME around the payload; otherwise the connection's certificate speaks for it
     default_batch_records: int = 500  # as in ARC's publisher
     keyed_by_job: bool = False  # its key has the JobID and no run: a later run of a job needs another id
-    omitted: Callable[[PublishedJob], tuple[tuple[str, str], ...]] = _nothing_omitted
+    omitted: Callable[[PublishedJob], tuple[tuple[str, str], ...]] = lambda _: ()
 
 
 class Frame(NamedTuple):
@@ -187,15 +183,6 @@ class SyncFormat(Protocol):
 
     def check(self, payload: bytes) -> None:
         """Check a whole payload against our own table of the format. Raises: Unfit naming the first fault."""
-
-
-class FormatPlugin(Protocol):
-    """A module of this package. Receivers are known without loading the renderers, so that `status` starts fast."""
-
-    RECEIVERS: Mapping[str, Receiver]  # by the names of its formats
-
-    def create(self, name: str) -> JobFormat | SummaryFormat | SyncFormat:
-        """The format of that name."""
 
 
 def number(value: int | None, unit: str = "") -> str:

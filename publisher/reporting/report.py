@@ -277,7 +277,7 @@ def _set_aside(ledger: Quarantine, target: str) -> Mapping[str, int]:
 
 def _charges(site: Site, window: Window, *, open_to_all: bool, usage: Usage) -> Sequence[ChargedSum]:
     """By project, group and unit; groups and projects of one user are named only where users are."""
-    with closing(site.charge_book_to_read()) as book:
+    with closing(site.charge_book(to_read=True)) as book:
         kept = book.sums(window)
     if open_to_all:
         return kept

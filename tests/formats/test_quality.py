@@ -15,10 +15,9 @@ from publisher.formats.apel.rules import (
     RUN_RULES,
     WHERE_RULES,
     WHO_RULES,
-    require_apel,
     require_text,
 )
-from publisher.formats.rules import WARNINGS, Rule, latest_end, warnings_about
+from publisher.formats.rules import WARNINGS, Rule, RunUnderTest, latest_end, require, warnings_about
 from publisher.model.errors import Unfit
 from publisher.model.job import Epoch, JobRecord
 from publisher.model.policy import PublishedJob
@@ -72,7 +71,10 @@ RUN_CASES: list[tuple[dict[str, Any], str | None]] = [
 def apel_fault(job: PublishedJob, now: datetime) -> Unfit | None:
     """The first broken rule."""
     try:
-        require_apel(job, now)
+        require(WHERE_RULES, job.where)
+        require(RUN_RULES, RunUnderTest(job, latest_end(now)))
+        require(WHO_RULES, job.who)
+        require(BENCHMARK_RULES, job.benchmark)
     except Unfit as fault:
         return fault
     return None
@@ -131,7 +133,7 @@ def test_rules_about_a_user(fields: dict[str, Any], rule: str | None) -> None:
 def test_a_job_without_benchmark_says_what_to_configure() -> None:
     job = make_policy(benchmarks=BenchmarkPolicy()).describe(make_job(benchmark=""))
     with pytest.raises(Unfit, match=r"benchmark-missing: .*records\.benchmark"):
-        require_apel(job, NOW)
+        require(BENCHMARK_RULES, job.benchmark)
 
 
 @given(hostile_jobs(most=30))

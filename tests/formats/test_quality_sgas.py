@@ -10,13 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from publisher.formats.rules import Rule, latest_end
+from publisher.formats.rules import Rule, RunUnderTest, latest_end, require
 from publisher.formats.sgas.rules import (
     OMISSIONS,
     SGAS_RUN_RULES,
     SGAS_WHERE_RULES,
     SGAS_WHO_RULES,
-    require_sgas,
     sgas_omissions,
 )
 from publisher.formats.sgas.values import public_url, transfers, vo_attributes
@@ -61,7 +60,9 @@ def described(job: JobRecord, **policy: Any) -> PublishedJob:
 def sgas_fault(job: PublishedJob, now: datetime) -> Unfit | None:
     """The first broken rule."""
     try:
-        require_sgas(job, now)
+        require(SGAS_WHERE_RULES, job.where)
+        require(SGAS_RUN_RULES, RunUnderTest(job, latest_end(now)))
+        require(SGAS_WHO_RULES, job.who)
     except Unfit as fault:
         return fault
     return None

@@ -338,7 +338,7 @@ def test_how_far_it_is_and_how_long_it_takes_is_told_on_a_terminal() -> None:
     report.expect(1_000)
     message = Message(id=MessageId("m"), target="egi", format="car", payload=b"x", records=250, made_at=SEPTEMBER)
     report.message_settled(message, Receipt(verdict=Verdict.DELIVERED))
-    report.done()
+    report.close()
     shown = re.search(r"\(?(\d+) %, ([0-9,]+)/s, about ([0-9,]+) s left", screen.getvalue())
     assert shown is not None, screen.getvalue()
     assert shown[1] == "25"

@@ -653,7 +653,7 @@ def test_progress_is_shown_only_when_it_takes_long_and_is_cleared() -> None:
     now[0] = 2.5
     report.seen(734)
     assert "1,234 rows" in shown.getvalue()
-    report.done()
+    report.close()
     assert shown.getvalue().endswith("\r\x1b[K")
     quiet = CountingReport(Terminal(), monotonic=lambda: now[0] + 100, quiet=True, what="rows")
     quiet.seen(1)

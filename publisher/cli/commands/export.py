@@ -162,7 +162,7 @@ class _LineWriter:
         if known is None:
             if len(self._known) >= _REMEMBERED:
                 self._known.clear()
-            texts = [_named(column, _json_text(column.value(one))) for column in _RUNS[place]]
+            texts = [_named(column, _JSON[type(value := column.value(one))](value)) for column in _RUNS[place]]
             known = self._known[place, id(one)] = one, ", ".join(texts)  # held, so that no id comes to mean another
         return known[1]
 
@@ -185,10 +185,6 @@ _LINE: Final = (
     )
     + "}"
 )
-
-
-def _json_text(value: Value) -> str:
-    return _JSON[type(value)](value)
 
 
 # Of many values of a column at once; numbers are texts already for who fills them in.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -185,7 +185,7 @@ def _as_text(arguments: argparse.Namespace, tally: JobStatistics) -> Iterator[Pa
         return
     yield from _brief_lines(tally)
     if arguments.by:
-        rows = [(name or "(none)", *rest) for name, *rest in _group_rows(tally.groups)]
+        rows = [(name or "(none)", *_cells(totals)) for name, totals in sorted(tally.groups.items())]
         yield ""
         yield TextTable((arguments.by, *_COLUMNS), rows)
 
@@ -233,11 +233,6 @@ def _gpu_time(totals: Totals) -> str:
         return ""
     share = 100 * totals.gpu_jobs / totals.jobs
     return f"{duration(totals.gpu_s)}: {totals.gpu_s / 3600:,.1f} GPU hours of {totals.gpu_jobs:,} jobs ({share:.1f} %)"
-
-
-def _group_rows(groups: Mapping[str, Totals]) -> list[tuple[str, ...]]:
-    """Rows of a table whose first column names the group."""
-    return [(name, *_cells(totals)) for name, totals in sorted(groups.items())]
 
 
 def _cells(totals: Totals) -> tuple[str, ...]:

@@ -8,7 +8,6 @@ it, so each of its rules is checked here (SSM 4.0.0 and APEL 2.5.0). Rules about
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import datetime
 from typing import Final
 
 from publisher.formats.rules import (
@@ -18,9 +17,7 @@ from publisher.formats.rules import (
     Rule,
     RunUnderTest,
     is_not_given,
-    latest_end,
     length_rule,
-    require,
     rule,
 )
 from publisher.model.errors import Unfit
@@ -41,14 +38,6 @@ def apel_local_user(user: str) -> str:
     """As it is sent: none in place of one that is too long, which would be somebody else if it were cut."""
     text = ascii_text(user)
     return text if len(text) <= LOCAL_USER_CHARACTERS else ""
-
-
-def require_apel(job: PublishedJob, now: datetime) -> None:
-    """Raises: Unfit for the first broken rule."""
-    require(WHERE_RULES, job.where)
-    require(RUN_RULES, RunUnderTest(job, latest_end(now)))
-    require(WHO_RULES, job.who)
-    require(BENCHMARK_RULES, job.benchmark)
 
 
 def _range(name: str, what: str, number: Callable[[RunUnderTest], int | None]) -> Rule[RunUnderTest]:

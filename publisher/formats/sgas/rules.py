@@ -11,10 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Final
 
-from publisher.formats.rules import AHEAD_S, Rule, RunUnderTest, Subject, latest_end, require
+from publisher.formats.rules import AHEAD_S, Rule, RunUnderTest, Subject
 from publisher.formats.sgas import values
 from publisher.model.policy import Placement, PublishedJob, UserIdentity
 from publisher.model.text import xml_text
@@ -30,13 +29,6 @@ class OmittedValue:
 
     name: str
     check: Callable[[PublishedJob], str]
-
-
-def require_sgas(job: PublishedJob, now: datetime) -> None:
-    """Raises: Unfit for the first broken rule."""
-    require(SGAS_WHERE_RULES, job.where)
-    require(SGAS_RUN_RULES, RunUnderTest(job, latest_end(now)))
-    require(SGAS_WHO_RULES, job.who)
 
 
 def sgas_omissions(job: PublishedJob) -> tuple[tuple[str, str], ...]:

@@ -55,7 +55,7 @@ def never_charged(site: Site, wanted: Iterable[Allocation]) -> list[Allocation]:
     asked = [one for one in wanted if one.charge is not None]
     if not asked:
         return []
-    with closing(site.charge_book_to_read()) as book:
+    with closing(site.charge_book(to_read=True)) as book:
         done = [run.request for run in book.runs() if run.state is RunState.FINISHED and run.request.group is None]
     return [one for one in asked if not any(_computed(one, request) for request in done)]
 
@@ -72,7 +72,7 @@ def overlapping(allocations: Iterable[Allocation], window: Window) -> list[Alloc
 def _charges(site: Site, window: Window) -> Mapping[tuple[str, str], Decimal]:
     """By project and unit."""
     sums: dict[tuple[str, str], Decimal] = {}
-    with closing(site.charge_book_to_read()) as book:
+    with closing(site.charge_book(to_read=True)) as book:
         for one in book.sums(window):
             at = one.project, one.unit
             sums[at] = sums.get(at, Decimal(0)) + one.amount

@@ -128,7 +128,7 @@ def charge(site: Site, request: ChargeRequest, *, rows_read: RowsRead) -> Charge
 def kept(site: Site, request: ChargeRequest) -> ChargeReport:
     """The charges of a request as they are kept. Raises: LedgerError, SourceError."""
     allocations = _allocations(site, request)
-    with closing(site.charge_book_to_read()) as book:
+    with closing(site.charge_book(to_read=True)) as book:
         return ChargeReport(request=request, run=None, bill=_bill(book, request, None), allocations=allocations)
 
 
@@ -140,13 +140,13 @@ def _allocations(site: Site, request: ChargeRequest) -> Sequence[UsedAllocation]
 
 def jobs(site: Site, request: ChargeRequest) -> Iterator[KeptCharge]:
     """Each job of a request as it is kept, by end time. Raises: LedgerError."""
-    with closing(site.charge_book_to_read()) as book:
+    with closing(site.charge_book(to_read=True)) as book:
         yield from book.charges(request)
 
 
 def runs(site: Site) -> Sequence[ChargeRun]:
     """Every run, the latest last. Raises: LedgerError."""
-    with closing(site.charge_book_to_read()) as book:
+    with closing(site.charge_book(to_read=True)) as book:
         return book.runs()
 
 

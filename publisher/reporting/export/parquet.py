@@ -94,7 +94,7 @@ def export(site: Site, directory: Path, *, left_out: SkippedJobs, rows_read: Row
 
 
 def _export_charges(site: Site, files: _Files, months: Iterable[str]) -> None:
-    with closing(site.charge_book_to_read()) as book:
+    with closing(site.charge_book(to_read=True)) as book:
         sums = {month: [str(one) for one in book.sums(_window(month))] for month in months} if book.runs() else {}
         for month in files.outdated("charges", {month: found for month, found in sums.items() if found}):
             kept = (

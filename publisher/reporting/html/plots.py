@@ -31,14 +31,8 @@ class Plot:
     svg: str
 
 
-def over_time(
-    name: str, labels: Labels, steps: Sequence[str], series: Sequence[Series], say: Say = number_text
-) -> Plot:
-    return Plot(name=name, title=labels.title, text=labels.text, svg=svg.stacked(labels, steps, series, say))
-
-
-def spread_plot(name: str, labels: Labels, steps: Sequence[str], series: Sequence[Series], grey: str = "") -> Plot:
-    return Plot(name=name, title=labels.title, text=labels.text, svg=svg.beside(labels, steps, series, grey=grey))
+def _plot(name: str, labels: Labels, drawn: str) -> Plot:
+    return Plot(name=name, title=labels.title, text=labels.text, svg=drawn)
 
 
 def report_plots(report: Report) -> Mapping[str, Plot]:
@@ -106,7 +100,7 @@ def _usage_over_time(report: Report) -> Plot:
         series.append(Series(f"{len(ranked) - len(shown)} others", OTHERS, heights[None]))
     text = f"{hours_text(usage.total.wall_core_s)} core hours in all. {_most(by_weight(usage.vos))}"
     labels = Labels(f"Core hours by {steps.word} and VO", text, steps.axis, f"core hours a {steps.word}")
-    return over_time("usage_over_time", labels, steps.names, series)
+    return _plot("usage_over_time", labels, svg.stacked(labels, steps.names, series, number_text))
 
 
 def _jobs_over_time(report: Report) -> Plot:
@@ -119,7 +113,7 @@ def _jobs_over_time(report: Report) -> Plot:
     text = f"{plural(total.jobs, 'job')} ended in the period{share}."
     labels = Labels(f"Jobs by {steps.word}", text, steps.axis, f"jobs a {steps.word}")
     series = [Series("not failed", _GOOD, good), Series("failed", _BAD, bad)]
-    return over_time("jobs_over_time", labels, steps.names, series)
+    return _plot("jobs_over_time", labels, svg.stacked(labels, steps.names, series, number_text))
 
 
 def _months(report: Report) -> Plot:
@@ -128,8 +122,8 @@ def _months(report: Report) -> Plot:
     labels = Labels(
         "Core hours, month against month", text or "There were no jobs.", "month, UTC", "core hours a month"
     )
-    heights = [wall_core_s / 3600 for _, wall_core_s in months]
-    return over_time("months", labels, [name for name, _ in months], [Series("core hours", 0, heights)])
+    names, heights = [name for name, _ in months], [wall_core_s / 3600 for _, wall_core_s in months]
+    return _plot("months", labels, svg.stacked(labels, names, [Series("core hours", 0, heights)], number_text))
 
 
 def _ranked(name: str, title: str, parts: Mapping[str, Used], colour: int) -> Plot:
@@ -143,12 +137,7 @@ def _ranked(name: str, title: str, parts: Mapping[str, Used], colour: int) -> Pl
         bars.append((f"{len(ranked) - len(shown):,} others", rest))
     drawn = [Bar(part, used.wall_core_s / 3600, _hours_and_efficiency(used)) for part, used in bars]
     labels = Labels(title, _most(ranked), "core hours, and CPU efficiency", "")
-    return _ranking(name, labels, drawn, colour)
-
-
-def _ranking(name: str, labels: Labels, bars: Sequence[Bar], colour: int, largest: float | None = None) -> Plot:
-    drawn = svg.ranking(labels, bars, colour=colour, largest=largest)
-    return Plot(name=name, title=labels.title, text=labels.text, svg=drawn)
+    return _plot(name, labels, svg.ranking(labels, drawn, colour=colour))
 
 
 def _hours_and_efficiency(used: Used) -> str:
@@ -177,7 +166,7 @@ def _allocated(report: Report) -> list[Plot]:
         bars.append(Bar("its time", passed, f"{share_text(passed)} has passed", is_grey=True))
     text = "; ".join(f"{one.project} has used {share_text(one.share)}" for one in report.allocations[:_BARS])
     labels = Labels("Used of allocations, beside the time that has passed", f"{text}.", "share of the whole", "")
-    return [_ranking("allocations", labels, bars, 0, 1.2)]
+    return [_plot("allocations", labels, svg.ranking(labels, bars, colour=0, largest=1.2))]
 
 
 def _mix(report: Report) -> Plot:
@@ -188,7 +177,8 @@ def _mix(report: Report) -> Plot:
     ]
     text = "; ".join(f"{name}: {share_text(share)}" for name, share in bars) or "There were no jobs."
     labels = Labels("Share of core hours by benchmark", text, "share of all core hours", "")
-    return _ranking("benchmarks", labels, [Bar(name, share, share_text(share)) for name, share in bars], 0)
+    drawn = [Bar(name, share, share_text(share)) for name, share in bars]
+    return _plot("benchmarks", labels, svg.ranking(labels, drawn, colour=0))
 
 
 def _waits(report: Report) -> Plot:
@@ -200,7 +190,7 @@ def _waits(report: Report) -> Plot:
     )
     names, jobs = [name for name, _ in counts], [jobs for _, jobs in counts]
     labels = Labels("Jobs by time from submission to true start", text, "time waited", "jobs")
-    return spread_plot("waits", labels, names, [Series("jobs", 0, jobs)], grey=UNKNOWN)
+    return _plot("waits", labels, svg.beside(labels, names, [Series("jobs", 0, jobs)], grey=UNKNOWN))
 
 
 def _deliveries(report: Report) -> list[Plot]:
@@ -228,7 +218,7 @@ def _lags(past: Sequence[tuple[str, TargetHistory]]) -> Plot:
     medians = (f"{target} {minutes_text(history.lags.quantile_min(0.5))}" for target, history in past)
     text = f"Half took no longer than: {'; '.join(medians)}." if past else "Nothing was delivered in the period."
     labels = Labels("Jobs by time from their end to acceptance", text, "time until accepted", "jobs")
-    return spread_plot("lags", labels, names, lags)
+    return _plot("lags", labels, svg.beside(labels, names, lags))
 
 
 def _delivered(name: str, what: str, steps: _Steps, series: Sequence[Series], say: Say) -> list[Plot]:
@@ -237,4 +227,4 @@ def _delivered(name: str, what: str, steps: _Steps, series: Sequence[Series], sa
     text = "; ".join(f"{one.name}: {say(sum(one.heights))}" for one in series)
     title, axis = f"{what} accepted, by {steps.word}", f"{steps.word} of acceptance, UTC"
     labels = Labels(title, text, axis, f"{what.lower()} a {steps.word}")
-    return [over_time(name, labels, steps.names, series, say)]
+    return [_plot(name, labels, svg.stacked(labels, steps.names, series, say))]

@@ -90,7 +90,7 @@ def _write_what_is_kept(site: Site) -> None:
 
 
 def _kept(site: Site) -> Sequence[StoredMetric]:
-    with closing(site.measure_book_to_read()) as book:
+    with closing(site.measure_book(to_read=True)) as book:
         return book.measures()
 
 
@@ -132,7 +132,7 @@ def _of_round(site: Site, outcome: Outcome) -> Measured:
 def _of_target(site: Site, name: str) -> Measured:
     """What `status` reports. Raises: LedgerError."""
     ((status,), trouble) = target_status.status(site, targets=[name])
-    with closing(site.measure_book_to_read()) as book:
+    with closing(site.measure_book(to_read=True)) as book:
         messages, records = book.delivered(name)
     return Measured(
         target=name,

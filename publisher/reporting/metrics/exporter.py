@@ -192,7 +192,7 @@ def _of_others(site: Site) -> list[_Kept]:
     found = []
     try:
         for other in site.other_instances():
-            with closing(other.measure_book_to_read()) as book:
+            with closing(other.measure_book(to_read=True)) as book:
                 found.append(_Kept(labels=[other.instance], measures=book.measures()))
     except LedgerError as error:
         log.error("metrics of other instances: %s", error)
@@ -371,7 +371,7 @@ class MetricsEndpoint:
 
 def _kept(site: Site) -> Sequence[StoredMetric]:
     try:
-        with closing(site.measure_book_to_read()) as book:
+        with closing(site.measure_book(to_read=True)) as book:
             return book.measures()
     except LedgerError as error:
         log.error("metrics: %s", error)
