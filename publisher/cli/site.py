@@ -38,8 +38,16 @@ from publisher.pipeline.site import LiveTarget, MetricsOutput, ProcessEnvironmen
 from publisher.pipeline.takeover.jura import sent_by_jura_of
 from publisher.sources import LRMS, READS_IMPORTED, importer_plugin, offered, source_plugin
 from publisher.sources.base import BatchEntry, DatabaseEntry, JoinedEntry, Namesake, Source, WritingOrder
-from publisher.transports import create_transport, transport_plugin
-from publisher.transports.base import Credentials, DryRunTransport, Endpoint, Environment, Transport
+from publisher.transports import create_transport
+from publisher.transports.base import (
+    Credentials,
+    DryRunTransport,
+    Endpoint,
+    Environment,
+    Transport,
+    TransportOptions,
+    own_options,
+)
 
 if TYPE_CHECKING:
     from publisher.ledger.books import ChargeBook, History, MeasureBook
@@ -405,7 +413,7 @@ class LiveSite:
 
     def endpoints(self, target: Target) -> tuple[Endpoint, ...]:
         """The services that a target talks to. Raises: ConfigError."""
-        return transport_plugin(target.type).endpoints(target.options, self.process.environment)
+        return own_options(target.options, TransportOptions).endpoints(self.process.environment)
 
     def transport(self, target: Target) -> Transport:
         """Raises: CredentialError, ConfigError."""

@@ -26,6 +26,7 @@ Result = TypeVar("Result")
 # Python runs signal handlers on the main thread, and a signal that the kernel hands to another thread does not wake it: a wait
 # without an end would hear SIGTERM when the work is done.
 _LOOK_EVERY_S: Final = 0.5
+_BATCH_BYTES: Final = range(16_384, 64_000_001)
 
 
 class Verdict(StrEnum):
@@ -167,6 +168,15 @@ class TransportOptions:
         """What works and may not be meant, each with the thing to do; `doctor` reports it."""
         return ()
 
+    def endpoints(self, environment: Mapping[str, str]) -> tuple[Endpoint, ...]:
+        """The services that it talks to, none where all stays on this machine. Raises: ConfigError."""
+        return ()
+
+
+def batch_bytes_problem(size: int) -> str | None:
+    """Why no message can be kept below a size, or None."""
+    return None if size in _BATCH_BYTES else f"{size} is not between {_BATCH_BYTES[0]} and {_BATCH_BYTES[-1]}"
+
 
 def own_options(options: object, kind: type[Kind]) -> Kind:
     """Options as those of one transport. Raises: TypeError for those of another."""
@@ -200,12 +210,9 @@ class Transport(Protocol):
 
 
 class TransportPlugin(Protocol):
-    """A module in this room: its options, and the services that a target with such options talks to."""
+    """A module in this room."""
 
     Options: type[TransportOptions]
-
-    def endpoints(self, options: object, environment: Mapping[str, str]) -> tuple[Endpoint, ...]:
-        """None for a target that stays on this machine. Raises: ConfigError."""
 
 
 class TransportMaker(Protocol):

@@ -12,7 +12,6 @@ from publisher.model.message import Message
 from publisher.transports.base import (
     Credentials,
     Destination,
-    Endpoint,
     Environment,
     OneOff,
     Receipt,
@@ -40,11 +39,6 @@ class Options(TransportOptions):
 
     def doubts(self) -> tuple[tuple[str, str], ...]:
         return (("paper is slow", "use something faster"),)
-
-
-def endpoints(options: object, environment: Mapping[str, str]) -> tuple[Endpoint, ...]:
-    """None: paper needs no network."""
-    return ()
 
 
 def create(options: object, credentials: Credentials, circumstances: Environment) -> Transport:

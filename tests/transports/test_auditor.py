@@ -398,10 +398,10 @@ def test_plain_http_needs_no_certificate_and_is_said_to_be_open(pki: PKI, host: 
 def test_the_way_over_plain_http_is_looked_at_without_tls(pki: PKI, host: Credential) -> None:
     credentials = Credentials(certificate=host.certificate, key=host.key, ca=pki.ca_directory)
     with FakeAuditor() as fake:
-        (service,) = auditor.endpoints(auditor.Options(url=fake.url), {"HTTPS_PROXY": "http://proxy.example.org"})
+        (service,) = auditor.Options(url=fake.url).endpoints({"HTTPS_PROXY": "http://proxy.example.org"})
         steps = reach(service, credentials, lambda: datetime.now(UTC), time.monotonic)
     assert [(step.name, step.exit_status) for step in steps] == [("name", 0), ("connection", 0), ("clock", 0)]
-    (usual,) = auditor.endpoints(auditor.Options(url="http://auditor.example.org:80/"), {})
+    (usual,) = auditor.Options(url="http://auditor.example.org:80/").endpoints({})
     assert usual.url == "http://auditor.example.org"
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Final
 from urllib.parse import urlsplit
 
-from publisher.transports.base import Destination, Endpoint, OneOff, StepText, own_options
+from publisher.transports.base import Destination, Endpoint, OneOff, StepText
 from publisher.transports.http.options import HttpOptions, https_url
 
 # What the service itself accepts in a path (anything else is 400 before the token is examined).
@@ -62,26 +62,25 @@ class Options(HttpOptions):
             return ((f"{self.url} is the test instance", "write https://msg.argo.grnet.gr for real accounting"),)
         return ()
 
+    def problems(self) -> list[str]:
+        """Everything that cannot work in these options, for people; an empty list when all is well."""
+        found = [
+            f"`{key}`: {value!r} is not a name for AMS, which takes letters, digits, _ and -"
+            for key, value in (("project", self.project), ("topic", self.topic))
+            if not _NAME.fullmatch(value)
+        ]
+        if self.service_host and not _HOST.fullmatch(self.service_host):
+            found.append(f"`service_host`: {self.service_host!r} must be a host name without a port")
+        if not 16_384 <= self.batch_bytes <= 1_499_000:
+            found.append(
+                f"`batch_bytes`: {self.batch_bytes} is not between 16384 and 1499000, the most that AMS stores"
+            )
+        return [*found, *self.limit_problems()]
 
-def problems(options: Options) -> list[str]:
-    """Everything that cannot work in these options, for people; an empty list when all is well."""
-    found = [
-        f"`{key}`: {value!r} is not a name for AMS, which takes letters, digits, _ and -"
-        for key, value in (("project", options.project), ("topic", options.topic))
-        if not _NAME.fullmatch(value)
-    ]
-    if options.service_host and not _HOST.fullmatch(options.service_host):
-        found.append(f"`service_host`: {options.service_host!r} must be a host name without a port")
-    if not 16_384 <= options.batch_bytes <= 1_499_000:
-        found.append(f"`batch_bytes`: {options.batch_bytes} is not between 16384 and 1499000, the most that AMS stores")
-    return [*found, *options.limit_problems()]
-
-
-def endpoints(options: object, environment: Mapping[str, str]) -> tuple[Endpoint, ...]:
-    """AMS, and the service that gives out its tokens, in this order. Raises: ConfigError for URLs that cannot work."""
-    mine = own_options(options, Options)
-    url = https_url(mine.url, "url")
-    auth_url = f"https://{urlsplit(url).hostname or ''}:8443"
-    if mine.auth_url:
-        auth_url = https_url(mine.auth_url, "auth_url")
-    return mine.endpoint("AMS", url, environment), mine.endpoint("authn", auth_url, environment)
+    def endpoints(self, environment: Mapping[str, str]) -> tuple[Endpoint, ...]:
+        """AMS, and the service that gives out its tokens, in this order. Raises: ConfigError for URLs that cannot work."""
+        url = https_url(self.url, "url")
+        auth_url = f"https://{urlsplit(url).hostname or ''}:8443"
+        if self.auth_url:
+            auth_url = https_url(self.auth_url, "auth_url")
+        return self.endpoint("AMS", url, environment), self.endpoint("authn", auth_url, environment)

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from publisher.model.errors import ConfigError, CredentialError, PublisherError, Rejected, Unreachable
 from publisher.model.message import MESSAGE_ID, Message
-from publisher.transports.ams import Options, endpoints, problems
+from publisher.transports.ams import Options
 from publisher.transports.ams.responses import Action, Decision, publish_verdict, token_of, token_verdict
 from publisher.transports.base import (
     CONFIGURATION,
@@ -79,9 +79,9 @@ class AmsTransport:
     def __init__(self, options: object, credentials: Credentials, circumstances: Environment) -> None:
         """Raises: CredentialError, ConfigError"""
         mine = self._options = own_options(options, Options)
-        if found := problems(mine):
+        if found := mine.problems():
             raise ConfigError(found)
-        services = endpoints(mine, circumstances.environment)
+        services = mine.endpoints(circumstances.environment)
         allow_open_key = mine.allow_open_key or may_be_open(credentials.key, circumstances.environment)
         self._world = circumstances
         self.signer: Final = Signer(credentials, circumstances.now(), allow_open_key=allow_open_key)

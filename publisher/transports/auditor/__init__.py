@@ -7,12 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields
-from typing import ClassVar, Final
+from typing import ClassVar
 
-from publisher.transports.base import Endpoint, StepText, own_options
+from publisher.transports.base import Endpoint, StepText, batch_bytes_problem
 from publisher.transports.http.options import HttpOptions, https_url
-
-_BATCH_BYTES: Final = range(16_384, 64_000_001)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,19 +63,15 @@ class Options(HttpOptions):
             return ((found, "write https:// where AUDITOR has `use_tls: true`, unless the network is your own"),)
         return ()
 
+    def problems(self) -> list[str]:
+        """Everything that cannot work in these options, for people; an empty list when all is well."""
+        found = self.limit_problems()
+        if why := batch_bytes_problem(self.batch_bytes):
+            found.append(f"`batch_bytes`: {why}")
+        names = [name for name in self.meta_names().values() if name]
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            found.append(f"`meta_*`: {', '.join(twice)} is the name of more than one")
+        return found
 
-def problems(options: Options) -> list[str]:
-    """Everything that cannot work in these options, for people; an empty list when all is well."""
-    found = options.limit_problems()
-    if options.batch_bytes not in _BATCH_BYTES:
-        found.append(f"`batch_bytes`: {options.batch_bytes} is not between {_BATCH_BYTES[0]} and {_BATCH_BYTES[-1]}")
-    names = [name for name in options.meta_names().values() if name]
-    if twice := sorted({name for name in names if names.count(name) > 1}):
-        found.append(f"`meta_*`: {', '.join(twice)} is the name of more than one")
-    return found
-
-
-def endpoints(options: object, environment: Mapping[str, str]) -> tuple[Endpoint, ...]:
-    """The one service. Raises: ConfigError for a URL that cannot work."""
-    mine = own_options(options, Options)
-    return (mine.endpoint("AUDITOR", https_url(mine.url, "url", ("https", "http")), environment),)
+    def endpoints(self, environment: Mapping[str, str]) -> tuple[Endpoint, ...]:
+        return (self.endpoint("AUDITOR", https_url(self.url, "url", ("https", "http")), environment),)

@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 from publisher.model.errors import ConfigError
 from publisher.model.message import Message
-from publisher.transports.auditor import Options, endpoints, problems
+from publisher.transports.auditor import Options
 from publisher.transports.auditor.responses import Handling, Interpretation, interpret
 from publisher.transports.base import LATER, REFUSED, Credentials, Environment, Receipt, Step, Verdict, own_options
 from publisher.transports.credentials.host_certificate import HostCertificate, may_be_open
@@ -48,9 +48,9 @@ class AuditorTransport:
     def __init__(self, options: object, credentials: Credentials, circumstances: Environment) -> None:
         """Raises: CredentialError, ConfigError"""
         mine = self._options = own_options(options, Options)
-        if found := problems(mine):
+        if found := mine.problems():
             raise ConfigError(found)
-        (service,) = endpoints(mine, circumstances.environment)
+        (service,) = mine.endpoints(circumstances.environment)
         self._check: Callable[[datetime], None] = lambda now: None
         self.warnings: Callable[[datetime], list[str]] = lambda now: []
         context = None

@@ -7,13 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, Final
+from typing import ClassVar
 from urllib.parse import urlsplit
 
-from publisher.transports.base import Endpoint, OneOff, StepText, own_options
+from publisher.transports.base import Endpoint, OneOff, StepText, batch_bytes_problem
 from publisher.transports.http.options import HttpOptions, https_url
-
-_BATCH_BYTES: Final = range(16_384, 64_000_001)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,24 +39,20 @@ class Options(HttpOptions):
         ),
     }
 
+    def problems(self) -> list[str]:
+        """Everything that cannot work in these options, for people; an empty list when all is well."""
+        found = []
+        try:
+            parts = urlsplit(self.url)
+            if parts.query or parts.fragment:
+                found.append("`url`: give https://HOST:PORT/sgas, without query or fragment")
+        except ValueError as error:
+            shown = "" if "@" in self.url else f"{self.url!r} "  # it may hold a password
+            found.append(f"`url`: {shown}is no URL ({error})")
+        if why := batch_bytes_problem(self.batch_bytes):
+            found.append(f"`batch_bytes`: {why}")
+        return [*found, *self.limit_problems()]
 
-def problems(options: Options) -> list[str]:
-    """Everything that cannot work in these options, for people; an empty list when all is well."""
-    found = []
-    try:
-        parts = urlsplit(options.url)
-        if parts.query or parts.fragment:
-            found.append("`url`: give https://HOST:PORT/sgas, without query or fragment")
-    except ValueError as error:
-        shown = "" if "@" in options.url else f"{options.url!r} "  # it may hold a password
-        found.append(f"`url`: {shown}is no URL ({error})")
-    if options.batch_bytes not in _BATCH_BYTES:
-        found.append(f"`batch_bytes`: {options.batch_bytes} is not between {_BATCH_BYTES[0]} and {_BATCH_BYTES[-1]}")
-    return [*found, *options.limit_problems()]
-
-
-def endpoints(options: object, environment: Mapping[str, str]) -> tuple[Endpoint, ...]:
-    """The one service. Raises: ConfigError for a URL that cannot work."""
-    mine = own_options(options, Options)
-    parts = urlsplit(mine.url)
-    return (mine.endpoint("SGAS", https_url(f"{parts.scheme}://{parts.netloc}", "url"), environment),)
+    def endpoints(self, environment: Mapping[str, str]) -> tuple[Endpoint, ...]:
+        parts = urlsplit(self.url)
+        return (self.endpoint("SGAS", https_url(f"{parts.scheme}://{parts.netloc}", "url"), environment),)

@@ -25,7 +25,7 @@ from publisher.transports.base import (
 from publisher.transports.credentials.host_certificate import HostCertificate, may_be_open, subject_names
 from publisher.transports.http.exchange import Answer, LazySession, RequestFailure, Retries, plain
 from publisher.transports.http.tls import client_context, trust_described
-from publisher.transports.sgas import Options, endpoints, problems
+from publisher.transports.sgas import Options
 from publisher.transports.sgas.responses import (
     Sent,
     interpret,
@@ -54,7 +54,7 @@ class SgasTransport:
     def __init__(self, options: object, credentials: Credentials, circumstances: Environment) -> None:
         """Raises: CredentialError, ConfigError"""
         mine = self._options = own_options(options, Options)
-        if found := problems(mine):
+        if found := mine.problems():
             raise ConfigError(found)
         allow_open_key = mine.allow_open_key or may_be_open(credentials.key, circumstances.environment)
         certificate = HostCertificate(
@@ -70,7 +70,7 @@ class SgasTransport:
         self._world, self._retries = circumstances, Retries(mine, circumstances)
         self._refused: dict[str, Receipt] = {}  # by the MachineName that this host may not insert for
         self._limit = mine.batch_bytes
-        (service,) = endpoints(mine, circumstances.environment)
+        (service,) = mine.endpoints(circumstances.environment)
         trust = trust_described(credentials)
         self._session = LazySession(service, client_context(credentials), trust=trust, clock=circumstances.clock)
         self.close = self._session.close

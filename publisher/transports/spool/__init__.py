@@ -12,11 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import ClassVar, Final
+from typing import ClassVar
 
-from publisher.transports.base import Destination, Endpoint, StepText, TransportOptions
-
-_BATCH_BYTES: Final = range(16_384, 64_000_001)
+from publisher.transports.base import Destination, StepText, TransportOptions, batch_bytes_problem
 
 
 class Layout(StrEnum):
@@ -24,10 +22,6 @@ class Layout(StrEnum):
 
     FLAT = "flat"
     DIRQ = "dirq"
-
-
-def batch_bytes_problem(size: int) -> str | None:
-    return None if size in _BATCH_BYTES else f"{size} is not between {_BATCH_BYTES[0]} and {_BATCH_BYTES[-1]}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,8 +48,3 @@ class Options(TransportOptions):
     def destination(self) -> Destination:
         """Whoever sends its files sends them to one place."""
         return Destination(place=(str(self.path),), keys="directory")
-
-
-def endpoints(options: object, environment: Mapping[str, str]) -> tuple[Endpoint, ...]:
-    """None: the files stay here."""
-    return ()

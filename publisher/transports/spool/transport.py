@@ -17,11 +17,21 @@ from typing import Final
 
 from publisher.model.errors import ConfigError, LedgerError, refused_by_system
 from publisher.model.message import Message
-from publisher.transports.base import REFUSED, SET_ASIDE, Credentials, Environment, Receipt, Step, Verdict, own_options
+from publisher.transports.base import (
+    REFUSED,
+    SET_ASIDE,
+    Credentials,
+    Environment,
+    Receipt,
+    Step,
+    Verdict,
+    batch_bytes_problem,
+    own_options,
+)
 from publisher.transports.credentials.host_certificate import may_be_open
 from publisher.transports.credentials.smime import Signer, unsafe_reason
 from publisher.transports.http.exchange import plain
-from publisher.transports.spool import Layout, Options, batch_bytes_problem
+from publisher.transports.spool import Layout, Options
 
 _SIGNATURE_BYTES: Final = 8_192  # room for the one that somebody else will make
 _DIRQ_GRANULARITY_S: Final = 60
