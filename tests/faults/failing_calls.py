@@ -23,6 +23,7 @@ from typing import Any, Final
 import pytest
 
 from publisher.cli import main as cli
+from publisher.pipeline import daemon
 from tests.support.forks import Child
 from tests.support.patience import PATIENCE_S
 from tests.support.sites import ConfiguredSite
@@ -36,6 +37,7 @@ KILL: Final = "kill"
 _NUMBERS: Final = ERRORS | {KILL: 4097}
 SOCKETS: Final = "sockets"
 _STANDING: Final = re.compile(r"(\w+): (at work|next round|trying again)")
+_LOOK_S: Final = 0.02  # a daemon looks for what is due more often than otherwise
 _STOPPED_AFTER_S: Final = 3.0  # when a daemon's rounds do not end
 
 
@@ -106,6 +108,8 @@ def main() -> int:
     out, err = io.StringIO(), io.StringIO()
     stop = threading.Event()
     if order["command"] == ["run"]:
+        for name in ("_LOOK_EVERY_S", "_LOOK_AT_WORK_S"):
+            pytest.MonkeyPatch().setattr(daemon, name, _LOOK_S)
         notices = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         notices.bind("")  # a free abstract address
         signal.signal(signal.SIGTERM, lambda number, frame: None)

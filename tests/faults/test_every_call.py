@@ -140,21 +140,23 @@ class Bench:
         command = COMMANDS[name]
         where = place if place == SOCKETS else str(self.folder / place)
         number = 1
+        found: list[str] = []
         while True:
             self.fresh(name)
             failure = Failure(where=where, error=error, number=number, forever=forever)
             ended = failing_calls.run(self.library, self.site, command.words, failure)
             if not ended.hit:
                 assert ended.status == 0, ended
+                assert not found, "\n\n".join(found)
                 return (number - 1) // stride
-            context = f"{failure} at {ended.hit}: {ended.status}: {ended.err}"
-            wrong = [*complaints(name, place, error, ended), *self.left_behind(name, ended)]
-            assert not wrong, f"{wrong}: {context}"
+            if wrong := [*complaints(name, place, error, ended), *self.left_behind(name, ended)]:
+                found.append(f"{wrong}: {failure} at {ended.hit}: {ended.status}: {ended.err}")
             number += stride
 
     def left_behind(self, name: str, ended: Ended) -> Iterator[str]:
         """What is wrong after a clean end of the same command, and a round."""
-        for words in ([COMMANDS[name].words] if ended.status and name != "run" else []) + [PUBLISH]:
+        again = ended.status and name not in ("publish", "run")
+        for words in ([COMMANDS[name].words] if again else []) + [PUBLISH]:
             run = self.site.run(*words)
             if run.status:
                 yield f"then {words} ended with {run.status}: {run.err}"

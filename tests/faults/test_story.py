@@ -22,7 +22,7 @@ from tests.support.pki import PKI
 from tests.support.postgres import PostgresServer
 
 MINUTES: Final = "STORY_MINUTES"
-_STORIES_AT_ONCE, _STEPS = 4, 80
+_STORIES_AT_ONCE, _STEPS = 20, 80  # the first of them is the simplest that there is: the same step 80 times
 
 
 @pytest.fixture(scope="module")

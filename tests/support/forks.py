@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import functools
 import gc
+import io
 import json
 import os
 import pkgutil
@@ -17,15 +18,18 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import traceback
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import redirect_stderr, redirect_stdout, suppress
 from importlib import import_module
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Final, NoReturn, Self
+
+import pytest
 
 from tests.support.sites import ConfiguredSite
 
@@ -247,11 +251,29 @@ def load_all() -> None:
         with suppress(ImportError):
             import_module(found.name)
     import_module("encodings.idna")
+    import_module("encodings.utf_8_sig")
     import_module("tests.faults.crash_nursery")
+
+
+def warm_up() -> None:
+    """What each process would make of the program alone: its command line, configuration's types and formats' patterns."""
+    from publisher import formats
+    from publisher.cli import main, parser
+
+    pytest.MonkeyPatch().setattr(main, "parser", functools.cache(parser.parser))
+    for name in (*formats.JOB_FORMATS, *formats.SUMMARY_FORMATS, *formats.SYNC_FORMATS):
+        formats.frame_of(name)
+    example = io.StringIO()
+    with tempfile.NamedTemporaryFile("w") as file, redirect_stdout(example), redirect_stderr(io.StringIO()):
+        main.run(["config", "example"])
+        file.write(example.getvalue())
+        file.flush()
+        main.run(["--config", file.name, "config", "check"])
 
 
 if __name__ == "__main__":
     load_all()
+    warm_up()
     gc.freeze()
     gc.disable()
     signal.signal(signal.SIGINT, signal.default_int_handler)
