@@ -35,7 +35,6 @@ from publisher.model.rates import Allocation, Charging, EnergyRules
 from publisher.model.target import Target
 from publisher.model.time import Window
 from publisher.pipeline.site import LiveTarget, MetricsOutput, ProcessEnvironment, Site
-from publisher.pipeline.takeover.jura import sent_by_jura_of
 from publisher.sources import LRMS, READS_IMPORTED, importer_plugin, offered, source_plugin
 from publisher.sources.base import BatchEntry, DatabaseEntry, JoinedEntry, Namesake, Source, WritingOrder
 from publisher.transports import create_transport
@@ -53,8 +52,10 @@ if TYPE_CHECKING:
     from publisher.ledger.books import ChargeBook, History, MeasureBook
     from publisher.ledger.sql.database import Database
     from publisher.model.job import JobRecord
+    from publisher.model.policy import PublishedJob
     from publisher.model.time import Month
     from publisher.pipeline.round.outcome import Outcome
+    from publisher.pipeline.takeover.jura import LostJobs
     from publisher.sources.base import ImportedFrom, LastReading, NewestJob
     from publisher.sources.importers import BadLine, Importer, ImportReport, ImportRule, Retried
     from publisher.sources.importing.joined import BatchRuns
@@ -202,7 +203,6 @@ class LiveSite:
         ]
 
     def database(self, *, to_read: bool = False) -> Database:
-        """Raises: LedgerError."""
         return open_at(self.settings.server or self.settings.state, to_read=to_read)
 
     def ledger(self, *, dry_run: bool = False) -> Ledger:
@@ -214,7 +214,6 @@ class LiveSite:
         return SqlLedger(self.database(), self._guard())
 
     def ledger_to_read(self) -> Ledger:
-        """Raises: LedgerError."""
         return SqlLedger(self.database(to_read=True), self._guard())
 
     def _guard(self) -> StateGuard:
@@ -242,24 +241,20 @@ class LiveSite:
                 yield replace(self, settings=replace(self.settings, server=server._replace(instance=name)))
 
     def charge_book(self, *, to_read: bool = False) -> ChargeBook:
-        """The charges in the publishing database. Raises: LedgerError."""
         from publisher.ledger.sql.charges import SqlChargeBook
 
         return SqlChargeBook(self.database(to_read=to_read))
 
     def history(self) -> History:
-        """What was delivered when. Raises: LedgerError."""
         from publisher.ledger.sql.history import SqlHistory
 
         return SqlHistory(self.database(to_read=True))
 
     def usage(self) -> UsageReader:
-        """The source, for who sums up what jobs used. Raises: ConfigError."""
         usage: UsageReader = self._counted("create_usage", "report")
         return usage
 
     def accounts(self) -> Accounts:
-        """The source, to look single jobs up. Raises: ConfigError."""
         accounts: Accounts = self._counted("create_statistics", "stats, job, export and complete")
         return accounts
 
@@ -282,7 +277,6 @@ class LiveSite:
             return [rule for one in as_it_is if one.row == job.row for rule in rules_of(one, runs)]
 
     def measure_book(self, *, to_read: bool = False) -> MeasureBook:
-        """What was measured of the targets, kept for metrics. Raises: LedgerError."""
         from publisher.ledger.sql.history import SqlMeasureBook
 
         return SqlMeasureBook(self.database(to_read=to_read))
@@ -372,7 +366,7 @@ class LiveSite:
             batch_records=target.batch_records or 0,
             frame_of=frame_of,
             changed=receiver_of(target.format).on_change,
-            sent_by_jura=sent_by_jura_of(target),
+            sent_by_jura=_sent_by_jura(target),
             accept_key_change=accept_key_change,
             selection_digest=self.selection_digest(target),
             policy_digest=self.policy_digest(target),
@@ -395,12 +389,15 @@ class LiveSite:
         return _digest(self.settings.source, self.settings.batch_entries)
 
     def selection_digest(self, target: Target) -> str:
-        """Of what decides which jobs a target wants."""
         return _digest(sorted(target.statuses), sorted(target.vos or ()), sorted(target.exclude_vos))
 
     def policy_digest(self, target: Target) -> str:
-        """Of everything that decides how a target's records look."""
         return _digest(__version__, target.format, target.type, target.policy, target.policy.identity.secret)
+
+    def take_over(self, target: Target, source: Source, ledger: Ledger) -> LostJobs | None:
+        from publisher.pipeline.takeover.adopt import take_over
+
+        return take_over(self, target, source, ledger)
 
     def credentials(self) -> Credentials:
         found = self.settings.credentials
@@ -412,11 +409,9 @@ class LiveSite:
         return certificate_ends(self.credentials())
 
     def endpoints(self, target: Target) -> tuple[Endpoint, ...]:
-        """The services that a target talks to. Raises: ConfigError."""
         return own_options(target.options, TransportOptions).endpoints(self.process.environment)
 
     def transport(self, target: Target) -> Transport:
-        """Raises: CredentialError, ConfigError."""
         return create_transport(
             target.type,
             target.options,
@@ -430,6 +425,14 @@ class LiveSite:
                 signed=lambda format_name: receiver_of(format_name).signed,
             ),
         )
+
+
+def _sent_by_jura(target: Target) -> Callable[[JobRecord], PublishedJob | None] | None:
+    if target.jura_until is None:
+        return None
+    from publisher.pipeline.takeover.jura import sent_by_jura_of
+
+    return sent_by_jura_of(target)
 
 
 def open_at(place: Path | LedgerServer, *, to_read: bool = False) -> Database:
@@ -480,7 +483,7 @@ def read_ahead() -> None:
             policy=target.policy,
             policy_digest=site.policy_digest(target),
             changed=receiver_of(target.format).on_change,
-            sent_by_jura=sent_by_jura_of(target),
+            sent_by_jura=_sent_by_jura(target),
         )
         # Not `sys.stdout.buffer`, which PYTHONUNBUFFERED makes write as much as goes at once.
         with closing(site.source()) as source, open(sys.stdout.fileno(), "wb", BUFFER_BYTES, closefd=False) as out:

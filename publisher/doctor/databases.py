@@ -19,8 +19,7 @@ from publisher.model.target import Target
 from publisher.model.text import plural
 from publisher.model.time import Month, Window, epoch
 from publisher.pipeline.guards.databases import missed
-from publisher.pipeline.site import Site
-from publisher.pipeline.status import LOCK_WAIT_S
+from publisher.pipeline.site import LOCK_WAIT_S, Site
 from publisher.sources.arex.values import zone_of_host
 from publisher.sources.base import Source, SourceFacts
 from publisher.transports.credentials.checks import foreign_machines

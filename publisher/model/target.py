@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Final, NamedTuple, Protocol
 
+from publisher.model.errors import Unfit
 from publisher.model.job import Epoch, JobRecord, RunValues
 from publisher.model.policy import RecordPolicy
 from publisher.model.rates import Charging
@@ -104,3 +105,13 @@ class Target:
             exclude_vos=self.exclude_vos,
             gpus_only=self.policy.gpus_only,
         )
+
+
+def is_wanted(selection: Selection, target: Target, job: JobRecord) -> bool:
+    """Whether a round of the target would send a job, or set it aside."""
+    if not selection.wants(job):
+        return False
+    try:
+        return selection.wants_vo(target.policy.describe(job).who.vo)
+    except Unfit:
+        return True  # it will be set aside; until then it waits

@@ -156,12 +156,12 @@ def visible(text: str) -> str:
 
 
 # What spreadsheets take for the beginning of a formula, also behind white space (OWASP, CSV Injection).
-_FORMULA: Final = re.compile(r"\s*[=+\-@\t\r\n＝＋－＠]")
-_NUMBER: Final = re.compile(r"-?[0-9]+(\.[0-9]+)?")
+_FORMULA: Final = r"\s*[=+\-@\t\r\n＝＋－＠]"
+_NUMBER: Final = r"-?[0-9]+(\.[0-9]+)?"
 
 
 def harmless(text: str) -> str:
     """A text that no spreadsheet takes for a formula, and `visible`. Numbers stay numbers."""
-    if _FORMULA.match(text) and not _NUMBER.fullmatch(text):
+    if re.match(_FORMULA, text) and not re.fullmatch(_NUMBER, text):
         text = f"'{text}"
     return visible(text)

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from publisher.model.errors import PublisherError, SourceError, UsageError
 from publisher.model.text import plural
-from publisher.pipeline.site import Site
-from publisher.pipeline.status import LOCK_WAIT_S
+from publisher.pipeline.site import LOCK_WAIT_S, Site
 from publisher.sources.base import BatchEntry, DatabaseEntry, LastReading, NewestJob
 
 if TYPE_CHECKING:

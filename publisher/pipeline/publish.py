@@ -21,6 +21,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
 from threading import Semaphore
+from typing import TYPE_CHECKING
 
 from publisher.formats import is_summary_format
 from publisher.ledger.contract import Ledger, TargetState
@@ -32,10 +33,11 @@ from publisher.pipeline.round.outcome import Outcome, added, broken_off, incompl
 from publisher.pipeline.round.round import Observer, Round
 from publisher.pipeline.site import LiveTarget, Site, choose
 from publisher.pipeline.sync import counts
-from publisher.pipeline.takeover import adopt
-from publisher.pipeline.takeover.jura import LostJobs
 from publisher.sources.base import Source
 from publisher.transports.base import BackgroundTask
+
+if TYPE_CHECKING:
+    from publisher.pipeline.takeover.jura import LostJobs
 
 log = logging.getLogger("publisher")
 
@@ -207,7 +209,7 @@ def _take_over(site: Site, target: Target, live: LiveTarget, source: Source, led
             selection_digest=live.selection_digest,
             now=site.clock(),
         )
-        lost = adopt.take_over(site, target, source, ledger)
+        lost = site.take_over(target, source, ledger)
     for line in lost.lines if lost is not None and lost.certain + lost.perhaps else ():
         log.warning("%s", line)
     return lost

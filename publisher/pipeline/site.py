@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from publisher.formats.base import Frame, JobFormat, OnChange, SummaryFormat
 from publisher.model.errors import UsageError
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from publisher.model.job import JobRecord
     from publisher.model.time import Month
     from publisher.pipeline.round.outcome import Outcome
+    from publisher.pipeline.takeover.jura import LostJobs
     from publisher.sources.base import (
         BatchEntry,
         DatabaseEntry,
@@ -43,6 +44,8 @@ if TYPE_CHECKING:
     from publisher.sources.statistics import Accounts, UsageReader
 
 AnyTarget = TypeVar("AnyTarget", bound=Target)
+
+LOCK_WAIT_S: Final = 2.0  # of whoever only looks, for a writer of the accounting data; then that is the answer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -243,6 +246,9 @@ class Site(Protocol):
     def measure_book(self, *, to_read: bool = False) -> MeasureBook: ...
     def live(self, target: Target, *, dry_run: bool = False, accept_key_change: bool = False) -> LiveTarget:
         """A target with its transport, not yet connected. Raises: CredentialError."""
+
+    def take_over(self, target: Target, source: Source, ledger: Ledger) -> LostJobs | None:
+        """What another publisher left and lost (takeover/adopt.py). Raises: SourceError, LedgerError."""
 
     def credentials(self) -> Credentials: ...
     def certificate_ends(self) -> datetime | None:

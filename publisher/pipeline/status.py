@@ -15,18 +15,17 @@ from typing import Final, NamedTuple
 
 from publisher.formats import is_summary_format
 from publisher.ledger.contract import Delivery, Hold, Ledger, Quarantined, TargetState
-from publisher.model.errors import SourceError, Unfit, UsageError
+from publisher.model.errors import SourceError, UsageError
 from publisher.model.job import Epoch, JobId, JobRecord
 from publisher.model.message import MessageId
-from publisher.model.target import Selection, Target
+from publisher.model.target import Selection, Target, is_wanted
 from publisher.model.time import Window
 from publisher.model.totals import month_window
 from publisher.pipeline.guards.databases import Missing, missed, missing_databases, missing_text
 from publisher.pipeline.round.reader import numbered
-from publisher.pipeline.site import Site, choose
+from publisher.pipeline.site import LOCK_WAIT_S, Site, choose
 from publisher.sources.base import Page, Source
 
-LOCK_WAIT_S: Final = 2.0  # for a writer of the accounting data; then that is the answer
 _OTHERS_OVERDUE: Final = timedelta(days=2)  # their timetables are in their configurations
 _ASKED_AT_ONCE: Final = 4  # instances, each by a connection of its own
 LOOKED_AT: Final = 2_000  # rows of all targets together
@@ -143,15 +142,6 @@ def _within(month: int, last: Epoch | None) -> Epoch:
     window = month_window(month)
     start, end = window.start or Epoch(0), window.end or Epoch(0)
     return start if last is None else min(max(last, start), end)
-
-
-def is_wanted(selection: Selection, target: Target, job: JobRecord) -> bool:
-    if not selection.wants(job):
-        return False
-    try:
-        return selection.wants_vo(target.policy.describe(job).who.vo)
-    except Unfit:
-        return True  # it will be set aside; until then it waits
 
 
 class TargetStatus(NamedTuple):

@@ -39,3 +39,8 @@ def http_sessions() -> Callable[..., Any]:
     """The class `Session`, loaded for the first request: that takes long, and a round with nothing to send has none."""
     sessions: Callable[..., Any] = import_module("publisher.transports.http.session").Session
     return sessions
+
+
+def pkcs7_writer() -> Any:
+    """PKCS#7 of `cryptography`, loaded for the first signature: it brings all of Python's e-mail with it."""
+    return import_module("cryptography.hazmat.primitives.serialization.pkcs7")

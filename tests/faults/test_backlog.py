@@ -18,7 +18,8 @@ from publisher.model.job import Epoch
 from publisher.model.time import Window
 from publisher.pipeline import status as standing
 from publisher.pipeline.round.outcome import Outcome
-from publisher.pipeline.status import LOCK_WAIT_S, LOOKED_AT, TargetStatus
+from publisher.pipeline.site import LOCK_WAIT_S
+from publisher.pipeline.status import LOOKED_AT, TargetStatus
 from publisher.reporting.metrics import collector
 from publisher.sources.arex.options import Options
 from publisher.sources.arex.source import create

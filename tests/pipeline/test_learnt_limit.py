@@ -167,7 +167,7 @@ def rendered(number: int, size: int) -> Rendered:
 def test_a_record_above_a_learnt_limit_goes_alone() -> None:
     """Half of what was refused is a guess: a single record that is larger may well pass, and only the service can tell."""
     now_at_most = 1000
-    builder = BatchBuilder(most_records=0, most_bytes=1000, around=10, between=0, fill_to=lambda: now_at_most)
+    builder = BatchBuilder(most_records=0, most_bytes=lambda: 1000, around=10, between=0, fill_to=lambda: now_at_most)
     batches = [*builder.add(rendered(1, 300)), *builder.add(rendered(2, 300))]
     assert batches == []
     now_at_most = 400

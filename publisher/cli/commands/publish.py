@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from publisher.cli import progress
 from publisher.cli.commands import Context
@@ -21,7 +22,9 @@ from publisher.pipeline import publish
 from publisher.pipeline.batch_systems import SourceStatus, readings
 from publisher.pipeline.round.outcome import Outcome
 from publisher.pipeline.site import Site
-from publisher.pipeline.takeover.jura import LostJobs
+
+if TYPE_CHECKING:
+    from publisher.pipeline.takeover.jura import LostJobs
 
 _COLUMNS = ("target", "outcome", "messages", "records", "bytes", "set aside")
 

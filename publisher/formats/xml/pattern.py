@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property
 from typing import Any, Final
 
 from publisher.formats.xml.template import MADE_AT, Field, TemplateCompiler
@@ -58,7 +59,12 @@ class RecordPattern:
                 container = field.inside
             written.append(self._element(field))
         written.append(f"</{container}></{record}>" if container else f"</{record}>")
-        self.match = re.compile("".join(written).encode("ascii")).fullmatch
+        self._written = "".join(written).encode("ascii")
+
+    @cached_property
+    def match(self) -> Callable[[bytes], re.Match[bytes] | None]:
+        """Made with the first record: it takes as long as all else of a format, and many rounds have none."""
+        return re.compile(self._written).fullmatch
 
     def _element(self, field: Field) -> str:
         text = field.pattern or self._patterns.get(field.write)

@@ -9,7 +9,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from functools import partial
+from functools import cached_property, partial
 from typing import Final, Protocol
 
 from publisher.formats import receiver_of
@@ -31,17 +31,24 @@ from publisher.sources.base import Page, Source
 class BatchBuilder:
     """Cuts batches between records, never inside one, before anything is sent.
 
-    `most_records` 0 is no limit by count. `most_bytes` is what one payload may have, the frame counted by `around` bytes once
-    and `between` bytes at each record. `fill_to` is asked at every record how full a payload shall be now: less than
-    `most_bytes` when the service has refused a size. A record that is larger than that goes alone: whether it is too large
+    `most_records` 0 is no limit by count. `most_bytes` is asked once how much one payload may have, the frame
+    counted by `around` bytes once and `between` bytes at each record. `fill_to` is asked at every record how full
+    a payload shall be now: less than `most_bytes` when the service has refused a size. A record that is larger
+    than that goes alone: whether it is too large
     shall be the service's word.
     """
 
     def __init__(
-        self, *, most_records: int, most_bytes: int, around: int, between: int, fill_to: Callable[[], int]
+        self,
+        *,
+        most_records: int,
+        most_bytes: Callable[[], int],
+        around: int,
+        between: int,
+        fill_to: Callable[[], int],
     ) -> None:
         self._most_records = most_records
-        self._most_bytes = most_bytes - around
+        self._payload_limit = most_bytes
         self._around = around
         self._between = between
         self._fill_to = fill_to
@@ -51,6 +58,10 @@ class BatchBuilder:
         self._added = 0
         self._cut = 0
         self._keys: set[JobKey] = set()
+
+    @cached_property
+    def _most_bytes(self) -> int:
+        return self._payload_limit() - self._around
 
     def __contains__(self, key: JobKey) -> bool:
         return key in self._keys
@@ -315,7 +326,7 @@ def open_sink(
     frame = live.format.frame
     builder = BatchBuilder(
         most_records=live.batch_records,
-        most_bytes=live.transport.payload_limit(),
+        most_bytes=live.transport.payload_limit,
         around=len(frame.head) + len(frame.tail),
         between=len(frame.separator),
         fill_to=sender.payload_limit,

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from functools import cache
+from functools import cache, cached_property
 from itertools import chain, compress
 from math import inf
 from operator import add, attrgetter, gt, mul, not_
@@ -113,8 +113,13 @@ class Periods:
         edges = {edge for edge in (window.start, window.end) if edge is not None} | decider.policy.change_times
         self._decider = decider
         self._changes = sorted(edges)
+        self._months = months
+
+    @cached_property
+    def _edges(self) -> Sequence[Epoch]:
+        """Looked up with the first run: to tell all months takes a while."""
         calendar = sorted(_month_starts())
-        self._edges = sorted(edges.union(calendar if months else (calendar[0], calendar[-1])))
+        return sorted({*self._changes, *(calendar if self._months else (calendar[0], calendar[-1]))})
 
     def of(self, ends: Sequence[Epoch]) -> Sequence[int]:
         """The period of each end; nearly always all are in one."""

@@ -17,8 +17,7 @@ from publisher.model.time import Window, epoch
 from publisher.pipeline import status as target_status
 from publisher.pipeline.batch_systems import SourceStatus, source_status
 from publisher.pipeline.round.outcome import Outcome
-from publisher.pipeline.site import Site
-from publisher.pipeline.status import LOCK_WAIT_S
+from publisher.pipeline.site import LOCK_WAIT_S, Site
 from publisher.pipeline.sync import counts as syncing
 from publisher.reporting.charges.allocations import used_allocations
 from publisher.reporting.files import whole_file

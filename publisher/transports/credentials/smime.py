@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import base64
 import re
-from datetime import datetime
+from functools import cached_property
 from hashlib import sha256
 from typing import Final
 
 from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.serialization import Encoding, pkcs7
+from cryptography.hazmat.primitives.serialization import Encoding
 
-from publisher.transports.base import Credentials
+from publisher.transports import pkcs7_writer
 from publisher.transports.credentials.host_certificate import HostCertificate, authn_dn, slash_dn
 
 # Encrypted messages are recognised by these words anywhere in the text, a job's name included (SSM 4.0.0).
@@ -26,7 +26,7 @@ TAKEN_FOR_ENCRYPTED: Final = (b"application/pkcs7-mime", b"application/x-pkcs7-m
 _THEIR_END: Final = re.compile(rb"7-[mM][iI][mM][eE]")
 
 _PLAIN: Final = bytes([0x09, 0x0A, 0x0D, *range(0x20, 0x7F)])
-_OPTIONS: Final = (pkcs7.PKCS7Options.DetachedSignature, pkcs7.PKCS7Options.Binary, pkcs7.PKCS7Options.NoCapabilities)
+_OPTIONS: Final = ("DetachedSignature", "Binary", "NoCapabilities")
 # The header block that `openssl smime -sign -text` puts inside the signed part; without it the receiver finds no body.
 _INNER: Final = b"Content-Type: text/plain\n\n"
 # An EC signature is a few bytes shorter or longer each time: two integers of up to 66 bytes, each with up to 3 leading
@@ -62,11 +62,11 @@ def unsafe_reason(payload: bytes) -> str:
 class Signer(HostCertificate):
     """The host certificate and its key, with which messages are signed."""
 
-    def __init__(self, credentials: Credentials, now: datetime, *, allow_open_key: bool = False) -> None:
-        """Raises: CredentialError as `HostCertificate` does."""
-        super().__init__(credentials, now, allow_open_key=allow_open_key)
+    @cached_property
+    def _around(self) -> int:
+        """How many bytes come to a payload at most."""
         trial = b"."
-        self._around = len(self.sign(trial)) - len(trial) + _PLAY
+        return len(self.sign(trial)) - len(trial) + _PLAY
 
     def subject_slash(self) -> str:
         """The subject as GOCDB and APEL's list of senders spell it: /DC=org/O=site/CN=host."""
@@ -116,5 +116,8 @@ class Signer(HostCertificate):
         return payload_length + self._around
 
     def _signature(self, content: bytes) -> bytes:
+        pkcs7 = pkcs7_writer()
         builder = pkcs7.PKCS7SignatureBuilder().set_data(content)
-        return builder.add_signer(self._certificate, self._key, hashes.SHA256()).sign(Encoding.DER, list(_OPTIONS))
+        builder = builder.add_signer(self._certificate, self._key, hashes.SHA256())
+        signature: bytes = builder.sign(Encoding.DER, [pkcs7.PKCS7Options[name] for name in _OPTIONS])
+        return signature
