@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from enum import StrEnum
+from hashlib import blake2b
 from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 from publisher.model.job import Epoch, SideTable
@@ -24,11 +25,26 @@ class OnChange(StrEnum):
     KEEP_FIRST = "keep first"
 
 
-class RowKeys(Protocol):
-    """The rows of a service that adds single records up."""
+class RowKey(NamedTuple):
+    """What the server adds jobs up by beside their month: `values` is all of it, the rest as in `SummaryKey`."""
 
-    def of(self, job: PublishedJob) -> SummaryKey:
-        """Raises: Unfit for a job that ended in no calendar month."""
+    values: str
+    text: str
+    site: str
+
+    @classmethod
+    def of(cls, *values: object, text: str, site: str) -> RowKey:
+        return cls(repr(values)[1:], text, site)
+
+    def of_month(self, month: int) -> SummaryKey:
+        digest = blake2b(f"({month}, {self.values}".encode(), digest_size=8).digest()
+        return SummaryKey(month=month, digest=digest, text=self.text, site=self.site)
+
+
+class RowKeys(Protocol):
+    """The rows of a service that adds single records up by month."""
+
+    def of(self, job: PublishedJob) -> RowKey: ...
 
 
 class Receiver(NamedTuple):

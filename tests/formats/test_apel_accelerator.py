@@ -21,6 +21,7 @@ from publisher.formats.apel.receiver import MOST_MODELS, AcceleratorKeys
 from publisher.model.errors import Unfit
 from publisher.model.job import Epoch, JobRecord
 from publisher.model.policy import RecordPolicy
+from publisher.model.totals import month_number
 from tests.fake_ams.receiver import Receiver
 from tests.fake_ams.service import PROJECT, TOPIC, FakeAMS
 from tests.sources.test_import_sonar import FOX, samples
@@ -151,7 +152,7 @@ def test_what_is_added_up_is_apart_by_month_site_and_model() -> None:
 
     def digest(site: str = "EXAMPLE-SITE", **values: Any) -> bytes:
         made = make_policy(site=site).describe(make_job(**({"gpu_count": 1, "gpu_models": (("a100", 1),)} | values)))
-        return keys.of(made).digest
+        return keys.of(made).of_month(month_number(made.ended_at)).digest
 
     first = digest()
     assert digest(user="other", vo="cms", queue="q", benchmark="") == first

@@ -83,7 +83,7 @@ class Both:
                 record = self.maker.rendered(fit, NOW)
             except Unfit:
                 return None
-            return record.content, facts_of(fit.published, record.summary_key)
+            return record.content, facts_of(fit.published, self.maker.row_key(fit.published))
         return None
 
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from datetime import datetime
-from hashlib import blake2b
 from typing import Any, ClassVar, Final
 
-from publisher.formats.base import Frame, OnChange, Receiver
+from publisher.formats.base import Frame, OnChange, Receiver, RowKey
 from publisher.model.errors import Unfit
 from publisher.model.job import SideTable
 from publisher.model.policy import PublishedJob
-from publisher.model.totals import SummaryKey, SyncCount, month_number
+from publisher.model.totals import SyncCount
 
 
 def values(job: PublishedJob, _: bool) -> Iterator[tuple[str, str]]:
@@ -20,12 +19,10 @@ def values(job: PublishedJob, _: bool) -> Iterator[tuple[str, str]]:
 
 
 class KeyedByVo:
-    """The rows of a service that adds jobs up by VO."""
+    """The rows of a service that adds jobs up by VO and month."""
 
-    def of(self, job: PublishedJob) -> SummaryKey:
-        month, vo = month_number(job.ended_at), job.who.vo
-        digest = blake2b(f"{month} {vo}".encode(), digest_size=8).digest()
-        return SummaryKey(month=month, digest=digest, site=job.where.site, text=f"VO {vo}")
+    def of(self, job: PublishedJob) -> RowKey:
+        return RowKey.of(job.who.vo, text=f"VO {job.who.vo}", site=job.where.site)
 
 
 TERSE: Final = Receiver(name="Terse", on_change=OnChange.KEEP_FIRST, table="lines", values=values)

@@ -9,16 +9,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from functools import partial
-from hashlib import blake2b
 from typing import Final
 
 from publisher.formats.apel.rules import apel_local_user, apel_queue
-from publisher.formats.base import OnChange, Receiver, moment, number
+from publisher.formats.base import OnChange, Receiver, RowKey, moment, number
 from publisher.formats.rules import QUEUE_CHARACTERS
 from publisher.model.job import gpus_by_model, run_digest
 from publisher.model.policy import Placement, PublishedJob, UserIdentity
 from publisher.model.rates import AppliedBenchmark
-from publisher.model.totals import SummaryKey, ascii_key, by_preference, column, month_number
+from publisher.model.totals import ascii_key, by_preference, column
 
 _REMEMBERED: Final = 2_000  # of 1 kB
 
@@ -30,38 +29,31 @@ class SummaryKeys:
         """`several`: all benchmarks of a job travel, and the server keeps one by its own preference."""
         self._several = several
         # The shared objects are held, so that their ids cannot come to mean others.
-        self._known: dict[tuple[int, ...], tuple[SummaryKey, tuple[UserIdentity, Placement, AppliedBenchmark]]] = {}
+        self._known: dict[tuple[int, ...], tuple[RowKey, tuple[UserIdentity, Placement, AppliedBenchmark]]] = {}
 
-    def of(self, job: PublishedJob) -> SummaryKey:
-        """Raises: Unfit for a job that ended in no calendar month."""
-        month = month_number(job.ended_at)
+    def of(self, job: PublishedJob) -> RowKey:
         nodes, cores = job.job.node_count or 0, job.job.cpu_count or 0
-        at = (month, id(job.who), id(job.where), id(job.benchmark), nodes, cores)
+        at = (id(job.who), id(job.where), id(job.benchmark), nodes, cores)
         known = self._known.get(at)
         if known is None:
             if len(self._known) >= _REMEMBERED:
                 self._known.clear()
             known = self._known[at] = (
-                _key(job, month, nodes, cores, self._several),
+                _key(job, nodes, cores, self._several),
                 (job.who, job.where, job.benchmark),
             )
         return known[0]
 
 
-def _key(job: PublishedJob, month: int, nodes: int, cores: int, several: bool) -> SummaryKey:
+def _key(job: PublishedJob, nodes: int, cores: int, several: bool) -> RowKey:
     who, where = job.who, job.where
     benchmarks = by_preference(job.benchmark.benchmarks) if several else job.benchmark.benchmarks
     level = " ".join(f"{one.kind} {one.text}" for one in benchmarks[:1]) or "no benchmark"
     texts = (where.site, who.user, who.vo, who.group, who.role, where.submit_host, where.infrastructure)
-    parts = (month, tuple(map(column, texts)), level, nodes, cores)
     site, user, vo, group, role, host, infrastructure = (ascii_key(text) or "None" for text in texts)
-    return SummaryKey(
-        month=month,
-        digest=blake2b(repr(parts).encode(), digest_size=8).digest(),
-        site=site,
-        text=f"VO {vo}, group {group}, role {role}, user {user}, SubmitHost {host}, {infrastructure}, {level}, "
-        f"nodes {nodes}, processors {cores}",
-    )
+    text = f"VO {vo}, group {group}, role {role}, user {user}, SubmitHost {host}, {infrastructure}, {level}"
+    text += f", nodes {nodes}, processors {cores}"
+    return RowKey.of(tuple(map(column, texts)), level, nodes, cores, text=text, site=site)
 
 
 def published_values(job: PublishedJob, summary: bool) -> Iterator[tuple[str, str]]:
@@ -151,15 +143,12 @@ def associated_record(job: PublishedJob) -> str:
 
 
 class AcceleratorKeys:
-    """What accelerators are added up by: month, site and models."""
+    """What accelerators are added up by beside their month: site and models."""
 
-    def of(self, job: PublishedJob) -> SummaryKey:
-        """Raises: Unfit for a job that ended in no calendar month."""
-        month, site = month_number(job.ended_at), ascii_key(job.where.site) or "None"
+    def of(self, job: PublishedJob) -> RowKey:
+        site = ascii_key(job.where.site) or "None"
         models = ", ".join(sorted(model for model, _ in gpu_models(job)))
-        parts = repr((month, column(site), column(models)))
-        digest = blake2b(parts.encode(), digest_size=8).digest()
-        return SummaryKey(month=month, digest=digest, site=site, text=f"accelerators {models}")
+        return RowKey.of(column(site), column(models), text=f"accelerators {models}", site=site)
 
 
 def accelerator_values(job: PublishedJob, _: bool) -> Iterator[tuple[str, str]]:

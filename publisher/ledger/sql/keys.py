@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import blake2b
@@ -21,6 +21,9 @@ ON CONFLICT (target, month, digest) DO UPDATE SET
     jobs = summary_key.jobs + excluded.jobs, wall_s = summary_key.wall_s + excluded.wall_s,
     cpu_s = summary_key.cpu_s + excluded.cpu_s,
     policy = excluded.policy"""
+_ADD_TO = """
+UPDATE summary_key SET jobs = jobs + :jobs, wall_s = wall_s + :wall_s, cpu_s = cpu_s + :cpu_s
+WHERE target = :target AND month = :month AND digest = :digest"""
 _ADD_TEXT = """
 INSERT INTO key_text (digest, text, site) VALUES (:text_digest, :text, :site) ON CONFLICT (digest) DO NOTHING"""
 _POLICY_OF = "SELECT policy FROM summary_key WHERE target = :target AND month = :month AND digest = :digest"
@@ -44,18 +47,31 @@ class Addition:
 
     records: Sequence[Rendered]
     before: Mapping[bytes, str]
+    written: Sequence[bytes]  # digests of keys that were not known to be there, under its policy
 
 
-def add(database: Database, target: int, records: Sequence[Rendered], policy_digest: str) -> Addition:
-    """The keys of a message's records. Only jobs that go out for the first time add to what is under them."""
+def add(
+    database: Database, target: int, records: Sequence[Rendered], policy_digest: str, there: Container[bytes]
+) -> Addition:
+    """The keys of a message's records. Only jobs that go out for the first time add to what is under them.
+
+    `there`: digests of keys that are known to be written, under this policy.
+    """
     before: dict[bytes, str] = {}
-    totals = _totals(records)
-    for total in totals:
-        at = {"target": target, "month": total.key.month, "digest": total.key.digest}
+    known, others = [], []
+    for total in _totals(records):
+        digest = total.key.digest
+        at = {"target": target, "month": total.key.month, "digest": digest}
+        if digest in there:
+            before[digest] = policy_digest
+            known.append(at | {"jobs": total.jobs, "wall_s": total.wall_s, "cpu_s": total.cpu_s})
+            continue
+        others.append(total)
         if row := database.execute(_POLICY_OF, at).fetchone():
-            before[total.key.digest] = row[0]
-    _write(database, target, totals, policy_digest)
-    return Addition(records=records, before=before)
+            before[digest] = row[0]
+    database.execute_many(_ADD_TO, known)
+    _write(database, target, others, policy_digest)
+    return Addition(records=records, before=before, written=[total.key.digest for total in others])
 
 
 def take_away(database: Database, target: int, additions: Sequence[Addition], runs: Collection[JobKey]) -> None:

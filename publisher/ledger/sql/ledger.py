@@ -99,8 +99,11 @@ class SqlLedger(LedgerReader):
     def __init__(self, database: Database, guard: StateGuard | None = None) -> None:
         super().__init__(database, guard)
         self._files: dict[str, GenerationFile] = {}  # of the targets that this one works on
+        # Digests of the receiver's keys that were written for a target under a policy, while its lock was held (hot path).
+        self._written_keys: tuple[int, str, set[bytes]] = (0, "", set())
 
     def working_on(self, target: str, patience: Callable[[], bool] = impatient) -> AbstractContextManager[None]:
+        self._forget_keys()  # whoever held the lock before may have changed them
         lock = super().working_on(target, patience)
         return lock if self._guard is None else self._guarded(self._guard, target, lock)
 
@@ -137,12 +140,25 @@ class SqlLedger(LedgerReader):
             number = rows.enter(self._database, target, message, text, place=None, narrowing=False)
             self._delivered.add(target, number, _placed(records))
             rows.advance(self._database, target, progress, policy_digest, message.made_at)
-            added = keys.add(self._database, target, records, policy_digest)
+            added = keys.add(self._database, target, records, policy_digest, self._keys_of(target, policy_digest))
             counts.look_before_again(self._database, target, [ended_at for ended_at, _ in summary.first])
         if message.target in self._files:
             self._files[message.target].begun(number, message.id)
         self._on_its_way = number, message.id, summary
         self._additions.setdefault(target, []).append(added)
+        self._keys_of(target, policy_digest).update(added.written)
+
+    def _keys_of(self, target: int, policy_digest: str) -> set[bytes]:
+        if self._written_keys[:2] != (target, policy_digest):
+            self._written_keys = (target, policy_digest, set())
+        return self._written_keys[2]
+
+    def _forget_keys(self) -> None:
+        self._written_keys = (0, "", set())
+
+    def _replace_keys(self, target: int, months: Mapping[int, Iterable[KeyTotal]], policy_digest: str) -> None:
+        self._forget_keys()
+        keys.replace(self._database, target, months, policy_digest)
 
     def found_databases(self, target: str, inodes: Mapping[str, int], now: datetime) -> None:
         number = self._known_number(target)
@@ -219,7 +235,7 @@ class SqlLedger(LedgerReader):
     ) -> None:
         number = self._known_number(target)
         with self._database.atomic():
-            keys.replace(self._database, number, months, policy_digest)
+            self._replace_keys(number, months, policy_digest)
             counts.replace(self._database, number, months, hosts)
             forget_months(self._database, number, months)
 
@@ -229,6 +245,7 @@ class SqlLedger(LedgerReader):
         number = self._known_number(target)
         texts = [(total.key.text, total.jobs, total.wall_s, total.cpu_s) for total in orphaned]
         with self._database.atomic():
+            self._forget_keys()
             keys.forget(self._database, number, month, orphaned)
             months.emptied(self._database, number, month)
             self._database.execute(
@@ -247,7 +264,7 @@ class SqlLedger(LedgerReader):
         with self._database.atomic():
             if inherited.groups:
                 months.adopt(self._database, number, inherited)
-            keys.replace(self._database, number, {inherited.month: inherited.singles}, "jura-ng")
+            self._replace_keys(number, {inherited.month: inherited.singles}, "jura-ng")
             counts.adopt(self._database, number, inherited.hosts)
 
     def take_over(self, target: str, until: Epoch) -> None:
@@ -304,7 +321,7 @@ class SqlLedger(LedgerReader):
         rows.accept(self._database, number, now, remote_id=remote_id, remote_ids=None)
         whole = months.arrived(self._database, target, number, records, now)
         # What was sent of them as single records before is part of the totals now.
-        keys.replace(self._database, target, dict.fromkeys(whole, ()), "")
+        self._replace_keys(target, dict.fromkeys(whole, ()), "")
         counts.replace(self._database, target, whole, {})
         months.count_delivered(self._database, target)
         rows.leave_quarantine(self._database, target, rows.summary_of(records).keys)
@@ -337,6 +354,7 @@ class SqlLedger(LedgerReader):
         with self._database.atomic():
             for message in given_up:
                 runs |= self._take_back(number, message)
+            self._forget_keys()
             keys.take_away(self._database, number, self._additions.get(number, ()), runs)
             rows.go_back(self._database, number, behind)
         self._additions.pop(number, None)

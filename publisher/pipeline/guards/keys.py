@@ -191,7 +191,7 @@ class _Making:
         if not isinstance(fit, Publish):
             return None
         try:
-            row = self._keys.of(fit.published)
+            row = self._keys.of(fit.published).of_month(month_number(fit.published.ended_at))
         except Unfit:
             return None  # it ended in no month: it is set aside, and makes nothing
         here = self._sums[row]

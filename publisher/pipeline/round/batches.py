@@ -13,7 +13,7 @@ from functools import cached_property, partial
 from typing import Final, Protocol
 
 from publisher.formats import receiver_of
-from publisher.formats.base import JobFormat, SummaryFormat, lighter
+from publisher.formats.base import JobFormat, RowKey, SummaryFormat, lighter
 from publisher.ledger.contract import Ledger
 from publisher.model.errors import Unfit
 from publisher.model.job import Epoch, JobKey
@@ -159,6 +159,11 @@ class RecordMaker:
 
     def summary_key(self, published: PublishedJob) -> SummaryKey | None:
         """Under which the receiver adds the record up; None where it does not. Raises: Unfit."""
+        key = self.row_key(published)
+        return None if key is None else key.of_month(month_number(published.ended_at))
+
+    def row_key(self, published: PublishedJob) -> RowKey | None:
+        """The same without the month."""
         return None if self._keys is None else self._keys.of(published)
 
 

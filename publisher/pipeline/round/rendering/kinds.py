@@ -19,19 +19,19 @@ from itertools import compress
 from operator import add, itemgetter, not_
 from typing import Any, Final, NamedTuple
 
-from publisher.formats.base import Formed, Templated, mark
+from publisher.formats.base import Formed, RowKey, Templated, mark
 from publisher.formats.rules import warnings_about
 from publisher.model.errors import Unfit
 from publisher.model.job import OWN_VALUES, AlikeJob, JobPlace, JobRecord, JobUser, Transfer, whole_job
 from publisher.model.policy import PublishedJob
-from publisher.model.totals import SummaryKey, ascii_key, month_number
+from publisher.model.totals import ascii_key
 from publisher.pipeline.round.batches import RecordMaker
 from publisher.pipeline.round.decision import Decider
 from publisher.pipeline.round.grouped import Periods
 
 _REMEMBERED: Final = 1_000  # templates
 _SHARED: Final = 5_000  # texts of users, and of places
-_FACTS: Final = 5_000
+_FACTS: Final = 10_000  # of 500 bytes
 # Texts that every format writes as they are: nothing to escape, and a number in each, so that none says `none`.
 _PLAIN_JOB_ID: Final = re.compile(r"(?=[^0-9]*[0-9])[!$()*+,.:;=?@A-Z\[\]^_`a-z{|}~0-9-]{1,100}").fullmatch
 _PLAIN_LOCAL_ID: Final = re.compile(r"(?=[^0-9]*[0-9])[!$()*+,.:;=?@A-Z\[\]^_`a-z{|}~0-9-]{1,40}").fullmatch
@@ -74,25 +74,30 @@ class KindFacts(NamedTuple):
     """What is known of all records of a kind, in values that `marshal` knows."""
 
     submit_host: str
-    summary_key: tuple[int, bytes, str, str] | None
+    summary_key: tuple[int, bytes, str, str] | None  # the values of a `SummaryKey`
     queue: str
     arex_default: bool
     warnings: tuple[str, ...]
 
 
-def facts_of(published: PublishedJob, key: SummaryKey | None) -> KindFacts:
+class UndatedFacts(NamedTuple):
+    """The same in whatever month a job ended."""
+
+    facts: KindFacts
+    row_key: RowKey | None
+
+    def of_month(self, month: int) -> KindFacts:
+        if self.row_key is None:
+            return self.facts
+        _, digest, text, site = self.row_key.of_month(month)
+        return self.facts._replace(summary_key=(month, digest, text, site))
+
+
+def facts_of(published: PublishedJob, row_key: RowKey | None) -> UndatedFacts:
     """Of a job's record, and of all like it."""
-    return KindFacts(
-        ascii_key(published.where.receiver_host),
-        key_values(key),
-        published.job.queue,
-        published.benchmark.arex_default,
-        warnings_about(published),
-    )
-
-
-def key_values(key: SummaryKey | None) -> tuple[int, bytes, str, str] | None:
-    return None if key is None else (key.month, key.digest, key.site, key.text)
+    host, benchmark = ascii_key(published.where.receiver_host), published.benchmark
+    facts = KindFacts(host, None, published.job.queue, benchmark.arex_default, warnings_about(published))
+    return UndatedFacts(facts, row_key)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +105,6 @@ class JobKind:
     """What becomes of the jobs of an example that end in a period."""
 
     example: JobRecord  # held, so that its id cannot come to mean another
-    published: PublishedJob | None = None  # one of its jobs
     until: int = -1  # the last second for which this holds; -1: each job needs a look of its own
     parts: list[str] = field(default_factory=list)  # the record, a text and a value in turn; []: none is wanted
     pick: Callable[[Sequence[Any]], tuple[Any, ...]] = tuple  # the values, of those of a job, its user and its place
@@ -111,7 +115,6 @@ class SharedTexts(NamedTuple):
 
     of: JobUser | JobPlace  # held as an example is
     texts: tuple[str, ...] | None
-    published: tuple[Any, ...]  # whom, or where and by which benchmark, policy took it for
     wanted: bool = True
 
 
@@ -120,7 +123,6 @@ class JobTemplate(NamedTuple):
 
     kind: JobKind
     shared: tuple[str, ...]
-    published: tuple[tuple[Any, ...], tuple[Any, ...]]
     wanted: bool
 
 
@@ -129,7 +131,7 @@ class Written(NamedTuple):
 
     jobs: list[AlikeJob]
     contents: list[bytes]
-    facts: list[KindFacts]
+    facts: list[UndatedFacts]
 
 
 class KindTemplates:
@@ -147,7 +149,7 @@ class KindTemplates:
         # By user and place, as far as they matter, and period.
         self._shared: dict[tuple[int, int, int], SharedTexts] = {}
         self._texts_of_kinds: dict[str, str] = {}  # most of them are in many
-        self._known: dict[tuple[int, ...], KindFacts] = {}  # by kind, user, place, excess of CPU time, and month
+        self._known: dict[tuple[int, ...], UndatedFacts] = {}  # by kind, user, place, and excess of CPU time
 
     def sort(self, jobs: Sequence[AlikeJob]) -> tuple[Written, list[AlikeJob], list[AlikeJob]]:
         """The jobs with their records, those that are not wanted, and those that need a look of their own."""
@@ -193,7 +195,7 @@ class KindTemplates:
         kind = self._kinds.get((id(job.example), period)) or self._new(job, period, shared)
         if job.values[_END] > kind.until:
             return None
-        return JobTemplate(kind, shared, (user.published, place.published), user.wanted and bool(kind.parts))
+        return JobTemplate(kind, shared, user.wanted and bool(kind.parts))
 
     def _learn(self, job: AlikeJob, user_at: tuple[int, int, int], place_at: tuple[int, int, int]) -> None:
         """What is said of user and place, by a job that is the first of one of them."""
@@ -209,8 +211,8 @@ class KindTemplates:
             self._shared.clear()
             self._known.clear()
         wanted = self._decider.selection.wants_vo(published.who.vo)
-        self._shared.setdefault(user_at, SharedTexts(job.user, user, (published.who,), wanted))
-        self._shared.setdefault(place_at, SharedTexts(job.place, place, (published.where, published.benchmark)))
+        self._shared.setdefault(user_at, SharedTexts(job.user, user, wanted))
+        self._shared.setdefault(place_at, SharedTexts(job.place, place))
 
     def _are_sound(self, contents: list[bytes]) -> bool:
         """Whether these records are beyond doubt."""
@@ -238,29 +240,18 @@ class KindTemplates:
             strict=True,
         )
 
-    def _facts(self, found: JobTemplate, job: AlikeJob) -> KindFacts:
-        _, _, end, wall, user, kernel, *_ = job.values
+    def _facts(self, found: JobTemplate, job: AlikeJob) -> UndatedFacts:
+        wall, user, kernel = job.values[3:6]
         cores = found.kind.example.cpu_count or 0
         over = bool(cores) and user + kernel > wall * cores
-        at = id(found.kind), id(job.user), id(job.place), over, month_number(end)
+        at = id(found.kind), id(job.user), id(job.place), over
         facts = self._known.get(at)
         if facts is None:
-            facts = self._known[at] = self._new_facts(found, job, at[:-1])
-        return facts
-
-    def _new_facts(self, found: JobTemplate, job: AlikeJob, at: tuple[int, ...]) -> KindFacts:
-        """Of a month; in another only the key is another."""
-        if len(self._known) >= _FACTS:
-            self._known.clear()
-        about = self._known.get(at)
-        if about is None:
+            if len(self._known) >= _FACTS:
+                self._known.clear()
             published = self._decider.policy.describe(whole_job(job))
-            about = self._known[at] = facts_of(published, None)
-        if found.kind.published is None:
-            return about
-        (who,), (where, benchmark) = found.published
-        published = replace(found.kind.published, who=who, where=where, benchmark=benchmark, ended_at=job.values[_END])
-        return about._replace(summary_key=key_values(self._maker.summary_key(published)))
+            facts = self._known[at] = facts_of(published, self._maker.row_key(published))
+        return facts
 
     def _new(self, job: AlikeJob, period: int, shared: tuple[str, ...]) -> JobKind:
         if len(self._kinds) >= _REMEMBERED:
@@ -299,7 +290,7 @@ class KindTemplates:
         written[1::2] = pick((*texts, *shared))
         if "".join(written).encode() != contents[1] or not self._are_sound(contents):
             return own_look
-        return JobKind(example=alike.example, published=least, until=until, parts=parts, pick=pick)
+        return JobKind(example=alike.example, until=until, parts=parts, pick=pick)
 
     def _cut(self, most: PublishedJob, shared: int) -> tuple[list[str], Callable[[Sequence[Any]], tuple[Any, ...]]]:
         """The record, a text and a value in turn, and the places of its values among those of a job."""

@@ -23,7 +23,7 @@ from publisher.ledger.contract import Ledger
 from publisher.model.errors import Unfit
 from publisher.model.job import AlikeJob, Epoch, JobId, JobKey, RowRef, RunColumns, job_key, whole_job
 from publisher.model.message import Progress, Rendered
-from publisher.model.totals import SummaryKey
+from publisher.model.totals import SummaryKey, month_number
 from publisher.pipeline.guards.keys import NoCollisions
 from publisher.pipeline.round.batches import JobBatches, RecordMaker
 from publisher.pipeline.round.decision import Decider, Publish, Skip
@@ -129,7 +129,8 @@ class PageRenderer:
         columns: tuple[list[Any], ...] = records[:-1]
         for column, value in zip(columns, run, strict=True):
             column.append(value)
-        records.kinds.append(facts_of(fit.published, record.summary_key))
+        facts = facts_of(fit.published, self._maker.row_key(fit.published))
+        records.kinds.append(facts.of_month(month_number(record.ended_at)))
         return True
 
 
@@ -139,14 +140,14 @@ def _records_of(written: Written, database: str) -> Records:
     examples, _, _, record_ids, values = zip(*written.jobs, strict=True)
     job_ids, local_ids, ends, wall, user, kernel, *_ = zip(*values, strict=True)
     runs = RunColumns(database, record_ids, job_ids, local_ids, ends, wall, user, kernel, examples)
-    places: dict[int, int] = {}
+    places: dict[tuple[int, int], int] = {}
     kinds: list[KindFacts] = []
     facts = []
-    for one in written.facts:
-        place = places.get(id(one))
+    for one, month in zip(written.facts, map(month_number, ends), strict=True):
+        place = places.get((id(one), month))
         if place is None:
-            place = places[id(one)] = len(kinds)
-            kinds.append(one)
+            place = places[id(one), month] = len(kinds)
+            kinds.append(one.of_month(month))
         facts.append(place)
     usage = map(list, (record_ids, job_ids, local_ids, wall, map(add, user, kernel)))
     made = runs.keys(), list(ends), runs.fingerprints(), written.contents
@@ -241,5 +242,4 @@ def _rendered(page: Records, database: str) -> Iterator[Rendered]:
 def _summary_key(kind: KindFacts) -> SummaryKey | None:
     if kind.summary_key is None:
         return None
-    month, digest, site, text = kind.summary_key
-    return SummaryKey(month=month, digest=digest, site=site, text=text)
+    return SummaryKey._make(kind.summary_key)
