@@ -332,6 +332,31 @@ def test_a_message_that_is_given_up_never_was(kept: Kept) -> None:
     assert [row.row.record_id for row in kept.ledger.open_rows("egi")] == [1]
 
 
+def test_what_a_given_up_message_changed_of_its_keys_is_undone(kept: Kept) -> None:
+    """More keys than are asked for at once, some of them new with the second message."""
+    ledger = kept.ledger
+
+    def send(numbers: range, keys: int, policy: str) -> Message:
+        records = [
+            record._replace(summary_key=SummaryKey(MONTH, b"%d" % (at % keys), f"key {at % keys}", "SITE"))
+            for at, record in enumerate(rendered(*map(job, numbers)))
+        ]
+        message = message_of(policy.encode(), "egi", "car", len(records), NOW)
+        ledger.prepare(message, records, Progress(), policy)
+        return message
+
+    def keys() -> list[tuple[str, int, str]]:
+        return sorted((total.key.text, total.jobs, policy) for total, policy in ledger.summary_keys("egi", MONTH))
+
+    ledger.sent(send(range(1, 151), 150, "first"), remote_id="", remote_ids={}, now=NOW)
+    before = keys()
+    assert {one[1:] for one in before} == {(1, "first")}
+    send(range(151, 311), 160, "second")
+    assert {one[2] for one in keys()} == {"second"}
+    ledger.give_up("egi", [], {})
+    assert keys() == before
+
+
 def test_a_refused_message_leaves_its_records_in_quarantine_and_unknown(kept: Kept) -> None:
     prepare(kept.ledger, job(1))
     found = kept.ledger.outstanding("egi")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Collection, Container, Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import blake2b
@@ -26,7 +26,10 @@ UPDATE summary_key SET jobs = jobs + :jobs, wall_s = wall_s + :wall_s, cpu_s = c
 WHERE target = :target AND month = :month AND digest = :digest"""
 _ADD_TEXT = """
 INSERT INTO key_text (digest, text, site) VALUES (:text_digest, :text, :site) ON CONFLICT (digest) DO NOTHING"""
-_POLICY_OF = "SELECT policy FROM summary_key WHERE target = :target AND month = :month AND digest = :digest"
+_DIGESTS = [f"digest_{number}" for number in range(64)]  # that are asked for at once
+_POLICIES = f"""
+SELECT digest, policy FROM summary_key
+WHERE target = :target AND month = :month AND digest IN ({", ".join(f":{name}" for name in _DIGESTS)})"""
 _TAKE_AWAY = """
 UPDATE summary_key SET jobs = jobs - :jobs, wall_s = wall_s - :wall_s, cpu_s = cpu_s - :cpu_s,
     policy = coalesce(:policy, policy)
@@ -57,21 +60,32 @@ def add(
 
     `there`: digests of keys that are known to be written, under this policy.
     """
-    before: dict[bytes, str] = {}
-    known, others = [], []
+    known: list[dict[str, object]] = []
+    others, before = [], {}
     for total in _totals(records):
         digest = total.key.digest
-        at = {"target": target, "month": total.key.month, "digest": digest}
         if digest in there:
             before[digest] = policy_digest
+            at = {"target": target, "month": total.key.month, "digest": digest}
             known.append(at | {"jobs": total.jobs, "wall_s": total.wall_s, "cpu_s": total.cpu_s})
-            continue
-        others.append(total)
-        if row := database.execute(_POLICY_OF, at).fetchone():
-            before[digest] = row[0]
+        else:
+            others.append(total)
+    before.update(_policies(database, target, others))
     database.execute_many(_ADD_TO, known)
     _write(database, target, others, policy_digest)
     return Addition(records=records, before=before, written=[total.key.digest for total in others])
+
+
+def _policies(database: Database, target: int, totals: Sequence[KeyTotal]) -> Iterator[tuple[bytes, str]]:
+    """What the keys that are there already were said by."""
+    months: defaultdict[int, list[bytes]] = defaultdict(list)
+    for total in totals:
+        months[total.key.month].append(total.key.digest)
+    for month, digests in months.items():
+        for start in range(0, len(digests), len(_DIGESTS)):
+            some = digests[start : start + len(_DIGESTS)]
+            asked = dict(zip(_DIGESTS, some + some[:1] * (len(_DIGESTS) - len(some)), strict=True))
+            yield from database.execute(_POLICIES, {"target": target, "month": month, **asked})
 
 
 def take_away(database: Database, target: int, additions: Sequence[Addition], runs: Collection[JobKey]) -> None:
