@@ -28,7 +28,7 @@ from publisher.sources.base import Page, Source
 
 _OTHERS_OVERDUE: Final = timedelta(days=2)  # their timetables are in their configurations
 _ASKED_AT_ONCE: Final = 4  # instances, each by a connection of its own
-LOOKED_AT: Final = 2_000  # rows of all targets together
+LOOKED_AT: Final = 1_000  # rows of all targets together
 
 
 class WaitingJobs(NamedTuple):
