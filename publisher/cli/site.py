@@ -161,10 +161,10 @@ class LiveSite:
     def wait(self, seconds: float) -> bool:
         return self.process.wait(seconds)
 
-    def source(self, *, lock_wait_s: float | None = None) -> Source:
+    def source(self, *, lock_wait_s: float | None = None, to_publish: bool = False) -> Source:
         """Raises: SourceError."""
         source = self._databases(lock_wait_s)
-        if (runs := self._batch_runs(lock_wait_s)) is None:
+        if (runs := self._batch_runs(lock_wait_s, to_publish=to_publish)) is None:
             return source
         from publisher.sources.importing.joined import JoinedSource
 
@@ -174,14 +174,13 @@ class LiveSite:
         plugin = source_plugin(self.settings.source.type)
         return plugin.create(self.settings.source.options, self.environment, lock_wait_s=lock_wait_s)
 
-    def _batch_runs(self, lock_wait_s: float | None = None) -> BatchRuns | None:
+    def _batch_runs(self, lock_wait_s: float | None = None, *, to_publish: bool = False) -> BatchRuns | None:
         """What is known of A-REX's jobs by the batch systems that CEs submit to."""
         if not (entries := self._joined_entries()):
             return None
         from publisher.sources.importing.joined import BatchRuns
-        from publisher.sources.sqlite_reader import BUSY_TIMEOUT_S
 
-        return BatchRuns(entries, self._copies, BUSY_TIMEOUT_S if lock_wait_s is None else lock_wait_s)
+        return BatchRuns(entries, self._copies, lock_wait_s, remembers=to_publish)
 
     def _counted(self, how: str, of: str) -> Any:
         source, runs = self.settings.source, self._batch_runs()
@@ -486,7 +485,7 @@ def read_ahead() -> None:
             sent_by_jura=_sent_by_jura(target),
         )
         # Not `sys.stdout.buffer`, which PYTHONUNBUFFERED makes write as much as goes at once.
-        with closing(site.source()) as source, open(sys.stdout.fileno(), "wb", BUFFER_BYTES, closefd=False) as out:
+        with closing(site.source(to_publish=True)) as source, os.fdopen(1, "wb", BUFFER_BYTES, closefd=False) as out:
             write_pages(job_format(target.format), decider, source, asked, out)
 
 

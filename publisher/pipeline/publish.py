@@ -54,7 +54,7 @@ def for_each_target(site: Site, targets: Sequence[Target], work: Work, *, dry_ru
 
     Raises: LedgerError, SourceError for what concerns all targets.
     """
-    with closing(site.ledger(dry_run=dry_run)) as ledger, closing(site.source()) as source:
+    with closing(site.ledger(dry_run=dry_run)) as ledger, closing(site.source(to_publish=not dry_run)) as source:
         if not site.targets_at_once:
             return [work(target, source, ledger) for target in targets]
         # What is wrong with the ledger as a whole was raised just now, once; the threads open it again.
@@ -68,7 +68,7 @@ def for_each_target(site: Site, targets: Sequence[Target], work: Work, *, dry_ru
 
 def _in_thread(site: Site, target: Target, work: Work, places: Semaphore, *, dry_run: bool) -> Outcome:
     try:
-        with closing(site.ledger(dry_run=dry_run)) as ledger, closing(site.source()) as source:
+        with closing(site.ledger(dry_run=dry_run)) as ledger, closing(site.source(to_publish=not dry_run)) as source:
             return work(target, source, ledger)
     except PublisherError as error:
         return broken_off(target.name, error)

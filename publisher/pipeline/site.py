@@ -171,8 +171,11 @@ class Site(Protocol):
     def wait(self, seconds: float) -> bool:
         """Whether a stop was asked for meanwhile."""
 
-    def source(self, *, lock_wait_s: float | None = None) -> Source:
-        """`lock_wait_s`: a writer is waited for no longer than this. Raises: SourceError."""
+    def source(self, *, lock_wait_s: float | None = None, to_publish: bool = False) -> Source:
+        """`lock_wait_s`: a writer is waited for no longer than this. `to_publish`: what a CE has stays known.
+
+        Raises: SourceError.
+        """
 
     def usage(self) -> UsageReader:
         """The source, to sum up what jobs used. Raises: ConfigError where its type has no such reader."""

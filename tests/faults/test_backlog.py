@@ -70,9 +70,9 @@ class CountingSite:
         self.sources: list[CountingSource] = []
         self.waits: list[float | None] = []
 
-    def source(self, *, lock_wait_s: float | None = None) -> Any:
+    def source(self, *, lock_wait_s: float | None = None, to_publish: bool = False) -> Any:
         self.waits.append(lock_wait_s)
-        self.sources.append(CountingSource(self._site.source(lock_wait_s=lock_wait_s)))
+        self.sources.append(CountingSource(self._site.source(lock_wait_s=lock_wait_s, to_publish=to_publish)))
         return self.sources[-1]
 
     @property

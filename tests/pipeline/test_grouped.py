@@ -107,8 +107,8 @@ class OneByOne:
 class SlowSite(LiveSite):
     """A site whose jobs are looked at one by one."""
 
-    def source(self, *, lock_wait_s: float | None = None) -> Source:
-        return OneByOne(super().source(lock_wait_s=lock_wait_s))
+    def source(self, *, lock_wait_s: float | None = None, to_publish: bool = False) -> Source:
+        return OneByOne(super().source(lock_wait_s=lock_wait_s, to_publish=to_publish))
 
 
 class Watching:
@@ -427,8 +427,8 @@ class WatchedSite(LiveSite):
 
     made: ClassVar[list[WatchedSource]] = []
 
-    def source(self, *, lock_wait_s: float | None = None) -> Source:
-        self.made.append(WatchedSource(LiveSite.source(self, lock_wait_s=lock_wait_s)))
+    def source(self, *, lock_wait_s: float | None = None, to_publish: bool = False) -> Source:
+        self.made.append(WatchedSource(LiveSite.source(self, lock_wait_s=lock_wait_s, to_publish=to_publish)))
         return self.made[-1]
 
 

@@ -69,9 +69,9 @@ def lines(jobs: Iterable[SampleJob], **columns: object) -> Iterable[dict[str, ob
         yield from (line, sacct_text.step(line, NTasks=4))
 
 
-def restarted(site: ConfiguredSite, job: SampleJob) -> SampleJob:
+def restarted(site: ConfiguredSite, job: SampleJob, number: int = 4711) -> SampleJob:
     """A-REX runs it again, under another number of the batch system."""
-    later = replace(job.moved_to(job.end_time + 1000), local_job_id="4711", wall_s=500)
+    later = replace(job.moved_to(job.end_time + 1000), local_job_id=str(number), wall_s=500)
     with closing(sqlite3.connect(site.database())) as connection, connection:
         changed = "UPDATE AAR SET LocalJobID = ?, EndTime = ?, UsedWalltime = ? WHERE JobID = ?"
         connection.execute(changed, (later.local_job_id, later.end_time, later.wall_s, job.job_id))
@@ -300,6 +300,106 @@ def test_the_first_run_of_a_restarted_job_stays_its_ces(site: ConfiguredSite, jo
     show(site, job, restarted(site, job))
     assert total(site.publish()) == 1
     assert [row["id"] for row in arrived(site)[2:]] == ["4711"]
+
+
+@pytest.mark.parametrize("form", ["car", "apel-job-0.4", "apel-summary-0.4"])
+@pytest.mark.parametrize("joins", [True, False])
+def test_a_first_run_that_sacct_tells_of_too_late_stays_its_ces(site: ConfiguredSite, joins: bool, form: str) -> None:
+    """sacct failed in the round that published the run; A-REX, which restarted the job, has another number by now."""
+    site.config["targets"]["out"]["format"] = form
+    if not joins:
+        del site.config["source"][1]["join"]
+    before, restarts, *others = arex_jobs(41, 7200, nodes=1, cpus=1)
+    site.fill(before)
+    assert site.publish().status == 0
+    site.fill(restarts, *others)
+    mishap = site.folder / "sacct" / "mishap"
+    mishap.write_text("fail")
+    assert site.publish().status == 66
+    again = restarted(site, restarts)
+    mishap.unlink()
+    show(site, before, restarts, again, *others)
+    assert site.publish().status == 0
+    jobs = 1 + 1 + len(others) + 2
+    assert batch_rows(site) == ["77"]
+    if form == "car":  # those that are joined now go again
+        assert len({row["id"] for row in arrived(site)}) == jobs
+    if form == "apel-summary-0.4":
+        assert sum(totals(site).values()) == jobs
+
+
+def batch_rows(site: ConfiguredSite) -> list[str]:
+    """The numbers of the runs that are jobs of the batch system."""
+    with closing(sqlite3.connect(site.state.parent / "sources" / "hpc.db")) as connection:
+        return [number for (number,) in connection.execute("SELECT LocalJobID FROM AAR ORDER BY RecordID")]
+
+
+@pytest.mark.parametrize("way", ["whole", "columns", "alike"])
+@pytest.mark.parametrize("to_publish", [True, False])
+def test_whoever_publishes_jobs_has_remembered_their_runs(site: ConfiguredSite, way: str, to_publish: bool) -> None:
+    del site.config["source"][1]["join"]
+    before, *jobs = arex_jobs(400, 7200)
+    site.fill(before)
+    assert site.publish().status == 0
+    site.fill(*jobs)
+    with closing(configured_site(site.path, threading.Event()).source(to_publish=to_publish)) as source:
+        (name,) = [each for each in source.databases() if each.startswith("/")]
+        pages = list(
+            source.since(None, name, frozenset(), datetime.now(UTC), columns=way == "columns", alike=way == "alike")
+        )
+    assert sum(len(page.jobs) + len(page.alike) + len(page.runs.job_ids if page.runs else ()) for page in pages) == 400
+    assert (any(page.alike for page in pages), any(page.runs for page in pages)) == (
+        way == "alike",
+        way == "columns",
+    )
+    with closing(sqlite3.connect(site.state.parent / "sources" / "hpc.db")) as connection:
+        spans = connection.execute("SELECT LocalJobID, Submitted, Ended FROM ArcSpan").fetchall()
+    had = [before, *jobs] if to_publish else [before]
+    assert set(spans) == {(job.local_job_id, job.submit_time, job.end_time) for job in had}
+
+
+def test_what_a_ce_has_had_is_remembered_by_a_database_of_an_earlier_version(site: ConfiguredSite) -> None:
+    """Which published the run when sacct failed, and does not read the row again."""
+    (job,) = arex_jobs(1, 7200)
+    site.fill(job)
+    mishap = site.folder / "sacct" / "mishap"
+    mishap.write_text("fail")
+    assert site.publish().status == 66
+    with closing(sqlite3.connect(site.state.parent / "sources" / "hpc.db")) as connection, connection:
+        connection.execute("DROP TABLE ArcSpan")
+        connection.execute("DELETE FROM DBConfig WHERE KeyName LIKE 'ARC_RUNS_%'")
+    assert site.run("publish", "--json").status == 66
+    mishap.unlink()
+    show(site, job, restarted(site, job))
+    assert site.publish().status == 0
+    assert batch_rows(site) == ["77"]
+
+
+def test_first_runs_stay_their_ces_whatever_ends_the_rounds(site: ConfiguredSite) -> None:
+    """Jobs are restarted when they were delivered, and sacct tells of them only in the end."""
+    site.config["targets"]["out"]["batch_records"] = 3
+    del site.config["source"][1]["join"]
+    site.save()
+    jobs, rng, killed = arex_jobs(60, 7200), random.Random(19), 0
+    first, again = list[SampleJob](), list[SampleJob]()
+    (site.folder / "sacct" / "mishap").write_text("fail")
+    for step in range(0, 60, 5):
+        site.fill(*jobs[step : step + 5])
+        for _ in range(2):
+            ended = publish_in_a_child(site, state=str(site.state.parent), fatal=rng.randrange(1, 800))
+            killed += ended["status"] == -signal.SIGKILL
+        delivered = {row["id"] for row in arrived(site)} - {job.local_job_id for job in first}
+        restarts = [job for job in jobs if job.local_job_id in delivered][:2]
+        first += restarts
+        again += [restarted(site, job, 4711 + step + place) for place, job in enumerate(restarts)]
+    assert (killed > 5, len(again) > 10) == (True, True)
+    (site.folder / "sacct" / "mishap").unlink()
+    show(site, *jobs, *again)
+    assert site.publish().status == 0
+    assert total(site.publish()) == 0
+    assert batch_rows(site) == ["77"]
+    every = [job.local_job_id for job in (*jobs, *again)]
+    assert Counter(row["id"] for row in arrived(site)) == Counter({"77": 1, **dict.fromkeys(map(str, every), 1)})
 
 
 def test_accelerators_of_both_runs_of_a_restarted_job_count(site: ConfiguredSite) -> None:

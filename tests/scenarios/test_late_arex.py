@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sqlite3
 import time
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -140,20 +142,6 @@ def test_a_job_that_was_published_already_is_not_published_again(form: str, join
     assert accounted(site) == 6
 
 
-def test_a_lock_that_cannot_be_opened_is_told(site: SiteUnderTest) -> None:
-    jobs = late(3, 600)
-    site.config["source"] = [site.config["source"], slurm(site, jobs)]
-    accept(site, jobs)
-    assert site.publish().status == 0
-    lock = site.state.parent / "sources" / "hpc.db.deciding"
-    lock.unlink()
-    lock.mkdir()
-    run = site.publish()
-    assert run.status == 66
-    assert f"{lock}: Is a directory" in run.err
-    assert "bug" not in run.err
-
-
 @pytest.mark.parametrize(("form", "join"), WAYS)
 def test_a_round_waits_while_another_process_decides_whose_a_job_is(
     form: str, join: bool, tmp_path: Path, site: SiteUnderTest
@@ -171,7 +159,7 @@ def test_a_round_waits_while_another_process_decides_whose_a_job_is(
     reads = [
         Place("publisher.sources.importing.joined", "since", "call", str(to_read)),
         Place("publisher.sources.importing.joined", "look_up", "return", str(asked), stops=False),
-        Place("publisher.sources.importing.arc_jobs", "_pause", "call", str(asked), stops=False),
+        Place("publisher.sources.importing.joined", "remember", "call", str(asked), stops=False),
     ]
     imports = [Place("publisher.sources.importing.arc_jobs", "sorted", "return", str(checked))]
     with stopping(site, reads, "publish", "--force") as reader:
@@ -187,3 +175,46 @@ def test_a_round_waits_while_another_process_decides_whose_a_job_is(
         assert reader.wait(PATIENCE_S) in (0, 65)
     assert site.publish().status in (0, 65)
     assert accounted(site) == 4
+
+
+@pytest.mark.parametrize(("form", "join"), WAYS)
+def test_jobs_that_are_published_while_a_copy_is_asked_stay_their_ces(
+    form: str, join: bool, tmp_path: Path, site: SiteUnderTest
+) -> None:
+    """The writer of A-REX's database died, so it is copied to be read; it goes on when the copy is made."""
+    jobs = late(3, 5 * HOUR_S)
+    site.config["targets"]["egi"]["format"] = form
+    entry = slurm(site, jobs, known=False, arc_outage_s="2h", **({"join": "arex", "join_wait": 0} if join else {}))
+    site.config["source"] = [site.config["source"], entry]
+    accept(site, jobs)
+    assert site.publish().status == 0
+    to_read, copied, log = tmp_path / "to-read", tmp_path / "copied", Path(f"{site.database()}-wal")
+    reads = [Place("publisher.sources.importing.joined", "since", "call", str(to_read))]
+    imports = [Place("publisher.sources.importing.run", "settle_waiting", "call", str(copied))]
+    with stopping(site, reads, "publish", "--force") as reader:
+        heard(to_read)
+        slurm(site, jobs)
+        leave_log(site)
+        with stopping(site, imports, "publish", "--force") as importer:
+            heard(copied)
+            assert log.exists(), "or the database was not copied"
+            finish(site, jobs)
+            let_go(to_read)
+            assert reader.wait(PATIENCE_S) == 0
+            assert accounted(site) == 4
+            let_go(copied)
+            assert importer.wait(PATIENCE_S) in (0, 65, 75)
+    assert site.publish().status in (0, 65)
+    assert accounted(site) == 4
+
+
+def leave_log(site: SiteUnderTest) -> None:
+    """A-REX's database as after a crash: what was written last stands in its log, and nobody has it open."""
+    path = site.database()
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("CREATE TABLE Anything (Of TEXT)")
+        connection.commit()
+        kept = {suffix: Path(f"{path}{suffix}").read_bytes() for suffix in ("", "-wal")}
+    for suffix, content in kept.items():
+        Path(f"{path}{suffix}").write_bytes(content)

@@ -155,7 +155,7 @@ def test_the_ces_database_is_only_read(tmp_path: Path, arc: Path) -> None:
         tmp_path / "i" / "imported.db", write(tmp_path / "accounting", [colon(Entry())]), arc_databases=(arc,)
     )
     assert arc.read_bytes() == before
-    assert sorted(path.name for path in (tmp_path / "i").iterdir()) == ["imported.db", "imported.db.deciding"]
+    assert sorted(path.name for path in (tmp_path / "i").iterdir()) == ["imported.db"]
 
 
 def begin(arc: Path, job_id: str, submitted: int) -> None:

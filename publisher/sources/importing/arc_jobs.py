@@ -4,25 +4,25 @@ A CE writes down the batch system's number of a job only when it has seen the en
 `ArcRun` of the database that is imported into: for a while after its end, and longer where the CE has written nothing since and
 has a job that is not over yet, which it may be. A run that a CE has leaves it, or stays for whoever joins it to the CE's job
 (`sources/importing/joined.py`). A run that became a job of the batch system stays one, whatever a CE writes later: the CE's job
-is set aside, so that no run counts twice. One that is joined stays the CE's, also if A-REX restarts its job.
+is set aside, so that no run counts twice.
+
+A-REX forgets the number of a run when it restarts the job. So each number that a CE has is written down in the table `ArcSpan`
+before the job is published, in one transaction that waits for whoever decides about runs; a run of it stays the CE's.
 """
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import sqlite3
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
-from threading import Event
-from typing import BinaryIO, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from publisher.model.errors import SourceError, UsageError, refused_by_system
+from publisher.model.errors import SourceError, UsageError
 from publisher.sources.base import GPU_MODELS, QUANTITIES, has_file
 from publisher.sources.importers import ImportedJob
 from publisher.sources.sqlite_reader import CopyDirectory, ReadOnlyFile, check_readable
@@ -31,16 +31,23 @@ from publisher.sources.sqlite_reader import CopyDirectory, ReadOnlyFile, check_r
 APART_S: Final = 86_400
 
 _NAMES_OF_AREX: Final = ("accounting.db", "accounting_v2.db")
-_AT_ONCE: Final = 500  # SQLite before 3.32 takes 999 parameters
+_AT_ONCE: Final = 500
 _DAY_S: Final = 86_400
-_PAUSE_S: Final = 0.01
+_READ_AT_ONCE: Final = 5_000  # rows of a CE's database, which may keep it from writing meanwhile
 
 # The sign keeps SQLite from the index over InfoKey, by which it would look at all jobs.
 _NO_OTHER_LRMS: Final = """
     AND NOT EXISTS (
         SELECT 1 FROM JobExtraInfo
-        WHERE JobExtraInfo.RecordID = AAR.RecordID AND +InfoKey = 'lrms' AND InfoValue <> '' AND instr(lower(InfoValue), ?) = 0
+        WHERE JobExtraInfo.RecordID = AAR.RecordID AND +InfoKey = 'lrms' AND InfoValue <> ''
+            AND instr(lower(InfoValue), :lrms) = 0
     )
+"""
+_RUN: Final = "LocalJobID, CAST(coalesce(SubmitTime, 0) AS INTEGER), CAST(coalesce(EndTime, 0) AS INTEGER)"
+_NUMBERED: Final = f"SELECT {_RUN} FROM AAR WHERE LocalJobID IN (SELECT value FROM json_each(:numbers))"
+_ENDED_RUNS: Final = f"""
+    SELECT RecordID, {_RUN} FROM AAR
+    WHERE RecordID > :after AND CAST(EndTime AS INTEGER) > 0 AND LocalJobID <> '' AND LocalJobID NOT GLOB '*[^ -~]*'
 """
 
 ARC_RUNS: Final = """
@@ -62,6 +69,12 @@ ARC_RUNS: Final = """
     -- What else a CE may call a run that is a job in AAR.
     CREATE TABLE IF NOT EXISTS ArcNumber (
         LocalJobID TEXT NOT NULL, JobID TEXT NOT NULL, PRIMARY KEY (LocalJobID, JobID)
+    ) WITHOUT ROWID;
+
+    -- Which numbers CEs have had, and from when to when.
+    CREATE TABLE IF NOT EXISTS ArcSpan (
+        LocalJobID TEXT NOT NULL, Submitted INTEGER NOT NULL, Ended INTEGER NOT NULL,
+        PRIMARY KEY (LocalJobID, Ended)
     ) WITHOUT ROWID;
 
     -- When each CE last wrote something, as epoch seconds, and what waits for it.
@@ -97,6 +110,10 @@ _OF_NUMBERS: Final = """
     WHERE LocalJobID IN (SELECT value FROM json_each(:numbers))
 """
 _CLAIMED: Final = "SELECT JobID FROM ArcRun WHERE NOT Waits AND JobID IN (SELECT value FROM json_each(:job_ids))"
+_KEEP_SPAN: Final = "INSERT OR IGNORE INTO ArcSpan VALUES (?, ?, ?)"
+_SPANS: Final = """
+    SELECT LocalJobID, Submitted, Ended FROM ArcSpan WHERE LocalJobID IN (SELECT value FROM json_each(:numbers))
+"""
 _OWN: Final = """
     SELECT LocalJobID, JobID, StartTime, EndTime FROM AAR
     WHERE LocalJobID IN (SELECT value FROM json_each(:numbers))
@@ -203,15 +220,17 @@ class ArcJobs:
             file.close()
         self._copies.close()
 
-    @contextmanager
-    def deciding(self) -> Iterator[None]:
-        """Until what the CEs are asked inside is committed; see `wait_until_decided`. Raises: SourceError."""
-        if not self.watching:
-            yield
-            return
-        with _lock_of(self._own, os.O_CREAT | os.O_RDWR) as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            yield
+    def databases(self) -> list[str]:
+        return [file.path for file in self._files]
+
+    def runs_of(self, database: str) -> Iterator[list[Run]]:
+        """All that have ended, some at a time. Raises: SourceError."""
+        (file,) = (file for file in self._files if file.path == database)
+        rows: list[Any] = [(0,)]
+        while rows:
+            asked = {"after": rows[-1][0]}
+            rows = self._runs(file, _ENDED_RUNS, asked, f"ORDER BY RecordID LIMIT {_READ_AT_ONCE}")
+            yield [run for _, *run in rows]
 
     def look(self, connection: sqlite3.Connection, now: int) -> None:
         """See what each CE has written last, inside a transaction. Raises: SourceError."""
@@ -241,6 +260,8 @@ class ArcJobs:
         if not self.watching:
             return SortedRuns(list(runs), [], [])
         spans = self._spans(runs)
+        for number, submitted, ended in spans_of(connection, _numbers_of(runs)):
+            spans[number].append((submitted, ended))
         ours = own_runs(connection, list(spans))
         asked = {"job_ids": json.dumps([run.job.job_id for run in runs])}
         once_claimed = {job_id for (job_id,) in connection.execute(_CLAIMED, asked)}
@@ -269,7 +290,8 @@ class ArcJobs:
         """Of each CE, by its directory, or by its database where that has another name than A-REX gives it."""
         found: dict[str, Signs] = {}
         for file in self._files:
-            written, first_open = file.ask(_signs_of(file.path, now))
+            ((submitted, ended, first_open),) = _answer(file, _SIGNS, {"now": now})
+            written = max(submitted or 0, ended or 0)
             folder, name = os.path.split(file.path)
             ce = folder if name in _NAMES_OF_AREX else file.path
             before = found.get(ce, Signs(0, None))
@@ -279,48 +301,35 @@ class ArcJobs:
 
     def _spans(self, runs: Sequence[ArcRun]) -> dict[str, list[tuple[int, int]]]:
         """From the submission to the end of the CEs' jobs of each number that these runs may have there."""
-        numbers = sorted({number for run in runs for number in run.arc_ids})
         spans: dict[str, list[tuple[int, int]]] = defaultdict(list)
         for file in self._files:
-            for start in range(0, len(numbers), _AT_ONCE):
-                question = _question(file.path, numbers[start : start + _AT_ONCE], self._lrms)
-                for number, submitted, ended in file.ask(question):
-                    spans[number].append((submitted, ended))
+            for number, submitted, ended in self._runs(file, _NUMBERED, {"numbers": json.dumps(_numbers_of(runs))}):
+                spans[number].append((submitted, ended))
         return spans
 
+    def _runs(self, file: ReadOnlyFile, statement: str, values: Mapping[str, object], order: str = "") -> list[Any]:
+        """Those of the batch system, where A-REX names it. Raises: SourceError."""
+        which = _NO_OTHER_LRMS if self._lrms else ""
+        return _answer(file, f"{statement} {which} {order}", {**values, "lrms": self._lrms})
 
-def wait_until_decided(database: Path, patience_s: float) -> None:
-    """Whoever has read jobs of a CE waits for this before looking whether they are jobs of the batch system.
 
-    Another process that did not see them may be about to commit that they are. Raises: SourceError.
-    """
+def _numbers_of(runs: Sequence[ArcRun]) -> list[str]:
+    return sorted({number for run in runs for number in run.arc_ids})
+
+
+def remember(connection: sqlite3.Connection, runs: Iterable[Run]) -> None:
+    """That CEs have had these runs, which are over, inside a transaction."""
+    connection.executemany(_KEEP_SPAN, runs)
+
+
+def spans_of(connection: sqlite3.Connection, numbers: Sequence[str]) -> list[Run]:
+    """What is remembered of these numbers. Raises: sqlite3.Error."""
     try:
-        file = _lock_of(database, os.O_RDONLY)
-    except FileNotFoundError:
-        return  # no CE was ever asked
-    with file:
-        for _ in range(int(patience_s / _PAUSE_S) + 1):
-            try:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-                return
-            except BlockingIOError:
-                _pause()
-    raise SourceError(f"{database}: another process has been writing into it for {patience_s:g} s; try again")
-
-
-def _pause() -> None:
-    Event().wait(_PAUSE_S)
-
-
-def _lock_of(database: Path, flags: int) -> BinaryIO:
-    """Raises: SourceError, FileNotFoundError."""
-    try:
-        return open(os.open(f"{database}.deciding", flags | os.O_CLOEXEC, 0o600), "rb")
-    except FileNotFoundError:
+        return connection.execute(_SPANS, {"numbers": json.dumps(numbers)}).fetchall()
+    except sqlite3.OperationalError as error:
+        if "no such table" in str(error):  # an earlier version read into it last
+            return []
         raise
-    except OSError as error:
-        why = refused_by_system(error, "it must belong to the user who publishes")
-        raise SourceError(f"{database}.deciding: {why}") from error
 
 
 def _claims(run: ArcRun, spans: Mapping[str, Sequence[tuple[int, int]]]) -> list[tuple[str, tuple[int, int]]]:
@@ -458,40 +467,18 @@ def check_arc_database(path: Path) -> None:
     check_readable(str(path))
 
 
-def _refuse_foreign(path: str, error: sqlite3.OperationalError) -> None:
-    """Raises: SourceError for a database of something else."""
-    if "no such" in str(error):
-        raise SourceError(f"{path}: holds no accounting tables: {error}; correct arc_databases") from error
+def _answer(file: ReadOnlyFile, statement: str, values: Mapping[str, object]) -> list[Any]:
+    """Raises: SourceError, also for a database of something else."""
 
-
-def _question(path: str, numbers: Sequence[str], lrms: str) -> Callable[[sqlite3.Connection], list[Run]]:
-    """Numbers, submissions and ends (0: not seen yet) of the jobs that have one of these numbers."""
-    question = f"""
-        SELECT LocalJobID, CAST(SubmitTime AS INTEGER), CAST(EndTime AS INTEGER) FROM AAR
-        WHERE LocalJobID IN ({", ".join("?" * len(numbers))}) {_NO_OTHER_LRMS if lrms else ""}
-    """
-    asked = [*numbers, lrms] if lrms else numbers
-
-    def ask(connection: sqlite3.Connection) -> list[Run]:
+    def ask(connection: sqlite3.Connection) -> list[Any]:
         try:
-            return [(number, begun or 0, ended or 0) for number, begun, ended in connection.execute(question, asked)]
+            return connection.execute(statement, values).fetchall()
         except sqlite3.OperationalError as error:
-            _refuse_foreign(path, error)
+            if "no such" in str(error):
+                raise SourceError(f"{file.path}: holds no accounting tables: {error}; correct arc_databases") from error
             raise
 
-    return ask
-
-
-def _signs_of(path: str, now: int) -> Callable[[sqlite3.Connection], Signs]:
-    def ask(connection: sqlite3.Connection) -> Signs:
-        try:
-            submitted, ended, first_open = connection.execute(_SIGNS, {"now": now}).fetchone()
-        except sqlite3.OperationalError as error:
-            _refuse_foreign(path, error)
-            raise
-        return Signs(max(submitted or 0, ended or 0), first_open)
-
-    return ask
+    return file.ask(ask)
 
 
 def overlap(span: tuple[int, int], started_at: int, ended_at: int) -> bool:

@@ -5,6 +5,9 @@ together, by their local ids. A job whose run is a job of the batch system alrea
 With `join`, runs that A-REX has stand there in the table `ArcRun` (`sources/importing/arc_jobs.py`), and the jobs get what only
 the batch system knows of them. A job whose run is not there yet stays an open row for `join_wait` after its end.
 
+Before jobs are published, it is remembered there which numbers they have, and looked up only then: whoever reads runs in
+meanwhile sees that they are a CE's, or has committed that they are the batch system's own.
+
     job 7 of A-REX, no memory, no GPUs   +   run 7 of hpc: 8 GiB, 2 GPUs   ->   job 7 with both
 """
 
@@ -13,7 +16,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, closing
 from dataclasses import fields, replace
 from datetime import datetime
 from functools import partial
@@ -50,14 +53,24 @@ from publisher.sources.base import (
     SourceFacts,
 )
 from publisher.sources.importers import ImportRule
-from publisher.sources.importing.arc_jobs import APART_S, StoredRun, overlap, runs_of_numbers, wait_until_decided
-from publisher.sources.sqlite_reader import CopyDirectory, ReadOnlyFile
+from publisher.sources.importing.arc_jobs import (
+    APART_S,
+    ARC_RUNS,
+    Run,
+    StoredRun,
+    overlap,
+    remember,
+    runs_of_numbers,
+    spans_of,
+)
+from publisher.sources.importing.database import ImportDatabase
+from publisher.sources.sqlite_reader import BUSY_TIMEOUT_S, CopyDirectory, ReadOnlyFile
 
 # The values of a job record in the order in which one is made, and their places there.
 _NAMES: Final = [each.name for each in fields(JobRecord) if not each.kw_only]
 _VALUES: Final[Callable[[JobRecord], tuple[Any, ...]]] = attrgetter(*_NAMES)
 _PLACES: Final = {name: place for place, name in enumerate(_NAMES)}
-_LOCAL_ID: Final = OWN_VALUES.index("local_id")
+_LOCAL_ID, _SUBMITTED, _ENDED = map(OWN_VALUES.index, ("local_id", "submitted_at", "ended_at"))
 COUNTED_RULE: Final = "counted-by-batch-system"
 _NOTHING_SEEN: Final[Mapping[RowRef, Epoch]] = {}
 
@@ -72,9 +85,13 @@ class BatchRun(NamedTuple):
 class BatchRuns:
     """The runs of all batch systems that are joined, by local id."""
 
-    def __init__(self, entries: Sequence[JoinedEntry], copies_below: Path, busy_timeout_s: float) -> None:
+    def __init__(
+        self, entries: Sequence[JoinedEntry], copies_below: Path, lock_wait_s: float | None, *, remembers: bool = False
+    ) -> None:
+        """`remembers`: the jobs are published, so what a CE has is to be remembered, before it is looked up."""
         self.entries = entries
-        self._busy_timeout_s = busy_timeout_s
+        self._remembers = remembers
+        self._busy_timeout_s = BUSY_TIMEOUT_S if lock_wait_s is None else lock_wait_s
         self._copies = CopyDirectory(copies_below)
         self._files: dict[Path, ReadOnlyFile] = {}
 
@@ -94,14 +111,37 @@ class BatchRuns:
         return found
 
     def _asked(self, entry: JoinedEntry, numbers: Sequence[str]) -> Mapping[str, Sequence[StoredRun]]:
-        path = entry.database
-        if not os.path.exists(path):  # it was not read yet
-            return {}
-        if path not in self._files:
-            self._files[path] = ReadOnlyFile(str(path), self._copies, busy_timeout_s=self._busy_timeout_s)
-        wait_until_decided(path, self._busy_timeout_s)
         joins = entry.wait_s is not None
-        return self._files[path].ask(lambda connection: runs_of_numbers(connection, numbers, joins=joins))
+        file = self._file(entry)
+        return {} if file is None else file.ask(partial(runs_of_numbers, numbers=numbers, joins=joins))
+
+    def _file(self, entry: JoinedEntry) -> ReadOnlyFile | None:
+        """None where nothing was read into it yet."""
+        path = entry.database
+        if path not in self._files and os.path.exists(path):
+            self._files[path] = ReadOnlyFile(str(path), self._copies, busy_timeout_s=self._busy_timeout_s)
+        return self._files.get(path)
+
+    def remember(self, runs: Sequence[tuple[Run, str]]) -> None:
+        """That a CE has these runs, each with what A-REX calls its batch system. Raises: PublisherError."""
+        for entry in self.entries:
+            new = list(compress(runs, self._are_new(entry, [(run[0], run[2], lrms) for run, lrms in runs])))
+            if new:
+                with closing(ImportDatabase(entry.database, ARC_RUNS)) as accounting, accounting.transaction():
+                    remember(accounting.connection, [run for run, _ in new])
+
+    def are_new(self, runs: Sequence[tuple[str, int, str]]) -> Sequence[bool]:
+        """Whether some database has yet to remember them. Of each run the number, end and batch system. Raises: SourceError."""
+        return list(map(any, zip(*(self._are_new(entry, runs) for entry in self.entries), strict=True)))
+
+    def _are_new(self, entry: JoinedEntry, runs: Sequence[tuple[str, int, str]]) -> Sequence[bool]:
+        file = self._file(entry) if self._remembers else None
+        may = [end > 0 and _is_number(number) and entry.ran(lrms) for number, end, lrms in runs]
+        if file is None or not any(may):
+            return [False] * len(runs)
+        numbers = sorted({number for number, _, _ in compress(runs, may)})
+        had = {(number, end) for number, _, end in file.ask(partial(spans_of, numbers=numbers))}
+        return [yes and (number, end) not in had for yes, (number, end, _) in zip(may, runs, strict=True)]
 
     def known(self, runs: Mapping[int, RunAt], lrms_of: Callable[[Collection[int]], Mapping[int, str]]) -> Additions:
         """As `JoinedRuns` has it."""
@@ -121,6 +161,11 @@ class BatchRuns:
     def waits(self, lrms: str) -> int:
         """How long after its end a job waits for its run."""
         return max((entry.wait_s or 0 for entry in self.entries if entry.ran(lrms)), default=0)
+
+
+def _is_number(local_id: str) -> bool:
+    """Whether a batch system may have given it."""
+    return local_id != "" and local_id.isascii() and local_id.isprintable()
 
 
 def run_of(found: Mapping[str, Sequence[BatchRun]], run: RunValues, lrms: str) -> BatchRun | None:
@@ -286,6 +331,7 @@ class JoinedSource:
         if not page.jobs or self._of_batch(page.jobs[0].row.database):
             return page
         moment = Epoch(int(now.timestamp()))
+        self._runs.remember([((job.local_id, job.submitted_at, job.ended_at), job.lrms) for job in page.jobs])
         found = self._runs.look_up([job.local_id for job in page.jobs])
         jobs: list[JobRecord] = []
         waiting: list[OpenRow] = []
@@ -318,17 +364,19 @@ class JoinedSource:
         return local_id != "" and abs(now - since) < self._runs.waits(lrms)
 
     def _counted(self, page: Page, runs: RunColumns, needs: frozenset[SideTable], now: datetime) -> Page:
-        """A page of columns; what waits, or lacks a number that counts, is read whole."""
+        """A page of columns; what waits, lacks a number that counts, or is yet to be remembered, is read whole."""
+        lrms = [example.lrms for example in runs.examples]
+        new = self._runs.are_new(list(zip(runs.local_ids, runs.ended_at, lrms, strict=True)))
         found, moment = self._runs.look_up(runs.local_ids), int(now.timestamp())
         texts: list[str] = []
         whole: list[bool] = []
-        columns = zip(runs.local_ids, runs.ended_at, runs.wall_s, runs.examples, strict=True)
-        for local_id, end, wall_s, example in columns:
+        columns = zip(runs.local_ids, runs.ended_at, runs.wall_s, runs.examples, new, strict=True)
+        for local_id, end, wall_s, example, is_new in columns:
             run = _nearest(found.get(local_id, ()), end, wall_s, example.lrms)
             texts.append("" if run is None else run.run.adds)
             waits = run is None and self._waits(local_id, end, example.lrms, moment)
             lacks = run is not None and not (example.node_count and example.cpu_count)
-            whole.append(waits or lacks or _may_be_own(found, local_id))
+            whole.append(waits or lacks or is_new or _may_be_own(found, local_id))
         runs = runs._replace(joined=texts)
         if any(whole):
             page = self._with_rows(page, runs.rows(compress(range(len(whole)), whole)), needs, now)
@@ -339,7 +387,9 @@ class JoinedSource:
         """A page of kinds; jobs that may be a batch system's own are read whole."""
         if not page.alike or self._of_batch(page.alike[0].example.row.database):
             return page
-        found = self._runs.look_up([job.values[_LOCAL_ID] for job in page.alike])
+        runs = [(job.values[_LOCAL_ID], job.values[_SUBMITTED], job.values[_ENDED]) for job in page.alike]
+        self._runs.remember([(run, job.place.lrms) for run, job in zip(runs, page.alike, strict=True)])
+        found = self._runs.look_up([local_id for local_id, _, _ in runs])
         owned = [_may_be_own(found, job.values[_LOCAL_ID]) for job in page.alike]
         if not any(owned):
             return page

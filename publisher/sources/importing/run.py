@@ -14,7 +14,7 @@ from typing import Final
 from publisher.model.errors import SourceError, UsageError, refused_by_system
 from publisher.model.text import plural
 from publisher.sources.importers import BadLine, ImportedJob, ImportReport, StoredJobs, Watch
-from publisher.sources.importing.arc_jobs import ARC_RUNS, ArcIds, ArcJobs, ArcRun, ArcRunTable, SortedRuns
+from publisher.sources.importing.arc_jobs import ARC_RUNS, ArcIds, ArcJobs, ArcRun, ArcRunTable, SortedRuns, remember
 from publisher.sources.importing.database import ImportDatabase
 from publisher.sources.importing.log_files import Cursors, DamagedArchive, LogFile, ReadElsewhere, opened
 from publisher.sources.importing.site_mapping import ImporterOptions, SiteMapping
@@ -27,6 +27,7 @@ _SETTLED_AT_ONCE: Final = 500
 _DAY_S: Final = 86_400
 _MONTH_S: Final = 31 * _DAY_S
 _RUNS_PRUNED: Final = "ARC_RUNS_PRUNED_AT"  # a key of DBConfig
+_REMEMBERED: Final = "ARC_RUNS_REMEMBERED_OF "  # with the path of a CE's database, one too
 
 
 def _own_id(job: ImportedJob) -> Sequence[str]:
@@ -73,7 +74,7 @@ class ImportRun:
     @contextmanager
     def step(self, *, bad: Sequence[BadLine], lines: int) -> Iterator[None]:
         """One transaction: what is done inside, and what could not be understood. Raises: what is raised inside."""
-        with self.deciding():
+        with self.accounting.transaction():
             yield
             new = self.accounting.keep_bad_lines(self.report.importer, bad)
         self.report.count_lines(lines)
@@ -87,7 +88,7 @@ class ImportRun:
         replace: bool = False,
         arc_ids: ArcIds = _own_id,
     ) -> StoredJobs:
-        """Write the jobs that no ARC CE publishes, inside `deciding`. Raises: SourceError when a CE cannot be asked.
+        """Write the jobs that no ARC CE publishes, inside a transaction. Raises: SourceError when a CE cannot be asked.
 
         `arc_ids` are the numbers of the batch system that a CE may know a job by.
         """
@@ -104,6 +105,17 @@ class ImportRun:
         self.accounting.take_back(job_ids)
         self.arc_runs.remove(job_ids)
 
+    def remember_ces(self) -> None:
+        """The runs that CEs had before they were first looked at: they may be published. Raises: SourceError."""
+        for ce in self.arc.databases():
+            if self.accounting.setting(f"{_REMEMBERED}{ce}"):
+                continue
+            for runs in self.arc.runs_of(ce):
+                with self.accounting.transaction():
+                    remember(self.accounting.connection, runs)
+            with self.accounting.transaction():
+                self.accounting.set(f"{_REMEMBERED}{ce}", str(self.now))
+
     def settle_waiting(self) -> None:
         """Have what waited for a CE long enough as own jobs, and leave what a CE has by now to it.
 
@@ -113,7 +125,7 @@ class ImportRun:
             self.arc.look(self.accounting.connection, self.now)
         waiting = self.arc_runs.waiting()
         for start in range(0, len(waiting), _SETTLED_AT_ONCE):
-            with self.deciding():
+            with self.accounting.transaction():
                 runs = self.arc_runs.runs(waiting[start : start + _SETTLED_AT_ONCE])
                 found = self.arc.sorted(runs, self.now, self.accounting.connection)
                 stored = [self._put([run.job], run.file) for run in found.own]
@@ -135,12 +147,6 @@ class ImportRun:
                 self.accounting.remember_pruned(gone)
         with self.accounting.transaction():
             self.accounting.set(_RUNS_PRUNED, str(self.now))
-
-    @contextmanager
-    def deciding(self) -> Iterator[None]:
-        """A transaction in which the CEs are asked whose jobs are. Raises: what is raised inside, LedgerError, Busy."""
-        with self.arc.deciding(), self.accounting.transaction():
-            yield
 
     def _put(self, jobs: Sequence[ImportedJob], file: int | None, *, replace: bool = False) -> StoredJobs:
         stored = self.accounting.put(jobs, file=file, replace=replace)
@@ -180,6 +186,7 @@ def import_run(site: SiteMapping, tables: str, database: Path, now: datetime, wa
             arc_runs=ArcRunTable(accounting.connection, name),
             now=int(now.timestamp()),
         )
+        run.remember_ces()
         run.settle_waiting()
         yield run
         if options.keep_months and arc.watching:

@@ -358,7 +358,7 @@ class _Import:
             hold_off_at_most(connection, run.now + self._options.hold_off_s)
         more = True
         while more:
-            with run.deciding():
+            with run.accounting.transaction():
                 jobs = due(connection, run.now, _SETTLED_AT_ONCE)
                 found = finalizer.verdicts(jobs)
                 put = run.store(found.jobs, file=None, replace=True, arc_ids=self._site.arc_ids)
