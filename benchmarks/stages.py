@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -153,14 +153,14 @@ def stages(site: LiveSite, jobs: int, folder: Path) -> Iterator[tuple[str, Cost,
     ]
     for name, (ledger, transport) in zip(STAGES[1:], made, strict=True):
         live = site.live(target)
-        yield name, *_round(site, replace(live, transport=transport(live.transport)), ledger(), jobs)
+        yield name, *_round(site, live._replace(transport=transport(live.transport)), ledger(), jobs)
 
 
 def summary_stages(site: LiveSite, jobs: int, folder: Path) -> Iterator[tuple[str, Cost, dict[str, float]]]:
     """The same for monthly totals of all jobs, which are only counted."""
     (target,) = site.settings.targets
     live = site.live(target)
-    taking = replace(live, transport=TakesAll(live.transport.payload_limit()))
+    taking = live._replace(transport=TakesAll(live.transport.payload_limit()))
     yield SUMMARY_STAGES[0], *_pages(site, jobs, columns=True)
     ledger = Rehearsed(folder, live.policy_digest, check_all=True)
     yield SUMMARY_STAGES[1], *_round(site, taking, ledger, None)

@@ -9,10 +9,9 @@ import csv
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from shutil import get_terminal_size
-from typing import Any, Final, TextIO, TypeVar
+from typing import Any, Final, NamedTuple, TextIO, TypeVar
 from unicodedata import east_asian_width
 
 from publisher.cli.parser import Form
@@ -27,8 +26,7 @@ _WIDEST: Final = 100  # cells beyond that do not widen a column
 _FRAME: Final = 3  # columns that a drawn table needs beside each of its own, and one at the end
 
 
-@dataclass(frozen=True, slots=True)
-class TextTable:
+class TextTable(NamedTuple):
     """Names of columns, and rows of as many cells."""
 
     columns: Sequence[str]

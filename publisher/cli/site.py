@@ -237,7 +237,7 @@ class LiveSite:
 
         for name in instances(server.address):
             if name != server.instance:
-                yield replace(self, settings=replace(self.settings, server=server._replace(instance=name)))
+                yield replace(self, settings=self.settings._replace(server=server._replace(instance=name)))
 
     def charge_book(self, *, to_read: bool = False) -> ChargeBook:
         from publisher.ledger.sql.charges import SqlChargeBook

@@ -222,8 +222,7 @@ class TopKeys:
     targets: object = field(metadata={"read": lambda node, _: schema.as_block(node), "help": "say where records go"})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class Settings(NamedTuple):
     """The configuration, checked, with defaults filled in. `records` is the block; each target holds its own view of it.
 
     `source` reads all databases: those of `written`, the entries of ARC's databases, and of the entries of batch systems.
@@ -234,10 +233,10 @@ class Settings:
     source: SourceSettings
     written: tuple[SourceSettings, ...]
     state: Path  # of SQLite's file; with a server, where that would be, beside what else is kept on this host
-    server: LedgerServer | None = None
     credentials: CredentialSettings
     records: RecordSettings
     targets: tuple[ConfiguredTarget, ...]
+    server: LedgerServer | None = None
     batch_entries: tuple[BatchEntry, ...] = ()
     targets_at_once: int = _TARGETS_AT_ONCE
     metrics: MetricsSettings | None = None

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from itertools import combinations
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from publisher.config import schema
 from publisher.config.records import SITE_ONLY, RecordSettings
@@ -168,8 +168,7 @@ class ConfiguredTarget(Target):
     records: RecordSettings
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Common:
+class Common(NamedTuple):
     """What targets share: the site, this machine's name, the `records` block, batch systems, and the plug-ins there are."""
 
     site: str

@@ -7,9 +7,8 @@ The rules by which a receiver would refuse a record are in its own folder.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import datetime
-from typing import Final, Generic, TypeVar
+from typing import Final, Generic, NamedTuple, TypeVar
 
 from publisher.model.errors import Unfit
 from publisher.model.policy import PublishedJob
@@ -26,8 +25,7 @@ CPU_OVER_WALL: Final = "cpu-over-wall"
 _NOT_IN_TOTALS: Final = ("queue-too-long", "local-user-too-long", "start-after-end")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rule(Generic[Subject]):
+class Rule(NamedTuple, Generic[Subject]):
     """One rule: its name, who refuses, and a check that returns the reason or ''."""
 
     name: str
@@ -35,8 +33,7 @@ class Rule(Generic[Subject]):
     check: Callable[[Subject], str]
 
 
-@dataclass(frozen=True, slots=True)
-class RunUnderTest:
+class RunUnderTest(NamedTuple):
     """A job with the latest end time that is believed now; what the rules about runs check."""
 
     job: PublishedJob

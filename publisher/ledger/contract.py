@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from typing import NamedTuple, Protocol
@@ -62,8 +61,7 @@ class DeliveredRun(NamedTuple):
     only_counted: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OutboxRecord:
+class OutboxRecord(NamedTuple):
     """One record of an outstanding message: enough to cut the message in two, to set the record aside, or to give it up.
 
     `group` is the place of a summary's row among those of its month, from 1; 0 for other records.

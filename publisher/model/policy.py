@@ -141,8 +141,7 @@ class Placement(NamedTuple):
     origins: tuple[ValueOrigin, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class PublishedJob:
+class PublishedJob(NamedTuple):
     """A job and what is said about it."""
 
     job: JobRecord

@@ -172,8 +172,7 @@ class Tariff(NamedTuple):
     description: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Charge:
+class Charge(NamedTuple):
     """One job's charge. The amount is finite, and rounded as it is published."""
 
     amount: Decimal
@@ -204,8 +203,7 @@ class EnergyRules(Protocol):
     def energy(self, job: JobRecord) -> JobEnergy: ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Allocation:
+class Allocation(NamedTuple):
     """What a project or a VO may use in a period, by the end of its jobs: a charge in a unit (projects only), GPU hours, hours
     of a type of benchmark, or several of them.
     """

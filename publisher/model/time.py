@@ -54,8 +54,7 @@ class Period(NamedTuple):
     end: datetime
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Month:
+class Month(NamedTuple):
     """A calendar month in UTC."""
 
     year: int

@@ -9,11 +9,10 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from datetime import datetime
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeVar
 
 from publisher.formats.base import Frame, JobFormat, OnChange, SummaryFormat
 from publisher.model.errors import UsageError
@@ -48,8 +47,7 @@ AnyTarget = TypeVar("AnyTarget", bound=Target)
 LOCK_WAIT_S: Final = 2.0  # of whoever only looks, for a writer of the accounting data; then that is the answer
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProcessEnvironment:
+class ProcessEnvironment(NamedTuple):
     """Everything that is not in the configuration and changes from run to run.
 
     `wait(seconds)` waits and says whether a stop was asked for. `parallel`: several targets are worked on at the same
@@ -87,8 +85,7 @@ class MetricsOutput(Protocol):
     def all_instances(self) -> bool: ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LiveTarget:
+class LiveTarget(NamedTuple):
     """A target, live: what it wants, how its records look and travel."""
 
     name: str
@@ -101,12 +98,12 @@ class LiveTarget:
     batch_records: int  # 0: no limit by count
     frame_of: Callable[[str], Frame]  # by name of format: what was written down earlier may be of another one
     changed: OnChange  # what becomes of a delivered run whose values changed
-    sent_by_jura: Callable[[JobRecord], PublishedJob | None] | None = None  # in regular rounds, as `Decider` has it
-    accept_key_change: bool = False  # send months although rows stay behind at the receiver
     selection_digest: str
     policy_digest: str  # of everything that decides how a record looks, the version included
     source_digest: str  # of everything that decides what the accounting data are read as
     wire_digest: str  # of everything that decides how messages travel
+    sent_by_jura: Callable[[JobRecord], PublishedJob | None] | None = None  # in regular rounds, as `Decider` has it
+    accept_key_change: bool = False  # send months although rows stay behind at the receiver
     # A process that reads and renders a backlog (round/rendering/read_ahead.py), for so many rows; () for none.
     reader_command: tuple[str, ...] = ()
     backlog_rows: int = 0

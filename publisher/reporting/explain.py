@@ -296,7 +296,7 @@ def _of(bench: _Bench, job: JobRecord) -> Explanation:
     try:
         published = target.in_format(bench.format.name).policy.describe(job)
         if sent_otherwise:
-            published = replace(published, later_run=is_later_run(target.name, job, bench.ledger))
+            published = published._replace(later_run=is_later_run(target.name, job, bench.ledger))
     except Unfit as unfit:
         fate, reason = _fate(bench, job, None, known, held, str(unfit))
         return replace(bench.explanation(job.row, job.local_id, fate, reason), charge=charge, unfit=str(unfit))

@@ -139,8 +139,7 @@ class Destination:
     keys: str = field(compare=False)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OneOff:
+class OneOff(NamedTuple):
     """How `republish` makes a target of this transport for once.
 
     `--TRANSPORT-KEY`, such as --ams-url, gives the target's `key`; `options` are further keys that the command line takes.

@@ -543,7 +543,7 @@ def same(found: Settings) -> Settings:
         )
         for target in targets
     ]
-    return replace(found, records=rules(found.records), targets=tuple(policies))
+    return found._replace(records=rules(found.records), targets=tuple(policies))
 
 
 @pytest.mark.parametrize("content", [SMALL, FULL])

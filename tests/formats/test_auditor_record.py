@@ -92,7 +92,7 @@ def test_who_is_withheld_is_not_named_by_other_means() -> None:
 
 def test_a_later_run_has_an_id_of_its_own() -> None:
     published = make_policy().describe(make_job())
-    first, later = (json.loads(FORMAT.render(one, NOW)) for one in (published, replace(published, later_run=True)))
+    first, later = (json.loads(FORMAT.render(one, NOW)) for one in (published, published._replace(later_run=True)))
     assert later["record_id"].startswith(f"{first['record_id']}-")
 
 

@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 from copy import deepcopy
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -389,7 +388,7 @@ def test_who_and_where_are_rendered_once_for_all_their_jobs(car: Car) -> None:
     assert first.who is second.who
     assert first.where is second.where
     assert first.benchmark is second.benchmark
-    other = replace(first, who=first.who._replace(user="/CN=other"))
+    other = first._replace(who=first.who._replace(user="/CN=other"))
     assert [row["GlobalUserName"] for row in read_car(payload(car, [first, other, second]), NOW)] == [
         first.who.user,
         "/CN=other",

@@ -103,7 +103,7 @@ def test_what_is_of_the_form_passes_the_check(
 def test_poison_in_any_place_is_not_of_the_form_or_passes_the_check(fmt: Car | OgfUr) -> None:
     job = make_job(projects=("p", "q"), client_host="ce.example.org:1", gpu_count=2)
     tariff = Tariff(unit="EUR", formula="a * 2", description="all")
-    record = fmt.render(replace(make_policy().describe(job), charge=Charge(amount=Decimal("1.25"), tariff=tariff)), NOW)
+    record = fmt.render(make_policy().describe(job)._replace(charge=Charge(amount=Decimal("1.25"), tariff=tariff)), NOW)
     assert b"<Charge" in record
     assert fmt.matches(record)
     spans = [match.span() for match in TOKENS.finditer(record)]

@@ -455,7 +455,7 @@ def test_users_and_places_that_are_shared_are_not_mixed_up(ur: OgfUr) -> None:
     policy = make_policy()
     first, second = policy.describe(make_job(job_id=JobId("A1"))), policy.describe(make_job(job_id=JobId("A3")))
     assert first.who is second.who
-    other = replace(first, job=make_job(job_id=JobId("A2")), record_id="x", who=first.who._replace(user="/CN=other"))
+    other = first._replace(job=make_job(job_id=JobId("A2")), record_id="x", who=first.who._replace(user="/CN=other"))
     rows = read_ur(payload(ur, [first, other, second]))
     assert [row["global_user_name"] for row in rows] == [first.who.user, "/CN=other", first.who.user]
 

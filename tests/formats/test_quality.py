@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -108,7 +107,7 @@ def test_rules_about_a_run(fields: dict[str, Any], rule: str | None) -> None:
 )
 def test_rules_about_a_place(fields: dict[str, Any], rule: str | None) -> None:
     job = make_policy().describe(make_job())
-    fault = apel_fault(replace(job, where=job.where._replace(**fields)), NOW)
+    fault = apel_fault(job._replace(where=job.where._replace(**fields)), NOW)
     assert (fault.rule if fault else None) == rule
 
 

@@ -72,7 +72,7 @@ class CutSite(LiveSite):
 
     def live(self, target: Target, *, dry_run: bool = False, accept_key_change: bool = False) -> LiveTarget:
         live = super().live(target, dry_run=dry_run, accept_key_change=accept_key_change)
-        return replace(live, reader_command=(sys.executable, "-c", CUT_OFF, str(self.cut_after), *live.reader_command))
+        return live._replace(reader_command=(sys.executable, "-c", CUT_OFF, str(self.cut_after), *live.reader_command))
 
 
 class Pair:

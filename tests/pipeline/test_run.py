@@ -494,7 +494,7 @@ def test_rounds_come_when_their_time_has_come_and_not_before(daemon: InThread, w
 def with_keys(site: LiveSite, **keys: Any) -> LiveSite:
     """The site with other settings of its target."""
     (target,) = site.settings.targets
-    return replace(site, settings=replace(site.settings, targets=(replace(target, **keys),)))
+    return replace(site, settings=site.settings._replace(targets=(replace(target, **keys),)))
 
 
 def test_jitter_delays_a_round(spooling: LiveSite, tmp_path: Path) -> None:
@@ -539,7 +539,7 @@ def test_a_bug_in_a_round_is_logged_and_the_next_one_comes(spooling: LiveSite, w
 
     broken.set()
     site = with_keys(spooling, every_s=1)
-    daemon = InThread(replace(site, process=replace(site.process, clock=clock)))
+    daemon = InThread(replace(site, process=site.process._replace(clock=clock)))
     daemon.wait_for_rounds(1)
     broken.clear()
     daemon.wait_for_rounds(2)

@@ -58,7 +58,7 @@ def republish_meeting(world: World, other: Callable[[], object], monkeypatch: py
             other()
         return False
 
-    site = replace(site, process=replace(site.process, wait=wait))
+    site = replace(site, process=site.process._replace(wait=wait))
     wish = plan.RepublishRequest(window=time.window(MARCH, APRIL))
     plans = plan.plan(site, site.settings.targets, wish, Steps())
     (outcome,) = run.carry_out(site, site.settings.targets, plans, wish, Steps(), dry_run=False)

@@ -7,7 +7,6 @@ from __future__ import annotations
 import argparse
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import StrEnum
 from importlib import import_module
 from pathlib import Path
@@ -46,8 +45,7 @@ class CommandModule(Protocol):
         """Do it and print the result. Returns the exit status. Raises: PublisherError."""
 
 
-@dataclass(frozen=True, slots=True)
-class Command:
+class Command(NamedTuple):
     """A command of `publisher`: its name, its module, where `--help` lists it, and its summary there."""
 
     name: str

@@ -290,7 +290,7 @@ def chosen_database(arguments: argparse.Namespace, site: LiveSite) -> LiveSite:
     source = site.settings.source
     only = offered(source.type, "only_database", "--database-file")
     alone = replace(source, options=only(source.options, arguments.database_file))
-    return replace(site, settings=replace(site.settings, source=alone, batch_entries=(), written=()))
+    return replace(site, settings=site.settings._replace(source=alone, batch_entries=(), written=()))
 
 
 def job_filter(arguments: argparse.Namespace, site: Site) -> JobFilter:

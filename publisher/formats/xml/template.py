@@ -7,7 +7,6 @@ What jobs share (user, place, benchmark) is rendered once, and checked against i
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from itertools import groupby
 from operator import attrgetter
@@ -35,8 +34,7 @@ class Scope(Enum):
     BENCHMARK = "benchmark"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Field:
+class Field(NamedTuple):
     """One element: where its value comes from, how it is written, and the row of the specification.
 
     `value` gets the object that `of` names. An optional element whose text comes out empty is left out.
@@ -44,10 +42,10 @@ class Field:
 
     row: str
     name: str
-    inside: str = ""
-    of: Scope = Scope.RUN
     value: Callable[[Any], Any]
     write: Callable[[Any], str]  # yields escaped text
+    inside: str = ""
+    of: Scope = Scope.RUN
     form: str = "%s"
     attributes: tuple[tuple[str, str | Callable[[Any], str]], ...] = ()
     value_in: str = ""  # the attribute that holds the value; the element is then empty
@@ -109,8 +107,7 @@ class Template:
         return tuple(part.write(job) for at in places if isinstance(part := self._parts[at], Part))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TemplateCompiler:
+class TemplateCompiler(NamedTuple):
     """Makes templates for documents whose attributes carry `prefix` and whose attribute values `attribute` escapes.
 
     `rules` are what a shared object must pass before it is rendered.

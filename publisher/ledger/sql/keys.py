@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import blake2b
+from typing import NamedTuple
 
 from publisher.ledger.sql.database import Database
 from publisher.model.job import JobKey
@@ -44,8 +44,7 @@ WHERE target = :target AND month = :month ORDER BY summary_key.digest"""
 _ACCEPTED = "SELECT month, accepted_at, stale, lost_jobs FROM key_change WHERE target = :target ORDER BY id"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Addition:
+class Addition(NamedTuple):
     """What a message's records added: enough to take it away again. `before` are the policies of the keys that were there."""
 
     records: Sequence[Rendered]

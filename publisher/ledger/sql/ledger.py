@@ -6,7 +6,6 @@ import json
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
-from dataclasses import replace
 from datetime import datetime
 
 from publisher.ledger.contract import (
@@ -495,5 +494,5 @@ def _numbered(records: Sequence[OutboxRecord], places: Counter[int]) -> list[Out
     for record in records:
         month = month_number(record.ended_at)
         places[month] += 1
-        numbered.append(replace(record, group=places[month]))
+        numbered.append(record._replace(group=places[month]))
     return numbered

@@ -11,10 +11,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from itertools import count
-from typing import Final
+from typing import Final, NamedTuple
 from zlib import crc32
 
 from publisher.ledger.contract import OutboxRecord
@@ -156,8 +155,7 @@ def _read_varint(packed: bytes, at: int) -> tuple[int, int]:
             return number, at
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MessageSummary:
+class MessageSummary(NamedTuple):
     """Job ids and keys in the message's order; `first` are end time and submit host of what was never delivered before."""
 
     job_ids: Sequence[JobId] = ()

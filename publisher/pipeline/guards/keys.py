@@ -335,7 +335,7 @@ class Collisions(NoCollisions):
         for other, job_id in self._others.get(fit.entry.key, {}).items():
             if not self._is_in_the_way(fit, other, job_id, is_waiting):
                 continue
-            if self._format.receiver_key(replace(job, job=replace(job.job, job_id=job_id))) == key:
+            if self._format.receiver_key(job._replace(job=replace(job.job, job_id=job_id))) == key:
                 raise Unfit(
                     KEY_COLLISION,
                     f"job {job_id} was published under the same key {key}, and one would replace the other at the "
@@ -391,7 +391,7 @@ class LaterRuns(NoCollisions):
         if not others:
             return fit
         later = is_later_run(self._target, fit.published.job, self._ledger)
-        return Publish(replace(fit.published, later_run=later), fit.entry, fit.known)
+        return Publish(fit.published._replace(later_run=later), fit.entry, fit.known)
 
 
 def is_later_run(target: str, job: JobRecord, ledger: Outbox) -> bool:

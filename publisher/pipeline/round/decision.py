@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Final
+from dataclasses import replace
+from typing import Final, NamedTuple
 
 from publisher.formats.base import OnChange
 from publisher.ledger.contract import DeliveredRun, Hold, Quarantined
@@ -25,16 +25,14 @@ _SENT_ONCE: Final = frozenset({"refused-by-receiver", TOO_LARGE})
 SentByJura = Callable[[JobRecord], PublishedJob | None]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Skip:
+class Skip(NamedTuple):
     """Nothing to do about a job: delivered, not wanted, or in quarantine for a reason that still holds."""
 
     left_quarantine: bool = False  # it is not wanted any more
     kept: bool = False  # it changed after delivery, and the receiver keeps what it has
 
 
-@dataclass(frozen=True, slots=True)
-class Publish:
+class Publish(NamedTuple):
     """A job to publish: as the site wants it said, and what the ledger knows of the run already."""
 
     published: PublishedJob
@@ -42,8 +40,7 @@ class Publish:
     known: DeliveredRun | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Decider:
+class Decider(NamedTuple):
     """What a target makes of a job."""
 
     selection: Selection

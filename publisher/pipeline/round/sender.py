@@ -411,7 +411,7 @@ class MessageSender:
         if less is None:
             return False
         message = self._half(whole.message, frame.join([less]), 1)
-        self._ledger.split(whole, [(message, [replace(record, content_bytes=len(less))])], narrowing=False)
+        self._ledger.split(whole, [(message, [record._replace(content_bytes=len(less))])], narrowing=False)
         self.shed(_key(record), record.job_id, reason)
         return True
 

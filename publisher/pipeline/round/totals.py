@@ -19,7 +19,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime
 from typing import Final, NamedTuple
 
@@ -372,7 +371,7 @@ class MonthlyTotals:
 
     def _decider_of(self, month: int) -> Decider:
         """Of every job of the month, also of one that began before the start: a part of it would replace the whole."""
-        return replace(self._decider, selection=self._decider.selection._replace(window=month_window(month)))
+        return self._decider._replace(selection=self._decider.selection._replace(window=month_window(month)))
 
     def _decided(self, state: MonthState, now: datetime) -> Sequence[SummaryGroup]:
         """The groups of a month to send; none when it waits: held back, or not begun at the receiver."""

@@ -119,7 +119,7 @@ def sent_by_jura_of(target: Target) -> Callable[[JobRecord], PublishedJob | None
             return None
         if published.who.user != policy.receiver_text(job, job.user):
             raise Unfit("sent-by-jura", _NAMED)
-        return replace(published, where=published.where._replace(receiver_host=counted_at))
+        return published._replace(where=published.where._replace(receiver_host=counted_at))
 
     return as_sent
 

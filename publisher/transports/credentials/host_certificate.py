@@ -11,10 +11,9 @@ import re
 import stat
 from base64 import b64decode
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import cryptography
 from cryptography import x509
@@ -215,8 +214,7 @@ def authn_dn(name: x509.Name) -> str:
     return ",".join(parts)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SubjectNames:
+class SubjectNames(NamedTuple):
     """One DN as SGAS may see it: `comma` is CN=host,O=site,DC=org and `slash` is /DC=org/O=site/CN=host, both pure ASCII."""
 
     comma: str
