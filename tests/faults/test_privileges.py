@@ -20,6 +20,7 @@ from tests.fake_ams.faults import Fault
 from tests.fake_ams.service import PROJECT, TOPIC
 from tests.support.complaints import assert_complains, assert_plain
 from tests.support.patience import PATIENCE_S
+from tests.support.postgres import PostgresServer
 from tests.support.sites import SiteUnderTest
 
 START, END = datetime(2026, 10, 1, tzinfo=UTC), datetime(2026, 11, 1, tzinfo=UTC)
@@ -220,3 +221,52 @@ def test_a_service_that_tells_the_token_back_is_not_quoted(site: SiteUnderTest, 
     assert token not in said
     assert all(token.encode() not in path.read_bytes() for path in site.state.parent.iterdir())
     assert str(status) in said
+
+
+NARROW = (  # all that docs/fleet.md asks for, and everything else taken away
+    "CREATE ROLE ce1 LOGIN NOINHERIT",
+    "CREATE ROLE ce2 LOGIN NOINHERIT",
+    "REVOKE ALL ON DATABASE site FROM PUBLIC",
+    "REVOKE ALL ON SCHEMA public FROM PUBLIC",
+    "GRANT CONNECT, TEMPORARY ON DATABASE site TO ce1, ce2",
+    'CREATE SCHEMA "publisher_ce1" AUTHORIZATION ce1',
+    'CREATE SCHEMA "publisher_ce2" AUTHORIZATION ce2',
+)
+
+
+def test_a_role_of_postgresql_needs_no_more_than_its_schema(
+    site: SiteUnderTest, tmp_path: Path, postgres_of_test: PostgresServer
+) -> None:
+    for statement in NARROW:
+        postgres_of_test.sql(statement)
+    address = postgres_of_test.address.replace("user=publisher", "user=ce1")
+    site.config |= {"state": address, "instance": "ce1", "state_directory": str(tmp_path / "local")}
+    site.config["records"]["charges"] = [{"formula": "NumCPUs * RunTime", "unit": "CPUh"}]
+    jobs = list(generate(1, 30, START, END))
+    site.fill(*jobs)
+    october = ("--from", "2026-10", "--to", "2026-10")
+    for words in (
+        ("publish", "--force"),
+        ("status", "--all-instances"),
+        ("status", "--nagios", "--all-instances"),
+        ("trace", jobs[0].job_id, "--all-instances"),
+        ("sync", "--check", "--all-instances", "--months", "all"),
+        ("charge", *october),
+        ("report", "--all-instances", *october, "--output", str(tmp_path / "report.html")),
+        ("statement", "2026-10", "--all-instances"),
+        ("republish", *october, "--yes"),
+        ("state", "check"),
+        ("state", "backup", str(tmp_path / "backup.db")),
+        ("state", "check", "--with", str(tmp_path / "backup.db")),
+        ("state", "copy", "--to", str(tmp_path / "copy.db")),
+        ("quarantine", "list"),
+    ):
+        run = site.run(*words)
+        assert run.status == 0, (words, run.out, run.err)
+    assert site.run("status", "--json").json["targets"]["egi"]["delivered"] == len(jobs)
+    site.config["state"] = address.replace("user=ce1", "user=ce2")
+    site.save()
+    assert site.run("status").status == 74, "another CE's role reads this ledger"
+    site.config["instance"] = "ce2"
+    site.save()
+    assert "ce1" not in site.run("status", "--all-instances").out

@@ -73,8 +73,9 @@ class PostgresDatabase:
             yield from cursor
 
     def execute_many(self, statement: str, parameters: Iterable[Parameters]) -> None:
+        rows = list(map(_sendable, parameters))  # whoever makes these may ask the database: nothing else is under way
         with self._turn, self._connection.cursor() as cursor:
-            cursor.executemany(_translation(statement), map(_sendable, parameters))
+            cursor.executemany(_translation(statement), rows)
 
     def insert_returning_id(self, statement: str, parameters: Parameters) -> int:
         return int(self.execute(f"{statement} RETURNING id", parameters).fetchone()[0])
