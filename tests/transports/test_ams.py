@@ -183,7 +183,7 @@ def test_large_messages_are_one_stretch_of_base64(length: int, world: AmsWorld) 
 
 @pytest.mark.parametrize("bad", ["", 'a"b', "a\\b", "a\nb", "a b", "é", "a\0"])
 def test_an_id_that_would_corrupt_the_topic_stays_here(bad: str, world: AmsWorld) -> None:
-    receipt = well_formed(world.transport.deliver(replace(world.message(1), id=MessageId(bad)), NOW), world)
+    receipt = well_formed(world.transport.deliver(world.message(1)._replace(id=MessageId(bad)), NOW), world)
     assert (receipt.verdict, receipt.exit_status, receipt.attempts) == (Verdict.REFUSED, 65, 0)
     assert len(world.fake.requests) == 0
 
@@ -192,7 +192,7 @@ def test_an_id_that_would_corrupt_the_topic_stays_here(bad: str, world: AmsWorld
     "payload", [b"", b"\n", "JobName: Ü\n".encode(), b"a\0b", b"a\rb", b"JobName: Application/PKCS7-MIME\n"]
 )
 def test_a_payload_that_would_stop_the_receiver_stays_here(payload: bytes, world: AmsWorld) -> None:
-    receipt = well_formed(world.transport.deliver(replace(world.message(1), payload=payload), NOW), world)
+    receipt = well_formed(world.transport.deliver(world.message(1)._replace(payload=payload), NOW), world)
     assert (receipt.verdict, receipt.exit_status, receipt.bytes_sent) == (Verdict.REFUSED, 65, 0)
     assert receipt.certain
     assert len(world.fake.requests) == 0

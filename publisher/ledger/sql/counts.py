@@ -40,8 +40,7 @@ _IS_SYNC = "SELECT EXISTS (SELECT 1 FROM sync_count WHERE message = :message)"
 
 def add(database: Database, target: int, ended: Iterable[tuple[Epoch, str]]) -> None:
     """Jobs that a message delivered for the first time: their end times and submit hosts."""
-    # A list: faster than a generator.
-    jobs = Counter([(month_number(ended_at), sync_host(host)) for ended_at, host in ended])
+    jobs = Counter((month_number(ended_at), sync_host(host)) for ended_at, host in ended)
     database.execute_many(
         _ADD, [{"target": target, "month": month, "host": host, "jobs": count} for (month, host), count in jobs.items()]
     )

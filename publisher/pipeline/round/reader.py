@@ -10,7 +10,7 @@ from itertools import islice
 from typing import Final, NamedTuple, Protocol
 
 from publisher.ledger.contract import DeliveredRun, Hold, Ledger, Positions
-from publisher.model.job import Epoch, JobKey, JobRecord, RowRef, RunValues, SideTable, SkippedJob
+from publisher.model.job import Epoch, JobKey, JobRecord, RowRef, RunValues, SideTable, SkippedJob, job_keys
 from publisher.model.message import Cursor, OpenRow, Progress, WindowMark
 from publisher.model.time import Window
 from publisher.sources.base import DoneWith, Knows, Page, Source
@@ -94,7 +94,7 @@ class IncrementalReader:
 
     def _done_with(self, database: str, rows: Sequence[int], runs: Sequence[RunValues]) -> list[bool]:
         """What was delivered as it is, or was never wanted. Quarantine wants a closer look."""
-        keys = [run.key for run in runs]
+        keys = job_keys([run.job_id for run in runs], [run.local_id for run in runs])
         held = self.ledger.held(self.target, keys)
         wanted = [self.wants(run) for run in runs]
         known = self.ledger.known_at(self.target, database, rows, keys)

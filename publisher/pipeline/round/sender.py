@@ -474,7 +474,7 @@ class MessageSender:
         ]
 
     def _half(self, whole: Message, payload: bytes, records: int) -> Message:
-        return replace(whole, id=message_id(whole.made_at, payload), payload=payload, records=records)
+        return whole._replace(id=message_id(whole.made_at, payload), payload=payload, records=records)
 
     def _written_down(self, message: Message) -> Outstanding:
         outstanding = self._ledger.outstanding(self._target, self._suspects)

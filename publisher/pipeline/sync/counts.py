@@ -16,7 +16,7 @@ from publisher.formats import sync_format
 from publisher.formats.base import OnChange, SyncFormat
 from publisher.ledger.contract import HostCounts, Ledger, OutboxRecord, SyncMessage
 from publisher.model.job import Epoch, JobId, RowRef
-from publisher.model.message import Message, message_id
+from publisher.model.message import message_of
 from publisher.model.target import Target
 from publisher.model.time import Window, month_of
 from publisher.model.totals import (
@@ -170,14 +170,7 @@ def _message(target: Target, form: SyncFormat, reported: Sequence[tuple[HostMont
     payload = form.frame.join(contents)
     form.check(payload)
     return SyncMessage(
-        message=Message(
-            id=message_id(now, payload),
-            target=target.name,
-            format=form.name,
-            payload=payload,
-            records=len(reported),
-            made_at=now,
-        ),
+        message=message_of(payload, target.name, form.name, len(reported), now),
         counts=tuple(reported),
         records=tuple(_carried(at, content) for (at, _), content in zip(reported, contents, strict=True)),
     )

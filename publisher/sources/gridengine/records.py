@@ -263,7 +263,7 @@ def read_json(line: str, unit: StampUnit) -> GridEngineRecord:
     except (ValueError, RecursionError) as error:
         # Such as nothing in place of a number that is not finite (rapidjson), thousands of digits, thousands of brackets.
         raise BadGridEngineRecord(f"not JSON: {error}") from None
-    if entry.__class__ is not dict or (end != len(line) and line[end:].strip()):
+    if not isinstance(entry, dict) or (end != len(line) and line[end:].strip()):
         raise BadGridEngineRecord("not one JSON object")
     if "type" in entry:
         raise BadGridEngineRecord(
@@ -282,10 +282,8 @@ def _read_entry(entry: dict[str, Any], unit: StampUnit) -> GridEngineRecord:
     job, task, slots = entry["job_number"], get("task_number", 0), get("slots", 1)
     failed, status = get("failed", 0), get("exit_status", 0)
     submitted, started, ended = get("submission_time", 0), entry["start_time"], entry["end_time"]
-    if not (
-        job.__class__ is task.__class__ is slots.__class__ is failed.__class__ is status.__class__ is int
-        and submitted.__class__ is started.__class__ is ended.__class__ is int
-    ):
+    numbers = job, task, slots, failed, status, submitted, started, ended
+    if not all(type(number) is int for number in numbers):  # not JSON's `true`
         raise BadGridEngineRecord("a number is not a whole one")
     texts: tuple[str, ...] = (
         *(get("pe_taskid", ""), get("qname", ""), get("hostname", ""), entry["owner"], get("group", "")),
