@@ -19,7 +19,7 @@ from publisher.ledger.contract import (
 )
 from publisher.ledger.sql import months as month_text
 from publisher.ledger.sql.database import Database
-from publisher.ledger.sql.months import joined
+from publisher.ledger.sql.months import PART, joined
 from publisher.ledger.sql.reads import LedgerReader
 from publisher.model.job import Epoch
 from publisher.model.message import Message, MessageId, PlacedRuns, Progress
@@ -100,7 +100,7 @@ class DryRunLedger(LedgerReader):
         if (target, state.month) not in self._arrived:
             return state
         if not state.sending_digest:
-            return state._replace(accepted_digest="part")
+            return state._replace(accepted_digest=PART)
         return state._replace(accepted_digest=state.sending_digest, accepted_jobs=state.sending_jobs)
 
     def counted(self, target: str, month: int) -> Sequence[SummaryGroup]:

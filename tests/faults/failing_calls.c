@@ -4,6 +4,7 @@
  * descriptor that was opened there), or on any socket where `where` is "sockets", and when it can end with that error.
  */
 #define _GNU_SOURCE
+#include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -179,6 +180,9 @@ OF_PATH(int, statvfs64, (const char *path, struct statvfs64 *found), (path, foun
 OF_PATH(int, access, (const char *path, int mode), (path, mode), ERRORS(EIO, ENOMEM, EACCES))
 OF_PATH(int, unlink, (const char *path), (path), ERRORS(EIO, ENOMEM, EACCES))
 OF_PATH(int, mkdir, (const char *path, mode_t mode), (path, mode), ERRORS(EIO, ENOSPC, ENOMEM, EACCES))
+OF_PATH(int, chmod, (const char *path, mode_t mode), (path, mode), ERRORS(EIO, ENOMEM, EACCES))
+OF_PATH(int, link, (const char *path, const char *to), (path, to), ERRORS(EIO, ENOSPC, ENOMEM, EACCES))
+OF_PATH(ssize_t, readlink, (const char *path, char *found, size_t size), (path, found, size), ERRORS(EIO, ENOMEM, EACCES))
 OF_PATH(int, rename, (const char *path, const char *to), (path, to), ERRORS(EIO, ENOSPC, ENOMEM, EACCES))
 
 int fstatat64(int at, const char *path, struct stat64 *found, int flags)
@@ -239,13 +243,28 @@ int poll(struct pollfd *those, nfds_t number, int timeout)
 	return real(those, number, timeout);
 }
 
-typedef struct __dirstream DIR;
 DIR *opendir(const char *path)
 {
-	static DIR *(*real)(const char *);
-	if (!real)
-		real = (DIR * (*)(const char *)) dlsym(RTLD_NEXT, "opendir");
+	REAL(opendir);
 	if (is_there(path) && fails("opendir", path, -1, ERRORS(EMFILE, ENOMEM, EACCES, EIO)))
 		return NULL;
-	return real(path);
+	DIR *found = real(path);
+	if (found && is_there(path))
+		opened(dirfd(found));
+	return found;
+}
+
+struct dirent64 *readdir64(DIR *folder)
+{
+	REAL(readdir64);
+	if (is_mine(dirfd(folder)) && fails("readdir", NULL, dirfd(folder), ERRORS(EIO)))
+		return NULL;
+	return real(folder);
+}
+
+int closedir(DIR *folder)
+{
+	REAL(closedir);
+	mine[dirfd(folder)] = 0;
+	return real(folder);
 }

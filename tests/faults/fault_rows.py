@@ -185,11 +185,12 @@ MACHINE: Final[Rows] = (
         ),
     ),
     (
-        "a dependency that is not locked by version and hash",
+        "a dependency that is not locked by version and hash; an exception from ruff's rules of security without a reason",
         "CI fails",
         (
             "project/test_locked::test_each_dependency_is_locked_within_its_bounds",
             "project/test_locked::test_every_version_has_hashes_and_no_place",
+            "project/test_locked::test_what_the_rules_of_security_let_pass_has_its_reason",
         ),
     ),
     (

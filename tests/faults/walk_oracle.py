@@ -159,6 +159,8 @@ def ledger_of(site: ConfiguredSite) -> Any:
 
 def assert_the_ledger_agrees(walk: Walk) -> None:
     """Every message that the ledger calls sent is in its topic with as many records, and the other way round."""
+    checked = walk.site.run("state", "check")
+    assert checked.status == 0, checked.out + checked.err
     with closing(ledger_of(walk.site)) as connection:
         assert connection.execute("SELECT count(*) FROM message WHERE state < 2").fetchone() == (0,)
         assert connection.execute("SELECT count(*) FROM outbox").fetchone() == (0,)

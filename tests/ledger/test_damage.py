@@ -131,6 +131,8 @@ def test_of_two_thousand_flips_few_are_missed(ledger: Path) -> None:
         ("damaged deliveries", "UPDATE delivered_page SET runs = zeroblob(length(runs)) WHERE id = 2"),
         ("damaged deliveries", "UPDATE delivered_page SET block = block + 1 WHERE id = 2"),
         ("damaged months", "UPDATE month SET counted = zeroblob(50) WHERE month IN (SELECT min(month) FROM month)"),
+        ("damaged months", "UPDATE month SET accepted = zeroblob(50) WHERE accepted IS NOT NULL"),
+        ("damaged months", "UPDATE month SET accepted = NULL WHERE accepted IS NOT NULL"),
     ],
 )
 def test_a_damaged_row_is_named(ledger: Path, site: SiteUnderTest, what: str, statement: str) -> None:

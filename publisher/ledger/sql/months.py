@@ -95,9 +95,11 @@ _ARRIVALS = """
 SELECT arrived FROM month_message
 WHERE target = :target AND month = :month AND arrived <> ''"""
 _NO_ARRIVALS = "UPDATE month_message SET arrived = '' WHERE target = :target AND month = :month AND arrived <> ''"
-# Never the digest of our own: the rest is sent whatever it says.
-_ACCEPT_PART = """
-UPDATE month SET accepted_digest = 'part', accepted_jobs = coalesce(accepted_jobs, 0),
+# Instead of a digest, and before one: never that of our own, so that the rest is sent, and all of it, whatever it says.
+PART: Final = "part"
+ADOPTED: Final = "adopted "
+_ACCEPT_PART = f"""
+UPDATE month SET accepted_digest = '{PART}', accepted_jobs = coalesce(accepted_jobs, 0),
     accepted_format = (SELECT format FROM message WHERE id = :message)
 WHERE target = :target AND month = :month"""
 _WRITE_ACCEPTED = "UPDATE month SET accepted = :accepted WHERE target = :target AND month = :month"
@@ -211,7 +213,7 @@ def adopt(database: Database, target: int, left: InheritedMonth) -> None:
             "month": left.month,
             "nothing": encode(()),
             "accepted": text,
-            "digest": f"adopted {digest(text)}",  # never that of our own: they are sent whatever it says
+            "digest": f"{ADOPTED}{digest(text)}",
             "jobs": sum(group.jobs for group in left.groups),
             "hosts": _hosts(left.groups),
             "format": left.format,
