@@ -1,4 +1,4 @@
-"""What goes to standard error: log lines as text, as JSON or for systemd's journal, and lines for people.
+"""What goes to standard error: log lines as text, JSON or for the journal, and lines for people.
 
 The journal knows the time of each line itself and reads its priority from `<N>` before it.
 Spec: sd-daemon(3), and systemd.exec(5) on JOURNAL_STREAM.
@@ -44,7 +44,7 @@ def leads_to_journal(environment: Mapping[str, str], stream: TextIO) -> bool:
 
 
 class JournalLines(logging.Formatter):
-    """The lines of another formatter, each with its priority: the journal makes an entry of every line."""
+    """The lines of another formatter, each with its priority: each is an entry of the journal."""
 
     def __init__(self, inner: logging.Formatter) -> None:
         super().__init__()
@@ -92,7 +92,7 @@ class PlainLines(logging.Formatter):
 
 
 def set_up_logging(*, verbosity: int, log_format: str, stream: TextIO) -> None:
-    """Logs on standard error: warnings when quiet, one line per message otherwise, everything with `-v`."""
+    """Logs on standard error: warnings when quiet, a line per message, everything with `-v`."""
     levels = {-1: logging.WARNING, 0: logging.INFO}
     journal = leads_to_journal(os.environ, stream)
     plain = PlainLines(tracebacks=verbosity >= 2, times=not journal)
@@ -105,7 +105,7 @@ def set_up_logging(*, verbosity: int, log_format: str, stream: TextIO) -> None:
 
 
 def log_trouble(target: str, exit_status: int, reason: str) -> None:
-    """One line for a target that came to grief, also for those who drop what is printed. A bug was logged where it struck."""
+    """One line for a target that failed, also for those who drop the output; bugs were logged."""
     if reason and exit_status not in (0, BUG):
         mild = exit_status in (RecordError.exit_status, Later.exit_status)
         log.log(logging.WARNING if mild else logging.ERROR, "target %s: %s", target, reason)
@@ -122,7 +122,7 @@ def error_line(text: str) -> None:
 
 
 def _say(level: int, logged: str, shown: str) -> None:
-    """Bare for people; for JSON and the journal as a log line, so that all of standard error can be read line by line."""
+    """Bare for people; for JSON and the journal a log line, so that all lines can be read alike."""
     if not log.isEnabledFor(level):
         return
     if any(isinstance(handler.formatter, JsonLines | JournalLines) for handler in log.handlers):

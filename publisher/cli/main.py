@@ -19,7 +19,8 @@ from publisher.cli.logs import error_line, log, set_up_logging
 from publisher.cli.parser import parser, verbosity
 from publisher.model.errors import BUG, ConfigError, Later, LedgerError, PublisherError
 
-# A round makes objects by the million and hardly a cycle: to look for some after every 700 took 7 % of it (perf).
+# A round makes objects by the million and hardly a cycle: to look for some after every 700 took 7 %
+# of it (perf).
 CYCLES_AFTER: Final = 20_000
 # Libraries that not every site needs: what needs them, the extra for pip, Debian's packages.
 _OPTIONAL: Final = {
@@ -31,15 +32,16 @@ _OPTIONAL: Final = {
     ),
     "pyarrow": ("`export --format parquet`", "parquet", "python3-pyarrow"),
 }
-_GRACE_S: Final = 7  # to the end of a message after SIGTERM; systemd and people expect an end within ten seconds
+# To the end of a message after SIGTERM; systemd and people expect an end within ten seconds
+_GRACE_S: Final = 7
 
 
 class _OutOfTime(BaseException):
-    """Some seconds after SIGTERM something still waits for the network: what it waits for stays outstanding."""
+    """Seconds after SIGTERM something still waits for the network: that stays outstanding."""
 
 
 def _end_on_sigterm(stop: threading.Event) -> None:
-    """SIGTERM ends the run between two messages, or within seconds in the middle of one; nothing is lost either way."""
+    """SIGTERM ends the run between two messages, or seconds later within one; nothing is lost."""
 
     def out_of_time(signum: int, frame: object) -> NoReturn:
         raise _OutOfTime
@@ -53,7 +55,7 @@ def _end_on_sigterm(stop: threading.Event) -> None:
 
 
 def run(argv: Sequence[str], stop: threading.Event | None = None) -> int:
-    """Run one command; every error of ours becomes one or more lines on standard error and its exit status."""
+    """Run one command; an error of ours becomes lines on standard error and its exit status."""
     stop = stop or threading.Event()
     given = argparse.Namespace(command=None)
     set_up_logging(verbosity=0, log_format="text", stream=sys.stderr)
@@ -104,7 +106,7 @@ def _missing(error: ModuleNotFoundError) -> int:
 
 
 def _is_of_output(error: OSError) -> bool:
-    """Whether standard output takes no more: files that we open ourselves have errors of their own, with their names."""
+    """Whether standard output takes no more: errors of files that we open carry their names."""
     return error.filename is None and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
@@ -115,7 +117,7 @@ def _cannot_print(error: OSError) -> int:
 
 
 def _abandon(stream: TextIO) -> None:
-    """Nobody reads it, or nothing fits in: Python would complain once more when it ends, with a status of its own."""
+    """Nobody reads it, or it is full: Python would complain once more, with a status of its own."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
@@ -131,7 +133,7 @@ def _what_to_do(command: str | None) -> str:
 
 
 def _open_closed_streams() -> None:
-    """Python has None for what whoever started us has closed, and the next file that is opened would get its number."""
+    """For what the caller closed Python has None, and the next file opened would get its number."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode))
@@ -142,7 +144,8 @@ def main() -> NoReturn:
     _open_closed_streams()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # a terminal of Latin-1 is no reason to fail
+            # A terminal of Latin-1 is no reason to fail
+            stream.reconfigure(errors="backslashreplace")
     gc.set_threshold(CYCLES_AFTER)
     stop = threading.Event()
     _end_on_sigterm(stop)

@@ -21,7 +21,8 @@ from publisher.pipeline.status import TargetStatus
 OK, WARNING, CRITICAL, UNKNOWN = range(4)
 _WORDS: Final = ("OK", "WARNING", "CRITICAL", "UNKNOWN")
 _GRAVEST_FIRST: Final = (CRITICAL, WARNING, UNKNOWN, OK)
-_MOST_TEXT: Final = 600  # of the line, before the performance data; Nagios' own limits are at 1 kB and 4 kB
+# Of the line, before the performance data; Nagios' own limits are at 1 kB and 4 kB
+_MOST_TEXT: Final = 600
 _DURATION: Final = re.compile(r"([0-9]{1,9})([smhdw]?)", re.ASCII)
 _NOT_IN_LABELS: Final = str.maketrans("'=| ", "____")
 _COUNT: Final = re.compile(r"[0-9]{1,18}", re.ASCII)
@@ -44,7 +45,7 @@ _WARN_ABOVE: Final[Mapping[str, int]] = {"quarantined": 0, "held": 0}
 
 
 class Thresholds(NamedTuple):
-    """Thresholds by name; seconds for times. A value above its threshold is reported, an equal one is not."""
+    """Thresholds by name; seconds for times. Values above are reported, equal ones are not."""
 
     warning: Mapping[str, int]
     critical: Mapping[str, int]

@@ -21,7 +21,8 @@ from publisher.model.text import harmless, visible
 Json = Mapping[str, Any]
 _Result = TypeVar("_Result")
 
-_SCHEMA: Final = {"schema": 1}  # of every JSON output; another number where a field goes or means something else
+# Of every JSON output; another number where a field goes or means something else
+_SCHEMA: Final = {"schema": 1}
 _WIDEST: Final = 100  # cells beyond that do not widen a column
 _FRAME: Final = 3  # columns that a drawn table needs beside each of its own, and one at the end
 
@@ -66,7 +67,7 @@ def print_line(text: str) -> None:
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """A plain table on a pipe. On a terminal a drawn one, or a plain one; where that is too wide too, a block a row."""
+    """Plain on a pipe. On a terminal a drawn or plain table or, where too wide, a block a row."""
     out = sys.stdout
     rows = [[visible(cell) for cell in row] for row in rows]
     cells = [list(map(_width, column)) for column in zip(columns, *rows, strict=True)]
@@ -125,7 +126,7 @@ def _print_blocks(columns: Sequence[str], rows: Sequence[Sequence[str]], out: Te
 
 
 def print_csv(columns: Sequence[str], rows: Iterable[Sequence[str]], out: TextIO) -> None:
-    """A line of names, then one line per row, whatever is in the cells: no spreadsheet takes one for a formula."""
+    """A line of names, then a line per row; no spreadsheet takes a cell for a formula."""
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(columns)
     for row in rows:
@@ -137,7 +138,7 @@ def print_json(result: Mapping[str, Any], out: TextIO) -> None:
 
 
 def _rows_of(result: Json, name: str) -> Iterator[Json]:
-    """The entries of a list, or of a mapping with their names in front: `targets` of `{"target": NAME, ...}`."""
+    """The entries of a list, or of a mapping with names: `targets` of `{"target": NAME, ...}`."""
     entries = result[name] if name else [result]
     if isinstance(entries, Mapping):
         yield from ({name.removesuffix("s"): each, **entry} for each, entry in entries.items())
@@ -163,7 +164,7 @@ def print_rows(rows: Iterable[Json], form: Form, columns: Sequence[str] = ()) ->
 
 
 def _cells(row: Json, above: str = "") -> Iterator[tuple[str, str]]:
-    """The columns of a row: `at_ce.wall_s` for a value in an object, and several values with `;` between."""
+    """The columns of a row: `at_ce.wall_s` for a value in an object; `;` between several."""
     for name, value in row.items():
         if isinstance(value, Mapping) and value:
             yield from _cells(value, f"{above}{name}.")
@@ -180,7 +181,7 @@ def _cell(value: object) -> str:
 
 
 def print_list(name: str, entries: Iterable[Any], *, form: Form, after: Json) -> None:
-    """Entries that are written while they come, for there may be more than memory holds: a line an entry.
+    """Entries that are written as they come, for memory may not hold all: a line an entry.
 
     As JSON they are the last list of the object `after`.
     """

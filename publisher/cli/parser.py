@@ -34,7 +34,7 @@ class Form(StrEnum):
 
 
 class Parser(argparse.ArgumentParser):
-    """Says what was probably meant by an unknown word. Takes no abbreviations: new options would change their meaning.
+    """Suggests a word for an unknown one. No abbreviations: new options would change their meaning.
 
     `fill` adds the arguments of a command as soon as they are asked for.
     """
@@ -77,7 +77,8 @@ class Parser(argparse.ArgumentParser):
         unknown = re.findall("invalid choice: '([^']*)'", message)
         for wrong in unknown:
             near = get_close_matches(wrong, choices)
-            near.sort(key=lambda one: sorted(one) != sorted(wrong))  # letters in another order: the commonest slip
+            # Letters in another order: the commonest slip
+            near.sort(key=lambda one: sorted(one) != sorted(wrong))
             yield from (f"did you mean {one}?" for one in near[:1])
         yield from self._meant_options(message, {*nested, *unknown})
 
@@ -94,7 +95,7 @@ class Parser(argparse.ArgumentParser):
 
 
 class _CommandParser(Parser):
-    """Of a command, or of an action: takes the global options too, and leaves it to `publisher --help` to explain them."""
+    """Of a command or action: takes the global options too, which `publisher --help` explains."""
 
     def __init__(self, **wanted: Any) -> None:
         epilog = "Options common to all commands: publisher --help"
@@ -127,7 +128,7 @@ class _InGroups(argparse.HelpFormatter):
 
 
 def parser() -> Parser:
-    """The whole command line; the arguments of a command are added when it is parsed, or asked for with `below`."""
+    """The command line; a command's arguments are added when it is parsed, or with `below`."""
     top = Parser(
         prog="publisher",
         description="Publish finished grid jobs to accounting services: once, signed, provably.",
@@ -144,7 +145,7 @@ def parser() -> Parser:
 
 
 def _add_global_options(parser: argparse.ArgumentParser, *, repeated: bool = False) -> None:
-    """What may be before the command or after it; `repeated` after it, where it counts only if it is given."""
+    """What may be before the command or after it, where (`repeated`) it counts only if given."""
 
     def add(*words: str, default: object, text: str, **kind: Any) -> None:
         hidden = {"default": argparse.SUPPRESS, "help": argparse.SUPPRESS}

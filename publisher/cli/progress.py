@@ -1,4 +1,4 @@
-"""How far a command has come, on standard error: a line rewritten on a terminal, one line per minute elsewhere."""
+"""How far a command has come, on standard error: one line on a terminal, elsewhere one a minute."""
 
 from __future__ import annotations
 
@@ -23,11 +23,12 @@ _LINE_EVERY_S: Final = 60.0
 SLOW_S: Final = 30.0  # for one message, which takes a second or two
 _BAR_EVERY_S: Final = 0.2
 _BAR_AFTER_S: Final = 2.0  # what is done sooner needs no bar
-_SHOWN_QUARANTINED: Final = 20  # jobs set aside that are logged one by one; `quarantine list` has them all
+# Jobs set aside that are logged one by one; `quarantine list` has them all
+_SHOWN_QUARANTINED: Final = 20
 
 
 class _StatusLine:
-    """A line on a terminal that is written over and over, and taken away at the end; nothing where `shown` is False."""
+    """A line on a terminal, written over and taken away at the end; nothing unless `shown`."""
 
     def __init__(self, stream: TextIO, *, shown: bool) -> None:
         self.shown = shown and stream.isatty()
@@ -41,7 +42,7 @@ class _StatusLine:
             self._drawn = True
 
     def waits(self, names: Sequence[str]) -> None:
-        """What is examined just now, the last first: a service that does not answer is waited for."""
+        """What is being examined, the last first: a service that does not answer is waited for."""
         *others, last = dict.fromkeys(names)
         more = f", {others[-1]}" + (f" and {len(others) - 1} more" if others[1:] else "") if others else ""
         self.draw(f"looking at {last}{more} ...")
@@ -63,7 +64,7 @@ class _TargetProgress:
 
 
 class ProgressReport:
-    """Reports on rounds: a log line a message, and progress: a line rewritten on a terminal, one line per minute elsewhere.
+    """Reports on rounds: a log line a message, and progress, in one line or elsewhere one a minute.
 
     Several targets report at once, each from a thread of its own.
     """
@@ -173,7 +174,7 @@ class ProgressReport:
 
 
 class CountingReport:
-    """Reports how far a count has come, when it takes long: a line rewritten on a terminal, one line per minute elsewhere."""
+    """Reports how far a long count has come: in one line on a terminal, elsewhere one a minute."""
 
     def __init__(self, stream: TextIO, *, monotonic: Callable[[], float], quiet: bool, what: str) -> None:
         self._monotonic = monotonic

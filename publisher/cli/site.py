@@ -1,4 +1,4 @@
-"""Settings in, live objects out: the `Site` of a configuration file, which knows the class behind each name.
+"""Settings in, live objects out: the `Site` of a configuration, with the class behind each name.
 
 A registry too: what only some commands need of a site is loaded when it is made live.
 """
@@ -70,8 +70,9 @@ MACHINE_ID: Final = Path("/etc/machine-id")
 class LiveSite:
     """A configured site, ready to be made live piece by piece.
 
-    `after_round` are called with each round's outcome, by `publish` and the daemon, in the thread of the round. `accepts` says
-    whether a target's ledger is taken as it is, though it is not the one that this host knows.
+    `after_round` are called with each round's outcome, by `publish` and the daemon, in the thread
+    of the round. `accepts` says whether a target's ledger is taken as it is, though it is not the
+    one that this host knows.
     """
 
     settings: Settings
@@ -281,7 +282,7 @@ class LiveSite:
         return SqlMeasureBook(self.database(to_read=to_read))
 
     def importer(self, entry: BatchEntry, *, reading: bool = False) -> Importer:
-        """Raises: ConfigError for a map file that cannot be read, SourceError for a database of A-REX that is not there."""
+        """Raises: ConfigError for an unreadable map file, SourceError for a missing database."""
         options: Any = entry.options
         if reading and entry.in_rounds and self.settings.written and options.arc_databases is None:
             paths = [path for ce in self.database_entries for path in self.database_files(ce)]
@@ -464,9 +465,10 @@ def configured_site(path: Path, stop: threading.Event) -> LiveSite:
 
 
 def read_ahead() -> None:
-    """The process that reads a backlog (pipeline/round/rendering/read_ahead.py): argv in, pages out on standard output.
+    """The process that reads a backlog (rendering/read_ahead.py): argv in, pages to its output.
 
-    It gives none where the configuration was changed meanwhile, and ends in silence: the other one meets the same trouble.
+    It gives none where the configuration was changed meanwhile, and ends in silence: the other one
+    meets the same trouble.
     """
     from publisher.pipeline.round.decision import Decider
     from publisher.pipeline.round.rendering.read_ahead import BUFFER_BYTES, order_from, write_pages

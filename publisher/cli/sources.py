@@ -1,4 +1,4 @@
-"""The entries of `source` and their last readings, as `source list`, `status` and `publish --dry-run` show them."""
+"""The entries of `source` and their last readings, as `source list`, `status` and others do."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def _state(one: SourceStatus, last: LastReading) -> str:
 
 
 def incomplete(site: Site) -> int:
-    """Say which accounting databases are missing. Returns the exit status of an answer without them; 0 when none is."""
+    """Say which accounting databases are missing. Returns the exit status; 0 when none is."""
     try:
         missing = missed_at(site)
     except LedgerError as error:  # the answer itself does not come from the ledger

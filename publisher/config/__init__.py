@@ -1,9 +1,10 @@
 """Configuration: YAML in, frozen settings out, every problem at once.
 
-`load` reads a file, `show` writes the effective configuration, `example` returns the sample. What keys there are, and what they
-may hold, is in the dataclasses `TopKeys`, `CredentialSettings`, `SourceKeys`, `TargetKeys`, `RecordSettings` and in the
-`Options` of each plug-in; `schema.py` says how a dataclass becomes a block of keys. A new key is a new field, a line in
-the sample and a paragraph in publisher.yaml(5).
+`load` reads a file, `show` writes the effective configuration, `example` returns the sample. What
+keys there are, and what they may hold, is in the dataclasses `TopKeys`, `CredentialSettings`,
+`SourceKeys`, `TargetKeys`, `RecordSettings` and in the `Options` of each plug-in; `schema.py` says
+how a dataclass becomes a block of keys. A new key is a new field, a line in the sample and a
+paragraph in publisher.yaml(5).
 """
 
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What jobs cost and take, and what projects may use: `charges`, `power`, `allocations` of `records`."""
+"""What jobs cost and take and projects may use: `charges`, `power`, `allocations` of `records`."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _check_places(places: int) -> str | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundingKeys:
-    """Places behind the point, and where an amount goes that lies between two. Places None: no rounding at all."""
+    """Places behind the point, and how an amount between two is rounded. Places None: not."""
 
     places: int | None = field(metadata={"check": _check_places, "help": "write how many places stay behind the point"})
     mode: Rounding = Rounding.HALF_UP
@@ -76,7 +76,7 @@ def _rounding(node: Node, reading: ReadContext) -> RoundingKeys:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChargeKeys:
-    """One rule. `partitions` is another word for `queues`, `validity_from` and `validity_to` for the shorter ones."""
+    """One rule. `partitions` is another word for `queues`, `validity_*` for `valid_*`."""
 
     formula: str = field(metadata={"help": f"write what a job costs, such as {_EXAMPLE}"})
     unit: str = field(metadata={"check": _check_unit, "help": "write the unit of the amount, such as CPUh"})
@@ -137,7 +137,7 @@ def _formula(node: Node, keys: ChargeKeys, reading: ReadContext) -> Formula:
 
 
 def _validity(first: str | None, last: str | None, *, last_second: bool = True) -> Window:
-    """The last month or day counts to its end; a clock time is exact, or, with `last_second`, has its second too.
+    """The last month or day counts to its end; a clock time is exact, or has its `last_second` too.
 
     Raises: Wrong.
     """

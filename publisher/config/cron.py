@@ -1,7 +1,8 @@
 """Five fields as in crontab(5), in UTC, and the moments that they name.
 
-The fields are read here, because APScheduler's notation is another one: it counts weekdays from Monday, and wants day and
-weekday both. What it gets are plain lists; which moment comes next is its business.
+The fields are read here, because APScheduler's notation is another one: it counts weekdays from
+Monday, and wants day and weekday both. What it gets are plain lists; which moment comes next is its
+business.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ def read(node: Node, _reading: ReadContext) -> Cron:
 
 @lru_cache(maxsize=64)
 def _triggers(text: str) -> tuple[Any, ...]:
-    """One trigger; two when day and weekday are both given, of which either is enough. Spec: crontab(5)."""
+    """One trigger; two when day and weekday are given, of which one is enough. Spec: crontab(5)."""
     words = text.split()
     if len(words) != len(_FIELDS):
         raise ValueError(f"has {len(words)} fields; {_SHAPE}")

@@ -1,6 +1,7 @@
-"""The `records` block: what the site publishes about its jobs. A target may override each of its keys.
+"""The `records` block: what the site publishes about its jobs. A target may override its keys.
 
-Two of them are ordered lists, the rules for benchmarks and for VOs: the first rule that matches a job counts.
+Two of them are ordered lists, the rules for benchmarks and for VOs: the first rule that matches a
+job counts.
 """
 
 from __future__ import annotations
@@ -192,7 +193,8 @@ def vo_rules(node: Node, reading: ReadContext) -> tuple[VoRule, ...]:
 
 
 def _vo_rule(keys: VoRuleKeys) -> VoRule:
-    # `production`, `Role=production` and `/Role=production` are one: the spelling that APEL derives from FQANs.
+    # `production`, `Role=production` and `/Role=production` are one: the spelling that APEL derives
+    # from FQANs.
     role = "Role=" + keys.role.removeprefix("/").removeprefix("Role=") if keys.role else None
     return VoRule(keys.field_, keys.pattern, keys.vo, keys.group, role, keys.override)
 
@@ -202,7 +204,8 @@ class RecordSettings:
     """The keys of `records`, with their defaults."""
 
     statuses: tuple[str, ...] = field(default=("completed", "failed"), metadata={"check": _check_statuses})
-    infrastructure: Infrastructure = Infrastructure.AUTO  # grid for jobs of an ARC CE, local for imported ones
+    # Grid for jobs of an ARC CE, local for imported ones
+    infrastructure: Infrastructure = Infrastructure.AUTO
     benchmark: tuple[BenchmarkRule, ...] = field(default=(), metadata={"read": benchmark_rules})
     distrust_default: bool = False
     default_vo: str = field(default="", metadata={"check": _check_default_vo})
@@ -235,7 +238,8 @@ class RecordSettings:
     ) -> RecordPolicy:
         """What becomes of job records under these settings, and those of `batch_entries`.
 
-        `charged`: jobs get the charges of the price lists. `gpus_only`: jobs without GPUs are no records.
+        `charged`: jobs get the charges of the price lists. `gpus_only`: jobs without GPUs are no
+        records.
         """
         identity = self.identity
         return RecordPolicy(
@@ -341,6 +345,6 @@ def _secret(path: Path) -> bytes:
 
 
 def read_records(block: YamlBlock, reading: ReadContext) -> RecordSettings:
-    """The `records` block; where something is wrong, it is added to the problems, and defaults are used."""
+    """The `records` block; defaults where something is wrong, which is added to the problems."""
     schema.check_names(block, schema.keys_of(RecordSettings), reading)
     return RecordSettings(**schema.read_keys(block, RecordSettings, reading))

@@ -1,18 +1,22 @@
-"""Blocks of keys, read by the shape of a dataclass: its fields are the keys, their types what a value must be.
+"""Blocks of keys, read by the shape of a dataclass: its fields are the keys, with their types.
 
 This is how plug-ins get their configuration: `Options` is a frozen dataclass, and
 
 - a field's name is the key (a trailing underscore is dropped: `from_` reads `from`);
-- its type is one of str, int, float, bool, Path, a StrEnum, `tuple[...]` of these, a dataclass, or one of these `| None`;
+- its type is str, int, float, bool, Path, a StrEnum, `tuple[...]` of these, a dataclass, or one of
+  these `| None`;
 - numbers whose name ends in `_s` are lengths of time: `24h`, `90s`, or seconds;
-- texts whose name is `url` or ends in `_url` must be plain https addresses, or with `metadata["plain_http"]` http ones;
+- texts whose name is `url` or ends in `_url` must be plain https addresses, or http ones with
+  `metadata["plain_http"]`;
 - a field without default is mandatory; a key without value means its default;
-- `metadata["help"]` says what it is, `metadata["check"]` takes the value and returns what is wrong with it or None,
-  `metadata["read"]` takes (node, reading) in place of all this, `metadata["hidden"]` keeps a field from being a key;
+- `metadata["help"]` says what it is, `metadata["check"]` takes the value and returns what is wrong
+  with it or None, `metadata["read"]` takes (node, reading) in place of all this,
+  `metadata["hidden"]` keeps a field from being a key;
 - a ValueError from the constructor says what is wrong between the keys.
 
-A file becomes a tree whose every node knows its line (`yaml_file.py`). Nothing is typed there: a scalar stays the text that
-was written, so that a VO called `no` and a version `0.10` survive. What is wrong is collected and reported at once.
+A file becomes a tree whose every node knows its line (`yaml_file.py`). Nothing is typed there: a
+scalar stays the text that was written, so that a VO called `no` and a version `0.10` survive. What
+is wrong is collected and reported at once.
 """
 
 from __future__ import annotations
@@ -40,7 +44,8 @@ Choice = TypeVar("Choice", bound=StrEnum)
 
 CREDENTIALS_DIRECTORY: Final = "CREDENTIALS_DIRECTORY"
 _CREDENTIAL: Final = re.compile(r"\$(?:\{CREDENTIALS_DIRECTORY\}|CREDENTIALS_DIRECTORY)/([^/]+)")
-# Eighteen digits fit 64 bits; leading zeros would be octal to some readers of YAML and decimal to others.
+# Eighteen digits fit 64 bits; leading zeros would be octal to some readers of YAML and decimal to
+# others.
 _WHOLE: Final = re.compile(r"[+-]?(?:0|[1-9][0-9_]{0,17})", re.ASCII)
 _NUMBER: Final = re.compile(r"[+-]?[0-9]{1,18}(?:\.[0-9]{1,18})?", re.ASCII)
 _DURATION: Final = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,6})?) ?([smhdw]?)", re.ASCII)
@@ -93,7 +98,7 @@ class Problems:
         self._hopeless: set[Place] = set()
 
     def add(self, place: Place, what: str, *, hopeless: bool = False) -> None:
-        """Note a problem; after a hopeless one, what else is found at that place is only its consequence."""
+        """Note a problem; behind a hopeless one, what else is found there is its consequence."""
         if place not in self._hopeless:
             self._found.append((place, what))
         if hopeless:
@@ -133,11 +138,11 @@ def nearest(name: str, valid: Collection[str]) -> str:
 
 
 class Wrong(Exception):
-    """What is wrong with a value and what to write instead; it becomes a problem at the value's place."""
+    """What is wrong with a value and what to write instead; a problem at the value's place."""
 
 
 class ReadContext(NamedTuple):
-    """What reading needs in addition to the text: where problems go, the environment, and where relative paths start."""
+    """What reading needs besides the text: problems, environment, where relative paths start."""
 
     problems: Problems
     environment: Mapping[str, str]
@@ -148,7 +153,7 @@ class ReadContext(NamedTuple):
 
     @contextmanager
     def reporting(self, place: Place) -> Iterator[None]:
-        """What is found wrong in this block is reported; an empty `Wrong` was reported where it happened."""
+        """What is found wrong in this block is reported; an empty `Wrong` was reported before."""
         try:
             yield
         except Wrong as wrong:
@@ -157,7 +162,7 @@ class ReadContext(NamedTuple):
 
 
 def load_module(name: str) -> Any:
-    """A module of this package, loaded when it is asked for: few need it, or it needs a library that is not always there."""
+    """A module of this package, loaded late: few need it, or its library is not always there."""
     return import_module(f"publisher.config.{name}")
 
 
@@ -239,8 +244,9 @@ def choice(node: Node, kind: type[Choice]) -> Choice:
 def path(node: Node, reading: ReadContext) -> Path:
     """A path; relative ones start in the directory of the configuration file.
 
-    `$CREDENTIALS_DIRECTORY/NAME` is what systemd's LoadCredential= set up. Outside of the service the variable is not there:
-    then the path stays as it is written, so that `config check` and `status` work in a shell, and using it fails by name.
+    `$CREDENTIALS_DIRECTORY/NAME` is what systemd's LoadCredential= set up. Outside of the service
+    the variable is not there: then the path stays as it is written, so that `config check` and
+    `status` work in a shell, and using it fails by name.
     """
     text = scalar(node, "a path")
     if not text:
@@ -262,7 +268,7 @@ def listing(node: Node, example: str) -> Listing:
 
 
 def read_each(entries: Sequence[Node], read: Callable[[Node], Value], reading: ReadContext) -> tuple[Value, ...]:
-    """What `read` makes of each. Raises: Wrong, when all that is wrong with them has been reported."""
+    """What `read` makes of each. Raises: Wrong, when all that is wrong has been reported."""
     made = []
     for entry in entries:
         with reading.reporting(entry.place):
@@ -273,7 +279,7 @@ def read_each(entries: Sequence[Node], read: Callable[[Node], Value], reading: R
 
 
 def check(is_right: Callable[[Any], bool], what: str) -> Callable[[Any], str | None]:
-    """A field's `check`: what to say of a value that is not right; {} in it stands for the value."""
+    """A field's `check`: what to say of a value that is not right; {} in it is the value."""
     return lambda value: None if is_right(value) else what.format(quoted(str(value)))
 
 
@@ -287,7 +293,7 @@ def as_block(node: Node) -> YamlBlock:
 
 
 def https_problem(url: str) -> str | None:
-    """What is wrong with an address that a certificate is shown to: https, a host, nothing secret or foreign in it."""
+    """What is wrong with an address that a certificate is shown to: https, a host, no secret."""
     if "@" in url:  # first, because every other complaint quotes it
         return "holds a user or password; the certificate alone speaks for this host"
     try:
@@ -305,7 +311,7 @@ def https_problem(url: str) -> str | None:
 
 
 def keys_of(shape: type) -> Mapping[str, Field[Any]]:
-    """The fields of a shape by the key that is in the file: mandatory ones first, what it shares with others last."""
+    """The fields of a shape by their key in the file: mandatory ones first, shared ones last."""
     return _keys_of(shape)
 
 
@@ -329,7 +335,7 @@ def default_of(entry: Field[Any]) -> Any:
 def check_names(
     block: YamlBlock, valid: Iterable[str], reading: ReadContext, hints: dict[str, str] | None = None
 ) -> None:
-    """Every key that is not valid here is a problem, with the nearest one that is, or the hint for that name."""
+    """Every key that is not valid here is a problem, with the nearest valid one or a hint."""
     names = tuple(valid)
     for name, node in block.keys.items():
         if name not in names:
@@ -338,7 +344,7 @@ def check_names(
 
 
 def read_keys(block: YamlBlock, shape: type, reading: ReadContext) -> dict[str, Any]:
-    """Values by field name, of the keys of this shape that are written and right; what is wrong goes to the problems."""
+    """The right values by field name, of the keys that are written; problems are reported."""
     known: dict[str, Any] = {}
     kinds = _kinds(shape)
     for name, entry in keys_of(shape).items():
@@ -397,7 +403,7 @@ def read_block(node: Node, shape: type[Shape], reading: ReadContext) -> Shape:
 
 @cache
 def _kinds(shape: type) -> dict[str, Any]:
-    """The types of the fields that are read by them; one with a reader of its own may be of a type that is not loaded."""
+    """The types of the fields that are read by them; a reader's own type may not be loaded."""
     by_type = {entry.name for entry in fields(shape) if "read" not in entry.metadata}
     kinds: dict[str, Any] = {}
     for each in reversed(shape.__mro__):

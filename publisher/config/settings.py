@@ -72,7 +72,7 @@ def _read_listen(node: Node, _reading: ReadContext) -> Listen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricsSettings:
-    """A text file for the node exporter, and where the daemon answers Prometheus itself; of this instance or of all."""
+    """A text file for the node exporter, and where the daemon answers Prometheus itself."""
 
     textfile: Path | None = field(default=None, metadata={"read": _read_textfile})
     listen: Listen | None = field(default=None, metadata={"read": _read_listen})
@@ -153,7 +153,7 @@ check_site: Final = schema.check(
 
 
 class RevocationCheck(StrEnum):
-    """Whether servers need a current revocation list of their CA, lists that are there count, or none does."""
+    """Whether current CRLs of a server's CA are needed, count if present, or do not count."""
 
     REQUIRE = "require"
     IF_PRESENT = "if-present"
@@ -162,7 +162,7 @@ class RevocationCheck(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CredentialSettings:
-    """The host's certificate and key, and whom it trusts: a hashed directory, a bundle, or None for the system's store."""
+    """The host's certificate and key; `ca` is a hashed directory, a bundle, or None."""
 
     certificate: Path = _GRID_SECURITY / "hostcert.pem"
     key: Path = _GRID_SECURITY / "hostkey.pem"
@@ -207,7 +207,7 @@ class SourceSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopKeys:
-    """The keys of the file. The blocks that need each other are read one after the other by `load`."""
+    """The keys of the file. Blocks that need each other are read one after the other by `load`."""
 
     site: str = field(metadata={"check": check_site, "help": "write the site's name as in GOCDB"})
     source: object = field(metadata={"read": lambda node, _: _source_blocks(node), "help": "say where jobs come from"})
@@ -225,7 +225,7 @@ class TopKeys:
 class Settings(NamedTuple):
     """The configuration, checked, with defaults filled in. `records` is the block; each target holds its own view of it.
 
-    `source` reads all databases: those of `written`, the entries of ARC's databases, and of the entries of batch systems.
+    `source` reads all databases: of `written`, ARC's entries, and the batch systems' entries.
     """
 
     path: Path
@@ -244,7 +244,7 @@ class Settings(NamedTuple):
 
     @property
     def policy(self) -> RecordPolicy:
-        """What the block `records` makes of a job, whatever a target overrides: for who looks at the site as a whole."""
+        """What `records` makes of a job, whatever a target overrides: of the site as a whole."""
         return self.records.policy(self.site, self.host_name, self.batch_entries, charged=True)
 
 
@@ -283,7 +283,7 @@ def one_off_target(
     host_name: str,
     registered: Registered = REGISTERED,
 ) -> ConfiguredTarget:
-    """A target of the command line only; `keys` are those of a target in the file. Raises: ConfigError."""
+    """A target of the command line only; `keys` are as in the file. Raises: ConfigError."""
     problems = Problems("command line")
     reading = ReadContext(problems=problems, environment={}, folder=Path.cwd())
     place = Place(line=0, path="")
@@ -438,7 +438,7 @@ class _Sources:
                 self._add_databases(block, entry)
 
     def _add_databases(self, block: YamlBlock, keys: BatchEntry) -> None:
-        """One plug-in reads all of them. Names of users and files are spelled one way in all: statistics look for both."""
+        """One plug-in reads all, and users and files are spelled alike: statistics need both."""
         if keys.join_wait_s is not None:
             self._reading.wrong(block.keys["join"].place, "is a key of a batch system, whose runs are joined")
         if keys.keep_months:

@@ -1,4 +1,4 @@
-"""The effective configuration as YAML: every key with its value, defaults filled in. Secrets stay secret."""
+"""The effective configuration as YAML: every key, defaults filled in. Secrets stay secret."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _UNITS_S: Final = ((86400, "d"), (3600, "h"), (60, "m"))
 
 
 def show(settings: Settings) -> str:
-    """YAML that `load` reads back to the same settings; under a target only the `records` keys that differ there."""
+    """YAML that `load` reads back to the same; of targets' `records` keys, what differs."""
     importers = {each.name: _set_keys(each.options) for each in settings.batch_entries if not each.in_rounds}
     tree = {
         "site": settings.site,

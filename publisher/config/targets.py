@@ -1,6 +1,7 @@
 """The `targets` block: where records go, in which format, how often, and which jobs.
 
-A target's keys are those of every target, those of its transport, and those of `records`, which win over the block.
+A target's keys are those of every target, those of its transport, and those of `records`, which win
+over the block.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ _RECORDS_HINT: Final = {"records": "write its keys directly under the target, wi
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Registered:
-    """Names and, for all but formats, how to get the `Options` of one; nothing is loaded before it is named."""
+    """Names and, for all but formats, how to get the `Options` of one, loaded on demand."""
 
     sources: Mapping[str, Callable[[], type]]
     transports: Mapping[str, Callable[[], type]]
@@ -75,8 +76,8 @@ def plugin_options(
 ) -> tuple[str | None, type | None]:
     """The block's `type` and its `Options`.
 
-    For a type that is not known the name is None, and the options are those of the nearest one, so that the other keys
-    can be checked as well. A missing `type` is reported elsewhere.
+    For a type that is not known the name is None, and the options are those of the nearest one, so
+    that the other keys can be checked as well. A missing `type` is reported elsewhere.
     """
     node = block.keys.get("type")
     if not isinstance(node, Text) or node.null:
@@ -144,7 +145,7 @@ _check_vos: Final = schema.check(bool, "is empty, so no job would be published; 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetKeys:
-    """The keys of every target. `every` and `batch_records` have defaults that depend on format and type."""
+    """The keys of every target. Defaults of `every` and `batch_records` depend on others."""
 
     type: str = field(metadata={"help": "write the kind of service, such as ams"})
     format: str = field(metadata={"help": "write what is sent, such as apel-summary-0.4"})
@@ -340,7 +341,8 @@ def _check_mixtures(targets: Sequence[Target], block: YamlBlock, reading: ReadCo
 def _mixed(first: Target, second: Target, there: Destination) -> str:
     """What comes of two targets at one place; '' when nothing does.
 
-    Jobs and summaries, or two kinds of summaries, of one site are counted twice there; rows under one key replace each other.
+    Jobs and summaries, or two kinds of summaries, of one site are counted twice there; rows under
+    one key replace each other.
     """
     where = f"the same {there.keys} as"
     if first.format != second.format:
@@ -362,7 +364,7 @@ def _mixed(first: Target, second: Target, there: Destination) -> str:
 
 
 def added_up(one: Target, other: Target) -> bool:
-    """Whether a receiver adds up what these send to one place: jobs and jobs, but not jobs and accelerators."""
+    """Whether a receiver adds up what these send to one place: jobs and jobs, not accelerators."""
     return receiver_of(one.format).counts == receiver_of(other.format).counts
 
 
@@ -374,5 +376,5 @@ def apart(one: Target, other: Target) -> bool:
 
 
 def destination(target: Target) -> Destination | None:
-    """Where a target's messages meet those of others; None where they cannot, or where the receiver distinguishes them."""
+    """Where messages of targets meet; None where they cannot or the receiver tells them apart."""
     return target.options.destination() if isinstance(target.options, TransportOptions) else None

@@ -23,7 +23,7 @@ def write_tree(tree: dict[str, Any]) -> str:
 
 
 def read_tree(path: Path, problems: Problems) -> YamlBlock | None:
-    """The file as a tree; None, with the reason among the problems, when there is no tree to continue with."""
+    """The file as a tree; None, with the reason among the problems, when there is none."""
     whole = Place(line=0, path="")
     try:
         with path.open("rb") as file:
@@ -61,7 +61,7 @@ def parse_tree(content: bytes, problems: Problems) -> YamlBlock | None:
 
 
 def _compose(text: str, problems: Problems) -> yaml.Node | None:
-    """The document's nodes. A syntax error ends the reading: what follows it cannot be distinguished."""
+    """The document's nodes. A syntax error ends the reading: the rest cannot be interpreted."""
     if yaml.__with_libyaml__:
         with suppress(yaml.YAMLError):  # the loader written in Python explains it better
             return _nodes(text, yaml.CSafeLoader)
@@ -89,7 +89,7 @@ class _Refused(yaml.YAMLError):
 
 
 def _nodes(text: str, loader: type[yaml.SafeLoader | yaml.CSafeLoader]) -> yaml.Node:
-    """Composed within bounds: no aliases (a few lines of them unfold to gigabytes), no deep nesting."""
+    """Composed within bounds: no aliases (a few lines unfold to gigabytes), no deep nesting."""
     depth = 0
     for event in yaml.parse(text, Loader=loader):
         if isinstance(event, yaml.AliasEvent):

@@ -1,4 +1,4 @@
-"""The accounting databases: readable, quick, of a kind that we know, and what their newest jobs would meet."""
+"""The accounting databases: readable, quick, of a known kind, and what their newest jobs meet."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ _MONTHS: Final = 6
 _QUIET: Final = timedelta(days=7)
 _DAY_S: Final = 86_400
 _RECENT_DAYS: Final = 30
-# Newest jobs that are judged as a round would: seconds, and enough to meet every queue that is in use.
+# Newest jobs that are judged as a round would: seconds, and enough to meet every queue that is in
+# use.
 _MOST_JOBS: Final = 5000
 _SOON: Final = timedelta(days=1)  # time zones and small clock steps apart
 _WHY_ZONE: Final = "A-REX writes local times; with the wrong zone every start is hours off"
@@ -172,7 +173,8 @@ class _JobFates:
     looked_at: int = 0
     queues: set[str] = field(default_factory=set)
     bare: set[str] = field(default_factory=set)  # queues with jobs that lack a benchmark
-    default_wall_s: Counter[str] = field(default_factory=Counter)  # under A-REX's HEPSPEC:1.0, by queue
+    # Under A-REX's HEPSPEC:1.0, by queue
+    default_wall_s: Counter[str] = field(default_factory=Counter)
     machines: set[str] = field(default_factory=set)  # MachineName
     rules: Counter[str] = field(default_factory=Counter)
 
@@ -226,8 +228,8 @@ def _rules_broken(target: Target, outcomes: _JobFates, skipped: Counter[str]) ->
 
 
 def _machine_names(site: Site, target: Target, machines: Set[str]) -> Iterator[Finding]:
-    """Whether the certificate is of the domain of every MachineName, which the receiver requires unless configured
-    otherwise.
+    """Whether the certificate is of the domain of every MachineName, which the receiver requires
+    unless configured otherwise.
     """
     receiver = receiver_of(target.format).name
     why = (
@@ -254,8 +256,8 @@ def _machine_names(site: Site, target: Target, machines: Set[str]) -> Iterator[F
 
 
 def _recent(source: Source, now: datetime) -> tuple[list[JobRecord], Counter[str]]:
-    """The newest finished jobs, day by day backwards and in larger steps past days without any; and the rules
-    that rows broke which are not jobs at all.
+    """The newest finished jobs, day by day backwards and in larger steps past days without any; and
+    the rules that rows broke which are not jobs at all.
     """
     jobs: list[JobRecord] = []
     skipped: Counter[str] = Counter()

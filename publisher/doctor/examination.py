@@ -1,7 +1,8 @@
 """All questions of the doctor, side by side.
 
-Here are also those about the configuration, which may load and still not be what one wants, and about the host around us: who
-starts rounds, as which user we ask, and whether ARC's own publisher still publishes.
+Here are also those about the configuration, which may load and still not be what one wants, and
+about the host around us: who starts rounds, as which user we ask, and whether ARC's own publisher
+still publishes.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ from publisher.model.text import plural
 from publisher.pipeline.site import Site, choose
 from publisher.transports.base import Step, TransportOptions
 
-WITHIN_S: Final = 15  # with the configuration, which is loaded before: the answer comes within 20 seconds
+# With the configuration, which is loaded before: the answer comes within 20 seconds
+WITHIN_S: Final = 15
 _WHY_HANGS: Final = "a round waits for it, too"
 _FILES: Final = "a lock on the file (`fuser -v FILE`), or its file system (`df`)"
 _LEDGER: Final = "a lock, its file system, or the database server"
@@ -49,7 +51,7 @@ _STOP_JURA: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
-    """Where to look on this machine: arc.conf, directories of systemd's units and of cron's, and the room on a disk."""
+    """Where to look on this machine: arc.conf, units of systemd and cron, room on a disk."""
 
     arc_conf: Path
     units: tuple[Path, ...]
@@ -60,7 +62,7 @@ class Host:
 def examine(
     site: Site, settings: Settings, host: Host, *, targets: Sequence[str], waits: Callable[[Sequence[str]], None]
 ) -> Diagnosis:
-    """Ask everything at once, whatever is found. `waits` is called with the names of the parts that are not done yet.
+    """Ask everything at once, whatever is found. `waits` gets the names of the parts not done yet.
 
     Raises: UsageError for a target that is not configured.
     """
@@ -154,7 +156,7 @@ def _target(target: Target, settings: Settings) -> Iterator[Finding]:
 
 
 def _twice(target: Target, settings: Settings) -> Iterator[Finding]:
-    """Single records that another target before this one sends to the same place; totals are refused when they are read."""
+    """Records that an earlier target sends to the same place; totals are refused earlier."""
     place = destination(target)
     for other in settings.targets[: settings.targets.index(target)]:
         if place is None or place != destination(other) or target.shadow or other.shadow or apart(other, target):
@@ -177,7 +179,7 @@ def _synced(target: Target, settings: Settings) -> bool:
 
 
 def _secret(path: Path) -> Finding:
-    """That it may be read by all keeps the configuration from loading; a group is for doctor to ask about."""
+    """All may read it: then the configuration does not load. A group may: doctor asks about it."""
     question = Question(
         "pseudonym secret",
         "configuration",
@@ -263,7 +265,7 @@ def _jura(path: Path, targets: Sequence[Target]) -> Iterator[Finding]:
 
 
 def _jura_still_publishes(question: Question, conf: ArcConf, block: str, targets: Sequence[Target]) -> Finding:
-    """A target of ARC's publisher: beside ours at the same service it counts jobs twice, elsewhere it may be meant."""
+    """A target of ARC's publisher: at ours' service it counts twice, elsewhere it may be meant."""
     advice = _STOP_JURA.format(path=" and ".join(conf.blocks[block].files))
     try:
         given = ArcValues(conf).first(block, "targeturl")

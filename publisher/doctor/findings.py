@@ -11,7 +11,7 @@ from publisher.transports.base import Step
 
 
 class State(StrEnum):
-    """How bad it is. A warning will become a failure, or costs something; a failure keeps records from going out."""
+    """A warning may become a failure or cost something; a failure keeps records from going out."""
 
     OK = "ok"
     WARNING = "warning"
@@ -20,7 +20,7 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One question and its answer. `part` is the target or the part of the host; `advice` is '' when all is well.
+    """One question and its answer. `part` is a target or part of the host; `advice` may be ''.
 
     `exit_status` (model/errors.py) is that of a failure.
     """
@@ -36,7 +36,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PerfData:
-    """A number for monitoring, in `unit` ('' for a count); `warn` and `critical` are ranges as Nagios writes them, or ''."""
+    """A number for monitoring; `unit` may be ''; `warn`, `critical`: ranges of Nagios or ''."""
 
     label: str
     value: int
@@ -78,7 +78,7 @@ class Question:
         return Finding(self.name, self.part, State.FAILURE, found, self.why, advice, exit_status)
 
     def error(self, error: PublisherError, otherwise: str) -> Finding:
-        """A failure that another room has put into words; `otherwise` is the advice where they hold none."""
+        """A failure in another room's words; `otherwise` is the advice where they have none."""
         found, advice = split_advice(str(error))
         return self.failure(found, advice or otherwise, error.exit_status)
 
@@ -93,8 +93,8 @@ class Question:
 def split_advice(text: str) -> tuple[str, str]:
     """What happened, and what to do; the second is '' where the text does not say it.
 
-    Messages of ours say what to do after a semicolon, or after the words of somebody else in quotation marks and a colon.
-    Whatever is between quotation marks is left whole.
+    Messages of ours say what to do after a semicolon, or after the words of somebody else in
+    quotation marks and a colon. Whatever is between quotation marks is left whole.
     """
     inside = False
     for at, letter in enumerate(text):

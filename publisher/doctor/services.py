@@ -1,4 +1,4 @@
-"""Certificate, CAs, and the services behind them: who we are, whom we trust, whether we get there, what we may do there."""
+"""Certificate, CAs and services: who we are, whom we trust, what we can reach and may do there."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def _ways(site: Site, target: Target, known: Examined) -> Iterator[Finding]:
 def check_services(
     site: Site, target: Target, identity: Callable[[], Sequence[Finding | PerfData]], known: Examined
 ) -> Iterator[Finding]:
-    """The way to each service of a target, and how it answers. `identity` waits for what is found of the credentials."""
+    """The way to each service of a target, and its answer. `identity` waits for credentials."""
     ways = list(_ways(site, target, known))
     yield from ways
     question = Question("preflight", target.name, "only the service itself can say whether it will take our records")

@@ -1,4 +1,4 @@
-"""All parts of an examination at once: what hangs keeps no other part waiting, and all of them for a limited time only."""
+"""All parts of an examination at once, for a limited time: what hangs keeps no other waiting."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Answer = Finding | PerfData
 
 
 class ExaminedPart(NamedTuple):
-    """One part, and what is found when it does not come to an end. `name` is for who waits for it."""
+    """One part, and what is found when it does not end. `name` is for who waits for it."""
 
     name: str
     question: Question
@@ -33,7 +33,7 @@ def ask_all(
     clock: Callable[[], float],
     waits: Callable[[Sequence[str]], None],
 ) -> list[Sequence[Answer]]:
-    """What each part has found, in their order. `waits` is called with the names of those that are not done yet."""
+    """What each part has found, in order. `waits` is called with the names of those not done."""
     found: list[list[Answer]] = [[] for _ in parts]
     ended: SimpleQueue[int] = SimpleQueue()
     for at, part in enumerate(parts):

@@ -1,4 +1,4 @@
-"""The batch systems of the configuration: their map files, when they were read last, what was set aside, who has no jobs."""
+"""The batch systems: map files, last readings, what was set aside, and who has no jobs."""
 
 from __future__ import annotations
 

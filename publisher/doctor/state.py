@@ -21,7 +21,8 @@ from publisher.pipeline.site import Site
 
 _STATUS: Final = LedgerError.exit_status
 _MIB: Final = 1 << 20
-# A round writes its messages down before it sends them: some MiB each, and a merge of months as much again.
+# A round writes its messages down before it sends them: some MiB each, and a merge of months as
+# much again.
 SPACE_WARNING: Final = 500 * _MIB
 SPACE_FAILURE: Final = 50 * _MIB
 _TOO_LONG: Final = timedelta(days=7)
@@ -53,7 +54,7 @@ def check_directory(state: Path, free_bytes: Callable[[Path], int]) -> Iterator[
 
 
 def _holds_files(directory: Path) -> bool:
-    """False for what the kernel shows as files, such as /proc: a file system without a single block."""
+    """False for what the kernel shows as files, such as /proc: a file system without blocks."""
     for place in (directory, *directory.parents):
         try:
             return os.statvfs(place).f_blocks > 0
@@ -126,7 +127,7 @@ def _space(directory: Path, free: int) -> Finding:
 
 
 def check_ledger(site: Site, targets: Sequence[Target]) -> Iterator[Finding | PerfData]:
-    """What the ledger knows of each target: its last success, what is in doubt, set aside or held back."""
+    """What the ledger knows of each target: its last success, in doubt, set aside or held back."""
     question = Question("state", "state", _WHY_DIRECTORY)
     if not _holds_files(site.state.parent):
         yield not_asked(question, "we cannot have a file there")
@@ -149,7 +150,7 @@ def check_ledger(site: Site, targets: Sequence[Target]) -> Iterator[Finding | Pe
 
 
 def check_instances(site: Site, targets: Sequence[Target]) -> Iterator[Finding]:
-    """Whether another instance delivers jobs of the same CE: they would count twice, or one would replace the other's."""
+    """Whether another instance delivers the CE's jobs: they count twice, or replace ours."""
     if not site.instance:
         return
     question = Question("instances", "state", "jobs that two instances deliver are sent twice")
@@ -175,7 +176,7 @@ def check_instances(site: Site, targets: Sequence[Target]) -> Iterator[Finding]:
 
 
 def _hosts(ledger: Ledger, target: str) -> set[tuple[int, str]]:
-    """Months and submit hosts of the jobs that were delivered; jobs without a submit host may be anybody's."""
+    """Months and submit hosts of delivered jobs; jobs without a submit host may be anybody's."""
     return {(month, host) for month, host in ledger.counts(target).delivered if host}
 
 

@@ -20,15 +20,16 @@ JURA_TRANSPORTS: Final[Mapping[str, str]] = {"apel": "ams", "sgas": "sgas"}
 
 
 def transport_plugin(name: str) -> TransportPlugin:
-    """The plug-in module of a transport, loaded on first use. Raises: KeyError for a name not in `TRANSPORTS`."""
+    """The plug-in module of a transport, loaded at need. Raises: KeyError for an unknown name."""
     plugin: TransportPlugin = import_module(TRANSPORTS[name])
     return plugin
 
 
 def create_transport(name: str, options: object, credentials: Credentials, environment: Environment) -> Transport:
-    """A transport, ready but not yet connected. Raises: ConfigError, CredentialError as its `create`.
+    """A transport, not yet connected. Raises: ConfigError, CredentialError as its `create`.
 
-    A plug-in that is a package has `create` in its module `transport`, with the libraries that options do without.
+    A plug-in that is a package has `create` in its module `transport`, with the libraries that
+    options do without.
     """
     plugin = import_module(TRANSPORTS[name])
     maker: TransportMaker = import_module(f"{plugin.__name__}.transport") if hasattr(plugin, "__path__") else plugin
@@ -36,7 +37,7 @@ def create_transport(name: str, options: object, credentials: Credentials, envir
 
 
 def http_sessions() -> Callable[..., Any]:
-    """The class `Session`, loaded for the first request: that takes long, and a round with nothing to send has none."""
+    """The class `Session`, loaded late: it takes long, and without messages none is needed."""
     sessions: Callable[..., Any] = import_module("publisher.transports.http.session").Session
     return sessions
 

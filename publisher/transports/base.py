@@ -1,4 +1,4 @@
-"""The interface of transports: deliver a message and return a receipt; the dry run's transport, and the thread to send in."""
+"""The interface of transports: deliver a message, return a receipt; dry run, background work."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ CREDENTIALS, CONFIGURATION = CredentialError.exit_status, ConfigError.exit_statu
 Kind = TypeVar("Kind", bound="TransportOptions")
 Result = TypeVar("Result")
 
-# Python runs signal handlers on the main thread, and a signal that the kernel hands to another thread does not wake it: a wait
-# without an end would hear SIGTERM when the work is done.
+# Python runs signal handlers on the main thread, and a signal that the kernel hands to another
+# thread does not wake it: a wait without an end would hear SIGTERM when the work is done.
 _LOOK_EVERY_S: Final = 0.5
 _BATCH_BYTES: Final = range(16_384, 64_000_001)
 
@@ -32,9 +32,10 @@ _BATCH_BYTES: Final = range(16_384, 64_000_001)
 class Verdict(StrEnum):
     """What became of a message.
 
-    `DELIVERED` is the only good one. `IN_DOUBT` may have been stored: it is sent again as it is. `RETRY_LATER` was surely not
-    stored, or is harmless to repeat, and waits for the next round. `TOO_LARGE` continues in halves. `REFUSED` is about this
-    message alone: its records are narrowed down and set aside. `STOP_TARGET` is about the target: nothing more is tried there.
+    `DELIVERED` is the only good one. `IN_DOUBT` may have been stored: it is sent again as it is.
+    `RETRY_LATER` was surely not stored, or is harmless to repeat, and waits for the next round.
+    `TOO_LARGE` continues in halves. `REFUSED` is about this message alone: its records are narrowed
+    down and set aside. `STOP_TARGET` is about the target: nothing more is tried there.
     """
 
     DELIVERED = "delivered"
@@ -47,14 +48,15 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Receipt:
-    """What a transport returns after delivering one message. `reason` is for people, at most 500 characters, no secrets.
+    """What came of delivering one message. `reason` is for people: 500 characters, no secrets.
 
-    `exit_status` is the kind of trouble (model/errors.py) when the verdict is not `DELIVERED`. `remote_ids` are the receiver's
-    ids of its rows by JobID, where it gives any. `bytes_sent` counts the wire, all attempts together. `doubt` says that an
-    attempt may have been stored, whatever the last one met. `certain` is False when the answer does not show whether the
-    message or the target is at fault. `refused_by` is for a refusal that is about what records are called by, such as their
-    MachineName: that of every record, in order, so that the message can be divided by it. `seconds` is how long it took, waits
-    and attempts together.
+    `exit_status` is the kind of trouble (model/errors.py) when the verdict is not `DELIVERED`.
+    `remote_ids` are the receiver's ids of its rows by JobID, where it gives any. `bytes_sent`
+    counts the wire, all attempts together. `doubt` says that an attempt may have been stored,
+    whatever the last one met. `certain` is False when the answer does not show whether the message
+    or the target is at fault. `refused_by` is for a refusal that is about what records are called
+    by, such as their MachineName: that of every record, in order, so that the message can be
+    divided by it. `seconds` is how long it took, waits and attempts together.
     """
 
     verdict: Verdict
@@ -71,9 +73,10 @@ class Receipt:
 
 
 class Step(NamedTuple):
-    """One question of a pre-flight check and its answer for people; `exit_status` (model/errors.py) is 0 when all is well.
+    """One question of a pre-flight check and its answer; `exit_status` (model/errors.py) 0 is well.
 
-    `advice` is the thing to do, where the answer does not say it; with an `exit_status` of 0 it makes the answer a warning.
+    `advice` is the thing to do, where the answer does not say it; with an `exit_status` of 0 it
+    makes the answer a warning.
     """
 
     name: str
@@ -83,7 +86,7 @@ class Step(NamedTuple):
 
 
 class StepText(NamedTuple):
-    """Why a step of a pre-flight check is asked, and what to do where neither answer nor `advice` says it."""
+    """Why a step of a pre-flight check is asked, and what to do unless answer or advice says so."""
 
     why: str
     otherwise: str
@@ -104,10 +107,10 @@ class Endpoint(NamedTuple):
 
 
 class Credentials(NamedTuple):
-    """Certificate, key and trust. `ca` is a hashed directory, a bundle file, or None for the system's store.
+    """Certificate, key and trust. `ca` is a hashed directory, a bundle, or None for the system's.
 
-    `crl`: whether a server needs a current revocation list of its CA (`require`), lists that are there count (`if-present`),
-    or none does (`off`).
+    `crl`: whether a server needs a current revocation list of its CA (`require`), lists that are
+    there count (`if-present`), or none does (`off`).
     """
 
     certificate: Path
@@ -117,10 +120,11 @@ class Credentials(NamedTuple):
 
 
 class Environment(NamedTuple):
-    """What a transport needs of the world, handed in so that nothing in this room sleeps, guesses or looks around.
+    """What a transport needs of the world, so that it never sleeps, guesses or looks around itself.
 
-    `now` gives aware UTC, `clock` monotonic seconds, `chance` numbers in [0, 1); `wait` waits that many seconds and returns
-    True, at once, when a stop was asked for. `signed` reports on a format whether its receiver takes S/MIME around the payload.
+    `now` gives aware UTC, `clock` monotonic seconds, `chance` numbers in [0, 1); `wait` waits that
+    many seconds and returns True, at once, when a stop was asked for. `signed` reports on a format
+    whether its receiver takes S/MIME around the payload.
     """
 
     environment: Mapping[str, str]
@@ -142,7 +146,8 @@ class Destination:
 class OneOff(NamedTuple):
     """How `republish` makes a target of this transport for once.
 
-    `--TRANSPORT-KEY`, such as --ams-url, gives the target's `key`; `options` are further keys that the command line takes.
+    `--TRANSPORT-KEY`, such as --ams-url, gives the target's `key`; `options` are further keys that
+    the command line takes.
     """
 
     key: str
@@ -153,14 +158,15 @@ class OneOff(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransportOptions:
-    """What the `Options` of every transport provide, in addition to the keys of the configuration."""
+    """What the `Options` of every transport provide, besides the keys of the configuration."""
 
     one_off: ClassVar[OneOff | None] = None
-    step_texts: ClassVar[Mapping[str, StepText]] = {}  # of the steps of the pre-flight check, by name
+    # Of the steps of the pre-flight check, by name
+    step_texts: ClassVar[Mapping[str, StepText]] = {}
     formats: ClassVar[Collection[str]] = ()  # that its service reads; () for any
 
     def destination(self) -> Destination | None:
-        """None where messages of several targets cannot meet, or where the receiver distinguishes them."""
+        """None where messages of targets cannot meet, or where the receiver distinguishes them."""
         return None
 
     def doubts(self) -> tuple[tuple[str, str], ...]:
@@ -168,7 +174,7 @@ class TransportOptions:
         return ()
 
     def endpoints(self, environment: Mapping[str, str]) -> tuple[Endpoint, ...]:
-        """The services that it talks to, none where all stays on this machine. Raises: ConfigError."""
+        """The services that it talks to, none where all stays on this host. Raises: ConfigError."""
         return ()
 
 
@@ -188,22 +194,22 @@ class Transport(Protocol):
     """Hands messages over, one at a time, in order, over one kept-alive connection."""
 
     def payload_limit(self) -> int:
-        """The largest payload in bytes that fits one message on this wire, everything around it counted.
+        """The largest payload in bytes that fits one message here, everything around it counted.
 
         It shrinks for the rest of the run when the service turns out to take less.
         """
 
     def deliver(self, message: Message, now: datetime) -> Receipt:
-        """Deliver one message and return the receipt. Never raises for what the other side or the network does.
+        """Deliver one message. Never raises for what the other side or the network does.
 
         Raises: CredentialError before anything is sent, when certificate or key cannot be used.
         """
 
     def preflight(self) -> tuple[Step, ...]:
-        """Whether messages could be delivered, asked without sending one: in order, up to the first trouble. Never raises."""
+        """Whether messages could be delivered, sending none: up to a trouble. Never raises."""
 
     def warnings(self, now: datetime) -> list[str]:
-        """What will stop this target before long, such as a certificate that ends within 30 days."""
+        """What will soon stop this target, such as a certificate that ends within 30 days."""
 
     def close(self) -> None: ...
 
@@ -215,17 +221,18 @@ class TransportPlugin(Protocol):
 
 
 class TransportMaker(Protocol):
-    """The same module or, of a package, its module `transport`, which is loaded when a transport is made."""
+    """The same module or, of a package, its module `transport`, which is loaded late."""
 
     def create(self, options: object, credentials: Credentials, circumstances: Environment) -> Transport:
         """A transport, ready but not yet connected.
 
-        Raises: ConfigError for options that cannot work, CredentialError for certificate, key or CAs that cannot be used.
+        Raises: ConfigError for options that cannot work, CredentialError for certificate, key or
+        CAs that cannot be used.
         """
 
 
 class DryRunTransport:
-    """The transport of `--dry-run`: it has the real one's limit, calls everything delivered and sends nothing."""
+    """The transport of `--dry-run`, with the real one's limit: it delivers all, sends nothing."""
 
     def __init__(self, real: Transport) -> None:
         self.payload_limit, self.preflight = real.payload_limit, real.preflight
@@ -238,9 +245,9 @@ class DryRunTransport:
 class BackgroundTask(Generic[Result]):
     """One piece of work that has begun in a thread of its own.
 
-    Its thread is a daemon: when SIGTERM ends the process, nobody waits for a service that does not answer. A round signs and
-    sends in one, which is mostly waiting, or work of libraries that release the interpreter. It collects the result before it
-    starts the next, so no queue can grow.
+    Its thread is a daemon: when SIGTERM ends the process, nobody waits for a service that does not
+    answer. A round signs and sends in one, which is mostly waiting, or work of libraries that
+    release the interpreter. It collects the result before it starts the next, so no queue can grow.
     """
 
     NAME: Final = "background"  # of its thread
@@ -252,7 +259,7 @@ class BackgroundTask(Generic[Result]):
         self._thread.start()
 
     def result(self, within_s: float = inf) -> Result:
-        """The result, once it is done. Raises: whatever the work raised, TimeoutError when it is not done by then."""
+        """The result. Raises: what the work raised, TimeoutError when it is not done by then."""
         deadline = monotonic() + within_s
         while self._thread.is_alive():
             if (left_s := deadline - monotonic()) <= 0:
@@ -268,6 +275,6 @@ class BackgroundTask(Generic[Result]):
             self._results.append(work())
 
     def _keep(self, _kind: object, error: BaseException | None, _trace: object) -> bool:
-        """What the work raised waits for `result`, which raises it where somebody can take it: a thread has no caller."""
+        """What the work raised waits for `result`, which raises it: a thread has no caller."""
         self._error = error
         return True

@@ -1,5 +1,6 @@
-"""The commands, a line each. A command's module is loaded when the command is used, and what that needs to do its work when
-it runs: no other command pays for it, and the manual is built without the libraries.
+"""The commands, a line each. A command's module is loaded when the command is used, and what that
+needs to do its work when it runs: no other command pays for it, and the manual is built without the
+libraries.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ class Group(StrEnum):
 
 
 class Context(NamedTuple):
-    """What a command gets in addition to its arguments: the site, loaded on demand, and the event that asks it to stop
-    early.
+    """What a command gets in addition to its arguments: the site, loaded on demand, and the event
+    that asks it to stop early.
     """
 
     load: Callable[[], LiveSite]
@@ -92,7 +93,7 @@ def command(name: str) -> Command:
 
 
 def load_part(name: str) -> Any:
-    """A module of the package that a command needs when it runs, but not for its options. Raises: ImportError."""
+    """A module that a command needs when it runs, but not for its options. Raises: ImportError."""
     return import_module(f"publisher.{name}")
 
 

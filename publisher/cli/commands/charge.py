@@ -238,7 +238,7 @@ def _allocation_text(one: UsedAllocation) -> str:
 
 
 def _kept_line(kept: KeptCharge) -> str:
-    """One job on a line: end, amount and unit or why there is none, project, group, id; what it was, where that changed."""
+    """One job on a line: end, amount and unit or why none, project, group, id; what changed."""
     job = kept.job
     cost = f"{_amount(job.amount) or '-':>14} {job.tariff.unit if job.tariff else '-'}"
     text = f"{moment_text(job.ended_at)} {cost}  {job.project or '-'}  {job.group or '-'}  {job.job_id}"

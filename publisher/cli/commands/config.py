@@ -87,7 +87,7 @@ def _check(arguments: argparse.Namespace, site: LiveSite) -> None:
 
 
 def _check_importers(site: LiveSite) -> None:
-    """That importers could start: their map files can be read. Raises: ConfigError with all that is wrong."""
+    """That importers could start: map files can be read. Raises: ConfigError with all problems."""
     problems: list[str] = []
     for entry in site.batch_entries:
         try:
@@ -164,7 +164,8 @@ def _name_commented(text: str) -> None:
 def _lost_jobs(page: ConfigurationText, *, environment: Mapping[str, str]) -> list[str]:
     """The report on jobs that ARC's publisher missed, for every target of the page.
 
-    Raises: SourceError; UsageError when there is no time from which to look, or no database in which.
+    Raises: SourceError; UsageError when there is no time from which to look, or no database in
+    which.
     """
     marks = [mark for mark in map(_watermark, page.targets) if mark is not None]
     if not marks:

@@ -1,4 +1,4 @@
-"""`doctor`: everything that could keep records from going out; for people, as JSON, as one line for Nagios."""
+"""`doctor`: everything that could keep records from going out; as text, as JSON, for Nagios."""
 
 from __future__ import annotations
 
@@ -22,13 +22,15 @@ from publisher.transports.base import BackgroundTask
 if TYPE_CHECKING:
     from publisher.cli.site import LiveSite
 
-LOADED_WITHIN_S: Final = 3  # the configuration and the files that it names, before anything else can be asked
+# The configuration and the files that it names, before anything else can be asked
+LOADED_WITHIN_S: Final = 3
 # Where it looks for what starts the rounds.
 UNIT_FOLDERS = (Path("/etc/systemd/system"), Path("/run/systemd/system"), Path("/usr/lib/systemd/system"))
 CRON_FOLDERS = (Path("/etc/cron.d"),)
 
 
-_NAGIOS: Final = {State.FAILURE: nagios.CRITICAL, State.WARNING: nagios.WARNING, State.OK: nagios.OK}  # gravest first
+# Gravest first
+_NAGIOS: Final = {State.FAILURE: nagios.CRITICAL, State.WARNING: nagios.WARNING, State.OK: nagios.OK}
 _COUNTED: Final = (
     (State.OK, "ok", "ok"),
     (State.WARNING, "warning", "warnings"),
@@ -133,7 +135,7 @@ def _as_text(diagnosis: Diagnosis) -> list[str]:
 
 
 def _as_nagios(diagnosis: Diagnosis) -> tuple[str, int]:
-    """The plug-in's line and its exit status. Spec: Monitoring Plugins Development Guidelines, sections 2 and 3."""
+    """The plug-in's line and exit status. Spec: Monitoring Plugins Guidelines, sections 2 and 3."""
     status = next((status for state, status in _NAGIOS.items() if diagnosis.count(state)), nagios.OK)
     bad = [one for state in (State.FAILURE, State.WARNING) for one in diagnosis.findings if one.state is state]
     parts = [f"{_named(one)}: {one.found}" for one in bad]

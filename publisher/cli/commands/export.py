@@ -1,4 +1,4 @@
-"""`export`: finished jobs one by one, as JSON lines or CSV, for other systems; and what each column means."""
+"""`export`: finished jobs one by one, as JSON lines or CSV; and what each column means."""
 
 from __future__ import annotations
 
@@ -64,7 +64,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, context: Context) -> int:
-    if arguments.columns and arguments.form != _PARQUET:  # the same at every site: no configuration is read
+    if arguments.columns and arguments.form != _PARQUET:
+        # The same at every site: no configuration is read
         print_result(COLUMNS, _definitions, _definitions_table, form=Form(arguments.form or Form.TABLE), rows="columns")
         return 0
     if arguments.form == _PARQUET:
@@ -125,7 +126,7 @@ def _definitions_table(columns: Sequence[Column]) -> Iterator[Part]:
 
 
 def _write(form: Form, pages: Iterator[ExportPage], out: TextIO) -> None:
-    """A line a job with every column in it; decimals are numbers as they are written, never rounded."""
+    """A line a job with every column; decimals are numbers as they are written, never rounded."""
     if form is Form.CSV:
         print_csv([column.name for column in COLUMNS], chain.from_iterable(map(_csv_rows, pages)), out)
         return
@@ -163,7 +164,8 @@ class _LineWriter:
             if len(self._known) >= _REMEMBERED:
                 self._known.clear()
             texts = [_named(column, _JSON[type(value := column.value(one))](value)) for column in _RUNS[place]]
-            known = self._known[place, id(one)] = one, ", ".join(texts)  # held, so that no id comes to mean another
+            # Held, so that no id comes to mean another
+            known = self._known[place, id(one)] = one, ", ".join(texts)
         return known[1]
 
 

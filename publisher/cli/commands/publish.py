@@ -1,4 +1,4 @@
-"""`publish`: one regular round; and how results of rounds are shown, also by republish, sync and the daemon."""
+"""`publish`: one regular round; and how all commands and the daemon show results of rounds."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def print_outcomes(
     targets: Sequence[Target] | None = None,
     sources: Sequence[SourceStatus] = (),
 ) -> int:
-    """Print what came of the rounds to targets, by default those of the site. Returns the exit status of all of them."""
+    """Print what came of the rounds to targets (default: the site's). Returns their exit status."""
     receivers = {target.name: receiver_of(target.format).name for target in targets or site.targets}
     shadows = {target.name for target in site.targets if target.shadow}
     outcomes = [

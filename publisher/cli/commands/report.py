@@ -1,4 +1,4 @@
-"""`report`: what jobs used and what became of them, as a page with plots, as files, as tables; only reads."""
+"""`report`: what jobs used and what became of them, as a page, as files, as tables; only reads."""
 
 from __future__ import annotations
 
@@ -59,7 +59,8 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     window = window_of(arguments, site.clock())
     refuse_pruned(site, window)
     on_page = _is_page(arguments)
-    page = load_part("reporting.html.page").page if on_page else None  # its libraries may be missing: not after minutes
+    # Its libraries may be missing: not after minutes
+    page = load_part("reporting.html.page").page if on_page else None
     notice(f"report of jobs that ended in {window}")
     with progress.counting("rows of jobs", quiet=arguments.quiet) as counting:
         found = reporting.collect(

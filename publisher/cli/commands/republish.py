@@ -122,7 +122,7 @@ def _check_format(targets: Iterable[Target], name: str | None) -> None:
 
 
 class _Way(NamedTuple):
-    """How a transport's target is made for once, and the defaults of the keys that the command line takes for it."""
+    """How a transport's target is made for once, and the defaults of its keys there."""
 
     option: str
     transport: str
@@ -165,7 +165,7 @@ def _filled(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _once(arguments: argparse.Namespace, site: LiveSite) -> list[Target]:
-    """The target that the command line makes for this once; none without a URL. Raises: UsageError, ConfigError."""
+    """The target of the command line; none without a URL. Raises: UsageError, ConfigError."""
     ways = _ways()
     given = [way for way in ways if getattr(arguments, way.option)]
     # What only some transports take, in order.
@@ -226,7 +226,7 @@ def _of_receiver(plan: RepublishPlan) -> Iterator[str]:
 
 
 def _size(plan: RepublishPlan) -> str:
-    """Exact where every job was examined; messages and bytes of single records are then by their mean size."""
+    """Exact where every job was examined; messages and bytes of single records are by mean size."""
     if plan.summary and not plan.counted:
         return f"totals of at most {plural(plan.jobs, 'job')}"
     if plan.summary:

@@ -1,4 +1,4 @@
-"""The daemon on this machine: signals, systemd and logs around the rounds. Runs until it is stopped."""
+"""The daemon: signals, systemd and logs around the rounds. Runs until it is stopped."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, context: Context) -> int:
-    """Publish on the targets' timetables; SIGHUP reads the configuration again, SIGTERM and SIGINT end it.
+    """Publish on the targets' timetables; SIGHUP reads the configuration, SIGTERM, SIGINT end it.
 
     Raises: ConfigError, LedgerError when it cannot begin.
     """
@@ -66,13 +66,14 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
 
 @contextmanager
 def _metrics_over_http() -> Iterator[Callable[[Site], Site]]:
-    """Lets the endpoint follow each configuration that is loaded; one that it cannot follow is refused as a whole."""
+    """Lets the endpoint follow each loaded configuration; one that it cannot follow is refused."""
     with ExitStack() as opened:
         endpoints: list[MetricsEndpoint] = []
 
         def follow(site: Site) -> Site:
             if site.metrics is not None and not endpoints:
-                endpoint_type = load_part("reporting.metrics.exporter").MetricsEndpoint  # its library may be missing
+                # Its library may be missing
+                endpoint_type = load_part("reporting.metrics.exporter").MetricsEndpoint
                 endpoints.append(opened.enter_context(closing(endpoint_type())))
             for endpoint in endpoints:
                 endpoint.follow(site)
@@ -83,7 +84,7 @@ def _metrics_over_http() -> Iterator[Callable[[Site], Site]]:
 
 @contextmanager
 def _signals_wait() -> Iterator[None]:
-    """They are waited for in one place rather than striking anywhere. Threads that begin here inherit it."""
+    """They are waited for in one place and strike nowhere else. New threads inherit it."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     # A SIGTERM that came before has asked for a stop, and set an alarm for those who do not look.
     signal.alarm(0)

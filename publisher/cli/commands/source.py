@@ -1,4 +1,4 @@
-"""`source`: batch systems and accounting databases that were read: list, bad-lines, retry, prune, retire."""
+"""`source`: batch systems and databases that were read: list, bad-lines, retry, prune, retire."""
 
 from __future__ import annotations
 

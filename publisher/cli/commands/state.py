@@ -104,7 +104,7 @@ def _backup(arguments: argparse.Namespace, context: Context) -> int:
 
 
 def _place(text: str, instance: str) -> Path | LedgerServer:
-    """A ledger that is named on the command line, under the rules of the file. Raises: UsageError."""
+    """A ledger named on the command line, under the rules of the file. Raises: UsageError."""
     reading = ReadContext(problems=Problems("command line"), environment={}, folder=Path.cwd())
     try:
         state = read_state(Text(place=Place(line=0, path=""), text=text, null=False), reading)

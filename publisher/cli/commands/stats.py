@@ -1,4 +1,4 @@
-"""`stats`: statistics of the accounting data, published or not; and the filters for jobs that `export` takes too."""
+"""`stats`: statistics of jobs, published or not; and the filters that `export` takes too."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def _totals_json(totals: Totals) -> Json:
 
 
 def _arc_json(tally: JobStatistics) -> Json:
-    """The objects of `arcctl accounting stats -o json` of ARC 6 and of ARC 7: seconds, bytes, seconds since 1970."""
+    """The objects of `arcctl accounting stats -o json` of ARC 6 and 7: seconds, bytes, epochs."""
     totals = tally.totals
     return {
         "count": totals.jobs,
@@ -284,7 +284,7 @@ def add_database_file(parser: argparse.ArgumentParser) -> None:
 
 
 def chosen_database(arguments: argparse.Namespace, site: LiveSite) -> LiveSite:
-    """The site, with `--database-file` in place of its databases. Raises: UsageError, ConfigError."""
+    """The site, with `--database-file` for its databases. Raises: UsageError, ConfigError."""
     if not arguments.database_file:
         return site
     source = site.settings.source

@@ -1,4 +1,4 @@
-"""`sync`: job counts per submit host and month, sent to the receiver or compared with what it has."""
+"""`sync`: job counts per submit host and month, sent to the receiver or compared with its own."""
 
 from __future__ import annotations
 
@@ -99,7 +99,8 @@ class _Check:
     shadows: Sequence[ComparedMonth]
     incomplete: int  # an exit status, where databases are missing
     others: Sequence[RecordedCount]  # of other instances
-    cpu_unknown: int | None  # jobs of which nobody measured the CPU time; None where that cannot be told
+    # Jobs of which nobody measured the CPU time; None where that cannot be told
+    cpu_unknown: int | None
 
     @property
     def different(self) -> bool:

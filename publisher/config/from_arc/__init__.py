@@ -1,4 +1,4 @@
-"""Taking over from ARC: its arc.conf becomes our configuration, and its publishing state decides where we start.
+"""Taking over from ARC: arc.conf becomes our configuration, its state decides where we start.
 
 `reader.py` reads the file and resolves its references, `page.py` writes what all targets share,
 `targets.py` the targets, and where each of them begins.
@@ -48,9 +48,10 @@ _STATE: Final = "accounting/publishing.db"
 def convert(
     path: Path, *, state: Path | None, site: str, now: datetime, environment: Mapping[str, str]
 ) -> ConfigurationText:
-    """Our configuration, made of an arc.conf and ARC's publishing state (default: below its control directory).
+    """Our configuration, of arc.conf and ARC's state (default: below its control directory).
 
-    Raises: ConfigError, UsageError, and SourceError for a state that is there and cannot be read: it is not a state of nothing.
+    Raises: ConfigError, UsageError, and SourceError for a state that is there and cannot be read:
+    it is not a state of nothing.
     """
     conf = read_arc_conf(path)
     control_dir = control_dir_of(conf)
@@ -98,7 +99,7 @@ _ADVICE: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigurationText:
-    """The configuration as text. `missing` names the keys without which it is none yet; then it does not load."""
+    """The configuration as text, which does not load while keys are `missing`."""
 
     text: str
     missing: tuple[str, ...]

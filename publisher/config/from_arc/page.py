@@ -1,7 +1,7 @@
-"""The page that is written, and its parts that all targets share: site, source, credentials, and what is published about jobs.
+"""The page, and what all targets share: site, source, credentials, what is published about jobs.
 
-Each line has its origin behind it, and two lists are at the end. The lines are written by hand and not by a YAML library,
-because comments are half of what they are for.
+Each line has its origin behind it, and two lists are at the end. The lines are written by hand and
+not by a YAML library, because comments are half of what they are for.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def origin_of(given: ArcValue) -> str:
 
 @dataclass(slots=True)
 class Sheet:
-    """Lines in order, and notes on them. `missing` names keys without which the page is not a configuration."""
+    """Lines in order, and notes on them. Without the keys in `missing` it is no configuration."""
 
     lines: list[str] = field(default_factory=list)
     by_hand: list[str] = field(default_factory=list)
@@ -88,7 +88,7 @@ class Sheet:
 
 
 def site_of(values: ArcValues, sheet: Sheet, names: Sequence[ArcValue], chosen: str, *, only_sgas: bool = False) -> str:
-    """Write `site`: what the command line chose, or the first gocdb_name. Returns it, '' when it stays open."""
+    """Write `site`: the one of the command line, or the first gocdb_name. Returns it, or ''."""
     if text := chosen or (names[0].text if names else ""):
         _write_named_site(sheet, names, text)
         return text
@@ -256,7 +256,7 @@ def _path(values: ArcValues, block: str, key: str) -> ArcValue:
 
 
 class VoDefaults:
-    """VOs of jobs without one (vomsless_vo), in both forms: `VO[#ISSUER]`, and with an authgroup in front."""
+    """VOs of jobs without one (vomsless_vo): `VO[#ISSUER]`, and with an authgroup in front."""
 
     def __init__(self, values: ArcValues, sheet: Sheet) -> None:
         self.default: ArcValue | None = None
@@ -301,7 +301,7 @@ class VoDefaults:
             raise ByHand("is in addition to another default VO, and every job without a VO already has the first")
 
     def _add_group(self, given: ArcValue, group: str, vo: str, issuer: str) -> None:
-        """An authgroup is examined when a job is submitted, and its row does not tell which it was: only what names users."""
+        """A job's row does not tell which authgroup its user was in: only what names users."""
         rules = [
             (field, pattern, vo, f"{origin_of(given)}, through [authgroup:{shown(group)}]")
             for field, pattern in self._members(group)
@@ -313,7 +313,7 @@ class VoDefaults:
         self.rules += rules
 
     def _members(self, group: str) -> list[tuple[str, str]]:
-        """Who is in a group, where nothing but names decides it: the fields and patterns of VO rules."""
+        """Who is in a group, where only names decide it: the fields and patterns of VO rules."""
         found: list[tuple[str, str]] = []
         block = self._values.conf.blocks.get(f"authgroup:{group}")
         for key in dict.fromkeys(option.key for option in block.options) if block else ():

@@ -1,12 +1,13 @@
-"""arc.conf as it is written: blocks of options in their order, each with its line. ARC 6 and ARC 7 write it alike.
+"""arc.conf as it is written: blocks of options in order, with their lines; of ARC 6 and ARC 7.
 
-Spec: arc.conf(5) of ARC 6 and 7, as far as accounting needs it: `[block]` or `[block: name]`, `key = value` or `key` alone,
-repeated keys are several values, and a line that begins with `#` is a comment. ARC 7 reads the files `*.conf` of
-`arc.conf.d` after arc.conf itself and appends their options to the blocks.
+Spec: arc.conf(5) of ARC 6 and 7, as far as accounting needs it: `[block]` or `[block: name]`,
+`key = value` or `key` alone, repeated keys are several values, and a line that begins with `#` is a
+comment. ARC 7 reads the files `*.conf` of `arc.conf.d` after arc.conf itself and appends their
+options to the blocks.
 
-`$VAR{key}` is another value of the same block, `$VAR{[block]key}` one of another block. `$EXEC{command}` and
-`$EVAL{expression}` are never run: a configuration file that is read by root must not be a way to become root. A value with
-one of them is left to the administrator.
+`$VAR{key}` is another value of the same block, `$VAR{[block]key}` one of another block.
+`$EXEC{command}` and `$EVAL{expression}` are never run: a configuration file that is read by root
+must not be a way to become root. A value with one of them is left to the administrator.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _MAX_PROBLEMS: Final = 50
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """One `key = value`. The value is as written, without blanks and quotes around it; undecodable bytes are surrogates."""
+    """One `key = value`, without blanks and quotes around it; undecodable bytes are surrogates."""
 
     key: str
     text: str
@@ -85,14 +86,15 @@ class ArcConf:
 def read_arc_conf(path: Path) -> ArcConf:
     """arc.conf and what is in arc.conf.d beside it.
 
-    Raises: ConfigError for a file that cannot be read or is not an arc.conf, every problem with its line.
+    Raises: ConfigError for a file that cannot be read or is not an arc.conf, every problem with its
+    line.
     """
     main = _read_file(path)
     return _merged(main, [_read_file(each) for each in _files_in(Path(f"{path}.d"))])
 
 
 def _files_in(folder: Path) -> list[Path]:
-    """The files *.conf in and below arc.conf.d, those of a folder in the order of their names, before its subfolders.
+    """The files *.conf in and below arc.conf.d: by name, those of a folder before its subfolders'.
 
     Raises: ConfigError.
     """
@@ -223,18 +225,20 @@ DEFAULTS: Final[Mapping[tuple[str, str], str]] = {
 _INHERITED: Final = frozenset({"x509_host_cert", "x509_host_key", "x509_cert_dir", "x509_cert_policy", "http_proxy"})
 _REFERENCE: Final = re.compile(r"\$(VAR|EXEC|EVAL)\{")
 _NAMED: Final = re.compile(r"(?:\[([^\[\]]+)\])?\s*([^\s\[\]{}$]+)")
-_MAX_REFERENCES: Final = 1000  # in one value: a few lines that name each other twice unfold to billions
+# In one value: a few lines that name each other twice unfold to billions
+_MAX_REFERENCES: Final = 1000
 _MAX_DEPTH: Final = 32  # of references that lead on to others
 _MAX_TEXT: Final = 4096
 
 
-class ByHand(Exception):  # not an error of the program: the value is left open, and the reason reported
+# Not an error of the program: the value is left open, and the reason reported
+class ByHand(Exception):
     """A person has to settle this value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArcValue:
-    """A value, and where it is from, for the comment behind it. `place` (file and line) is '' for defaults."""
+    """A value and, for the comment behind it, where it is from: file and line, '' for defaults."""
 
     text: str
     origin: str
@@ -254,12 +258,12 @@ class _Expansion:
 
 @dataclass(frozen=True, slots=True)
 class ArcValues:
-    """The questions to one arc.conf. All raise: ByHand, and ConfigError for references that never end."""
+    """The questions to one arc.conf. All raise: ByHand, and ConfigError for endless references."""
 
     conf: ArcConf
 
     def first(self, block: str, key: str) -> ArcValue | None:
-        """The value of a key that takes one, from the block, from where it inherits, or by default; else None."""
+        """The one value of a key, from the block, its ancestors, or by default; else None."""
         for place in (block, COMMON) if key in _INHERITED and block != COMMON else (block,):
             options = self.conf.all(place, key)
             if options:

@@ -1,26 +1,29 @@
-"""The targets: each `[arex/jura/apel:NAME]` and `[arex/jura/sgas:NAME]` as a block of ours, with where it continues.
+"""The targets: `[arex/jura/apel:NAME]` and `[arex/jura/sgas:NAME]` as our blocks, and their start.
 
-A target that cannot be carried over is written as a comment, so that nothing is sent to the wrong place or under the wrong
-site's name by a guess.
+A target that cannot be carried over is written as a comment, so that nothing is sent to the wrong
+place or under the wrong site's name by a guess.
 
-ARC keeps one row a target in `publishing.db`: the latest end time of what it published (LastEndTime) and when it last did
-(LastReport). It takes the jobs with EndTime > LastEndTime, and stores the latest end it saw. So of the jobs up to LastEndTime
+ARC keeps one row a target in `publishing.db`: the latest end time of what it published
+(LastEndTime) and when it last did (LastReport). It takes the jobs with EndTime > LastEndTime, and
+stores the latest end it saw. So of the jobs up to LastEndTime
 
 - those are published that were in the accounting database, complete, when their run came;
 - those are lost that were written there later: jobs of the very same second, and late rows
   (see `pipeline/takeover/jura.py`).
 
-Job formats start *at* LastEndTime, not a second later: the jobs of that second are sent, perhaps again. That harms nothing,
-because receivers keep one record of a job (APEL replaces by site, LocalJobId and end time; SGAS keeps the row it has by
-record id), and APEL sums it up in the row where it was: jobs up to `jura_until` are counted as jura-ng sent them. A second
-later would lose what that second lost.
+Job formats start *at* LastEndTime, not a second later: the jobs of that second are sent, perhaps
+again. That harms nothing, because receivers keep one record of a job (APEL replaces by site,
+LocalJobId and end time; SGAS keeps the row it has by record id), and APEL sums it up in the row
+where it was: jobs up to `jura_until` are counted as jura-ng sent them. A second later would lose
+what that second lost.
 
-Summary formats start with the first of the month of LastEndTime: a month is always sent whole, replaces the row of the same
-key, and so fixes what was lost of that month. Earlier months are as jura-ng left them; it sent the month before again each
-time.
+Summary formats start with the first of the month of LastEndTime: a month is always sent whole,
+replaces the row of the same key, and so fixes what was lost of that month. Earlier months are as
+jura-ng left them; it sent the month before again each time.
 
-A LastEndTime in the future comes from one job with a wrong clock. From then on nothing was published, and when that was can be
-read off LastReport only, which is local time written as UTC: a day before it is early enough in every zone.
+A LastEndTime in the future comes from one job with a wrong clock. From then on nothing was
+published, and when that was can be read off LastReport only, which is local time written as UTC: a
+day before it is early enough in every zone.
 """
 
 from __future__ import annotations
@@ -88,7 +91,7 @@ class TakeoverStart:
 
 @dataclass(slots=True, kw_only=True)
 class Draft:
-    """One target on its way to the page. `obstacles` turn it into a comment; `destination` is where formats must not mix."""
+    """One target. `obstacles` turn it into a comment; at a `destination` formats must not mix."""
 
     block: ArcBlock
     name: str
@@ -210,7 +213,7 @@ def _kind(block: ArcBlock) -> tuple[str, str]:
 
 
 def _name(block: ArcBlock, used: set[str], sheet: Sheet) -> str:
-    """ARC's name in our letters, and unique: SGAS and APEL may have one each of the same name there."""
+    """ARC's name in our letters, and unique: SGAS and APEL may have one each of the same name."""
     kind, theirs = _kind(block)
     name = _NAME_LETTERS.sub("-", theirs).lstrip("._-")[:64] or kind
     while name in used:
@@ -363,7 +366,8 @@ def _write_every(draft: Draft, values: ArcValues) -> None:
     process = values.first(JURA, "urdelivery_frequency")
     own = values.first(draft.block.name, "urdelivery_frequency")
     default = _APEL_S if draft.apel else 0
-    # Without words to the contrary it is ARC's, so that what follows has a period whatever was written.
+    # Without words to the contrary it is ARC's, so that what follows has a period whatever was
+    # written.
     draft.period_s = max(default, _PROCESS_S)
     process_s = max(_seconds(process, 0), _PROCESS_S)
     draft.period_s = max(_seconds(own, default), process_s)
@@ -426,7 +430,7 @@ def _write_start(draft: Draft, takeover: Takeover) -> None:
 
 
 def read_publishing_state(path: Path, copies_below: Path) -> Mapping[str, ArcProgress]:
-    """ARC's publishing state by the name of the target's block, such as `arex/jura/apel:egi`. Raises: SourceError."""
+    """ARC's publishing state by block, such as `arex/jura/apel:egi`. Raises: SourceError."""
     copies = CopyDirectory(copies_below)
     try:
         file = ReadOnlyFile(str(path), copies)

@@ -1,7 +1,7 @@
 """`config from-arc --update`: a page that is made again, with what an administrator changed in it.
 
-A merge of three texts by lines: the page as it was made before, as it was changed since, and as it is made now. Of the first
-only a digest of each line is kept, in comments at the end of the page.
+A merge of three texts by lines: the page as it was made before, as it was changed since, and as it
+is made now. Of the first only a digest of each line is kept, in comments at the end of the page.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def with_digests(page: str) -> str:
 
 
 def update(changed: str, page: str) -> Updated:
-    """The changed text with what is new in the page. Raises: UsageError for a text that no page became."""
+    """The changed text with the page's news. Raises: UsageError for a text that was no page."""
     above, heading, below = changed.partition(f"{HEADING}\n")
     if not heading:
         raise UsageError("was not made by `publisher config from-arc` of this version: there is nothing to update")
@@ -65,7 +65,7 @@ def _merged(base: Sequence[str], mine: Sequence[str], theirs: Sequence[str]) -> 
 
 
 def _common(base: Sequence[str], mine: Sequence[str], theirs: Sequence[str]) -> Iterator[tuple[int, int, int, int]]:
-    """Runs of lines that are the same in all three: where they begin, and how many they are; at last the end of all."""
+    """Runs of lines that all three have: where they begin, and how many; at last the end of all."""
     ours = _matches(base, mine)
     others = _matches(base, theirs)
     for at, in_mine, length in ours:

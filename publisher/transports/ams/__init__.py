@@ -1,4 +1,4 @@
-"""ARGO messaging (AMS), APEL's way in: the options of such a target. `transport` is loaded when one is made.
+"""ARGO messaging (AMS), APEL's way in: the options of such a target; `transport` is loaded later.
 
 Spec: argo-messaging 1.7.0 and argo-api-authn, HTTP interfaces v1.
 """
@@ -63,7 +63,7 @@ class Options(HttpOptions):
         return ()
 
     def problems(self) -> list[str]:
-        """Everything that cannot work in these options, for people; an empty list when all is well."""
+        """Everything that cannot work in these options, for people; [] when all is well."""
         found = [
             f"`{key}`: {value!r} is not a name for AMS, which takes letters, digits, _ and -"
             for key, value in (("project", self.project), ("topic", self.topic))
@@ -78,7 +78,7 @@ class Options(HttpOptions):
         return [*found, *self.limit_problems()]
 
     def endpoints(self, environment: Mapping[str, str]) -> tuple[Endpoint, ...]:
-        """AMS, and the service that gives out its tokens, in this order. Raises: ConfigError for URLs that cannot work."""
+        """AMS, and the service that gives out its tokens. Raises: ConfigError for wrong URLs."""
         url = https_url(self.url, "url")
         auth_url = f"https://{urlsplit(url).hostname or ''}:8443"
         if self.auth_url:

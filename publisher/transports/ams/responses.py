@@ -1,7 +1,8 @@
-"""What an answer of AMS or of its authentication service means: pure functions, a table for each server family.
+"""What an answer of AMS or authn means: pure functions, a table for each server family.
 
-Three voices answer on these ports: argo-messaging and argo-api-authn, always with an error envelope or the plain text of
-Go's router; and the balancer in front, with HTML or nothing. Their words are distinguished by that.
+Three voices answer on these ports: argo-messaging and argo-api-authn, always with an error envelope
+or the plain text of Go's router; and the balancer in front, with HTML or nothing. Their words are
+distinguished by that.
 
 Spec: argo-messaging 1.7.0 and devel, argo-api-authn eb23120.
 """
@@ -16,13 +17,13 @@ from typing import Final, NamedTuple
 from publisher.transports.base import CONFIGURATION, CREDENTIALS, LATER, REFUSED
 from publisher.transports.http.exchange import Answer, Failure, RequestFailure, envelope_message, parsed, plain, quoted
 
-# Above this many characters of base64, AMS 1.7's "Backend Error" may be its way of saying too large (its check for
-# 413 compares the producer's words, which have changed).
+# Above this many characters of base64, AMS 1.7's "Backend Error" may be its way of saying too large
+# (its check for 413 compares the producer's words, which have changed).
 BIG: Final = 650_000
 
 
 class Action(StrEnum):
-    """What to do now. `RETRY` repeats the same bytes; `RETRY_THEN_SPLIT` does so once and then takes it for too large."""
+    """What to do now. `RETRY` repeats the same bytes; `RETRY_THEN_SPLIT` once, then splits."""
 
     ACCEPTED = "accepted"
     RETRY = "retry"
@@ -34,7 +35,7 @@ class Action(StrEnum):
 
 
 class Decision(NamedTuple):
-    """An action and why. `doubt` says that the request may have been carried out; `asked` is the Retry-After header.
+    """An action and why. `doubt`: the request may have been carried out; `asked` is Retry-After.
 
     `certain` is False for a refusal that may be about all messages rather than this one.
     """
@@ -56,7 +57,8 @@ def _retry(reason: str, *, doubt: bool = False, asked: str = "") -> Decision:
     return Decision(action=Action.RETRY, exit_status=LATER, reason=reason, doubt=doubt, asked=asked)
 
 
-# Silence, whoever kept it. Failures that nobody can repair by trying again stop the target before anything leaves.
+# Silence, whoever kept it. Failures that nobody can repair by trying again stop the target before
+# anything leaves.
 _SILENCE: Final[Mapping[Failure, Decision]] = {
     Failure.NOT_SENT: _retry(""),
     Failure.MAYBE_SENT: _retry("", doubt=True),
@@ -66,16 +68,19 @@ _SILENCE: Final[Mapping[Failure, Decision]] = {
     Failure.IMPOSSIBLE: _stop(CONFIGURATION, ""),
 }
 
-# The balancer's and the machine's own troubles, the same on both ports: status -> whether the request may have gone through.
-# 504 and 408 leave Kafka at work behind the client's back; 502 is AMS dying after Kafka accepted; 503 and 429 never got in.
+# The balancer's and the machine's own troubles, the same on both ports: status -> whether the
+# request may have gone through. 504 and 408 leave Kafka at work behind the client's back; 502 is
+# AMS dying after Kafka accepted; 503 and 429 never got in.
 _PASSING: Final[Mapping[int, bool]] = {408: True, 429: False, 500: True, 502: True, 503: False, 504: True}
 
-# argo-messaging's 404s, which distinguish an absent project from an absent topic; the router's own is no JSON.
+# argo-messaging's 404s, which distinguish an absent project from an absent topic; the router's own
+# is no JSON.
 _AMS_ABSENT: Final[Mapping[str, str]] = {
     "project doesn't exist": "check `project` of the target",
     "topic doesn't exist": "check `topic` of the target",
 }
-# argo-messaging's 400s that are about the address (checked before the token), not about the message.
+# argo-messaging's 400s that are about the address (checked before the token), not about the
+# message.
 _AMS_BAD_NAMES: Final = ("invalid topic name", "invalid project name")
 
 # argo-api-authn's refusals: words of its message -> exit status and what helps. First match wins.
@@ -111,7 +116,7 @@ _TOKEN: Final = re.compile(r"[!-~]{1,1024}")
 
 
 def token_of(answer: Answer) -> str:
-    """The token in an answer of authn, or an empty string when there is none that could be sent as a header."""
+    """The token in an answer of authn, or '' when there is none that a header could carry."""
     document = parsed(answer.body)
     token = document.get("token") if isinstance(document, dict) else None
     return token if isinstance(token, str) and _TOKEN.fullmatch(token) else ""
@@ -143,7 +148,7 @@ def token_verdict(answer: Answer | RequestFailure) -> Decision:
 
 
 def _token_given(answer: Answer) -> Decision:
-    """A success. Nothing of its body is quoted: whatever is wrong with it, the token may be in there."""
+    """A success. Nothing of its body is quoted, however wrong it is: the token may be there."""
     if not answer.complete:
         return _retry(f"authn answered {answer.status}, but the answer broke off after {len(answer.body)} bytes")
     if answer.status == 200 and token_of(answer):
@@ -186,11 +191,13 @@ def _refusal(answer: Answer, message: str) -> Decision:
         return _stop(CONFIGURATION, f"{reason}: {_AMS_ABSENT.get(message, default)}")
     if status == 400 and message.startswith(_AMS_BAD_NAMES):
         return _stop(CONFIGURATION, f"{reason}: check `project` and `topic` of the target")
-    if status == 400 and message == "invalid request body":  # the upload broke, the message was not judged
+    if status == 400 and message == "invalid request body":
+        # The upload broke, the message was not judged
         return _retry(reason)
     if status == 400:
-        # The body is well formed JSON by construction, so this may as well be about the topic (a schema) or about AMS itself;
-        # and without an envelope it is the balancer's word. Only messages that got through before show which.
+        # The body is well formed JSON by construction, so this may as well be about the topic (a
+        # schema) or about AMS itself; and without an envelope it is the balancer's word. Only
+        # messages that got through before show which.
         return Decision(action=Action.REFUSE_MESSAGE, exit_status=REFUSED, reason=reason, certain=False)
     return _stop(REFUSED, f"{reason}, which is not an answer of AMS; ask its operators")
 
@@ -198,7 +205,8 @@ def _refusal(answer: Answer, message: str) -> Decision:
 def _accepted(answer: Answer) -> Decision:
     document = parsed(answer.body) if answer.complete else None
     ids = document.get("messageIds") if isinstance(document, dict) else None
-    # One id for one message. AMS answers 200 and `[]` to a body without messages, and its client library turns HTML into 200.
+    # One id for one message. AMS answers 200 and `[]` to a body without messages, and its client
+    # library turns HTML into 200.
     if isinstance(ids, list) and len(ids) == 1 and isinstance(ids[0], str) and ids[0]:
         return Decision(action=Action.ACCEPTED, remote_id=plain(ids[0], 64))
     return _retry(f"AMS answered {quoted(answer)}, which is not a receipt for one message", doubt=True)

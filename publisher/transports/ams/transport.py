@@ -1,4 +1,4 @@
-"""Delivery to AMS: certificate to token, one signed message a request, and the right reaction to every answer."""
+"""Delivery to AMS: certificate to token, one signed message a request, a reaction to answers."""
 
 from __future__ import annotations
 
@@ -41,18 +41,19 @@ from publisher.transports.http.exchange import (
 )
 from publisher.transports.http.tls import client_context, trust_described
 
-# A limit learnt from a refusal is never taken for smaller than this: a single record above the limit is set aside, and that
-# shall be the service's word, not a guess.
+# A limit learnt from a refusal is never taken for smaller than this: a single record above the
+# limit is set aside, and that shall be the service's word, not a guess.
 SMALLEST_LIMIT: Final = 65_536
 _ENCODED_AT_ONCE: Final = 49_152  # bytes, whole groups of three
-_SETTLING: Final = "5"  # seconds, as Retry-After would ask for them, for a changed token to reach both services
+# Seconds, as Retry-After would ask for them, for a changed token to reach both services
+_SETTLING: Final = "5"
 _ERRORS: Final[dict[int, type[PublisherError]]] = {
     error.exit_status: error for error in (Unreachable, Rejected, CredentialError, ConfigError)
 }
 
 
 class Profile(NamedTuple):
-    """Who AMS takes us for: the user's name, its roles in the project, and the topics it may publish to."""
+    """Who AMS takes us for: the user's name, roles in the project, and topics to publish to."""
 
     user: str
     roles: tuple[str, ...]
@@ -74,7 +75,7 @@ class _DeliveryAttempts:
 
 
 class AmsTransport:
-    """A `Transport` to one topic of AMS. The token is fetched at the first need and kept for the run."""
+    """A `Transport` to one topic of AMS. The token is fetched when needed and kept for the run."""
 
     def __init__(self, options: object, credentials: Credentials, circumstances: Environment) -> None:
         """Raises: CredentialError, ConfigError"""
@@ -99,7 +100,7 @@ class AmsTransport:
         )
 
     def payload_limit(self) -> int:
-        """The largest payload whose signed form, in base64, fits; less once the service has refused a size."""
+        """The largest payload whose signed form, in base64, fits; less once a size was refused."""
         return max(0, self._data_limit // 4 * 3 - self.signer.signed_size(0))
 
     def deliver(self, message: Message, now: datetime) -> Receipt:
@@ -109,7 +110,8 @@ class AmsTransport:
         """
         self.signer.check(now)
         if not MESSAGE_ID.fullmatch(message.id):
-            # AMS stores an empty record for some characters, and nobody gets past that until an operator steps in.
+            # AMS stores an empty record for some characters, and nobody gets past that until an
+            # operator steps in.
             return _not_sent(Verdict.REFUSED, SET_ASIDE, f"the message id {message.id!r} would corrupt the topic")
         try:
             data = _base64(self.signer.sign(message.payload))
@@ -128,7 +130,7 @@ class AmsTransport:
         return self._hand_over(_DeliveryAttempts(body=body, data_length=data_length), message)
 
     def profile(self) -> Profile:
-        """Ask AMS who we are, sending nothing. Raises: Unreachable, Rejected, CredentialError, ConfigError."""
+        """Who AMS says we are. Raises: Unreachable, Rejected, CredentialError, ConfigError."""
         decision = self._ensure_token()
         if decision.action is not Action.ACCEPTED:
             raise _ERRORS[decision.exit_status](self._clean(decision.reason))
@@ -195,10 +197,10 @@ class AmsTransport:
                 return self._unfinished(decision, handover)
 
     def _attempt(self, handover: _DeliveryAttempts) -> Decision:
-        """One attempt: a token if there is none, the message, and once a new token for a refused one.
+        """One attempt: a token if there is none, the message, and a new token for a refused one.
 
-        `REFRESH_TOKEN` when what authn gives is refused too. A token that was changed a moment ago may not have reached both
-        services, so that is worth one more attempt, after a while.
+        `REFRESH_TOKEN` when what authn gives is refused too. A token that was changed a moment ago
+        may not have reached both services, so that is worth one more attempt, after a while.
         """
         decision = self._ensure_token()
         if decision.action is not Action.ACCEPTED:
@@ -289,8 +291,8 @@ create: Final = AmsTransport
 def _base64(signed: bytes) -> list[bytes]:
     """A signed message in base64, in pieces that belong together.
 
-    Python first takes memory for twice what it encodes. For a whole message that is new memory every time, whose first use
-    takes as long as the encoding.
+    Python first takes memory for twice what it encodes. For a whole message that is new memory
+    every time, whose first use takes as long as the encoding.
     """
     view = memoryview(signed)
     return [base64.b64encode(view[at : at + _ENCODED_AT_ONCE]) for at in range(0, len(view), _ENCODED_AT_ONCE)]
@@ -305,7 +307,7 @@ def _is_their_certificate(answer: Answer | RequestFailure) -> bool:
 
 
 def _profile(document: object, project: str) -> Profile | None:
-    """The user's standing in a project; no roles and topics when it has none there, None when this is not a user at all."""
+    """A user's roles and topics in a project, none without any; None when it is no user."""
     if not isinstance(document, dict) or not isinstance(document.get("name"), str):
         return None
     projects = document.get("projects")

@@ -23,7 +23,8 @@ class Options(HttpOptions):
     # actix takes 2 MiB of JSON
     batch_bytes: int = field(default=2_000_000, metadata={"help": "most bytes in one request; AUDITOR takes 2097152"})
     encode_names: bool = field(default=False, metadata={"help": "percent-encode texts, for AUDITOR before 0.7"})
-    # What meta data is called in this AUDITOR; '' leaves it out. Defaults as in the template of auditor-apel-plugin.
+    # What meta data is called in this AUDITOR; '' leaves it out. Defaults as in the template of
+    # auditor-apel-plugin.
     meta_site: str = field(default="site_id", metadata={"help": "what the site is called in the meta data"})
     meta_submit_host: str = field(
         default="headnode", metadata={"help": "what the submit host is called in the meta data"}
@@ -64,7 +65,7 @@ class Options(HttpOptions):
         return ()
 
     def problems(self) -> list[str]:
-        """Everything that cannot work in these options, for people; an empty list when all is well."""
+        """Everything that cannot work in these options, for people; [] when all is well."""
         found = self.limit_problems()
         if why := batch_bytes_problem(self.batch_bytes):
             found.append(f"`batch_bytes`: {why}")

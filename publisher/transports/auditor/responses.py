@@ -1,7 +1,8 @@
 """What every answer of AUDITOR means. It has few: an empty 200, and 500 with one of two words.
 
-A list is stored in one transaction, so one record that is there already keeps all others out, whether AUDITOR says so by
-500 `RECORD_EXISTS` or, where it is configured to ignore that, by 200 with a warning.
+A list is stored in one transaction, so one record that is there already keeps all others out,
+whether AUDITOR says so by 500 `RECORD_EXISTS` or, where it is configured to ignore that, by 200
+with a warning.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ _PASSING: Final[Mapping[int, bool]] = {408: True, 429: False, 502: True, 503: Fa
 class Handling(Enum):
     """What to do.
 
-    `EXISTS`: a record of the list is there already, and nothing was stored. `ASK_HEALTH`: AUDITOR failed, which may be for
-    its database or for a record that this one does not take.
+    `EXISTS`: a record of the list is there already, and nothing was stored. `ASK_HEALTH`: AUDITOR
+    failed, which may be for its database or for a record that this one does not take.
     """
 
     STORED = "stored"

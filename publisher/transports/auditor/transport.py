@@ -1,4 +1,4 @@
-"""Delivery to AUDITOR: a list of records a request, cut where some are there already; the right reaction to every answer."""
+"""Delivery to AUDITOR: lists of records, cut where some are there; a reaction to each answer."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class AuditorTransport:
         self.close = self._session.close
 
     def payload_limit(self) -> int:
-        """The option, or less once the service has refused a size. Percent-encoded, most bytes may become three."""
+        """The option, or less once a size was refused. Percent-encoded, bytes may become three."""
         return self._limit // 3 if self._options.encode_names else self._limit
 
     def deliver(self, message: Message, now: datetime) -> Receipt:
@@ -91,7 +91,7 @@ class AuditorTransport:
         return _receipt(decision, delivery)
 
     def preflight(self) -> tuple[Step, ...]:
-        """Whether AUDITOR and its database are well, and whether an empty list is taken; up to the first trouble."""
+        """Whether AUDITOR and its database are well and take an empty list; up to a trouble."""
         answer = self._session.exchange("GET", _HEALTH)
         if not isinstance(answer, Answer) or answer.status not in (
             200,
@@ -106,7 +106,7 @@ class AuditorTransport:
         return (service, Step("right to insert", plain(decision.reason), exit_status=decision.exit_status))
 
     def _as_called_there(self, record: Record) -> Record:
-        """A record with the names that the configuration gives, percent-encoded for an AUDITOR that takes no slashes."""
+        """A record with configured names, percent-encoded for an AUDITOR that takes no slashes."""
         encoded: Callable[[str], str] = _encoded if self._options.encode_names else str
         names = ((self._renamed.get(name, name), texts) for name, texts in record["meta"].items())
         meta = {encoded(name): [encoded(text) for text in texts] for name, texts in names if name}
@@ -162,7 +162,8 @@ create: Final = AuditorTransport
 
 def _receipt(decision: Interpretation, delivery: _Requests) -> Receipt:
     stored = decision.action is Handling.STORED
-    failed = decision.action is Handling.ASK_HEALTH  # time after time, though all is well with its database
+    # Time after time, though all is well with its database
+    failed = decision.action is Handling.ASK_HEALTH
     later = Verdict.IN_DOUBT if delivery.doubt else Verdict.RETRY_LATER
     return Receipt(
         verdict=Verdict.REFUSED if failed else _VERDICTS.get(decision.action, later),

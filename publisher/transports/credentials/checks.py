@@ -65,7 +65,7 @@ def certificate_ends(credentials: Credentials) -> datetime | None:
 
 
 def foreign_machines(credentials: Credentials, machines: Iterable[str]) -> tuple[str, list[str]]:
-    """The host that the certificate is for, and every MachineName for which SGAS does not let it insert by that alone.
+    """The certificate's host, and every MachineName for which SGAS wants more than that to insert.
 
     Raises: CredentialError.
     """
@@ -84,7 +84,7 @@ def not_here(credentials: Credentials) -> Step | None:
 def check_credentials(
     credentials: Credentials, now: datetime, environment: Mapping[str, str], *, allow_open_key: bool
 ) -> tuple[Step, ...]:
-    """Certificate, its dates, purpose and subject, and the key. Only the key, when the certificate cannot be read."""
+    """Certificate, dates, purpose, subject and key; only the key of an unreadable certificate."""
     try:
         certificate = load_certificate(credentials.certificate)
     except CredentialError as error:
@@ -226,7 +226,7 @@ def _entries(directory: Path, pattern: re.Pattern[str]) -> list[Path]:
 
 
 def _load(paths: list[Path]) -> tuple[list[x509.Certificate], list[str]]:
-    """The certificates of files, and the names of those that hold none that can be read (a dangling link, say)."""
+    """The certificates of files, and the names of files without one (a dangling link, say)."""
     found: list[x509.Certificate] = []
     unreadable = []
     for path in paths:
@@ -253,7 +253,7 @@ def _counted(ca: Path, cas: list[x509.Certificate], unreadable: list[str], now: 
 
 
 def _issuer(credentials: Credentials, cas: list[x509.Certificate]) -> Step:
-    """Whether our own certificate leads to one of the CAs. If not here, then perhaps not there either."""
+    """Whether our own certificate leads to one of the CAs: if not here, maybe not there."""
     try:
         chain = certificates(credentials.certificate.read_bytes())
     except (OSError, ValueError):
@@ -269,7 +269,7 @@ def _issuer(credentials: Credentials, cas: list[x509.Certificate]) -> Step:
 
 
 def _lists(directory: Path, now: datetime) -> Step:
-    """The CRLs: by default an old one stops nothing here, but the same directory serves the rest of the host."""
+    """The CRLs: by default an old one stops nothing here, but others on the host use it too."""
     paths = _entries(directory, LISTS)
     if not paths:
         return Step("CRLs", f"none in {directory}", advice=f"install fetch-crl; {_FETCH}")

@@ -1,8 +1,8 @@
-"""The host certificate and its key as files: load and judge them, and spell the subject in all the ways the field uses.
+"""The host certificate and its key as files: load and judge them; the spellings of the subject.
 
-SGAS compares a DN byte for byte, in one of two spellings in which nginx hands it on: RFC 2253 as OpenSSL writes it (nginx
-1.11.6 and newer), or OpenSSL's one-line form (older, or configured so), in which OpenSSL 1.1.1 and newer put a backslash
-before `/` and `+` (`/CN=host\\/ce.example.org`).
+SGAS compares a DN byte for byte, in one of two spellings in which nginx hands it on: RFC 2253 as
+OpenSSL writes it (nginx 1.11.6 and newer), or OpenSSL's one-line form (older, or configured so), in
+which OpenSSL 1.1.1 and newer put a backslash before `/` and `+` (`/CN=host\\/ce.example.org`).
 """
 
 from __future__ import annotations
@@ -63,7 +63,8 @@ _SHORT: Final = {
     "1.3.6.1.4.1.311.60.2.1.2": "jurisdictionST",
     "1.3.6.1.4.1.311.60.2.1.3": "jurisdictionC",
 }
-# The order in which authn joins the parts; types that are not here, it drops (argo-api-authn eb23120).
+# The order in which authn joins the parts; types that are not here, it drops (argo-api-authn
+# eb23120).
 _AUTHN: Final = (
     ("E", "1.2.840.113549.1.9.1"),
     ("SERIALNUMBER", "2.5.4.5"),
@@ -82,8 +83,8 @@ _UNESCAPED: Final = ("E", "DC")
 _COMMON_NAME: Final = re.compile(r"(?:^|(?<!\\),)CN=((?:[^,\\]|\\.)*)")
 _CHECK_DEPTH: Final = 2
 _RSA_PSS: Final = bytes.fromhex("06092a864886f70d01010a")  # object id 1.2.840.113549.1.1.10, DER
-# To prove an RSA key's primes takes longer than the rest of a start; a signature that its own certificate verifies does not
-# (`_try_out`).
+# To prove an RSA key's primes takes longer than the rest of a start; a signature that its own
+# certificate verifies does not (`_try_out`).
 _UNPROVED: Final[Mapping[str, bool]] = (
     {"unsafe_skip_rsa_key_validation": True} if int(cryptography.__version__.partition(".")[0]) >= 39 else {}
 )
@@ -102,8 +103,9 @@ class HostCertificate:
     ) -> None:
         """`subject_form` gives the subject as messages show it; GOCDB's form where it is None.
 
-        Raises: CredentialError for a certificate or key that is missing, unreadable, damaged, not yet or no longer valid,
-            of a kind that S/MIME cannot use, of another pair, or (unless allowed) a key that others can read.
+        Raises: CredentialError for a certificate or key that is missing, unreadable, damaged, not
+            yet or no longer valid, of a kind that S/MIME cannot use, of another pair, or (unless
+            allowed) a key that others can read.
         """
         self._path = credentials.certificate
         self._certificate = load_certificate(credentials.certificate)
@@ -141,7 +143,7 @@ class HostCertificate:
 
 
 def load_certificate(path: Path) -> x509.Certificate:
-    """The first certificate of a PEM file: the host's own. A chain behind it is for TLS, never for the signature.
+    """The first certificate of a PEM file: the host's. A chain behind it is for TLS alone.
 
     Raises: CredentialError
     """
@@ -158,7 +160,7 @@ def load_certificate(path: Path) -> x509.Certificate:
 
 
 def load_key(path: Path, certificate: x509.Certificate, *, allow_open: bool = False) -> SigningKey:
-    """The private key of the certificate. Raises: CredentialError, also for a key that group or others may read."""
+    """The private key. Raises: CredentialError, also for a key that group or others may read."""
     content = _read(path, "key")
     try:
         mode = stat.S_IMODE(path.stat().st_mode)
@@ -183,8 +185,8 @@ def load_key(path: Path, certificate: x509.Certificate, *, allow_open: bool = Fa
 def may_be_open(key: Path, environment: Mapping[str, str]) -> bool:
     """Whether a key's mode is none of our business, because systemd handed it over.
 
-    LoadCredential gives the service's user access through an ACL, which shows as a group-readable mode; the directory around
-    it is closed to everybody else.
+    LoadCredential gives the service's user access through an ACL, which shows as a group-readable
+    mode; the directory around it is closed to everybody else.
     """
     directory = environment.get("CREDENTIALS_DIRECTORY", "")
     return bool(directory and key.is_relative_to(Path(directory)))
@@ -196,12 +198,12 @@ def validity(certificate: x509.Certificate) -> tuple[datetime, datetime]:
 
 
 def slash_dn(name: x509.Name) -> str:
-    """A name in slash form, in the certificate's order, several values of one part flattened, nothing escaped."""
+    """A name in slash form, in the certificate's order, values flattened, nothing escaped."""
     return "".join(f"/{_short(part)}={_text(part)}" for part in name)
 
 
 def authn_dn(name: x509.Name) -> str:
-    """A name as authn builds it: fixed order, several of a type joined with `+`, of CN the last one only."""
+    """A name as authn builds it: fixed order, several of a type joined with `+`, of CN the last."""
     parts = []
     for label, oid in _AUTHN:
         values = [_text(part) for part in name if part.oid.dotted_string == oid]
@@ -222,7 +224,7 @@ class SubjectNames(NamedTuple):
 
     @property
     def host(self) -> str:
-        """The CN, for which and whose domain SGAS lets a certificate insert; '' when there is none."""
+        """The CN, for which and whose domain SGAS lets a certificate insert; '' for none."""
         found = _COMMON_NAME.findall(self.comma)
         return found[-1].removeprefix("host/") if found else ""
 
@@ -235,9 +237,10 @@ def subject_names(name: x509.Name) -> SubjectNames:
 
 
 def in_domain(machine: str, host: str) -> bool:
-    """Whether a plain `jobinsert` of a certificate for this host covers a MachineName: their last two labels are the same.
+    """Whether `jobinsert` of a certificate for this host covers a MachineName: its last two labels.
 
-    As SGAS compares them, letter by letter; its administrator may have set another depth, or allowed a machine by its name.
+    As SGAS compares them, letter by letter; its administrator may have set another depth, or
+    allowed a machine by its name.
     """
     wanted = [label for label in host.split(".") if label][-_CHECK_DEPTH:]
     return bool(wanted) and [label for label in machine.split(".") if label][-len(wanted) :] == wanted
@@ -287,7 +290,7 @@ def _parse_key(path: Path, content: bytes) -> SigningKey:
 
 
 def _try_out(path: Path, key: SigningKey) -> None:
-    """Whether its signatures hold: the public part may be whole in a file whose secret part is damaged."""
+    """Whether its signatures hold: a damaged secret part may be beside a whole public part."""
     trial = b"."
     try:
         if isinstance(key, rsa.RSAPrivateKey):
@@ -300,7 +303,7 @@ def _try_out(path: Path, key: SigningKey) -> None:
 
 
 def _is_pss(content: bytes) -> bool:
-    """Whether a key is bound to PSS. The library does not say; the object id is within the first line of its PKCS#8."""
+    """Whether a key is bound to PSS, which only the object id in its PKCS#8 tells."""
     _, found, rest = content.partition(b"-----BEGIN PRIVATE KEY-----")
     return bool(found) and _RSA_PSS in b64decode(b"".join(rest.split(maxsplit=1)[:1]))
 
@@ -317,7 +320,7 @@ def certificates(content: bytes) -> list[x509.Certificate]:
 
 
 def issued(certificate: x509.Certificate, ca: x509.Certificate) -> bool:
-    """Whether that CA signed this certificate: `verify_directly_issued_by`, which is there only since cryptography 40."""
+    """Whether that CA signed this certificate, with cryptography older than 40 as well."""
     if certificate.issuer != ca.subject:
         return False
     key, hashed = ca.public_key(), certificate.signature_hash_algorithm
@@ -337,7 +340,7 @@ def issued(certificate: x509.Certificate, ca: x509.Certificate) -> bool:
 
 
 def _moment(certificate: x509.Certificate, which: str) -> datetime:
-    """`not_valid_after` and its like, which are aware (and called `_utc`) only since cryptography 42."""
+    """`not_valid_after` and its like, aware (and called `_utc`) only since cryptography 42."""
     aware: datetime | None = getattr(certificate, f"{which}_utc", None)
     if aware is not None:
         return aware
@@ -354,7 +357,7 @@ def _short(part: x509.NameAttribute[str | bytes]) -> str:
 
 
 def _escaped(value: str) -> str:
-    """As RFC 2253 and Go's pkix.Name: a backslash before separators, a blank at an edge, a leading number sign."""
+    """As RFC 2253 and Go's pkix.Name: a backslash before separators, edge blanks, a leading #."""
     text = "".join(f"\\{letter}" if letter in ',+"\\<>;' else letter for letter in value)
     if value.startswith((" ", "#")):
         text = f"\\{text}"

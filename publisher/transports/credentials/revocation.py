@@ -1,7 +1,8 @@
-"""Revoked server certificates: the CRLs that fetch-crl keeps beside the CAs (`<hash>.r<n>`, PEM or DER).
+"""Revoked server certificates: the CRLs of fetch-crl beside the CAs (`<hash>.r<n>`, PEM or DER).
 
-Spec: RFC 5280 section 5. OpenSSL's own check refuses every server whose CA has no current list; on CEs a list is often a day
-late. So by default the lists that are there are asked here, and an old one still counts for the serial numbers that it has.
+Spec: RFC 5280 section 5. OpenSSL's own check refuses every server whose CA has no current list; on
+CEs a list is often a day late. So by default the lists that are there are asked here, and an old
+one still counts for the serial numbers that it has.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class RevocationLists:
         self._directory = directory
 
     def check(self, certificate: bytes, authorities: Sequence[bytes]) -> None:
-        """See whether a server's certificate (DER) was revoked by the one of these CAs that issued it.
+        """See whether a server's certificate (DER) was revoked by its issuer among these CAs.
 
         Raises: ssl.SSLCertVerificationError.
         """
@@ -47,7 +48,8 @@ class RevocationLists:
             authority = x509.load_der_x509_certificate(encoded)
             if authority.subject != server.issuer:
                 continue
-            key = cast("CertificateIssuerPublicKeyTypes", authority.public_key())  # no other kind has signed it
+            # No other kind has signed it
+            key = cast("CertificateIssuerPublicKeyTypes", authority.public_key())
             for path in self._lists_of(encoded):
                 if self._names(path, server, key):
                     raise _revoked(path)
@@ -96,7 +98,8 @@ def next_update(found: x509.CertificateRevocationList, path: Path) -> datetime:
 def _is(path: Path, authority: bytes) -> bool:
     try:
         found = certificates(path.read_bytes())
-    except (OSError, ValueError):  # a dangling link or no certificate: OpenSSL did not take it from there
+    except (OSError, ValueError):
+        # A dangling link or no certificate: OpenSSL did not take it from there
         return False
     return any(each.public_bytes(Encoding.DER) == authority for each in found)
 

@@ -1,9 +1,11 @@
-"""Signing as APEL's receiver wants it: clear-signed S/MIME with the signer's certificate alone, made in-process.
+"""Signing as APEL's receiver wants it: clear-signed S/MIME with the signer's certificate alone.
 
-The signature is a DER PKCS#7 from `cryptography`; the text around it is put together here, because the library's own S/MIME
-writer goes through Python's e-mail classes (a tenth as fast; `openssl` as a child process is no faster).
+The signature is a DER PKCS#7 from `cryptography`; the text around it is put together here, because
+the library's own S/MIME writer goes through Python's e-mail classes (a tenth as fast; `openssl` as
+a child process is no faster).
 
-Spec: RFC 8551 section 3.5.3 (multipart/signed); receiver's habits as measured on SSM 4.0.0 with OpenSSL.
+Spec: RFC 8551 section 3.5.3 (multipart/signed); receiver's habits as measured on SSM 4.0.0 with
+OpenSSL.
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from publisher.transports import pkcs7_writer
 from publisher.transports.credentials.host_certificate import HostCertificate, authn_dn, slash_dn
 
-# Encrypted messages are recognised by these words anywhere in the text, a job's name included (SSM 4.0.0).
+# Encrypted messages are recognised by these words anywhere in the text, a job's name included (SSM
+# 4.0.0).
 TAKEN_FOR_ENCRYPTED: Final = (b"application/pkcs7-mime", b"application/x-pkcs7-mime")
 # Begins with bytes that have no case, so that the search is quick.
 _THEIR_END: Final = re.compile(rb"7-[mM][iI][mM][eE]")
@@ -29,8 +32,8 @@ _PLAIN: Final = bytes([0x09, 0x0A, 0x0D, *range(0x20, 0x7F)])
 _OPTIONS: Final = ("DetachedSignature", "Binary", "NoCapabilities")
 # The header block that `openssl smime -sign -text` puts inside the signed part; without it the receiver finds no body.
 _INNER: Final = b"Content-Type: text/plain\n\n"
-# An EC signature is a few bytes shorter or longer each time: two integers of up to 66 bytes, each with up to 3 leading
-# bytes of play, in base64 and with its line ends.
+# An EC signature is a few bytes shorter or longer each time: two integers of up to 66 bytes, each
+# with up to 3 leading bytes of play, in base64 and with its line ends.
 _PLAY: Final = 24
 
 
@@ -39,7 +42,7 @@ class UnsafePayload(ValueError):
 
 
 def unsafe_reason(payload: bytes) -> str:
-    """Why a payload must never leave, or an empty string: what would stop or blind APEL's receiver, for everybody."""
+    """Why a payload must never leave, or '': what would stop or blind APEL's receiver for all."""
     if not payload or payload.isspace():
         return "the payload is empty, and an empty message stops the receiver"
     if not payload.isascii():
@@ -84,8 +87,9 @@ class Signer(HostCertificate):
     def sign(self, payload: bytes) -> bytes:
         """The payload as a signed message, pure ASCII.
 
-        What is signed has CRLF line ends (RFC 8551 section 3.1.1). What is sent has LF, as every SSM sender's text has: the
-        receiver's OpenSSL restores them, it is shorter, and its length does not depend on the number of lines.
+        What is signed has CRLF line ends (RFC 8551 section 3.1.1). What is sent has LF, as every
+        SSM sender's text has: the receiver's OpenSSL restores them, it is shorter, and its length
+        does not depend on the number of lines.
 
         Raises: UnsafePayload for a payload that must not leave.
         """
@@ -96,7 +100,8 @@ class Signer(HostCertificate):
         signature = self._signature(body.replace(b"\n", b"\r\n"))
         digest = sha256(signature).hexdigest().upper().encode()
         boundary = b"----" + digest[:32]
-        while boundary in body:  # as likely as finding a collision, but a wrong guess here would lose a message
+        while boundary in body:
+            # As likely as finding a collision, but a wrong guess here would lose a message
             digest = sha256(digest).hexdigest().upper().encode()
             boundary = b"----" + digest[:32]
         return b"".join(

@@ -1,4 +1,4 @@
-"""An exchange with a service, as a transport sees it: the answer or that there is none, and when to try again.
+"""An exchange with a service: the answer or that there is none, and when to try again.
 
 Texts for people are one line, bounded and without secrets.
 """
@@ -28,7 +28,8 @@ FIRST_S: Final = 2.0
 LONGEST_S: Final = 60.0
 # A balancer that asks for an hour gets the next round instead.
 LONGEST_ASKED_S: Final = 300.0
-# The form of today and the two obsolete ones. Not `email.utils`, which takes long to load for answers that are few.
+# The form of today and the two obsolete ones. Not `email.utils`, which takes long to load for
+# answers that are few.
 _HTTP_DATES: Final = ("%a, %d %b %Y %H:%M:%S GMT", "%A, %d-%b-%y %H:%M:%S GMT", "%a %b %d %H:%M:%S %Y")
 
 REASON_LENGTH: Final = 500
@@ -40,9 +41,10 @@ _NOT_PLAIN: Final = re.compile(r"[^\x20-\x7e]+")
 class Failure(StrEnum):
     """Why there is no answer.
 
-    `NOT_SENT` is certain: the request did not begin to leave. `MAYBE_SENT` may have been carried out. `OUR_CERTIFICATE` and
-    `THEIR_CERTIFICATE` are verdicts of one side on the other's credentials, `PROXY` of the proxy on the request, all three
-    before anything was carried out. `IMPOSSIBLE` is a request that cannot be put into HTTP.
+    `NOT_SENT` is certain: the request did not begin to leave. `MAYBE_SENT` may have been carried
+    out. `OUR_CERTIFICATE` and `THEIR_CERTIFICATE` are verdicts of one side on the other's
+    credentials, `PROXY` of the proxy on the request, all three before anything was carried out.
+    `IMPOSSIBLE` is a request that cannot be put into HTTP.
     """
 
     NOT_SENT = "not sent"
@@ -55,9 +57,10 @@ class Failure(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """Status, headers (names in lower case) and body. `complete` is False when the body was cut by the other side or by us.
+    """Status, headers (names in lower case), body. `complete` is False when the body was cut short.
 
-    `tries` is 2 when a dead kept-alive connection was replaced. The body may hold a token, so it is in no `repr`.
+    `tries` is 2 when a dead kept-alive connection was replaced. The body may hold a token, so it is
+    in no `repr`.
     """
 
     status: int
@@ -109,7 +112,8 @@ def redacted(text: str, secrets: Iterable[str]) -> str:
 def without(answer: Answer, secrets: Iterable[str]) -> Answer:
     """The answer without the secrets of the request, which it may echo.
 
-    To be called before anything is quoted: of a secret in a text that is cut, a part would be left that nobody recognises.
+    To be called before anything is quoted: of a secret in a text that is cut, a part would be left
+    that nobody recognises.
     """
     body, headers = answer.body, dict(answer.headers)
     for secret in filter(None, secrets):
@@ -122,12 +126,13 @@ def parsed(body: bytes) -> object:
     """The body as JSON, or None when it is none (which `null` is as well, for our purposes)."""
     try:
         return json.loads(body)
-    except (ValueError, RecursionError):  # invalid UTF-8 is a ValueError; a megabyte of brackets is a RecursionError
+    except (ValueError, RecursionError):
+        # Invalid UTF-8 is a ValueError; a megabyte of brackets is a RecursionError
         return None
 
 
 def envelope_message(answer: Answer) -> str:
-    """The message of an AMS or authn error envelope, or an empty string when somebody else is speaking.
+    """The message of an AMS or authn error envelope, or '' when somebody else answers.
 
     Their Content-Type is not examined: AMS labels half of its JSON as text/plain.
     """
@@ -138,7 +143,7 @@ def envelope_message(answer: Answer) -> str:
 
 
 def quoted(answer: Answer) -> str:
-    """Status and what the service said, for a reason: `403 "Access to this resource is forbidden"`."""
+    """Status and message of an answer: `403 "Access to this resource is forbidden"`."""
     text = envelope_message(answer)
     if not text:
         text = plain(_TAG.sub(" ", answer.body[:4096].decode("utf-8", "replace")), _QUOTE_LENGTH)
@@ -147,7 +152,7 @@ def quoted(answer: Answer) -> str:
 
 
 class RetrySchedule(NamedTuple):
-    """How often and how long: `attempts` in all for one message, `budget_s` for everything that goes wrong in one run."""
+    """`attempts` for one message, and `budget_s` for everything that goes wrong in one run."""
 
     attempts: int = 5
     budget_s: float = 600.0
@@ -157,18 +162,20 @@ class RetrySchedule(NamedTuple):
     ) -> float | None:
         """Seconds to wait before the next attempt, or None when there shall be none.
 
-        `spent_s` is what this run has lost already, `chance` is in [0, 1), `asked_s` is what Retry-After said.
+        `spent_s` is what this run has lost already, `chance` is in [0, 1), `asked_s` is what
+        Retry-After said.
         """
         if attempts_made >= self.attempts:
             return None
         ceiling = min(LONGEST_S, FIRST_S * 2.0 ** min(attempts_made - 1, 16))
-        # Full jitter: hundreds of CEs lost the same service in the same second and must not come back in one.
+        # Full jitter: hundreds of CEs lost the same service in the same second and must not come
+        # back in one.
         wait = max(chance * ceiling, min(asked_s or 0.0, LONGEST_ASKED_S))
         return wait if spent_s + wait <= self.budget_s else None
 
 
 def asked_wait_s(retry_after: str, now: datetime) -> float | None:
-    """What a Retry-After header asks for in seconds, never negative; None when it is absent or says nothing sensible.
+    """The seconds that a Retry-After header asks for, never negative; None for nothing sensible.
 
     Spec: RFC 9110 section 10.2.3, seconds or an HTTP date.
     """
@@ -182,7 +189,7 @@ def asked_wait_s(retry_after: str, now: datetime) -> float | None:
 
 
 class Retries:
-    """The attempts of one run: how long to wait before the next, and what was lost on failures and waiting so far."""
+    """The attempts of one run: how long to wait before the next, and the time lost so far."""
 
     def __init__(self, options: HttpOptions, world: Environment) -> None:
         self._schedule = RetrySchedule(attempts=options.attempts, budget_s=options.retry_budget_s)
@@ -192,7 +199,8 @@ class Retries:
     def wait(self, message_id: str, attempt: int, reason: str, asked: str, *, since: float | None = None) -> bool:
         """Wait for the next attempt; False when there shall be none.
 
-        `asked` is a Retry-After header; the time from `since` on the monotonic clock was lost on the attempt.
+        `asked` is a Retry-After header; the time from `since` on the monotonic clock was lost on
+        the attempt.
         """
         if since is not None:
             self._lost_s += self._world.clock() - since

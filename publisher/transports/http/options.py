@@ -1,4 +1,4 @@
-"""The options of every transport over HTTPS; addresses of services and proxies as configuration and environment give them."""
+"""The options of transports over HTTP; addresses of services and proxies as they are configured."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ class HttpOptions(TransportOptions):
     allow_open_key: bool = field(default=False, metadata={"help": "accept a key file that group or others can read"})
 
     def limit_problems(self) -> list[str]:
-        """What cannot work in the limits of these options, for people; an empty list when all is well."""
+        """What cannot work in the limits of these options, for people; [] when all is well."""
         positive = ("connect_timeout_s", "read_timeout_s", "attempt_timeout_s", "attempts")
         found = [f"`{key}` must be more than 0" for key in positive if getattr(self, key) <= 0]
         return [*found, "`retry_budget_s` must not be negative"] if self.retry_budget_s < 0 else found
 
     def endpoint(self, name: str, url: str, environment: Mapping[str, str]) -> Endpoint:
-        """A service with these limits; over plain HTTP, which is for the local network, there is no proxy.
+        """A service with these limits; plain HTTP is for the local network and has no proxy.
 
         Raises: ConfigError for a proxy that cannot work.
         """
@@ -81,7 +81,7 @@ def https_url(url: str, key: str, schemes: Collection[str] = ("https",)) -> str:
 
 
 def proxy_url(url: str, option: str, environment: Mapping[str, str]) -> str:
-    """The proxy for a service: the option, else HTTPS_PROXY unless NO_PROXY spares the host, else an empty string.
+    """The proxy for a service: the option, else HTTPS_PROXY unless NO_PROXY spares it, else ''.
 
     Raises: ConfigError for a proxy that is not an http:// URL.
     """
@@ -106,7 +106,7 @@ def _is_http(url: str) -> bool:
 
 
 def _is_exempt(url: str, no_proxy: str) -> bool:
-    """Whether NO_PROXY names the host: `*`, a name or a domain (a leading dot or not), HOST:PORT, or a network."""
+    """Whether NO_PROXY names the host: `*`, a name or a domain, HOST:PORT, or a network."""
     parts = urlsplit(url)
     host = parts.hostname or ""
     for entry in no_proxy.lower().replace(",", " ").split():

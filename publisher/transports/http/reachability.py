@@ -1,4 +1,4 @@
-"""A look at a service from this host, step by step: its name, a connection, TLS, its clock. Nothing is asked of it but `/`."""
+"""A look at a service, step by step: name, connection, TLS, clock. It is asked for `/` only."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from publisher.transports.http.options import port_of
 from publisher.transports.http.session import Session
 from publisher.transports.http.tls import trust_described, trusting_context
 
-# Certificates and signatures are judged by the receiver's clock. Its Date has whole seconds and is as old as the answer.
+# Certificates and signatures are judged by the receiver's clock. Its Date has whole seconds and is
+# as old as the answer.
 CLOCK_WARNING: Final = timedelta(seconds=30)
 CLOCK_FAILURE: Final = timedelta(minutes=5)
 _THEIR_CERTIFICATE_ENDS_SOON: Final = timedelta(days=7)
@@ -73,9 +74,10 @@ class _Look:
 def reach(
     endpoint: Endpoint, credentials: Credentials, now: Callable[[], datetime], clock: Callable[[], float]
 ) -> tuple[Step, ...]:
-    """The steps on the way to a service, up to the first that fails. Our own certificate is not shown.
+    """The steps on the way to a service, up to the first failure. Our certificate is not shown.
 
-    Behind a proxy there is one step in place of the first three. Raises: CredentialError when no CAs can be trusted.
+    Behind a proxy there is one step in place of the first three. Raises: CredentialError when no
+    CAs can be trusted.
     """
     is_plain = endpoint.url.startswith("http://")
     look = _Look(endpoint, credentials, None if is_plain else trusting_context(credentials), now, clock)
@@ -109,7 +111,7 @@ def _resolved(look: _Look) -> Sequence[Address] | Step:
 
 
 def _connected(look: _Look, addresses: Sequence[Address]) -> tuple[socket.socket | None, Step]:
-    """A connection to the first address that takes one. Addresses that swallow us cost every run their time-out."""
+    """A connection to the first address that takes one. A silent address costs the time-out."""
     silent: list[str] = []
     trouble: OSError = OSError("no address")
     for family, kind, protocol, _, address in addresses:
@@ -170,7 +172,8 @@ def _asked(look: _Look) -> tuple[Step, ...]:
     finally:
         session.close()
     if not isinstance(answer, Answer):
-        if answer.failure is Failure.OUR_CERTIFICATE:  # it insists on one in the handshake; delivery shows it
+        if answer.failure is Failure.OUR_CERTIFICATE:
+            # It insists on one in the handshake; delivery shows it
             return (Step("clock", "not shown to clients without a certificate"),)
         status = {Failure.PROXY: CONFIGURATION, Failure.THEIR_CERTIFICATE: CREDENTIALS}.get(answer.failure, LATER)
         advice = look.say(_ISSUER if status == CREDENTIALS else _FIREWALL)

@@ -1,4 +1,4 @@
-"""One session to one host, HTTPS or plain HTTP: our own TLS, time limits and proxy; answers and failures as values.
+"""A session to one host: our own TLS, time limits and proxy; answers and failures as values.
 
 What the exceptions of HTTP and TLS libraries mean, and words that help, is decided here as well.
 """
@@ -27,17 +27,18 @@ from publisher.transports.http.tls import Attempt, Bounded, BoundedPlainSocket
 
 @dataclass(slots=True)
 class ConnectionOptions:
-    """What every connection of one session shares: the TLS context (None for plain HTTP), and the attempt being made."""
+    """What connections of one session share: the TLS context (or None), and the attempt."""
 
     context: ssl.SSLContext | None
     attempt: Attempt
 
 
 class _Connection(HTTPConnection):
-    """One connection. It notes how far the attempt has come, and reads the answer even after the upload broke.
+    """One connection. It notes how far an attempt came, and reads answers to broken uploads too.
 
-    AMS answers 401, 403 and 404 before it has read the body, then closes: a client that still uploads sees a broken pipe,
-    a reset or a TLS end of file, and finds the answer only if it looks (always there, for bodies up to 5 MB).
+    AMS answers 401, 403 and 404 before it has read the body, then closes: a client that still
+    uploads sees a broken pipe, a reset or a TLS end of file, and finds the answer only if it looks
+    (always there, for bodies up to 5 MB).
     """
 
     line: ClassVar[ConnectionOptions]
@@ -48,7 +49,8 @@ class _Connection(HTTPConnection):
         self._connecting = True
         try:
             super().connect()
-            if self.sock is not None:  # urllib3 leaves Nagle's algorithm on behind a proxy, which delays every request
+            if self.sock is not None:
+                # urllib3 leaves Nagle's algorithm on behind a proxy, which delays every request
                 self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 if not isinstance(self.sock, Bounded):
                     self.sock = BoundedPlainSocket(fileno=self.sock.detach())
@@ -74,7 +76,7 @@ class _Connection(HTTPConnection):
             attempt.upload_error = error
 
     def getresponse(self) -> Any:
-        """The answer. Raises: the error of the upload, if there was one and no answer came all the same."""
+        """The answer. Raises: the error of the upload, if there was one and no answer came."""
         broken = self.line.attempt.upload_error
         try:
             return super().getresponse()
@@ -86,7 +88,7 @@ class _Connection(HTTPConnection):
 
 class _SecureConnection(_Connection, HTTPSConnection):
     def connect(self) -> None:
-        """Connect with our context and nothing of what requests would add to it, such as its own bundle of CAs."""
+        """Connect with our context and nothing that requests would add, such as its own CAs."""
         self.ssl_context = self.line.context
         self.ca_certs = self.ca_cert_dir = self.ca_cert_data = None
         self.cert_file = self.key_file = None
@@ -131,9 +133,10 @@ _HEADERS: Final = {"User-Agent": "publisher", "Accept-Encoding": "identity"}
 class Session:
     """Requests to one host over one kept-alive connection, strictly one after the other.
 
-    Of requests, its adapter alone and not its session: so the environment has no say (REQUESTS_CA_BUNDLE and CURL_CA_BUNDLE
-    would win over the configured CAs, and .netrc would add a password), redirects are not followed, which would carry the
-    token to another host, and cookies are not kept.
+    Of requests, its adapter alone and not its session: so the environment has no say
+    (REQUESTS_CA_BUNDLE and CURL_CA_BUNDLE would win over the configured CAs, and .netrc would add a
+    password), redirects are not followed, which would carry the token to another host, and cookies
+    are not kept.
     """
 
     def __init__(
@@ -150,10 +153,10 @@ class Session:
     def exchange(
         self, method: str, path: str, body: bytes | None = None, headers: Mapping[str, str] | None = None
     ) -> Answer | RequestFailure:
-        """One request and what came of it; never raises for what network or server do. `headers` are taken for secrets.
+        """One request and its result; never raises for network or server. `headers` are secret.
 
-        A kept-alive connection that turns out to be dead is replaced once, without a word: the requests that are made here
-        are all harmless to repeat.
+        A kept-alive connection that turns out to be dead is replaced once, without a word: the
+        requests that are made here are all harmless to repeat.
         """
         given = dict(headers or {})
         first = self._once(method, path, body, given)
@@ -187,12 +190,13 @@ class Session:
             attempt.timed_out = is_timeout(error)
             return no_answer(error, self._where, sending=attempt.sending, secrets=headers.values())
         answer = _read(response)
-        if attempt.upload_error is not None:  # the rest of that upload must never be taken for the next request
+        if attempt.upload_error is not None:
+            # The rest of that upload must never be taken for the next request
             self._http.close()
         return answer
 
     def _request(self, method: str, path: str, body: bytes | None, headers: dict[str, str]) -> requests.PreparedRequest:
-        """As the last one where only the body is another: a copy costs a tenth of URL and headers looked at anew."""
+        """As the last one but for the body: a copy costs a tenth of preparing all anew."""
         asked = (method, path, headers)
         if self._prepared is None or self._prepared[0] != asked:
             request = requests.Request(method, self._endpoint.url + path, headers=_HEADERS | headers)
@@ -203,7 +207,7 @@ class Session:
 
 
 def _read(response: requests.Response) -> Answer:
-    """The answer, read in bounded pieces; cut and marked so when it is too long, too slow, or breaks off."""
+    """The answer, read in bounded pieces; marked as cut when too long, too slow, or broken off."""
     status, raw = response.status_code, response.raw
     headers = {name.lower(): value for name, value in response.headers.items()}
     limit = SUCCESS_LIMIT if status == 200 else ERROR_LIMIT
@@ -218,7 +222,8 @@ def _read(response: requests.Response) -> Answer:
                 break
             body += piece
     except FOREIGN:
-        # The status is known and decides; a body that broke off is not a receipt, which `complete` says.
+        # The status is known and decides; a body that broke off is not a receipt, which `complete`
+        # says.
         complete = False
     if complete:
         raw.release_conn()
@@ -229,7 +234,8 @@ def _read(response: requests.Response) -> Answer:
 
 FOREIGN: Final = (OSError, ValueError, urllib3.exceptions.HTTPError, http.client.HTTPException)
 
-# TLS alerts that are a verdict on our certificate. The prefix of the names differs between versions of OpenSSL.
+# TLS alerts that are a verdict on our certificate. The prefix of the names differs between versions
+# of OpenSSL.
 _ABOUT_OUR_CERTIFICATE: Final = (
     *("ALERT_UNKNOWN_CA", "ALERT_BAD_CERTIFICATE", "ALERT_UNSUPPORTED_CERTIFICATE", "ALERT_ACCESS_DENIED"),
     *("ALERT_CERTIFICATE_EXPIRED", "ALERT_CERTIFICATE_REVOKED", "ALERT_CERTIFICATE_UNKNOWN"),
@@ -243,7 +249,7 @@ _CREDENTIALS_IN_URL: Final = re.compile(r"//[^/@\s]*@")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peer:
-    """What a reason names: the host and port, whom we trust, and the proxy (an empty string for none)."""
+    """What a reason names: the host and port, whom we trust, and the proxy ('' for none)."""
 
     place: str
     trust: str
@@ -251,7 +257,7 @@ class Peer:
 
 
 def no_answer(error: Exception, where: Peer, *, sending: bool, secrets: Iterable[str] = ()) -> RequestFailure:
-    """What an exception means. `sending` says whether the first byte of the request may have left."""
+    """What an exception means. `sending`: the first byte of the request may have left."""
     failure, reason = _meaning(error, tuple(_causes(error)), where, sending=sending)
     text = redacted(_CREDENTIALS_IN_URL.sub("//", reason), secrets)
     return RequestFailure(failure=failure, reason=plain(text))
@@ -263,7 +269,7 @@ def is_timeout(error: Exception) -> bool:
 
 
 def explains_more(error: Exception) -> bool:
-    """Whether an error of reading says more than the error of sending before it: a TLS alert about our certificate."""
+    """Whether an error of reading says more than that of sending: an alert on our certificate."""
     return _alert(_causes(error)) is not None
 
 
@@ -305,12 +311,12 @@ def _alert(causes: Iterable[BaseException]) -> ssl.SSLError | None:
 
 
 def _tls_reason(error: ssl.SSLError) -> str:
-    """OpenSSL's name for what happened; errors that Python makes by itself have none, not even the attribute."""
+    """OpenSSL's name for what happened; Python's own errors have none, not even the attribute."""
     return str(getattr(error, "reason", None) or "")
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """The error and everything it wraps, in whichever way the libraries wrap: arguments, `reason`, cause or context."""
+    """The error and all that it wraps, in any way: arguments, `reason`, cause or context."""
     seen: set[int] = set()
     queue: list[BaseException] = [error]
     while queue:

@@ -1,4 +1,4 @@
-"""The TLS side of a session: our certificate, whom we trust, and sockets that know when to give up."""
+"""The TLS side of a session: our certificate, our trust, and sockets that know when to give up."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from publisher.model.errors import CredentialError
 from publisher.transports.base import Credentials
 from publisher.transports.credentials.revocation import AUTHORITIES, RevocationLists
 
-# Sent at once. A large write would otherwise have to pass within one timeout, 950 kB in 60 s, and early answers be seen late.
+# Sent at once. A large write would otherwise have to pass within one timeout, 950 kB in 60 s, and
+# early answers be seen late.
 _PIECE: Final = 65_536
 # How long to wait for the answer after an upload broke: it is on its way already, or there is none.
 _LAST_WORDS_S: Final = 5.0
@@ -26,7 +27,8 @@ class DeadlineError(TimeoutError):
 class Attempt:
     """One request under way: its time limits by a monotonic clock, and how far it came.
 
-    `connected` says that it opened a connection of its own; `sending`, that its first byte may have left.
+    `connected` says that it opened a connection of its own; `sending`, that its first byte may have
+    left.
     """
 
     clock: Callable[[], float]
@@ -46,7 +48,7 @@ class Attempt:
 
 
 class Bounded:
-    """A socket whose every read and write is bounded by the attempt, so that no drip of bytes holds it forever."""
+    """A socket whose reads and writes are bounded by the attempt: no drip of bytes holds it."""
 
     attempt: Attempt | None = None
 
@@ -70,10 +72,10 @@ class BoundedPlainSocket(Bounded, socket.socket):
 
 
 class BoundedSocket(Bounded, ssl.SSLSocket):
-    """Of HTTPS. OpenSSL's own calls (a handshake, a record) each end within the timeout set before them."""
+    """Of HTTPS. OpenSSL's calls (a handshake, a record) each end within the timeout set before."""
 
     def do_handshake(self, block: bool = False) -> None:
-        """Shake hands, and see whether the server's certificate was revoked. Raises: ssl.SSLError."""
+        """Shake hands, and see whether the certificate was revoked. Raises: ssl.SSLError."""
         super().do_handshake(block)
         context = self.context
         certificate = self.getpeercert(binary_form=True)
@@ -81,7 +83,7 @@ class BoundedSocket(Bounded, ssl.SSLSocket):
             context.lists.check(certificate, context.get_ca_certs(binary_form=True))
 
     def recv(self, buflen: int = 1024, flags: int = 0) -> bytes:
-        """What is there; a reset connection is closed. Python 3.11's ssl leaves one open that broke before TLS."""
+        """What is there; a reset connection is closed, which Python 3.11 leaves open before TLS."""
         try:
             return super().recv(buflen, flags)
         except ConnectionResetError:
@@ -111,7 +113,8 @@ class _TrustingContext(ssl.SSLContext):
 def client_context(credentials: Credentials) -> ssl.SSLContext:
     """TLS 1.2 or newer, names checked, our certificate shown, and trust in exactly what `ca` names.
 
-    Not `ssl.create_default_context`, which from Python 3.13 on is strict about X.509 profiles that older grid CAs miss.
+    Not `ssl.create_default_context`, which from Python 3.13 on is strict about X.509 profiles that
+    older grid CAs miss.
 
     Raises: CredentialError
     """
@@ -127,10 +130,11 @@ def client_context(credentials: Credentials) -> ssl.SSLContext:
 
 
 def trusting_context(credentials: Credentials) -> ssl.SSLContext:
-    """As `client_context`, but showing no certificate: for a look at a service alone. Raises: CredentialError."""
+    """As `client_context`, without our certificate: to look only. Raises: CredentialError."""
     context = _TrustingContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.hostname_checks_common_name = False  # RFC 9110 section 4.3.4: a name counts where it is an alternative name
+    # RFC 9110 section 4.3.4: a name counts where it is an alternative name
+    context.hostname_checks_common_name = False
     context.set_alpn_protocols(["http/1.1"])
     context.sslsocket_class = BoundedSocket
     _trust(context, credentials)
@@ -150,7 +154,8 @@ def _trust(context: _TrustingContext, credentials: Credentials) -> None:
         return
     try:
         if credentials.ca.is_dir():
-            # OpenSSL takes any directory and finds nothing in it later; an empty one is worth a word now.
+            # OpenSSL takes any directory and finds nothing in it later; an empty one is worth a
+            # word now.
             if not any(AUTHORITIES.fullmatch(entry.name) for entry in credentials.ca.iterdir()):
                 raise CredentialError(
                     f"the CA directory {credentials.ca} holds no hashed certificates (<hash>.0); install the IGTF bundle, "

@@ -1,4 +1,4 @@
-"""SGAS, the accounting service of NeIC and SweGrid: the options of such a target. `transport` is loaded when one is made.
+"""SGAS, the accounting service of NeIC and SweGrid: a target's options; `transport` comes later.
 
 Spec: luts3-service 3.8.1 and its head of development.
 """
@@ -40,7 +40,7 @@ class Options(HttpOptions):
     }
 
     def problems(self) -> list[str]:
-        """Everything that cannot work in these options, for people; an empty list when all is well."""
+        """Everything that cannot work in these options, for people; [] when all is well."""
         found = []
         try:
             parts = urlsplit(self.url)

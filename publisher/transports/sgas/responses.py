@@ -27,14 +27,16 @@ from publisher.transports.http.exchange import Answer, Failure, RequestFailure, 
 
 WORDS_LENGTH: Final = 300
 _MOST_NAMES: Final = 3
-# A traceback has 7 to 9 kB and says what went wrong at its beginning; looking further only costs time on hostile pages.
+# A traceback has 7 to 9 kB and says what went wrong at its beginning; looking further only costs
+# time on hostile pages.
 _LOOKED_AT: Final = 16_384
 _URF: Final = "{http://schema.ogf.org/urf/2003/09/urf}"
 _TAG: Final = re.compile(r"<[^>]*>")
 _STYLE: Final = re.compile(r"<(style|script)\b.*?</\1>", re.IGNORECASE | re.DOTALL)
 _TITLE: Final = re.compile(r"<title>(.*?)</title>", re.IGNORECASE | re.DOTALL)
 _ERROR: Final = re.compile(r'<div class="error">\s*<span>(.*?)</span>\s*:?\s*<span>(.*?)</span>', re.DOTALL)
-# The beginning of a record as this package writes it, with names in which nothing had to be escaped.
+# The beginning of a record as this package writes it, with names in which nothing had to be
+# escaped.
 _BEGINS: Final = b"<JobUsageRecord>"
 _NAMES: Final = re.compile(
     rb'<RecordIdentity urf:createTime="[^"]*" urf:recordId="([^"&]*)"/><JobIdentity><GlobalJobId>([^<&]*)</GlobalJobId>'
@@ -42,7 +44,7 @@ _NAMES: Final = re.compile(
 
 
 class AnsweredBy(StrEnum):
-    """Who speaks: SGAS (its traceback, Twisted's two words in place of one, or plain text), nginx, or somebody else."""
+    """Who answers: SGAS (a traceback, Twisted's two words, plain text), nginx, or another."""
 
     TRACEBACK = "traceback"
     BARE = "Processing Failed"
@@ -54,7 +56,7 @@ class AnsweredBy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ServerText:
-    """Who answered, and the line that matters, in printable ASCII: `Class: message` of a traceback, the title of a page."""
+    """Who answered, and its main line in ASCII: `Class: message`, or the title of a page."""
 
     speaker: AnsweredBy
     words: str
@@ -69,7 +71,7 @@ class SentRecord(NamedTuple):
 
 
 def parse_error_page(body: bytes) -> ServerText:
-    """Who wrote an error page, and what it says. Its Content-Type is ignored: SGAS labels everything as HTML."""
+    """Who wrote an error page, and what it says; SGAS calls every Content-Type HTML."""
     text = body[:_LOOKED_AT].decode("utf-8", "replace").strip()
     if not text:
         return ServerText(AnsweredBy.SILENCE, "")
@@ -87,7 +89,7 @@ def parse_error_page(body: bytes) -> ServerText:
 
 
 def sent_records(payload: bytes) -> tuple[SentRecord, ...]:
-    """The records of a payload of ours, in order; none when it is not well-formed, which the server will report."""
+    """The records of our payload, in order; none unless well-formed, which the server reports."""
     root = _parse(payload)
     if root is None:
         return ()
@@ -107,7 +109,7 @@ def sent_machines(payload: bytes) -> tuple[str, ...]:
 
 
 def sent_names(payload: bytes) -> tuple[tuple[str, str], ...]:
-    """recordId and GlobalJobId of the records of a payload of ours, in order; none when it is not well-formed.
+    """recordId and GlobalJobId of the records of our payload, in order; none unless well-formed.
 
     As our own writer begins a record, where it did (hot path): to parse all of it is slow.
     """
@@ -121,7 +123,8 @@ def sent_names(payload: bytes) -> tuple[tuple[str, str], ...]:
 def service_paths(body: bytes) -> Mapping[str, str] | None:
     """Name and path of every service in the service list; None when it is none.
 
-    Only the path: the server makes host and port of its own headers, and behind an address translation they are wrong.
+    Only the path: the server makes host and port of its own headers, and behind an address
+    translation they are wrong.
     """
     root = _parse(body)
     if root is None or etree.QName(root).localname != "services":
@@ -147,7 +150,7 @@ def _parse(document: bytes) -> etree._Element | None:
 
 
 class Hint(StrEnum):
-    """What helps. `RIGHT` names the DN in both spellings and the MachineName, which is what SGAS's administrator needs."""
+    """What helps. `RIGHT` names the DN in both spellings and the MachineName, which SGAS needs."""
 
     NONE = ""
     RIGHT = "right"
@@ -186,7 +189,8 @@ def _stop(exit_status: int, advice: Hint) -> ResponseRule:
     return ResponseRule(Verdict.STOP_TARGET, exit_status, advice)
 
 
-# The right does not cover every MachineName of the batch. The answer does not say which ones: it names all of them.
+# The right does not cover every MachineName of the batch. The answer does not say which ones: it
+# names all of them.
 _MACHINE: Final = ResponseRule(Verdict.REFUSED, CREDENTIALS, Hint.RIGHT, certain=False)
 
 # No answer at all. What nobody can repair by trying again stops the target before anything leaves.
@@ -209,7 +213,8 @@ STATUSES: Final[Mapping[tuple[int, AnsweredBy | None], ResponseRule]] = {
     (403, AnsweredBy.PLAIN): _stop(CREDENTIALS, Hint.RIGHT),
     # a firewall, or nginx with a list of addresses
     (403, None): _stop(REFUSED, Hint.FOREIGN),
-    # a wrong path (also: a trailing slash, another case), or the service list in place of the insert URL
+    # a wrong path (also: a trailing slash, another case), or the service list in place of the
+    # insert URL
     (404, None): _stop(CONFIGURATION, Hint.URL),
     (405, None): _stop(CONFIGURATION, Hint.URL),
     # a right, but not for a MachineName of the batch; where SGAS names it, see `_MACHINE`
@@ -241,7 +246,8 @@ _TRANSIENT_WORDS: Final = re.compile(
 WORDS: Final[tuple[tuple[AnsweredBy, re.Pattern[str], ResponseRule], ...]] = (
     # 3.8.1 at the first insert after its database restarted; the next one works
     (AnsweredBy.PLAIN, re.compile("insertJobUsageRecords"), _AGAIN),
-    # PostgreSQL about a value. Before the transient words, for it quotes the value, which may hold any word.
+    # PostgreSQL about a value. Before the transient words, for it quotes the value, which may hold
+    # any word.
     (
         AnsweredBy.PLAIN,
         re.compile(
@@ -251,20 +257,24 @@ WORDS: Final[tuple[tuple[AnsweredBy, re.Pattern[str], ResponseRule], ...]] = (
     ),
     # a number too wide for its column has another type, and there is no function for such arguments
     (AnsweredBy.PLAIN, re.compile(r"function urcreate\(.*\b(?:bigint|numeric)\b.* does not exist"), _BAD_RECORD),
-    # the same without such a type may as well be a server without its functions: then every record fails
+    # the same without such a type may as well be a server without its functions: then every record
+    # fails
     (AnsweredBy.PLAIN, re.compile(r"function urcreate\("), _UNKNOWN),
     # Memory that is not a number, in a unit or with a metric that is not known
     (AnsweredBy.PLAIN, re.compile(r"for \*: 'NoneType'|SgasMemory"), _BAD_RECORD),
-    # the database is up but unwilling: too many connections, a wrong password, a standby, a statement timeout
+    # the database is up but unwilling: too many connections, a wrong password, a standby, a
+    # statement timeout
     (AnsweredBy.PLAIN, _TRANSIENT_WORDS, _AGAIN),
-    # The right is there, but the CN of this host's DN is not a host name, or none that SGAS can take out: then the head of
-    # development stumbles over its own message (`name 'identity' is not defined`)
+    # The right is there, but the CN of this host's DN is not a host name, or none that SGAS can
+    # take out: then the head of development stumbles over its own message (`name 'identity' is not
+    # defined`)
     (
         AnsweredBy.TRACEBACK,
         re.compile(r"\bFQDN\b|[Cc]ould not extract|name 'identity' is not defined|(?<!['\"])\bidentity\b(?!['\"])"),
         _stop(CREDENTIALS, Hint.HOST_NAME),
     ),
-    # the parser fell over an empty element, a missing createTime, an impossible number; or found no MachineName
+    # the parser fell over an empty element, a missing createTime, an impossible number; or found no
+    # MachineName
     (
         AnsweredBy.TRACEBACK,
         re.compile(
@@ -279,7 +289,7 @@ WORDS: Final[tuple[tuple[AnsweredBy, re.Pattern[str], ResponseRule], ...]] = (
 
 
 def interpret(answer: Answer | RequestFailure, sent: Sent) -> Receipt:
-    """What became of a batch. The reason is one line of at most 500 characters, and never empty but for a plain success."""
+    """What became of a batch. The reason is one line of at most 500 characters, '' for success."""
     if isinstance(answer, RequestFailure):
         rule = SILENCES[answer.failure]
         return _receipt(rule, f"{answer.reason or 'no answer'}{_advice(rule.advice, sent, None)}")
@@ -296,14 +306,15 @@ def interpret(answer: Answer | RequestFailure, sent: Sent) -> Receipt:
     rule = _MACHINE if machines else _rule_for(answer.status, error_page)
     shown = error_page.words.replace('"', "'")  # so that where the quotation ends can be determined
     words, advice = f'"{shown}"' if shown else "without a word", _advice(rule.advice, sent, error_page)
-    if rule.advice in (Hint.RIGHT, Hint.HOST_NAME):  # long, and worth more than the server's words, which name the same
+    if rule.advice in (Hint.RIGHT, Hint.HOST_NAME):
+        # Long, and worth more than the server's words, which name the same
         receipt = _receipt(rule, f"SGAS answered {answer.status}{advice}; it said {words}")
         return replace(receipt, refused_by=machines)
     return _receipt(rule, f"SGAS answered {answer.status} {words}{advice}")
 
 
 def _refused_machines(answer: Answer, error_page: ServerText, sent: Sent) -> tuple[str, ...]:
-    """The MachineName of every record, when that is what SGAS refuses; none when a 406 is about something else."""
+    """The MachineName of every record, when SGAS refuses it; none for other 406s."""
     if answer.status != 406 or error_page.speaker is not AnsweredBy.PLAIN:
         return ()
     machines = sent_machines(sent.payload)
@@ -376,7 +387,8 @@ def _accepted(answer: Answer, sent: Sent) -> Receipt:
     except (ValueError, RecursionError):
         reply = ...
     if reply is None:
-        # The head of development after its database came back: stored, but the ids are lost on the way.
+        # The head of development after its database came back: stored, but the ids are lost on the
+        # way.
         return Receipt(verdict=Verdict.DELIVERED)
     if not isinstance(reply, dict):
         how = "something else than a receipt" if answer.complete else "an answer that broke off"
@@ -386,10 +398,11 @@ def _accepted(answer: Answer, sent: Sent) -> Receipt:
 
 
 def _matched(reply: Mapping[str, str], records: tuple[tuple[str, str], ...]) -> Receipt:
-    """Row ids by JobID, which is the GlobalJobId. The server renames records with a strange LocalJobId to that.
+    """Row ids by JobID, the GlobalJobId. The server renames records with a strange LocalJobId.
 
-    Copies of one record share a key. A record that is missing while no key is left over was not stored. Keys that are left
-    over are of records whose names are not known here: stored, but which is which is not known.
+    Copies of one record share a key. A record that is missing while no key is left over was not
+    stored. Keys that are left over are of records whose names are not known here: stored, but which
+    is which is not known.
     """
     remote_ids: dict[str, str] = {}
     renamed = missing = 0

@@ -1,4 +1,4 @@
-"""Delivery to SGAS: one batch a request over one kept-alive connection, and the right reaction to every answer."""
+"""Delivery to SGAS: one batch a request over one kept-alive connection, a reaction to answers."""
 
 from __future__ import annotations
 
@@ -37,12 +37,13 @@ from publisher.transports.sgas.responses import (
 
 _log: Final = logging.getLogger("publisher.transports")
 
-# A limit learnt from a refusal is never taken for smaller than this: what is larger than a limit is set aside when it is a
-# single record, and that shall be the service's word, not a guess.
+# A limit learnt from a refusal is never taken for smaller than this: what is larger than a limit is
+# set aside when it is a single record, and that shall be the service's word, not a guess.
 SMALLEST_LIMIT: Final = 65_536
 _BASE: Final = "/sgas"
 _INSERT: Final = "/ur"
-_REGISTRATION: Final = "Registration"  # the service of job records; its siblings take storage and the like
+# The service of job records; its siblings take storage and the like
+_REGISTRATION: Final = "Registration"
 _NO_RECORDS: Final = b'<UsageRecords xmlns="http://schema.ogf.org/urf/2003/09/urf"/>'
 _HEADERS: Final = {"Content-Type": "text/xml; charset=utf-8"}
 _PASSING: Final = (Verdict.IN_DOUBT, Verdict.RETRY_LATER)
@@ -68,7 +69,8 @@ class SgasTransport:
         self._base, self._insert = _paths(mine.url)
         self._listed = False
         self._world, self._retries = circumstances, Retries(mine, circumstances)
-        self._refused: dict[str, Receipt] = {}  # by the MachineName that this host may not insert for
+        # By the MachineName that this host may not insert for
+        self._refused: dict[str, Receipt] = {}
         self._limit = mine.batch_bytes
         (service,) = mine.endpoints(circumstances.environment)
         trust = trust_described(credentials)
@@ -110,7 +112,8 @@ class SgasTransport:
             if answer.may_have_arrived:
                 bytes_sent += len(message.payload) * answer.tries
             receipt = interpret(answer, sent)
-            # Of two tries on two connections, the first may have been stored whatever the second one met.
+            # Of two tries on two connections, the first may have been stored whatever the second
+            # one met.
             doubt = doubt or receipt.doubt or answer.tries > 1
             verdict = receipt.verdict
             if verdict not in _PASSING:
@@ -122,9 +125,10 @@ class SgasTransport:
         return replace(receipt, verdict=verdict, attempts=attempts, bytes_sent=bytes_sent, doubt=doubt)
 
     def preflight(self) -> tuple[Step, ...]:
-        """Certificate, service list, right to insert, in this order up to the first that fails; stores nothing.
+        """Certificate, service list, right to insert: up to the first that fails; stores nothing.
 
-        An empty document proves the right, but not for the MachineName: SGAS looks at that only in records.
+        An empty document proves the right, but not for the MachineName: SGAS looks at that only in
+        records.
         """
         nothing = Sent(payload=_NO_RECORDS, subject=self._subject)
         answer = self._session.exchange("GET", self._base)
@@ -153,7 +157,7 @@ class SgasTransport:
         return (*steps, Step("right to insert", plain(reason), exit_status=exit_status))
 
     def _known_refusal(self, payload: bytes) -> Receipt | None:
-        """The refusal of a message with a MachineName that was refused alone in this round; None when there is none.
+        """The refusal of a message whose MachineName was refused alone in this round; else None.
 
         SGAS reads its list of rights once, when it starts, so asking again would bring nothing new.
         """
@@ -164,7 +168,7 @@ class SgasTransport:
         return replace(known, refused_by=machines, attempts=0, bytes_sent=0) if known else None
 
     def _insert_answer(self, payload: bytes) -> Answer | RequestFailure:
-        """The answer to a POST; where nothing is at the usual address, the service list is asked once for the right one."""
+        """The answer to a POST; if the usual address has nothing, the service list is asked."""
         answer = self._session.exchange("POST", self._insert, payload, _HEADERS)
         if self._listed or not isinstance(answer, Answer) or answer.status not in (404, 405):
             return answer

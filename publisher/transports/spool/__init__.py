@@ -1,7 +1,7 @@
-"""A directory in place of a service: the options of such a target. Its files are for another sender, or for people.
+"""A directory in place of a service: options. Its files are for another sender, or for people.
 
-SSM's sender (`ssmsend`) signs what it finds by itself, and APEL refuses a message that is signed twice: for it, `sign` is
-false. What anything else sends, or keeps, is signed here.
+SSM's sender (`ssmsend`) signs what it finds by itself, and APEL refuses a message that is signed
+twice: for it, `sign` is false. What anything else sends, or keeps, is signed here.
 
 Spec: the plain directory and the dirq queue of SSM 4.0.0's sender; python-dirq 1.8, QueueSimple.
 """
@@ -26,7 +26,7 @@ class Layout(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options(TransportOptions):
-    """The keys of a target of the type `spool`. `sign` None is true, and warned about where it cannot be meant."""
+    """The keys of a target of the type `spool`. `sign` None is true, with a warning for dirq."""
 
     path: Path = field(metadata={"help": "the directory that files are put into"})
     layout: Layout = field(default=Layout.FLAT, metadata={"help": "flat, or dirq"})

@@ -1,6 +1,7 @@
-"""Messages as files: each appears whole and for good, or not at all, under a name that its id decides.
+"""Messages as files: each appears whole and for good, or not at all, its name decided by its id.
 
-So a message that is handed over again, because a crash came before its receipt was written down, is the same file.
+So a message that is handed over again, because a crash came before its receipt was written down, is
+the same file.
 """
 
 from __future__ import annotations
@@ -40,13 +41,13 @@ _ATTEMPTS: Final = 3
 
 
 class SpoolTransport:
-    """A `Transport` into a directory on this machine, in which nothing is made before the first message.
+    """A `Transport` into a directory, in which nothing is made before the first message.
 
     What a receiver takes unsigned stays as it is.
     """
 
     def __init__(self, options: object, credentials: Credentials, circumstances: Environment) -> None:
-        """Raises: ConfigError for options that cannot work; CredentialError for certificate or key that cannot sign."""
+        """Raises: ConfigError for wrong options; CredentialError for what cannot sign."""
         options = self._options = own_options(options, Options)
         if problem := batch_bytes_problem(options.batch_bytes):
             raise ConfigError(f"`batch_bytes`: {problem}")
@@ -56,16 +57,17 @@ class SpoolTransport:
             self._signer = Signer(credentials, circumstances.now(), allow_open_key=allow_open_key)
         self._signed = circumstances.signed
         flat = options.layout is Layout.FLAT
-        # ssmsend takes whatever is in a flat directory for a message, hidden files and directories too (SSM 4.0.0).
+        # ssmsend takes whatever is in a flat directory for a message, hidden files and directories
+        # too (SSM 4.0.0).
         self._staging = options.path.with_name(f"{options.path.name}.new") if flat else options.path / ".new"
 
     def payload_limit(self) -> int:
-        """The largest payload whose signed form, in base64, fits AMS, where such files go in the end."""
+        """The largest payload whose signed form, in base64, fits AMS, where such files end."""
         around = self._signer.signed_size(0) if self._signer else _SIGNATURE_BYTES
         return max(0, self._options.batch_bytes // 4 * 3 - around)
 
     def deliver(self, message: Message, now: datetime) -> Receipt:
-        """Write one message. Raises: CredentialError before anything is written, when the certificate has ended."""
+        """Write one message. Raises: CredentialError before it, when the certificate has ended."""
         is_signed = self._signed(message.format)
         signer = self._signer if is_signed else None
         if signer:
@@ -109,7 +111,7 @@ class SpoolTransport:
         return f"this user may not write into {deciding}" if denied else ""
 
     def warnings(self, now: datetime) -> list[str]:
-        """An expiry of the certificate within 30 days, and signatures that ssmsend would sign once more."""
+        """Certificates that end within 30 days, and signatures that ssmsend would sign again."""
         found = self._signer.warnings(now) if self._signer else []
         if self._options.layout is Layout.DIRQ and self._options.sign is None:
             found.append(
@@ -161,7 +163,7 @@ class SpoolTransport:
         _sync_entry(path)
 
     def _names(self, message: Message) -> Iterator[str]:
-        """Names for a message, the first that is free counts; of a flat directory only one, because it cannot be another's."""
+        """Names for a message, of which the first free one counts; one only in a flat directory."""
         if self._options.layout is Layout.FLAT:
             yield re.sub(r"[^A-Za-z0-9_-]", "-", message.id)
             return
@@ -175,7 +177,7 @@ create: Final = SpoolTransport
 
 
 def _make_directory(path: Path) -> None:
-    """One directory, closed to others, when it is not there. Raises: OSError, also when the one above it is missing."""
+    """One directory, closed to others, unless it is there. Raises: OSError."""
     if path.is_dir():
         return
     path.mkdir(mode=0o700, exist_ok=True)
