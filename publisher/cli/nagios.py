@@ -124,14 +124,20 @@ def status_nagios(
     messages += [(state, text) for state, text, _ in parts if state is not OK]
     messages += [(WARNING, f"{one}: its charges were never computed; run `publisher charge`") for one in uncharged]
     messages.sort(key=lambda message: _GRAVEST_FIRST.index(message[0]))
+    messages = messages or list(_when_well(checked))
     state = messages[0][0] if messages else OK
     texts = [text for _, text in messages]
-    if not texts:
-        texts = [one.text for one in checked if one.name in ("age", "pending") and one.value is not None]
     # Each label may come once: of several allocations, the fullest.
     of_allocations = {performed.partition("=")[0]: performed for *_, performed in parts}
     data = [*(one.performance for one in checked), *of_allocations.values()]
     return nagios_line(state, "; ".join(texts), data), state
+
+
+def _when_well(checked: Sequence[_CheckedValue]) -> Iterator[tuple[int, str]]:
+    """What the line shows when there is nothing to report."""
+    for one in checked:
+        if one.name in ("age", "pending") and one.value is not None:
+            yield OK, one.text
 
 
 def _allocation(one: UsedAllocation, limits: Thresholds) -> tuple[int, str, str]:

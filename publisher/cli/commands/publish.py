@@ -178,14 +178,17 @@ def notes(outcome: Outcome) -> list[str]:
         )
     lines += [f"{outcome.target}: {line}" for line in gone_lines(outcome.gone)]
     if outcome.arex_default_benchmarks:
-        records = plural(outcome.arex_default_benchmarks, "record")
-        carry = "carries" if outcome.arex_default_benchmarks == 1 else "carry"
-        lines.append(
-            f"{outcome.target}: {records} with {wall_text(outcome.arex_default_wall_s)} {carry} HEPSPEC:1.0, which A-REX "
-            "writes where no benchmark is configured; set one in arc.conf, or records.distrust_default with "
-            "records.benchmark here"
-        )
+        lines.append(f"{outcome.target}: {_default_benchmarks(outcome)}")
     return lines
+
+
+def _default_benchmarks(outcome: Outcome) -> str:
+    records = plural(outcome.arex_default_benchmarks, "record")
+    carry = "carries" if outcome.arex_default_benchmarks == 1 else "carry"
+    return (
+        f"{records} with {wall_text(outcome.arex_default_wall_s)} {carry} HEPSPEC:1.0, which A-REX writes where no benchmark "
+        "is configured; set one in arc.conf, or records.distrust_default with records.benchmark here"
+    )
 
 
 def ticket(site: str, receiver: str, outcome: Outcome) -> list[str]:

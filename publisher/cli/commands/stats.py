@@ -207,7 +207,7 @@ def _brief_lines(tally: JobStatistics) -> list[str]:
     states = ", ".join(f"{state or '(none)'} {jobs:,}" for state, jobs in sorted(tally.states.items()))
     vos = ", ".join(sorted(tally.vos))
     overview = [
-        ("jobs", f"{totals.jobs:,}" + (f": {states}" if states else "")),
+        ("jobs", _counted(totals.jobs, states)),
         ("wall time", duration(totals.wall_s)),
         ("CPU time", f"{duration(totals.cpu_s)}: user {totals.cpu_user_s:,} s, kernel {totals.cpu_kernel_s:,} s"),
         ("GPU time", _gpu_time(totals)),
@@ -215,7 +215,7 @@ def _brief_lines(tally: JobStatistics) -> list[str]:
         ("staged out", size(totals.stage_out_bytes)),
         ("first submitted", moment_text(totals.first_submitted_at) or "-"),
         ("last ended", moment_text(totals.last_ended_at) or "-"),
-        ("VOs", f"{len(tally.vos):,}" + (f": {vos}" if vos else "")),
+        ("VOs", _counted(len(tally.vos), vos)),
         ("users", f"{len(tally.users):,}"),
     ]
     remarks = [
@@ -225,6 +225,10 @@ def _brief_lines(tally: JobStatistics) -> list[str]:
     ]
     lines = [f"{name:<17}{text}" for name, text in overview if text]
     return lines + [f"{remark}: {jobs:,} of the jobs" for remark, jobs in remarks if jobs]
+
+
+def _counted(number: int, names: str) -> str:
+    return f"{number:,}: {names}" if names else f"{number:,}"
 
 
 def _gpu_time(totals: Totals) -> str:

@@ -12,7 +12,7 @@ numbers replace each other when `shadow` is removed; a key that only one of the 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -24,7 +24,7 @@ from publisher.formats.base import OnChange
 from publisher.ledger.contract import Ledger
 from publisher.model.errors import Unfit
 from publisher.model.job import Epoch, JobRecord
-from publisher.model.policy import RecordPolicy
+from publisher.model.policy import PublishedJob, RecordPolicy
 from publisher.model.target import Selection, Target
 from publisher.model.time import Window, month_of
 from publisher.model.totals import (
@@ -50,7 +50,7 @@ from publisher.pipeline.takeover.jura import (
     look_for_lost,
     report,
 )
-from publisher.sources.base import Source
+from publisher.sources.base import Page, Source
 
 
 def take_over(site: Site, target: Target, source: Source, ledger: Ledger) -> LostJobs | None:
@@ -121,22 +121,30 @@ def rows_of(
     keys = None if row_keys is None else row_keys()
     sums: defaultdict[SummaryKey, list[int]] = defaultdict(lambda: [0, 0, 0])
     hosts: Counter[tuple[int, str]] = Counter()
-    jobs = (job for page in source.window(selection.window, frozenset(), now) for job in map(as_read, page.jobs))
-    for job in filter(None, jobs):
-        fit = decider.decide(job, job.key, None, None)
-        if not isinstance(fit, Publish):
-            continue
+    for job, published in _published(source.window(selection.window, frozenset(), now), as_read, decider):
         with suppress(Unfit):  # no receiver takes it
             if summary is not None and totals is not None:
-                summary.admit(fit.published, now)
-                totals.add(fit.published)
+                summary.admit(published, now)
+                totals.add(published)
             elif keys is not None:
                 here = sums[keys.of(fit.published).of_month(month_number(fit.published.ended_at))]
                 here[:] = here[0] + 1, here[1] + job.wall_s, here[2] + job.cpu_user_s + job.cpu_kernel_s
-            hosts[month, sync_host(fit.published.where.receiver_host)] += 1
+            hosts[month, sync_host(published.where.receiver_host)] += 1
     singles = tuple(KeyTotal(key=key, jobs=jobs, wall_s=wall, cpu_s=cpu) for key, (jobs, wall, cpu) in sums.items())
     groups = () if totals is None else tuple(totals.groups())
     return InheritedMonth(month=month, format=form, groups=groups, singles=singles, hosts=hosts)
+
+
+def _published(
+    pages: Iterable[Page], as_read: Callable[[JobRecord], JobRecord | None], decider: Decider
+) -> Iterator[tuple[JobRecord, PublishedJob]]:
+    """The jobs that a target wants, and what it publishes of them."""
+    for page in pages:
+        for job in page.jobs:
+            read = as_read(job)
+            fit = decider.decide(read, read.key, None, None) if read is not None else None
+            if read is not None and isinstance(fit, Publish):
+                yield read, fit.published
 
 
 def by_key(left: InheritedMonth) -> Mapping[object, KeyTotal]:
