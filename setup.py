@@ -1,4 +1,4 @@
-"""What pyproject.toml cannot say: manual pages and completions are made at build time and installed below share/."""
+"""What pyproject.toml cannot say: manual pages and completions are made at build time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Formats of usage records, by name. A new one is one file here and its names in the registry of its kind.
+"""Formats of usage records, by name. A new one is one file, and its names in a registry here.
 
 A module may make several formats: its `RECEIVERS` say what becomes of the records of each, so that
 `status` loads no renderer, and `create(name)` makes the one of that name, on first use.
@@ -32,7 +32,8 @@ SYNC_FORMATS: Final[Mapping[str, str]] = {
 }
 FORMATS: Final[Mapping[str, str]] = {**JOB_FORMATS, **SUMMARY_FORMATS, **SYNC_FORMATS}
 
-# What ARC's own publisher sends to APEL, by its words for it (`apel_messages` in arc.conf), and to SGAS.
+# What ARC's own publisher sends to APEL, by its words for it (`apel_messages` in arc.conf), and to
+# SGAS.
 JURA_APEL_FORMATS: Final[Mapping[str, str]] = {
     "urs": "car",
     "summaries": "apel-summary-0.2",
@@ -42,19 +43,19 @@ JURA_SGAS_FORMAT: Final = "ogf-ur"
 
 
 def job_format(name: str) -> JobFormat:
-    """The format of that name, one record a job. Raises: KeyError for a name that is not in `JOB_FORMATS`."""
+    """The format of that name, one record a job. Raises: KeyError unless it is in `JOB_FORMATS`."""
     made: JobFormat = _plugin(JOB_FORMATS[name]).create(name)
     return made
 
 
 def summary_format(name: str) -> SummaryFormat:
-    """The format of that name, one record a group of jobs. Raises: KeyError for a name not in `SUMMARY_FORMATS`."""
+    """The format of that name, one record a group. Raises: KeyError unless in `SUMMARY_FORMATS`."""
     made: SummaryFormat = _plugin(SUMMARY_FORMATS[name]).create(name)
     return made
 
 
 def sync_format(name: str) -> SyncFormat:
-    """The format of that name, one record a count. Raises: KeyError for a name that is not in `SYNC_FORMATS`."""
+    """The format of that name, one record a count. Raises: KeyError unless in `SYNC_FORMATS`."""
     made: SyncFormat = _plugin(SYNC_FORMATS[name]).create(name)
     return made
 
@@ -65,13 +66,13 @@ def is_summary_format(name: str) -> bool:
 
 
 def receiver_of(name: str) -> Receiver:
-    """What the receiver does with records of a format. Raises: KeyError for a name that is not in `FORMATS`."""
+    """What the receiver does with records of a format. Raises: KeyError unless in `FORMATS`."""
     receiver: Receiver = _plugin(FORMATS[name]).RECEIVERS[name]
     return receiver
 
 
 def frame_of(name: str) -> Frame:
-    """What is written around the records of a format. Raises: KeyError for a name that is not in `FORMATS`."""
+    """What is written around records of a format. Raises: KeyError unless in `FORMATS`."""
     frame: Frame = _plugin(FORMATS[name]).create(name).frame
     return frame
 

@@ -1,8 +1,8 @@
 """Records of jobs as AUDITOR keeps them: JSON with meta data, and components that may have scores.
 
-Meta data and components are called as the template of auditor-apel-plugin has them, which makes APEL's summaries of them; a
-target of AUDITOR may call meta data otherwise. AUDITOR takes the run time to be the stop less the start, so the start is
-the wall time before the end.
+Meta data and components are called as the template of auditor-apel-plugin has them, which makes
+APEL's summaries of them; a target of AUDITOR may call meta data otherwise. AUDITOR takes the run
+time to be the stop less the start, so the start is the wall time before the end.
 
 Spec: AUDITOR 0.11, RecordAdd.
 """
@@ -111,12 +111,12 @@ def create(name: str) -> AuditorRecord:
 
 
 def _record_id(job: PublishedJob) -> str:
-    """As in CAR; of a later run of a restarted job with a digest behind it, because AUDITOR keeps the first record."""
+    """As in CAR; of a later run with a digest behind it, because AUDITOR keeps the first record."""
     return f"{job.record_id}-{run_digest(job.job.key).hex()}" if job.later_run else job.record_id
 
 
 def _meta(job: PublishedJob) -> dict[str, list[str]]:
-    """What is known, by the name that the template of auditor-apel-plugin has for it, or AUDITOR's collectors."""
+    """What is known, by its name in auditor-apel-plugin's template or AUDITOR's collectors."""
     found = {
         "site_id": [job.where.site],
         "headnode": [job.where.submit_host],
@@ -135,7 +135,7 @@ def _meta(job: PublishedJob) -> dict[str, list[str]]:
 
 
 def _components(job: PublishedJob) -> Iterator[dict[str, object]]:
-    """Cores with the benchmark as score, CPU seconds, nodes; GPUs where they are known. Raises: Unfit."""
+    """Cores with the benchmark as score, CPU seconds, nodes; GPUs where known. Raises: Unfit."""
     run, applied = job.job, job.benchmark
     if not applied.benchmarks:
         why = applied.origin if applied.unreadable is None else applied.unreadable.reason
@@ -149,7 +149,7 @@ def _components(job: PublishedJob) -> Iterator[dict[str, object]]:
 
 
 def _plain(text: str) -> str:
-    """Without what PostgreSQL does not keep in JSON: control characters and halves of surrogates."""
+    """Without what PostgreSQL's JSON does not keep: control characters, halves of surrogates."""
     if text.isprintable():
         return text.strip()
     return "".join(letter if letter.isprintable() else " " for letter in text).strip()

@@ -1,4 +1,4 @@
-"""What every format of records offers, and the frame that a batch of rendered records travels in."""
+"""What every format of records offers, and the frame around a batch of rendered records."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from publisher.model.totals import Grouping, SummaryGroup, SummaryKey, SyncCount
 
 
 class OnChange(StrEnum):
-    """What becomes of a delivered run whose values changed: sent again in place of the first, counted again, or kept.
+    """What becomes of a delivered run whose values changed: replaced, counted again, or kept.
 
     SGAS discards whatever comes again under a record id that it has, and says so to nobody.
     """
@@ -50,11 +50,12 @@ class RowKeys(Protocol):
 class Receiver(NamedTuple):
     """What an accounting service does with the records of a format.
 
-    Within one `table` records replace each other; those of two tables are added up where both `count` the same, such as
-    jobs in single records and in summaries: what a service counts apart may go to one place.
-    `row_keys` tells the keys under which it adds single records up: one that comes again under another of them would be
-    counted twice. `whole_months`: a window is rounded out to months. `values` and `omitted` are for `explain`: the fields
-    of a job's record (or, with True, of its group's in a summary), and what the record leaves out or changes.
+    Within one `table` records replace each other; those of two tables are added up where both
+    `count` the same, such as jobs in single records and in summaries: what a service counts apart
+    may go to one place. `row_keys` tells the keys under which it adds single records up: one that
+    comes again under another of them would be counted twice. `whole_months`: a window is rounded
+    out to months. `values` and `omitted` are for `explain`: the fields of a job's record (or, with
+    True, of its group's in a summary), and what the record leaves out or changes.
     """
 
     name: str
@@ -70,17 +71,21 @@ class Receiver(NamedTuple):
     unreleased: str = ""  # what of the receiver's side is not released, for people
     takes_charges: bool = False
     needs_benchmark: bool = False  # a job without one is set aside
-    checks_machine_name: bool = False  # MachineName must be of the domain of the sender's certificate
-    keeps_benchmark_values: bool = True  # its table has a column for them, beside the one for their types
+    # MachineName must be of the domain of the sender's certificate
+    checks_machine_name: bool = False
+    # Its table has a column for them, beside the one for their types
+    keeps_benchmark_values: bool = True
     submit_host_is_client: bool = False  # SubmitHost is where the user's client ran
-    signed: bool = False  # S/MIME around the payload; otherwise the connection's certificate speaks for it
+    # S/MIME around the payload; otherwise the connection's certificate speaks for it
+    signed: bool = False
     default_batch_records: int = 500  # as in ARC's publisher
-    keyed_by_job: bool = False  # its key has the JobID and no run: a later run of a job needs another id
+    # Its key has the JobID and no run: a later run of a job needs another id
+    keyed_by_job: bool = False
     omitted: Callable[[PublishedJob], tuple[tuple[str, str], ...]] = lambda _: ()
 
 
 class Frame(NamedTuple):
-    """What is before, between and after the records of a payload. Bytes, so that a batch is joined, never parsed."""
+    """What is before, between and after the records of a payload: a batch is joined, not parsed."""
 
     head: bytes
     separator: bytes
@@ -100,8 +105,8 @@ class Frame(NamedTuple):
 
 
 OwnValues = Mapping[str, Callable[[Any], str]]
-"""How a format writes what each job has for itself: by names of `OWN_VALUES`, and `cpu_s`, `host` and `stage_bytes`. '' for a
-value that it leaves out."""
+"""How a format writes what each job has for itself: by names of `OWN_VALUES`, and `cpu_s`, `host`
+and `stage_bytes`. '' for a value that it leaves out."""
 
 
 class JobFormat(Protocol):
@@ -113,35 +118,35 @@ class JobFormat(Protocol):
     frame: ClassVar[Frame]
 
     def render(self, job: PublishedJob, made_at: datetime) -> bytes:
-        """One record, as it is put into the frame. Raises: Unfit when its receiver would refuse it."""
+        """One record, without its frame. Raises: Unfit when its receiver would refuse it."""
 
     def receiver_key(self, job: PublishedJob) -> tuple[object, ...]:
-        """The key under which the receiver keeps the record: another job's would replace it, or be discarded."""
+        """The receiver's key of the record: another job's would replace it, or be discarded."""
 
     def check(self, payload: bytes) -> None:
-        """Check a whole payload against our own schema of the format. Raises: Unfit naming the first fault."""
+        """Check a payload against our schema of the format. Raises: Unfit for the first fault."""
 
 
 def mark(number: int) -> str:
-    """In no text of a record: stands for a text that it has in common with others of its user or its place."""
+    """In no text of a record: stands for a text that it shares with others of its user or place."""
     return f"\0{number}\0"
 
 
 @runtime_checkable
 class Templated(JobFormat, Protocol):
-    """A `JobFormat` of which a record can be put together from a template of its kind, and texts of its user and its place."""
+    """A `JobFormat` whose records are put together from a template and texts of user and place."""
 
     own_values: ClassVar[OwnValues]
     user_texts: Callable[[PublishedJob], tuple[str, ...]]  # both raise Unfit
     place_texts: Callable[[PublishedJob], tuple[str, ...]]
 
     def render(self, job: PublishedJob, made_at: datetime, *, marked: bool = False) -> bytes:
-        """As of a `JobFormat`; `marked`: with a mark for each text of the user, then of the place."""
+        """As of a `JobFormat`; `marked`: with a mark for each text of the user and the place."""
 
 
 @runtime_checkable
 class Shedding(Protocol):
-    """A `JobFormat` whose records can do without something that nobody counts by, such as file transfers."""
+    """A `JobFormat` whose records can do without something, such as file transfers."""
 
     def shed(self, content: bytes) -> bytes | None:
         """The record of `render` without it; None when there is nothing to leave out."""
@@ -152,7 +157,7 @@ class Formed(Protocol):
     """A `JobFormat` that recognises a valid record by its form, without parsing it."""
 
     def matches(self, record: bytes) -> bool:
-        """Whether `check` surely takes the record. A valid record may not match, but an invalid one never does."""
+        """Whether `check` surely takes the record. Some valid records do not match."""
 
 
 def lighter(record_format: object, content: bytes) -> bytes | None:
@@ -162,26 +167,27 @@ def lighter(record_format: object, content: bytes) -> bytes | None:
 
 @runtime_checkable
 class SummaryFormat(Protocol):
-    """Says which jobs a summary can count, and renders the groups that an `Accumulator` of its grouping makes of them."""
+    """Says which jobs a summary can count, and renders the groups of its `Accumulator`."""
 
     name: ClassVar[str]
     receiver: ClassVar[Receiver]
     needs: ClassVar[frozenset[SideTable]]
     frame: ClassVar[Frame]
     grouping: ClassVar[Grouping]
-    takes_zeros: ClassVar[bool]  # the real receiver was seen to empty a row for a record of zeros under its key
+    # The real receiver was seen to empty a row for a record of zeros under its key
+    takes_zeros: ClassVar[bool]
 
     def admit(self, job: PublishedJob, made_at: datetime) -> None:
-        """Asked for each job before it is added. Raises: Unfit when the receiver would refuse what comes of it."""
+        """Asked for each job before it is added. Raises: Unfit when the receiver would refuse."""
 
     def render(self, group: SummaryGroup, made_at: datetime) -> bytes:
-        """One record, as it is put into the frame. Raises: Unfit when the receiver would refuse it, now or ever."""
+        """One record, without its frame. Raises: Unfit when the receiver would refuse it, ever."""
 
     def receiver_key(self, group: SummaryGroup) -> tuple[object, ...]:
-        """The key under which the receiver keeps the record; groups of one accumulator never share it."""
+        """The receiver's key of the record; groups of one accumulator never share it."""
 
     def check(self, payload: bytes) -> None:
-        """Check a whole payload against our own table of the format. Raises: Unfit naming the first fault."""
+        """Check a payload against our table of the format. Raises: Unfit naming the first fault."""
 
 
 class SyncFormat(Protocol):
@@ -192,13 +198,13 @@ class SyncFormat(Protocol):
     frame: ClassVar[Frame]
 
     def render(self, count: SyncCount) -> bytes:
-        """One record, as it is put into the frame. Raises: Unfit when the receiver would refuse it."""
+        """One record, without its frame. Raises: Unfit when the receiver would refuse it."""
 
     def receiver_key(self, count: SyncCount) -> tuple[object, ...]:
         """The key under which the receiver keeps the count."""
 
     def check(self, payload: bytes) -> None:
-        """Check a whole payload against our own table of the format. Raises: Unfit naming the first fault."""
+        """Check a payload against our table of the format. Raises: Unfit naming the first fault."""
 
 
 def number(value: int | None, unit: str = "") -> str:

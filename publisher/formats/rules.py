@@ -63,7 +63,7 @@ def warnings_about(job: PublishedJob, *, summed: bool = False) -> tuple[str, ...
 
 
 def shared_warnings(job: PublishedJob) -> tuple[str, ...]:
-    """Those of totals that all jobs have which differ from this one in their ends and in what they used."""
+    """Of totals that all jobs have, those that differ from this one in ends and usage."""
     return tuple(name for name in warnings_about(job, summed=True) if name != CPU_OVER_WALL)
 
 
@@ -108,14 +108,16 @@ WARNINGS: Final[tuple[Rule[PublishedJob], ...]] = (
     ),
     # Absent counts as 0, a group of its own beside 1
     rule("cores-zero", lambda job: not job.job.cpu_count, lambda _: "no core count"),
-    # In CAR an element Queue must be there, its text is any string. A-REX writes an empty
-    # one for jobs that never reached a queue; APEL stores it as not given. So such a job is published, not set aside.
+    # In CAR an element Queue must be there, its text is any string. A-REX writes an empty one for
+    # jobs that never reached a queue; APEL stores it as not given. So such a job is published, not
+    # set aside.
     rule(
         "queue-missing", lambda job: is_not_given(job.where.queue), lambda _: "the queue is not known", receiver="car"
     ),
     length_rule("queue-too-long", "queue", QUEUE_CHARACTERS, lambda job: job.where.queue),
     length_rule("local-user-too-long", "local user", LOCAL_USER_CHARACTERS, lambda job: job.local_user),
-    # A start after the end would reject the message; model/policy.py takes the end less the wall time
+    # A start after the end would reject the message; model/policy.py takes the end less the wall
+    # time
     rule(
         "start-after-end",
         lambda job: job.start_is_derived,

@@ -1,1 +1,1 @@
-"""The nouns that every package uses: job, policy, message, target, time. Pure; imports nothing of ours."""
+"""The nouns of every package: job, policy, message, target, time. Pure; imports nothing of ours."""

@@ -1,6 +1,7 @@
 """The tree of errors and the exit status of each.
 
-A message says what happened, where, and what to do now. Foreign exceptions are translated once, at the edge, with `from`.
+A message says what happened, where, and what to do now. Foreign exceptions are translated once, at
+the edge, with `from`.
 """
 
 from __future__ import annotations
@@ -106,13 +107,13 @@ _OF_THE_MACHINE: Final = {
 
 
 def refused_by_system(error: OSError, otherwise: str) -> str:
-    """The system's reason and what to do: about the machine where it is to blame, `otherwise` where it is the file."""
+    """The system's reason, and what to do: about the machine or, `otherwise`, about the file."""
     advice = _OF_THE_MACHINE.get(error.errno or 0)
     return f"{error.strerror or error}; {f'{advice}, then run again' if advice else otherwise}"
 
 
 class Unfit(Exception):
-    """One job cannot be published: the rule it breaks, and the reason for people. It becomes a `SkippedJob`.
+    """One job cannot be published: the rule it breaks, and a reason. It becomes a `SkippedJob`.
 
     A verdict on a job, always caught by the pipeline; never what a process ends with.
     """

@@ -19,7 +19,7 @@ from publisher.model.job import Epoch, JobRecord
 
 
 class Fqan(NamedTuple):
-    """VO, group and role of an FQAN. `role` keeps its `Role=` and has no leading slash; None where there is none."""
+    """VO, group and role of an FQAN. `role` is `Role=...` without a leading slash, or None."""
 
     vo: str
     group: str | None
@@ -27,10 +27,10 @@ class Fqan(NamedTuple):
 
 
 def parse_fqan(text: str) -> Fqan:
-    """What APEL 2.5.0 makes of an FQAN: the first of several at `;`, the role wherever `role=` occurs.
+    """What APEL 2.5.0 makes of an FQAN: the first of several at `;`, the role behind any `role=`.
 
-    Without a leading slash the whole text is the VO. An FQAN that begins with a role names none (the server would take
-    the role for it): its `vo` is '', and it is never published.
+    Without a leading slash the whole text is the VO. An FQAN that begins with a role names none
+    (the server would take the role for it): its `vo` is '', and it is never published.
     """
     first = text.split(";", 1)[0].strip()
     if not first.startswith("/"):
@@ -55,7 +55,7 @@ class IdentityMode(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """How users are named. `secret` and `period` (month, quarter or year of the end time) are for pseudonyms."""
+    """How users are named. `secret` and `period` (of the end time) are for pseudonyms."""
 
     mode: IdentityMode = IdentityMode.PLAIN
     secret: bytes = field(default=b"", repr=False)
@@ -95,11 +95,12 @@ def period_label(moment: Epoch, period: str) -> str:
 
 VO_RULE_FIELDS: Final = ("issuer", "group", "local_user", "local_group", "queue", "project", "user", "any")
 
-RULED_BY_ROW: Final = frozenset({"issuer", "queue", "user", "any"})  # of these: what is in a job's own row
+# Of these: what is in a job's own row
+RULED_BY_ROW: Final = frozenset({"issuer", "queue", "user", "any"})
 
 
 class VoRule(NamedTuple):
-    """The VO of jobs that it matches; first match wins. `field` is one of `VO_RULE_FIELDS`, `pattern` a shell pattern."""
+    """The VO of jobs that match: `field` of `VO_RULE_FIELDS`, shell `pattern`; first match wins."""
 
     field: str
     pattern: str
@@ -124,8 +125,9 @@ class VoRule(NamedTuple):
                 return (str(getattr(job, name)),)
 
 
-# Receiver keys as jura-ng spells them in its summaries and sync: APEL keeps the rows under the old keys, so a site that goes
-# on in the middle of a month with another spelling is counted twice. CAR never had them.
+# Receiver keys as jura-ng spells them in its summaries and sync: APEL keeps the rows under the old
+# keys, so a site that goes on in the middle of a month with another spelling is counted twice. CAR
+# never had them.
 _PART: Final = re.compile(r"/[-\w.]+")
 _ROLE: Final = "/Role="
 
@@ -134,8 +136,9 @@ _ROLE: Final = "/Role="
 def read_by_jura(fqan: str) -> tuple[str, str]:
     """What jura-ng makes of an FQAN: its group, and its role as `/Role=x`; '' where it sees none.
 
-    It stops at a character other than letters, digits, `-`, `_` and `.`, and knows a role by `/Role=` only: the group of
-    `/atlas/my group/Role=x` is `/atlas/my`, that of `/atlas/Capability=NULL` is `/atlas/Capability`.
+    It stops at a character other than letters, digits, `-`, `_` and `.`, and knows a role by
+    `/Role=` only: the group of `/atlas/my group/Role=x` is `/atlas/my`, that of
+    `/atlas/Capability=NULL` is `/atlas/Capability`.
     """
     at = 0
     while (part := _PART.match(fqan, at)) and (at == 0 or not fqan.startswith(_ROLE, at)):

@@ -1,5 +1,5 @@
-"""Job records: one finished run of a job, as a source saw it, and runs as columns for those who only
-count them.
+"""Job records: one finished run of a job, as a source saw it, and runs as columns for those who
+only count them.
 
 Times of a job are `Epoch` (seconds, UTC), not datetimes: a broken clock's year 36812 must stay
 representable, so that the job can be quarantined by name. Everything else in this project uses
@@ -19,7 +19,8 @@ from zlib import crc32
 
 JobId = NewType("JobId", str)
 Epoch = NewType("Epoch", int)
-# Eight bytes of digest of the JobID, three of the LocalJobID: the runs of the ledger (ledger/sql/delivered/pages.py).
+# Eight bytes of digest of the JobID, three of the LocalJobID: the runs of the ledger
+# (ledger/sql/delivered/pages.py).
 JobKey = NewType("JobKey", bytes)
 
 JOB_DIGEST_BYTES = 8
@@ -36,7 +37,7 @@ class SideTable(StrEnum):
 
 
 class RowRef(NamedTuple):
-    """Where a job record stands: RecordID in a database. Renumbered by `rotate` and `migrate`: a hint, never a key."""
+    """Where a job record is: RecordID in a database. `rotate` renumbers it: a hint, never a key."""
 
     database: str
     record_id: int
@@ -54,9 +55,10 @@ class Transfer(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RunValues:
-    """What of a finished run tells which one it is, and whether it changed. Made in order, as a `JobRecord`.
+    """What tells which run it is, and whether it changed. Made in order, as a `JobRecord`.
 
-    `joined` is what the batch system's own record of the run may add to it, as text; '' where none was joined.
+    `joined` is what the batch system's own record of the run may add to it, as text; '' where none
+    was joined.
     """
 
     job_id: JobId
@@ -92,7 +94,7 @@ _PLACES: Final = frozenset({"row", "side_fqan", "side_benchmark", "joined", "cpu
 
 @dataclass(frozen=True, slots=True)
 class JobRecord(RunValues):
-    """One finished run of a job, from any source. None is unknown, never zero; '' is a text that is not there."""
+    """One finished run of a job, from any source. None is unknown, never zero; '' is no text."""
 
     row: RowRef
     exit_code: int | None
@@ -123,14 +125,16 @@ class JobRecord(RunValues):
     transfers: tuple[Transfer, ...]
     escaped: bool  # A-REX wrote the row: texts were percent-escaped there (undone here)
     gpu_count: int | None = None  # no source of ARC's knows it
-    # What only some batch systems tell and formulas of charges may ask for, by the names that they have there; times in
-    # seconds, memory in KiB.
+    # What only some batch systems tell and formulas of charges may ask for, by the names that they
+    # have there; times in seconds, memory in KiB.
     quantities: tuple[tuple[str, int], ...] = ()
-    # Whether FQAN and benchmark are in side tables, as in schema 1: ARC's single records look for them there only.
+    # Whether FQAN and benchmark are in side tables, as in schema 1: ARC's single records look for
+    # them there only.
     side_fqan: bool = True
     side_benchmark: bool = True
     gpu_models: tuple[tuple[str, int], ...] = ()  # and how many of each, where that is known
-    cpu_unknown: bool = False  # nobody measured the CPU time: its numbers are 0, as formats want some
+    # Nobody measured the CPU time: its numbers are 0, as formats want some
+    cpu_unknown: bool = False
 
     def measured(self, cpu_s: int) -> int | None:
         """A CPU time of the job; None where nobody measured it."""
@@ -138,7 +142,7 @@ class JobRecord(RunValues):
 
     @property
     def content_fingerprint(self) -> int:
-        """Of everything that is said about the job, wherever its row stands: what is fixed may be any of it."""
+        """Of everything said about the job, wherever its row is: what is fixed may be any of it."""
         return values_fingerprint(*(getattr(self, one.name) for one in fields(self) if one.name not in _PLACES))
 
 
@@ -146,7 +150,7 @@ GpuModels = tuple[tuple[str, int], ...]
 
 
 def gpus_by_model(count: int | None, models: GpuModels) -> GpuModels:
-    """So many GPUs by their models, those of no known one under '' at the end: all of them where models have more than that."""
+    """GPUs by their models, those of no known one under '' last: all where models have too many."""
     had = tuple(model for model in models if model[1])
     rest = (count or 0) - sum(each for _, each in had)
     if rest < 0:
@@ -163,7 +167,7 @@ OWN_VALUES: Final = (
 
 
 class JobUser(NamedTuple):
-    """Whose a job is, as its record says it: the same object for all jobs of one user, account and project."""
+    """Whose a job is: the same object for all jobs of one user, account and project."""
 
     user: str
     vo: str
@@ -176,7 +180,7 @@ class JobUser(NamedTuple):
 
 
 class JobPlace(NamedTuple):
-    """Where a job ran, and what an hour there is worth, as its record says it: the same object for all jobs of a place."""
+    """Where a job ran, and what an hour is worth there: the same object for all jobs of a place."""
 
     interface: str
     endpoint: str
@@ -187,10 +191,11 @@ class JobPlace(NamedTuple):
 
 
 class AlikeJob(NamedTuple):
-    """A job that differs from an example, which was read whole, by its user, its place, its row and its own values only.
+    """A job that differs from an example only by its user, its place, its row and its own values.
 
-    `values` are in the order of OWN_VALUES. Each that may be unknown is known of both jobs or of neither; of hosts there is
-    one, or both have the same. Both came by the same endpoint. Jobs of a kind have the very same example.
+    `values` are in the order of OWN_VALUES. Each that may be unknown is known of both jobs or of
+    neither; of hosts there is one, or both have the same. Both came by the same endpoint. Jobs of a
+    kind have the very same example.
     """
 
     example: JobRecord
@@ -261,7 +266,7 @@ def run_digest(key: JobKey) -> bytes:
 
 
 def values_fingerprint(*values: object) -> int:
-    """24 bits over the values whose change makes a delivered job worth sending again; never 0, which says that none count."""
+    """24 bits over the values whose change makes a delivered job go out again; 0 if none count."""
     return _fingerprint(_encoded(repr(values)))
 
 
@@ -272,12 +277,13 @@ def _fingerprint(values: bytes) -> int:
 class RunColumns(NamedTuple):
     """Complete runs of one database as columns, in the order of their rows (hot path).
 
-    `examples` has for each run a job with its status, user, VO, main FQAN, place, benchmark and numbers of nodes and cores;
-    whatever else the example has is its own. Runs that share all of that have the very same object. Ends are epoch seconds,
-    times are seconds, and every run is known to have started after 1970. `joined` is empty where it is '' for all runs.
+    `examples` has for each run a job with its status, user, VO, main FQAN, place, benchmark and
+    numbers of nodes and cores; whatever else the example has is its own. Runs that share all of
+    that have the very same object. Ends are epoch seconds, times are seconds, and every run is
+    known to have started after 1970. `joined` is empty where it is '' for all runs.
 
-        RunColumns("a.db", [7, 9], ["job-a", "job-b"], ["11", "12"], [1767225600, 1767225700], [60, 61], [50, 0], [1, 0],
-                   [example, example])
+        RunColumns("a.db", [7, 9], ["job-a", "job-b"], ["11", "12"], [1767225600, 1767225700],
+                   [60, 61], [50, 0], [1, 0], [example, example])
     """
 
     database: str
@@ -319,7 +325,7 @@ class RunColumns(NamedTuple):
 
 
 class KnownRuns(NamedTuple):
-    """Delivered runs of one database as columns: when each ended, and a job of the same place and status."""
+    """Delivered runs as columns: when each ended, and a job of the same place and status."""
 
     database: str
     record_ids: Sequence[int]

@@ -1,4 +1,4 @@
-"""Messages, batches of rendered records under a stable id, and how far a target has read a source."""
+"""Messages, batches of rendered records under a stable id, and how far a target has read."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ MESSAGE_ID: Final = re.compile(r"[A-Za-z0-9./_-]+")
 
 
 REMOVED: Final = 0
-"""The fingerprint of a run that was counted and left its month, because nothing is made of its row now. No values have it."""
+"""The fingerprint of a run that was counted and left its month: nothing is made of its row now."""
 
 
 class RunKeyValues(NamedTuple):
-    """One delivered run in the ledger: its key, the end time that was sent, and the fingerprint of its values."""
+    """One delivered run: its key, the end time that was sent, the fingerprint of its values."""
 
     key: JobKey
     ended_at: Epoch
@@ -33,12 +33,12 @@ class RunKeyValues(NamedTuple):
 
 
 def delivered_from(job_id: JobId, row: RowRef) -> str:
-    """The database under which a run is kept as delivered: '' where its job may stand in another row, in another spelling."""
+    """The database under which a run is kept: '' where its job may move to another row."""
     return "" if has_two_spellings(job_id) else row.database
 
 
 class PlacedRuns:
-    """Runs to be kept as delivered, in columns: key, end time, fingerprint, and the row by database and RecordID (hot path).
+    """Runs to keep as delivered, in columns: key, end, fingerprint, row by database and RecordID.
 
     The database is '' where it is not known (`delivered_from`).
     """
@@ -157,10 +157,10 @@ def message_id(made_at: datetime, payload: bytes) -> MessageId:
 
 
 class OpenRow(NamedTuple):
-    """A row to look at again: its job is still running, or finished but with side rows still to come.
+    """A row to look at again: its job runs, or is finished but with side rows still to come.
 
-    `finished_seen_at` is when it was first seen finished without them: the hold-off counts from there, because A-REX may
-    write a row hours after the job's EndTime.
+    `finished_seen_at` is when it was first seen finished without them: the hold-off counts from
+    there, because A-REX may write a row hours after the job's EndTime.
     """
 
     row: RowRef
@@ -170,8 +170,9 @@ class OpenRow(NamedTuple):
 class Cursor(NamedTuple):
     """How far a database was read: every row up to `record_id` was dealt with or is open.
 
-    `anchor` is the JobID of that row. When it is another one, the rows were renumbered (`rotate`, `migrate`, a restored
-    file) and everything is read again; what was delivered is known by job, not by row.
+    `anchor` is the JobID of that row. When it is another one, the rows were renumbered (`rotate`,
+    `migrate`, a restored file) and everything is read again; what was delivered is known by job,
+    not by row.
     """
 
     database: str
@@ -180,7 +181,7 @@ class Cursor(NamedTuple):
 
 
 class WindowMark(NamedTuple):
-    """How far a republish of a window has come: everything up to this end time and row is written down."""
+    """How far a republish of a window has come: all up to this end time and row is written."""
 
     window_progress: str
     ended_at: Epoch
@@ -189,7 +190,7 @@ class WindowMark(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """What the ledger may forget to look at, and what it must remember, once everything before it is written down."""
+    """What the ledger may forget, and must remember, once everything before it is written."""
 
     cursors: tuple[Cursor, ...] = ()
     opened: tuple[OpenRow, ...] = ()
@@ -199,7 +200,7 @@ class Progress:
     window_mark: WindowMark | None = None
 
     def __add__(self, other: Progress) -> Progress:
-        """`other` comes later: a row that was closed may be open by then, when it got the number of another (`rotate`)."""
+        """`other` comes later: a closed row may be open by then, with a new number (`rotate`)."""
         closed = self.closed
         if closed and other.opened:
             open_again = {one.row for one in other.opened}
@@ -221,10 +222,11 @@ _LEARNT_FOR: Final = timedelta(days=7)
 
 
 class LearntLimit(NamedTuple):
-    """The largest payload for a service that refused a larger one. `wire` stands for the options of the target.
+    """The largest payload for a service that refused a larger one. `wire` is for target options.
 
-    It is believed for a week: asking again costs one refused message, and a limit that an operator raised is found. With other
-    options (another service, another `batch_bytes`), or with a clock that went back, the question is open at once.
+    It is believed for a week: asking again costs one refused message, and a limit that an operator
+    raised is found. With other options (another service, another `batch_bytes`), or with a clock
+    that went back, the question is open at once.
     """
 
     payload_bytes: int
@@ -236,7 +238,7 @@ class LearntLimit(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """Records of one message, and what the ledger may write down of the reading once they are prepared."""
+    """Records of one message, and what to write down of the reading once they are prepared."""
 
     records: tuple[Rendered, ...]
     progress: Progress

@@ -30,7 +30,7 @@ from publisher.model.text import arex_escape, ascii_text, endpoint_host, is_doma
 
 
 class ValueOrigin(NamedTuple):
-    """`name` is the value's name in APEL's messages; `rule` what decided, `source` the field of the job record ('' if none)."""
+    """`name` as in APEL's messages; `rule` is what decided, `source` the job's field or ''."""
 
     name: str
     rule: str
@@ -51,14 +51,14 @@ class KeyStyle(StrEnum):
 
 
 class StartTime(StrEnum):
-    """What StartTime says: the true start of the run where it is known, or the submission as jura-ng says it."""
+    """What StartTime says: the true start where it is known, or the submission as with jura-ng."""
 
     RUN = "run"
     SUBMISSION = "submission"
 
 
 class Infrastructure(StrEnum):
-    """Whether jobs came through a grid interface or straight to the batch system; `auto` tells it from their source."""
+    """Whether jobs came through a grid interface; `auto` tells it from their source."""
 
     GRID = "grid"
     LOCAL = "local"
@@ -66,14 +66,15 @@ class Infrastructure(StrEnum):
 
 
 def check_description(text: str) -> str | None:
-    """What is wrong with a description of the infrastructure: it is in a line of its own in APEL's text."""
+    """What is wrong with a description of the infrastructure: APEL's text has a line for it."""
     if len(text) <= _MOST_DESCRIPTION and text.isascii() and text.isprintable() and " " not in text:
         return None
     return f"must be one word of at most {_MOST_DESCRIPTION} ASCII characters, such as PUBLISHER-NONE-SGE"
 
 
 class ImportedPlace(NamedTuple):
-    """What is said about the place of jobs that an importer brought in. Each value comes with the configuration key it is from.
+    """What is said about the place of jobs that an importer brought in. Each value comes with the
+    configuration key it is from.
 
     `description` is '' for PUBLISHER-NONE- and the batch system's name.
     """
@@ -84,9 +85,10 @@ class ImportedPlace(NamedTuple):
 
 
 class UserIdentity(NamedTuple):
-    """The user as published. Texts are '' where nothing is known; role is spelt `Role=production`, as APEL derives it.
+    """The user as published. Texts may be ''; role is `Role=production`, as APEL derives it.
 
-    Group and role of summaries, where they are part of the receiver's key, are spelt in the site's key style.
+    Group and role of summaries, where they are part of the receiver's key, are spelt in the site's
+    key style.
     """
 
     user: str
@@ -103,8 +105,9 @@ class UserIdentity(NamedTuple):
     def apel_fqan(self) -> str:
         """The FQAN that APEL may be told, in its ASCII; '' when it must not be.
 
-        At the server an FQAN overrules VO, group and role, so one that says otherwise (a VO rule spoke, or transliteration
-        made a slash) has to stay behind. Only the first of several at `;`, because no more is read.
+        At the server an FQAN overrules VO, group and role, so one that says otherwise (a VO rule
+        spoke, or transliteration made a slash) has to stay behind. Only the first of several at
+        `;`, because no more is read.
         """
         if not self.fqans:
             return ""
@@ -114,7 +117,7 @@ class UserIdentity(NamedTuple):
         return text if found.vo and (found.vo, found.group or "", found.role or "") == meant else ""
 
     def full_fqan(self) -> str:
-        """As `apel_fqan`, or made of VO, group and role where there is none; '' where no VO is known."""
+        """As `apel_fqan`, or of VO, group and role where there is none; '' for no VO."""
         if not self.vo:
             return ""
         if fqan := self.apel_fqan():
@@ -125,7 +128,7 @@ class UserIdentity(NamedTuple):
 
 
 class Placement(NamedTuple):
-    """The place as published. `submit_host` is the endpoint URL of a grid job, the batch server of a local one.
+    """The place as published. `submit_host` is a grid job's endpoint, a local one's batch server.
 
     `spelt_host` is the same in the site's key style, for summaries and sync.
     """
@@ -155,7 +158,9 @@ class PublishedJob(NamedTuple):
     identity_open: bool = True  # whether what betrays a person may be told
     charge: Charge | None = None
     later_run: bool = (
-        False  # another run of the job was delivered before: where the JobID is the key, this needs another
+        # Another run of the job was delivered before: where the JobID is the key, this needs
+        # another
+        False
     )
 
     @property
@@ -178,7 +183,7 @@ class PublishedJob(NamedTuple):
 
     @property
     def projects(self) -> tuple[str, ...]:
-        """Projects may be told, but not one that is the user's own, as batch systems without projects have it."""
+        """Projects are published, but not a user's own, which stands for none in batch systems."""
         return published_projects(self.job.projects, self.job.local_user, self.identity_open)
 
     @property
@@ -205,7 +210,7 @@ def published_projects(projects: tuple[str, ...], local_user: str, identity_open
 
 
 class _Affiliation(NamedTuple):
-    """Whom a job's user belongs to, and where that is from. `fqan` is the one that group and role are of, '' for none."""
+    """What a job's user belongs to, and its origin. `fqan` is that of group and role, or ''."""
 
     vo: str
     origins: tuple[ValueOrigin, ...]
@@ -233,7 +238,8 @@ class RecordPolicy:
     machine_name: str = ""  # overrides the endpoint's host
     batch_server: str = ""  # SubmitHost of local jobs
     infrastructure_description: str = ""  # '' for JURA-ARC- and the batch system's name
-    # By the interface and the URL of the job's endpoint; with the URL '' for all others of that interface.
+    # By the interface and the URL of the job's endpoint; with the URL '' for all others of that
+    # interface.
     imported: Mapping[tuple[str, str], ImportedPlace] = field(default_factory=dict)
     charging: Charging | None = None  # of formats that have a place for a charge
     gpus_only: bool = False  # of formats whose records are of accelerators
@@ -242,13 +248,13 @@ class RecordPolicy:
 
     @property
     def depends_on_row_only(self) -> bool:
-        """Whether sums say nothing of a job that hangs on more than its row, its main FQAN, its benchmark and its end."""
+        """Whether sums depend on row, main FQAN, benchmark and end of a job alone."""
         rules = (rule.field in RULED_BY_ROW for rule in self.vo_rules)
         return all(rules) and all(rule.host == "*" for rule in self.benchmarks.rules)
 
     @property
     def depends_on_kind_only(self) -> bool:
-        """Whether records say nothing of a job that hangs on its hosts or on what it used, but for these themselves."""
+        """Whether records depend on hosts and usage of a job only for these themselves."""
         return self.charging is None and all(rule.host == "*" for rule in self.benchmarks.rules)
 
     @property
@@ -349,9 +355,10 @@ class RecordPolicy:
         )
 
     def _affiliation(self, job: JobRecord) -> _Affiliation:
-        """VO, group and role of a job: of its VO and its main FQAN, of the site's rules, or of its default.
+        """VO, group and role: of the job's VO and main FQAN, of the site's rules, or by default.
 
-        The VO is the one that A-REX wrote for the job, whatever VO its FQAN names. jura-ng knows no other.
+        The VO is the one that A-REX wrote for the job, whatever VO its FQAN names. jura-ng knows no
+        other.
         """
         fqan = self._main_fqan(job)
         main = parse_fqan(fqan)
@@ -369,7 +376,7 @@ class RecordPolicy:
         return _Affiliation(vo=vo, issuer=issuer, origins=_vo_origins("records.default_vo" if vo else "none known"))
 
     def _by_rule(self, job: JobRecord, own: str) -> _Affiliation | None:
-        """What the first rule says that applies to a job; `own` is the VO that it has without rules."""
+        """What the first rule says that applies; `own` is the job's VO without rules."""
         for number, rule in enumerate(self.vo_rules, start=1):
             if (rule.override or not own) and rule.matches(job):
                 origin = f"records.vo_rules, rule {number}: {rule.field} {rule.pattern}"
@@ -382,7 +389,7 @@ class RecordPolicy:
         return None
 
     def _main_fqan(self, job: JobRecord) -> str:
-        """'' where there is none, or one that names no VO, such as `/`; and in jura-ng's style, one that it cannot read."""
+        """'' for none, or one without a VO (`/`); in jura-ng's style, also for unreadable ones."""
         fqan = job.fqans[0] if job.fqans else ""
         if self.key_style is KeyStyle.JURA and not read_by_jura(self.receiver_text(job, fqan))[0]:
             return ""
@@ -437,7 +444,7 @@ class RecordPolicy:
         )
 
     def _infrastructure_of(self, job: JobRecord) -> tuple[_Attributed, _Attributed, _Attributed]:
-        """Infrastructure type, batch server and infrastructure description, each with the rule that decided."""
+        """Infrastructure type, batch server and description, each with the rule that decided."""
         lrms = (job.lrms or "fork").upper()
         imported = self.imported.get((job.interface, job.endpoint)) or self.imported.get((job.interface, ""))
         if imported is None:
@@ -460,7 +467,8 @@ def _vo_origins(rule: str, source: str = "") -> tuple[ValueOrigin, ...]:
     return tuple(ValueOrigin(name=name, rule=rule, source=source) for name in ("VO", "VOGroup", "VORole"))
 
 
-# Interfaces whose URL jura-ng writes alone, and what it strips off the names of the others, as a set of characters.
+# Interfaces whose URL jura-ng writes alone, and what it strips off the names of the others, as a
+# set of characters.
 _BARE: Final = ("org.ogf.glue.emies.activitycreation", "org.nordugrid.gridftpjob")
 _STRIPPED: Final = "org.nordugrid."
 
@@ -468,7 +476,8 @@ _STRIPPED: Final = "org.nordugrid."
 def jura_submit_host(interface: str, url: str) -> str:
     """SubmitHost: the interface's short name before the URL, but for its oldest two.
 
-    jura-ng takes these characters off the name, not the prefix: `org.nordugrid.internal` is `ternal` there.
+    jura-ng takes these characters off the name, not the prefix: `org.nordugrid.internal` is
+    `ternal` there.
     """
     if not interface or interface in _BARE:
         return url

@@ -1,4 +1,4 @@
-"""Benchmarks and tariffs: what a core second is worth, and what a job costs by the site's formula."""
+"""Benchmarks and tariffs: what a core second is worth, and what a job costs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ KINDS: Final = {"si2k": "Si2k", "hepspec": "HEPSPEC", "hepscore23": "HEPscore23"
 _THREE_PLACES: Final = Decimal("0.001")
 GPU_HOURS: Final = "GPUh"  # as the unit of an allocation
 _LARGEST: Final = Decimal("9999999.999")  # decimal(10,3) at the server
-# Decimal() itself would also take 1_000, nan and the digits of other scripts. The length keeps its arithmetic exact.
+# Decimal() itself would also take 1_000, nan and the digits of other scripts. The length keeps its
+# arithmetic exact.
 _NUMBER: Final = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?")
 _LONGEST_NUMBER: Final = 64
 
@@ -57,7 +58,8 @@ class AppliedBenchmark:
     benchmarks: tuple[Benchmark, ...]
     origin: str
     arex_default: bool = False  # A-REX's own HEPSPEC:1.0, sent but counted and reported
-    unreadable: Unfit | None = field(default=None, compare=False)  # why there is none although the job carries one
+    # Why there is none although the job carries one
+    unreadable: Unfit | None = field(default=None, compare=False)
 
 
 _JURAS: Final = AppliedBenchmark(
@@ -69,7 +71,7 @@ _NOTHING: Final = AppliedBenchmark(benchmarks=(), origin="nothing configured mat
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchmarkRule:
-    """Benchmarks for the jobs it matches: shell patterns over queue, endpoint URL and host, and dates by end time."""
+    """Benchmarks for matching jobs: patterns over queue, endpoint and host; dates by end time."""
 
     benchmarks: tuple[Benchmark, ...]
     queue: str = "*"
@@ -93,16 +95,17 @@ class BenchmarkRule:
 
 
 class BenchmarkPolicy(NamedTuple):
-    """The first of the site's rules that matches: for a job with a benchmark of its own only of those that override it."""
+    """The first matching rule of the site: for jobs with a benchmark only one that overrides."""
 
     rules: tuple[BenchmarkRule, ...] = ()
     distrust_default: bool = False  # A-REX's HEPSPEC:1.0 counts as none
-    # Of jobs that ended before, jura-ng left rows at the receiver, under HEPSPEC 1.0 where it could read no benchmark.
+    # Of jobs that ended before, jura-ng left rows at the receiver, under HEPSPEC 1.0 where it could
+    # read no benchmark.
     jura_before: Epoch | None = None
 
     def apply(self, job: JobRecord) -> AppliedBenchmark:
-        """What is said about a job. One whose own benchmark cannot be read has none unless a rule overrides it: a guess
-        would change what it is worth.
+        """What is said about a job. One whose own benchmark cannot be read has none unless a rule
+        overrides it: a guess would change what it is worth.
 
         Formats that need one set it aside for that; those that say none publish it.
         """
@@ -129,7 +132,7 @@ def _own(text: str) -> AppliedBenchmark:
 
 
 def parse_benchmark(text: str) -> Benchmark:
-    """`TYPE:value`, or with a blank, as arc.conf has it and A-REX writes it into jobs that never reached the batch system.
+    """`TYPE:value`, or with a blank, as A-REX copies it from arc.conf into jobs that never ran.
 
     Raises: Unfit for an unknown type or a value that is not a positive number.
     """
@@ -142,7 +145,7 @@ def parse_benchmark(text: str) -> Benchmark:
 
 
 def make_benchmark(kind: str, value: str) -> Benchmark:
-    """The benchmark at three decimals. Raises: Unfit for an unknown type, or a number not in (0, 9999999.999]."""
+    """The benchmark at three decimals. Raises: Unfit unless known and in (0, 9999999.999]."""
     known = KINDS.get(kind.strip().lower())
     if known is None:
         raise Unfit(
@@ -152,14 +155,15 @@ def make_benchmark(kind: str, value: str) -> Benchmark:
     if len(text) > _LONGEST_NUMBER or not _NUMBER.fullmatch(text):
         raise Unfit("benchmark-unreadable", f"benchmark value {text[:_LONGEST_NUMBER]!r} is not a number")
     number = Decimal(text)
-    # The range before the rounding: quantize() refuses numbers of more than 28 digits with an error of its own.
+    # The range before the rounding: quantize() refuses numbers of more than 28 digits with an error
+    # of its own.
     if not 0 < number <= _LARGEST or not (number := number.quantize(_THREE_PLACES, rounding=ROUND_HALF_UP)):
         raise Unfit("benchmark-range", f"benchmark value {text!r} is not in (0, {_LARGEST}] at three decimals")
     return Benchmark(kind=known, value=number)
 
 
 def is_read_by_jura(text: str) -> bool:
-    """Whether jura-ng takes a job's benchmark for one: `TYPE:value`, the type in its usual spelling."""
+    """Whether jura-ng takes a job's benchmark for one: `TYPE:value` in its usual spelling."""
     kind, colon, value = text.partition(":")
     return kind in _JURA_KINDS and bool(colon) and ":" not in value
 
@@ -187,8 +191,8 @@ class Charge(NamedTuple):
 class JobEnergy(NamedTuple):
     """What a job took, with what cooling and the like take on top; None is not known.
 
-    `measured_wh` is the part that was measured, the rest is estimated. `meter_rejected`: there is a measured value, but it is
-    absurd.
+    `measured_wh` is the part that was measured, the rest is estimated. `meter_rejected`: there is a
+    measured value, but it is absurd.
     """
 
     wh: Decimal | None

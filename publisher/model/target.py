@@ -50,10 +50,11 @@ class Schedule(Protocol):
 class Target:
     """One destination; its name is its key in the ledger.
 
-    `every_s` is the least time between two rounds, unless `cron` names their moments; in the daemon each begins up to
-    `jitter_s` later. `batch_records` is 0 where only size limits a message. `vos` None is
-    all. `shadow` renders and counts but hands nothing over. `options` are of the transport's `Options`. `charging` are the
-    site's price lists, whether or not the format has a place for charges.
+    `every_s` is the least time between two rounds, unless `cron` names their moments; in the daemon
+    each begins up to `jitter_s` later. `batch_records` is 0 where only size limits a message. `vos`
+    None is all. `shadow` renders and counts but hands nothing over. `options` are of the
+    transport's `Options`. `charging` are the site's price lists, whether or not the format has a
+    place for charges.
     """
 
     name: str
@@ -71,7 +72,8 @@ class Target:
     shadow: bool
     statuses: frozenset[str]
     policy: RecordPolicy = field(repr=False)  # holds the secret of pseudonyms
-    policy_for: Callable[[str], RecordPolicy] = field(repr=False, compare=False)  # in another format
+    # In another format
+    policy_for: Callable[[str], RecordPolicy] = field(repr=False, compare=False)
     charging: Charging | None = None
     jura_until: Epoch | None = None  # jura-ng published here the jobs that ended until then
     jura_format: str | None = None  # in this format; None: in ours
@@ -88,7 +90,8 @@ class Target:
     def overdue_after(self, success: datetime) -> datetime:
         """When somebody should look at a target that had no success since, aware UTC.
 
-        Then the round after the next one is over, and some time more: timers are spread, and a host may be down.
+        Then the round after the next one is over, and some time more: timers are spread, and a host
+        may be down.
         """
         return self.due_after(self.due_after(success)) + timedelta(seconds=self.jitter_s) + _GRACE
 

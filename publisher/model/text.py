@@ -18,12 +18,13 @@ from urllib.parse import urlsplit
 
 @lru_cache(maxsize=4096)
 def endpoint_host(url: str) -> str:
-    """Host of an endpoint URL, '' where there is none. IPv6 with or without brackets loses neither digits nor colons."""
+    """Host of an endpoint URL or ''. IPv6, in brackets or not, keeps its digits and colons."""
     try:
         parts = urlsplit(url)
         netloc = parts.netloc.rpartition("@")[2]
         if netloc.count(":") > 1 and not netloc.startswith("["):
-            # A-REX composes URLs from socket addresses without brackets: https://2001:db8::1:443/arex
+            # A-REX composes URLs from socket addresses without brackets:
+            # https://2001:db8::1:443/arex
             host, _, port = netloc.rpartition(":")
             return (host if port.isdecimal() and _is_ipv6(host) else netloc).lower()
         return parts.hostname or ""
@@ -55,7 +56,8 @@ def is_domain_name(host: str) -> bool:
     )
 
 
-# Letters that decomposition leaves whole. Names are what the field has: Nordic, German, Polish, Croatian, Turkish, Icelandic.
+# Letters that decomposition leaves whole. Names are what the field has: Nordic, German, Polish,
+# Croatian, Turkish, Icelandic.
 _LETTERS: Final = str.maketrans(
     {
         "ß": "ss", "ẞ": "SS", "æ": "ae", "Æ": "AE", "œ": "oe", "Œ": "OE", "ø": "o", "Ø": "O", "đ": "d", "Đ": "D",
@@ -66,8 +68,8 @@ _LETTERS: Final = str.maketrans(
 )  # fmt: skip
 _UNPRINTABLE: Final = re.compile(r"[^\x20-\x7e]")
 _BLANKS: Final = re.compile(r"[\t\n\r\x0b\x0c\x1c-\x1f\x85\u2028\u2029 ]+")
-# What XML 1.0 section 2.2 (Char) does not allow; lone surrogates are bytes that were not UTF-8. The other way round, what it
-# does allow, is slow to compile at every start.
+# What XML 1.0 section 2.2 (Char) does not allow; lone surrogates are bytes that were not UTF-8. The
+# other way round, what it does allow, is slow to compile at every start.
 _NOT_XML: Final = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
 
 # A-REX's writer percent-escapes these, in lower case.
@@ -76,7 +78,7 @@ _AREX_SPECIAL: Final = re.compile("['#%\r\n\b\0]")
 
 
 def ascii_text(text: str) -> str:
-    """The text in printable ASCII, trimmed: transliterated where there is a spelling, `?` where there is none."""
+    """The text in printable ASCII, trimmed: transliterated where possible, else `?`."""
     if text.isascii() and text.isprintable():
         return text.strip()
     # Decomposed first: ǿ is ø with an accent, and only then found in the table.
@@ -93,7 +95,7 @@ def xml_text(text: str) -> str:
 
 
 def arex_unescape(text: str) -> str:
-    """Undo A-REX's percent-escapes, once, left to right: `O%27Neil` becomes `O'Neil`, `%2527` becomes `%27`."""
+    """Undo A-REX's percent-escapes once: `O%27Neil` becomes `O'Neil`, `%2527` becomes `%27`."""
     if "%" not in text:
         return text
     return _AREX_ESCAPED.sub(lambda match: chr(int(match[1], 16)), text)
@@ -106,7 +108,8 @@ def arex_escape(text: str) -> str:
 
 def has_two_spellings(text: str) -> bool:
     """Whether A-REX's database may hold the text in two ways: escaped, and as it is."""
-    return any(one in text for one in "'#%\r\n\b\0")  # an expression takes ten times as long for a page's ids in one
+    # An expression takes ten times as long for a page's ids in one
+    return any(one in text for one in "'#%\r\n\b\0")
 
 
 def receiver_key(text: str) -> str:
@@ -123,8 +126,9 @@ def receiver_key(text: str) -> str:
 NOT_GIVEN: Final = frozenset(("", "none", "null"))
 
 
-# SSM 4.0.0 takes a message that holds one of these anywhere for an encrypted one; `%%` ends a record of a text message.
-# XML defuses them by character references (formats/xml/text.py), text cannot.
+# SSM 4.0.0 takes a message that holds one of these anywhere for an encrypted one; `%%` ends a
+# record of a text message. XML defuses them by character references (formats/xml/text.py), text
+# cannot.
 FORBIDDEN_IN_TEXT: Final = re.compile(r"application/(?:x-)?pkcs7-mime|%%", re.IGNORECASE)
 
 
@@ -132,12 +136,12 @@ _SHOWN: Final = 80
 
 
 def plural(count: int, one: str, many: str = "") -> str:
-    """A count with its noun, for people: 1 job, 2,000 jobs; `many` where an s is not enough, as in `jobs are`."""
+    """A count with its noun: 1 job, 2,000 jobs; `many` where an s is not enough (`jobs are`)."""
     return f"{count:,} {one if count == 1 else many or f'{one}s'}"
 
 
 def shown(text: str) -> str:
-    """Text of the file for messages and comments: one line, printable, not longer than one can read."""
+    """Text of the file for messages and comments: one printable line of a readable length."""
     return printable(text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}...")
 
 
@@ -147,7 +151,7 @@ def printable(text: str) -> str:
 
 
 def visible(text: str) -> str:
-    """A text on one line with nothing that hides or moves a cursor: names and answers must not forge lines."""
+    """A text on one line, nothing hiding or moving a cursor: names must not forge lines."""
     if text.isprintable():
         return text
     return "".join(

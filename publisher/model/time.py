@@ -1,7 +1,8 @@
-"""Times as administrators write them, all in UTC: months, days, clock times, and names such as `last-month`.
+"""Times as administrators write them, in UTC: months, days, clock times, and `last-month`.
 
-A time of the command line or the configuration names a `Period`. `--from` takes its start and `--to` its end, so
-`--from 2026-03 --to 2026-03` is the whole of March; a clock time is a period of no length and therefore exact.
+A time of the command line or the configuration names a `Period`. `--from` takes its start and
+`--to` its end, so `--from 2026-03 --to 2026-03` is the whole of March; a clock time is a period of
+no length and therefore exact.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ class Window:
         return begins_before and (self.end is None or other.start is None or other.start < self.end)
 
 
-# Outside of these a date is a slip of the keyboard; and the last one leaves room for the month after it.
+# Outside of these a date is a slip of the keyboard; and the last one leaves room for the month
+# after it.
 _YEARS: Final = range(1970, 3000)
 _FORMS: Final = "2026-03, 2026-03-05, 2026-03-05T14:00 (UTC)"
 _MONTH: Final = re.compile(r"(\d{4})-(\d{2})", re.ASCII)
@@ -95,13 +97,13 @@ class StartKind(StrEnum):
 
 
 class StartRule(NamedTuple):
-    """Since when ended jobs belong to a new target. `since` is the date of kind `date`, aware UTC."""
+    """Since when ended jobs belong to a new target. `since` is for kind `date`, aware UTC."""
 
     kind: StartKind = StartKind.MONTH
     since: datetime | None = None
 
     def begin(self, now: datetime) -> Epoch | None:
-        """The earliest end time that counts when the target is new at `now`; None when everything counts."""
+        """The earliest end time that counts when the target is new at `now`; None for all."""
         since = self.since
         if self.kind is StartKind.MONTH:
             since = month_of(now).start
@@ -122,7 +124,7 @@ def parse_from(text: str, now: datetime) -> datetime:
 
 
 def parse_to(text: str, now: datetime) -> datetime:
-    """The end of the period that the text names, aware UTC: the end of a month or day, a clock time exactly.
+    """The end of the named period, aware UTC: of a month or day, a clock time exactly.
 
     Raises: UsageError when it is not a time.
     """
@@ -136,7 +138,7 @@ def parse_when(text: str, now: datetime) -> Period:
 
 
 def fixed_period(text: str) -> Period:
-    """The period of a month, a day or a clock time; no names. Raises: UsageError when it is none of these."""
+    """The period of a month, a day or a clock time. Raises: UsageError for anything else."""
     return _fixed_period(text, _FORMS)
 
 
@@ -165,7 +167,7 @@ def window(start: datetime | None, end: datetime | None) -> Window:
 
 
 def months(wanted: Window) -> Iterator[Month]:
-    """The months that the window touches, the earliest first. Raises: ValueError for a window without start or end."""
+    """The months that the window touches, in order. Raises: ValueError for an open window."""
     if wanted.start is None or wanted.end is None:
         raise ValueError(f"the months of {wanted} cannot be listed: it has no start or no end")
     month = month_of(datetime.fromtimestamp(wanted.start, UTC))
@@ -197,7 +199,7 @@ def epoch(moment: datetime) -> Epoch:
 
 
 def length_text(seconds: int) -> str:
-    """A length of time for people, in the largest unit that it is a multiple of: day, 6 hours, 90 seconds."""
+    """A length of time in the largest unit it is a multiple of: day, 6 hours, 90 seconds."""
     for unit_s, unit in ((86_400, "day"), (3600, "hour"), (60, "minute")):
         if seconds and seconds % unit_s == 0:
             return plural(seconds // unit_s, unit).removeprefix("1 ")
@@ -211,7 +213,8 @@ def iso(moment: datetime) -> str:
 
 def iso_epoch(moment: Epoch) -> str:
     """The same of whole seconds since 1970."""
-    return f"{datetime.fromtimestamp(moment, UTC).isoformat()[:19]}Z"  # hot path: strftime takes eight times as long
+    # Hot path: strftime takes eight times as long
+    return f"{datetime.fromtimestamp(moment, UTC).isoformat()[:19]}Z"
 
 
 def _month(year: int, month: int) -> Period:
@@ -237,14 +240,15 @@ _NAMED: Final[Mapping[str, Callable[[datetime], Period]]] = {
 }
 
 
-# Durations are kept by whole minutes, those of more than 100 days together: few enough, whatever clocks did.
+# Durations are kept by whole minutes, those of more than 100 days together: few enough, whatever
+# clocks did.
 _MINUTE_S: Final = 60
 _LONGEST_MIN: Final = 144_000
 
 
 @dataclass(slots=True)
 class Durations:
-    """How long something took, by whole minutes. `unknown` is counted apart, and so is `negative`: clocks disagreed."""
+    """How long something took, in minutes. `unknown` and `negative` (clocks) are counted apart."""
 
     minutes: Counter[int] = field(default_factory=Counter)
     unknown: int = 0
@@ -262,7 +266,7 @@ class Durations:
         return self.minutes.total()
 
     def quantile_min(self, share: float) -> int | None:
-        """The least number of minutes that at least this share of what is known did not exceed; None without any."""
+        """The least number of minutes that this share of the known did not exceed; else None."""
         wanted, passed = share * self.known, 0
         for minute in sorted(self.minutes):
             passed += self.minutes[minute]
@@ -271,7 +275,7 @@ class Durations:
         return None
 
     def within(self, edges_min: Sequence[int]) -> list[int]:
-        """How many took less than each edge and not less than the one before; at last, those that took longer."""
+        """How many took less than each edge but not the one before; at last, those beyond all."""
         counts = [0] * (len(edges_min) + 1)
         for minute, count in self.minutes.items():
             counts[next((at for at, edge in enumerate(edges_min) if minute < edge), len(edges_min))] += count

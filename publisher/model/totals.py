@@ -1,5 +1,6 @@
-"""Monthly totals and sync counts, grouped by the keys of APEL's tables, one entry in memory per row; and whole months of
-them: their windows, the rows that would be left behind at the receiver, and the messages that they fill.
+"""Monthly totals and sync counts, grouped by the keys of APEL's tables, one entry in memory per
+row; and whole months of them: their windows, the rows that would be left behind at the receiver,
+and the messages that they fill.
 
 The server replaces rows with equal keys, so two groups that it takes for one would lose the jobs of
 the first. Groups are therefore made by its own keys, after its own normalisation: texts without
@@ -45,16 +46,17 @@ def column(text: str) -> str:
 
 @lru_cache(maxsize=4096)
 def sync_host(text: str) -> str:
-    """The submit host under which jobs are counted: one spelling for all that the server takes for one.
+    """The submit host under which jobs are counted: one spelling of all that the server equates.
 
-    '' where no message may hold it: counts are compared by site and month, and one without a host is as good there.
+    '' where no message may hold it: counts are compared by site and month, and one without a host
+    is as good there.
     """
     host = column(text)
     return "" if len(host) > _HOST_CHARACTERS or FORBIDDEN_IN_TEXT.search(host) else host
 
 
 def month_number(ended_at: int) -> int:
-    """Months since the year 0 of an end time, in UTC. Raises: Unfit for one outside the calendar."""
+    """Months since the year 0 of an end time, in UTC. Raises: Unfit outside the calendar."""
     return _month_of_day(ended_at // _DAY_S)
 
 
@@ -81,7 +83,8 @@ _AFTER_ALL_ENDS: Final = Epoch(2**63)
 _NO_END: Final = Epoch(0)
 _PREFERENCE: Final = ("HEPscore23", "HEPSPEC", "Si2k")  # of a dictionary with several
 
-# Month number, texts, type and value of the benchmark, nodes, processors. A tuple: joined texts would make (1, 12) of (11, 2).
+# Month number, texts, type and value of the benchmark, nodes, processors. A tuple: joined texts
+# would make (1, 12) of (11, 2).
 GroupKey = tuple[int, tuple[str, ...], str, Decimal, int, int]
 
 
@@ -89,7 +92,7 @@ class Grouping(NamedTuple):
     """What a table of the server has in its key beyond what all summaries share.
 
     `by_level`: the benchmark's value, as Summaries has it; NormalisedSummaries has only its type.
-    `several`: all benchmarks of a job travel, and the server keeps one by preference; else the main one travels.
+    `several`: all benchmarks of a job travel and the server prefers one; else the main one travels.
     """
 
     by_level: bool
@@ -97,10 +100,10 @@ class Grouping(NamedTuple):
 
 
 class SummaryGroup(NamedTuple):
-    """What one row of the server says about a UTC calendar month. Texts are ASCII, '' where nothing is known.
+    """What one row of the server says about a month in UTC. Texts are ASCII, '' for nothing known.
 
-    `benchmarks` are those that all jobs of the group have, the one that the server keeps first. The normalised times are
-    exact, in millionths of a HEPSPEC (or HEPscore23) second.
+    `benchmarks` are those that all jobs of the group have, the one that the server keeps first. The
+    normalised times are exact, in millionths of a HEPSPEC (or HEPscore23) second.
     """
 
     year: int
@@ -134,7 +137,7 @@ class SummaryGroup(NamedTuple):
         return rounded(self.normalised_cpu_micro)
 
     def row(self, *, by_level: bool) -> KeyTotal:
-        """As a row of the receiver, for people. `by_level`: whether its table has a benchmark's value."""
+        """As a row of the receiver, for people. `by_level`: its table has a benchmark's value."""
         level = " ".join(f"{one.kind} {one.text}" if by_level else one.kind for one in self.benchmarks) or self.kind
         text = (
             f"VO {self.vo or 'None'}, group {self.vo_group or 'None'}, role {self.role or 'None'}, "
@@ -149,13 +152,13 @@ class SummaryGroup(NamedTuple):
         return self._replace(jobs=0, wall_s=0, cpu_s=0, normalised_wall_micro=0, normalised_cpu_micro=0)
 
     def has_begun(self, now: datetime) -> bool:
-        """Whether the server surely takes the month for begun; a group that waits for that is complete later."""
+        """Whether the server surely takes the month as begun; else the group completes later."""
         return Month(self.year, self.month).start + MONTH_BEGINS_AFTER <= now
 
 
 @dataclass(slots=True)
 class _Sums:
-    """A group in the making; `spelling` is the first of its spellings in sort order, whatever came first."""
+    """A group in the making; `spelling` is the first in sort order, whatever came first."""
 
     spelling: tuple[str, ...]
     benchmarks: tuple[Benchmark, ...]
@@ -170,7 +173,7 @@ class _Sums:
 
 @dataclass(frozen=True, slots=True)
 class GroupPlace:
-    """Where jobs with these shared objects go. It holds on to them, so that their ids cannot come to mean others."""
+    """Where jobs with these shared objects go, held so that their ids stay theirs."""
 
     sums: _Sums
     micro: int  # of a second, normalised
@@ -195,7 +198,7 @@ def add_runs(
 
 
 class Accumulator:
-    """Adds jobs to their groups. Memory: one entry a group, and a bounded number of places in them."""
+    """Adds jobs to their groups. Memory: an entry a group, and a bounded number of places."""
 
     def __init__(self, grouping: Grouping) -> None:
         self._grouping = grouping
@@ -210,7 +213,7 @@ class Accumulator:
         return sum(sums.jobs for sums in self._groups.values())
 
     def add(self, job: PublishedJob) -> None:
-        """Count a job that its format admits. Raises: Unfit when it ended in no calendar month or has no benchmark."""
+        """Count an admitted job. Raises: Unfit when it has no calendar month or no benchmark."""
         run = job.job
         add_runs([self.place(job, job.ended_at)], [job.ended_at], [run.wall_s], [run.cpu_user_s + run.cpu_kernel_s])
 
@@ -231,13 +234,13 @@ class Accumulator:
             self.add_group(group)
 
     def groups(self) -> Iterator[SummaryGroup]:
-        """All groups, by month and key; the same jobs in any order give the same groups in the same order."""
+        """All groups, by month and key; the same jobs give the same groups in the same order."""
         for key in sorted(self._groups):
             if self._groups[key].latest_end:  # a place was asked for, and something came there
                 yield _finished(key, self._groups[key])
 
     def place(self, job: PublishedJob, ended_at: Epoch) -> GroupPlace:
-        """Where a job goes that ended then, and others of that month with other ends and usage. Raises: as `add`.
+        """Where a job with that end goes, and others of that month. Raises: as `add`.
 
         A place holds until groups are taken out.
         """
@@ -288,7 +291,7 @@ def group_key(grouping: Grouping, group: SummaryGroup) -> GroupKey:
 
 
 def by_preference(benchmarks: tuple[Benchmark, ...]) -> tuple[Benchmark, ...]:
-    """Benchmarks of a dictionary, the one that the server keeps first; of two with one type, which it refuses, the first."""
+    """Benchmarks of a dictionary, the one that the server keeps first; of a type, the first."""
     by_kind: dict[str, Benchmark] = {}
     for benchmark in benchmarks:
         by_kind.setdefault(benchmark.kind, benchmark)
@@ -296,7 +299,7 @@ def by_preference(benchmarks: tuple[Benchmark, ...]) -> tuple[Benchmark, ...]:
 
 
 def micro_of_a_second(benchmark: Benchmark) -> int:
-    """What a second on it is worth in millionths of a normalised one; exact, because values have three decimals.
+    """What its second is worth in millionths of a normalised one: exact, as values are.
 
     As APEL's server reckons: Si2k counts a 250th, every other type as it is.
     """
@@ -365,7 +368,7 @@ class SyncCount(NamedTuple):
 
 
 class SummaryKey(NamedTuple):
-    """A row of the server's summaries: its month (12 x year + month - 1), a digest of its key, and the key for people.
+    """A row of summaries: its month (12 x year + month - 1), its key's digest, and its key's text.
 
     The text leaves the site out, because all rows of a ticket share theirs.
     """
@@ -386,10 +389,11 @@ class KeyTotal(NamedTuple):
 
 
 class BlockedMonth(NamedTuple):
-    """A month that is not sent: rows that would stay behind at the receiver, and jobs that it would lose.
+    """A month that is not sent: rows that would stay at the receiver, and jobs that it would lose.
 
-    `was` is the format in which it was sent as totals, where single records would count beside them. `emptied`: nothing
-    would stay, because a record of zeros goes out under the key of each of those rows.
+    `was` is the format in which it was sent as totals, where single records would count beside
+    them. `emptied`: nothing would stay, because a record of zeros goes out under the key of each of
+    those rows.
     """
 
     month: int
@@ -404,7 +408,7 @@ class BlockedMonth(NamedTuple):
 
 
 class InheritedMonth(NamedTuple):
-    """What another publisher left of a month at the receiver: totals, or single records by the rows that they make there."""
+    """What another publisher left of a month: totals, or single records by their rows there."""
 
     month: int
     format: str
@@ -414,7 +418,7 @@ class InheritedMonth(NamedTuple):
 
 
 class AcceptedChange(NamedTuple):
-    """Rows of a month that an administrator let stay at the receiver, without their digests, and jobs that it lost."""
+    """Rows of a month that were let stay at the receiver, without digests, and the jobs it lost."""
 
     month: int
     accepted_at: datetime
@@ -453,7 +457,7 @@ def left_behind(
 
 
 class FoundJobs(NamedTuple):
-    """The counted jobs of a month that are in the accounting data, in groups: as they were counted, and changed since."""
+    """The counted jobs of a month in the accounting data: as they were counted, or changed."""
 
     unchanged: Sequence[SummaryGroup]
     changed: Sequence[SummaryGroup]
@@ -462,10 +466,11 @@ class FoundJobs(NamedTuple):
 def rows_with_gone(
     key: Callable[[SummaryGroup], object], counted: Sequence[SummaryGroup], found: FoundJobs, gone: int
 ) -> Sequence[SummaryGroup] | None:
-    """A month of which so many counted jobs are gone from the accounting data, each row as it was counted or as it is found.
+    """A month with counted jobs that are gone, each row as it was counted or as it is found.
 
-    As it is found is a row that has as many jobs as were counted in it. One that lacks jobs, or has more of them, stays as it
-    was counted: which of its jobs are gone, and which changed their row, is not known. None where the jobs do not add up.
+    As it is found is a row that has as many jobs as were counted in it. One that lacks jobs, or has
+    more of them, stays as it was counted: which of its jobs are gone, and which changed their row,
+    is not known. None where the jobs do not add up.
     """
     here: Counter[object] = Counter()
     for group in (*found.unchanged, *found.changed):
@@ -481,7 +486,7 @@ def rows_with_gone(
 def whole_messages(
     rendered: Iterable[tuple[int, SummaryGroup, bytes]], *, most_records: int, most_bytes: int, between: int
 ) -> Iterator[Sequence[tuple[int, SummaryGroup, bytes]]]:
-    """Rendered groups in order, cut into messages that keep both limits; `most_records` 0 is none by count."""
+    """Rendered groups in order, cut into messages within limits; `most_records` 0: any count."""
     batch: list[tuple[int, SummaryGroup, bytes]] = []
     size = 0
     for one in rendered:

@@ -1,7 +1,7 @@
-"""How each value of a job's record came about, what becomes of the job at each target and why, and the record itself.
+"""How each value of a job's record came about, its fate at each target and why, and the record.
 
-Names are those of APEL's messages, and of usage records where APEL has none. Values are as people read them: times in ISO
-8601, durations in seconds; the record itself shows how they are sent.
+Names are those of APEL's messages, and of usage records where APEL has none. Values are as people
+read them: times in ISO 8601, durations in seconds; the record itself shows how they are sent.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ _RESPELLED: Final = frozenset({"VOGroup", "VORole", "SubmitHost"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExplainedValue:
-    """One published value, '' where nothing is said; `source` is the field of the job record, '' for the configuration."""
+    """One published value or ''; `source` is the job record's field, '' for the configuration."""
 
     name: str
     value: str
@@ -154,9 +154,10 @@ _FOLLOW: Final = "follow when all rows are checked, once a day or with `publishe
 class Explanation:
     """One run of a job at one target.
 
-    `fate` is what becomes of it there, `reason` why. `oddities` were sent all the same, `altered` are what the record says
-    less than the job. `record` is '' where none can be made, and `unfit` says why. `group_jobs` counts the jobs that are in
-    the same group of a summary by now, None where there is none.
+    `fate` is what becomes of it there, `reason` why. `oddities` were sent all the same, `altered`
+    are what the record says less than the job. `record` is '' where none can be made, and `unfit`
+    says why. `group_jobs` counts the jobs that are in the same group of a summary by now, None
+    where there is none.
     """
 
     target: str
@@ -180,7 +181,7 @@ class Explanation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExplainedCharge:
-    """What the rule that is for a job made of it. `quantities` are name, value and field of the job record.
+    """What a job's rule made of it. `quantities` are name, value and field of the job record.
 
     `amount` is '' without a result, and `reason` says why. `published`: the record has it.
     """
@@ -216,7 +217,7 @@ def explain(site: Site, job_id: JobId, *, targets: Sequence[str], format_name: s
 
 
 def _with_origins(one: Explanation, rules: Sequence[ImportRule], origin: ImportedFrom | None) -> Explanation:
-    """With how the fields of its job record came about; what was joined to a job of A-REX says so in its values too."""
+    """With how the fields of its job record came about; joined values are marked as such."""
     joined = {} if origin is not None else dict(rules)
     values = [replace(value, rule=joined.get(value.source, value.rule)) for value in one.values]
     return replace(one, values=values, imported=rules, origin=origin)
@@ -236,7 +237,7 @@ def _page(site: Site, job_id: JobId, formats: Iterable[JobFormat | SummaryFormat
 
 
 def _import_rules(site: Site, job: JobRecord) -> Sequence[ImportRule]:
-    """Of a job of A-REX, where joined values come from; empty where the importer of another job is no longer configured."""
+    """Where a job's joined values come from; empty where its importer is gone."""
     if job.interface not in BY_INTERFACE:
         return site.joined_from(job)
     entries = [each for each in site.batch_entries if each.type == BY_INTERFACE.get(job.interface)]
@@ -398,7 +399,7 @@ def _when_sent(bench: _Bench, job: JobRecord, held: Quarantined | None) -> str:
 
 
 def _rendered(form: JobFormat | SummaryFormat, published: PublishedJob, now: datetime) -> tuple[str, str]:
-    """The record in its frame, of a summary the group that the job alone makes; and why there is none, or ''."""
+    """The record in its frame, of a summary the job's own group; and why there is none, or ''."""
     try:
         if isinstance(form, SummaryFormat):
             content = form.render(_group(form, published, now), now)

@@ -1,4 +1,4 @@
-"""A file for others that is whole or as it was before: written beside its place, synced, renamed."""
+"""A file for others, whole or as it was before: written beside its place, synced, renamed."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ _LINKS: Final = 40  # as many as the kernel follows
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[TextIO]:
-    """A text file to write; it takes its place when the block ends well, and leaves nothing behind when it does not.
+    """A text file to write; it takes its place when the block ends well, and leaves nothing else.
 
-    Its owner and group may read it, unless the umask allows less. A device or a pipe, such as /dev/stdout, is written to as it
-    goes, and never replaced by a file. A link is followed only where no other user can have put it.
+    Its owner and group may read it, unless the umask allows less. A device or a pipe, such as
+    /dev/stdout, is written to as it goes, and never replaced by a file. A link is followed only
+    where no other user can have put it.
 
     Raises: UsageError when it cannot be written there.
     """

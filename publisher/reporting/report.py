@@ -1,4 +1,4 @@
-"""What a report shows of a period: what jobs used, what they cost, what became of them at each target. Only reads."""
+"""A report of a period: what jobs used and cost, and what became of them at each target."""
 
 from __future__ import annotations
 
@@ -33,9 +33,10 @@ RowsRead = Callable[[int], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CountDrift:
-    """A month and submit host at a target, in numbers of jobs, counted as `sync --check` does, without looking at each job.
+    """A month and submit host at a target, in jobs, as `sync --check` counts without reading each.
 
-    `reported` is None where counts are not sent, or were not yet. Another publisher delivered `before`, before our start.
+    `reported` is None where counts are not sent, or were not yet. Another publisher delivered
+    `before`, before our start.
     """
 
     target: str
@@ -49,7 +50,7 @@ class CountDrift:
 
     @property
     def missing(self) -> int:
-        """Jobs of the database that the receiver does not hold; negative where it holds more than the database has."""
+        """Jobs of the database that the receiver lacks; negative where it has more of them."""
         return self.database - self.delivered - self.before
 
     @property
@@ -59,8 +60,8 @@ class CountDrift:
 
 
 class UsedMonth(NamedTuple):
-    """What jobs of a month used, or of the part of it that is known; and its core hours against those of the month before,
-    where both are whole.
+    """What jobs of a month used, or of the part of it that is known; and its core hours against
+    those of the month before, where both are whole.
     """
 
     name: str
@@ -79,7 +80,7 @@ class DeliveredJobs(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetReport:
-    """One target. `status` and `history` are None before its first round. `set_aside` are jobs in quarantine, by rule."""
+    """One target. `status`, `history` None: no round yet. `set_aside`: quarantine by rule."""
 
     target: str
     format: str
@@ -91,10 +92,10 @@ class TargetReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """A period in numbers. `partial` are months of which the period holds only a part: drift is not reported for them.
+    """A period in numbers. `partial` are months that it holds in part, without a report of drift.
 
-    `month_before` is what jobs used in the month before the period; None where the period does not begin with a month,
-    or the accounting data of that month is gone.
+    `month_before` is what jobs used in the month before the period; None where the period does not
+    begin with a month, or the accounting data of that month is gone.
     """
 
     site: str
@@ -116,7 +117,7 @@ class Report:
 
     @property
     def months(self) -> Sequence[UsedMonth]:
-        """The month before the period, where it is known, and each one of it that has begun, without a gap."""
+        """The month before the period, where known, and each one of it that has begun."""
         sums: dict[int, Used] = {}
         for day, used in self.usage.days.items():
             sums.setdefault(month_number(day * DAY_S), Used()).merge(used)
@@ -148,7 +149,7 @@ class Report:
         return f"publisher charge --from {since} --to {until}"
 
     def delivered_of(self, target: str) -> DeliveredJobs | None:
-        """Of the whole months of the period; None where it holds none, or only another instance knows."""
+        """Of the period's whole months; None for none, or where only another instance knows."""
         rows = [row for row in self.drift if row.target == target]
         if not rows and (self.partial or target not in self._ours):
             return None
@@ -180,9 +181,10 @@ def collect(
     name_users: bool = False,
     all_instances: bool = False,
 ) -> Report:
-    """With `all_instances`, what the ledgers of the others say of their targets is in it too, as INSTANCE/TARGET.
+    """With `all_instances`, with what other instances' ledgers say, as INSTANCE/TARGET.
 
-    Raises: UsageError where users are asked for and not to be named; SourceError, LedgerError, ConfigError.
+    Raises: UsageError where users are asked for and not to be named; SourceError, LedgerError,
+    ConfigError.
     """
     now, policy = site.clock(), site.policy
     _refuse_to_name_users(by, policy, name_users=name_users)
@@ -276,7 +278,7 @@ def _set_aside(ledger: Quarantine, target: str) -> Mapping[str, int]:
 
 
 def _charges(site: Site, window: Window, *, open_to_all: bool, usage: Usage) -> Sequence[ChargedSum]:
-    """By project, group and unit; groups and projects of one user are named only where users are."""
+    """By project, group and unit; those of one user are named only where users are."""
     with closing(site.charge_book(to_read=True)) as book:
         kept = book.sums(window)
     if open_to_all:
@@ -316,7 +318,7 @@ def _targets(
 
 
 def _recorded(other: Site, window: Window) -> list[TargetReport]:
-    """The targets of another instance, by its ledger. What waits there, and in which format, only it knows."""
+    """The targets of another instance, by its ledger; only it knows what waits there."""
     status = {one.target.partition("/")[2]: one for one in target_status.recorded_status(other)}
     with closing(other.history()) as history, closing(other.ledger_to_read()) as ledger:
         past = history.targets(list(status), window)
@@ -334,7 +336,7 @@ def _recorded(other: Site, window: Window) -> list[TargetReport]:
 
 
 def _months(window: Window, now: datetime) -> tuple[list[int], list[int]]:
-    """The months that a window holds whole, as far as they have passed, and those of which it holds a part."""
+    """The months that a window holds whole, as far as they have passed, and those in part."""
     whole: list[int] = []
     partial: list[int] = []
     current = month_of(now).number
@@ -356,7 +358,8 @@ def _drift(target: Target, wanted: ExpectedJobs, counts: HostCounts, months: Seq
         # Some of those before our start may have been republished since.
         before = min(counts.before.get(at, wanted.before[at]), max(database - delivered, 0))
         reported = counts.reported.get(at) if target.sync else None
-        theirs = not delivered and not wanted.since[at]  # another publisher's month, whose count it reported itself
+        # Another publisher's month, whose count it reported itself
+        theirs = not delivered and not wanted.since[at]
         rows.append(
             CountDrift(
                 target=target.name,

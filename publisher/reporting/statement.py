@@ -1,7 +1,7 @@
 """The statement of a month: was it all counted? Only reads.
 
-Counts no job by itself: jobs are compared as by `sync --check`, usage is summed up as in a report, and the rest is what the
-ledger knows.
+Counts no job by itself: jobs are compared as by `sync --check`, usage is summed up as in a report,
+and the rest is what the ledger knows.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ _COUNTS: Final = ("before", "pending", "quarantined", "purged", "restarted")
 class Work:
     """What jobs used; None is unknown.
 
-    `scaled` is wall time x cores x benchmark in 1/1000 of (benchmark unit x seconds), by benchmark type.
+    `scaled` is wall time x cores x benchmark in 1/1000 of (benchmark unit x seconds), by benchmark
+    type.
     """
 
     jobs: int
@@ -53,8 +54,9 @@ class TargetStatement:
     """A month of one target.
 
     `at_ce` are the jobs that the target wants, with the usage of `measured` jobs: there may be none
-    of those that were set aside. `emptied`: its jobs ended in other months after all, and the receiver
-    was sent zeros for all that it had. `missing` says what is not as it should be, each with the command for it.
+    of those that were set aside. `emptied`: its jobs ended in other months after all, and the
+    receiver was sent zeros for all that it had. `missing` says what is not as it should be, each
+    with the command for it.
     """
 
     target: str
@@ -79,7 +81,7 @@ class TargetStatement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedStatement:
-    """A month of another instance's target, INSTANCE/TARGET: what its ledger has, and nothing of its CE."""
+    """A month of another instance's target, INSTANCE/TARGET: what its ledger has alone."""
 
     target: str
     last_success: datetime | None
@@ -96,7 +98,7 @@ class RecordedStatement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Statement:
-    """`alarms` are sources of which jobs may be missing. `others` are targets of other instances."""
+    """`alarms` are sources that may lack jobs. `others` are other instances' targets."""
 
     site: str
     month: Month
@@ -117,7 +119,7 @@ class Statement:
         return [*self.targets, *(self.others or ())]
 
     def delivered(self) -> Mapping[str, int]:
-        """Jobs by the name of the target, of all instances: targets of the same name send to the same place."""
+        """Jobs by the target's name, of all instances: equal names send to the same place."""
         jobs: Counter[str] = Counter()
         for each in self._all():
             jobs[each.target.rpartition("/")[2]] += each.delivered.jobs
@@ -160,7 +162,7 @@ def collect(
     jobs_seen: Callable[[int], None],
     all_instances: bool = False,
 ) -> Statement:
-    """Raises: SourceError, LedgerError, ConfigError where the source cannot sum up what jobs used, UsageError."""
+    """Raises: SourceError, LedgerError, UsageError; ConfigError where the source cannot sum up."""
     now = site.clock()
     # To the end, not only this month: a job of it that was restarted has a row in a later one.
     back = month_of(now).number - month.number + 1
@@ -216,7 +218,7 @@ def _of_target(target: Target, found: _Found, ledger: Ledger, history: History) 
 
 
 def _with_gpus(delivered: Work, target: Target, found: _Found, rows: Sequence[Compared]) -> Work:
-    """The ledger keeps no GPU time: it is that of the CE where just its jobs were delivered, as they are."""
+    """GPU time, which no ledger keeps: the CE's, where just its jobs were delivered as they are."""
     used = found.used[target.name]
     same_usage = (used.jobs, used.wall_s, used.cpu_s) == (delivered.jobs, delivered.wall_s, delivered.cpu_s)
     if receiver_of(target.format).gpus_only and same_usage and _same_jobs(rows):
@@ -307,7 +309,7 @@ def _sum_of_known(counts: Iterable[int | None]) -> int | None:
 
 
 def _delivered(target: str, month: int, jobs: int, ledger: Ledger) -> Work:
-    """What the receiver accepted, as far as the ledger keeps that: sums by the receiver's keys, but not each job's."""
+    """What the receiver accepted: sums by its keys, as far as the ledger keeps them."""
     groups = ledger.accepted(target, month)
     singles = [total for total, _ in ledger.summary_keys(target, month)]
     sums: list[SummaryGroup | KeyTotal] = [*groups, *singles]
@@ -341,7 +343,7 @@ def _of_host(row: Compared, repair: str, *, alone: bool) -> str:
 
 
 def _other_usage(target: Target, month: Month, rows: Sequence[Compared], used: Used, delivered: Work) -> Iterator[str]:
-    """Where the same jobs were delivered with other usage; of other jobs it is other usage by right."""
+    """Where the same jobs were delivered with other usage; other jobs differ by right."""
     if not _same_jobs(rows) or delivered.wall_s is None or used.jobs != delivered.jobs:
         return
     if (used.wall_s, used.cpu_s) != (delivered.wall_s, delivered.cpu_s):
@@ -353,5 +355,5 @@ def _other_usage(target: Target, month: Month, rows: Sequence[Compared], used: U
 
 
 def _same_jobs(rows: Sequence[Compared]) -> bool:
-    """Whether just the jobs that the CE has were delivered, and none of them has to go out again."""
+    """Whether just the CE's jobs were delivered, and none of them has to go out again."""
     return all(row.database == row.delivered and not (row.pending or row.purged or row.restarted) for row in rows)

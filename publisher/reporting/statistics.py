@@ -1,4 +1,4 @@
-"""What is in the accounting data itself, whatever was published: statistics over jobs, and everything known about one."""
+"""What is in the accounting data, published or not: statistics, and all about one job."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def job_ids(site: Site, wanted: JobFilter) -> Iterator[str]:
 
 
 def refuse_strange_names(site: Site, wanted: JobFilter) -> None:
-    """Raises: UsageError with a line for each name of a filter that no job ever had; SourceError."""
+    """Raises: UsageError with a line for each name that no job ever had; SourceError."""
     asked = {
         NameKind.VO: wanted.vos,
         NameKind.USER: wanted.users,
@@ -70,7 +70,7 @@ def refuse_strange_names(site: Site, wanted: JobFilter) -> None:
 
 
 def beginning(site: Site, kind: str, text: str) -> list[str]:
-    """Some of the jobs, or the names of a kind in `NAMES`, that begin like this, in order. Raises: SourceError."""
+    """Some of the jobs, or names of a kind in `NAMES`, by their beginning. Raises: SourceError."""
     with closing(site.accounts()) as accounts:
         if kind == "jobs":
             return list(accounts.ids_beginning(text, _COMPLETED_AT_ONCE))
@@ -79,7 +79,7 @@ def beginning(site: Site, kind: str, text: str) -> list[str]:
 
 
 def job(site: Site, job_id: JobId) -> tuple[JobDetails, str]:
-    """Everything known about a job, and the zone of its events. Raises: UsageError when there is no such job; SourceError."""
+    """All about a job, and its events' zone. Raises: UsageError for no such job; SourceError."""
     with closing(site.accounts()) as accounts:
         found = accounts.sheet(job_id)
         if found is not None:

@@ -1,5 +1,5 @@
-"""What the jobs of a period used: a source sums jobs up in groups, which are added up here under the names that the site's
-settings give them.
+"""What the jobs of a period used: a source sums jobs up in groups, which are added up here under
+the names that the site's settings give them.
 """
 
 from __future__ import annotations
@@ -54,10 +54,11 @@ class Cell(NamedTuple):
 
 @dataclass(slots=True)
 class Cells:
-    """Sums by cell, for readers who choose from them. Where there are too many cells, `left_out` names what no longer tells
-    them apart: days (months do instead), projects, users.
+    """Sums by cell, for readers who choose from them. Where there are too many cells, `left_out`
+    names what no longer tells them apart: days (months do instead), projects, users.
 
-    A sum's name is `jobs`, `failed`, `wall_core_s`, `cpu_s`, `gpu_s`, or the type of a benchmark, as `Used.scaled` has it.
+    A sum's name is `jobs`, `failed`, `wall_core_s`, `cpu_s`, `gpu_s`, or the type of a benchmark,
+    as `Used.scaled` has it.
     """
 
     sums: dict[Cell, Counter[str]] = field(default_factory=dict)
@@ -93,10 +94,10 @@ _COARSER: Final = ("days", "projects", "users")
 
 @dataclass(slots=True, kw_only=True)
 class Usage:
-    """What the jobs of a period used, by what one may want to know it of. Grows with names and days, not with jobs.
+    """What the jobs of a period used, by names. Grows with names and days, not with jobs.
 
-    Names are '' where there is none. `benchmarks` are by type and value (`HEPscore23 11.5`). `wall_core_s_by_vo` has the wall
-    time x cores of each day (in days since 1970) and VO.
+    Names are '' where there is none. `benchmarks` are by type and value (`HEPscore23 11.5`).
+    `wall_core_s_by_vo` has the wall time x cores of each day (in days since 1970) and VO.
     """
 
     total: Used = field(default_factory=Used)
@@ -109,7 +110,8 @@ class Usage:
     accounts: UsedByName = field(default_factory=_used_by_name)
     local_users: UsedByName = field(default_factory=_used_by_name)
     benchmarks: UsedByName = field(default_factory=_used_by_name)
-    arex_default_wall_s: Counter[str] = field(default_factory=Counter)  # under A-REX's HEPSPEC:1.0, by queue
+    # Under A-REX's HEPSPEC:1.0, by queue
+    arex_default_wall_s: Counter[str] = field(default_factory=Counter)
     days: defaultdict[int, Used] = field(default_factory=lambda: defaultdict(Used))
     failures: defaultdict[FailureGroup, Used] = field(default_factory=lambda: defaultdict(Used))
     cells: Cells = field(default_factory=Cells)
@@ -122,7 +124,7 @@ class Usage:
 
 @dataclass(slots=True, kw_only=True)
 class ExpectedJobs:
-    """Jobs that a target wants, by month and submit host: those since its start, and those before; and what all used."""
+    """Jobs that a target wants, by month and submit host: since its start, before; all's usage."""
 
     since: Counter[HostMonth] = field(default_factory=Counter)
     before: Counter[HostMonth] = field(default_factory=Counter)
@@ -138,7 +140,8 @@ class _SiteValues:
     arex_default: bool
     benchmark: str  # '' for none
     weight: _Weight  # its type, and 1000 times its value
-    at_targets: tuple[tuple[str, _Weight] | None, ...]  # submit host and weight; None where a target does not want them
+    # Submit host and weight; None where a target does not want them
+    at_targets: tuple[tuple[str, _Weight] | None, ...]
 
 
 def _turns(window: Window, starts: Iterable[Epoch | None], policies: Iterable[RecordPolicy]) -> set[Epoch]:
@@ -149,7 +152,7 @@ def _turns(window: Window, starts: Iterable[Epoch | None], policies: Iterable[Re
 
 
 class UsageReport:
-    """Adds groups up. Policies are asked once for each example and each interval of time in which they give the same answer."""
+    """Adds groups up. Policies are asked once for each example and time of the same answer."""
 
     def __init__(
         self,
@@ -160,12 +163,13 @@ class UsageReport:
         *,
         names_users: bool = True,
     ) -> None:
-        """`targets` come with the end time that their first jobs have. With `power`, each job is looked at by itself."""
+        """`targets` have the end time of their first jobs. With `power`, each job is looked at."""
         if window.start is None or window.end is None:
             raise ValueError(f"{window} has no start or no end")
         self.usage = Usage()
         self.wanted = [ExpectedJobs() for _ in targets]
-        # Submit hosts are the targets' business: a site whose targets are of different kinds has no policy for them.
+        # Submit hosts are the targets' business: a site whose targets are of different kinds has no
+        # policy for them.
         self._policy = replace(policy, infrastructure="grid", imported={})
         self._targets = targets
         self._window = window
@@ -181,7 +185,7 @@ class UsageReport:
         self._known: dict[tuple[int, int], tuple[JobRecord, _SiteValues]] = {}
 
     def read(self, site: Site, rows_read: Callable[[int], None] = lambda _: None) -> None:
-        """Add up all jobs of the period. Raises: SourceError, ConfigError where the source cannot sum up what jobs used."""
+        """Add up all jobs. Raises: SourceError, ConfigError where the source cannot sum up."""
         with closing(site.usage()) as source:
             for page in source.groups(self._window, self.eras, alone=self.alone):
                 self.add(page)
@@ -268,7 +272,7 @@ class UsageReport:
         )
 
     def _at_target(self, at: int, job: JobRecord) -> tuple[str, _Weight] | None:
-        """The submit host under which a target's receiver counts a job, and its benchmark; None when it does not want it."""
+        """The submit host and benchmark that a target's receiver sees; None for unwanted jobs."""
         policy = self._targets[at][0].policy
         if not self._selections[at].wants(job):
             return None

@@ -1,4 +1,4 @@
-"""What APEL reads: CAR, job, summary, accelerator and sync messages, and how APEL keys what it gets.
+"""What APEL reads: CAR, job, summary, accelerator and sync messages, and how APEL keys them.
 
 A registry: a format's module is loaded when the format is made, so that `status` starts without it.
 """

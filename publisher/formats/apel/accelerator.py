@@ -1,7 +1,7 @@
-"""Accelerators of jobs, as APEL is about to take them: JSON, a record for each job and model of GPU.
+"""Accelerators of jobs, as APEL is about to take them: JSON, a record a job and model of GPU.
 
-The server keeps one row for each month, job, site and model. A job is named by its global id, because local ids of two
-CEs are often the same.
+The server keeps one row for each month, job, site and model. A job is named by its global id,
+because local ids of two CEs are often the same.
 
 Spec: APEL-accelerator-message 0.1 (apel/apel pull requests 348 and 459, not released).
 """
@@ -42,7 +42,7 @@ class ApelAccelerator:
         self._now = (datetime(1970, 1, 1, tzinfo=UTC), 0)
 
     def render(self, job: PublishedJob, made_at: datetime) -> bytes:
-        """The objects of one job, an object a line. `made_at` is the clock that end times are held against."""
+        """The objects of one job, one a line. No end time may be later than `made_at`."""
         if self._now[0] is not made_at:
             self._now = (made_at, latest_end(made_at))
         require(RUN_RULES, RunUnderTest(job, self._now[1]))

@@ -1,11 +1,12 @@
 """EMI Compute Accounting Record 1.2, as its schema orders it and as APEL reads it.
 
-`FIELDS` is the record in the schema's order, from which the renderer is made (xml/template.py): 160,000 records/s on one
-core with the quality rules where users, places and outcomes repeat, 100,000 where hardly two jobs share them (20,000 jobs on
-Python 3.11); an element tree makes 16,000.
+`FIELDS` is the record in the schema's order, from which the renderer is made (xml/template.py):
+160,000 records/s on one core with the quality rules where users, places and outcomes repeat,
+100,000 where hardly two jobs share them (20,000 jobs on Python 3.11); an element tree makes 16,000.
 
-A typical record is 1.78 kB. Attributes need a prefix (an unqualified one is invisible to APEL); elements take the default
-namespace, because a prefix on them would cost 270 bytes more. A shorter prefix than the usual `urf` would save 50.
+A typical record is 1.78 kB. Attributes need a prefix (an unqualified one is invisible to APEL);
+elements take the default namespace, because a prefix on them would cost 270 bytes more. A shorter
+prefix than the usual `urf` would save 50.
 """
 
 from __future__ import annotations
@@ -101,7 +102,7 @@ def _submission(moment: int) -> str:
 
 
 def _name_form(job: PublishedJob) -> str:
-    """The format of a DN: `CN=A,O=B` is RFC 2253; slashes and everything else (token subjects) the other allowed word."""
+    """The format of a DN: RFC 2253 for `CN=A,O=B`, the other allowed word for everything else."""
     return "rfc2253" if _RFC2253.match(ascii_text(job.who.user)) else "opensslCompat"
 
 
@@ -125,7 +126,8 @@ def _kind(applied: AppliedBenchmark) -> str:
     return applied.benchmarks[0].kind
 
 
-# What writers yield (xml/pattern.py), and less than that where the server asks for more than the schema.
+# What writers yield (xml/pattern.py), and less than that where the server asks for more than the
+# schema.
 _PATTERNS: Final[Patterns] = {
     escape_ascii: TEXT,
     _key: TEXT,
@@ -163,7 +165,8 @@ FIELDS: Final[tuple[Field, ...]] = (
           attributes=(("type", _name_form),)),
     Field(row="3.2", inside="UserIdentity", name="Group", of=Scope.USER,
           value=lambda job: job.who.vo, write=_key),
-    # APEL reads FQAN (it wins over Group), else group and role; vo-group, vo-role and ProjectName are what ARC wrote
+    # APEL reads FQAN (it wins over Group), else group and role; vo-group, vo-role and ProjectName
+    # are what ARC wrote
     Field(row="3.3", inside="UserIdentity", name="GroupAttribute", of=Scope.USER,
           value=lambda job: job.who.apel_fqan(),
           write=_key, attributes=(("type", "FQAN"),)),
@@ -263,7 +266,8 @@ class Car:
     name: ClassVar[str] = "car"
     receiver: ClassVar[Receiver] = CAR_JOBS
     needs: ClassVar[frozenset[SideTable]] = frozenset()
-    # No XML declaration (APEL ignores it), and nothing before the root: a comment there hides the namespace from APEL.
+    # No XML declaration (APEL ignores it), and nothing before the root: a comment there hides the
+    # namespace from APEL.
     frame: ClassVar[Frame] = Frame(
         head=f'<UsageRecords xmlns="{NAMESPACE}" xmlns:{PREFIX}="{NAMESPACE}">\n'.encode("ascii"),
         separator=b"\n",
@@ -285,7 +289,7 @@ class Car:
         self._begin(datetime(1970, 1, 1, tzinfo=UTC))
 
     def render(self, job: PublishedJob, made_at: datetime, *, marked: bool = False) -> bytes:
-        """One element UsageRecord. `made_at` is the record's creation, and the clock that end times are held against."""
+        """One element UsageRecord, created at `made_at`, which no end time may be later than."""
         if made_at is not self._made_at:
             self._begin(made_at)
         require(RUN_RULES, RunUnderTest(job, self._latest_end))

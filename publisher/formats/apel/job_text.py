@@ -1,8 +1,9 @@
 """APEL individual job messages as text: v0.2, v0.3 and v0.4.
 
-The server reads v0.2 and v0.3 alike; v0.4 says the benchmarks as a dictionary and must not name a ServiceLevelType
-(APEL 2.5.0). The values are those of CAR, so a site may change between the two without a job counted twice;
-in both, key styles other than APEL's own have no say, because the server takes group and role from the FQAN.
+The server reads v0.2 and v0.3 alike; v0.4 says the benchmarks as a dictionary and must not name a
+ServiceLevelType (APEL 2.5.0). The values are those of CAR, so a site may change between the two
+without a job counted twice; in both, key styles other than APEL's own have no say, because the
+server takes group and role from the FQAN.
 """
 
 from __future__ import annotations
@@ -48,12 +49,14 @@ def _submit_host_type(where: Placement) -> str:
     return "LRMS" if where.infrastructure == "local" else ""
 
 
-# Spec: APEL's individual job record. Consecutive lines of one shared object are rendered together, once.
+# Spec: APEL's individual job record. Consecutive lines of one shared object are rendered together,
+# once.
 LINES: Final = (
     TextLine("Site", lambda where: where.site, of=Scope.WHERE, mandatory=True),
     # The batch server of a local job
     TextLine("SubmitHost", lambda where: where.submit_host, of=Scope.WHERE),
-    # Recommended for jobs that were submitted to the batch system, and ignored; summaries and sync must not have it
+    # Recommended for jobs that were submitted to the batch system, and ignored; summaries and sync
+    # must not have it
     TextLine("SubmitHostType", _submit_host_type, of=Scope.WHERE),
     TextLine("MachineName", lambda where: where.machine_name, of=Scope.WHERE, spare=True),
     TextLine("Queue", lambda where: apel_queue(where.queue), of=Scope.WHERE, limit=QUEUE_CHARACTERS, spare=True),
@@ -64,7 +67,8 @@ LINES: Final = (
     TextLine("LocalJobId", lambda job: job.local_id, mandatory=True),
     TextLine("LocalUserId", lambda job: apel_local_user(job.local_user), of=Scope.USER, spare=True),
     TextLine("GlobalUserName", lambda job: text_user(job.who.user), of=Scope.USER),
-    # Where it is given the server derives VO, group and role from it; who.apel_fqan() is only there if that gives the same
+    # Where it is given the server derives VO, group and role from it; who.apel_fqan() is only there
+    # if that gives the same
     TextLine("FQAN", lambda job: job.who.apel_fqan(), of=Scope.USER),
     TextLine("VO", lambda job: job.who.vo, of=Scope.USER),
     TextLine("VOGroup", lambda job: job.who.group, of=Scope.USER),
@@ -94,7 +98,8 @@ ALL_BENCHMARKS: Final = (
 )
 
 _RULES: Final[dict[Scope, tuple[Rule[Any], ...]]] = {
-    Scope.WHERE: tuple(rule for rule in WHERE_RULES if rule.receiver == "apel"),  # no schema here, so not CAR's
+    # No schema here, so not CAR's
+    Scope.WHERE: tuple(rule for rule in WHERE_RULES if rule.receiver == "apel"),
     Scope.USER: WHO_RULES,
     Scope.BENCHMARK: BENCHMARK_RULES,
 }

@@ -1,7 +1,8 @@
 """What APEL's server does with each kind of record, read in its source and measured.
 
-Job records replace each other there, but the summaries that it makes of them do not: a job sent again with another
-benchmark, user, VO, submit host or number of cores makes a second row, and the first one stays.
+Job records replace each other there, but the summaries that it makes of them do not: a job sent
+again with another benchmark, user, VO, submit host or number of cores makes a second row, and the
+first one stays.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class SummaryKeys:
     """Works out summary keys, each once: jobs of one user and place share theirs."""
 
     def __init__(self, *, several: bool = False) -> None:
-        """`several`: all benchmarks of a job travel, and the server keeps one by its own preference."""
+        """`several`: all benchmarks of a job travel, and the server keeps the one it prefers."""
         self._several = several
         # The shared objects are held, so that their ids cannot come to mean others.
         self._known: dict[tuple[int, ...], tuple[RowKey, tuple[UserIdentity, Placement, AppliedBenchmark]]] = {}
@@ -57,7 +58,7 @@ def _key(job: PublishedJob, nodes: int, cores: int, several: bool) -> RowKey:
 
 
 def published_values(job: PublishedJob, summary: bool) -> Iterator[tuple[str, str]]:
-    """What a record says about a job, or (`summary`) of its group: names of APEL's messages, values as people read them."""
+    """What a record says of a job, or (`summary`) of its group: APEL's names, values for people."""
     run, who, where = job.job, job.who, job.where
     yield "Site", where.site
     yield "SubmitHost", where.receiver_host if summary else where.submit_host
@@ -107,7 +108,8 @@ JOBS: Final = Receiver(
     signed=True,
     values=published_values,
 )
-# All benchmarks of a job travel in a dictionary, of which the server keeps one by preference; elsewhere the first travels.
+# All benchmarks of a job travel in a dictionary, of which the server keeps one by preference;
+# elsewhere the first travels.
 JOBS_WITH_ALL_BENCHMARKS: Final = JOBS._replace(row_keys=partial(SummaryKeys, several=True))
 CAR_JOBS: Final = JOBS._replace(takes_charges=True)
 SUMMARIES: Final = JOBS._replace(on_change=OnChange.RECOUNT, table="Summaries", row_keys=None)
@@ -123,7 +125,7 @@ _MODEL_UNKNOWN: Final = "unknown"
 
 
 def gpu_models(job: PublishedJob) -> list[tuple[str, int]]:
-    """The GPUs of a job by model, those of no known model at the end; the server needs a word for these too.
+    """The GPUs of a job by model, those of no known model last; the server wants a word for these.
 
     Models that are one to the server, such as A100 and a100, go under the first name: the second
     record would replace the first.
@@ -137,7 +139,7 @@ def gpu_models(job: PublishedJob) -> list[tuple[str, int]]:
 
 
 def associated_record(job: PublishedJob) -> str:
-    """The global id of a job; of a later run of a restarted one with a digest behind it, or it would replace the first."""
+    """The global id of a job; a later run has a digest behind it, or it would replace the first."""
     job_id = job.job.job_id
     return f"{job_id}-{run_digest(job.job.key).hex()}" if job.later_run else job_id
 
@@ -152,7 +154,7 @@ class AcceleratorKeys:
 
 
 def accelerator_values(job: PublishedJob, _: bool) -> Iterator[tuple[str, str]]:
-    """What the records of a job's accelerators say: names of APEL's messages, values as people read them."""
+    """What the records of a job's accelerators say: APEL's names, values for people."""
     yield "Site", job.where.site
     yield "GlobalJobId", associated_record(job)
     yield "GlobalUserName", job.who.user

@@ -1,8 +1,9 @@
-"""Quality rules: what APEL would refuse, by name, before one bad record sinks the message it travels in.
+"""Quality rules: what APEL would refuse, by name, before one bad record sinks its message.
 
-Nothing that APEL's receiver or loader does comes back to the sender, and a refused record takes its whole message with
-it, so each of its rules is checked here (SSM 4.0.0 and APEL 2.5.0). Rules about what many jobs share
-(who, where, benchmark) are tables of their own: a format asks them once for each shared object.
+Nothing that APEL's receiver or loader does comes back to the sender, and a refused record takes its
+whole message with it, so each of its rules is checked here (SSM 4.0.0 and APEL 2.5.0). Rules about
+what many jobs share (who, where, benchmark) are tables of their own: a format asks them once for
+each shared object.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ def apel_queue(queue: str) -> str:
 
 
 def apel_local_user(user: str) -> str:
-    """As it is sent: none in place of one that is too long, which would be somebody else if it were cut."""
+    """As it is sent: none in place of one too long, which would name somebody else when cut."""
     text = ascii_text(user)
     return text if len(text) <= LOCAL_USER_CHARACTERS else ""
 
@@ -64,7 +65,8 @@ RUN_RULES: Final[tuple[Rule[RunUnderTest], ...]] = (
         lambda run: f"local job id {run.job.local_id!r} means none to APEL",
     ),
     length_rule("local-id-too-long", "local job id", 255, lambda run: run.job.local_id),
-    # Durations and counts are signed 32-bit columns; A-REX's own 32-bit overflow makes them negative
+    # Durations and counts are signed 32-bit columns; A-REX's own 32-bit overflow makes them
+    # negative
     _range("wall-out-of-range", "wall time", lambda run: run.job.job.wall_s),
     Rule(name="cpu-out-of-range", receiver="apel", check=lambda run: _cpu(run.job)),
     _range("processors-out-of-range", "processor count", lambda run: run.job.job.cpu_count),
@@ -146,7 +148,8 @@ BENCHMARK_RULES: Final[tuple[Rule[AppliedBenchmark], ...]] = (
     _unreadable("benchmark-unreadable"),
     _unreadable("benchmark-unknown-type"),
     _unreadable("benchmark-range"),
-    # ServiceLevel: without one text is rejected (v0.4 stops the loader), and CAR is counted as `custom`, 1
+    # ServiceLevel: without one text is rejected (v0.4 stops the loader), and CAR is counted as
+    # `custom`, 1
     rule(
         "benchmark-missing",
         lambda applied: not applied.benchmarks,
@@ -159,7 +162,7 @@ BENCHMARK_RULES: Final[tuple[Rule[AppliedBenchmark], ...]] = (
 
 
 def require_text(name: str, value: str) -> None:
-    """For a value of a text message, in ASCII already. Raises: Unfit when it holds what no text message may hold."""
+    """For an ASCII value of a text message. Raises: Unfit when no text message may hold it."""
     found = FORBIDDEN_IN_TEXT.search(value)
     if found:
         raise Unfit("forbidden-text", f"{name} holds {found[0]!r}, which would sink the whole message")

@@ -1,9 +1,10 @@
-"""APEL summaries as text: v0.2 and v0.4, and normalised v0.3 (under the summary header) and v0.4 (under its own).
+"""APEL summaries as text: v0.2 and v0.4, and normalised v0.3 (summary header) and v0.4 (its own).
 
-One record is one row at the server, grouped by model/totals.py. NodeCount, Processors and the infrastructure are always
-said: the first two must not be missing, and without the last a job is neither grid nor local. InfrastructureDescription
-never is: it is not a key, and servers older than APEL 2.5.0 refuse the whole message for it. Normalised v0.3 does say the
-benchmark's type, which its document lacks: the server takes it, and shows benchmark 0 without.
+One record is one row at the server, grouped by model/totals.py. NodeCount, Processors and the
+infrastructure are always said: the first two must not be missing, and without the last a job is
+neither grid nor local. InfrastructureDescription never is: it is not a key, and servers older than
+APEL 2.5.0 refuse the whole message for it. Normalised v0.3 does say the benchmark's type, which its
+document lacks: the server takes it, and shows benchmark 0 without.
 """
 
 from __future__ import annotations
@@ -84,7 +85,8 @@ _NORMALISED_BY_TYPE: Final = (
     _by_type("NormalisedCpuDuration", lambda group: group.normalised_cpu_s),
 )
 
-# What of the rules about jobs concerns a summary: it has no local id, no start, no queue and no FQAN.
+# What of the rules about jobs concerns a summary: it has no local id, no start, no queue and no
+# FQAN.
 _SUMMED: Final = frozenset(
     (
         *("wall-out-of-range", "cpu-out-of-range", "processors-out-of-range", "nodes-out-of-range"),
@@ -116,7 +118,7 @@ class ApelSummary:
         self._now = (datetime(1970, 1, 1, tzinfo=UTC), 0)
 
     def admit(self, job: PublishedJob, made_at: datetime) -> None:
-        """Whether a summary can count the job. Raises: Unfit when the server would refuse what it makes of it."""
+        """Whether a summary can count the job. Raises: Unfit when the server would refuse it."""
         if self._now[0] is not made_at:
             self._now = (made_at, latest_end(made_at))
         require(_RUN_RULES, RunUnderTest(job, self._now[1]))
@@ -125,7 +127,7 @@ class ApelSummary:
         self._benchmark(job.benchmark)
 
     def render(self, group: SummaryGroup, made_at: datetime) -> bytes:
-        """The lines of one group. Raises: Unfit too when its month has not begun at `made_at`: it has to wait."""
+        """The lines of one group. Raises: Unfit also when its month begins after `made_at`."""
         if not group.has_begun(made_at):
             raise Unfit("month-not-begun", f"{group.year}-{group.month:02} has not begun for the server")
         for seconds in (group.normalised_wall_s, group.normalised_cpu_s):

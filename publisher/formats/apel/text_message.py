@@ -1,8 +1,9 @@
 """APEL's text messages: a header, records of `Key: value` lines, `%%` between and after them.
 
-A format is a table of lines, from which it is rendered and against which `check` holds a whole payload. What would break
-the layout (line ends, other alphabets) is transliterated, what the loader would cut a record at or the receiver would take
-for another kind of message is refused by name. The sync message, which has no rules of its own, is here too.
+A format is a table of lines, from which it is rendered and against which `check` holds a whole
+payload. What would break the layout (line ends, other alphabets) is transliterated, what the loader
+would cut a record at or the receiver would take for another kind of message is refused by name. The
+sync message, which has no rules of its own, is here too.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _ENTRIES: Final = re.compile(r"\{(" + _KIND + r": [0-9.]+(?:, " + _KIND + r": [0
 
 
 class TextKind(Enum):
-    """What a value is: free text, a whole number from 0, a benchmark's type or value, or a dictionary of either by type."""
+    """What a value is: free text, a whole number, a benchmark's type or value, or these by type."""
 
     TEXT = "text"
     WHOLE = "whole"
@@ -46,10 +47,10 @@ class TextKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class TextLine:
-    """One key: where its value comes from and what the server accepts. A value of None, or text that says none, has no line.
+    """One key: its value's origin, and what the server accepts. None, or `none`, makes no line.
 
-    `limit` counts characters of a text and is the largest number else. A text that is `spare` is left out where its words
-    would sink the message: no key and no total depends on it.
+    `limit` counts characters of a text and is the largest number else. A text that is `spare` is
+    left out where its words would sink the message: no key and no total depends on it.
     """
 
     key: str
@@ -96,7 +97,7 @@ def require_value(key: str, text: str, limit: int) -> None:
 
 
 def text_user(user: str) -> str:
-    """A user's name in a text message, where `%%` ends a record: percent-escaped, as A-REX writes it."""
+    """A user's name, percent-escaped as A-REX writes it, because `%%` ends a record."""
     return user.replace("%%", "%25%25")
 
 
@@ -118,10 +119,10 @@ def levels(benchmarks: Iterable[Benchmark]) -> str:
 def check(
     payload: bytes, form: Frame, lines: tuple[TextLine, ...], compare: Callable[[Mapping[str, str]], str] = lambda _: ""
 ) -> None:
-    """Hold a payload against its table; `compare` says what is wrong between the values of one record.
+    """Hold a payload against its table; `compare` finds what is wrong between values of a record.
 
-    A record that is written as the table writes it is looked at once, any other line by line. Raises: Unfit naming the first
-    fault and the record that has it.
+    A record that is written as the table writes it is looked at once, any other line by line.
+    Raises: Unfit naming the first fault and the record that has it.
     """
     if not payload.isascii():
         raise Unfit("not-ascii", "the message is not pure ASCII; APEL's receiver would stop")
@@ -143,7 +144,7 @@ def _given(match: re.Match[str]) -> Mapping[str, str]:
 
 @cache
 def _as_written(lines: tuple[TextLine, ...]) -> re.Pattern[str]:
-    """Matches nearly every sound record whose lines stand in the order of the table, and none that is not sound."""
+    """Matches nearly every sound record with lines in the order of the table, and no other."""
     return re.compile(
         "".join(f"(?:{line.key}: (?P<{line.key}>{_pattern(line)})\n){'?'[line.mandatory :]}" for line in lines)
     )
@@ -166,7 +167,7 @@ def _pattern(line: TextLine) -> str:
 
 
 def _whole_pattern(limit: int) -> str:
-    """Whole numbers up to a limit; beyond 99 only those that have fewer digits, or as many nines at most."""
+    """Whole numbers up to a limit; beyond 99 only those with fewer digits, or as many nines."""
     if limit < 100:
         return f"(?:{'|'.join(map(str, range(limit, -1, -1)))})"
     digits = len(str(limit + 1)) - 1
@@ -241,7 +242,7 @@ SYNC_LINES: Final = (
 
 
 class ApelSync:
-    """How many jobs a site holds for each submit host and month, one record each, to compare with what arrived.
+    """How many jobs a site holds for each submit host and month, to compare with what arrived.
 
     A count of 0 takes back one that was announced.
     """

@@ -1,6 +1,7 @@
 """What SGAS reads: OGF usage records, and what SGAS makes of their values.
 
-A registry: the format's module is loaded when the format is made, so that `status` starts without it.
+A registry: the format's module is loaded when the format is made, so that `status` starts without
+it.
 """
 
 from __future__ import annotations

@@ -63,7 +63,8 @@ def _global_identity(who: UserIdentity) -> str:
         for group, role in values.vo_attributes(who)
     )
     name = _element("vo:Name", escape_unicode(who.vo))
-    # Without a name the server drops the whole; another vo:type than jura-ng's would be another VO to it.
+    # Without a name the server drops the whole; another vo:type than jura-ng's would be another VO
+    # to it.
     vo = f'<vo:VO vo:type="voms">{name}{_element("vo:Issuer", escape_unicode(who.vo_issuer))}{attributes}</vo:VO>'
     return _element("GlobalUserName", escape_unicode(who.user)) + (vo if name else "")
 
@@ -83,7 +84,7 @@ def allocated_gpus(count: int | None) -> str:
 
 
 def file_transfers(all_of_them: Sequence[Transfer]) -> str:
-    """What is in tr:FileTransfers; URLs without passwords and signatures (see `sgas.public_url`)."""
+    """What is in tr:FileTransfers; URLs without passwords and signatures (`sgas.public_url`)."""
     if not all_of_them:
         return ""
     return "".join([_transfer(transfer, url) for transfer, url in values.transfers(all_of_them)])
@@ -171,7 +172,8 @@ FIELDS: Final[tuple[Field, ...]] = (
           attributes=(("storageUnit", "KB"), ("metric", "max"), ("type", "virtual"))),
     Field(row="group 1", name="Memory", value=lambda job: values.memory_kib(job.job.memory_kib), write=_number,
           attributes=(("storageUnit", "KB"), ("metric", "max"), ("type", "physical"))),
-    # SGAS ignores Disk, Network and ServiceLevel; jura-ng sends them, and forks of the server may read them
+    # SGAS ignores Disk, Network and ServiceLevel; jura-ng sends them, and forks of the server may
+    # read them
     Field(row="group 1", name="Disk", value=lambda job: values.positive(job.job.scratch_bytes), write=_number,
           attributes=(("storageUnit", "B"), ("metric", "total"), ("type", "scratch"))),
     Field(row="group 1", name="Network", value=lambda job: values.positive(job.job.stage_in_bytes, job.job.stage_out_bytes),
@@ -235,14 +237,15 @@ _OWN_NUMBERS: Final = (
 class OgfUr:
     """UR 1.0 for SGAS.
 
-    A record that is too large for a message is so by its file transfers: `shed` makes one without them, and the job still
-    counts. Whoever ships the record decides, and says so.
+    A record that is too large for a message is so by its file transfers: `shed` makes one without
+    them, and the job still counts. Whoever ships the record decides, and says so.
     """
 
     name: ClassVar[str] = "ogf-ur"
     receiver: ClassVar[Receiver] = USAGE_RECORDS
     needs: ClassVar[frozenset[SideTable]] = frozenset((SideTable.TRANSFERS, SideTable.RUNTIME_ENVIRONMENTS))
-    # Declared once: on every record these would be 500 bytes of 2,000. Release 3.8.1 takes the encoding from the declaration.
+    # Declared once: on every record these would be 500 bytes of 2,000. Release 3.8.1 takes the
+    # encoding from the declaration.
     frame: ClassVar[Frame] = Frame(
         head=(
             f'<?xml version="1.0" encoding="UTF-8"?>\n<UsageRecords xmlns="{NAMESPACE}" xmlns:{PREFIX}="{NAMESPACE}"'
@@ -270,7 +273,7 @@ class OgfUr:
         self._begin(datetime(1970, 1, 1, tzinfo=UTC))
 
     def render(self, job: PublishedJob, made_at: datetime, *, marked: bool = False) -> bytes:
-        """One element JobUsageRecord. `made_at` is its creation, and the clock that end times are held against."""
+        """One element JobUsageRecord, created at `made_at`, which no end time may be later than."""
         if made_at is not self._made_at:
             self._begin(made_at)
         require(SGAS_WHERE_RULES, job.where)
@@ -278,7 +281,7 @@ class OgfUr:
         return self._plan.fill(job, marked=marked).encode("utf-8")
 
     def receiver_key(self, job: PublishedJob) -> tuple[object, ...]:
-        """recordId, the only key that SGAS has: the second record of a batch with the same would be discarded."""
+        """recordId, SGAS's only key: of two records of a batch with the same it discards one."""
         return (values.record_id(job),)
 
     def matches(self, record: bytes) -> bool:
@@ -290,7 +293,7 @@ class OgfUr:
         check_ogf_ur(payload)
 
     def shed(self, content: bytes) -> bytes | None:
-        """The record of `render` without its file transfers; None when it has none, so that nothing can be shed.
+        """The record of `render` without its file transfers; None when it has none to shed.
 
         Text is escaped, so that the tags are found nowhere but where they stand.
         """

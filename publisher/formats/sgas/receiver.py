@@ -12,7 +12,7 @@ from publisher.model.policy import PublishedJob
 
 
 def published_values(job: PublishedJob, _: bool) -> Iterator[tuple[str, str]]:
-    """What a usage record says about a job: names of APEL's messages where it has such, values as people read them."""
+    """What a usage record says of a job: APEL's names where there are any, values for people."""
     run, who, where = job.job, job.who, job.where
     yield "RecordId", values.record_id(job)
     yield "GlobalJobId", run.job_id

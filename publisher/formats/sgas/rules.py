@@ -25,7 +25,7 @@ NAME_CHARACTERS: Final = 1_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OmittedValue:
-    """A value of a job that its record omits or changes: its name, and a check that returns what or ''."""
+    """A value that a job's record omits or changes: name, and check, which returns what or ''."""
 
     name: str
     check: Callable[[PublishedJob], str]
@@ -37,7 +37,7 @@ def sgas_omissions(job: PublishedJob) -> tuple[tuple[str, str], ...]:
 
 
 def _length(rule: str, what: str, limit: int, text: Callable[[Subject], str]) -> Rule[Subject]:
-    """Length of a text as it is sent, in characters, and in bytes because its column has an index."""
+    """Length of a text as it is sent, in characters, and in bytes: its column has an index."""
 
     def check(subject: Subject) -> str:
         escaped = xml_text(text(subject))
@@ -86,7 +86,8 @@ SGAS_RUN_RULES: Final[tuple[Rule[RunUnderTest], ...]] = (
         check=lambda run: "" if xml_text(run.job.job.status) else "the job has no status",
     ),
     _length("status-too-long", "status", STATUS_CHARACTERS, lambda run: run.job.job.status),
-    # In its database WallDuration, UserTime, KernelTime and Processors are int4; their sum, CpuDuration, is int8
+    # In its database WallDuration, UserTime, KernelTime and Processors are int4; their sum,
+    # CpuDuration, is int8
     _range("wall-out-of-range", "wall time", lambda run: run.job.job.wall_s),
     _range("cpu-out-of-range", "user CPU time", lambda run: run.job.job.cpu_user_s),
     _range("cpu-out-of-range", "system CPU time", lambda run: run.job.job.cpu_kernel_s),

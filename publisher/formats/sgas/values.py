@@ -25,7 +25,8 @@ INT4_MAX: Final = 2_147_483_647
 INT8_MAX: Final = 2**63 - 1
 SMALLINT_MAX: Final = 32_767
 YEAR_9999: Final = 253_402_300_799  # its last second
-# Indexed texts: PostgreSQL's index refuses values over 2,704 bytes, whatever their length in characters.
+# Indexed texts: PostgreSQL's index refuses values over 2,704 bytes, whatever their length in
+# characters.
 INDEXED_BYTES: Final = 2_600
 LOCAL_ID_CHARACTERS: Final = 40
 HOST_CHARACTERS: Final = 200
@@ -39,7 +40,8 @@ URL_BYTES: Final = 2_500
 _MEMORY_KIB_MAX: Final = INT8_MAX // 1_024
 
 _JURA_HOST: Final = re.compile(r"[^:]*://([^:/]*)")
-# A user, with or without a password, before a host; a URL may hold others inside (proxies, index services).
+# A user, with or without a password, before a host; a URL may hold others inside (proxies, index
+# services).
 _USER_INFO: Final = re.compile(r"(?:(?<=://)|(?<=^//))[^/?#]*@")
 _QUERY_PARTS: Final = re.compile(r"[&;?]")
 _QUERY_KEPT: Final = frozenset(
@@ -48,10 +50,11 @@ _QUERY_KEPT: Final = frozenset(
 
 
 def record_id(job: PublishedJob) -> str:
-    """`ur-<endpoint host>-<JobID>` byte for byte as jura-ng spells it, because recordId is the only key of SGAS.
+    """`ur-<endpoint host>-<JobID>`, spelled as by jura-ng, because recordId is SGAS's only key.
 
-    So the host keeps its case, and one in IPv6 ends at its first colon; the JobID makes the id unique anyhow. A later run of
-    a job that A-REX restarted would be discarded under it: its own has a digest of the LocalJobID behind that.
+    So the host keeps its case, and one in IPv6 ends at its first colon; the JobID makes the id
+    unique anyhow. A later run of a job that A-REX restarted would be discarded under it: its own
+    has a digest of the LocalJobID behind that.
     """
     host = _jura_host(job.job.endpoint)
     text = f"ur-{host}-{job.job.job_id}" if host else job.record_id
@@ -65,10 +68,11 @@ def _jura_host(endpoint: str) -> str:
 
 
 def local_id(job: PublishedJob) -> str:
-    """The batch system's id with the configured prefix; '' where the server would rewrite the record's id for its sake.
+    """The batch system's id with its prefix; '' where the server would rewrite the record's id.
 
-    It puts GlobalJobId in the place of recordId when LocalJobId begins with a slash or has more than 40 (release 3.8.1) or
-    120 characters (HEAD), so that the same job is a second row once recordId is spelt otherwise.
+    It puts GlobalJobId in the place of recordId when LocalJobId begins with a slash or has more
+    than 40 (release 3.8.1) or 120 characters (HEAD), so that the same job is a second row once
+    recordId is spelt otherwise.
     """
     text = xml_text(job.local_id)
     # Where nothing is put before it, both are one text.
@@ -90,7 +94,7 @@ def local_user(text: str) -> str:
 
 
 def charge(charged: Charge | None) -> Charge | None:
-    """None for one that the server's column, a whole number of 32 bits, has no room for. It cuts fractions itself."""
+    """None for one beyond the server's column of 32 bits, which cuts fractions itself."""
     return charged if charged is not None and abs(charged.amount) <= INT4_MAX else None
 
 
@@ -115,12 +119,12 @@ def memory_kib(kib: int | None) -> int | None:
 
 
 def positive(*counts: int | None) -> int | None:
-    """The sum of what is known; None instead of zero. A negative volume is A-REX's 32-bit overflow: not known."""
+    """The sum of what is known; None for zero. A negative volume is A-REX's overflow: not known."""
     return sum([count for count in counts if count and count > 0]) or None
 
 
 def start_time(job: PublishedJob) -> Epoch | None:
-    """None for a start that is unknown or after the end: reports would show a run that never was."""
+    """None for a start that is unknown or after the end: no run was like that."""
     return job.started_at if 0 < job.started_at <= job.ended_at and not job.start_is_derived else None
 
 
@@ -135,9 +139,10 @@ def host(name: str) -> str:
 
 @lru_cache(maxsize=4096)
 def submit_host(client: str) -> str:
-    """The client's host without its port: a domain name, or an address, as A-REX notes it and jura-ng sends it.
+    """The client's host without port, a name or an address, as A-REX notes and jura-ng sends it.
 
-    The schema of UR 1.0 knows no addresses, but SGAS takes any text here. `address:port` of IPv6 has no brackets.
+    The schema of UR 1.0 knows no addresses, but SGAS takes any text here. `address:port` of IPv6
+    has no brackets.
     """
     text = client.strip()
     name, colon, port = text.rpartition(":")
@@ -155,10 +160,11 @@ def _address(text: str) -> str:
 
 
 def vo_attributes(who: UserIdentity) -> tuple[tuple[str, str], ...]:
-    """(group, role) of the effective FQAN, then of the others of its VO, then the configured groups; '' is no role.
+    """(group, role) of the effective FQAN, the VO's others, then configured groups; '' is no role.
 
-    Spelt as jura-ng does, `/atlas/no` and `/Role=production`. One with a part of over 100 characters is left out: no
-    report asks for it, and its VO is sent all the same. Attributes without a VO would be dropped there.
+    Spelt as jura-ng does, `/atlas/no` and `/Role=production`. One with a part of over 100
+    characters is left out: no report asks for it, and its VO is sent all the same. Attributes
+    without a VO would be dropped there.
     """
     if not xml_text(who.vo):
         return ()
@@ -206,7 +212,7 @@ def _distinct(names: Iterable[str], characters: int) -> tuple[str, ...]:
 
 
 def transfers(all_of_them: Iterable[Transfer]) -> Iterator[tuple[Transfer, str]]:
-    """Transfers with their public URLs; without those whose URL is empty, or too long for the server's index."""
+    """Transfers with public URLs; not those with none, or one too long for the server's index."""
     for transfer in all_of_them:
         url = xml_text(public_url(transfer.url))
         if url and (len(url) <= URL_BYTES // 4 or len(url.encode()) <= URL_BYTES):
@@ -214,7 +220,7 @@ def transfers(all_of_them: Iterable[Transfer]) -> Iterator[tuple[Transfer, str]]
 
 
 def public_url(url: str) -> str:
-    """The URL without what lets others in: users, passwords, fragments, and queries (signatures, tokens) but for SFN."""
+    """The URL without users, passwords, fragments, and queries (signatures, tokens) but for SFN."""
     if "@" not in url and "?" not in url and "#" not in url:
         return url
     address, _, query = _USER_INFO.sub("", _without_odd_password(url)).partition("#")[0].partition("?")
@@ -223,7 +229,7 @@ def public_url(url: str) -> str:
 
 
 def _without_odd_password(url: str) -> str:
-    """Passwords with a raw `/`, `?` or `#` end the host too early: then what looks like a port is not a number."""
+    """A raw `/`, `?` or `#` in a password ends the host early: then the port is no number."""
     scheme, slashes, rest = url.partition("://")
     authority = re.split("[/?#]", rest, maxsplit=1)[0]
     _, colon, port = authority.rpartition(":")

@@ -1,4 +1,4 @@
-"""The element Charge, which CAR and usage records have in common: a number with its unit and formula."""
+"""The element Charge of CAR and usage records: a number with its unit and formula."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def charge_pattern(prefix: str) -> str:
 
 
 def charge_element(prefix: str, attribute: Callable[[str], str]) -> Callable[[Charge | None], str]:
-    """A writer of whole elements, '' for no charge. Attributes carry the prefix: an unqualified one fails both schemas."""
+    """A writer of whole elements, '' for no charge; both schemas want prefixed attributes."""
 
     def opening(tariff: Tariff) -> str:
         values = {"description": tariff.description, "unit": tariff.unit, "formula": tariff.formula}

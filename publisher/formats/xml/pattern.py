@@ -18,8 +18,9 @@ from publisher.formats.xml.template import MADE_AT, Field, TemplateCompiler
 
 Patterns = Mapping[Callable[..., Any], str]
 
-# Printable ASCII without markup, by itself or as one of four references. Whatever might begin `pkcs7-mime`, which no message
-# may say, is left to the schema. `*+` gives nothing back, so that no text can make the search a long one.
+# Printable ASCII without markup, by itself or as one of four references. Whatever might begin
+# `pkcs7-mime`, which no message may say, is left to the schema. `*+` gives nothing back, so that no
+# text can make the search a long one.
 _PLAIN: Final = "[ !#-%'-689:;=?-~]"
 _ODD: Final = "(?:7(?!-[Mm])|&(?:amp|lt|gt|quot);)"
 TEXT: Final = f"{_PLAIN}*+(?:{_ODD}{_PLAIN}*+)*+"
@@ -43,9 +44,10 @@ def at_most(characters: int) -> str:
 
 
 class RecordPattern:
-    """Of the records of one format. `pattern` reports on writers, and of attributes that differ, what they may yield.
+    """Of the records of one format. `pattern` reports on writers, and of attributes their values.
 
-    Records with an element of another writer are not of the form. Groups that are named in `pattern` can be asked for.
+    Records with an element of another writer are not of the form. Groups that are named in
+    `pattern` can be asked for.
     """
 
     def __init__(self, planner: TemplateCompiler, record: str, fields: Iterable[Field], pattern: Patterns) -> None:

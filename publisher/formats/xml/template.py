@@ -23,9 +23,10 @@ _MOST_USERS: Final = 1_000
 
 
 class Scope(Enum):
-    """What a field is taken from; consecutive fields of one shared object are rendered together, once.
+    """What a field is from; consecutive fields of a shared object are rendered once, together.
 
-    What is of a user is taken from the whole `PublishedJob`: who it is, the local account and the projects.
+    What is of a user is taken from the whole `PublishedJob`: who it is, the local account and the
+    projects.
     """
 
     RUN = "run"
@@ -37,7 +38,8 @@ class Scope(Enum):
 class Field(NamedTuple):
     """One element: where its value comes from, how it is written, and the row of the specification.
 
-    `value` gets the object that `of` names. An optional element whose text comes out empty is left out.
+    `value` gets the object that `of` names. An optional element whose text comes out empty is left
+    out.
     """
 
     row: str
@@ -53,7 +55,9 @@ class Field(NamedTuple):
     each: bool = False  # the value is a tuple: one element for each
     whole: bool = False  # `write` yields the element itself, attributes and all
     pattern: str = (
-        ""  # what is written, as a regular expression, where it is less than the writer may yield (pattern.py)
+        # What is written, as a regular expression, where it is less than the writer may yield
+        # (pattern.py)
+        ""
     )
 
 
@@ -67,7 +71,8 @@ class Part(NamedTuple):
 class Template:
     """How records are written: constant texts, and parts between them.
 
-    The parts of user and place can be asked for by themselves, and marks be put in their stead: jobs of one kind differ there.
+    The parts of user and place can be asked for by themselves, and marks be put in their stead:
+    jobs of one kind differ there.
     """
 
     def __init__(self, parts: Sequence[str | Part]) -> None:
@@ -85,8 +90,8 @@ class Template:
         self._texts = [part.replace(MADE_AT, created) if isinstance(part, str) else "" for part in self._parts]
 
     def fill(self, job: PublishedJob, *, marked: bool = False) -> str:
-        """One record; `marked`: with marks for user and place. Raises: Unfit when a rule about what it shares with others,
-        or a writer, says so."""
+        """One record; `marked`: with marks for user and place. Raises: Unfit when a rule about what
+        it shares with others, or a writer, says so."""
         texts = self._texts.copy()
         for at, write in self._steps:
             texts[at] = write(job)
@@ -132,7 +137,7 @@ class TemplateCompiler(NamedTuple):
         return Template(list(_joined(parts)))
 
     def _step(self, field: Field) -> tuple[str, Part, str]:
-        """What is before a value, the value, and what is after it: of an optional element nothing but the value."""
+        """What is before a value, the value, and what is after it; optional elements alone."""
         shell = _VALUE if field.whole else self.element(field, self._attributes(field, None), _VALUE)
         before, _, after = shell.partition(_VALUE)
         value, write = field.value, field.write
@@ -172,7 +177,7 @@ class TemplateCompiler(NamedTuple):
 
 
 def shared_part(of: Scope, rules: tuple[Rule[Any], ...], render: Callable[[Any], str]) -> Part:
-    """A part that jobs of one user, place or benchmark share: its rules are asked, and it is rendered, once."""
+    """A part that jobs of a user, place or benchmark share: it is checked and rendered once."""
     if of is Scope.USER:
         return Part(of, _of_user(rules, render))
 

@@ -20,29 +20,32 @@ Subject = TypeVar("Subject")
 ONE_SCHEMA_AT_A_TIME: Final = Lock()
 """Held while a schema is made or asked, for targets are worked on in threads.
 
-libxml2 sets up the types of all schemas once a process, without a lock, and lxml lets go of the interpreter meanwhile: a second
-target that came just then found half of them (met once in a soak of 60 s: "Document is not valid XML Schema", and valid records
-set aside). A schema's error log is not a thread's own either.
+libxml2 sets up the types of all schemas once a process, without a lock, and lxml lets go of the
+interpreter meanwhile: a second target that came just then found half of them ("Document is not
+valid XML Schema", and valid records set aside). A schema's error log is not a thread's own either.
 """
 
 _REMEMBERED: Final = 20_000  # shared objects; policy shares as many
 
-# The hyphens that would spell a type name which makes SSM 4.0.0 take a clear message for an encrypted one, anywhere in the
-# message (measured): as a reference the parsed value stays, and the raw bytes do not hold the name.
+# The hyphens that would spell a type name which makes SSM 4.0.0 take a clear message for an
+# encrypted one, anywhere in the message (measured): as a reference the parsed value stays, and the
+# raw bytes do not hold the name.
 _PKCS7_HYPHEN: Final = "(?<=application/pkcs7)-(?=mime)|(?<=application/x-pkcs7)-(?=mime)"
 _MARKUP: Final = '[&<>"\t\n\r\x7f]'
 _TO_ASCII: Final = re.compile(f"{_MARKUP}|[^\\x00-\\x7f]|{_PKCS7_HYPHEN}", re.IGNORECASE)
 _TO_UNICODE: Final = re.compile(f"{_MARKUP}|{_PKCS7_HYPHEN}", re.IGNORECASE)
 _NAMED: Final = {"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;"}
-# Printable ASCII without markup: nine of ten values. One match is half the price of the substitution that finds nothing.
+# Printable ASCII without markup: nine of ten values. One match is half the price of the
+# substitution that finds nothing.
 _PLAIN: Final = re.compile(r"[ !#-%'-;=?-~]*").fullmatch
 
 
 def escape_ascii(text: str) -> str:
-    """The text for element content or a double-quoted attribute of a document in pure ASCII; trimmed.
+    """The text for element content or a double-quoted attribute in pure ASCII; trimmed.
 
-    Characters outside ASCII become numeric references, those that XML 1.0 forbids U+FFFD. Tab, LF, CR and DEL
-    become references too: raw ones would be folded by the parser, and CR breaks an S/MIME signature.
+    Characters outside ASCII become numeric references, those that XML 1.0 forbids U+FFFD. Tab, LF,
+    CR and DEL become references too: raw ones would be folded by the parser, and CR breaks an
+    S/MIME signature.
     """
     if _PLAIN(text) and "7-" not in text:  # 7- as in pkcs7-mime
         return text.strip()
@@ -66,7 +69,7 @@ _SECONDS: Final = tuple(f"{second:02}Z" for second in range(60))
 
 
 def instant(moment: int) -> str:
-    """Epoch seconds as xsd:dateTime in UTC, `2026-03-05T14:00:00Z`. Raises: OverflowError outside the years 1 to 9999."""
+    """Epoch seconds as xsd:dateTime, `2026-03-05T14:00:00Z`. Raises: OverflowError."""
     return f"{_hour(moment // 3_600)}{_MINUTES[moment // 60 % 60]}{_SECONDS[moment % 60]}"
 
 
@@ -76,9 +79,10 @@ def _hour(hour: int) -> str:
 
 
 class RenderedParts(Generic[Subject]):
-    """What was rendered of objects that many jobs share, by identity: hashing their texts would cost as much again.
+    """What was rendered of shared objects, by identity: hashing their texts would cost as much.
 
-    Each object is kept with its fragment, so that its id cannot come to mean another one; all are dropped at the limit.
+    Each object is kept with its fragment, so that its id cannot come to mean another one; all are
+    dropped at the limit.
     """
 
     def __init__(self, render: Callable[[Subject], str], limit: int = _REMEMBERED) -> None:

@@ -1,1 +1,1 @@
-"""What must not happen at a receiver: rows left behind, jobs under one key, databases that vanish."""
+"""What must not happen: rows left behind, jobs under one key, databases that vanish."""

@@ -30,14 +30,14 @@ _INODES = 2**63  # what SQLite's integers hold; some file systems number beyond
 
 
 class Missing(NamedTuple):
-    """A database, or a name or pattern of the configuration that matches none, and what to do about it."""
+    """A database, or a configured name or pattern without a match, and what to do about it."""
 
     file: str
     reason: str
 
 
 class Databases(NamedTuple):
-    """Those that are there, by name with their inodes; those that are missing; those that were renamed or came back."""
+    """Those that are there, by name with inodes; those missing, renamed, or back again."""
 
     there: Mapping[str, int]
     missing: Sequence[Missing]
@@ -46,7 +46,7 @@ class Databases(NamedTuple):
 
 
 def look_for_databases(target: str, source: Source, ledger: Positions) -> Databases:
-    """What became of the databases that a target's rounds have read. Raises: SourceError, LedgerError."""
+    """What became of the databases that a target has read. Raises: SourceError, LedgerError."""
     known = ledger.known_databases(target)
     inodes = {name: (path, _inode(path)) for name, path in source.databases().items()}
     there = {name: inode for name, (_, inode) in inodes.items() if inode is not None}
@@ -73,7 +73,8 @@ def _lost(known: Sequence[KnownDatabase], files: Mapping[str, str]) -> list[Know
 def know_by_name(target: str, source: Source, ledger: Positions) -> None:
     """What the ledger knows by its path, and goes by a name now, it knows by that name from now on.
 
-    So it is after an update from a publisher that knew the databases of batch systems by their paths, wherever they were.
+    So it is after an update from a publisher that knew the databases of batch systems by their
+    paths, wherever they were.
     """
     known = ledger.known_databases(target)
     names = {one.file for one in known}
@@ -121,7 +122,7 @@ def missing_text(missing: Sequence[Missing]) -> str:
 
 
 def not_found(site: Site, reason: str) -> PublisherError:
-    """The error for what the accounting data does not know: without all of the databases nobody can tell."""
+    """The error for what the accounting data lacks: without all databases nobody can tell."""
     missing = missed_at(site)
     return SourceError(f"{reason}\n{missing_text(missing)}") if missing else UsageError(reason)
 
@@ -129,10 +130,10 @@ def not_found(site: Site, reason: str) -> PublisherError:
 def _new_name(
     lost: KnownDatabase, there: Mapping[str, int], unknown: Collection[str], source: Source, ledger: Positions
 ) -> str | None:
-    """The name that the same file has now, or that of a copy that was never read and is named in its place.
+    """The name that the same file has now, or that of an unread copy named in its place.
 
-    A file that is named still is missed, though a backup lies beside it. The row that was read last is in the other one too:
-    inodes are used again.
+    A file that is named still is missed, though a backup lies beside it. The row that was read last
+    is in the other one too: inodes are used again.
     """
     cursor = ledger.cursor(lost.target, lost.file)
     unknown = [] if source.names(lost.file) else unknown
@@ -162,7 +163,7 @@ def _missing(lost: KnownDatabase) -> Missing:
 
 
 def _never_read(known: Sequence[KnownDatabase], source: Source) -> Iterator[Missing]:
-    """What the configuration names in vain; databases that were read once are missed by their own names, or retired."""
+    """What the configuration names in vain, but for databases that were read or retired."""
     for absent in source.absent():
         if not any(fnmatchcase(one.file, pattern) for one in known for pattern in absent.patterns):
             yield Missing(file=absent.patterns[0], reason=absent.reason)
@@ -194,7 +195,7 @@ def _check_retirable(wanted: Sequence[str], known: Collection[str], there: froze
 
 
 def retire(site: Site, files: Sequence[str]) -> list[SourceFile]:
-    """The files of these names are not missed any more, by no target; tells what is known of them now.
+    """The files of these names are missed by no target any more; tells what is known of them.
 
     Raises: UsageError for one that was never read, or is read today; LedgerError.
     """
@@ -212,7 +213,7 @@ def retire(site: Site, files: Sequence[str]) -> list[SourceFile]:
 
 
 def _file_of(name: str, known: Collection[str], site: Site) -> str:
-    """The database of a source that has this name, or had it before databases had names, or the file."""
+    """The database with this name (now or before there were names), or the file."""
     imported = str(imported_database(site.state, name)) if os.path.basename(name) == name else name
     return next((file for file in (name, imported) if file in known), os.path.abspath(name))
 
@@ -234,7 +235,7 @@ def _is_read(file: str, there: frozenset[str] | None) -> bool:
 
 
 def _there(site: Site) -> frozenset[str] | None:
-    """What is read today, by name and without symbolic links; None when one cannot be read, or none is there."""
+    """What is read, by name and real path; None when one is unreadable or none is there."""
     try:
         with closing(site.source()) as source:
             files = source.databases()

@@ -1,13 +1,16 @@
-"""Keys of the receiver: rows that would be left behind there, and jobs of which one would replace the other.
+"""Keys of the receiver: rows that would be left behind, and jobs that would replace others.
 
-Job records replace each other, but no row of the sums is ever deleted: one that no job makes any more stays and counts.
-So the rows that a month would have are worked out before anything of it changes its key.
+Job records replace each other, but no row of the sums is ever deleted: one that no job makes any
+more stays and counts. So the rows that a month would have are worked out before anything of it
+changes its key.
 
-APEL keeps one record for each Site, LocalJobId and EndTime. The accounting data is asked once a page for runs with the same
-LocalJobID and end, and the ledger which of those were delivered; the later job is set aside.
+APEL keeps one record for each Site, LocalJobId and EndTime. The accounting data is asked once a
+page for runs with the same LocalJobID and end, and the ledger which of those were delivered; the
+later job is set aside.
 
-SGAS keeps one record for each record id, which is the JobID's. A job that was restarted has another LocalJobID in the same row:
-the ledger is asked for other runs of a page's jobs, and a run that was delivered after another one gets a record id of its own.
+SGAS keeps one record for each record id, which is the JobID's. A job that was restarted has another
+LocalJobID in the same row: the ledger is asked for other runs of a page's jobs, and a run that was
+delivered after another one gets a record id of its own.
 """
 
 from __future__ import annotations
@@ -41,8 +44,8 @@ HostMonth = tuple[int, str]
 class WindowTotals(NamedTuple):
     """What the jobs of a window make: rows by month, and jobs by month and submit host.
 
-    `again` are those of them, by month, that were delivered before, and `again_by_row` by the digest of their row, without
-    runs that are in no row of the accounting data any more.
+    `again` are those of them, by month, that were delivered before, and `again_by_row` by the
+    digest of their row, without runs that are in no row of the accounting data any more.
     """
 
     rows: Mapping[int, Sequence[KeyTotal]]
@@ -73,8 +76,9 @@ def made(
 ) -> WindowTotals:
     """What the window's jobs would make as they are now; `delivered`: only those that were.
 
-    Jobs in quarantine make nothing, unless they were delivered before. A run that was delivered is in the month in which
-    it was, also if its job was restarted since and ended again, under the same LocalJobID or another. Raises: SourceError.
+    Jobs in quarantine make nothing, unless they were delivered before. A run that was delivered is
+    in the month in which it was, also if its job was restarted since and ended again, under the
+    same LocalJobID or another. Raises: SourceError.
     """
     making = _Making(wanted, window, ledger, delivered=delivered)
     for page in whole_window(wanted.target, source, ledger, window, frozenset(), now):
@@ -109,7 +113,8 @@ class _Making:
             raise AssertionError(f"{wanted.format} is not added up by its receiver")
         self._keys = row_keys()
         self._sums: defaultdict[SummaryKey, list[int]] = defaultdict(lambda: [0, 0, 0])
-        self._earlier: Counter[SummaryKey] = Counter()  # of the jobs in these sums, runs that are in no row any more
+        # Of the jobs in these sums, runs that are in no row any more
+        self._earlier: Counter[SummaryKey] = Counter()
         self._hosts: Counter[HostMonth] = Counter()
         self._again: Counter[int] = Counter()
         self._again_by_row: Counter[bytes] = Counter()
@@ -157,10 +162,11 @@ class _Making:
         )
 
     def _with_earlier(self, month: int, rows: Sequence[KeyTotal]) -> list[KeyTotal]:
-        """The rows of a month with those of earlier runs of restarted jobs, whose records stay as they were sent.
+        """The rows of a month with those of earlier runs of restarted jobs, whose records stay.
 
-        Their jobs may make another row by now. A row that no job makes any more was theirs, unless there are more jobs in
-        such rows than earlier runs, or another row has got more of the delivered jobs than it had: then somebody moved.
+        Their jobs may make another row by now. A row that no job makes any more was theirs, unless
+        there are more jobs in such rows than earlier runs, or another row has got more of the
+        delivered jobs than it had: then somebody moved.
         """
         were = {total.key.digest: total for total, _ in self._ledger.summary_keys(self._target, month)}
         own = {total.key.digest: total.jobs - self._earlier[total.key] for total in rows}
@@ -179,7 +185,7 @@ class _Making:
         return start is not None and start in self._window
 
     def _add_earlier(self, job: JobRecord, runs: Iterable[DeliveredRun]) -> list[SummaryKey]:
-        """Runs of the job that were delivered in the window; gives their rows. What they used is not known any more."""
+        """Runs of the job that were delivered in the window, of unknown usage; gives their rows."""
         there = [run for run in runs if run.settled and run.ended_at in self._window]
         fits = [self._decider.decide(replace(job, ended_at=run.ended_at), job.key, None, None) for run in there]
         rows = [row for fit in fits if (row := self._count(fit, 0, 0, again=True)) is not None]
@@ -218,10 +224,11 @@ def lost(
     totals: Collection[int],
     source: Source,
 ) -> dict[int, int]:
-    """Delivered jobs of these months that would not go out again: a receiver that purged its records would lose them.
+    """Delivered jobs of these months that would not go out again: they are lost if it was purged.
 
-    Their rows are gone, or they are not wanted any more. Rows that nobody wants must not take their place, so all rows of a
-    month are only counted where not each was examined, or `totals` are there, for which a ticket is written anyway.
+    Their rows are gone, or they are not wanted any more. Rows that nobody wants must not take their
+    place, so all rows of a month are only counted where not each was examined, or `totals` are
+    there, for which a ticket is written anyway.
     """
     delivered: Counter[int] = Counter()
     for (month, _), jobs in ledger.counts(target).delivered.items():
@@ -244,13 +251,15 @@ def emptied(
     now: datetime,
     policy_digest: str,
 ) -> tuple[KeyTotal, ...]:
-    """Rows of a month that lose their last jobs when runs of it that changed are sent again: so many of each row, by digest.
+    """Rows of a month that lose their last jobs when runs of it that changed are sent again: so
+    many of each row, by digest.
 
-    What made a row under an earlier policy is still there: such a row is emptied only when it has no more jobs than these.
-    And a row that no job makes any more may have lost them without us: A-REX restarted a job, which has another LocalJobID
-    since, and the record of its first run stays by right. So no row is emptied where runs that are gone from the accounting
-    data make up for all of them, and no row of the changed runs has more jobs than were delivered in it.
-    Raises: SourceError.
+    What made a row under an earlier policy is still there: such a row is emptied only when it has
+    no more jobs than these. And a row that no job makes any more may have lost them without us:
+    A-REX restarted a job, which has another LocalJobID since, and the record of its first run stays
+    by right. So no row is emptied where runs that are gone from the accounting data make up for all
+    of them, and no row of the changed runs has more jobs than were delivered in it. Raises:
+    SourceError.
     """
     would_be = made(wanted, month_window(month), source, ledger, now)
     keys = ledger.summary_keys(wanted.target, month)
@@ -303,7 +312,8 @@ class Collisions(NoCollisions):
 
     def look_up(self, jobs: Sequence[JobRecord | Rendered]) -> None:
         """Find the others of a page's jobs. Raises: SourceError, LedgerError."""
-        # A job that never reached the batch system has no LocalJobID, and is published under its JobID.
+        # A job that never reached the batch system has no LocalJobID, and is published under its
+        # JobID.
         asked = [job for job in jobs if job.local_id]
         shared = self._sharing({job.ended_at for job in asked}) if asked else {}
         self._others = {}
@@ -328,7 +338,7 @@ class Collisions(NoCollisions):
         return shared
 
     def checked(self, fit: Publish, held: Quarantined | None, is_waiting: Callable[[JobKey], bool]) -> Publish:
-        """`is_waiting` reports on runs that were taken and are not yet written down. Raises: Unfit for the later of two."""
+        """`is_waiting` reports on runs not written down yet. Raises: Unfit for the later of two."""
         if held is not None and held.hold is Hold.RELEASED and held.job.rule == KEY_COLLISION:
             return fit
         job, key = fit.published, self._format.receiver_key(fit.published)
@@ -369,8 +379,8 @@ def _others(job: JobRecord | Rendered, runs: Mapping[JobKey, JobId]) -> dict[Job
 
 
 class LaterRuns(NoCollisions):
-    """Of a job that A-REX restarted, SGAS would discard the later run: one record id is one row forever. APEL would replace
-    the accelerators of the first."""
+    """Of a job that A-REX restarted, SGAS would discard the later run: one record id is one row
+    forever. APEL would replace the accelerators of the first."""
 
     def __init__(self, target: str, ledger: Ledger) -> None:
         self._target = target
@@ -384,7 +394,7 @@ class LaterRuns(NoCollisions):
         return bool(self._others.get(key))
 
     def checked(self, fit: Publish, held: Quarantined | None, is_waiting: Callable[[JobKey], bool]) -> Publish:
-        """The run as a later one, if it is. Raises: Unfit while the other one is on its way: perhaps it is not stored."""
+        """The run as a later one, if it is. Raises: Unfit while the other one is on its way."""
         others = self._others.get(fit.entry.key, ())
         if fit.known is None and not all(run.settled for run in others):
             raise Unfit(KEY_COLLISION, "another run of the job is on its way; the next round sends this one")
@@ -395,14 +405,14 @@ class LaterRuns(NoCollisions):
 
 
 def is_later_run(target: str, job: JobRecord, ledger: Outbox) -> bool:
-    """Whether another run of the job was delivered before this one: the order in which they went out never changes."""
+    """Whether another run of the job was delivered before this one: that order never changes."""
     sent = (one.run for one in ledger.trace(job.job_id) if one.target == target and one.state is MessageState.SENT)
     return next(sent, run_digest(job.key)) != run_digest(job.key)
 
 
 @contextmanager
 def collisions(live: LiveTarget, source: Source, ledger: Ledger) -> Iterator[NoCollisions]:
-    """Keeps the accounting data open for a round of single records that replace each other at their receiver."""
+    """Keeps accounting data open for a round of records that replace each other there."""
     if isinstance(live.format, SummaryFormat):
         yield NoCollisions()
         return

@@ -1,4 +1,4 @@
-"""Old jobs of batch systems, taken out once every target has accepted them; and questions that would need them, refused."""
+"""Old jobs of batch systems, taken out once every target has them; refusals of what needs them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _EVERY: Final = timedelta(days=1)
 
 
 class Pruned(NamedTuple):
-    """What was taken out of a source's database: jobs that ended before the month. `kept`: not every target has them."""
+    """What was taken out of a source's database: jobs before the month. `kept`: not delivered."""
 
     before: Month
     jobs: int
@@ -32,7 +32,7 @@ class Pruned(NamedTuple):
 
 
 def prune_after_rounds(site: Site) -> None:
-    """What every target has of each source with `keep`, once a day. Its trouble is told in the log and stops nothing."""
+    """What all targets have of each source with `keep`, daily. Trouble is logged only."""
     for entry in chosen_entries(site, None):
         try:
             last = site.last_pruned(entry) if entry.keep_months and entry.is_read() else site.clock()
@@ -46,7 +46,7 @@ def prune_after_rounds(site: Site) -> None:
 
 
 def prune(site: Site, name: str | None) -> Mapping[str, Pruned]:
-    """At once, of one source or of each with `keep`. Raises: UsageError for a name that is none, PublisherError."""
+    """At once, of one source or each with `keep`. Raises: UsageError, PublisherError."""
     entries = [entry for entry in chosen_entries(site, name) if entry.keep_months and entry.is_read()]
     return {entry.name: _prune(site, entry) for entry in entries}
 
@@ -57,7 +57,7 @@ def pruned_text(found: Pruned) -> str:
 
 
 def refuse_pruned(site: Site, window: Window) -> None:
-    """Raises: SourceError where jobs that ended in a window were taken out, because an answer without them is wrong."""
+    """Raises: SourceError where jobs of a window were taken out: the answer would be wrong."""
     for entry in chosen_entries(site, None):
         months = [month for month in site.pruned_months(entry) if window.overlaps(month.window)]
         if months:

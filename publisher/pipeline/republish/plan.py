@@ -48,7 +48,8 @@ class _RowCounter:
     def message_settled(self, message: Message, receipt: Receipt) -> None: ...
 
 
-# A window this many times what was ever delivered, and not small, is more likely a slip than a wish.
+# A window this many times what was ever delivered, and not small, is more likely a slip than a
+# wish.
 _SUSPICIOUS_RATIO: Final = 10
 _SMALL: Final = 20_000
 
@@ -92,11 +93,14 @@ class RepublishPlan:
     bytes: int
     resume_from: WindowMark | None  # how far an interrupted run has come
     held: tuple[BlockedMonth, ...]  # months that would leave rows behind at the receiver
-    gone: Mapping[str, int]  # by month's name, delivered jobs whose totals stay although their rows are gone
-    made: key_guard.WindowTotals | None  # what its months make at the receiver, where something was sent of them before
+    # By month's name, delivered jobs whose totals stay although their rows are gone
+    gone: Mapping[str, int]
+    # What its months make at the receiver, where something was sent of them before
+    made: key_guard.WindowTotals | None
     noted: Digests  # the receiver's rows that single records had made of the months by then
     policy_digest: str  # of what decides which jobs are sent and how they look
-    brake: str  # why it should not be done without a second thought; '' when nothing speaks against it
+    # Why it should not be done without a second thought; '' when nothing speaks against it
+    brake: str
 
     @property
     def window_progress(self) -> str:
@@ -108,11 +112,11 @@ class RepublishPlan:
 
     @property
     def whole(self) -> bool:
-        """Months are sent whole as single records: the ledger's keys and counts of them are anew then."""
+        """Months are sent whole as single records, and the ledger knows them anew."""
         return receiver_of(self.format).whole_months and not self.summary and not self.exact
 
     def stays_held(self, request: RepublishRequest) -> bool:
-        """Whether months are held back. A part of a month that the receiver has as totals is, whatever is accepted."""
+        """Whether months are held back: parts of months that are totals there are, in any case."""
         return bool(self.held) and not (request.accept_key_change and not any(month.was for month in self.held))
 
     def months_left(self) -> list[int]:
@@ -168,7 +172,8 @@ class _Planner:
         self._looking = looking
         self._summary = is_summary_format(target.format)
         self._receiver = receiver_of(target.format)
-        # Rounded out to whole months: of totals always, of single records as the receiver needs it, unless `exact`.
+        # Rounded out to whole months: of totals always, of single records as the receiver needs it,
+        # unless `exact`.
         whole = self._summary or (self._receiver.whole_months and not request.exact)
         self._window = whole_months(request.window) if whole else request.window
         self._numbers = numbers(self._window)
@@ -213,7 +218,7 @@ class _Planner:
 
     @property
     def reads_every_job(self) -> bool:
-        """Whether every job is examined: for totals always, for single records where some were sent before."""
+        """Whether every job is examined: for totals, and where single records were sent before."""
         if self._summary:
             return True
         before = (self._ledger.summary_keys(self._target.name, number) for number in self._numbers)
@@ -275,15 +280,16 @@ class _Planner:
         )
 
     def _guarded(self, outline: RepublishPlan) -> RepublishPlan:
-        """With the months whose single records would leave rows of the receiver behind, or make them smaller.
+        """With the months whose records would leave rows at the receiver behind, or shrink them.
 
-        Of a part of a month (--exact) nobody knows which rows the rest makes there under earlier settings: whatever the month
-        as a whole would not make now counts as left behind.
+        Of a part of a month (--exact) nobody knows which rows the rest makes there under earlier
+        settings: whatever the month as a whole would not make now counts as left behind.
         """
         target, ledger, touched = self._target, self._ledger, self._numbers
         orphaned: dict[int, tuple[KeyTotal, ...]] = dict.fromkeys(touched, ())
         totals = self._totals()
-        # Not only another policy gives jobs other rows: one that changed may have been the last of its row.
+        # Not only another policy gives jobs other rows: one that changed may have been the last of
+        # its row.
         would_be = self._would_be() if self.reads_every_job else None
         if would_be is not None:
             orphaned = {at: key_guard.orphaned(ledger, target.name, at, would_be) for at in touched}
@@ -317,7 +323,7 @@ class _Planner:
         )
 
     def _totals(self) -> dict[int, list[tuple[KeyTotal, str]]]:
-        """Rows of months that the receiver has as totals, and in which format: single records would count beside them."""
+        """Rows of months that are totals there, with their format: records would add to them."""
         found = {}
         for state in self._ledger.months(self._target.name):
             if state.month in self._numbers and state.accepted_digest:
@@ -351,7 +357,7 @@ class _Planner:
 def _blocked(
     month: int, totals: Sequence[tuple[KeyTotal, str]], orphaned: Sequence[KeyTotal], lost_jobs: int, *, exact: bool
 ) -> BlockedMonth:
-    """A month with the rows that would stay behind; `totals` are its rows in a format that single records would add to."""
+    """A month with the rows that would stay; `totals` are those that records would add to."""
     return BlockedMonth(
         month=month,
         orphaned=(*(total for total, _ in totals), *orphaned),

@@ -41,7 +41,7 @@ def carry_out(
     *,
     dry_run: bool,
 ) -> list[Outcome]:
-    """Send what was planned. One target's trouble never stops another. Raises: LedgerError, SourceError."""
+    """Send what was planned, whatever one target meets. Raises: LedgerError, SourceError."""
     planned_for = {target.name: planned for target, planned in zip(targets, plans, strict=True)}
 
     def work(target: Target, source: Source, ledger: Ledger) -> Outcome:
@@ -52,7 +52,8 @@ def carry_out(
         requested = as_requested(target, request)
         try:
             live = site.live(requested, dry_run=dry_run, accept_key_change=request.accept_key_change)
-            # Two runs of the same republish would each send everything: the second one does nothing.
+            # Two runs of the same republish would each send everything: the second one does
+            # nothing.
             with closing(live.transport), ledger.working_on(f"{target.name}~republish"):
                 republish = _Republish(site, requested, live, planned, source, ledger, observer)
                 if planned.summary:
@@ -95,7 +96,7 @@ class _Republish:
         self._numbers = numbers(planned.window)
 
     def held_back(self) -> Outcome:
-        """Nothing new is sent. What was recorded before is: the rows that a ticket names must be there."""
+        """Nothing new is sent, only what was recorded: the rows that a ticket names must exist."""
         done = self._nothing()
         if self._ledger.outstanding(self._live.name) is not None:
             done = self._round().send_outstanding()
@@ -127,11 +128,12 @@ class _Republish:
         return done
 
     def months(self) -> Outcome:
-        """Month by month, each whole. Broken off, it continues with the month where it stopped, or where one was held."""
+        """Month by month, each whole; it continues where it was broken off, or a month was held."""
         done = self._nothing()
         left = self._planned.months_left()
         if self._target.jura_until is not None:
-            # What jura-ng left of months that we have not sent yet is written down, so that it is not forgotten after them.
+            # What jura-ng left of months that we have not sent yet is written down, so that it is
+            # not forgotten after them.
             with self._ledger.working_on(self._live.name):
                 self._begin()
                 adopt_named(self._target, left, self._source, self._ledger, self._site.clock())
@@ -166,8 +168,8 @@ class _Republish:
         )
 
     def _under_other_settings(self) -> Outcome | None:
-        """Rows that another publisher made of these months meanwhile, under settings that are not ours; None where there are
-        none.
+        """Rows that another publisher made of these months meanwhile, under settings that are not
+        ours; None where there are none.
 
         What we send again of their jobs leaves them behind.
         """
@@ -179,7 +181,7 @@ class _Republish:
         return self._rejected(reason, tuple(months))
 
     def _not_ours(self, number: int) -> tuple[KeyTotal, ...]:
-        """Rows of a month that are not of our settings, and were not there when this was planned."""
+        """Rows of a month that are not of our settings, and not from when this was planned."""
         made = self._planned.made
         there = self._planned.noted | {total.key.digest for total in (made.rows.get(number, ()) if made else ())}
         return tuple(
@@ -196,8 +198,8 @@ class _Republish:
     def _note_singles(self) -> None:
         """The months are at the receiver as single records, whole, as they are said now.
 
-        Reading them takes long, and a regular round may deliver more of them meanwhile: then they are read once more, in the
-        end without letting go of the target.
+        Reading them takes long, and a regular round may deliver more of them meanwhile: then they
+        are read once more, in the end without letting go of the target.
         """
         if not self._planned.held and self._ledger_is_right():
             return
@@ -240,7 +242,7 @@ class _Republish:
         self._ledger.set_singles(self._live.name, rows, hosts, self._live.policy_digest)
 
     def _ledger_is_right(self) -> bool:
-        """Whether the ledger knows of the months what is true of them, without having read them again."""
+        """Whether the ledger knows the truth about the months without having read them again."""
         name, made = self._live.name, self._planned.made
         if made is None:
             return True

@@ -1,7 +1,7 @@
 """`sync --check`: is everything there? Sends nothing: reads the accounting data again and compares.
 
-Of rows that the ledger knows by their numbers and ends only the kinds are read, and counted; all others
-are compared job by job.
+Of rows that the ledger knows by their numbers and ends only the kinds are read, and counted; all
+others are compared job by job.
 
 Compared, by month and submit host: the jobs of the database, what the ledger delivered, what is
 pending, what was reported last and, if a copy of it was saved, what the portal shows.
@@ -50,8 +50,8 @@ _SUMMED: Final = ("database", "delivered", "restarted", "before", "quarantined",
 class Compared:
     """A month and submit host, in numbers of jobs. `portal` is None without a file from there.
 
-    `restarted` are runs among the delivered that are in no row any more: A-REX restarted their jobs, which have other
-    LocalJobIDs since. They used resources, and count beside the later runs.
+    `restarted` are runs among the delivered that are in no row any more: A-REX restarted their
+    jobs, which have other LocalJobIDs since. They used resources, and count beside the later runs.
     """
 
     target: str
@@ -138,7 +138,7 @@ def check(
     portal: Mapping[HostMonth, int] | None,
     jobs_seen: Callable[[int], None] = lambda _: None,
 ) -> list[Compared]:
-    """Compare database, ledger, last sync and portal. Sends nothing. Raises: LedgerError, SourceError."""
+    """Compare database, ledger, sync and portal; no sending. Raises: LedgerError, SourceError."""
     now = site.clock()
     with closing(site.ledger_to_read()) as ledger, closing(site.source()) as source:
         checks = [_TargetCheck(target, source, ledger, now, _first_month(now, months), jobs_seen) for target in targets]
@@ -146,7 +146,7 @@ def check(
 
 
 def recorded(site: Site, *, months: int | None) -> list[RecordedCount]:
-    """What the ledgers of the other instances have, by target, month and submit host. Raises: UsageError, LedgerError."""
+    """What other instances have, by target, month and host. Raises: UsageError, LedgerError."""
     first = _first_month(site.clock(), months)
     found: list[RecordedCount] = []
     for other in site.other_instances():
@@ -256,7 +256,7 @@ class _TargetCheck:
         return replace(compared, repairs=(*trouble, *repairs))
 
     def _trouble(self) -> dict[int, Sequence[str]]:
-        """What is wrong with whole months: held back by the last round, or at the receiver under another site."""
+        """What is wrong with whole months: held back, or at the receiver under another site."""
         held = set(self._state.held if self._state else ())
         totals = {one.month for one in self._ledger.months(self._target.name) if one.accepted_digest}
         months = {month for month, _ in self._counts.delivered} | totals | held
@@ -276,7 +276,7 @@ class _TargetCheck:
         return troubles
 
     def _see_the_database(self) -> None:
-        """Every wanted job of the months, and what the ledger says about each; rows that cannot be read have no submit host."""
+        """Every wanted job of the months, and the ledger on each; unreadable rows have no host."""
         self._see_without_end_time()
         name, ledger = self._target.name, self._ledger
         window = Window(start=month_window(self._first).start if self._first else None)
@@ -330,7 +330,7 @@ class _TargetCheck:
                 self._see_earlier(hosts[key[:JOB_DIGEST_BYTES]], [known[key]])
 
     def _see_known(self, runs: KnownRuns, kinds: _Kinds) -> None:
-        """Runs that were delivered as they are; those of them that are not wanted any more are read whole."""
+        """Runs that were delivered as they are; those not wanted any more are read whole."""
         places = [kind.place for kind in kinds.of_runs(runs)]
         counted = Counter(place for place in places if place is not None)
         for place, jobs in counted.items():
@@ -356,7 +356,8 @@ class _TargetCheck:
         unwanted = not kind.wanted and held is None
         if unwanted and known is None:
             return
-        # A single record stays in the month in which it was delivered; totals are to follow their jobs.
+        # A single record stays in the month in which it was delivered; totals are to follow their
+        # jobs.
         counted_at = ended_at if known is None or self._summary else known.ended_at
         here = self._seen[_place(counted_at, kind.host)]
         here.database += not unwanted
@@ -365,7 +366,8 @@ class _TargetCheck:
     def _see_without_end_time(self) -> None:
         """Rows that no window has."""
         for held in self._ledger.quarantine(self._target.name):
-            # A month of totals that is set aside has no end time either, but it is not a row of a database.
+            # A month of totals that is set aside has no end time either, but it is not a row of a
+            # database.
             if held.job.ended_at is None and held.job.row.database:
                 here = self._seen[UNKNOWN_MONTH, ""]
                 here.database += 1
@@ -460,10 +462,10 @@ def _place(ended_at: Epoch, host: str | None) -> HostMonth:
 
 
 def _repairs(target: Target, row: Compared, found: _Seen, *, before_us: bool, known_trouble: bool) -> Iterable[str]:
-    """The command that fixes each difference of a row. `before_us`: the month ended before the target's start.
+    """The command that fixes each difference of a row. `before_us`: the month is before our start.
 
-    Of such a month, what we have nothing of is another publisher's, who reported the count too. `known_trouble`: why its counts
-    differ is said about the whole month.
+    Of such a month, what we have nothing of is another publisher's, who reported the count too.
+    `known_trouble`: why its counts differ is said about the whole month.
     """
     window = f"--from {row.month_name} --to {row.month_name}"
     if row.pending:

@@ -39,7 +39,8 @@ from publisher.sources.base import Page, Source
 from publisher.transports.base import Receipt
 
 MONTHS: Final = 12
-_SEND_EVERY: Final = timedelta(hours=24)  # also what has not changed: the portal shows when a count was last sent
+# Also what has not changed: the portal shows when a count was last sent
+_SEND_EVERY: Final = timedelta(hours=24)
 _MESSAGE_COUNTS: Final = 5_000
 _PATIENCE: Final = 50  # looks at a lock that another publisher holds
 _LOOK_EVERY_S: Final = 0.1
@@ -50,7 +51,7 @@ HostMonth = tuple[int, str]
 def after_round(
     site: Site, target: Target, live: LiveTarget, source: Source, ledger: Ledger, observer: Observer
 ) -> Outcome | None:
-    """The counts after a regular round, when they changed or a day has passed; None when there is nothing to tell."""
+    """The counts after a regular round, when they changed or a day has passed; else None."""
     now = site.clock()
     counts = ledger.counts(target.name)
     wanted = recent(counts_to_send(counts), now, MONTHS)
@@ -103,7 +104,7 @@ def send_counts(
 
 
 def counts_to_send(counts: HostCounts) -> dict[HostMonth, int]:
-    """What the receiver ought to hold: a host that was reported before and is no longer counted is reported as 0 once."""
+    """What the receiver should hold: a host that is no longer counted is reported as 0 once."""
     wanted = dict(Counter(counts.delivered) + Counter(counts.before))
     vanished = {at: 0 for at, jobs in counts.reported.items() if at not in wanted and jobs}
     return wanted | vanished
@@ -116,9 +117,10 @@ def recent(counts: Mapping[HostMonth, int], now: datetime, months: int | None) -
 
 
 def _look_before_us(target: Target, source: Source, ledger: Ledger, now: datetime, basis: str) -> None:
-    """Count the eligible jobs of the takeover month that ended before our start, unless we delivered them since.
+    """Count the jobs of the takeover month that ended before our start, unless delivered since.
 
-    They are read only when that may have changed: other rows, another policy, or one of them went out.
+    They are read only when that may have changed: other rows, another policy, or one of them went
+    out.
     """
     state = ledger.target(target.name)
     if state is None or state.start is None:

@@ -1,4 +1,4 @@
-"""Counts saved from the accounting portal's page of sync records: CSV or JSON, with the columns it names."""
+"""Counts from the accounting portal's page of sync records: CSV or JSON, by its columns."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ EVERY_HOST: Final = "*"  # stands for all submit hosts of a month, in a file tha
 def read(path: Path, site: str) -> dict[tuple[int, str], int]:
     """Jobs by (12 x year + month - 1, submit host), of this site where the file names sites.
 
-    A month may be a column of its own beside the year, or `2026-03` alone. Raises: UsageError for a file that is none, or that
-    has nothing of the site: that is not 0 jobs.
+    A month may be a column of its own beside the year, or `2026-03` alone. Raises: UsageError for a
+    file that is none, or that has nothing of the site: that is not 0 jobs.
     """
     text = _text_of(path)
     counts: dict[tuple[int, str], int] = {}

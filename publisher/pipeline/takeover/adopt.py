@@ -1,12 +1,14 @@
 """Taking over from jura-ng (`jura_until`), and comparing a shadow with it (`sync --check`).
 
-jura-ng keeps one time per target, the latest end that it published. Jobs written to the accounting data behind that are lost
-unless somebody looks for them, which happens once, before the first round. The months that it sent in part are sent whole by
-us: where its rows had other keys than ours, they would stay and count twice. So those rows are worked out and recorded in the
-ledger as accepted by the receiver. From then on the key guard treats them like rows of our own.
+jura-ng keeps one time per target, the latest end that it published. Jobs written to the accounting
+data behind that are lost unless somebody looks for them, which happens once, before the first
+round. The months that it sent in part are sent whole by us: where its rows had other keys than
+ours, they would stay and count twice. So those rows are worked out and recorded in the ledger as
+accepted by the receiver. From then on the key guard treats them like rows of our own.
 
-What a shadow would have at the receiver is worked out from the same rows as what jura-ng has there. Equal keys with equal
-numbers replace each other when `shadow` is removed; a key that only one of the two has would count beside the other's.
+What a shadow would have at the receiver is worked out from the same rows as what jura-ng has there.
+Equal keys with equal numbers replace each other when `shadow` is removed; a key that only one of
+the two has would count beside the other's.
 """
 
 from __future__ import annotations
@@ -54,7 +56,7 @@ from publisher.sources.base import Page, Source
 
 
 def take_over(site: Site, target: Target, source: Source, ledger: Ledger) -> LostJobs | None:
-    """Once for each `jura_until`: adopt what was left of the months since the start, and look for what was lost.
+    """Once for each `jura_until`: adopt what was left since the start, and look for what was lost.
 
     None where that was done before. Raises: SourceError, LedgerError.
     """
@@ -70,7 +72,7 @@ def take_over(site: Site, target: Target, source: Source, ledger: Ledger) -> Los
 
 
 def adopt_named(target: Target, months: Collection[int], source: Source, ledger: Ledger, now: datetime) -> None:
-    """Adopt what was left of these months (12 x year + month - 1), where the ledger knows nothing of them yet.
+    """Adopt what was left of these months (12 x year + month - 1), where the ledger knows nothing.
 
     Raises: SourceError, LedgerError.
     """
@@ -86,7 +88,7 @@ def adopt_named(target: Target, months: Collection[int], source: Source, ledger:
 
 
 def left_by_jura(target: Target, month: int, until: Epoch | None, source: Source, now: datetime) -> InheritedMonth:
-    """What jura-ng left of a month at the receiver, of the jobs that ended until then. Raises: SourceError."""
+    """What jura-ng left of a month, of jobs that ended until then. Raises: SourceError."""
     form = target.jura_format or target.format
     window = month_window(month)
     if until is not None and window.end is not None and until < window.end:
@@ -112,7 +114,8 @@ def rows_of(
 ) -> InheritedMonth:
     """The rows that the selected jobs of a month make at the receiver, in a format, under a policy.
 
-    `as_read` is what the publisher reads of a job, None for one that it leaves out. Raises: SourceError.
+    `as_read` is what the publisher reads of a job, None for one that it leaves out. Raises:
+    SourceError.
     """
     decider = Decider(selection=selection, policy=policy, policy_digest="", changed=OnChange.RECOUNT, again=True)
     summary = summary_format(form) if is_summary_format(form) else None
@@ -215,7 +218,7 @@ class ComparedRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparedMonth:
-    """A month of a shadow: how many rows are on both sides with equal numbers, and those that are not."""
+    """A month of a shadow: how many rows are equal on both sides, and those that are not."""
 
     target: str
     month: int
@@ -230,7 +233,7 @@ class ComparedMonth:
 
 
 def compare(site: Site, targets: Sequence[Target], *, months: int | None) -> list[ComparedMonth]:
-    """The shadows of jura-ng among the targets (`jura_format`), month by month, where they go to APEL. Raises: SourceError."""
+    """The shadows of jura-ng (`jura_format`) that go to APEL, by month. Raises: SourceError."""
     now = site.clock()
     last = month_of(now).number
     first = _EARLIEST if months is None else last - months + 1

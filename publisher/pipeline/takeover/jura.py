@@ -1,24 +1,29 @@
-"""What jura-ng publishes about a site's jobs, as far as receivers use it for keys, and which jobs it has passed over.
+"""What jura-ng publishes, as far as receivers use it for keys, and which jobs it passed over.
 
-jura-ng keeps nothing of what it sent but one time per target, so what it left at a receiver is computed again from the same
-accounting data. Measured on jura-ng of ARC 6.21 and 7 against APEL's server code.
+jura-ng keeps nothing of what it sent but one time per target, so what it left at a receiver is
+computed again from the same accounting data. Measured on jura-ng of ARC 6.21 and 7 against APEL's
+server code.
 
-A run of it took the jobs with EndTime > LastEndTime and stored the latest end it saw. A job is lost when its row was written
-after a run had seen a later end. When rows were written is not stored, but their order is
-(`sources/arex/write_order.py`):
+A run of it took the jobs with EndTime > LastEndTime and stored the latest end it saw. A job is lost
+when its row was written after a run had seen a later end. When rows were written is not stored, but
+their order is (`sources/arex/write_order.py`):
 
-- **Certainly lost**: written after a job that ended later than the final LastEndTime. No run saw that job, or LastEndTime
-  would be later; so none came after it either. (Unless someone has republished by hand.)
-- **Perhaps lost**: written after a job that ended later, but before that. It was lost if a run came between the two. Runs came
-  every `period_s`, so of a job that is `behind` that many seconds, about behind / period_s are lost. The sum is an estimate:
-  rows that A-REX wrote in one go after a standstill look late and need not be.
+- **Certainly lost**: written after a job that ended later than the final LastEndTime. No run saw
+  that job, or LastEndTime would be later; so none came after it either. (Unless someone has
+  republished by hand.)
+- **Perhaps lost**: written after a job that ended later, but before that. It was lost if a run came
+  between the two. Runs came every `period_s`, so of a job that is `behind` that many seconds, about
+  behind / period_s are lost. The sum is an estimate: rows that A-REX wrote in one go after a
+  standstill look late and need not be.
 
-Jobs that end at or after the new `start` are sent in any case and not listed; that includes the very second of LastEndTime. Of
-earlier seconds that a run cut in two (on average two jobs a run) nothing can be determined. Summaries sent the month before
-again each time, so only a row two months behind is perhaps lost there.
+Jobs that end at or after the new `start` are sent in any case and not listed; that includes the
+very second of LastEndTime. Of earlier seconds that a run cut in two (on average two jobs a run)
+nothing can be determined. Summaries sent the month before again each time, so only a row two months
+behind is perhaps lost there.
 
-A database that was migrated or rotated holds its events in another order. It looks as if a fifth or more of its jobs came hours
-late; then nothing is said about it. On a month of a live site, four in a thousand were late at all.
+A database that was migrated or rotated holds its events in another order. It looks as if a fifth or
+more of its jobs came hours late; then nothing is said about it. On a month of a live site, four in
+a thousand were late at all.
 """
 
 from __future__ import annotations
@@ -51,7 +56,7 @@ _NAMED: Final = (
 
 
 def as_jura(policy: RecordPolicy, *, summary: bool) -> RecordPolicy:
-    """The policy of jura-ng at this site. `vomsless_vo` (records.default_vo) counts in its single records only."""
+    """The policy of jura-ng. `vomsless_vo` (records.default_vo) counts in single records only."""
     return replace(
         policy,
         infrastructure="grid",
@@ -73,10 +78,11 @@ def _fqan_of(job: JobRecord, policy: RecordPolicy) -> str:
 
 
 def as_read_by_jura(job: JobRecord, policy: RecordPolicy, *, summary: bool) -> JobRecord:
-    """A job with the VO, FQAN and benchmark that jura-ng reports on it, or that APEL makes of what it tells.
+    """A job with the VO, FQAN and benchmark that jura-ng reports, or that APEL makes of them.
 
-    In single records it tells the FQAN as it is, which overrules the VO at APEL, but not for a job without a VO. That of ARC 7
-    looks for FQAN and benchmark where schema 1 had them, and so tells neither of a job that was written to schema 2.
+    In single records it tells the FQAN as it is, which overrules the VO at APEL, but not for a job
+    without a VO. That of ARC 7 looks for FQAN and benchmark where schema 1 had them, and so tells
+    neither of a job that was written to schema 2.
     """
     benchmark = job.benchmark if is_read_by_jura(job.benchmark) and (summary or job.side_benchmark) else ""
     if summary:
@@ -88,10 +94,12 @@ def as_read_by_jura(job: JobRecord, policy: RecordPolicy, *, summary: bool) -> J
 
 
 def sent_by_jura_of(target: Target) -> Callable[[JobRecord], PublishedJob | None] | None:
-    """What is said of single jobs that jura-ng may have sent: that, so that sent again they stay under the key that they have.
+    """What is said of single jobs that jura-ng may have sent: that, so that sent again they stay
+    under the key that they have.
 
-    None for a target where that does not matter; it gives None for a job of which the target speaks for itself. A user who is
-    not to be named any more is not, and without the name the job has another key: it raises Unfit.
+    None for a target where that does not matter; it gives None for a job of which the target speaks
+    for itself. A user who is not to be named any more is not, and without the name the job has
+    another key: it raises Unfit.
     """
     until = target.jura_until
     form = target.jura_format or target.format
@@ -114,7 +122,8 @@ def sent_by_jura_of(target: Target) -> Callable[[JobRecord], PublishedJob | None
             return None
         try:
             published = policy.describe(as_read_by_jura(job, policy, summary=False))
-            counted_at = target.policy.place(job).receiver_host  # in our sync messages, as of all other jobs
+            # In our sync messages, as of all other jobs
+            counted_at = target.policy.place(job).receiver_host
         except Unfit:
             return None
         if published.who.user != policy.receiver_text(job, job.user):
@@ -125,7 +134,7 @@ def sent_by_jura_of(target: Target) -> Callable[[JobRecord], PublishedJob | None
 
 
 def jura_selection(selection: Selection, window: Window) -> Selection:
-    """The jobs that it sends of a window, of every VO: it knows none to leave out, and goes by the job's own (`vos`)."""
+    """The jobs that it sends of a window: of all VOs, by the jobs' own (`vos`)."""
     return selection._replace(
         statuses=frozenset({"completed", "failed"}), window=window, vos=None, exclude_vos=frozenset()
     )
@@ -151,7 +160,7 @@ class Watermark(NamedTuple):
 
 
 class Candidate(NamedTuple):
-    """A job that was certainly or perhaps lost. `behind_s` is how much later one ended that was written before it."""
+    """A job that was certainly or perhaps lost. `behind_s`: how much later an earlier row ended."""
 
     job: WrittenJob
     behind_s: int
@@ -179,9 +188,10 @@ class Search:
 def look_for_lost(
     databases: Iterable[WritingOrder], watermarks: Sequence[Watermark], ended_until: Callable[[Epoch], int]
 ) -> list[Search]:
-    """One pass over each database for all targets; a job that is finished in two of them counts in the first.
+    """One pass over each database for all targets; a job in two of them counts in the first.
 
-    `ended_until` is asked how many jobs have ended up to a second, by any database. Raises: SourceError.
+    `ended_until` is asked how many jobs have ended up to a second, by any database. Raises:
+    SourceError.
     """
     searches = [Search(watermark=watermark) for watermark in watermarks]
     before: list[WritingOrder] = []
@@ -199,7 +209,7 @@ def look_for_lost(
 
 
 def _with_others(jobs: Iterator[WrittenJob], before: Sequence[WritingOrder]) -> Iterator[tuple[WrittenJob, str]]:
-    """Each job, and the name of a database before this one in which it is finished too; '' when there is none."""
+    """Each job, and the name of an earlier database that has it finished too, or ''."""
     while some := list(islice(jobs, _AT_ONCE)):
         job_ids = [job.job_id for job in some]
         others = {job_id: database.name for database in before for job_id in database.finished_among(job_ids)}
@@ -221,7 +231,7 @@ class _Pass:
         self._heap: list[tuple[int, int, Candidate]] = []
 
     def see(self, job: WrittenJob, also_in: str) -> None:
-        """A job that was counted in another database only tells in which order those around it were written."""
+        """A job counted in another database only tells the order of writing around it."""
         mark = self._watermark
         self._found.ordered += job.ended_at <= mark.last_end and not also_in
         again = bool(also_in) and also_in not in self._disordered
@@ -275,7 +285,8 @@ class _Pass:
     def _note_perhaps(self, candidate: Candidate) -> None:
         self._found.perhaps += 1
         self._found.expected += min(1.0, candidate.behind_s / self._watermark.period_s)
-        entry = (candidate.behind_s, -self._found.perhaps, candidate)  # the number keeps equals apart
+        # The number keeps equals apart
+        entry = (candidate.behind_s, -self._found.perhaps, candidate)
         if len(self._heap) < _LISTED:
             heapq.heappush(self._heap, entry)
         else:
@@ -351,7 +362,7 @@ class LostJob(NamedTuple):
 
 
 class LostJobs(NamedTuple):
-    """What was found. The numbers count all, `jobs` are the first of them; `lines` say it to people, and what to do."""
+    """What was found. The numbers count all, `jobs` are the first; `lines` are for people."""
 
     certain: int
     perhaps: int

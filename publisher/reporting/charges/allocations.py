@@ -1,4 +1,4 @@
-"""What projects and VOs have used of their allocations: charges as kept, hours as in the accounting data."""
+"""What projects and VOs used of their allocations: charges kept, hours in accounting data."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _STEP: Final = Decimal("0.000001")
 
 
 def used_allocations(site: Site, wanted: Collection[Allocation]) -> list[UsedAllocation]:
-    """By project, period and unit; not of charges that were never computed. Raises: SourceError, LedgerError, ConfigError."""
+    """By project, period and unit, if computed. Raises: SourceError, LedgerError, ConfigError."""
     uncharged = never_charged(site, wanted)
     by_window = _ByWindow(cache(partial(_charges, site)), cache(partial(_gpu_s, site)), cache(partial(_usage, site)))
     found = [used for one in wanted for used in _of_one(one, by_window, charged=one not in uncharged)]
@@ -29,7 +29,7 @@ def used_allocations(site: Site, wanted: Collection[Allocation]) -> list[UsedAll
 
 
 class _ByWindow(NamedTuple):
-    """What was used in a window, worked out once for each: charges by project and unit, GPU time by project, and the rest."""
+    """What was used in a window, worked out once: charges by unit and GPU time by project, more."""
 
     charges: Callable[[Window], Mapping[tuple[str, str], Decimal]]
     gpu_s: Callable[[Window], Mapping[str, int]]
@@ -51,7 +51,7 @@ def _of_one(one: Allocation, used_in: _ByWindow, *, charged: bool) -> Iterator[U
 
 
 def never_charged(site: Site, wanted: Iterable[Allocation]) -> list[Allocation]:
-    """Those with a charge to keep to, while no run has computed charges of their time. Raises: LedgerError."""
+    """Those with a charge to keep to, of whose time none was computed. Raises: LedgerError."""
     asked = [one for one in wanted if one.charge is not None]
     if not asked:
         return []

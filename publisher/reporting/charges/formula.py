@@ -1,4 +1,4 @@
-"""Formulas: text cut into tokens, a tree made of them by recursive descent, and its value for a job.
+"""Formulas: text cut into tokens, a tree by recursive descent, and its value for a job.
 
     formula  =  part   { ("+" | "-") part }
     part     =  share  { "%" share }
@@ -7,8 +7,8 @@
 
 So `*` and `/` bind closer than `%`, as in the formulas of HEAppE: 10%4*3 is 10%12.
 
-`bind` puts a tree and an arithmetic together once, so that a job costs the operations and nothing else (hot path). Ours
-is decimal, with 34 digits; `heappe.py` has another.
+`bind` puts a tree and an arithmetic together once, so that a job costs the operations and nothing
+else (hot path). Ours is decimal, with 34 digits; `heappe.py` has another.
 """
 
 from __future__ import annotations
@@ -261,12 +261,12 @@ def _meant(name: str, known: Collection[str]) -> str:
 
 
 class NoResult(Exception):
-    """A formula has no result for a job; the text says why, in few words, always the same ones for the same cause."""
+    """A formula has no result for a job; the text says why, always the same for the same cause."""
 
 
 @dataclass(frozen=True, slots=True)
 class Arithmetic(Generic[Value]):
-    """One kind of numbers: how a number of a formula is read, and the operations by their sign. All may raise NoResult."""
+    """One kind of numbers: how to read one, and the operations by sign. All may raise NoResult."""
 
     number: Callable[[str], Value]
     negative: Callable[[Value], Value]

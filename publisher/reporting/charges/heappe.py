@@ -1,9 +1,10 @@
-"""Formulas as HEAppE reckons them: whole numbers of 32 or 64 bits, decimals of 96, binary floats, each in its own place.
+"""Formulas as HEAppE reckons: integers of 32 or 64 bits, decimals of 96, binary floats.
 
-HEAppE puts the text of each value into the formula and hands it to a data table of .NET. So a whole number stays whole, a
-literal with a point is decimal, and a division of whole numbers is binary: 1/0 is infinite there, 1.0/0 an error, and
-100000*100000 too. A whole literal without room in 32 bits has 64 or else is binary, as is one that begins with a point.
-The tests have what HEAppE's own engine makes of formulas.
+HEAppE puts the text of each value into the formula and hands it to a data table of .NET. So a whole
+number stays whole, a literal with a point is decimal, and a division of whole numbers is binary:
+1/0 is infinite there, 1.0/0 an error, and 100000*100000 too. A whole literal without room in 32
+bits has 64 or else is binary, as is one that begins with a point. The tests have what HEAppE's own
+engine makes of formulas.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class Long(int):
 
 
 def read(text: str) -> Value:
-    """A number as the text of a formula has it: whole, decimal with a point, binary with an exponent or a point in front.
+    """A number of a formula: whole, decimal with a point, binary with an exponent or leading point.
 
     Raises: NoResult.
     """
@@ -53,7 +54,7 @@ def literal(number: int) -> Value:
 
 
 def duration(seconds: int, unit_s: int) -> Value:
-    """A length of time, as the text that HEAppE makes of it. From a day on Slurm's text is none that .NET reads: then 0."""
+    """A length of time as HEAppE's text of it. From a day on .NET does not read Slurm's: 0."""
     return 0 if seconds >= DAY_S else read(_text(seconds / unit_s))
 
 
@@ -79,7 +80,7 @@ def _like(
 
 
 def _quotient(left: Value, right: Value) -> Value:
-    """Always a fraction; a division by zero is infinite for whole and binary numbers, and an error for decimals."""
+    """Always a fraction; by zero, whole and binary numbers are infinite, decimals an error."""
     if isinstance(left, float) or isinstance(right, float) or (isinstance(left, int) and isinstance(right, int)):
         return _binary_quotient(float(left), float(right))
     if not right:
@@ -104,7 +105,7 @@ def _remainder(left: Value, right: Value) -> Value:
 
 
 def _whole(number: int, *operands: int) -> int:
-    """What comes of whole numbers, of 64 bits where one of them is. Raises: NoResult where it has no room."""
+    """The result for whole numbers, of 64 bits where one is. Raises: NoResult beyond these."""
     if any(isinstance(each, Long) for each in operands):
         if number not in _INT64:
             raise NoResult(f"the result is too large: a whole number of more than 64 bits is {_ERROR}")
@@ -115,7 +116,7 @@ def _whole(number: int, *operands: int) -> int:
 
 
 def _decimal(number: Decimal) -> Decimal:
-    """As .NET keeps it: at most 28 places behind the point, and 96 bits in all. Raises: NoResult without room for it."""
+    """As in .NET: at most 28 decimal places, and 96 bits. Raises: NoResult beyond these."""
     exponent = number.as_tuple().exponent
     if not isinstance(exponent, int):
         raise TypeError(f"{number} is not a finite number")

@@ -1,4 +1,4 @@
-"""The energy that a job took, and its CO2: as a meter has it, else estimated by the site's rules."""
+"""The energy of a job, and its CO2: as a meter has it, else estimated by the site's rules."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class CarbonTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PowerRule(JobRule):
-    """Watts a core and a GPU, what cooling and the like take on top, and the CO2; None is not known."""
+    """Watts a core and a GPU, what cooling and the like add, and CO2; None is not known."""
 
     place: str = field(default="records.power", repr=False, compare=False)
     watts_per_core: Decimal | None = None

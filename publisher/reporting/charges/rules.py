@@ -1,6 +1,7 @@
-"""Which formula is a job's, and what comes of it: rules by queue, group and start of the job, rounding, and no result.
+"""Which formula is a job's, and its outcome: rules by queue, group and start of the job, rounding.
 
-The names in a formula are those of `scontrol show job` and of Slurm's TRES, as in the formulas of HEAppE.
+The names in a formula are those of `scontrol show job` and of Slurm's TRES, as in the formulas of
+HEAppE.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ class QuantityKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Named:
-    """A quantity: its kind, where it is in a job record ('' where no source reports it), and how it is got there.
+    """A quantity: its kind, where a job record has it ('' for no source), and how to get it.
 
     `take` yields None where it is not known, else a count, seconds, or (of memory) KiB.
     """
@@ -96,8 +97,8 @@ def _reported(measure: QuantityKind, name: str) -> Named:
 
 METER: Final = "energy"  # joules, of the quantities that a source reports
 _METER_REJECTED: Final = "energy_rejected"  # 1 where they were more than a source keeps
-# No node takes more; a meter that says so is broken. It is read at intervals, so a short job may have
-# what its neighbours took.
+# No node takes more; a meter that says so is broken. It is read at intervals, so a short job may
+# have what its neighbours took.
 _MOST_WATTS_OF_NODE: Final = 20_000
 _READ_EVERY_S: Final = 60
 
@@ -146,7 +147,7 @@ def decimal_value(measure: QuantityKind, value: int, unit_s: int) -> Decimal:
 
 
 def heappe_value(measure: QuantityKind, value: int, unit_s: int) -> heappe.Value:
-    """As formulas of HEAppE have it: times of day and sizes with a letter are not numbers there, and become 0."""
+    """As in formulas of HEAppE: times of day and sizes with a letter are no numbers, so 0."""
     match measure:
         case QuantityKind.DURATION:
             return heappe.duration(value, unit_s)
@@ -160,7 +161,7 @@ Taking = Callable[[JobRecord], Any]  # a quantity as a formula has it; raises No
 
 
 class Compatibility(StrEnum):
-    """Whose results a formula gives: those of this project, or those of the program that it was written for."""
+    """Whose results a formula gives: this project's, or those of the original program."""
 
     NONE = "none"
     HEAPPE = "heappe"
@@ -217,7 +218,7 @@ class Formula:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobRule:
-    """For the jobs of some queues, groups and hosts that started within a window. `place` is for people."""
+    """For jobs of some queues, groups and hosts that started in a window. `place` is for people."""
 
     queues: tuple[str, ...] = ("*",)
     groups: tuple[str, ...] = ("*",)
@@ -267,11 +268,11 @@ class ChargeRule(JobRule):
         object.__setattr__(self, "_step", Decimal(1).scaleb(-(self.places or 0)))
 
     def values(self, job: JobRecord) -> dict[str, Any]:
-        """The quantities of a job, as the formula has them. Raises: NoResult when one is not known."""
+        """The quantities of a job, as the formula has them. Raises: NoResult for an unknown one."""
         return {name: taking(job) for name, taking in self._asked}
 
     def quantity_rows(self, job: JobRecord) -> list[tuple[str, str, str]]:
-        """For people: each quantity by name, its value ('' where it is not known), and the field of the job it is from."""
+        """For people: each quantity's name, value ('' if unknown) and field of the job record."""
         found = []
         for name, taking in self._asked:
             try:
@@ -319,7 +320,7 @@ class ChargeRule(JobRule):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assessment:
-    """What came of the rule that is for a job: a charge, or why there is none. With `on_error: zero` there are both."""
+    """What came of a job's rule: a charge, or why there is none; both with `on_error: zero`."""
 
     rule: ChargeRule
     charge: Charge | None
@@ -328,7 +329,7 @@ class Assessment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules(Generic[OneRule]):
-    """Rules of a kind. Of those that are for a job, the one that is valid since latest counts; then the last one."""
+    """Rules of a kind. Of a job's rules the one valid since latest counts; then the last one."""
 
     rules: tuple[OneRule, ...] = ()
     _by_place: dict[tuple[object, ...], tuple[OneRule, ...]] = field(default_factory=dict, repr=False, compare=False)
@@ -398,7 +399,7 @@ def _meet(patterns: Sequence[str], others: Sequence[str]) -> bool:
 
 
 def _have_name(one: Sequence[str], other: Sequence[str]) -> bool:
-    """Whether a name matches both of two patterns, given in pieces; of two sets of characters that is assumed."""
+    """Whether a name matches both patterns, in pieces; of two character sets that is assumed."""
     places = {(0, 0)}  # in both patterns: where a name can have got to
     ahead = list(places)
     while ahead:

@@ -1,4 +1,4 @@
-"""Charges of a window: computed by the site's rules, kept in the publishing database, and summed up."""
+"""Charges of a window: computed by the site's rules, kept in the ledger, and summed up."""
 
 from __future__ import annotations
 
@@ -76,7 +76,8 @@ class ChargeTotals:
     sums: dict[ChargedAccount, Sum] = field(default_factory=dict)
     totals: dict[str, Sum] = field(default_factory=dict)  # by unit
     causes: dict[str, Cause] = field(default_factory=dict)  # by reason
-    changes: dict[tuple[Tariff | None, Tariff | None], Change] = field(default_factory=dict)  # of this run: was, is
+    # Of this run: was, is
+    changes: dict[tuple[Tariff | None, Tariff | None], Change] = field(default_factory=dict)
 
     def add(self, kept: KeptCharge, run: RunNumber | None) -> None:
         job = kept.job
@@ -96,7 +97,7 @@ class ChargeTotals:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChargeReport:
-    """What came of a request. `run` is None when nothing was computed; `overlaps` are rules that meet."""
+    """What came of a request. `run` None: nothing was computed; `overlaps` are rules that meet."""
 
     request: ChargeRequest
     run: ChargeRun | None
@@ -108,7 +109,8 @@ class ChargeReport:
 def charge(site: Site, request: ChargeRequest, *, rows_read: RowsRead) -> ChargeReport:
     """Compute the charges of a request again and keep them.
 
-    Raises: ConfigError when there are no rules; Later when it is stopped on request; SourceError, LedgerError.
+    Raises: ConfigError when there are no rules; Later when it is stopped on request; SourceError,
+    LedgerError.
     """
     charges = site.charging
     if not isinstance(charges, Charges):

@@ -1,5 +1,5 @@
-"""What a table of a report is made of: columns with a name, a definition, and a form of their values for people and for
-programs.
+"""What a table of a report is made of: columns with a name, a definition, and a form of their
+values for people and for programs.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class TableColumn:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table of a report. `name` names its CSV file; `notes` are below it; `total` is one more row."""
+    """A table of a report. `name` is of its CSV file; `notes` are below it; `total` is a row."""
 
     name: str
     title: str

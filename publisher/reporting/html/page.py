@@ -71,7 +71,8 @@ class _Section:
 
 def page(report: Report) -> Iterator[str]:
     """The file, piece by piece."""
-    # Whatever comes from jobs passes through autoescape; what does not is marked safe in the template.
+    # Whatever comes from jobs passes through autoescape; what does not is marked safe in the
+    # template.
     environment = Environment(
         loader=PackageLoader("publisher.reporting", "html"),
         autoescape=True,
@@ -114,7 +115,7 @@ def _sections(report: Report) -> Iterator[_Section]:
 
 
 def _sums(report: Report) -> str:
-    """The sums to choose from, as JSON that is harmless within HTML: names by number, and cells of numbers alone."""
+    """The sums to choose from, as JSON that is harmless in HTML: names by number, and numbers."""
     names: list[dict[str, int]] = [{} for _ in Cell._fields[1:]]
     kinds = sorted(report.usage.total.scaled)
     rows = []

@@ -23,7 +23,7 @@ _GOOD, _BAD = 2, 1  # colours: of what went well, and what did not
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plot:
-    """A plot for the page: SVG without anything that came from users unescaped, its title, and what it shows in words."""
+    """A plot: SVG with everything from users escaped, its title, and what it shows in words."""
 
     name: str
     title: str

@@ -1,4 +1,4 @@
-"""Bar charts as SVG text: axes with titles and units, a legend, and the value of each bar to hover over.
+"""Bar charts as SVG: axes with titles and units, a legend, and each bar's value to hover over.
 
 Colours are classes of the page's style sheet, for light and dark; text stays text.
 """
@@ -79,7 +79,7 @@ def stacked(labels: Labels, steps: Sequence[str], series: Sequence[Series], say:
 
 
 def beside(labels: Labels, steps: Sequence[str], series: Sequence[Series], *, grey: str = "") -> str:
-    """How many took how long: bars beside one another for each step; the step `grey` is not a time."""
+    """How many took how long: bars side by side for each step; the step `grey` is no time."""
     axis = _Axis(max((height for one in series for height in one.heights), default=0.0), number_text)
     width = _step_width(steps)
     each = width * 0.84 / max(len(series), 1)
@@ -100,7 +100,7 @@ def beside(labels: Labels, steps: Sequence[str], series: Sequence[Series], *, gr
 
 
 def ranking(labels: Labels, bars: Sequence[Bar], *, colour: int, largest: float | None = None) -> str:
-    """Bars below one another, the first one on top. `largest` is the whole of which they are a part."""
+    """Bars below one another, the first one on top. `largest` is what they are parts of."""
     longest = max([bar.length for bar in bars], default=0.0) if largest is None else largest
     scale = (_WIDTH - _NAMES) * 0.56 / (longest or 1.0)
     height = _ROW * max(len(bars), 1) + 26

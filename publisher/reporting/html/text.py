@@ -1,4 +1,4 @@
-"""The report as text: the numbers to see first and what is not as it should be, tables for a terminal, CSV files."""
+"""The report as text: main numbers, what is not as it should be, tables, CSV files."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Highlight:
 
 @dataclass(frozen=True, slots=True)
 class AnswerBar:
-    """A bar of an answer: what it is of, how long it is, from 0 to 1, and what is written beside it."""
+    """A bar of an answer: what it is of, its length from 0 to 1, and what is beside it."""
 
     name: str
     share: float
@@ -327,7 +327,7 @@ def headlines(report: Report) -> Iterator[str]:
 
 
 def drawn(report: Report) -> Iterator[tuple[str, list[str], list[tuple[str, ...]]]]:
-    """Each table that has rows, for a terminal: title, headings, cells; with a bar at the end of each row."""
+    """Each table with rows, for a terminal: title, headings, cells; a bar ends each row."""
     for table in _shown_tables(report):
         shown = [at for at, column in enumerate(table.columns) if column.key not in _LEFT_OUT]
         heads = [table.columns[at].title for at in shown]
@@ -357,7 +357,7 @@ def files(report: Report) -> Iterator[tuple[str, str]]:
 
 
 def _bars(table: Table) -> list[str]:
-    """A bar for each row, the longest for the largest; none where the table has no column to show."""
+    """A bar for each row, the longest for the largest; none where no column is to show."""
     measured = _BARS.get(table.name)
     place = next((at for at, column in enumerate(table.columns) if column.key == measured), None)
     if place is None:

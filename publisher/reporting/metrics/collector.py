@@ -1,4 +1,4 @@
-"""After a round: its target is measured, the values are kept, and the text file is written again."""
+"""After a round: its target is measured, values are kept, the text file is written again."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Values = dict[tuple[str, str], float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """Gauges by name, and by name and label; those of which nothing is known are None. `added` goes to counters."""
+    """Gauges by name (and label), None for what is unknown. `added` goes to counters."""
 
     target: str
     gauges: Mapping[str, float | None]
@@ -73,14 +73,15 @@ def after_round(site: Site, outcome: Outcome) -> None:
             for one in measured:
                 book.note(one.target, set_to=one.known, added=one.added, unknown=one.unknown)
     except LedgerError:
-        # The stored values are outdated and cannot be corrected: only that, and the round's outcome, is reported.
+        # The stored values are outdated and cannot be corrected: only that, and the round's
+        # outcome, is reported.
         write_file(site, lost_measures(site, outcome))
         raise
     _write_what_is_kept(site)
 
 
 def _write_what_is_kept(site: Site) -> None:
-    """The file, as often as another target's round came in between: its writer may have been overtaken by this one."""
+    """The file, as often as another round came in between, which this one may have overtaken."""
     for _ in range(_ATTEMPTS_TO_AGREE):
         written = _kept(site)
         write_file(site, written)
@@ -156,9 +157,10 @@ def _of_target(site: Site, name: str) -> Measured:
 
 
 def _drift(site: Site, name: str) -> float | None:
-    """Jobs by which what was reported to the receiver differs from what was delivered; None where no counts are reported.
+    """Jobs by which the receiver's report differs from what was delivered; None for no counts.
 
-    Both are in the ledger. Whether the accounting data agrees is asked by `sync --check`, which reads every job.
+    Both are in the ledger. Whether the accounting data agrees is asked by `sync --check`, which
+    reads every job.
     """
     (target,) = (target for target in site.targets if target.name == name)
     if not target.sync:
@@ -202,9 +204,10 @@ def _of_source(one: SourceStatus) -> Mapping[tuple[str, str], float | None]:
 
 
 def _of_day(site: Site, *, readable: bool) -> Sequence[Measured]:
-    """What the jobs used that ended in the last 24 whole hours: once an hour, because each of them is read.
+    """What jobs used that ended in the last 24 whole hours: hourly, because each one is read.
 
-    Of accounting data that cannot be read nothing is asked: a lock on it would be waited for once more.
+    Of accounting data that cannot be read nothing is asked: a lock on it would be waited for once
+    more.
     """
     end = Epoch(epoch(site.clock()) // _HOUR_S * _HOUR_S)
     if StoredMetric(target="", name=_DAY_END, label="", value=end) in _kept(site):
@@ -240,7 +243,7 @@ def _of_usage(site: Site, usage: Usage, end: Epoch) -> Iterator[tuple[tuple[str,
 
 
 def _size(site: Site) -> float | None:
-    """Of the publishing database, with what is still in its log: up to 4 MB, for as long as somebody has it open."""
+    """Of the ledger, with what is still in its log: up to 4 MB while somebody has it open."""
     path = site.state
     try:
         return path.stat().st_size + sum(log.stat().st_size for log in path.parent.glob(f"{escape(path.name)}-wal"))

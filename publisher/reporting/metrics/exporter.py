@@ -148,8 +148,8 @@ def lost_measures(site: Site, outcome: Outcome | None = None) -> Sequence[Stored
 
 
 class _Kept(NamedTuple):
-    """What is stored of an instance; `labels` say which where there are several. `targets` and `sources` are those that it has
-    by its configuration, None where that is not known.
+    """What is stored of an instance; `labels` say which where there are several. `targets` and
+    `sources` are those that it has by its configuration, None where that is not known.
     """
 
     labels: list[str]
@@ -200,7 +200,7 @@ def _of_others(site: Site) -> list[_Kept]:
 
 
 def registry(site: Callable[[], Site], measures: Callable[[Site], Sequence[StoredMetric]]) -> CollectorRegistry:
-    """For repeated scrapes. `measures` reads what is stored; nothing is read before it is needed."""
+    """For repeated scrapes. `measures` reads what is stored, and only when it is needed."""
     made = CollectorRegistry(auto_describe=False)
     # Not asked for its names at registration: that would read the publishing database.
     made.register(_StoredFamilies(site, measures))
@@ -300,7 +300,7 @@ class _Server(ThreadingMixIn, WSGIServer):
                 request.shutdown(socket.SHUT_RDWR)
 
     def server_bind(self) -> None:
-        """Without asking DNS for this host's name, as the standard library does; it may be what is broken."""
+        """Without asking DNS for this host's name, unlike the standard library: it may be down."""
         TCPServer.server_bind(self)
         self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
         self.setup_environ()
@@ -314,7 +314,7 @@ class _Server6(_Server):
 
 
 class MetricsEndpoint:
-    """Answers where the configuration says, and moves when that changes. Nothing listens where it says nothing."""
+    """Answers where the configuration says, and moves along; without an address, nowhere."""
 
     def __init__(self) -> None:
         self._lock = Lock()  # between those who ask and a reload
@@ -324,7 +324,7 @@ class MetricsEndpoint:
         self._thread: Thread | None = None
 
     def follow(self, site: Site) -> None:
-        """Answer as this configuration says. Raises: ConfigError when it cannot listen there; then all stays as it was."""
+        """Answer as configured. Raises: ConfigError when it cannot listen; then nothing changes."""
         settings = site.metrics
         listen = settings.listen if settings else None
         if listen == self._listen:

@@ -1,7 +1,8 @@
-"""`import gridengine`: accounting files of every generation of Grid Engine into a local accounting database.
+"""`import gridengine`: accounting files of every Grid Engine into a local accounting database.
 
-A tightly integrated parallel job has a record for each task on each host. Every record of a parallel job is kept, so that a run
-is always rebuilt from all its records, in whatever order they came. A task belongs to the run during which it started.
+A tightly integrated parallel job has a record for each task on each host. Every record of a
+parallel job is kept, so that a run is always rebuilt from all its records, in whatever order they
+came. A task belongs to the run during which it started.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ JobNumber = tuple[int, int]  # job and task of an array
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Merged:
-    """Runs to be written, the number of task records that found theirs, and of records that were there already."""
+    """Runs to be written; how many task records found theirs, and how many were there already."""
 
     runs: Sequence[ParallelRun]
     merged: int
@@ -85,11 +86,12 @@ def key_of(record: GridEngineRecord) -> tuple[object, ...]:
 
 
 def merge(connection: sqlite3.Connection, records: Sequence[GridEngineRecord]) -> Merged:
-    """Keep records of parallel jobs, and make the runs again that they touch. Inside a transaction."""
+    """Keep records of parallel jobs, and remake the runs they touch. Inside a transaction."""
     if not records:
         return Merged(runs=(), merged=0, duplicates=0)
     of_job = _by_job(records)
-    # Nearly every job comes at once, or in one record: reading it back would take as long as all the rest.
+    # Nearly every job comes at once, or in one record: reading it back would take as long as all
+    # the rest.
     known = {(job, task) for job, task in _ask(connection, _KNOWN_JOBS, sorted(of_job))}
     new = [job for job, its in of_job.items() if job not in known and _distinct(its)]
     runs = [run for job in new for run in _runs(of_job[job])]
@@ -127,7 +129,7 @@ def _keep(
 def _note_merged(
     connection: sqlite3.Connection, stored: Sequence[tuple[GridEngineRecord, int]], runs: Sequence[ParallelRun]
 ) -> int:
-    """Note of each task's record whether a run has it. Returns how many have one now and had none."""
+    """Note of each task's record whether a run has it. Returns how many newly have one."""
     found = _tasks(runs)
     tasks = [(key_of(record), bool(was)) for record, was in stored if record.pe_task]
     changed = [key for key, was_merged in tasks if (key in found) != was_merged]
@@ -162,7 +164,7 @@ def _ask(connection: sqlite3.Connection, question: str, jobs: Sequence[JobNumber
 
 
 def _runs(records: Sequence[GridEngineRecord]) -> list[ParallelRun]:
-    """The runs of one job. Its number may have been used before: each task goes to the run that was nearest."""
+    """The runs of one job. Its number may be used again: each task goes to the nearest run."""
     if len(records) == 1:
         return [] if records[0].pe_task else [ParallelRun(master=records[0], tasks=())]
     tasks, ordered = _sorted_apart(records)

@@ -23,7 +23,8 @@ _SECOND: Final = 1_000_000  # µs
 _MILLISECOND: Final = 1_000
 _BELOW_MS: Final = 10**11  # as seconds, the year 5138
 _BELOW_US: Final = 10**14
-# 400,000 years: what no clock and no sum of CPU time reaches, and 64 bits of the database hold in µs.
+# 400,000 years: what no clock and no sum of CPU time reaches, and 64 bits of the database hold in
+# µs.
 _MOST_US: Final = 2**63 - 1
 _MOST: Final = 2**53
 _MOST_S: Final = _MOST / _SECOND
@@ -48,7 +49,7 @@ class StampUnit(StrEnum):
 
 
 class GridEngineRecord(NamedTuple):
-    """A record. 0 and '' are unknown, texts hold nothing that XML or SQLite cannot; times are µs since 1970 in UTC.
+    """A record. 0 and '' are unknown, texts fit XML and SQLite; times are µs since 1970 in UTC.
 
     A tuple, because there are millions.
     """
@@ -88,7 +89,7 @@ class GridEngineRecord(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParallelRun:
-    """One run of a parallel job: the record of the job itself, and those of its tasks in the order of their start."""
+    """One run of a parallel job: the job's own record, and those of its tasks by their start."""
 
     master: GridEngineRecord
     tasks: tuple[GridEngineRecord, ...]
@@ -118,10 +119,11 @@ def to_us(unit: StampUnit, submitted: int, started: int, ended: int) -> tuple[in
 
 
 def sound_start(submitted: int, started: int, ended: int, ru_wall: int) -> int:
-    """The start, which may be wrong where a host had no clock yet: then what `ru_wallclock` makes of the end. All in µs.
+    """The start or, where a host had no clock yet, what `ru_wallclock` makes of the end. In µs.
 
-    Such hosts begin in 1970, before the submission. A clock that is hours off is believed: it is so at the end too, and wall
-    time is right. Raises: BadGridEngineRecord when nothing tells how long the job ran.
+    Such hosts begin in 1970, before the submission. A clock that is hours off is believed: it is so
+    at the end too, and wall time is right. Raises: BadGridEngineRecord when nothing tells how long
+    the job ran.
     """
     earliest = submitted - _CLOCK_OFF_US if submitted else _FIRST_US
     if not 0 < started <= ended or started >= earliest:
@@ -135,17 +137,18 @@ def sound_start(submitted: int, started: int, ended: int, ru_wall: int) -> int:
 
 
 def kib(count: float, factor: int) -> int:
-    """Memory in KiB, of `factor` to the KiB; 0, unknown, for less than nothing. Raises: BadGridEngineRecord."""
+    """Memory in KiB, of `factor` to the KiB; never below 0. Raises: BadGridEngineRecord."""
     if not -(2**63) < count < 2**63:
         raise BadGridEngineRecord(f"{count!r} is not a size of memory")
     return int(count) // factor if count > 0 else 0
 
 
 def usage(cpu_s: float, user_s: float, kernel_s: float, ru_wall_s: float, failed: int) -> tuple[int, int, int, int]:
-    """In µs: CPU time, the kernel's share of it, `ru_wallclock`; and whether the CPU time is incomplete.
+    """In µs: CPU time, the kernel's share, `ru_wallclock`; and whether the CPU time is incomplete.
 
-    `cpu` is the greater of rusage and the daemon's own measurement, which covers processes that rusage misses. What the qmaster
-    wrote for a host that was silent (failed 37) may have none: then rusage is all there is. Raises: BadGridEngineRecord.
+    `cpu` is the greater of rusage and the daemon's own measurement, which covers processes that
+    rusage misses. What the qmaster wrote for a host that was silent (failed 37) may have none: then
+    rusage is all there is. Raises: BadGridEngineRecord.
     """
     # Also refuses what is not finite.
     if not (0 <= cpu_s < _MOST_S and 0 <= user_s < _MOST_S and 0 <= kernel_s < _MOST_S and 0 <= ru_wall_s < _MOST_S):
@@ -176,9 +179,10 @@ def deleted_by_person(name: str) -> int:
 _INTEGER: Final = r"-?[0-9]{1,19}"
 _NUMBER: Final = r"-?[0-9]{1,19}(?:\.[0-9]{0,19})?(?:[eE][-+]?[0-9]{1,3})?"
 _WORD: Final = r"[^:]*"
-# 0 queue, host, group, owner, name, 5 job, account, priority, 8 submission, start, end, failed, exit status, 13 ru_wallclock,
-# utime, stime, maxrss, 17 to 30 other rusage, 31 project, department, PE, slots, task, 36 cpu, mem, io. A line to which half of
-# another is glued has a text where a number should be.
+# 0 queue, host, group, owner, name, 5 job, account, priority, 8 submission, start, end, failed,
+# exit status, 13 ru_wallclock, utime, stime, maxrss, 17 to 30 other rusage, 31 project, department,
+# PE, slots, task, 36 cpu, mem, io. A line to which half of another is glued has a text where a
+# number should be.
 _LEFT: Final = re.compile(
     rf"({_WORD}):({_WORD}):({_WORD}):({_WORD}):({_WORD}):({_INTEGER}):({_WORD}):{_NUMBER}:"
     rf"({_INTEGER}):({_INTEGER}):({_INTEGER}):({_INTEGER}):({_INTEGER}):"
@@ -188,15 +192,18 @@ _LEFT: Final = re.compile(
 )
 # `n.host`, where the host is a name or an address: never a number such as 2048.000000.
 _PE_TASK: Final = r"[0-9]+\.(?:[^:]*[A-Za-z][^:]*|[0-9]+(?:\.[0-9]+){3})"
-# Column 39 and after: category, 40 iow, 41 pe_taskid, 42 maxvmem, and since 6.2 two whole numbers, then what the fork adds.
+# Column 39 and after: category, 40 iow, 41 pe_taskid, 42 maxvmem, and since 6.2 two whole numbers,
+# then what the fork adds.
 _ANCHOR: Final = re.compile(
     rf":{_NUMBER}:((?:NONE)?|{_PE_TASK}):({_NUMBER})(?::{_INTEGER}:{_INTEGER}(?=:|$)|$)", re.ASCII
 )
 _REPORTING: Final = re.compile(r"[0-9]{9,16}:[a-z_]+:")
-# A time has two colons; more than ten of them in one category are another record that was glued to it.
+# A time has two colons; more than ten of them in one category are another record that was glued to
+# it.
 _MOST_COLONS: Final = 20
 _LEAST_COLUMNS: Final = 43
-# What forks add is 29 columns by now; a whole record behind those of another has more than any of them.
+# What forks add is 29 columns by now; a whole record behind those of another has more than any of
+# them.
 _MOST_ADDED: Final = 41
 
 
@@ -261,7 +268,8 @@ def read_json(line: str, unit: StampUnit) -> GridEngineRecord:
     try:
         entry, end = _decode(line)
     except (ValueError, RecursionError) as error:
-        # Such as nothing in place of a number that is not finite (rapidjson), thousands of digits, thousands of brackets.
+        # Such as nothing in place of a number that is not finite (rapidjson), thousands of digits,
+        # thousands of brackets.
         raise BadGridEngineRecord(f"not JSON: {error}") from None
     if not isinstance(entry, dict) or (end != len(line) and line[end:].strip()):
         raise BadGridEngineRecord("not one JSON object")
@@ -312,7 +320,7 @@ def _record(
     seconds: tuple[float, float, float, float],
     memory_kib: tuple[int, int],
 ) -> GridEngineRecord:
-    """Of values as either format has them. Raises: BadGridEngineRecord, and TypeError for texts that are none."""
+    """Of values as either format has them. Raises: BadGridEngineRecord; TypeError unless texts."""
     job, task, slots, failed, status = numbers
     check_range(*numbers)
     submitted, started, ended = to_us(unit, *times)
@@ -355,8 +363,8 @@ _BEGINNING: Final = '{"job_number":'
 def read_line(line: bytes, unit: StampUnit) -> tuple[list[GridEngineRecord], str]:
     """The records of a line, and what is wrong with it or ''.
 
-    After a failed write the qmaster may glue records to a torn one: the whole ones are saved. Names are not always UTF-8;
-    then they are Latin-1, in which every byte is a letter.
+    After a failed write the qmaster may glue records to a torn one: the whole ones are saved. Names
+    are not always UTF-8; then they are Latin-1, in which every byte is a letter.
     """
     try:
         text = line.decode("utf-8")
@@ -371,7 +379,7 @@ def read_line(line: bytes, unit: StampUnit) -> tuple[list[GridEngineRecord], str
 
 
 def _glued(text: str, unit: StampUnit) -> list[GridEngineRecord]:
-    """Of a line with several beginnings, none of which is inside of a record: there a quote has a backslash before it."""
+    """Of a line with several beginnings, none inside of a record, where quotes have a backslash."""
     _, *rests = text.split(_BEGINNING)
     if len(rests) == 1 and text.startswith(_BEGINNING):
         return []

@@ -191,7 +191,7 @@ class GridEngineMapping(SiteMapping):
         return tuple(extra)
 
     def _nodes(self, record: GridEngineRecord, tasks: Sequence[GridEngineRecord], hosts: int) -> int:
-        """A record names the first host only: a parallel job's others are known where each task has a record."""
+        """A record names the first host only; others are known where each task has a record."""
         if tasks:
             return hosts
         return 1 if record.slots == 1 or self._single(record.pe) else 0
@@ -206,7 +206,7 @@ class GridEngineMapping(SiteMapping):
         return int(self._single(record.pe))
 
     def _requested_gpus(self, category: str, slots: int, slave_hosts: int) -> int | None:
-        """GPUs of the hard requests: `-l gpu=2,h_rt=3600`. None where there are none, or it cannot be determined."""
+        """GPUs of the hard requests: `-l gpu=2,h_rt=3600`. None for none, or an unclear number."""
         gpus = dict.fromkeys(_SCOPES, 0)
         for scope, name, count in _requested(category):
             if name in self._options.gpu_resources and _COUNT.fullmatch(count):
@@ -222,13 +222,13 @@ class GridEngineMapping(SiteMapping):
 
 
 def source_key(record: GridEngineRecord) -> str:
-    """What makes a record the same one when it is met again: job/task/task of PE/host/submission/start/end, epoch seconds."""
+    """What makes a record the same one: job/task/task of PE/host/submission/start/end, epochs."""
     times = f"{record.submitted_us // _SECOND}/{record.started_us // _SECOND}/{record.ended_us // _SECOND}"
     return f"{record.job}/{record.task}/{record.pe_task}/{record.host}/{times}"
 
 
 def _requested(category: str) -> Iterator[tuple[str, str, str]]:
-    """Scopes, names and values of the hard requests: `-l gpu=2,h_rt=3600`, `-scope slave -hard -l gpu=1`.
+    """Scopes, names and values of the hard requests: `-l gpu=2`, `-scope slave -hard -l gpu=1`.
 
     Soft requests are wishes that need not have come true.
     """
@@ -245,7 +245,7 @@ def _requested(category: str) -> Iterator[tuple[str, str, str]]:
 
 
 def _requested_limit(category: str) -> int | None:
-    """Seconds of `-l h_rt=3600` or `-l h_rt=1:0:0`, None without a limit; of several requests the shortest."""
+    """Seconds of `-l h_rt=3600` or `-l h_rt=1:0:0`, the shortest of several; None for no limit."""
     found = []
     for _, name, value in _requested(category):
         match = _LIMIT.fullmatch(value) if name == "h_rt" and value else None

@@ -79,7 +79,7 @@ def read_value(expression: str) -> Value:
 
 
 def read_record(expression: str) -> Mapping[str, Value]:
-    """The values of a nested ad, `[ HEPSPEC = 12.5; SI2K = 3125 ]`, by names in small letters; empty for what is none."""
+    """The values of a nested ad, `[ HEPSPEC = 12.5 ]`, by lower-case names; empty for none."""
     if len(expression) > _MOST_VALUE or not (expression.startswith("[") and expression.endswith("]")):
         return {}
     parts = (part.partition("=") for part in expression[1:-1].split(";"))
@@ -93,7 +93,7 @@ def _is_text(value: str) -> bool:
 
 
 def _ends_text(line: str) -> bool:
-    """Whether a text that began on a line before ends with this one. Raises: BadAd when it ends within."""
+    """Whether a text from an earlier line ends with this one. Raises: BadAd when it ends within."""
     line = line.rstrip()
     quoted = line.endswith('"') and not line.endswith('\\"')
     if '"' in (line[:-1] if quoted else line).replace('\\"', ""):

@@ -1,7 +1,8 @@
 """`import htcondor`: histories of HTCondor and HTCondor-CE, into a local accounting database.
 
-Directories of one file a job may have 100,000 of them. Their names are kept with size and time, so that a file is read
-once; what is no longer there is forgotten without a word, because sites remove them. Nothing of HTCondor's is changed.
+Directories of one file a job may have 100,000 of them. Their names are kept with size and time, so
+that a file is read once; what is no longer there is forgotten without a word, because sites remove
+them. Nothing of HTCondor's is changed.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ _ROLLING: Final = re.compile(f"history{ROTATION}")
 _BATCH_FILES: Final = 500  # in one transaction
 _SURELY_WRITTEN_S: Final = 3600  # a file that was left alone for so long is all there will be
 _SHOWN_TROUBLES: Final = 5
-# Whose history has the other ads of routed jobs, and the value of the key by which those here would count.
+# Whose history has the other ads of routed jobs, and the value of the key by which those here would
+# count.
 _OTHER_ADS: Final = {Routed.BATCH: ("the batch system's", Routed.CE), Routed.CE: ("the CE's", Routed.BATCH)}
 _KNOWN: Final = "SELECT Name, Bytes, Modified FROM CondorJobFile WHERE Directory = ?"
 _KNOWN_FILE: Final = "SELECT Bytes, Modified FROM CondorJobFile WHERE Directory = ? AND Name = ?"
@@ -80,7 +82,8 @@ class HTCondorImporter(LineImporter[CondorRun]):
         super().__init__(self._mapping)
 
     def pieces(self, file: LogFile, start: int) -> Iterator[LogPiece[CondorRun]]:
-        # Nobody writes into a compressed file any more, but only the archive of one job ends without the line of asterisks.
+        # Nobody writes into a compressed file any more, but only the archive of one job ends
+        # without the line of asterisks.
         alone = file.compressed and _is_single(file.path.stem)
         return read_ads(lines_of(file, start), self._routed, alone=alone)
 
@@ -196,7 +199,7 @@ def _unreadable(path: Path, error: OSError) -> SourceError:
 
 
 def _listing(directory: Path) -> tuple[dict[str, _FileState], bool]:
-    """The files of one job each, and whether there are others that hold many. Raises: SourceError."""
+    """The files of one job each, and whether there are files of many. Raises: SourceError."""
     found: dict[str, _FileState] = {}
     rolling = False
     try:

@@ -111,7 +111,7 @@ class AdLines:
 
 
 def read_ads(lines: Iterable[LogLine], routed: Routed, *, alone: bool) -> Iterator[LogPiece[CondorRun]]:
-    """The ads of a file. A last one without a line that ends it is whole only where it is `alone` in its file."""
+    """The ads of a file. A last one without an ending line is whole only where it is `alone`."""
     ad: AdLines | None = None
     for line in lines:
         if line.content.startswith(_BANNER) or not line.content.strip():

@@ -1,4 +1,4 @@
-"""What a site configures for an HTCondor pool or an HTCondor-CE, and runs of jobs as rows of AAR."""
+"""What a site configures for HTCondor (a pool or a CE), and runs of jobs as rows of AAR."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ class CondorMapping(SiteMapping):
 
     @staticmethod
     def arc_ids(job: ImportedJob) -> Sequence[str]:
-        """How A-REX may call a job: the number of the cluster, which has one job then, and a word or the schedd's host."""
+        """What A-REX may call a job: a cluster's number, and a word or the schedd's host."""
         cluster, _, proc = job.local_id.partition(".")
         schedd = job.source_key.partition("#")[0].rpartition("@")[2]
         return (job.local_id, f"{cluster}.{schedd}", f"{cluster}.condor") if proc == "0" else (job.local_id,)

@@ -60,7 +60,7 @@ class Sample(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuUse:
-    """GPU time of a run, and the energy of its GPUs, or None where samples are missing; the most memory of GPUs that was seen.
+    """GPU time and energy of a run, None where samples are missing; the most memory of GPUs seen.
 
     `energy_rejected`: a meter told what cannot be.
     """
@@ -72,7 +72,7 @@ class GpuUse:
 
 
 def read_samples(envelope: Envelope) -> list[Sample]:
-    """Of batch jobs on a node with GPUs. A job with an epoch is none of the batch system, though its number may be one.
+    """Of batch jobs on a node with GPUs. A job with an epoch is none, though its number may be one.
 
     Raises: BadEnvelope.
     """
@@ -123,7 +123,7 @@ def _name(gpu: Mapping[str, Any]) -> str:
 
 
 def _power_of_users(attributes: Mapping[str, Any], jobs: Sequence[Any]) -> dict[str, int]:
-    """The power of each GPU by its names, in mW, divided by the number of its jobs; not those of which it is unknown."""
+    """The power of each GPU in mW, by its names, divided by its jobs; not where it is unknown."""
     users: Counter[str] = Counter()
     for job in jobs:
         users.update({_name(gpu) for gpu in _gpus(job)} if isinstance(job, dict) else ())
@@ -163,7 +163,8 @@ def keep_samples(connection: sqlite3.Connection, samples: list[Sample]) -> set[i
 def gpu_use(connection: sqlite3.Connection, job: int, started_at: int, ended_at: int, interval_s: int) -> GpuUse | None:
     """Of a run, where any sample of it is there. Each sample covers the time since the one before.
 
-    With fewer samples than nine in ten of those that fit into the run, its GPU time and energy are unknown.
+    With fewer samples than nine in ten of those that fit into the run, its GPU time and energy are
+    unknown.
     """
     found = connection.execute(_OF_RUN, (job, started_at, ended_at)).fetchall()
     if not found:

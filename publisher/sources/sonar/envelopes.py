@@ -52,7 +52,7 @@ _KINDS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Envelope:
-    """`at` is when it was measured, epoch seconds; `attributes` is what it holds, or nothing for errors."""
+    """`at` is when it was measured, epoch seconds; `attributes` are empty for errors."""
 
     kind: EnvelopeKind
     at: int
@@ -157,9 +157,11 @@ def _word(value: object) -> str:
     return value if isinstance(value, str) else ""
 
 
-# Sonar writes at most 500 records into an envelope, some 300 kB; before it did so, the largest had some megabytes.
+# Sonar writes at most 500 records into an envelope, some 300 kB; before it did so, the largest had
+# some megabytes.
 MOST_ENVELOPE_BYTES: Final = 8 * 1024 * 1024
-# How every envelope begins. It cannot occur inside one: there a quote would have a backslash before it.
+# How every envelope begins. It cannot occur inside one: there a quote would have a backslash before
+# it.
 _BEGINNING: Final = re.compile(rb'\{\s{0,64}"meta"\s{0,64}:')
 _MOST_BEGINNING: Final = 256  # bytes, generously
 _LOOKED_AT: Final = 2 * KEPT_BYTES  # for a token, in what is set aside
@@ -171,7 +173,7 @@ _decode: Final = JSONDecoder().raw_decode
 
 
 class Piece(NamedTuple):
-    """An object, or what is none and why. `content` is the beginning of what is none, without its token."""
+    """An object, or what is none and why: `content` is its beginning, without its token."""
 
     offset: int
     end: int
@@ -207,7 +209,7 @@ class EnvelopeReader:
         return self._base + len(self._buffer) - self._at
 
     def tail(self, consumed: int) -> bytes:
-        """What is before the place where the piece ends that was given last: for its mark, which takes longer to make."""
+        """What is before the place where the last piece ends, for its mark, which is costly."""
         end = consumed - self._base
         return self._buffer[max(0, end - MARK_BYTES) : end]
 
@@ -215,7 +217,7 @@ class EnvelopeReader:
         return self._file.mark_after(consumed, tail)
 
     def pieces(self) -> Iterator[Piece]:
-        """Until the end, or to where the last object is not whole: its writer is not done. A compressed file has no writer."""
+        """To the end or to an unfinished last object; nobody writes on in a compressed file."""
         while True:
             until, surely = self._segment()
             yield from self._objects(until, whole=surely or (self._over and self._compressed))
@@ -237,7 +239,7 @@ class EnvelopeReader:
         self._base += done
 
     def _segment(self) -> tuple[int, bool]:
-        """Where the next envelope begins, and that it surely does; or the end of what was read, which is enough of it."""
+        """Where the next envelope surely begins; or the end of what was read, which is enough."""
         searched = self._at + 1
         while True:
             found = _BEGINNING.search(self._buffer, searched - self._base)
@@ -250,7 +252,7 @@ class EnvelopeReader:
             self._more()
 
     def _objects(self, until: int, *, whole: bool) -> Iterator[Piece]:
-        """Pieces up to a place; up to the last unfinished one where more may come, unless it is the `whole`."""
+        """Pieces up to a place; up to the last unfinished one unless it is the `whole`."""
         segment = self._buffer[self._at - self._base : until - self._base]
         start = self._at
         text = segment.decode("utf-8", "surrogateescape")
@@ -316,13 +318,13 @@ def _object(segment: bytes, at: int, text: str, place: int, start: int, *, whole
 
 
 def _broken(segment: bytes, at: int, start: int, wrong: str, *, whole: bool) -> Piece | None:
-    """What begins like an object and is none, up to where its brackets end; None when they may yet."""
+    """What begins like an object and is none, to the end of its brackets, or None before that."""
     end = _end_of_brackets(segment, at, at + MOST_ENVELOPE_BYTES)
     return _without_end(segment, at, start, whole=whole) if end is None else _bad_piece(segment, at, end, start, wrong)
 
 
 def _no_object(segment: bytes, at: int, start: int, *, whole: bool) -> Piece | None:
-    """What is not an object, up to the end of the line. A line that ends with a brace may be the beginning of an envelope."""
+    """What is no object, to the end of the line; a brace at its end may begin an envelope."""
     line = _END_OF_LINE.search(segment, at, at + MOST_ENVELOPE_BYTES)
     if line is None:
         return _without_end(segment, at, start, whole=whole)
@@ -330,7 +332,7 @@ def _no_object(segment: bytes, at: int, start: int, *, whole: bool) -> Piece | N
 
 
 def _without_end(segment: bytes, at: int, start: int, *, whole: bool) -> Piece | None:
-    """What does not end within bounds, up to the next envelope; None when that may not be there yet."""
+    """What does not end within bounds, up to the next envelope; None when that may be to come."""
     return _bad_piece(segment, at, len(segment), start, _endless(len(segment) - at)) if whole else None
 
 

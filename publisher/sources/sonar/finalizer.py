@@ -41,7 +41,7 @@ class Inconsistencies:
     jobs: int = 0
 
     def notes(self, connection: sqlite3.Connection, options: Options, place: str) -> list[str]:
-        """What an administrator must know of them; `place` is where the options are in the configuration."""
+        """What an administrator must know; `place` is where the options are configured."""
         notes = []
         if self.hours_off:
             notes.append(
@@ -123,7 +123,7 @@ class JobFinalizer:
         return JobStatus(job=history.job, stage=stage, due=soonest, reason=reason, written=written)
 
     def _verdict(self, run: SlurmRun) -> tuple[int | None, str]:
-        """When to look again (0: when something new is said) or None, and why it is not usage or ''."""
+        """When to look again (0: at the next news) or None, and why it is not usage or ''."""
         if run.over:
             ended_at = run.ended_at or 0
             held_until = ended_at + self._options.hold_off_s

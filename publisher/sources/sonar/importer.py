@@ -53,7 +53,8 @@ __all__ = ["Options", "SonarImporter", "create"]
 _ONLY_CLUSTER: Final = "SONAR_ONLY_CLUSTER"  # a key of DBConfig
 SUMMARY: Final = "import what Sonar collected on a Slurm cluster; reads only what is new"
 PATHS: Final = "file, or the directory tree that holds YYYY/MM/DD/0+job-slurm.json"
-# `cluzter` is how Sonar spells it. Old trees also hold CSV, and JSON without the 0+ in another form.
+# `cluzter` is how Sonar spells it. Old trees also hold CSV, and JSON without the 0+ in another
+# form.
 _BEGINNING: Final = re.compile(r"0\+(?:jobs?|clu[sz]ter|sysinfo|sample)-")
 _WANTED: Final = re.compile(rf"{_BEGINNING.pattern}.*\.json{ROTATION}")
 _SAMPLE: Final = re.compile(r"0\+sample-")
@@ -97,7 +98,7 @@ class BatchReader:
     """Reads envelopes for one cluster."""
 
     def __init__(self, options: Options, place: str, known: str) -> None:
-        """`place` is where the options are in the configuration, `known` the only cluster of which something was read.
+        """`place` is where the options are, `known` the only cluster of which something was read.
 
         That counts where the options name none.
         """
@@ -255,7 +256,8 @@ class _Import:
         for each in self._tree(path, unread) if path.is_dir() else [path]:
             self._file(each)
             self._seen.add(each)
-        unread = [each for each in unread if run.cursors.at_path(each) is None]  # none was imported by its own name
+        # None was imported by its own name
+        unread = [each for each in unread if run.cursors.at_path(each) is None]
         if unread:
             more = f" and {len(unread) - _SHOWN_FILES:,} more" if len(unread) > _SHOWN_FILES else ""
             run.report.notes.append(
@@ -273,7 +275,7 @@ class _Import:
                 self._run.cursors.forget_path(cursor, path)
 
     def _report_missing(self, trees: Sequence[Path]) -> None:
-        """Files that are gone from the trees so soon that Sonar may have written into them after they were read last."""
+        """Files that vanished so soon that Sonar may have added to them after the last reading."""
         run = self._run
         there = {_day_and_name(each) for each in self._seen}
         paths = [(cursor, Path(cursor.path)) for cursor in run.cursors.all()]
@@ -334,7 +336,8 @@ class _Import:
     def _write(self, cursor: FileCursor, file: LogFile, batch: EnvelopeBatch, mark: FilePosition) -> FileCursor:
         """What was read and how far. Raises: ReadElsewhere."""
         run, connection = self._run, self._run.accounting.connection
-        # The size of a compressed file does not tell whether it was read to its end, should this process end here.
+        # The size of a compressed file does not tell whether it was read to its end, should this
+        # process end here.
         with run.step(bad=batch.bad, lines=batch.lines):
             moved = run.cursors.move(cursor, file, mark, more=file.compressed)
             if self._batches.cluster:
@@ -402,12 +405,12 @@ def _is_gone(path: Path, trees: Sequence[Path]) -> bool:
 
 
 def _day_and_name(path: Path) -> tuple[str, ...]:
-    """What stays the same when a file is compressed, or its tree archived: `2026/09/21` and `0+job-slurm`."""
+    """What stays the same when a file is compressed or archived: `2026/09/21`, `0+job-slurm`."""
     return (*path.parent.parts[-3:], path.name.partition(".json")[0])
 
 
 def _day(path: Path) -> int:
-    """When the day began into whose folder Sonar wrote the file, as epoch seconds; of another folder, far in the future."""
+    """When the day of the file's folder began, in epoch seconds; else far in the future."""
     try:
         year, month, day = map(int, path.parent.parts[-3:])
         return int(datetime(year, month, day, tzinfo=UTC).timestamp())
@@ -416,7 +419,7 @@ def _day(path: Path) -> int:
 
 
 def _is_untouched(path: Path, cursor: FileCursor) -> bool:
-    """Whether a file is as it was when it was read to its end; a tree has thousands, most of them of days long gone."""
+    """Whether a file is as when it was read to its end: most of a tree's thousands are old."""
     try:
         found = path.stat()
     except OSError:

@@ -29,7 +29,7 @@ class BadTime(ValueError):
 
 
 def read_time(text: object) -> tuple[str, int | None]:
-    """What the clock showed, as `2026-03-01T12:00:00`, and the offset from UTC in seconds that was claimed. Raises: BadTime."""
+    """The clock's `2026-03-01T12:00:00`, and the claimed offset in seconds. Raises: BadTime."""
     if not isinstance(text, str) or len(text) > _MOST_TEXT:
         raise BadTime("is not a time")
     return _read(text)
@@ -49,7 +49,7 @@ def _read(text: str) -> tuple[str, int | None]:
 
 
 def read_moment(text: object) -> int:
-    """Epoch seconds of a time that was measured when it was written, so that its offset is right. Raises: BadTime."""
+    """Epoch seconds of a time noted as it was measured: its offset is right. Raises: BadTime."""
     clock, offset = read_time(text)
     if offset is None:
         raise BadTime(f"{clock} has no offset from UTC")
@@ -57,7 +57,7 @@ def read_moment(text: object) -> int:
 
 
 class Clock:
-    """Local texts to epoch seconds: by the zone of the cluster, or by the claimed offsets where that is not known."""
+    """Local texts to epoch seconds: by the cluster's zone or, if unknown, by claimed offsets."""
 
     def __init__(self, zone: ZoneInfo | None) -> None:
         self._zone = zone
@@ -88,7 +88,8 @@ LIVE: Final = frozenset(
         *("REQUEUE_HOLD", "SIGNALING", "SPECIAL_EXIT", "STAGE_OUT", "STOPPED"),
     }
 )
-WAITING: Final = "?"  # begins the place of what has no start yet; the time of submission follows where it is known
+# Begins the place of what has no start yet; the time of submission follows where it is known
+WAITING: Final = "?"
 _PENDING: Final = "PENDING"
 _UNKNOWN_TIMES: Final = frozenset({"", "Unknown", "None"})
 _MOST_COUNT: Final = 2**53
@@ -167,7 +168,7 @@ def _described(fields: Fields, *, pending: bool) -> Fields:
 
 
 def overlay(layers: Sequence[Layer], new: Layer) -> list[Layer]:
-    """All that is said, the newest first, without what is said again above it. The order in which it came does not matter."""
+    """All that is said, the newest first, without repetition, in whatever order it came."""
     if not layers:
         return [new] if new.fields else []
     stacked: dict[tuple[int, int], Fields] = {(layer.over, layer.at): layer.fields for layer in layers}
@@ -194,7 +195,7 @@ def merged(layers: Sequence[Layer]) -> Fields:
 
 
 def _greater(one: Fields, other: Fields) -> Fields:
-    """Of two records of the same time, field by field the greater value, so that their order does not matter."""
+    """Of two records of the same time the greater of each value, so that order does not matter."""
     greater = one | other
     for key in one.keys() & other.keys():
         greater[key] = max(one[key], other[key], key=lambda value: json.dumps(value, sort_keys=True))
@@ -229,7 +230,7 @@ def _job_fields(entry: Mapping[str, Any], sacct: Mapping[str, Any]) -> Fields:
 
 
 def _limit_s(value: object) -> int | None:
-    """Sonar writes two seconds more; less than two are no limit. Only charges ask for it, so that an odd one is unknown."""
+    """Sonar writes two seconds more; less are no limit. Odd ones are unknown: for charges only."""
     if not isinstance(value, int) or isinstance(value, bool) or not 2 < value <= _MOST_COUNT:
         return None
     return value - 2

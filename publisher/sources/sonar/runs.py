@@ -1,8 +1,9 @@
-"""Every record received about jobs that are not final, and the runs of a job, always built from all of them, in whatever
-order they came.
+"""Every record received about jobs that are not final, and the runs of a job, always built from all
+of them, in whatever order they came.
 
-A row holds what was reported about a job or step with one start time; records without a start are kept under their submission
-time. A run is identified by its start time; a job that was requeued has several.
+A row holds what was reported about a job or step with one start time; records without a start are
+kept under their submission time. A run is identified by its start time; a job that was requeued has
+several.
 """
 
 from __future__ import annotations
@@ -88,7 +89,7 @@ class JobStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waiting:
-    """Jobs that are not over or held off, those of which only steps were seen, and who of both is overdue."""
+    """Jobs that are not over or held off, jobs with steps alone, and who of both is overdue."""
 
     jobs: int
     steps: int
@@ -128,7 +129,7 @@ def mark_changed(connection: sqlite3.Connection, jobs: set[int]) -> None:
 
 
 def hold_off_at_most(connection: sqlite3.Connection, until: int) -> None:
-    """Have jobs examined again that would be held off for longer than that, inside a transaction: the site said so before."""
+    """Have jobs examined again that would be held off for longer, in a transaction."""
     connection.execute(_SHORTENED, (until,))
 
 
@@ -204,7 +205,9 @@ def _text(row: _Row) -> str:
 
 
 MOST_RUNS: Final = (
-    200  # Slurm requeues a job some times at most; more are not one job, and would take forever to look at
+    # Slurm requeues a job some times at most; more are not one job, and would take forever to look
+    # at
+    200
 )
 
 
@@ -236,7 +239,7 @@ class SlurmRun:
 
 @dataclass(slots=True, kw_only=True)
 class JobHistory:
-    """All of one job: its runs in order, what was said about it before it began, and steps that no run claims."""
+    """All of one job: its runs in order, what was said before it began, and unclaimed steps."""
 
     job: int
     runs: list[SlurmRun] = field(default_factory=list)
@@ -297,7 +300,7 @@ def _assigned(
 
 
 def _with_undated(row: StoredRecord, undated: Sequence[Layer]) -> Fields:
-    """A run's fields, with what is reported without a start filling in what is not reported with it."""
+    """A run's fields, filled in by what was reported without a start."""
     own = merged(row.layers)
     if undated and not _ended(own):
         return merged([*undated, *row.layers])
@@ -307,7 +310,7 @@ def _with_undated(row: StoredRecord, undated: Sequence[Layer]) -> Fields:
 def _candidates(
     layer: Layer, candidates: Sequence[int], begun: Sequence[StoredRecord], starts: Sequence[int]
 ) -> Sequence[int]:
-    """Whose run a record without a start speaks of: a description is of all, an end of the last that has none."""
+    """Whose run a record without a start is: all, for a description, or the last open one."""
     if not layer.over:
         return candidates
     open_runs = [at for at in candidates if starts[at] <= layer.at and not _ended(merged(begun[at].layers))]

@@ -73,13 +73,14 @@ class SonarMapping(SlurmMapping):
         get = run.fields.get
         if not get("elapsed") and run.span_s < 0:
             return "ended before it started"
-        # Slurm may give a job that was cancelled while it waited the same start and end. One that ran had CPUs, however short.
+        # Slurm may give a job that was cancelled while it waited the same start and end. One that
+        # ran had CPUs, however short.
         if not get("elapsed") and run.span_s == 0 and not (get("cpus") or get("nodes")):
             return f"never started ({get('state', '')})"
         return self._left_out(get("user", ""), get("account", ""), get("partition", ""), get("state", ""))
 
     def job_id(self, job: int, run: SlurmRun) -> str:
-        """By the cluster's clock, not in UTC: what is claimed of that differs from one collection to the next."""
+        """By the cluster's clock, not in UTC, which differs from one collection to the next."""
         return f"{self._options.cluster}:{job}:{run.start.replace('-', '').replace(':', '')}"
 
     def hosts(self, run: SlurmRun) -> tuple[str, ...]:
@@ -113,7 +114,8 @@ class SonarMapping(SlurmMapping):
             elapsed_s or max(0, run.span_s),
             cpu_s - kernel_s,
             kernel_s,
-            get("gpus", 0 if get("cpus") or get("nodes") else None),  # what was given, and no GPU in it
+            # What was given, and no GPU in it
+            get("gpus", 0 if get("cpus") or get("nodes") else None),
             NAME,
             f"{self._options.cluster}/{job}/{run.start}",
             extra if _was_measured(run) else (*extra, CPU_UNKNOWN),
@@ -181,8 +183,9 @@ def _energy(gpus: GpuUse | None) -> Sequence[tuple[str, int | None]]:
 def _cpu(run: SlurmRun) -> tuple[int, int]:
     """CPU seconds in all, and the kernel's share.
 
-    What Slurm reports on the job loses all but whole minutes below an hour on its way through Sonar, what it reports on steps
-    is for one task each: both are too little, so the greater counts.
+    What Slurm reports on the job loses all but whole minutes below an hour on its way through
+    Sonar, what it reports on steps is for one task each: both are too little, so the greater
+    counts.
     """
     get = run.fields.get
     kernel_s = min(get("system_s", 0), _MOST_S)
@@ -190,11 +193,11 @@ def _cpu(run: SlurmRun) -> tuple[int, int]:
 
 
 def _was_measured(run: SlurmRun) -> bool:
-    """Sonar leaves out what is 0, so a job of which it tells no CPU time at all may have used some."""
+    """Sonar leaves out what is 0, so a job without CPU time may have used some."""
     return run.steps_cpu_s > 0 or not run.fields.keys().isdisjoint(("user_s", "system_s"))
 
 
 def _exit_code(run: SlurmRun) -> int | None:
-    """0 is never written, and a signal neither: without a code only a completed job is known to have had 0."""
+    """Neither 0 nor a signal is written: without a code only a completed job surely had 0."""
     code: int | None = run.fields.get("exit")
     return 0 if code is None and run.fields.get("state") == "COMPLETED" else code
