@@ -96,9 +96,11 @@ def set_up_logging(*, verbosity: int, log_format: str, stream: TextIO) -> None:
     levels = {-1: logging.WARNING, 0: logging.INFO}
     journal = leads_to_journal(os.environ, stream)
     plain = PlainLines(tracebacks=verbosity >= 2, times=not journal)
-    lines = JsonLines() if log_format == "json" else plain
+    lines: logging.Formatter = JsonLines() if log_format == "json" else plain
+    if journal:
+        lines = JournalLines(lines)
     handler = logging.StreamHandler(stream)
-    handler.setFormatter(JournalLines(lines) if journal else lines)
+    handler.setFormatter(lines)
     log.handlers[:] = [handler]
     log.propagate = False
     log.setLevel(levels.get(verbosity, logging.DEBUG))
@@ -108,7 +110,8 @@ def log_trouble(target: str, exit_status: int, reason: str) -> None:
     """One line for a target that failed, also for those who drop the output; bugs were logged."""
     if reason and exit_status not in (0, BUG):
         mild = exit_status in (RecordError.exit_status, Later.exit_status)
-        log.log(logging.WARNING if mild else logging.ERROR, "target %s: %s", target, reason)
+        level = logging.WARNING if mild else logging.ERROR
+        log.log(level, "target %s: %s", target, reason)
 
 
 def notice(text: str) -> None:

@@ -146,7 +146,11 @@ def _allocation(one: UsedAllocation, limits: Thresholds) -> tuple[int, str, str]
     used = math.floor(exactly)
     warning = limits.warning.get(_ALLOCATION, _ALLOCATION_LIMITS[0])
     critical = limits.critical.get(_ALLOCATION, _ALLOCATION_LIMITS[1])
-    state = CRITICAL if exactly > critical else WARNING if exactly > warning else OK
+    state = OK
+    if exactly > critical:
+        state = CRITICAL
+    elif exactly > warning:
+        state = WARNING
     text = f"{one.project}: {used} % of the allocation of {amount_text(one.granted)} {one.unit} used"
     label = f"{one.project}_{one.unit}".translate(_NOT_IN_LABELS)
     return state, text, performance(label, used, "%", warning, critical)

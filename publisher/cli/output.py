@@ -120,7 +120,8 @@ def _print_blocks(columns: Sequence[str], rows: Sequence[Sequence[str]], out: Te
     """A line for each value: it may be as long as it likes, and be copied whole."""
     width = max(map(len, columns))
     for at, row in enumerate(rows):
-        out.write("\n" if at else "")
+        if at:
+            out.write("\n")
         for column, text in zip(columns, row, strict=True):
             out.write(f"{column.ljust(width)}  {text}".rstrip() + "\n")
 

@@ -86,7 +86,8 @@ class ProgressReport:
     def round_begins(self, state: TargetState, *, sweep: bool) -> None:
         with self._lock:
             self._targets[state.target] = _TargetProgress(self._monotonic())
-        log.debug("target %s: round begins%s", state.target, ", checking every row" if sweep else "")
+        how = ", checking every row" if sweep else ""
+        log.debug("target %s: round begins%s", state.target, how)
 
     def page_read(self, target: str, page: Page) -> None:
         with self._lock:

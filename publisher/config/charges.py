@@ -110,7 +110,8 @@ def _rule(node: Node, reading: ReadContext) -> ChargeRule:
     if isinstance(node, Text):
         raise Wrong(f"is not a mapping; write {_EXAMPLE}")
     keys = schema.read_block(node, ChargeKeys, reading)
-    rounding = keys.rounding or RoundingKeys(places=None if keys.compat is Compatibility.HEAPPE else DEFAULT_PLACES)
+    places = None if keys.compat is Compatibility.HEAPPE else DEFAULT_PLACES
+    rounding = keys.rounding or RoundingKeys(places=places)
     return ChargeRule(
         formula=_formula(node, keys, reading),
         unit=keys.unit,
@@ -204,13 +205,14 @@ def _power_rule(node: Node, reading: ReadContext) -> PowerRule:
     if isinstance(node, Text):
         raise Wrong(f"is not a mapping; write {_POWER_EXAMPLE}")
     keys = schema.read_block(node, PowerKeys, reading)
+    carbon = None if keys.carbon_file is None else _carbon_table(keys.carbon_file)
     return PowerRule(
         watts_per_core=_decimal(keys.watts_per_core),
         watts_per_gpu=_decimal(keys.watts_per_gpu),
         pue=Decimal(keys.pue),
         grams_per_kwh=_decimal(keys.grams_per_kwh),
         carbon_file=keys.carbon_file,
-        carbon=None if keys.carbon_file is None else _carbon_table(keys.carbon_file),
+        carbon=carbon,
         queues=keys.queues,
         hosts=keys.hosts,
         valid=_validity(keys.valid_from, keys.valid_to),
@@ -253,7 +255,9 @@ def _period(path: Path, number: int, line: str) -> CarbonPeriod:
     except UsageError as error:
         raise Wrong(f"{where}: {error}") from error
     start, end = epoch(period.start), epoch(period.end)
-    return CarbonPeriod(start, Epoch(start + _HOUR_S) if start == end else end, Decimal(words[1]))
+    if start == end:
+        end = Epoch(start + _HOUR_S)
+    return CarbonPeriod(start, end, Decimal(words[1]))
 
 
 _ALLOCATION_EXAMPLE: Final = "{project: nn9, valid_from: 2026-04, valid_to: 2026-09, gpu_hours: 500}"

@@ -152,10 +152,9 @@ def _benchmark_rule(node: Node, origin: str, reading: ReadContext) -> BenchmarkR
     benchmarks = keys.benchmarks or (_benchmark(*given),)
     try:
         # As on the command line: a month or a day in `until` ends at its end.
-        valid = window(
-            fixed_period(keys.from_).start if keys.from_ else None,
-            fixed_period(keys.until).end if keys.until else None,
-        )
+        start = fixed_period(keys.from_).start if keys.from_ else None
+        end = fixed_period(keys.until).end if keys.until else None
+        valid = window(start, end)
     except UsageError as error:
         raise Wrong(str(error).replace("--from", "from").replace("--to", "until")) from error
     return BenchmarkRule(
@@ -266,7 +265,8 @@ class RecordSettings:
         places: dict[tuple[str, str], ImportedPlace] = {}
         for interface, kind in BY_INTERFACE.items():
             found: list[Any] = [each.options for each in batch_entries if each.type == kind]
-            places[interface, ""] = self._imported(found[0] if found else None)
+            first = found[0] if found else None
+            places[interface, ""] = self._imported(first)
             for options in found[1:]:
                 places[interface, endpoint_url(interface, options)] = self._imported(options)
         return places

@@ -61,7 +61,8 @@ class Place(NamedTuple):
     path: str
 
     def under(self, name: str, line: int) -> Place:
-        return Place(line=line, path=f"{self.path}.{name}" if self.path else name)
+        path = f"{self.path}.{name}" if self.path else name
+        return Place(line=line, path=path)
 
 
 class Text(NamedTuple):
@@ -182,7 +183,9 @@ def scalar(node: Node, wanted: str) -> str:
 
 def quoted(text: str) -> str:
     """The text for a message, not longer than one can read."""
-    return repr(text if len(text) <= 60 else text[:57] + "...")
+    if len(text) > 60:
+        text = text[:57] + "..."
+    return repr(text)
 
 
 def whole_number(node: Node) -> int:

@@ -411,7 +411,9 @@ class _Sources:
             options: Any = first.options
             if others:
                 options = replace(options, further=tuple(each.options for each in others))
-            return replace(first, options=replace(options, imported=databases) if databases else options)
+            if databases:
+                options = replace(options, imported=databases)
+            return replace(first, options=options)
         shape = self._registered.sources[READS_IMPORTED]()
         return SourceSettings(type=READS_IMPORTED, options=shape(imported=databases)) if databases else None
 
@@ -445,10 +447,9 @@ class _Sources:
             self._reading.wrong(block.keys["keep"].place, "is a key of a batch system; ARC's databases are only read")
         entry = SourceSettings(type=keys.type, name=keys.name, options=keys.options)
         first = self.written[0] if self.written else entry
-        if (first.type, getattr(first.options, "unescape", None)) != (
-            entry.type,
-            getattr(entry.options, "unescape", None),
-        ) or not (first is entry or hasattr(entry.options, "further")):
+        one, other = (getattr(each.options, "unescape", None) for each in (first, entry))
+        alike = first.type == entry.type and one == other
+        if not alike or not (first is entry or hasattr(entry.options, "further")):
             self._reading.wrong(
                 block.place, f"cannot be read beside the entry {first.name}: write both with the same type and unescape"
             )
@@ -458,7 +459,10 @@ class _Sources:
     def _add_batch_system(self, block: YamlBlock, entry: BatchEntry, options: Any) -> None:
         reading, join = self._reading, entry.join_wait_s is not None
         if join:
-            self._check_join(block.keys["join"].place, options)
+            place = block.keys["join"].place
+            self._joins.append(place)
+            if options.arc_databases == ():
+                reading.wrong(place, "arc_databases says that no CE submits to this cluster; take out one")
         if options.must_read and not options.reads:
             missing = block.place.under(options.reads_key, block.place.line)
             reading.wrong(missing, "missing; name the files or directories to read")
@@ -475,11 +479,6 @@ class _Sources:
             )
         options = replace(options, place=f"source.{entry.name}", join=join, keep_months=entry.keep_months)
         self.batch_entries.append(entry._replace(options=options))
-
-    def _check_join(self, place: Place, options: Any) -> None:
-        self._joins.append(place)
-        if options.arc_databases == ():
-            self._reading.wrong(place, "arc_databases says that no CE submits to this cluster; take out one")
 
     def _importers(self, block: YamlBlock) -> None:
         known, reading = self._registered.importers, self._reading

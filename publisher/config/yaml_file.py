@@ -138,7 +138,8 @@ class _Converter:
             if not isinstance(key, yaml.ScalarNode):
                 self.problems.add(Place(line=line, path=place.path), "a key must be a plain word")
                 continue
-            here = place.under(key.value if key.value.isprintable() else ascii(key.value)[1:-1], line)
+            shown = key.value if key.value.isprintable() else ascii(key.value)[1:-1]
+            here = place.under(shown, line)
             if key.value in lines:
                 self.problems.add(here, f"given twice; it is already on line {lines[key.value]}")
                 continue

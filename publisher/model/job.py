@@ -312,7 +312,8 @@ class RunColumns(NamedTuple):
 
     def fingerprints(self) -> list[int]:
         """The `RunValues.fingerprint` of each run."""
-        values_of = {id(job): job.values_but_own() for job in {id(job): job for job in self.examples}.values()}
+        examples = {id(job): job for job in self.examples}
+        values_of = {at: job.values_but_own() for at, job in examples.items()}
         return self.fingerprints_of([values_of[id(job)] for job in self.examples])
 
     def fingerprints_of(self, values: Iterable[bytes]) -> list[int]:

@@ -373,18 +373,20 @@ class RecordPolicy:
         if own:
             return _Affiliation(vo=own, origins=_vo_origins("the job's VO", "vo"))
         vo, _, issuer = self.default_vo.partition("#")
-        return _Affiliation(vo=vo, issuer=issuer, origins=_vo_origins("records.default_vo" if vo else "none known"))
+        rule = "records.default_vo" if vo else "none known"
+        return _Affiliation(vo=vo, issuer=issuer, origins=_vo_origins(rule))
 
     def _by_rule(self, job: JobRecord, own: str) -> _Affiliation | None:
         """What the first rule says that applies; `own` is the job's VO without rules."""
         for number, rule in enumerate(self.vo_rules, start=1):
             if (rule.override or not own) and rule.matches(job):
                 origin = f"records.vo_rules, rule {number}: {rule.field} {rule.pattern}"
+                source = "" if rule.field == "any" else rule.field
                 return _Affiliation(
                     vo=rule.vo,
                     group=rule.group or "",
                     role=rule.role or "",
-                    origins=_vo_origins(origin, "" if rule.field == "any" else rule.field),
+                    origins=_vo_origins(origin, source),
                 )
         return None
 

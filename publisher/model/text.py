@@ -142,7 +142,9 @@ def plural(count: int, one: str, many: str = "") -> str:
 
 def shown(text: str) -> str:
     """Text of the file for messages and comments: one printable line of a readable length."""
-    return printable(text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}...")
+    if len(text) > _SHOWN:
+        text = f"{text[: _SHOWN - 3]}..."
+    return printable(text)
 
 
 def printable(text: str) -> str:

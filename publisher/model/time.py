@@ -163,7 +163,9 @@ def window(start: datetime | None, end: datetime | None) -> Window:
             f"the window from {iso(start)} to {iso(end)} is empty: --from must be before --to "
             "(a month or a day in --to ends at its end)"
         )
-    return Window(start=None if start is None else epoch(start), end=None if end is None else epoch(end))
+    first = None if start is None else epoch(start)
+    last = None if end is None else epoch(end)
+    return Window(start=first, end=last)
 
 
 def months(wanted: Window) -> Iterator[Month]:
@@ -183,7 +185,8 @@ def whole_months(wanted: Window) -> Window:
         start = epoch(month_of(datetime.fromtimestamp(start, UTC)).start)
     if end is not None:
         last = month_of(datetime.fromtimestamp(end, UTC))
-        end = epoch(last.start if epoch(last.start) == end else last.next.start)
+        if epoch(last.start) != end:
+            end = epoch(last.next.start)
     return Window(start=start, end=end)
 
 

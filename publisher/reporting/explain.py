@@ -97,7 +97,8 @@ def _origins(policy: RecordPolicy, job: PublishedJob, receiver: Receiver, *, sum
     yield _local_id(policy, job)
     yield _fqan(job)
     yield _service_level(job)
-    yield ValueOrigin("Charge", f"records.charges: {job.charge.tariff.formula}" if job.charge else "none")
+    charged = f"records.charges: {job.charge.tariff.formula}" if job.charge else "none"
+    yield ValueOrigin("Charge", charged)
     if summary and policy.key_style is KeyStyle.JURA:
         respelled = [origin for origin in (*job.who.origins, *job.where.origins) if origin.name in _RESPELLED]
         for origin in respelled:
@@ -110,10 +111,10 @@ def _personal(policy: RecordPolicy, job: PublishedJob, receiver: Receiver) -> It
     hidden = policy.identity.mode is not IdentityMode.PLAIN
     rule = f"left out (records.identity: {policy.identity.mode})" if hidden else _AS_IT_IS
     yield ValueOrigin("LocalUserId", rule, "local_user")
-    kept = job.local_group == job.job.local_group
-    yield ValueOrigin("LocalGroup", _AS_IT_IS if kept else rule, "local_group")
-    unchanged = job.projects == job.job.projects
-    yield ValueOrigin("ProjectName", _AS_IT_IS if unchanged else rule, "projects")
+    of_group = _AS_IT_IS if job.local_group == job.job.local_group else rule
+    yield ValueOrigin("LocalGroup", of_group, "local_group")
+    of_projects = _AS_IT_IS if job.projects == job.job.projects else rule
+    yield ValueOrigin("ProjectName", of_projects, "projects")
     yield ValueOrigin("JobName", rule, "job_name")
     yield ValueOrigin("FileTransfers", rule, "transfers")
     if receiver.submit_host_is_client:

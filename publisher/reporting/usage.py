@@ -195,7 +195,9 @@ class UsageReport:
         self.usage.unreadable += page.unreadable
         for group in page.groups:
             # When the first of them may have ended: the era's beginning.
-            since = Epoch(max(self.eras[group.era - 1] if group.era else self._first, self._first))
+            since = self._first
+            if group.era:
+                since = Epoch(max(self.eras[group.era - 1], since))
             values = self._site_values(group.example, since)
             self._add(group, values, since // DAY_S)
             for wanted, (target, start), there in zip(self.wanted, self._targets, values.at_targets, strict=True):

@@ -139,7 +139,8 @@ def _write(form: Form, pages: Iterator[ExportPage], out: TextIO) -> None:
     for line in lines:
         out.write(between + line)
         between = ",\n"
-    out.write("\n]\n}\n" if between == ",\n" else between + "]\n}\n")
+    end = "\n" if between == ",\n" else between
+    out.write(f"{end}]\n}}\n")
 
 
 class _LineWriter:

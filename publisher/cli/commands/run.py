@@ -112,8 +112,9 @@ def _lead_foreign_logs() -> None:
 def _log_outcome(outcome: Outcome) -> None:
     """What `publish` would print of it, as log lines."""
     log_trouble(outcome.target, outcome.exit_status, outcome.reason)
+    level = logging.DEBUG if outcome.outcome == "nothing" else logging.INFO
     log.log(
-        logging.DEBUG if outcome.outcome == "nothing" else logging.INFO,
+        level,
         "target %s: round ended: %s: %s messages, %s records, %s bytes, %s set aside",
         outcome.target,
         outcome.outcome,

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from publisher.cli import progress
@@ -92,13 +93,11 @@ def _print_totals(arguments: argparse.Namespace, wanted: JobFilter, tally: JobSt
         columns, rows = _rows(arguments, tally)
         print_rows(rows, arguments.form, columns)
     else:
-        as_arc = arguments.form is Form.TABLE and arguments.output == "json"
-        print_result(
-            tally,
-            lambda each: _arc_json(each) if as_arc else _as_json(wanted, each),
-            lambda each: _as_text(arguments, each),
-            form=Form.JSON if as_arc else arguments.form,
-        )
+        as_json: Callable[[JobStatistics], Json] = partial(_as_json, wanted)
+        form = arguments.form
+        if form is Form.TABLE and arguments.output == "json":
+            as_json, form = _arc_json, Form.JSON
+        print_result(tally, as_json, partial(_as_text, arguments), form=form)
 
 
 def _status(arguments: argparse.Namespace, site: LiveSite) -> int:

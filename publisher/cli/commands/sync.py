@@ -120,6 +120,7 @@ def _check(arguments: argparse.Namespace, site: LiveSite, targets: Sequence[Targ
     counts = portal.read(arguments.portal, site.name) if arguments.portal else None
     with progress.counting("jobs compared", quiet=is_quiet(arguments)) as counting:
         compared = check.check(site, targets, months=months, portal=counts, jobs_seen=counting.seen)
+    others = check.recorded(site, months=months) if arguments.all_instances else ()
     found = _Check(
         site=site.name,
         receivers={target.name: receiver_of(target.format).name for target in targets},
@@ -127,7 +128,7 @@ def _check(arguments: argparse.Namespace, site: LiveSite, targets: Sequence[Targ
         accepted=check.accepted(site, targets, months=months),
         shadows=adopt.compare(site, targets, months=months),
         incomplete=incomplete(site),
-        others=check.recorded(site, months=months) if arguments.all_instances else (),
+        others=others,
         cpu_unknown=_cpu_unknown(site, months),
     )
     print_result(found, _as_json, _as_text, form=arguments.form, rows="rows")

@@ -74,7 +74,8 @@ def _row_json(row: JobRecord) -> Json:
 
 
 def _as_text(traced: Traced) -> Iterator[Part]:
-    yield TextTable(_COLUMNS, [[cell or "-" for cell in _cells(one)] for one in traced.deliveries])
+    rows = map(_cells, traced.deliveries)
+    yield TextTable(_COLUMNS, [[cell or "-" for cell in row] for row in rows])
     notes = [
         f"in quarantine of {held.target} since {moment_text(held.since)}: {held.job.rule}: {held.job.reason} ({held.hold})"
         for held in traced.quarantined

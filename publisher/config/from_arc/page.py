@@ -38,6 +38,10 @@ def scalar(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
+def _at(place: str, what: str) -> str:
+    return f"{place}: {what}" if place else what
+
+
 def flow(texts: Sequence[str]) -> str:
     return f"[{', '.join(scalar(text) for text in texts)}]"
 
@@ -59,7 +63,9 @@ class Sheet:
     def put(self, indent: int, key: str, value: str, comment: str = "") -> None:
         """One `key: value  # comment`; the value is YAML already."""
         text = f"{'  ' * indent}{key}: {value}".rstrip()
-        self.lines.append(f"{text}  # {comment}" if comment else text)
+        if comment:
+            text += f"  # {comment}"
+        self.lines.append(text)
 
     def say(self, indent: int, *texts: str) -> None:
         self.lines += [f"{'  ' * indent}# {text}".rstrip() for text in texts]
@@ -72,10 +78,10 @@ class Sheet:
         self.lines.append("")
 
     def hand(self, what: str, place: str = "") -> None:
-        self.by_hand.append(f"{place}: {what}" if place else what)
+        self.by_hand.append(_at(place, what))
 
     def lost(self, what: str, place: str = "") -> None:
-        self.unmatched.append(f"{place}: {what}" if place else what)
+        self.unmatched.append(_at(place, what))
 
     def attempt(self, where: str, place: str, question: Callable[[], None]) -> bool:
         """Write what the question writes; when a value needs a hand, say which and why."""

@@ -296,7 +296,8 @@ def _target_url(draft: Draft, values: ArcValues) -> tuple[ArcValue, SplitResult]
         raise ByHand("has a query or a fragment, which is not repeated here; records go to https://HOST[:PORT][/PATH]")
     problem = https_problem(url)  # it quotes no address with a password in it
     if problem:
-        raise ByHand(f"cannot be used: it {problem}" if "@" in url else f"cannot be used: {problem}")
+        subject = "it " if "@" in url else ""
+        raise ByHand(f"cannot be used: {subject}{problem}")
     if not url.isascii() or any(letter in url for letter in "\\\"'<>^`{|}"):
         raise ByHand("is not an address")
     return given, urlsplit(url)
@@ -309,7 +310,8 @@ def _write_ams_name(draft: Draft, values: ArcValues, key: str, default: str) -> 
         raise ByHand(f"is {shown(text)}, of the message brokers that AMS has replaced; AMS's topic is gLite-APEL")
     if not _AMS_NAME.fullmatch(text):
         raise ByHand(f"is {shown(text)!r}, and AMS takes letters, digits, _ and -")
-    draft.lines.put(2, key, scalar(text), origin_of(given) if given else "ARC's default")
+    origin = origin_of(given) if given else "ARC's default"
+    draft.lines.put(2, key, scalar(text), origin)
     draft.destination += (text,)
 
 

@@ -83,7 +83,9 @@ def _exit_status(code: int | None) -> str:
     """xsd:int, in which 4294967295 is -1; codes beyond 32 bits have no place and are left out."""
     if code is None or not -(2**31) <= code < 2**32:
         return ""
-    return str(code - 2**32 if code >= 2**31 else code)
+    if code >= 2**31:
+        code -= 2**32
+    return str(code)
 
 
 def _seconds(cpu_s: int | None) -> str:

@@ -75,7 +75,8 @@ class RecordPattern:
         if field.whole:
             return f"(?:{text})" if field.mandatory else f"(?:{text})?"
         attributes = [(name, f"(?:{self._attribute(of)})") for name, of in field.attributes]
-        element = self._planner.element(field, attributes, f"(?:{text})" if text else text)
+        grouped = f"(?:{text})" if text else ""
+        element = self._planner.element(field, attributes, grouped)
         if field.each:
             return f"(?:{element})*"
         return element if field.mandatory else f"(?:{element})?"

@@ -133,7 +133,9 @@ class TemplateCompiler(NamedTuple):
                 parts += [part for field in group for part in self._step(field)]
             else:
                 parts.append(shared_part(of, self.rules.get(of, ()), self._group(tuple(group))))
-        parts.append(f"</{container}></{record}>" if container else f"</{record}>")
+        if container:
+            parts.append(f"</{container}>")
+        parts.append(f"</{record}>")
         return Template(list(_joined(parts)))
 
     def _step(self, field: Field) -> tuple[str, Part, str]:

@@ -219,13 +219,10 @@ def _file_of(name: str, known: Collection[str], site: Site) -> str:
 
 
 def _one_file(file: str, of_targets: Sequence[KnownDatabase], there: frozenset[str] | None) -> SourceFile:
+    seen = max(each.seen for each in of_targets)
     retired = [each.retired for each in of_targets if each.retired is not None]
-    return SourceFile(
-        file=file,
-        seen=max(each.seen for each in of_targets),
-        retired=max(retired) if len(retired) == len(of_targets) else None,
-        there=_is_read(file, there),
-    )
+    by_all = max(retired) if len(retired) == len(of_targets) else None
+    return SourceFile(file=file, seen=seen, retired=by_all, there=_is_read(file, there))
 
 
 def _is_read(file: str, there: frozenset[str] | None) -> bool:

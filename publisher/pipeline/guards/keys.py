@@ -141,7 +141,8 @@ class _Making:
         known, others = self._ledger.known(self._target, rows), self._ledger.other_runs(self._target, rows)
         for job, key in zip(jobs, ids, strict=True):
             self._add_earlier(job, others.get(key, ()))
-            for row in self._add_earlier(job, [known[key]] if key in known else []):
+            own = [known[key]] if key in known else []
+            for row in self._add_earlier(job, own):
                 self._again_by_row[row.digest] += 1
 
     def lacks_some(self) -> bool:

@@ -358,9 +358,6 @@ def _blocked(
     month: int, totals: Sequence[tuple[KeyTotal, str]], orphaned: Sequence[KeyTotal], lost_jobs: int, *, exact: bool
 ) -> BlockedMonth:
     """A month with the rows that would stay; `totals` are those that records would add to."""
-    return BlockedMonth(
-        month=month,
-        orphaned=(*(total for total, _ in totals), *orphaned),
-        lost_jobs=lost_jobs,
-        was=next((form for _, form in totals), "") if exact else "",
-    )
+    rows = (*(total for total, _ in totals), *orphaned)
+    was = totals[0][1] if totals and exact else ""
+    return BlockedMonth(month=month, orphaned=rows, lost_jobs=lost_jobs, was=was)

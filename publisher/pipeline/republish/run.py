@@ -138,7 +138,8 @@ class _Republish:
                 self._begin()
                 adopt_named(self._target, left, self._source, self._ledger, self._site.clock())
         for number in left:
-            month_done = self._round().republish_month(number, "" if done.held else self._planned.window_progress)
+            progress = "" if done.held else self._planned.window_progress
+            month_done = self._round().republish_month(number, progress)
             done = added(done, month_done)
             if not _went_through(month_done):
                 return done

@@ -228,7 +228,8 @@ class _TargetCheck:
     def _asked_for(self, places: Iterable[HostMonth], trouble: Iterable[int]) -> list[HostMonth]:
         """Those of the months, in order, and one of each month that has none and is in trouble."""
         found = {at for at in places if at[0] >= self._first or at[0] == UNKNOWN_MONTH}
-        return sorted(found | {(month, "") for month in set(trouble) - {month for month, _ in found}})
+        without = set(trouble) - {month for month, _ in found}
+        return sorted(found | {(month, "") for month in without})
 
     def _compare(self, at: HostMonth, portal: Mapping[HostMonth, int] | None, trouble: Sequence[str]) -> Compared:
         month, submit_host = at
@@ -257,7 +258,7 @@ class _TargetCheck:
 
     def _trouble(self) -> dict[int, Sequence[str]]:
         """What is wrong with whole months: held back, or at the receiver under another site."""
-        held = set(self._state.held if self._state else ())
+        held = set(self._state.held) if self._state else set()
         totals = {one.month for one in self._ledger.months(self._target.name) if one.accepted_digest}
         months = {month for month, _ in self._counts.delivered} | totals | held
         found = {month: self._of_month(month, month in held) for month in sorted(months) if month >= self._first}
@@ -279,7 +280,9 @@ class _TargetCheck:
         """Every wanted job of the months, and the ledger on each; unreadable rows have no host."""
         self._see_without_end_time()
         name, ledger = self._target.name, self._ledger
-        window = Window(start=month_window(self._first).start if self._first else None)
+        window = Window()
+        if self._first:
+            window = Window(start=month_window(self._first).start)
         decider = whoever_counts(self._target, window)
         columns = decider.policy.depends_on_row_only and not decider.policy.gpus_only
         # The VO may hang on an FQAN, which is not in every row.

@@ -101,7 +101,9 @@ def _remainder(left: Value, right: Value) -> Value:
     if not right:
         raise NoResult("division by zero")
     rest = abs(left) % abs(right)
-    return _whole(-rest if left < 0 else rest, left, right)
+    if left < 0:
+        rest = -rest
+    return _whole(rest, left, right)
 
 
 def _whole(number: int, *operands: int) -> int:

@@ -94,7 +94,8 @@ class Power(Rules[PowerRule]):
         rule = self.rule_for(job) or _NO_RULE
         joules, rejected = metered(job)
         gpu_joules = None if rejected else dict(job.quantities).get(GPU_METER)
-        watts = rule.watts(job, 0 if gpu_joules is not None else job.gpu_count or 0)
+        gpus = 0 if gpu_joules is not None else job.gpu_count or 0
+        watts = rule.watts(job, gpus)
         if joules is not None:
             measured, estimated = joules, Decimal(0)
         elif gpu_joules is not None or watts is not None:

@@ -213,7 +213,9 @@ def _deliveries(report: Report) -> list[Plot]:
 
 def _lags(past: Sequence[tuple[str, TargetHistory]]) -> Plot:
     spreads = [dict(spread(history.lags, LAG_EDGES_MIN, LAG_NAMES)) for _, history in past]
-    names = [*LAG_NAMES, *([UNKNOWN] if any(UNKNOWN in one for one in spreads) else [])]
+    names = [*LAG_NAMES]
+    if any(UNKNOWN in one for one in spreads):
+        names.append(UNKNOWN)
     lags = [Series(past[at][0], at, [jobs.get(name, 0) for name in names]) for at, jobs in enumerate(spreads)]
     medians = (f"{target} {minutes_text(history.lags.quantile_min(0.5))}" for target, history in past)
     text = f"Half took no longer than: {'; '.join(medians)}." if past else "Nothing was delivered in the period."

@@ -469,8 +469,10 @@ def verdict(row: CountDrift) -> str:
         notes.append(f"{row.missing:,} not delivered")
     if row.missing < 0:
         notes.append(f"{-row.missing:,} delivered that the database no longer has")
-    if row.unreported:
-        notes.append("nothing reported" if row.reported is None else f"reported {row.reported:,}")
+    if row.unreported and row.reported is None:
+        notes.append("nothing reported")
+    elif row.unreported:
+        notes.append(f"reported {row.reported:,}")
     return "; ".join(notes) or "agrees"
 
 

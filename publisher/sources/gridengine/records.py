@@ -109,7 +109,11 @@ def to_us(unit: StampUnit, submitted: int, started: int, ended: int) -> tuple[in
     if min(submitted, started, ended) < 0:
         raise BadGridEngineRecord(f"a time is before 1970: submission {submitted}, start {started}, end {ended}")
     if unit is StampUnit.AUTO:
-        unit = StampUnit.S if greatest < _BELOW_MS else StampUnit.MS if greatest < _BELOW_US else StampUnit.US
+        unit = StampUnit.US
+        if greatest < _BELOW_MS:
+            unit = StampUnit.S
+        elif greatest < _BELOW_US:
+            unit = StampUnit.MS
     factor = {StampUnit.S: _SECOND, StampUnit.MS: _MILLISECOND, StampUnit.US: 1}[unit]
     if greatest * factor > _MOST_US:
         raise BadGridEngineRecord(

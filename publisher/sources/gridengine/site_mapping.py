@@ -257,9 +257,8 @@ def _requested_limit(category: str) -> int | None:
 
 def _hosts(record: GridEngineRecord, tasks: Sequence[GridEngineRecord]) -> list[str]:
     """Distinct host names, the first host's first."""
-    if not tasks:
-        return [record.host] if record.host else []
-    return [host for host in dict.fromkeys([record.host, *(task.host for task in tasks)]) if host]
+    hosts = [record.host, *(task.host for task in tasks)]
+    return [host for host in dict.fromkeys(hosts) if host]
 
 
 def _status(record: GridEngineRecord) -> str:

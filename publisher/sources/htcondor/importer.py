@@ -94,7 +94,8 @@ class HTCondorImporter(LineImporter[CondorRun]):
             return False
         seen = _look(path)
         known = run.accounting.connection.execute(_KNOWN_FILE, (str(path.parent), path.name)).fetchone()
-        self._read_singles(run, path.parent, {} if known == seen else {path.name: seen})
+        new = {} if known == seen else {path.name: seen}
+        self._read_singles(run, path.parent, new)
         run.report.files += known == seen
         return True
 

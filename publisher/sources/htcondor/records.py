@@ -157,7 +157,8 @@ def _skipped(ad: Ad, routed: Routed) -> str:
         return f"not over (JobStatus {status})"
     if _whole(ad, "JobUniverse") in _LOCAL_UNIVERSES:
         return "ran on the submitting machine (scheduler or local universe)"
-    if _text(ad, "RoutedToJobId" if routed is Routed.BATCH else "RoutedFromJobId"):
+    other = "RoutedToJobId" if routed is Routed.BATCH else "RoutedFromJobId"
+    if _text(ad, other):
         return ROUTED
     wall, starts = _number(ad, "RemoteWallClockTime"), _whole(ad, "NumJobStarts")
     if wall is None and starts is None:
@@ -198,7 +199,8 @@ def _mandatory(ad: Ad, *, removed: bool) -> _Mandatory:
 
 def _first(ad: Ad, *names: str) -> int | None:
     """The first of these numbers that is there and not 0."""
-    return next((number for number in (_whole(ad, name) for name in names) if number), None)
+    numbers = (_whole(ad, name) for name in names)
+    return next(filter(None, numbers), None)
 
 
 def _group(ad: Ad) -> str:

@@ -126,7 +126,8 @@ def _power_of_users(attributes: Mapping[str, Any], jobs: Sequence[Any]) -> dict[
     """The power of each GPU in mW, by its names, divided by its jobs; not where it is unknown."""
     users: Counter[str] = Counter()
     for job in jobs:
-        users.update({_name(gpu) for gpu in _gpus(job)} if isinstance(job, dict) else ())
+        if isinstance(job, dict):
+            users.update({_name(gpu) for gpu in _gpus(job)})
     found: dict[str, int] = {}
     for gpu in _system_gpus(attributes):
         power = _power_mw(gpu)
@@ -183,7 +184,8 @@ def gpu_use(connection: sqlite3.Connection, job: int, started_at: int, ended_at:
 def _has_gpus(attributes: Mapping[str, Any], jobs: object) -> bool:
     if _system_gpus(attributes):
         return True
-    return isinstance(jobs, list) and any(isinstance(job, dict) and any(True for _ in _gpus(job)) for job in jobs)
+    listed = jobs if isinstance(jobs, list) else []
+    return any(isinstance(job, dict) and next(_gpus(job), None) is not None for job in listed)
 
 
 def _system_gpus(attributes: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -280,7 +280,9 @@ class EnvelopeReader:
         while True:
             found = _BEGINNING.search(self._buffer, max(self._at, start + 1) - self._base)
             end = self._base + len(self._buffer)
-            stop = self._base + found.start() if found else end if self._over else end - _MOST_BEGINNING
+            stop = end if self._over else end - _MOST_BEGINNING
+            if found:
+                stop = self._base + found.start()
             digest.update(self._buffer[self._at - self._base : stop - self._base])
             self._at = max(self._at, stop)
             if found or (self._over and self._compressed):

@@ -65,7 +65,8 @@ class SonarMapping(SlurmMapping):
     def __init__(self, options: Options) -> None:
         """Raises: ConfigError when a map file cannot be read or is wrong."""
         self._options = options
-        self.clock = Clock(ZoneInfo(options.time_zone) if options.time_zone else None)
+        zone = ZoneInfo(options.time_zone) if options.time_zone else None
+        self.clock = Clock(zone)
         super().__init__(NAME, options, interface="slurm")
 
     def skips(self, run: SlurmRun) -> str:

@@ -264,7 +264,8 @@ class AmsTransport:
     def _unfinished(self, decision: Decision, handover: _DeliveryAttempts) -> Receipt:
         if decision.action is Action.REFRESH_TOKEN:
             return self._final(decision, handover)
-        return self._receipt(Verdict.IN_DOUBT if handover.doubt else Verdict.RETRY_LATER, decision, handover)
+        verdict = Verdict.IN_DOUBT if handover.doubt else Verdict.RETRY_LATER
+        return self._receipt(verdict, decision, handover)
 
     def _receipt(self, verdict: Verdict, decision: Decision, handover: _DeliveryAttempts) -> Receipt:
         return Receipt(

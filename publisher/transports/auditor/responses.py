@@ -73,7 +73,7 @@ def interpret(answer: Answer | RequestFailure, records: int) -> Interpretation:
     if status == 200:
         return _accepted(answer, records, reason)
     if status == 500 and answer.body.strip() == _EXISTS:
-        return Interpretation(Handling.STORED if records == 1 else Handling.EXISTS, reason, REFUSED)
+        return _there(records, reason)
     if status in _PASSING:
         return Interpretation(Handling.RETRY, reason, LATER, doubt=_PASSING[status], asked=answer.retry_after)
     if status >= 500:
@@ -82,10 +82,16 @@ def interpret(answer: Answer | RequestFailure, records: int) -> Interpretation:
     return Interpretation(handling, f"{reason}: {advice}", exit_status)
 
 
+def _there(records: int, reason: str) -> Interpretation:
+    """One record is there already; of several, some are."""
+    handling = Handling.STORED if records == 1 else Handling.EXISTS
+    return Interpretation(handling, reason, REFUSED)
+
+
 def _accepted(answer: Answer, records: int, reason: str) -> Interpretation:
     if answer.complete and not answer.body:
         return Interpretation(Handling.STORED)
     document = parsed(answer.body) if answer.complete else None
     if isinstance(document, dict) and isinstance(document.get("warning"), str):
-        return Interpretation(Handling.STORED if records == 1 else Handling.EXISTS, reason, REFUSED)
+        return _there(records, reason)
     return Interpretation(Handling.RETRY, f"{reason}, which AUDITOR does not say", LATER, doubt=True)

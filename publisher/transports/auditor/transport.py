@@ -85,7 +85,9 @@ class AuditorTransport:
             records = [self._as_called_there(record) for record in records]
             body = _written(records)
         delivery = _Requests(message=message)
-        decision = self._store(delivery, records, body if len(records) > 1 else _written(records[0]))
+        if len(records) == 1:
+            body = _written(records[0])
+        decision = self._store(delivery, records, body)
         if decision.action is Handling.TOO_LARGE:
             self._limit = min(self._limit, max(SMALLEST_LIMIT, len(message.payload) // 2))
         return _receipt(decision, delivery)
@@ -93,13 +95,12 @@ class AuditorTransport:
     def preflight(self) -> tuple[Step, ...]:
         """Whether AUDITOR and its database are well and take an empty list; up to a trouble."""
         answer = self._session.exchange("GET", _HEALTH)
-        if not isinstance(answer, Answer) or answer.status not in (
-            200,
-            403,
-        ):  # its rules may not show it to those who write
+        # 403: its rules may not show it to those who write
+        if not isinstance(answer, Answer) or answer.status not in (200, 403):
             decision = interpret(answer, 0)
             return (Step("service", plain(decision.reason), exit_status=decision.exit_status or LATER),)
-        service = Step("service", "AUDITOR and its database are well" if answer.status == 200 else "AUDITOR answers")
+        found = "AUDITOR and its database are well" if answer.status == 200 else "AUDITOR answers"
+        service = Step("service", found)
         decision = interpret(self._session.exchange("POST", _MANY, b"[]", _HEADERS), 0)
         if decision.action is Handling.STORED:
             return (service, Step("right to insert", f"an empty list was taken at {_MANY}"))
@@ -119,7 +120,8 @@ class AuditorTransport:
             return decision
         middle = len(records) // 2
         for part in (records[:middle], records[middle:]):
-            decision = self._store(delivery, part, _written(part if len(part) > 1 else part[0]))
+            body = _written(part if len(part) > 1 else part[0])
+            decision = self._store(delivery, part, body)
             if decision.action is not Handling.STORED:
                 break
             delivery.doubt = True  # until all of it is stored, a part is
@@ -144,7 +146,8 @@ class AuditorTransport:
 
     def _asked(self, delivery: _Requests, records: int, body: bytes) -> Interpretation:
         """One attempt."""
-        answer = self._session.exchange("POST", _ONE if records == 1 else _MANY, body, _HEADERS)
+        path = _ONE if records == 1 else _MANY
+        answer = self._session.exchange("POST", path, body, _HEADERS)
         decision = interpret(answer, records)
         if answer.may_have_arrived:
             delivery.bytes_sent += len(body) * answer.tries

@@ -249,7 +249,8 @@ def _counted(ca: Path, cas: list[x509.Certificate], unreadable: list[str], now: 
         return Step("CAs", f"{answer}, all of them expired", CREDENTIALS, "update the package of CAs")
     if expired:
         answer = f"{answer}, {len(expired)} expired: {', '.join(expired[:_SHOWN])}"
-    return Step("CAs", answer, advice="update the package of CAs" if expired else "")
+        return Step("CAs", answer, advice="update the package of CAs")
+    return Step("CAs", answer)
 
 
 def _issuer(credentials: Credentials, cas: list[x509.Certificate]) -> Step:

@@ -80,7 +80,8 @@ def reach(
     CAs can be trusted.
     """
     is_plain = endpoint.url.startswith("http://")
-    look = _Look(endpoint, credentials, None if is_plain else trusting_context(credentials), now, clock)
+    context = None if is_plain else trusting_context(credentials)
+    look = _Look(endpoint, credentials, context, now, clock)
     if endpoint.proxy:
         return _asked(look)
     addresses = _resolved(look)
@@ -176,7 +177,8 @@ def _asked(look: _Look) -> tuple[Step, ...]:
             # It insists on one in the handshake; delivery shows it
             return (Step("clock", "not shown to clients without a certificate"),)
         status = {Failure.PROXY: CONFIGURATION, Failure.THEIR_CERTIFICATE: CREDENTIALS}.get(answer.failure, LATER)
-        advice = look.say(_ISSUER if status == CREDENTIALS else _FIREWALL)
+        usual = _ISSUER if status == CREDENTIALS else _FIREWALL
+        advice = look.say(usual)
         if look.endpoint.proxy and status != CREDENTIALS:
             advice = "ask who runs the proxy to let this host through, or correct `proxy`, HTTPS_PROXY and NO_PROXY"
         return (Step("connection", answer.reason, status, advice),)

@@ -44,7 +44,8 @@ class Attempt:
         left = self.deadline - self.clock()
         if left <= 0:
             raise DeadlineError("no complete answer within the time for one attempt")
-        return min(left, self.io_timeout_s if self.upload_error is None else _LAST_WORDS_S)
+        most = self.io_timeout_s if self.upload_error is None else _LAST_WORDS_S
+        return min(left, most)
 
 
 class Bounded:

@@ -82,10 +82,12 @@ def parse_error_page(body: bytes) -> ServerText:
         kind, message = (unescape(_TAG.sub("", part)) for part in found.groups())
         return ServerText(AnsweredBy.TRACEBACK, plain(f"{kind.strip().rpartition('.')[2]}: {message}", WORDS_LENGTH))
     title = _TITLE.search(text)
-    words = plain(unescape(title[1] if title else _TAG.sub(" ", _STYLE.sub(" ", text))), WORDS_LENGTH)
+    shown = title[1] if title else _TAG.sub(" ", _STYLE.sub(" ", text))
+    words = plain(unescape(shown), WORDS_LENGTH)
     if "Processing Failed" in words:
         return ServerText(AnsweredBy.BARE, "Processing Failed")
-    return ServerText(AnsweredBy.NGINX if "<center>nginx" in text else AnsweredBy.FOREIGN, words)
+    speaker = AnsweredBy.NGINX if "<center>nginx" in text else AnsweredBy.FOREIGN
+    return ServerText(speaker, words)
 
 
 def sent_records(payload: bytes) -> tuple[SentRecord, ...]:
@@ -408,7 +410,7 @@ def _matched(reply: Mapping[str, str], records: tuple[tuple[str, str], ...]) -> 
     renamed = missing = 0
     left = set(reply)
     for record_id, job_id in records:
-        name = record_id if record_id in reply else job_id if job_id in reply else None
+        name = next((each for each in (record_id, job_id) if each in reply), None)
         if name is None:
             missing += 1
             continue
