@@ -223,7 +223,7 @@ class TopKeys:
 
 
 class Settings(NamedTuple):
-    """The configuration, checked, with defaults filled in. `records` is the block; each target holds its own view of it.
+    """The configuration, checked and complete. `records` is the block; targets have own views.
 
     `source` reads all databases: of `written`, ARC's entries, and the batch systems' entries.
     """
@@ -232,7 +232,7 @@ class Settings(NamedTuple):
     site: str
     source: SourceSettings
     written: tuple[SourceSettings, ...]
-    state: Path  # of SQLite's file; with a server, where that would be, beside what else is kept on this host
+    state: Path  # SQLite's file; with a server, where that would be, beside what is kept here
     credentials: CredentialSettings
     records: RecordSettings
     targets: tuple[ConfiguredTarget, ...]

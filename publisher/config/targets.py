@@ -170,7 +170,7 @@ class ConfiguredTarget(Target):
 
 
 class Common(NamedTuple):
-    """What targets share: the site, this machine's name, the `records` block, batch systems, and the plug-ins there are."""
+    """What targets share: site, machine name, `records` block, batch systems, and the plug-ins."""
 
     site: str
     host_name: str

@@ -26,7 +26,7 @@ class OnChange(StrEnum):
 
 
 class RowKey(NamedTuple):
-    """What the server adds jobs up by beside their month: `values` is all of it, the rest as in `SummaryKey`."""
+    """What the server sums by besides the month: `values` is all, the rest as in `SummaryKey`."""
 
     values: str
     text: str

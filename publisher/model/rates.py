@@ -208,8 +208,8 @@ class EnergyRules(Protocol):
 
 
 class Allocation(NamedTuple):
-    """What a project or a VO may use in a period, by the end of its jobs: a charge in a unit (projects only), GPU hours, hours
-    of a type of benchmark, or several of them.
+    """What a project or a VO may use in a period, by the end of its jobs: a charge in a unit
+    (projects only), GPU hours, hours of a type of benchmark, or several of them.
     """
 
     project: str  # '' where it is a VO's

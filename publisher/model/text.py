@@ -161,7 +161,8 @@ def visible(text: str) -> str:
     )
 
 
-# What spreadsheets take for the beginning of a formula, also behind white space (OWASP, CSV Injection).
+# What spreadsheets take for the beginning of a formula, also behind white space (OWASP, CSV
+# Injection).
 _FORMULA: Final = r"\s*[=+\-@\t\r\n＝＋－＠]"
 _NUMBER: Final = r"-?[0-9]+(\.[0-9]+)?"
 

@@ -43,5 +43,5 @@ def http_sessions() -> Callable[..., Any]:
 
 
 def pkcs7_writer() -> Any:
-    """PKCS#7 of `cryptography`, loaded for the first signature: it brings all of Python's e-mail with it."""
+    """PKCS#7 of `cryptography`, loaded for the first signature: Python's e-mail comes with it."""
     return import_module("cryptography.hazmat.primitives.serialization.pkcs7")

@@ -47,7 +47,7 @@ class CommandModule(Protocol):
 
 
 class Command(NamedTuple):
-    """A command of `publisher`: its name, its module, where `--help` lists it, and its summary there."""
+    """A command: its name, its module, where `--help` lists it, and its summary there."""
 
     name: str
     module: str

@@ -60,12 +60,14 @@ class RecordPattern:
                 written += [f"</{container}>" if container else "", f"<{field.inside}>" if field.inside else ""]
                 container = field.inside
             written.append(self._element(field))
-        written.append(f"</{container}></{record}>" if container else f"</{record}>")
+        if container:
+            written.append(f"</{container}>")
+        written.append(f"</{record}>")
         self._written = "".join(written).encode("ascii")
 
     @cached_property
     def match(self) -> Callable[[bytes], re.Match[bytes] | None]:
-        """Made with the first record: it takes as long as all else of a format, and many rounds have none."""
+        """Made with the first record: it takes as long as all else, and many rounds have none."""
         return re.compile(self._written).fullmatch
 
     def _element(self, field: Field) -> str:

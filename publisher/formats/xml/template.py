@@ -113,7 +113,7 @@ class Template:
 
 
 class TemplateCompiler(NamedTuple):
-    """Makes templates for documents whose attributes carry `prefix` and whose attribute values `attribute` escapes.
+    """Makes templates for documents with attributes of a `prefix` and an `attribute` escape.
 
     `rules` are what a shared object must pass before it is rendered.
     """

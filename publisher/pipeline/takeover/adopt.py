@@ -130,7 +130,7 @@ def rows_of(
                 summary.admit(published, now)
                 totals.add(published)
             elif keys is not None:
-                here = sums[keys.of(fit.published).of_month(month_number(fit.published.ended_at))]
+                here = sums[keys.of(published).of_month(month_number(published.ended_at))]
                 here[:] = here[0] + 1, here[1] + job.wall_s, here[2] + job.cpu_user_s + job.cpu_kernel_s
             hosts[month, sync_host(published.where.receiver_host)] += 1
     singles = tuple(KeyTotal(key=key, jobs=jobs, wall_s=wall, cpu_s=cpu) for key, (jobs, wall, cpu) in sums.items())

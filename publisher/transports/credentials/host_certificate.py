@@ -217,7 +217,7 @@ def authn_dn(name: x509.Name) -> str:
 
 
 class SubjectNames(NamedTuple):
-    """One DN as SGAS may see it: `comma` is CN=host,O=site,DC=org and `slash` is /DC=org/O=site/CN=host, both pure ASCII."""
+    """One DN as SGAS may see it, in ASCII: `comma` CN=host,DC=org and `slash` /DC=org/CN=host."""
 
     comma: str
     slash: str

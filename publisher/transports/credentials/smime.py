@@ -30,7 +30,8 @@ _THEIR_END: Final = re.compile(rb"7-[mM][iI][mM][eE]")
 
 _PLAIN: Final = bytes([0x09, 0x0A, 0x0D, *range(0x20, 0x7F)])
 _OPTIONS: Final = ("DetachedSignature", "Binary", "NoCapabilities")
-# The header block that `openssl smime -sign -text` puts inside the signed part; without it the receiver finds no body.
+# The header block that `openssl smime -sign -text` puts inside the signed part; without it the
+# receiver finds no body.
 _INNER: Final = b"Content-Type: text/plain\n\n"
 # An EC signature is a few bytes shorter or longer each time: two integers of up to 66 bytes, each
 # with up to 3 leading bytes of play, in base64 and with its line ends.
