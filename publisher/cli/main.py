@@ -19,8 +19,7 @@ from publisher.cli.logs import error_line, log, set_up_logging
 from publisher.cli.parser import parser, verbosity
 from publisher.model.errors import BUG, ConfigError, Later, LedgerError, PublisherError
 
-# A round makes objects by the million and hardly a cycle: to look for some after every 700 took 7 %
-# of it (perf).
+# A round makes objects by the million and hardly a cycle: a look after every 700 took 7 % (perf).
 CYCLES_AFTER: Final = 20_000
 # Libraries that not every site needs: what needs them, the extra for pip, Debian's packages.
 _OPTIONAL: Final = {

@@ -1,5 +1,4 @@
-"""The command line: global options, options that several commands share, and messages about wrong
-ones.
+"""The command line: global and shared options, and messages about wrong ones.
 
 The commands are in `commands`; each adds its own arguments when it is used.
 """

@@ -1,7 +1,6 @@
 """The `records` block: what the site publishes about its jobs. A target may override its keys.
 
-Two of them are ordered lists, the rules for benchmarks and for VOs: the first rule that matches a
-job counts.
+Rules for benchmarks and for VOs are ordered lists: the first one that matches a job counts.
 """
 
 from __future__ import annotations
@@ -192,8 +191,7 @@ def vo_rules(node: Node, reading: ReadContext) -> tuple[VoRule, ...]:
 
 
 def _vo_rule(keys: VoRuleKeys) -> VoRule:
-    # `production`, `Role=production` and `/Role=production` are one: the spelling that APEL derives
-    # from FQANs.
+    # `production`, `Role=production`, `/Role=production`: spelled as APEL derives it from FQANs.
     role = "Role=" + keys.role.removeprefix("/").removeprefix("Role=") if keys.role else None
     return VoRule(keys.field_, keys.pattern, keys.vo, keys.group, role, keys.override)
 
@@ -237,8 +235,7 @@ class RecordSettings:
     ) -> RecordPolicy:
         """What becomes of job records under these settings, and those of `batch_entries`.
 
-        `charged`: jobs get the charges of the price lists. `gpus_only`: jobs without GPUs are no
-        records.
+        `charged`: jobs get charges by the price lists. `gpus_only`: no records without GPUs.
         """
         identity = self.identity
         return RecordPolicy(

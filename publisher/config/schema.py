@@ -44,8 +44,7 @@ Choice = TypeVar("Choice", bound=StrEnum)
 
 CREDENTIALS_DIRECTORY: Final = "CREDENTIALS_DIRECTORY"
 _CREDENTIAL: Final = re.compile(r"\$(?:\{CREDENTIALS_DIRECTORY\}|CREDENTIALS_DIRECTORY)/([^/]+)")
-# Eighteen digits fit 64 bits; leading zeros would be octal to some readers of YAML and decimal to
-# others.
+# Eighteen digits fit 64 bits; leading zeros would be octal to some readers of YAML.
 _WHOLE: Final = re.compile(r"[+-]?(?:0|[1-9][0-9_]{0,17})", re.ASCII)
 _NUMBER: Final = re.compile(r"[+-]?[0-9]{1,18}(?:\.[0-9]{1,18})?", re.ASCII)
 _DURATION: Final = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,6})?) ?([smhdw]?)", re.ASCII)

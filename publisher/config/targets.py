@@ -1,7 +1,6 @@
 """The `targets` block: where records go, in which format, how often, and which jobs.
 
-A target's keys are those of every target, those of its transport, and those of `records`, which win
-over the block.
+A target's keys are those of every target, of its transport, and of `records`, which win over it.
 """
 
 from __future__ import annotations

@@ -28,8 +28,7 @@ _MONTHS: Final = 6
 _QUIET: Final = timedelta(days=7)
 _DAY_S: Final = 86_400
 _RECENT_DAYS: Final = 30
-# Newest jobs that are judged as a round would: seconds, and enough to meet every queue that is in
-# use.
+# Newest jobs that are judged as a round would: seconds, and enough to meet every queue.
 _MOST_JOBS: Final = 5000
 _SOON: Final = timedelta(days=1)  # time zones and small clock steps apart
 _WHY_ZONE: Final = "A-REX writes local times; with the wrong zone every start is hours off"

@@ -21,8 +21,7 @@ from publisher.pipeline.site import Site
 
 _STATUS: Final = LedgerError.exit_status
 _MIB: Final = 1 << 20
-# A round writes its messages down before it sends them: some MiB each, and a merge of months as
-# much again.
+# A round writes its messages down before it sends them: some MiB each, a merge of months too.
 SPACE_WARNING: Final = 500 * _MIB
 SPACE_FAILURE: Final = 50 * _MIB
 _TOO_LONG: Final = timedelta(days=7)

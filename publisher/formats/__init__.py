@@ -32,8 +32,7 @@ SYNC_FORMATS: Final[Mapping[str, str]] = {
 }
 FORMATS: Final[Mapping[str, str]] = {**JOB_FORMATS, **SUMMARY_FORMATS, **SYNC_FORMATS}
 
-# What ARC's own publisher sends to APEL, by its words for it (`apel_messages` in arc.conf), and to
-# SGAS.
+# What ARC's publisher sends to APEL, as `apel_messages` in arc.conf calls it, and to SGAS.
 JURA_APEL_FORMATS: Final[Mapping[str, str]] = {
     "urs": "car",
     "summaries": "apel-summary-0.2",

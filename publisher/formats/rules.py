@@ -1,5 +1,4 @@
-"""What a rule about records is, and rules that warn the administrator although every receiver
-accepts the record.
+"""What a rule about records is, and rules that warn although every receiver accepts the record.
 
 The rules by which a receiver would refuse a record are in its own folder.
 """
@@ -116,8 +115,7 @@ WARNINGS: Final[tuple[Rule[PublishedJob], ...]] = (
     ),
     length_rule("queue-too-long", "queue", QUEUE_CHARACTERS, lambda job: job.where.queue),
     length_rule("local-user-too-long", "local user", LOCAL_USER_CHARACTERS, lambda job: job.local_user),
-    # A start after the end would reject the message; model/policy.py takes the end less the wall
-    # time
+    # A start after the end would reject the message; model/policy.py takes the end less wall
     rule(
         "start-after-end",
         lambda job: job.start_is_derived,

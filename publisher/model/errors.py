@@ -1,7 +1,6 @@
 """The tree of errors and the exit status of each.
 
-A message says what happened, where, and what to do now. Foreign exceptions are translated once, at
-the edge, with `from`.
+A message says what happened, where, and what to do. Foreign exceptions are translated at the edge.
 """
 
 from __future__ import annotations

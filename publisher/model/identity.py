@@ -1,5 +1,4 @@
-"""Users, FQANs and VOs: how users are named to receivers, and the site's rules for choosing a job's
-VO.
+"""Users, FQANs and VOs: how users are named to receivers, and the rules for a job's VO.
 
 FQANs are taken apart as the APEL server does it. Names are the same in every format.
 """

@@ -1,5 +1,4 @@
-"""Job records: one finished run of a job, as a source saw it, and runs as columns for those who
-only count them.
+"""Job records: one finished run of a job, and runs as columns for those who only count.
 
 Times of a job are `Epoch` (seconds, UTC), not datetimes: a broken clock's year 36812 must stay
 representable, so that the job can be quarantined by name. Everything else in this project uses
@@ -57,8 +56,7 @@ class Transfer(NamedTuple):
 class RunValues:
     """What tells which run it is, and whether it changed. Made in order, as a `JobRecord`.
 
-    `joined` is what the batch system's own record of the run may add to it, as text; '' where none
-    was joined.
+    `joined` is text that the batch system's own record of the run may add; '' for none.
     """
 
     job_id: JobId
@@ -128,8 +126,7 @@ class JobRecord(RunValues):
     # What only some batch systems tell and formulas of charges may ask for, by the names that they
     # have there; times in seconds, memory in KiB.
     quantities: tuple[tuple[str, int], ...] = ()
-    # Whether FQAN and benchmark are in side tables, as in schema 1: ARC's single records look for
-    # them there only.
+    # Whether FQAN and benchmark are in side tables (schema 1): ARC's single records want that.
     side_fqan: bool = True
     side_benchmark: bool = True
     gpu_models: tuple[tuple[str, int], ...] = ()  # and how many of each, where that is known

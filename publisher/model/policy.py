@@ -1,5 +1,4 @@
-"""What the site publishes about its jobs: user, place, benchmark, start and end, each with its
-origin.
+"""What the site publishes about its jobs: user, place, benchmark, start, end, with origins.
 
 `RecordPolicy.describe` turns a job record into a `PublishedJob`, which every format renders. User
 and place repeat from job to job, so they are computed once for each distinct set of inputs and
@@ -87,8 +86,7 @@ class ImportedPlace(NamedTuple):
 class UserIdentity(NamedTuple):
     """The user as published. Texts may be ''; role is `Role=production`, as APEL derives it.
 
-    Group and role of summaries, where they are part of the receiver's key, are spelt in the site's
-    key style.
+    Group and role in the receiver's key of summaries are spelt in the site's key style.
     """
 
     user: str
@@ -158,8 +156,7 @@ class PublishedJob(NamedTuple):
     identity_open: bool = True  # whether what betrays a person may be told
     charge: Charge | None = None
     later_run: bool = (
-        # Another run of the job was delivered before: where the JobID is the key, this needs
-        # another
+        # Another run of the job was delivered before: a receiver's key by JobID needs another
         False
     )
 
@@ -238,8 +235,7 @@ class RecordPolicy:
     machine_name: str = ""  # overrides the endpoint's host
     batch_server: str = ""  # SubmitHost of local jobs
     infrastructure_description: str = ""  # '' for JURA-ARC- and the batch system's name
-    # By the interface and the URL of the job's endpoint; with the URL '' for all others of that
-    # interface.
+    # By the interface and the URL of the job's endpoint; '' for all others of the interface.
     imported: Mapping[tuple[str, str], ImportedPlace] = field(default_factory=dict)
     charging: Charging | None = None  # of formats that have a place for a charge
     gpus_only: bool = False  # of formats whose records are of accelerators
@@ -357,8 +353,7 @@ class RecordPolicy:
     def _affiliation(self, job: JobRecord) -> _Affiliation:
         """VO, group and role: of the job's VO and main FQAN, of the site's rules, or by default.
 
-        The VO is the one that A-REX wrote for the job, whatever VO its FQAN names. jura-ng knows no
-        other.
+        The VO is the one that A-REX wrote for the job, whatever its FQAN says, as with jura-ng.
         """
         fqan = self._main_fqan(job)
         main = parse_fqan(fqan)
@@ -469,8 +464,7 @@ def _vo_origins(rule: str, source: str = "") -> tuple[ValueOrigin, ...]:
     return tuple(ValueOrigin(name=name, rule=rule, source=source) for name in ("VO", "VOGroup", "VORole"))
 
 
-# Interfaces whose URL jura-ng writes alone, and what it strips off the names of the others, as a
-# set of characters.
+# Interfaces with a bare URL in jura-ng, and the set of characters stripped off other names.
 _BARE: Final = ("org.ogf.glue.emies.activitycreation", "org.nordugrid.gridftpjob")
 _STRIPPED: Final = "org.nordugrid."
 
@@ -478,8 +472,7 @@ _STRIPPED: Final = "org.nordugrid."
 def jura_submit_host(interface: str, url: str) -> str:
     """SubmitHost: the interface's short name before the URL, but for its oldest two.
 
-    jura-ng takes these characters off the name, not the prefix: `org.nordugrid.internal` is
-    `ternal` there.
+    jura-ng takes off these characters: `org.nordugrid.internal` is `ternal` there.
     """
     if not interface or interface in _BARE:
         return url

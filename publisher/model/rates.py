@@ -19,8 +19,7 @@ KINDS: Final = {"si2k": "Si2k", "hepspec": "HEPSPEC", "hepscore23": "HEPscore23"
 _THREE_PLACES: Final = Decimal("0.001")
 GPU_HOURS: Final = "GPUh"  # as the unit of an allocation
 _LARGEST: Final = Decimal("9999999.999")  # decimal(10,3) at the server
-# Decimal() itself would also take 1_000, nan and the digits of other scripts. The length keeps its
-# arithmetic exact.
+# Decimal() also takes 1_000, nan and digits of other scripts. The length keeps it exact.
 _NUMBER: Final = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?")
 _LONGEST_NUMBER: Final = 64
 
@@ -99,8 +98,7 @@ class BenchmarkPolicy(NamedTuple):
 
     rules: tuple[BenchmarkRule, ...] = ()
     distrust_default: bool = False  # A-REX's HEPSPEC:1.0 counts as none
-    # Of jobs that ended before, jura-ng left rows at the receiver, under HEPSPEC 1.0 where it could
-    # read no benchmark.
+    # Of jobs before, jura-ng left rows under HEPSPEC 1.0 where it read no benchmark.
     jura_before: Epoch | None = None
 
     def apply(self, job: JobRecord) -> AppliedBenchmark:
@@ -155,8 +153,7 @@ def make_benchmark(kind: str, value: str) -> Benchmark:
     if len(text) > _LONGEST_NUMBER or not _NUMBER.fullmatch(text):
         raise Unfit("benchmark-unreadable", f"benchmark value {text[:_LONGEST_NUMBER]!r} is not a number")
     number = Decimal(text)
-    # The range before the rounding: quantize() refuses numbers of more than 28 digits with an error
-    # of its own.
+    # The range before the rounding: quantize() fails in its own way beyond 28 digits.
     if not 0 < number <= _LARGEST or not (number := number.quantize(_THREE_PLACES, rounding=ROUND_HALF_UP)):
         raise Unfit("benchmark-range", f"benchmark value {text!r} is not in (0, {_LARGEST}] at three decimals")
     return Benchmark(kind=known, value=number)

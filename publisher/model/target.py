@@ -90,8 +90,7 @@ class Target:
     def overdue_after(self, success: datetime) -> datetime:
         """When somebody should look at a target that had no success since, aware UTC.
 
-        Then the round after the next one is over, and some time more: timers are spread, and a host
-        may be down.
+        Then the round after the next is over, and more: timers are spread, hosts may be down.
         """
         return self.due_after(self.due_after(success)) + timedelta(seconds=self.jitter_s) + _GRACE
 

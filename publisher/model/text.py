@@ -1,5 +1,4 @@
-"""Text and host names as receivers accept them: ASCII for APEL, characters of XML 1.0 for
-everybody.
+"""Text and host names as receivers accept them: ASCII for APEL, XML 1.0's characters for all.
 
 One non-ASCII byte stops APEL's receiver for all sites, and a character outside the server's charset
 rejects the message (SSM 4.0.0 and APEL 2.5.0). So text that APEL stores is
@@ -161,8 +160,7 @@ def visible(text: str) -> str:
     )
 
 
-# What spreadsheets take for the beginning of a formula, also behind white space (OWASP, CSV
-# Injection).
+# What spreadsheets take for a formula's beginning, also behind blanks (OWASP, CSV Injection).
 _FORMULA: Final = r"\s*[=+\-@\t\r\n＝＋－＠]"
 _NUMBER: Final = r"-?[0-9]+(\.[0-9]+)?"
 

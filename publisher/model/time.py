@@ -40,8 +40,7 @@ class Window:
         return begins_before and (self.end is None or other.start is None or other.start < self.end)
 
 
-# Outside of these a date is a slip of the keyboard; and the last one leaves room for the month
-# after it.
+# Outside of these a date is a slip of the keyboard; the last one leaves room for a month.
 _YEARS: Final = range(1970, 3000)
 _FORMS: Final = "2026-03, 2026-03-05, 2026-03-05T14:00 (UTC)"
 _MONTH: Final = re.compile(r"(\d{4})-(\d{2})", re.ASCII)
@@ -243,8 +242,7 @@ _NAMED: Final[Mapping[str, Callable[[datetime], Period]]] = {
 }
 
 
-# Durations are kept by whole minutes, those of more than 100 days together: few enough, whatever
-# clocks did.
+# By whole minutes, those of more than 100 days together: few enough, whatever clocks did.
 _MINUTE_S: Final = 60
 _LONGEST_MIN: Final = 144_000
 

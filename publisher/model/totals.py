@@ -48,8 +48,7 @@ def column(text: str) -> str:
 def sync_host(text: str) -> str:
     """The submit host under which jobs are counted: one spelling of all that the server equates.
 
-    '' where no message may hold it: counts are compared by site and month, and one without a host
-    is as good there.
+    '' where no message may hold it: one without a host is as good for counts by month.
     """
     host = column(text)
     return "" if len(host) > _HOST_CHARACTERS or FORBIDDEN_IN_TEXT.search(host) else host

@@ -183,8 +183,7 @@ def collect(
 ) -> Report:
     """With `all_instances`, with what other instances' ledgers say, as INSTANCE/TARGET.
 
-    Raises: UsageError where users are asked for and not to be named; SourceError, LedgerError,
-    ConfigError.
+    Raises: UsageError where users must not be named; SourceError, LedgerError, ConfigError.
     """
     now, policy = site.clock(), site.policy
     _refuse_to_name_users(by, policy, name_users=name_users)

@@ -38,8 +38,7 @@ _COUNTS: Final = ("before", "pending", "quarantined", "purged", "restarted")
 class Work:
     """What jobs used; None is unknown.
 
-    `scaled` is wall time x cores x benchmark in 1/1000 of (benchmark unit x seconds), by benchmark
-    type.
+    `scaled` is wall time x cores x benchmark in 1/1000 of (unit x seconds), by type.
     """
 
     jobs: int

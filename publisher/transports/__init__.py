@@ -28,8 +28,7 @@ def transport_plugin(name: str) -> TransportPlugin:
 def create_transport(name: str, options: object, credentials: Credentials, environment: Environment) -> Transport:
     """A transport, not yet connected. Raises: ConfigError, CredentialError as its `create`.
 
-    A plug-in that is a package has `create` in its module `transport`, with the libraries that
-    options do without.
+    A package has `create` in its module `transport`, with the libraries that options do without.
     """
     plugin = import_module(TRANSPORTS[name])
     maker: TransportMaker = import_module(f"{plugin.__name__}.transport") if hasattr(plugin, "__path__") else plugin

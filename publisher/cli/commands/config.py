@@ -164,8 +164,7 @@ def _name_commented(text: str) -> None:
 def _lost_jobs(page: ConfigurationText, *, environment: Mapping[str, str]) -> list[str]:
     """The report on jobs that ARC's publisher missed, for every target of the page.
 
-    Raises: SourceError; UsageError when there is no time from which to look, or no database in
-    which.
+    Raises: SourceError; UsageError without a time from which to look, or a database.
     """
     marks = [mark for mark in map(_watermark, page.targets) if mark is not None]
     if not marks:

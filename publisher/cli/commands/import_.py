@@ -55,8 +55,7 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
 def _import(site: Site, arguments: argparse.Namespace, watch: Watch) -> ImportReport:
     """What is new in these files, into the database, by default that of the configuration.
 
-    Raises: ConfigError, UsageError, SourceError, LedgerError, Busy. Trouble with single files is in
-    the report.
+    Raises: ConfigError, UsageError, SourceError, LedgerError, Busy; not for single files.
     """
     entry = _entry(site, arguments.action, arguments.source)
     importer = site.importer(entry, reading=True)

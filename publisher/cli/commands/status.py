@@ -78,8 +78,7 @@ def _nagios(arguments: argparse.Namespace, context: Context) -> int:
         site = context.load()
         found, trouble = _status(arguments, site)
         sources = source_status(site)
-        # Of accounting data that cannot be read nothing more is asked: a lock would be waited for
-        # once more.
+        # Of unreadable accounting data nothing more is asked: a lock would be waited for again.
         current = () if arguments.all_instances or trouble else _current(site)
         counting = load_part("reporting.charges.allocations")
         allocations = counting.used_allocations(site, current) if current else ()

@@ -86,8 +86,7 @@ class ArcConf:
 def read_arc_conf(path: Path) -> ArcConf:
     """arc.conf and what is in arc.conf.d beside it.
 
-    Raises: ConfigError for a file that cannot be read or is not an arc.conf, every problem with its
-    line.
+    Raises: ConfigError with all problems of a file, by line, or one that cannot be read.
     """
     main = _read_file(path)
     return _merged(main, [_read_file(each) for each in _files_in(Path(f"{path}.d"))])

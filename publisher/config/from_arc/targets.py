@@ -368,8 +368,7 @@ def _write_every(draft: Draft, values: ArcValues) -> None:
     process = values.first(JURA, "urdelivery_frequency")
     own = values.first(draft.block.name, "urdelivery_frequency")
     default = _APEL_S if draft.apel else 0
-    # Without words to the contrary it is ARC's, so that what follows has a period whatever was
-    # written.
+    # By default it is ARC's, so that what follows has a period whatever was written.
     draft.period_s = max(default, _PROCESS_S)
     process_s = max(_seconds(process, 0), _PROCESS_S)
     draft.period_s = max(_seconds(own, default), process_s)

@@ -128,8 +128,7 @@ def _kind(applied: AppliedBenchmark) -> str:
     return applied.benchmarks[0].kind
 
 
-# What writers yield (xml/pattern.py), and less than that where the server asks for more than the
-# schema.
+# What writers yield (xml/pattern.py), or less where the server asks for more than the schema.
 _PATTERNS: Final[Patterns] = {
     escape_ascii: TEXT,
     _key: TEXT,
@@ -167,8 +166,7 @@ FIELDS: Final[tuple[Field, ...]] = (
           attributes=(("type", _name_form),)),
     Field(row="3.2", inside="UserIdentity", name="Group", of=Scope.USER,
           value=lambda job: job.who.vo, write=_key),
-    # APEL reads FQAN (it wins over Group), else group and role; vo-group, vo-role and ProjectName
-    # are what ARC wrote
+    # APEL reads FQAN, else Group and role; vo-group, vo-role, ProjectName are what ARC wrote
     Field(row="3.3", inside="UserIdentity", name="GroupAttribute", of=Scope.USER,
           value=lambda job: job.who.apel_fqan(),
           write=_key, attributes=(("type", "FQAN"),)),
@@ -268,8 +266,7 @@ class Car:
     name: ClassVar[str] = "car"
     receiver: ClassVar[Receiver] = CAR_JOBS
     needs: ClassVar[frozenset[SideTable]] = frozenset()
-    # No XML declaration (APEL ignores it), and nothing before the root: a comment there hides the
-    # namespace from APEL.
+    # No XML declaration (APEL ignores it), and no comment before the root: it hides the namespace.
     frame: ClassVar[Frame] = Frame(
         head=f'<UsageRecords xmlns="{NAMESPACE}" xmlns:{PREFIX}="{NAMESPACE}">\n'.encode("ascii"),
         separator=b"\n",

@@ -39,8 +39,7 @@ def check(payload: bytes) -> None:
     with ONE_SCHEMA_AT_A_TIME:
         schema = _schema()
         if not schema.validate(root):
-            # The first says what is wrong with a value, the next ones where it stands; a record is
-            # a line.
+            # The first says what is wrong with a value, the next ones where; a record is a line.
             log: Any = schema.error_log  # a sequence, which lxml-stubs do not know
             faults = list(dict.fromkeys(str(fault.message) for fault in log))
             raise Unfit(_RULE, f"line {log[0].line}: {'; '.join(faults[:4])}")

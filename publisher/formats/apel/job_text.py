@@ -49,14 +49,12 @@ def _submit_host_type(where: Placement) -> str:
     return "LRMS" if where.infrastructure == "local" else ""
 
 
-# Spec: APEL's individual job record. Consecutive lines of one shared object are rendered together,
-# once.
+# Spec: APEL's individual job record. Lines of one shared object are rendered together, once.
 LINES: Final = (
     TextLine("Site", lambda where: where.site, of=Scope.WHERE, mandatory=True),
     # The batch server of a local job
     TextLine("SubmitHost", lambda where: where.submit_host, of=Scope.WHERE),
-    # Recommended for jobs that were submitted to the batch system, and ignored; summaries and sync
-    # must not have it
+    # Recommended for jobs from the batch system, and ignored; not in summaries and sync
     TextLine("SubmitHostType", _submit_host_type, of=Scope.WHERE),
     TextLine("MachineName", lambda where: where.machine_name, of=Scope.WHERE, spare=True),
     TextLine("Queue", lambda where: apel_queue(where.queue), of=Scope.WHERE, limit=QUEUE_CHARACTERS, spare=True),
@@ -67,8 +65,7 @@ LINES: Final = (
     TextLine("LocalJobId", lambda job: job.local_id, mandatory=True),
     TextLine("LocalUserId", lambda job: apel_local_user(job.local_user), of=Scope.USER, spare=True),
     TextLine("GlobalUserName", lambda job: text_user(job.who.user), of=Scope.USER),
-    # Where it is given the server derives VO, group and role from it; who.apel_fqan() is only there
-    # if that gives the same
+    # The server derives VO, group and role from it; who.apel_fqan() only gives one that agrees
     TextLine("FQAN", lambda job: job.who.apel_fqan(), of=Scope.USER),
     TextLine("VO", lambda job: job.who.vo, of=Scope.USER),
     TextLine("VOGroup", lambda job: job.who.group, of=Scope.USER),

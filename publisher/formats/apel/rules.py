@@ -65,8 +65,7 @@ RUN_RULES: Final[tuple[Rule[RunUnderTest], ...]] = (
         lambda run: f"local job id {run.job.local_id!r} means none to APEL",
     ),
     length_rule("local-id-too-long", "local job id", 255, lambda run: run.job.local_id),
-    # Durations and counts are signed 32-bit columns; A-REX's own 32-bit overflow makes them
-    # negative
+    # Durations and counts are signed 32-bit columns; A-REX's own overflow makes them negative
     _range("wall-out-of-range", "wall time", lambda run: run.job.job.wall_s),
     Rule(name="cpu-out-of-range", receiver="apel", check=lambda run: _cpu(run.job)),
     _range("processors-out-of-range", "processor count", lambda run: run.job.job.cpu_count),
@@ -148,8 +147,7 @@ BENCHMARK_RULES: Final[tuple[Rule[AppliedBenchmark], ...]] = (
     _unreadable("benchmark-unreadable"),
     _unreadable("benchmark-unknown-type"),
     _unreadable("benchmark-range"),
-    # ServiceLevel: without one text is rejected (v0.4 stops the loader), and CAR is counted as
-    # `custom`, 1
+    # ServiceLevel: without one the loader stops at text (v0.4), and CAR counts as `custom`, 1
     rule(
         "benchmark-missing",
         lambda applied: not applied.benchmarks,

@@ -85,8 +85,7 @@ _NORMALISED_BY_TYPE: Final = (
     _by_type("NormalisedCpuDuration", lambda group: group.normalised_cpu_s),
 )
 
-# What of the rules about jobs concerns a summary: it has no local id, no start, no queue and no
-# FQAN.
+# Of the rules about jobs, those for a summary, which has no id, start, queue or FQAN.
 _SUMMED: Final = frozenset(
     (
         *("wall-out-of-range", "cpu-out-of-range", "processors-out-of-range", "nodes-out-of-range"),

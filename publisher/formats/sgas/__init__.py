@@ -1,7 +1,6 @@
 """What SGAS reads: OGF usage records, and what SGAS makes of their values.
 
-A registry: the format's module is loaded when the format is made, so that `status` starts without
-it.
+A registry: the module is loaded when the format is made, so that `status` starts without it.
 """
 
 from __future__ import annotations

@@ -63,8 +63,7 @@ def _global_identity(who: UserIdentity) -> str:
         for group, role in values.vo_attributes(who)
     )
     name = _element("vo:Name", escape_unicode(who.vo))
-    # Without a name the server drops the whole; another vo:type than jura-ng's would be another VO
-    # to it.
+    # Without a name the server drops all; another vo:type than jura-ng's is another VO to it.
     vo = f'<vo:VO vo:type="voms">{name}{_element("vo:Issuer", escape_unicode(who.vo_issuer))}{attributes}</vo:VO>'
     return _element("GlobalUserName", escape_unicode(who.user)) + (vo if name else "")
 
@@ -172,8 +171,7 @@ FIELDS: Final[tuple[Field, ...]] = (
           attributes=(("storageUnit", "KB"), ("metric", "max"), ("type", "virtual"))),
     Field(row="group 1", name="Memory", value=lambda job: values.memory_kib(job.job.memory_kib), write=_number,
           attributes=(("storageUnit", "KB"), ("metric", "max"), ("type", "physical"))),
-    # SGAS ignores Disk, Network and ServiceLevel; jura-ng sends them, and forks of the server may
-    # read them
+    # SGAS ignores Disk, Network and ServiceLevel; jura-ng sends them, forks may read them
     Field(row="group 1", name="Disk", value=lambda job: values.positive(job.job.scratch_bytes), write=_number,
           attributes=(("storageUnit", "B"), ("metric", "total"), ("type", "scratch"))),
     Field(row="group 1", name="Network", value=lambda job: values.positive(job.job.stage_in_bytes, job.job.stage_out_bytes),

@@ -29,8 +29,7 @@ def check(payload: bytes) -> None:
             # What is optional in the midst of a record blurs what is reported of the rest.
             schema = _schema(with_cpu=True)
             schema.validate(root)
-            # The first says what is wrong with a value, the next ones where it stands; a record is
-            # a line.
+            # The first says what is wrong with a value, the next ones where; a record is a line.
             faults = list(dict.fromkeys(f"{fault.message}" for fault in schema.error_log))
             raise Unfit(_RULE, f"line {schema.error_log[0].line}: {'; '.join(faults[:4])}")
     seen: set[str] = set()

@@ -1,5 +1,4 @@
-"""Rules of SGAS: which jobs its server or database would refuse, and which values are left out so
-that it does not.
+"""Rules of SGAS: jobs that its server or database would refuse, and values to leave out.
 
 One refused record loses the whole batch, and a stored record is never corrected by a later copy. So
 a job with a bad value that identifies or counts it is set aside (`*_RULES`), and optional values
@@ -86,8 +85,7 @@ SGAS_RUN_RULES: Final[tuple[Rule[RunUnderTest], ...]] = (
         check=lambda run: "" if xml_text(run.job.job.status) else "the job has no status",
     ),
     _length("status-too-long", "status", STATUS_CHARACTERS, lambda run: run.job.job.status),
-    # In its database WallDuration, UserTime, KernelTime and Processors are int4; their sum,
-    # CpuDuration, is int8
+    # In its database WallDuration, UserTime, KernelTime, Processors are int4, CpuDuration int8
     _range("wall-out-of-range", "wall time", lambda run: run.job.job.wall_s),
     _range("cpu-out-of-range", "user CPU time", lambda run: run.job.job.cpu_user_s),
     _range("cpu-out-of-range", "system CPU time", lambda run: run.job.job.cpu_kernel_s),

@@ -25,8 +25,7 @@ INT4_MAX: Final = 2_147_483_647
 INT8_MAX: Final = 2**63 - 1
 SMALLINT_MAX: Final = 32_767
 YEAR_9999: Final = 253_402_300_799  # its last second
-# Indexed texts: PostgreSQL's index refuses values over 2,704 bytes, whatever their length in
-# characters.
+# Indexed texts: PostgreSQL's index refuses values over 2,704 bytes, whatever their characters.
 INDEXED_BYTES: Final = 2_600
 LOCAL_ID_CHARACTERS: Final = 40
 HOST_CHARACTERS: Final = 200

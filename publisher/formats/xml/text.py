@@ -81,8 +81,7 @@ def _hour(hour: int) -> str:
 class RenderedParts(Generic[Subject]):
     """What was rendered of shared objects, by identity: hashing their texts would cost as much.
 
-    Each object is kept with its fragment, so that its id cannot come to mean another one; all are
-    dropped at the limit.
+    Each object is kept with its fragment, so that its id stays its own; a full cache is emptied.
     """
 
     def __init__(self, render: Callable[[Subject], str], limit: int = _REMEMBERED) -> None:

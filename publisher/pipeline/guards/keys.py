@@ -313,8 +313,7 @@ class Collisions(NoCollisions):
 
     def look_up(self, jobs: Sequence[JobRecord | Rendered]) -> None:
         """Find the others of a page's jobs. Raises: SourceError, LedgerError."""
-        # A job that never reached the batch system has no LocalJobID, and is published under its
-        # JobID.
+        # A job that never reached the batch system is published under its JobID.
         asked = [job for job in jobs if job.local_id]
         shared = self._sharing({job.ended_at for job in asked}) if asked else {}
         self._others = {}

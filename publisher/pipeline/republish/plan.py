@@ -1,8 +1,6 @@
-"""What a `republish` would send, computed beforehand: jobs, messages, bytes, months, and what
-speaks against it.
+"""What a `republish` would send, computed first: jobs, messages, bytes, months, and obstacles.
 
-Monthly totals are summed up as they would be sent, to know how many there are and what would hold
-them back.
+Monthly totals are summed up as for sending, to know how many there are and what holds them back.
 """
 
 from __future__ import annotations
@@ -48,8 +46,7 @@ class _RowCounter:
     def message_settled(self, message: Message, receipt: Receipt) -> None: ...
 
 
-# A window this many times what was ever delivered, and not small, is more likely a slip than a
-# wish.
+# A window of so many times what was ever delivered, and not small, is likely a slip.
 _SUSPICIOUS_RATIO: Final = 10
 _SMALL: Final = 20_000
 
@@ -172,8 +169,7 @@ class _Planner:
         self._looking = looking
         self._summary = is_summary_format(target.format)
         self._receiver = receiver_of(target.format)
-        # Rounded out to whole months: of totals always, of single records as the receiver needs it,
-        # unless `exact`.
+        # Rounded out to whole months: totals always, records as needed unless `exact`.
         whole = self._summary or (self._receiver.whole_months and not request.exact)
         self._window = whole_months(request.window) if whole else request.window
         self._numbers = numbers(self._window)
@@ -288,8 +284,7 @@ class _Planner:
         target, ledger, touched = self._target, self._ledger, self._numbers
         orphaned: dict[int, tuple[KeyTotal, ...]] = dict.fromkeys(touched, ())
         totals = self._totals()
-        # Not only another policy gives jobs other rows: one that changed may have been the last of
-        # its row.
+        # Not only another policy moves jobs: a changed one may have been the last of its row.
         would_be = self._would_be() if self.reads_every_job else None
         if would_be is not None:
             orphaned = {at: key_guard.orphaned(ledger, target.name, at, would_be) for at in touched}

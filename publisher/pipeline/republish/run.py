@@ -1,5 +1,4 @@
-"""`republish`: send a window of end times again, even if delivered before, between the regular
-rounds.
+"""`republish`: send a window of end times again, delivered or not, between the regular rounds.
 
 It is planned first (plan.py), so that an administrator sees the effect, and carried out in
 portions: between two of them the target's lock is free for a regular round, and after each the
@@ -52,8 +51,7 @@ def carry_out(
         requested = as_requested(target, request)
         try:
             live = site.live(requested, dry_run=dry_run, accept_key_change=request.accept_key_change)
-            # Two runs of the same republish would each send everything: the second one does
-            # nothing.
+            # Two runs of one republish would each send everything: the second does nothing.
             with closing(live.transport), ledger.working_on(f"{target.name}~republish"):
                 republish = _Republish(site, requested, live, planned, source, ledger, observer)
                 if planned.summary:

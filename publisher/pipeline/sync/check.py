@@ -359,8 +359,7 @@ class _TargetCheck:
         unwanted = not kind.wanted and held is None
         if unwanted and known is None:
             return
-        # A single record stays in the month in which it was delivered; totals are to follow their
-        # jobs.
+        # Single records stay in the month of their delivery; totals are to follow their jobs.
         counted_at = ended_at if known is None or self._summary else known.ended_at
         here = self._seen[_place(counted_at, kind.host)]
         here.database += not unwanted
@@ -369,8 +368,7 @@ class _TargetCheck:
     def _see_without_end_time(self) -> None:
         """Rows that no window has."""
         for held in self._ledger.quarantine(self._target.name):
-            # A month of totals that is set aside has no end time either, but it is not a row of a
-            # database.
+            # A month of totals set aside has no end time either, but it is no row of a database.
             if held.job.ended_at is None and held.job.row.database:
                 here = self._seen[UNKNOWN_MONTH, ""]
                 here.database += 1

@@ -119,8 +119,7 @@ def recent(counts: Mapping[HostMonth, int], now: datetime, months: int | None) -
 def _look_before_us(target: Target, source: Source, ledger: Ledger, now: datetime, basis: str) -> None:
     """Count the jobs of the takeover month that ended before our start, unless delivered since.
 
-    They are read only when that may have changed: other rows, another policy, or one of them went
-    out.
+    They are read only when that may have changed: rows, the policy, or a delivery.
     """
     state = ledger.target(target.name)
     if state is None or state.start is None:

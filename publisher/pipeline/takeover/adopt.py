@@ -114,8 +114,7 @@ def rows_of(
 ) -> InheritedMonth:
     """The rows that the selected jobs of a month make at the receiver, in a format, under a policy.
 
-    `as_read` is what the publisher reads of a job, None for one that it leaves out. Raises:
-    SourceError.
+    `as_read` is what the publisher reads of a job, None if left out. Raises: SourceError.
     """
     decider = Decider(selection=selection, policy=policy, policy_digest="", changed=OnChange.RECOUNT, again=True)
     summary = summary_format(form) if is_summary_format(form) else None

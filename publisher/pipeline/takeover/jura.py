@@ -190,8 +190,7 @@ def look_for_lost(
 ) -> list[Search]:
     """One pass over each database for all targets; a job in two of them counts in the first.
 
-    `ended_until` is asked how many jobs have ended up to a second, by any database. Raises:
-    SourceError.
+    `ended_until` is asked how many jobs ended up to a second. Raises: SourceError.
     """
     searches = [Search(watermark=watermark) for watermark in watermarks]
     before: list[WritingOrder] = []

@@ -1,7 +1,6 @@
 """Which formula is a job's, and its outcome: rules by queue, group and start of the job, rounding.
 
-The names in a formula are those of `scontrol show job` and of Slurm's TRES, as in the formulas of
-HEAppE.
+The names in a formula are those of `scontrol show job` and Slurm's TRES, as in HEAppE.
 """
 
 from __future__ import annotations

@@ -109,8 +109,7 @@ class ChargeReport:
 def charge(site: Site, request: ChargeRequest, *, rows_read: RowsRead) -> ChargeReport:
     """Compute the charges of a request again and keep them.
 
-    Raises: ConfigError when there are no rules; Later when it is stopped on request; SourceError,
-    LedgerError.
+    Raises: ConfigError for no rules; Later when stopped on request; SourceError, LedgerError.
     """
     charges = site.charging
     if not isinstance(charges, Charges):

@@ -1,6 +1,4 @@
-"""The report as one HTML file that needs nothing else, as text for a terminal or a mail, and as CSV
-files.
-"""
+"""The report as one HTML file that needs nothing else, as text for a terminal, and as CSV files."""
 
 from __future__ import annotations
 
@@ -71,8 +69,7 @@ class _Section:
 
 def page(report: Report) -> Iterator[str]:
     """The file, piece by piece."""
-    # Whatever comes from jobs passes through autoescape; what does not is marked safe in the
-    # template.
+    # Whatever comes from jobs passes through autoescape; the template marks what is safe.
     environment = Environment(
         loader=PackageLoader("publisher.reporting", "html"),
         autoescape=True,

@@ -73,8 +73,7 @@ def after_round(site: Site, outcome: Outcome) -> None:
             for one in measured:
                 book.note(one.target, set_to=one.known, added=one.added, unknown=one.unknown)
     except LedgerError:
-        # The stored values are outdated and cannot be corrected: only that, and the round's
-        # outcome, is reported.
+        # The stored values are outdated for good: only that, and the outcome, is reported.
         write_file(site, lost_measures(site, outcome))
         raise
     _write_what_is_kept(site)
@@ -159,8 +158,7 @@ def _of_target(site: Site, name: str) -> Measured:
 def _drift(site: Site, name: str) -> float | None:
     """Jobs by which the receiver's report differs from what was delivered; None for no counts.
 
-    Both are in the ledger. Whether the accounting data agrees is asked by `sync --check`, which
-    reads every job.
+    Both are in the ledger. `sync --check`, which reads every job, compares the database.
     """
     (target,) = (target for target in site.targets if target.name == name)
     if not target.sync:
@@ -206,8 +204,7 @@ def _of_source(one: SourceStatus) -> Mapping[tuple[str, str], float | None]:
 def _of_day(site: Site, *, readable: bool) -> Sequence[Measured]:
     """What jobs used that ended in the last 24 whole hours: hourly, because each one is read.
 
-    Of accounting data that cannot be read nothing is asked: a lock on it would be waited for once
-    more.
+    Nothing is asked of unreadable data: a lock on it would be waited for once more.
     """
     end = Epoch(epoch(site.clock()) // _HOUR_S * _HOUR_S)
     if StoredMetric(target="", name=_DAY_END, label="", value=end) in _kept(site):

@@ -90,8 +90,7 @@ def merge(connection: sqlite3.Connection, records: Sequence[GridEngineRecord]) -
     if not records:
         return Merged(runs=(), merged=0, duplicates=0)
     of_job = _by_job(records)
-    # Nearly every job comes at once, or in one record: reading it back would take as long as all
-    # the rest.
+    # Nearly every job comes in one record or at once: reading it back takes as long as the rest.
     known = {(job, task) for job, task in _ask(connection, _KNOWN_JOBS, sorted(of_job))}
     new = [job for job, its in of_job.items() if job not in known and _distinct(its)]
     runs = [run for job in new for run in _runs(of_job[job])]

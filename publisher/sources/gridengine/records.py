@@ -23,8 +23,7 @@ _SECOND: Final = 1_000_000  # µs
 _MILLISECOND: Final = 1_000
 _BELOW_MS: Final = 10**11  # as seconds, the year 5138
 _BELOW_US: Final = 10**14
-# 400,000 years: what no clock and no sum of CPU time reaches, and 64 bits of the database hold in
-# µs.
+# 400,000 years: no clock and no CPU time reaches it, and 64 bits of the database hold it in µs.
 _MOST_US: Final = 2**63 - 1
 _MOST: Final = 2**53
 _MOST_S: Final = _MOST / _SECOND
@@ -202,12 +201,10 @@ _ANCHOR: Final = re.compile(
     rf":{_NUMBER}:((?:NONE)?|{_PE_TASK}):({_NUMBER})(?::{_INTEGER}:{_INTEGER}(?=:|$)|$)", re.ASCII
 )
 _REPORTING: Final = re.compile(r"[0-9]{9,16}:[a-z_]+:")
-# A time has two colons; more than ten of them in one category are another record that was glued to
-# it.
+# A time has two colons; more than ten in a category are another record glued to it.
 _MOST_COLONS: Final = 20
 _LEAST_COLUMNS: Final = 43
-# What forks add is 29 columns by now; a whole record behind those of another has more than any of
-# them.
+# What forks add is 29 columns by now; two records glued together have more.
 _MOST_ADDED: Final = 41
 
 

@@ -34,8 +34,7 @@ _ROLLING: Final = re.compile(f"history{ROTATION}")
 _BATCH_FILES: Final = 500  # in one transaction
 _SURELY_WRITTEN_S: Final = 3600  # a file that was left alone for so long is all there will be
 _SHOWN_TROUBLES: Final = 5
-# Whose history has the other ads of routed jobs, and the value of the key by which those here would
-# count.
+# Whose history has the other ads of routed jobs, and the key by which those here count.
 _OTHER_ADS: Final = {Routed.BATCH: ("the batch system's", Routed.CE), Routed.CE: ("the CE's", Routed.BATCH)}
 _KNOWN: Final = "SELECT Name, Bytes, Modified FROM CondorJobFile WHERE Directory = ?"
 _KNOWN_FILE: Final = "SELECT Bytes, Modified FROM CondorJobFile WHERE Directory = ? AND Name = ?"

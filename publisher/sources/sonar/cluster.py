@@ -1,5 +1,4 @@
-"""What Sonar reports about the cluster: partitions, cores of nodes, and samples of what processes
-use.
+"""What Sonar reports about the cluster: partitions, cores of nodes, and samples of processes.
 
 Jobs are checked against partitions and nodes; samples give the GPU time of batch jobs. CPU time,
 wall time and memory of a job never come from them.
@@ -164,8 +163,7 @@ def keep_samples(connection: sqlite3.Connection, samples: list[Sample]) -> set[i
 def gpu_use(connection: sqlite3.Connection, job: int, started_at: int, ended_at: int, interval_s: int) -> GpuUse | None:
     """Of a run, where any sample of it is there. Each sample covers the time since the one before.
 
-    With fewer samples than nine in ten of those that fit into the run, its GPU time and energy are
-    unknown.
+    With fewer than nine in ten of the samples that fit into the run, use is unknown.
     """
     found = connection.execute(_OF_RUN, (job, started_at, ended_at)).fetchall()
     if not found:

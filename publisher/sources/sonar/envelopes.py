@@ -1,5 +1,4 @@
-"""Envelopes of Sonar: JSON objects one after the other in a file, one per line or pretty-printed,
-complete or truncated.
+"""Envelopes of Sonar: JSON objects in a file, one per line or pretty-printed, or truncated.
 
 Where an object ends depends only on the bytes before, so that a file read in parts yields the same
 as a file read at once. Unknown keys are ignored, and the token in `meta` is never read.
@@ -157,11 +156,9 @@ def _word(value: object) -> str:
     return value if isinstance(value, str) else ""
 
 
-# Sonar writes at most 500 records into an envelope, some 300 kB; before it did so, the largest had
-# some megabytes.
+# Sonar writes at most 500 records into an envelope, some 300 kB; formerly some megabytes.
 MOST_ENVELOPE_BYTES: Final = 8 * 1024 * 1024
-# How every envelope begins. It cannot occur inside one: there a quote would have a backslash before
-# it.
+# How every envelope begins, and nothing inside one: quotes have a backslash there.
 _BEGINNING: Final = re.compile(rb'\{\s{0,64}"meta"\s{0,64}:')
 _MOST_BEGINNING: Final = 256  # bytes, generously
 _LOOKED_AT: Final = 2 * KEPT_BYTES  # for a token, in what is set aside

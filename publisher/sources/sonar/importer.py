@@ -53,8 +53,7 @@ __all__ = ["Options", "SonarImporter", "create"]
 _ONLY_CLUSTER: Final = "SONAR_ONLY_CLUSTER"  # a key of DBConfig
 SUMMARY: Final = "import what Sonar collected on a Slurm cluster; reads only what is new"
 PATHS: Final = "file, or the directory tree that holds YYYY/MM/DD/0+job-slurm.json"
-# `cluzter` is how Sonar spells it. Old trees also hold CSV, and JSON without the 0+ in another
-# form.
+# `cluzter` is Sonar's spelling. Old trees also hold CSV, and other JSON without the 0+.
 _BEGINNING: Final = re.compile(r"0\+(?:jobs?|clu[sz]ter|sysinfo|sample)-")
 _WANTED: Final = re.compile(rf"{_BEGINNING.pattern}.*\.json{ROTATION}")
 _SAMPLE: Final = re.compile(r"0\+sample-")
@@ -336,8 +335,7 @@ class _Import:
     def _write(self, cursor: FileCursor, file: LogFile, batch: EnvelopeBatch, mark: FilePosition) -> FileCursor:
         """What was read and how far. Raises: ReadElsewhere."""
         run, connection = self._run, self._run.accounting.connection
-        # The size of a compressed file does not tell whether it was read to its end, should this
-        # process end here.
+        # A compressed file's size does not tell whether all was read, if this process ends.
         with run.step(bad=batch.bad, lines=batch.lines):
             moved = run.cursors.move(cursor, file, mark, more=file.compressed)
             if self._batches.cluster:

@@ -1,5 +1,4 @@
-"""Records of `slurm_jobs`: what each reports about a job or a step, and how partial records of one
-run are merged.
+"""Records of `slurm_jobs`: what each reports about a job or a step, and how they are merged.
 
 Records are partial and repeated. Those of one run are merged field by field: an ended job's values
 win over a running one's, then later values over earlier ones. Times are local, with the offset that

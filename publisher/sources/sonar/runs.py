@@ -205,8 +205,7 @@ def _text(row: _Row) -> str:
 
 
 MOST_RUNS: Final = (
-    # Slurm requeues a job some times at most; more are not one job, and would take forever to look
-    # at
+    # Slurm requeues a job some times at most; more are not one, and take forever to look at
     200
 )
 

@@ -57,8 +57,7 @@ def _retry(reason: str, *, doubt: bool = False, asked: str = "") -> Decision:
     return Decision(action=Action.RETRY, exit_status=LATER, reason=reason, doubt=doubt, asked=asked)
 
 
-# Silence, whoever kept it. Failures that nobody can repair by trying again stop the target before
-# anything leaves.
+# Silence, whoever kept it. Lasting failures stop the target before anything leaves.
 _SILENCE: Final[Mapping[Failure, Decision]] = {
     Failure.NOT_SENT: _retry(""),
     Failure.MAYBE_SENT: _retry("", doubt=True),
@@ -73,14 +72,12 @@ _SILENCE: Final[Mapping[Failure, Decision]] = {
 # AMS dying after Kafka accepted; 503 and 429 never got in.
 _PASSING: Final[Mapping[int, bool]] = {408: True, 429: False, 500: True, 502: True, 503: False, 504: True}
 
-# argo-messaging's 404s, which distinguish an absent project from an absent topic; the router's own
-# is no JSON.
+# argo-messaging's 404s for an absent project or topic; the router's own is no JSON.
 _AMS_ABSENT: Final[Mapping[str, str]] = {
     "project doesn't exist": "check `project` of the target",
     "topic doesn't exist": "check `topic` of the target",
 }
-# argo-messaging's 400s that are about the address (checked before the token), not about the
-# message.
+# argo-messaging's 400s about the address (checked before the token), not about the message.
 _AMS_BAD_NAMES: Final = ("invalid topic name", "invalid project name")
 
 # argo-api-authn's refusals: words of its message -> exit status and what helps. First match wins.

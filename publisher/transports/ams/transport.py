@@ -110,8 +110,7 @@ class AmsTransport:
         """
         self.signer.check(now)
         if not MESSAGE_ID.fullmatch(message.id):
-            # AMS stores an empty record for some characters, and nobody gets past that until an
-            # operator steps in.
+            # AMS stores an empty record for some characters, which only an operator can remove.
             return _not_sent(Verdict.REFUSED, SET_ASIDE, f"the message id {message.id!r} would corrupt the topic")
         try:
             data = _base64(self.signer.sign(message.payload))

@@ -23,8 +23,7 @@ class Options(HttpOptions):
     # actix takes 2 MiB of JSON
     batch_bytes: int = field(default=2_000_000, metadata={"help": "most bytes in one request; AUDITOR takes 2097152"})
     encode_names: bool = field(default=False, metadata={"help": "percent-encode texts, for AUDITOR before 0.7"})
-    # What meta data is called in this AUDITOR; '' leaves it out. Defaults as in the template of
-    # auditor-apel-plugin.
+    # What meta data is called in this AUDITOR, '' for none. Defaults: auditor-apel-plugin's.
     meta_site: str = field(default="site_id", metadata={"help": "what the site is called in the meta data"})
     meta_submit_host: str = field(
         default="headnode", metadata={"help": "what the submit host is called in the meta data"}

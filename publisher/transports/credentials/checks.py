@@ -1,5 +1,4 @@
-"""Checks of certificate, key and trusted CAs before any service sees them, one question each, for
-`doctor`.
+"""Checks of certificate, key and CAs before any service sees them, one question each, for `doctor`.
 
 Spec: RFC 5280 (key usage 4.2.1.3, extended key usage 4.2.1.12, CRL distribution points 4.2.1.13),
 RFC 3820 (proxies); the CA directory of IGTF's distribution and fetch-crl: `<hash>.<n>` are

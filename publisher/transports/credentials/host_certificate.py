@@ -63,8 +63,7 @@ _SHORT: Final = {
     "1.3.6.1.4.1.311.60.2.1.2": "jurisdictionST",
     "1.3.6.1.4.1.311.60.2.1.3": "jurisdictionC",
 }
-# The order in which authn joins the parts; types that are not here, it drops (argo-api-authn
-# eb23120).
+# The order in which authn joins the parts; it drops other types (argo-api-authn eb23120).
 _AUTHN: Final = (
     ("E", "1.2.840.113549.1.9.1"),
     ("SERIALNUMBER", "2.5.4.5"),

@@ -4,8 +4,7 @@ The signature is a DER PKCS#7 from `cryptography`; the text around it is put tog
 the library's own S/MIME writer goes through Python's e-mail classes (a tenth as fast; `openssl` as
 a child process is no faster).
 
-Spec: RFC 8551 section 3.5.3 (multipart/signed); receiver's habits as measured on SSM 4.0.0 with
-OpenSSL.
+Spec: RFC 8551 section 3.5.3 (multipart/signed); the receiver as measured: SSM 4.0.0, OpenSSL.
 """
 
 from __future__ import annotations
@@ -22,8 +21,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from publisher.transports import pkcs7_writer
 from publisher.transports.credentials.host_certificate import HostCertificate, authn_dn, slash_dn
 
-# Encrypted messages are recognised by these words anywhere in the text, a job's name included (SSM
-# 4.0.0).
+# Words anywhere in the text, as in a job's name, by which messages count as encrypted (SSM 4.0.0).
 TAKEN_FOR_ENCRYPTED: Final = (b"application/pkcs7-mime", b"application/x-pkcs7-mime")
 # Begins with bytes that have no case, so that the search is quick.
 _THEIR_END: Final = re.compile(rb"7-[mM][iI][mM][eE]")

@@ -28,8 +28,7 @@ FIRST_S: Final = 2.0
 LONGEST_S: Final = 60.0
 # A balancer that asks for an hour gets the next round instead.
 LONGEST_ASKED_S: Final = 300.0
-# The form of today and the two obsolete ones. Not `email.utils`, which takes long to load for
-# answers that are few.
+# The form of today and two obsolete ones. Not `email.utils`, which takes long to load.
 _HTTP_DATES: Final = ("%a, %d %b %Y %H:%M:%S GMT", "%A, %d-%b-%y %H:%M:%S GMT", "%a %b %d %H:%M:%S %Y")
 
 REASON_LENGTH: Final = 500
@@ -59,8 +58,7 @@ class Failure(StrEnum):
 class Answer:
     """Status, headers (names in lower case), body. `complete` is False when the body was cut short.
 
-    `tries` is 2 when a dead kept-alive connection was replaced. The body may hold a token, so it is
-    in no `repr`.
+    `tries` is 2 when a dead connection was replaced. The body may hold a token: in no `repr`.
     """
 
     status: int
@@ -162,14 +160,12 @@ class RetrySchedule(NamedTuple):
     ) -> float | None:
         """Seconds to wait before the next attempt, or None when there shall be none.
 
-        `spent_s` is what this run has lost already, `chance` is in [0, 1), `asked_s` is what
-        Retry-After said.
+        `spent_s` is what this run has lost, `chance` in [0, 1), `asked_s` from Retry-After.
         """
         if attempts_made >= self.attempts:
             return None
         ceiling = min(LONGEST_S, FIRST_S * 2.0 ** min(attempts_made - 1, 16))
-        # Full jitter: hundreds of CEs lost the same service in the same second and must not come
-        # back in one.
+        # Full jitter: hundreds of CEs lost the service at once and must not return at once.
         wait = max(chance * ceiling, min(asked_s or 0.0, LONGEST_ASKED_S))
         return wait if spent_s + wait <= self.budget_s else None
 
@@ -199,8 +195,7 @@ class Retries:
     def wait(self, message_id: str, attempt: int, reason: str, asked: str, *, since: float | None = None) -> bool:
         """Wait for the next attempt; False when there shall be none.
 
-        `asked` is a Retry-After header; the time from `since` on the monotonic clock was lost on
-        the attempt.
+        `asked` is a Retry-After header; the time since `since` was lost on the attempt.
         """
         if since is not None:
             self._lost_s += self._world.clock() - since

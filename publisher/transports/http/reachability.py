@@ -18,8 +18,7 @@ from publisher.transports.http.options import port_of
 from publisher.transports.http.session import Session
 from publisher.transports.http.tls import trust_described, trusting_context
 
-# Certificates and signatures are judged by the receiver's clock. Its Date has whole seconds and is
-# as old as the answer.
+# Validity is judged by the receiver's clock. Its Date has whole seconds, and the answer's age.
 CLOCK_WARNING: Final = timedelta(seconds=30)
 CLOCK_FAILURE: Final = timedelta(minutes=5)
 _THEIR_CERTIFICATE_ENDS_SOON: Final = timedelta(days=7)
@@ -76,8 +75,7 @@ def reach(
 ) -> tuple[Step, ...]:
     """The steps on the way to a service, up to the first failure. Our certificate is not shown.
 
-    Behind a proxy there is one step in place of the first three. Raises: CredentialError when no
-    CAs can be trusted.
+    Behind a proxy one step replaces the first three. Raises: CredentialError for no usable CAs.
     """
     is_plain = endpoint.url.startswith("http://")
     context = None if is_plain else trusting_context(credentials)

@@ -222,8 +222,7 @@ def _read(response: requests.Response) -> Answer:
                 break
             body += piece
     except FOREIGN:
-        # The status is known and decides; a body that broke off is not a receipt, which `complete`
-        # says.
+        # The status is known and decides; `complete` says that the body is no receipt.
         complete = False
     if complete:
         raw.release_conn()
@@ -234,8 +233,7 @@ def _read(response: requests.Response) -> Answer:
 
 FOREIGN: Final = (OSError, ValueError, urllib3.exceptions.HTTPError, http.client.HTTPException)
 
-# TLS alerts that are a verdict on our certificate. The prefix of the names differs between versions
-# of OpenSSL.
+# TLS alerts that are a verdict on our certificate; prefixes differ between versions of OpenSSL.
 _ABOUT_OUR_CERTIFICATE: Final = (
     *("ALERT_UNKNOWN_CA", "ALERT_BAD_CERTIFICATE", "ALERT_UNSUPPORTED_CERTIFICATE", "ALERT_ACCESS_DENIED"),
     *("ALERT_CERTIFICATE_EXPIRED", "ALERT_CERTIFICATE_REVOKED", "ALERT_CERTIFICATE_UNKNOWN"),

@@ -27,8 +27,7 @@ class DeadlineError(TimeoutError):
 class Attempt:
     """One request under way: its time limits by a monotonic clock, and how far it came.
 
-    `connected` says that it opened a connection of its own; `sending`, that its first byte may have
-    left.
+    `connected`: it opened a connection of its own; `sending`: its first byte may have left.
     """
 
     clock: Callable[[], float]
@@ -114,8 +113,7 @@ class _TrustingContext(ssl.SSLContext):
 def client_context(credentials: Credentials) -> ssl.SSLContext:
     """TLS 1.2 or newer, names checked, our certificate shown, and trust in exactly what `ca` names.
 
-    Not `ssl.create_default_context`, which from Python 3.13 on is strict about X.509 profiles that
-    older grid CAs miss.
+    Not `ssl.create_default_context`, whose strict X.509 (Python 3.13) older grid CAs fail.
 
     Raises: CredentialError
     """
@@ -155,8 +153,7 @@ def _trust(context: _TrustingContext, credentials: Credentials) -> None:
         return
     try:
         if credentials.ca.is_dir():
-            # OpenSSL takes any directory and finds nothing in it later; an empty one is worth a
-            # word now.
+            # OpenSSL takes any directory and finds nothing in it later; say so for an empty one.
             if not any(AUTHORITIES.fullmatch(entry.name) for entry in credentials.ca.iterdir()):
                 raise CredentialError(
                     f"the CA directory {credentials.ca} holds no hashed certificates (<hash>.0); install the IGTF bundle, "

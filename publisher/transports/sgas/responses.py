@@ -27,16 +27,14 @@ from publisher.transports.http.exchange import Answer, Failure, RequestFailure, 
 
 WORDS_LENGTH: Final = 300
 _MOST_NAMES: Final = 3
-# A traceback has 7 to 9 kB and says what went wrong at its beginning; looking further only costs
-# time on hostile pages.
+# A traceback of 7 to 9 kB says at its beginning what went wrong; the rest only costs time.
 _LOOKED_AT: Final = 16_384
 _URF: Final = "{http://schema.ogf.org/urf/2003/09/urf}"
 _TAG: Final = re.compile(r"<[^>]*>")
 _STYLE: Final = re.compile(r"<(style|script)\b.*?</\1>", re.IGNORECASE | re.DOTALL)
 _TITLE: Final = re.compile(r"<title>(.*?)</title>", re.IGNORECASE | re.DOTALL)
 _ERROR: Final = re.compile(r'<div class="error">\s*<span>(.*?)</span>\s*:?\s*<span>(.*?)</span>', re.DOTALL)
-# The beginning of a record as this package writes it, with names in which nothing had to be
-# escaped.
+# The beginning of a record of this package, with names in which nothing was escaped.
 _BEGINS: Final = b"<JobUsageRecord>"
 _NAMES: Final = re.compile(
     rb'<RecordIdentity urf:createTime="[^"]*" urf:recordId="([^"&]*)"/><JobIdentity><GlobalJobId>([^<&]*)</GlobalJobId>'
@@ -191,8 +189,7 @@ def _stop(exit_status: int, advice: Hint) -> ResponseRule:
     return ResponseRule(Verdict.STOP_TARGET, exit_status, advice)
 
 
-# The right does not cover every MachineName of the batch. The answer does not say which ones: it
-# names all of them.
+# Not every MachineName is covered; which is not said, for the answer names all of them.
 _MACHINE: Final = ResponseRule(Verdict.REFUSED, CREDENTIALS, Hint.RIGHT, certain=False)
 
 # No answer at all. What nobody can repair by trying again stops the target before anything leaves.
@@ -215,8 +212,7 @@ STATUSES: Final[Mapping[tuple[int, AnsweredBy | None], ResponseRule]] = {
     (403, AnsweredBy.PLAIN): _stop(CREDENTIALS, Hint.RIGHT),
     # a firewall, or nginx with a list of addresses
     (403, None): _stop(REFUSED, Hint.FOREIGN),
-    # a wrong path (also: a trailing slash, another case), or the service list in place of the
-    # insert URL
+    # a wrong path (also: a trailing slash, another case), or the service list's
     (404, None): _stop(CONFIGURATION, Hint.URL),
     (405, None): _stop(CONFIGURATION, Hint.URL),
     # a right, but not for a MachineName of the batch; where SGAS names it, see `_MACHINE`
@@ -248,8 +244,7 @@ _TRANSIENT_WORDS: Final = re.compile(
 WORDS: Final[tuple[tuple[AnsweredBy, re.Pattern[str], ResponseRule], ...]] = (
     # 3.8.1 at the first insert after its database restarted; the next one works
     (AnsweredBy.PLAIN, re.compile("insertJobUsageRecords"), _AGAIN),
-    # PostgreSQL about a value. Before the transient words, for it quotes the value, which may hold
-    # any word.
+    # PostgreSQL on a value. Before the transient words, which that value may hold.
     (
         AnsweredBy.PLAIN,
         re.compile(
@@ -259,13 +254,11 @@ WORDS: Final[tuple[tuple[AnsweredBy, re.Pattern[str], ResponseRule], ...]] = (
     ),
     # a number too wide for its column has another type, and there is no function for such arguments
     (AnsweredBy.PLAIN, re.compile(r"function urcreate\(.*\b(?:bigint|numeric)\b.* does not exist"), _BAD_RECORD),
-    # the same without such a type may as well be a server without its functions: then every record
-    # fails
+    # the same without such a type may be a server without its functions: every record fails
     (AnsweredBy.PLAIN, re.compile(r"function urcreate\("), _UNKNOWN),
     # Memory that is not a number, in a unit or with a metric that is not known
     (AnsweredBy.PLAIN, re.compile(r"for \*: 'NoneType'|SgasMemory"), _BAD_RECORD),
-    # the database is up but unwilling: too many connections, a wrong password, a standby, a
-    # statement timeout
+    # the database is up but unwilling: connections, password, standby, statement timeout
     (AnsweredBy.PLAIN, _TRANSIENT_WORDS, _AGAIN),
     # The right is there, but the CN of this host's DN is not a host name, or none that SGAS can
     # take out: then the head of development stumbles over its own message (`name 'identity' is not
@@ -275,8 +268,7 @@ WORDS: Final[tuple[tuple[AnsweredBy, re.Pattern[str], ResponseRule], ...]] = (
         re.compile(r"\bFQDN\b|[Cc]ould not extract|name 'identity' is not defined|(?<!['\"])\bidentity\b(?!['\"])"),
         _stop(CREDENTIALS, Hint.HOST_NAME),
     ),
-    # the parser fell over an empty element, a missing createTime, an impossible number; or found no
-    # MachineName
+    # the parser fell over an empty element, no createTime or an odd number, or no MachineName
     (
         AnsweredBy.TRACEBACK,
         re.compile(
@@ -389,8 +381,7 @@ def _accepted(answer: Answer, sent: Sent) -> Receipt:
     except (ValueError, RecursionError):
         reply = ...
     if reply is None:
-        # The head of development after its database came back: stored, but the ids are lost on the
-        # way.
+        # The head of development after its database came back: stored, with the ids lost.
         return Receipt(verdict=Verdict.DELIVERED)
     if not isinstance(reply, dict):
         how = "something else than a receipt" if answer.complete else "an answer that broke off"

@@ -112,8 +112,7 @@ class SgasTransport:
             if answer.may_have_arrived:
                 bytes_sent += len(message.payload) * answer.tries
             receipt = interpret(answer, sent)
-            # Of two tries on two connections, the first may have been stored whatever the second
-            # one met.
+            # Of two tries the first may have been stored, whatever the second one met.
             doubt = doubt or receipt.doubt or answer.tries > 1
             verdict = receipt.verdict
             if verdict not in _PASSING:
@@ -127,8 +126,7 @@ class SgasTransport:
     def preflight(self) -> tuple[Step, ...]:
         """Certificate, service list, right to insert: up to the first that fails; stores nothing.
 
-        An empty document proves the right, but not for the MachineName: SGAS looks at that only in
-        records.
+        An empty document proves the right, but not for the MachineName, which is in records.
         """
         nothing = Sent(payload=_NO_RECORDS, subject=self._subject)
         answer = self._session.exchange("GET", self._base)

@@ -1,7 +1,6 @@
 """Messages as files: each appears whole and for good, or not at all, its name decided by its id.
 
-So a message that is handed over again, because a crash came before its receipt was written down, is
-the same file.
+So a message handed over again, after a crash before its receipt was recorded, is the same file.
 """
 
 from __future__ import annotations
