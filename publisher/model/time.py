@@ -123,10 +123,7 @@ def parse_from(text: str, now: datetime) -> datetime:
 
 
 def parse_to(text: str, now: datetime) -> datetime:
-    """The end of the named period, aware UTC: of a month or day, a clock time exactly.
-
-    Raises: UsageError when it is not a time.
-    """
+    """The end of the named period, aware UTC, a clock time exactly. Raises: UsageError."""
     return parse_when(text, now).end
 
 

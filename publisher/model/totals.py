@@ -239,10 +239,7 @@ class Accumulator:
                 yield _finished(key, self._groups[key])
 
     def place(self, job: PublishedJob, ended_at: Epoch) -> GroupPlace:
-        """Where a job with that end goes, and others of that month. Raises: as `add`.
-
-        A place holds until groups are taken out.
-        """
+        """Where such jobs of its month go, until groups are taken out. Raises: as `add`."""
         nodes, cores = job.job.node_count or 0, job.job.cpu_count or 0
         month = month_number(ended_at)
         at = (month, id(job.who), id(job.where), id(job.benchmark), nodes, cores)

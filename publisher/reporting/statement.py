@@ -36,10 +36,7 @@ _COUNTS: Final = ("before", "pending", "quarantined", "purged", "restarted")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """What jobs used; None is unknown.
-
-    `scaled` is wall time x cores x benchmark in 1/1000 of (unit x seconds), by type.
-    """
+    """Use; None is unknown. `scaled`: wall x cores x benchmark in 1/1000 unit s, by type."""
 
     jobs: int
     wall_s: int | None = None

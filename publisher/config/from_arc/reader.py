@@ -93,10 +93,7 @@ def read_arc_conf(path: Path) -> ArcConf:
 
 
 def _files_in(folder: Path) -> list[Path]:
-    """The files *.conf in and below arc.conf.d: by name, those of a folder before its subfolders'.
-
-    Raises: ConfigError.
-    """
+    """The *.conf in and below arc.conf.d by name, subfolders after files. Raises: ConfigError."""
     found: list[Path] = []
     entered: set[tuple[int, int]] = set()  # a link may lead back up
     try:

@@ -72,10 +72,7 @@ def take_over(site: Site, target: Target, source: Source, ledger: Ledger) -> Los
 
 
 def adopt_named(target: Target, months: Collection[int], source: Source, ledger: Ledger, now: datetime) -> None:
-    """Adopt what was left of these months (12 x year + month - 1), where the ledger knows nothing.
-
-    Raises: SourceError, LedgerError.
-    """
+    """Adopt these months where the ledger knows nothing. Raises: SourceError, LedgerError."""
     until = target.jura_until
     if until is None or receiver_of(target.format).on_change is OnChange.KEEP_FIRST:
         return

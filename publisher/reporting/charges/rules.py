@@ -240,10 +240,7 @@ def _matches(patterns: Sequence[str], name: str) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChargeRule(JobRule):
-    """One formula.
-
-    `places` None: as many as the arithmetic has. The formula was read for the same `compat`.
-    """
+    """One formula, read for the same `compat`. `places` None: as many as the arithmetic has."""
 
     formula: Formula
     unit: str

@@ -48,10 +48,7 @@ class StampUnit(StrEnum):
 
 
 class GridEngineRecord(NamedTuple):
-    """A record. 0 and '' are unknown, texts fit XML and SQLite; times are µs since 1970 in UTC.
-
-    A tuple, because there are millions.
-    """
+    """A record, as a tuple for speed. 0 and '' are unknown; times are µs since 1970 in UTC."""
 
     job: int
     task: int  # of an array; 0: it is none

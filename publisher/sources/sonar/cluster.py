@@ -71,10 +71,7 @@ class GpuUse:
 
 
 def read_samples(envelope: Envelope) -> list[Sample]:
-    """Of batch jobs on a node with GPUs. A job with an epoch is none, though its number may be one.
-
-    Raises: BadEnvelope.
-    """
+    """Of batch jobs, not jobs with an epoch, on a node with GPUs. Raises: BadEnvelope."""
     jobs = envelope.entries("jobs")
     if not _has_gpus(envelope.attributes, jobs):
         return []

@@ -142,10 +142,7 @@ class HostCertificate:
 
 
 def load_certificate(path: Path) -> x509.Certificate:
-    """The first certificate of a PEM file: the host's. A chain behind it is for TLS alone.
-
-    Raises: CredentialError
-    """
+    """The host's certificate, first in a PEM file: a chain is for TLS. Raises: CredentialError"""
     content = _read(path, "certificate")
     if b"-----BEGIN CERTIFICATE-----" not in content:
         raise CredentialError(

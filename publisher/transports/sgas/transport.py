@@ -82,10 +82,7 @@ class SgasTransport:
         return self._limit
 
     def deliver(self, message: Message, now: datetime) -> Receipt:
-        """Deliver a batch and return the receipt.
-
-        Raises: CredentialError before anything is sent, when the certificate has ended.
-        """
+        """Deliver a batch. Raises: CredentialError, before sending, for an outdated certificate."""
         self._check(now)
         size = len(message.payload)
         if size > self._options.batch_bytes:
