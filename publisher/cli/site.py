@@ -465,7 +465,7 @@ def configured_site(path: Path, stop: threading.Event) -> LiveSite:
 
 
 def read_ahead() -> None:
-    """The process that reads a backlog (rendering/read_ahead.py): argv in, pages to its output.
+    """The process that reads a backlog (pipeline/round/rendering/read_ahead.py): pages to stdout.
 
     It gives none where the configuration was changed meanwhile, and ends in silence: the other one
     meets the same trouble.
