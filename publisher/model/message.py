@@ -124,7 +124,7 @@ class Rendered(NamedTuple):
 
 
 class Message(NamedTuple):
-    """What is handed over: the payload before signing. The same bytes and id whenever it is sent again."""
+    """The payload before signing. The same bytes and id whenever it is sent again."""
 
     id: MessageId
     target: str
@@ -152,7 +152,7 @@ def message_of(payload: bytes, target: str, format_name: str, records: int, made
 
 
 def message_id(made_at: datetime, payload: bytes) -> MessageId:
-    """`YYYYMMDD/YYYYMMDDhhmmss-` and 16 hex digits of the payload's digest: unique, and the same for the same bytes."""
+    """`YYYYMMDD/YYYYMMDDhhmmss-` and 16 hex digits of the digest: the same for the same bytes."""
     return MessageId(f"{made_at:%Y%m%d/%Y%m%d%H%M%S}-{sha256(payload).hexdigest()[:16]}")
 
 
