@@ -1,12 +1,13 @@
-"""What writing the jobs of an import costs, in statements."""
+"""What writing the jobs of an import costs, in statements, and what is said of a file that cannot be read."""
 
 from __future__ import annotations
 
-from contextlib import closing
+import sqlite3
 from pathlib import Path
 
 import pytest
 
+from publisher.model.errors import Busy, LedgerError, PublisherError
 from publisher.sources.importers import ImportedJob, StoredJobs
 from publisher.sources.importing.database import ImportDatabase
 
@@ -47,7 +48,7 @@ def put(accounting: ImportDatabase, page: list[ImportedJob]) -> tuple[StoredJobs
 
 @pytest.mark.parametrize("count", [10, 500])
 def test_a_page_of_new_jobs_takes_their_rows_and_few_statements_more(tmp_path: Path, count: int) -> None:
-    with closing(ImportDatabase(tmp_path / "imported.db")) as accounting:
+    with ImportDatabase(tmp_path / "imported.db") as accounting:
         put(accounting, jobs(2, wall_s=1))
         stored, statements = put(accounting, [job._replace(job_id=f"x{job.job_id}") for job in jobs(count)])
     assert stored == StoredJobs(inserted=count, updated=0)
@@ -58,7 +59,7 @@ def test_a_page_of_new_jobs_takes_their_rows_and_few_statements_more(tmp_path: P
 
 @pytest.mark.parametrize("count", [10, 500])
 def test_jobs_that_are_there_are_looked_up_together(tmp_path: Path, count: int) -> None:
-    with closing(ImportDatabase(tmp_path / "imported.db")) as accounting:
+    with ImportDatabase(tmp_path / "imported.db") as accounting:
         put(accounting, jobs(count))
         stored, statements = put(accounting, jobs(count))
     assert stored == StoredJobs(inserted=0, updated=0)
@@ -67,9 +68,26 @@ def test_jobs_that_are_there_are_looked_up_together(tmp_path: Path, count: int) 
 
 def test_of_several_rows_of_one_job_in_a_page_the_greatest_stays(tmp_path: Path) -> None:
     one, two, three = (jobs(1, wall_s)[0] for wall_s in (60, 90, 70))
-    with closing(ImportDatabase(tmp_path / "imported.db")) as accounting:
+    with ImportDatabase(tmp_path / "imported.db") as accounting:
         assert put(accounting, [one, three, two, three])[0] == StoredJobs(inserted=1, updated=2)
         found = accounting.connection.execute("SELECT JobID, UsedWalltime FROM AAR").fetchall()
         extra = accounting.connection.execute("SELECT count(*) FROM JobExtraInfo").fetchone()
     assert found == [("hpc1:0", 90)]
     assert extra == (2,)
+
+
+@pytest.mark.parametrize(
+    ("code", "expected", "words"),
+    [
+        (sqlite3.SQLITE_PROTOCOL, LedgerError, "a lock of its file system failed"),
+        (sqlite3.SQLITE_BUSY, Busy, "another process keeps it locked"),
+    ],
+)
+def test_what_cannot_be_read_between_transactions_is_no_bug(
+    tmp_path: Path, code: int, expected: type[PublisherError], words: str
+) -> None:
+    failed = sqlite3.OperationalError("locking protocol")
+    failed.sqlite_errorcode = code
+    accounting = ImportDatabase(tmp_path / "imported.db")
+    with pytest.raises(expected, match=f"imported.db: .*{words}"), accounting:
+        raise failed

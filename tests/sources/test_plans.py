@@ -123,7 +123,8 @@ def databases(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[tuple[i
             bulk(path, 1 if schema == 1 else 2, 300, 1, START, END, optimized=optimized)
             paths.append((schema, path))
     imported = folder / "imported.db"
-    database.ImportDatabase(imported).close()
+    with database.ImportDatabase(imported):
+        pass
     paths.append((IMPORTED, imported))
     opened = [(layout, sqlite3.connect(path)) for layout, path in paths]
     for _, connection in opened:

@@ -142,12 +142,12 @@ def retry(
         return None
     with alone(entry.database, wait):
         now = clock()
-        with closing(ImportDatabase(entry.database, _TABLES)) as accounting:
+        with ImportDatabase(entry.database, _TABLES) as accounting:
             found = _to_retry(accounting, entry.type, importer, now)
         report = ImportReport(importer=entry.type, database=entry.database)
         if found.tried:
             report = importer.run(found.files, entry.database, now)
-        with closing(ImportDatabase(entry.database, _TABLES)) as accounting, accounting.transaction():
+        with ImportDatabase(entry.database, _TABLES) as accounting, accounting.transaction():
             if not report.troubles:
                 accounting.connection.execute(_NOT_MET_AGAIN)
             accounting.connection.execute("DELETE FROM ImportRetried")
@@ -247,12 +247,12 @@ def _keep(database: Path, now: datetime, *, trouble: str, damaged: Sequence[str]
         "trouble": trouble,
         "damaged": "\n".join(damaged),
     }
-    with closing(ImportDatabase(database, _TABLES)) as accounting, accounting.transaction():
+    with ImportDatabase(database, _TABLES) as accounting, accounting.transaction():
         accounting.connection.execute(_KEEP, kept)
 
 
 def _ended(database: Path) -> int:
-    with closing(ImportDatabase(database, _TABLES)) as accounting:
+    with ImportDatabase(database, _TABLES) as accounting:
         found = accounting.connection.execute(_LAST).fetchone()
     return 0 if found is None else int(found[0])
 

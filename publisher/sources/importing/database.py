@@ -19,9 +19,10 @@ from functools import cache
 from hashlib import blake2b
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, Final
+from types import TracebackType
+from typing import Any, Final, Self
 
-from publisher.model.errors import Busy, LedgerError, UsageError, refused_by_system
+from publisher.model.errors import Busy, LedgerError, PublisherError, UsageError, refused_by_system
 from publisher.model.job import JobRecord
 from publisher.sources.base import ImportedFrom, Source
 from publisher.sources.importers import BadLine, ImportedJob, StoredJobs
@@ -194,8 +195,14 @@ class ImportDatabase:
                 self.connection.close()
                 raise
 
-    def close(self) -> None:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        """Closed. What SQLite cannot read outside of a transaction is told as inside of one. Raises: LedgerError, Busy."""
         self.connection.close()
+        if isinstance(error, sqlite3.Error):
+            raise self._told(error) from error
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
@@ -413,14 +420,16 @@ class ImportDatabase:
         try:
             yield
         except sqlite3.Error as error:
-            code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-            if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-                raise Busy(f"{self.path}: another process keeps it locked; try again") from error
-            advice = _ADVICE.get(code, _REFUSED)
-            raise LedgerError(f"{self.path}: {error}; {advice}; then import again: nothing is lost") from error
+            raise self._told(error) from error
         except OSError as error:
             why = refused_by_system(error, "its directory must exist and belong to the user who imports")
             raise LedgerError(f"{self.path}: {why}") from error
+
+    def _told(self, error: sqlite3.Error) -> PublisherError:
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+        if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+            return Busy(f"{self.path}: another process keeps it locked; try again")
+        return LedgerError(f"{self.path}: {error}; {_ADVICE.get(code, _REFUSED)}; then import again: nothing is lost")
 
 
 _RIGHTS: Final = (

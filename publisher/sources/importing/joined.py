@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, closing
+from contextlib import AbstractContextManager
 from dataclasses import fields, replace
 from datetime import datetime
 from functools import partial
@@ -127,7 +127,7 @@ class BatchRuns:
         for entry in self.entries:
             new = list(compress(runs, self._are_new(entry, [(run[0], run[2], lrms) for run, lrms in runs])))
             if new:
-                with closing(ImportDatabase(entry.database, ARC_RUNS)) as accounting, accounting.transaction():
+                with ImportDatabase(entry.database, ARC_RUNS) as accounting, accounting.transaction():
                     remember(accounting.connection, [run for run, _ in new])
 
     def are_new(self, runs: Sequence[tuple[str, int, str]]) -> Sequence[bool]:

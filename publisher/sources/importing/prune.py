@@ -30,21 +30,21 @@ _MONTHS: Final = "SELECT Month FROM ImportPrunedMonth ORDER BY Month"
 
 def last_pruned(database: Path) -> datetime | None:
     """Raises: LedgerError, Busy, UsageError."""
-    with closing(ImportDatabase(database)) as accounting:
+    with ImportDatabase(database) as accounting:
         at = accounting.setting(_AT)
     return datetime.fromtimestamp(int(at), UTC) if at else None
 
 
 def keep_pruned(database: Path, now: datetime) -> None:
     """That old rows were looked through. Raises: LedgerError, Busy, UsageError."""
-    with closing(ImportDatabase(database)) as accounting, accounting.transaction():
+    with ImportDatabase(database) as accounting, accounting.transaction():
         accounting.set(_AT, str(epoch(now)))
 
 
 def prune_rows(database: Path, jobs: Sequence[JobRecord]) -> int:
     """Take out these jobs, in one transaction. Returns how many were there. Raises: LedgerError, Busy, UsageError."""
     pruned = 0
-    with closing(ImportDatabase(database)) as accounting, accounting.transaction():
+    with ImportDatabase(database) as accounting, accounting.transaction():
         execute = accounting.connection.execute
         for job in jobs:
             number = job.row.record_id

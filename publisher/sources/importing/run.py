@@ -174,7 +174,7 @@ def import_run(site: SiteMapping, tables: str, database: Path, now: datetime, wa
     name, options = site.importer, site.options
     report = ImportReport(importer=name, database=database, watch=watch)
     with (
-        closing(ImportDatabase(database, ARC_RUNS + tables)) as accounting,
+        ImportDatabase(database, ARC_RUNS + tables) as accounting,
         closing(_arc_jobs(options, database)) as arc,
     ):
         report.notes += site.begin_import(accounting)
