@@ -120,9 +120,7 @@ def status_nagios(
     """
     checked = [one for status in found for one in _checked_values(status, now, limits)]
     parts = [_allocation(one, limits) for one in sorted(allocations, key=attrgetter("share"))]
-    messages = [*_messages(checked, found, trouble), *_of_sources(sources)]
-    messages += [(state, text) for state, text, _ in parts if state is not OK]
-    messages += [(WARNING, f"{one}: its charges were never computed; run `publisher charge`") for one in uncharged]
+    messages = [*_messages(checked, found, trouble), *_of_sources(sources), *_of_charges(parts, uncharged)]
     messages.sort(key=lambda message: _GRAVEST_FIRST.index(message[0]))
     messages = messages or list(_when_well(checked))
     state = messages[0][0] if messages else OK
@@ -154,6 +152,12 @@ def _allocation(one: UsedAllocation, limits: Thresholds) -> tuple[int, str, str]
     text = f"{one.project}: {used} % of the allocation of {amount_text(one.granted)} {one.unit} used"
     label = f"{one.project}_{one.unit}".translate(_NOT_IN_LABELS)
     return state, text, performance(label, used, "%", warning, critical)
+
+
+def _of_charges(parts: Sequence[tuple[int, str, str]], uncharged: Sequence[str]) -> Iterator[tuple[int, str]]:
+    yield from ((state, text) for state, text, _ in parts if state is not OK)
+    for project in uncharged:
+        yield WARNING, f"{project}: its charges were never computed; run `publisher charge`"
 
 
 def _of_sources(sources: Sequence[SourceStatus]) -> Iterator[tuple[int, str]]:

@@ -367,6 +367,9 @@ class RecordPolicy:
             return _Affiliation(vo=own, group=main.group or "", role=main.role or "", fqan=fqan, origins=origins)
         if own:
             return _Affiliation(vo=own, origins=_vo_origins("the job's VO", "vo"))
+        return self._by_default()
+
+    def _by_default(self) -> _Affiliation:
         vo, _, issuer = self.default_vo.partition("#")
         rule = "records.default_vo" if vo else "none known"
         return _Affiliation(vo=vo, issuer=issuer, origins=_vo_origins(rule))
