@@ -15,7 +15,7 @@ from typing import Any
 from zlib import crc32
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from publisher.cli.main import CYCLES_AFTER
 from tests.support.pki import PKI, Credential
@@ -23,9 +23,11 @@ from tests.support.pki import PKI, Credential
 pytest_plugins = ["tests.fake_ams.fixtures", "tests.support.fixtures"]
 
 # The same examples in every run: a red run must be red again. `make test-long` takes more, `wide` ever others.
-settings.register_profile("steady", derandomize=True, deadline=None, max_examples=30)
-settings.register_profile("long", derandomize=True, deadline=None)
-settings.register_profile("wide", deadline=None)
+# Clocks say nothing about the product: tests run on loaded machines.
+_PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("steady", _PATIENT, derandomize=True, max_examples=30)
+settings.register_profile("long", _PATIENT, derandomize=True)
+settings.register_profile("wide", _PATIENT)
 settings.load_profile("steady")
 
 # Whoever starts the tests in the background of a script has them ignore SIGINT, and children inherit that; not what is handled.

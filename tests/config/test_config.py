@@ -627,7 +627,7 @@ TREES = st.recursive(
     max_leaves=12,
 )
 BLOCKS = ("site", "source", "state", "credentials", "records", "targets")
-FUZZ = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=examples(300))
+FUZZ = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=examples(300))
 
 
 def only_config_errors(read: Write, content: bytes) -> None:

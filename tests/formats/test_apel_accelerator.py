@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from publisher.formats.apel.accelerator import ApelAccelerator
@@ -163,7 +163,6 @@ def test_what_is_added_up_is_apart_by_month_site_and_model() -> None:
 # Whatever comes
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.lists(hostile_jobs(), min_size=1, max_size=3),
     st.one_of(st.none(), st.integers(-5, 2**33)),

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from publisher.formats import job_format
@@ -92,7 +92,6 @@ def test_the_golden_file_says_what_the_golden_car_says(name: str) -> None:
 # Whatever comes
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(jobs, min_size=1, max_size=4), st.sampled_from(NAMES), st.booleans())
 def test_every_batch_reads_back_as_the_jobs_it_was_made_of(batch: list[JobRecord], name: str, ruled: bool) -> None:
     text = create(name)
@@ -124,13 +123,12 @@ def stored(text: str) -> str:
     return "None" if text.lower() in NOT_GIVEN else text
 
 
-@settings(deadline=None)
 @given(ordinary_jobs(), st.sampled_from(NAMES))
 def test_an_ordinary_job_is_never_set_aside(job: JobRecord, name: str) -> None:
     assert create(name).render(make_policy().describe(job), NOW)
 
 
-@settings(deadline=None, max_examples=examples(300), suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(300))
 @given(hostile_jobs(most=20))
 def test_a_job_that_cannot_be_published_is_unfit_and_nothing_else(job: JobRecord) -> None:
     text = create("apel-job-0.3")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from publisher.formats import job_format, summary_format
@@ -120,7 +120,6 @@ def test_the_golden_file_carries_the_totals_of_the_telling_jobs(name: str) -> No
 # Whatever comes: the totals are the source's
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(jobs, min_size=1, max_size=8), st.sampled_from(NAMES), st.sampled_from(list(KeyStyle)))
 def test_rows_at_the_server_carry_the_totals_of_the_jobs(batch: list[JobRecord], name: str, style: KeyStyle) -> None:
     text = create(name)
@@ -150,7 +149,7 @@ SPELLINGS = st.fixed_dictionaries(
 )  # fmt: skip
 
 
-@settings(deadline=None, max_examples=examples(200))
+@settings(max_examples=examples(200))
 @given(st.lists(SPELLINGS, min_size=1, max_size=12), st.sampled_from(NAMES), st.sampled_from(list(KeyStyle)))
 def test_spellings_that_the_server_takes_for_one_lose_no_job(
     batch: list[dict[str, Any]], name: str, style: KeyStyle
@@ -190,7 +189,6 @@ def check_both_ways(published: list[PublishedJob], version: str, key: tuple[str,
     assert summarised("Summaries", summed, key) == summarised(table, read, key)
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(jobs, min_size=1, max_size=8), st.sampled_from(("0.2", "0.4")))
 def test_jobs_and_summaries_add_up_to_the_same(batch: list[JobRecord], version: str) -> None:
     fit = fit_for_both(batch, make_policy(), f"apel-job-{version}")
@@ -198,14 +196,12 @@ def test_jobs_and_summaries_add_up_to_the_same(batch: list[JobRecord], version: 
         check_both_ways(fit, version, KEYS["Summaries"])
 
 
-@settings(deadline=None)
 @given(st.lists(SPELLINGS, min_size=1, max_size=12), st.sampled_from(("0.2", "0.4")))
 def test_jobs_and_summaries_add_up_to_the_same_in_any_spelling(batch: list[dict[str, Any]], version: str) -> None:
     published = [described(local_id=f"job-{number}", **overrides) for number, overrides in enumerate(batch)]
     check_both_ways(published, version, KEYS["Summaries"])
 
 
-@settings(deadline=None)
 @given(st.lists(SPELLINGS, min_size=1, max_size=8))
 def test_in_jura_ngs_spelling_only_group_role_and_host_differ(batch: list[dict[str, Any]]) -> None:
     policy = make_policy(key_style=KeyStyle.JURA)
@@ -214,7 +210,6 @@ def test_in_jura_ngs_spelling_only_group_role_and_host_differ(batch: list[dict[s
     check_both_ways(published, "0.2", tuple(name for name in KEYS["Summaries"] if name not in spelt))
 
 
-@settings(deadline=None)
 @given(st.lists(ordinary_jobs(), min_size=1, max_size=8), st.sampled_from(NORMALISED))
 def test_normalised_summaries_are_what_the_server_makes_of_the_jobs(batch: list[JobRecord], name: str) -> None:
     fit = fit_for_both(batch, make_policy(), "apel-job-0.3")
@@ -228,7 +223,6 @@ def test_normalised_summaries_are_what_the_server_makes_of_the_jobs(batch: list[
             assert abs(total[column] - theirs[key][column]) <= Decimal("0.5")
 
 
-@settings(deadline=None)
 @given(st.lists(jobs, max_size=8), st.sampled_from(list(KeyStyle)))
 def test_sync_announces_what_the_summaries_hold(batch: list[JobRecord], style: KeyStyle) -> None:
     text = create("apel-summary-0.4")
@@ -262,7 +256,7 @@ def test_a_hostile_text_leaves_its_neighbours_intact(hostile: str, field: str) -
     assert clean in read
 
 
-@settings(deadline=None, max_examples=examples(200), suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(200))
 @given(hostile_jobs(most=20), st.sampled_from(list(KeyStyle)))
 def test_a_job_that_cannot_be_counted_is_unfit_and_nothing_else(job: JobRecord, style: KeyStyle) -> None:
     text = create("apel-summary-0.4")

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from publisher.formats import FORMATS, job_format, summary_format, sync_format
@@ -68,7 +68,6 @@ def test_a_count_can_be_taken_back() -> None:
     assert (row["SubmitHost"], row["NumberOfJobs"]) == ("old", 0)
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(hostile_text, st.integers(0, 10**6), st.integers(1, 12)), max_size=6))
 def test_counts_read_back_whatever_the_hosts_are_called(counts: list[tuple[str, int, int]]) -> None:
     sync, counter = create("apel-sync-0.1"), SyncCounter()

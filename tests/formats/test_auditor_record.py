@@ -128,7 +128,7 @@ def auditor() -> Iterator[FakeAuditor]:
         yield fake
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(batch=st.lists(jobs, min_size=1, max_size=3), gpus=st.one_of(st.none(), st.integers(-3, 2**64)))
 def test_whatever_comes_is_taken_or_set_aside_by_name(
     batch: list[JobRecord], gpus: int | None, auditor: FakeAuditor

@@ -13,7 +13,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from lxml import etree
 
@@ -149,7 +149,6 @@ def test_the_golden_file_is_accepted(car: Car) -> None:
     car.check(GOLDEN.read_bytes())
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(jobs, min_size=1, max_size=4), st.booleans())
 def test_every_batch_reads_back_as_the_jobs_it_was_made_of(batch: list[JobRecord], with_rules: bool) -> None:
     car = create()
@@ -176,13 +175,12 @@ def test_every_batch_reads_back_as_the_jobs_it_was_made_of(batch: list[JobRecord
     _check_official(made)
 
 
-@settings(deadline=None)
 @given(ordinary_jobs())
 def test_an_ordinary_job_is_never_set_aside(job: JobRecord) -> None:
     assert create().render(make_policy().describe(job), NOW)
 
 
-@settings(deadline=None, max_examples=examples(300), suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(300))
 @given(hostile_jobs(most=20))
 def test_a_job_that_cannot_be_published_is_unfit_and_nothing_else(job: JobRecord) -> None:
     car = create()

@@ -86,9 +86,7 @@ def spoilt(draw: st.DrawFn, record: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("fmt", FORMATS, ids=lambda fmt: fmt.name)
-@settings(
-    deadline=None, max_examples=examples(150), suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
-)
+@settings(max_examples=examples(150), suppress_health_check=[HealthCheck.data_too_large])
 @given(job=jobs, policy=st.sampled_from(policies()), data=st.data())
 def test_what_is_of_the_form_passes_the_check(
     fmt: Car | OgfUr, job: JobRecord, policy: RecordPolicy, data: st.DataObject
@@ -126,7 +124,6 @@ def test_raw_hostile_text_is_not_of_the_form_or_passes_the_check(fmt: Car | OgfU
             holds(fmt, record.replace(b">completed<", b">" + raw + b"<"))
 
 
-@settings(deadline=None)
 @given(job=ordinary_jobs())
 @pytest.mark.parametrize("fmt", FORMATS, ids=lambda fmt: fmt.name)
 def test_a_record_in_ascii_is_of_the_form(fmt: Car | OgfUr, job: JobRecord) -> None:
@@ -178,9 +175,7 @@ def test_a_broken_record_is_found_in_its_message_and_no_other(fmt: Car | OgfUr, 
 
 
 @pytest.mark.parametrize("fmt", FORMATS, ids=lambda fmt: fmt.name)
-@settings(
-    deadline=None, max_examples=examples(40), suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
-)
+@settings(max_examples=examples(40), suppress_health_check=[HealthCheck.data_too_large])
 @given(several=st.lists(st.one_of(jobs, ordinary_jobs()), min_size=2, max_size=4), data=st.data())
 def test_what_was_rendered_before_makes_no_difference(
     fmt: Car | OgfUr, several: list[JobRecord], data: st.DataObject

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from lxml import etree
 
@@ -218,7 +218,6 @@ def test_the_golden_file_is_accepted(ur: OgfUr) -> None:
     ur.check(GOLDEN.read_bytes())
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(jobs, min_size=1, max_size=4), st.booleans())
 def test_every_batch_reads_back_as_the_jobs_it_was_made_of(batch: list[JobRecord], with_rules: bool) -> None:
     ur = create()
@@ -240,7 +239,6 @@ def test_every_batch_reads_back_as_the_jobs_it_was_made_of(batch: list[JobRecord
     _check_official(made)
 
 
-@settings(deadline=None)
 @given(ordinary_jobs())
 def test_an_ordinary_job_is_never_set_aside(job: JobRecord) -> None:
     assert create().render(make_policy().describe(job), NOW)

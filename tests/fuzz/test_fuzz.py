@@ -44,8 +44,7 @@ pytestmark = pytest.mark.some(2, of="template")
 START, END = datetime(2026, 10, 1, tzinfo=UTC), datetime(2026, 11, 1, tzinfo=UTC)
 QUICK = settings(
     max_examples=examples(40),
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large],
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.data_too_large],
 )
 ROOT = Path(__file__).parents[2]
 

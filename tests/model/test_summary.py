@@ -10,7 +10,7 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from publisher.model.errors import Unfit
@@ -180,7 +180,6 @@ def test_si2k_counts_a_250th_exactly() -> None:
 batches = st.lists(ordinary_jobs(), max_size=8)
 
 
-@settings(deadline=None)
 @given(batches, st.randoms(use_true_random=False), st.sampled_from((BY_LEVEL, DICTIONARY, NORMALISED)))
 def test_order_and_parts_make_no_difference(batch: list[JobRecord], random: Any, grouping: Grouping) -> None:
     jobs = [make_policy().describe(job) for job in batch]
@@ -258,7 +257,6 @@ def test_sync_counts_can_be_fed_and_merged() -> None:
     assert (count.site, count.jobs) == ("EXAMPLE-SITE", 42)
 
 
-@settings(deadline=None)
 @given(batches)
 def test_sync_and_summaries_count_the_same_jobs(batch: list[JobRecord]) -> None:
     jobs = [make_policy(key_style=KeyStyle.JURA).describe(job) for job in batch]

@@ -492,7 +492,7 @@ def checked_twice(twins: Twins) -> tuple[int, Counter[str]]:
     return WatchedSite.made.pop().known, told
 
 
-@settings(max_examples=examples(12), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(12), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 2**32), form=st.sampled_from(FORMATS), rules=st.sampled_from(sorted(RULES)))
 def test_random_histories(tmp_path_factory: pytest.TempPathFactory, pki: PKI, seed: int, form: str, rules: str) -> None:
     """Rounds with new, late, changed, torn and hostile rows between them."""

@@ -44,7 +44,7 @@ _COLUMNS: Final = {
 _TIMES: Final = ("UsedWalltime", "UsedCPUUserTime", "UsedCPUKernelTime")
 
 
-@settings(max_examples=examples(20), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(20), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 2**32), schema=st.sampled_from((1, 2)), form=st.sampled_from(FORMATS))
 def test_odd_rows_in_any_place(
     tmp_path_factory: pytest.TempPathFactory, pki: PKI, seed: int, schema: Schema, form: str

@@ -208,9 +208,8 @@ def assert_the_receiver_has_it_all(world: World) -> None:
 
 @settings(
     max_examples=examples(50),
-    deadline=None,
     derandomize=True,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(history=st.lists(event, max_size=22), batch_records=st.sampled_from((1, 2, 5)))
 @example(

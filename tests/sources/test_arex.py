@@ -553,7 +553,7 @@ def test_a_large_page_tells_what_small_ones_tell(tmp_path: Path, schema: Schema)
     assert jobs_of(listed) == list(whole.jobs)
 
 
-@settings(max_examples=examples(25), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(25), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_every_row_once_by_row_and_by_window(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     directory = tmp_path_factory.mktemp("pair")

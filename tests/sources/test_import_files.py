@@ -128,7 +128,7 @@ def test_a_pipe_or_a_device_among_the_files_is_refused_and_not_waited_for(
     assert "is no regular file" in trouble
 
 
-@settings(max_examples=examples(25), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(25), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 5), cuts=st.lists(st.integers(0, 40_000), max_size=6), rotated=st.integers(0, 5))
 def test_a_file_read_in_pieces_gives_what_the_whole_gives(
     tmp_path_factory: pytest.TempPathFactory, seed: int, cuts: list[int], rotated: int

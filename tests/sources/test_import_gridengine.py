@@ -797,14 +797,14 @@ def test_a_file_of_something_else_is_refused_as_a_whole(tmp_path: Path) -> None:
     ]
 
 
-@settings(max_examples=examples(400), deadline=None)
+@settings(max_examples=examples(400))
 @given(st.binary(max_size=300))
 def test_no_bytes_break_the_reader(line: bytes) -> None:
     records, wrong = read_line(line, StampUnit.AUTO)
     assert bool(records) != bool(wrong)
 
 
-@settings(max_examples=examples(600), deadline=None)
+@settings(max_examples=examples(600))
 @given(
     line=st.sampled_from([colon(ANY), colon(ANY, columns=52, factor=1000), jsonl(ANY), jsonl(TASKS[0])]),
     at=st.integers(0, 900),

@@ -355,7 +355,7 @@ def test_zeros_and_empty_texts_of_other_producers_say_nothing(tmp_path: Path) ->
     assert imported(tmp_path / "b", envelope([record(job_step="")]), envelope([empty], after(9000))) == plain
 
 
-@settings(max_examples=examples(200), deadline=None)
+@settings(max_examples=examples(200))
 @given(
     st.lists(
         st.tuples(
@@ -980,7 +980,7 @@ ANYTHING = st.recursive(
 KEYS = st.sampled_from([*record(), *step("0"), "array_job_id", "array_task_id", "exit_code", "suspend_time"])
 
 
-@settings(max_examples=examples(400), deadline=None)
+@settings(max_examples=examples(400))
 @given(st.dictionaries(KEYS, ANYTHING, max_size=4), st.dictionaries(st.sampled_from(list(record()["sacct"])), ANYTHING))
 def test_no_record_breaks_the_reader(more: Json, sacct: Json) -> None:
     entry = record() | {"sacct": record()["sacct"] | sacct} | more
@@ -994,7 +994,7 @@ def test_no_record_breaks_the_reader(more: Json, sacct: Json) -> None:
     json.dumps([said.start, said.step, said.fields]).encode().decode()
 
 
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(60))
 @given(
     told=st.lists(
         st.one_of(

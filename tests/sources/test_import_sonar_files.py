@@ -119,7 +119,7 @@ def test_a_compressed_file_has_no_writer(tmp_path: Path, database: Path) -> None
     assert (report.imported, report.bad, report.bad_lines[0].reason) == (1, 1, "torn: it has no end")
 
 
-@settings(max_examples=examples(150), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(150), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     parts=st.lists(
         st.one_of(
@@ -169,7 +169,7 @@ def test_marks_hold_for_a_file_that_grows_while_it_is_read(tmp_path: Path) -> No
 # Growing, copies, order
 
 
-@settings(max_examples=examples(20), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(20), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 5), cuts=st.lists(st.integers(0, 60_000), max_size=6))
 def test_a_file_read_in_pieces_gives_what_the_whole_gives(
     tmp_path_factory: pytest.TempPathFactory, seed: int, cuts: list[int]

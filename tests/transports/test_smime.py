@@ -84,7 +84,7 @@ def test_crlf_in_a_payload_arrives_as_line_ends(signer: Signer, pki: PKI) -> Non
 
 
 @openssl
-@settings(max_examples=examples(25), deadline=None)
+@settings(max_examples=examples(25))
 @given(st.text(st.characters(min_codepoint=0x20, max_codepoint=0x7E) | st.just("\n"), min_size=1).filter(str.strip))
 def test_any_plain_text_survives(signer: Signer, pki: PKI, text: str) -> None:
     assert verify(signer.sign(text.encode()), pki) == text.encode()
