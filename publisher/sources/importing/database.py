@@ -288,14 +288,12 @@ class ImportDatabase:
         return new
 
     def bad_lines(self, importer: str) -> int:
-        with self._translated():
-            found = self.connection.execute("SELECT count(*) FROM ImportBadLine WHERE Importer = ?", (importer,))
-            return int(found.fetchone()[0])
+        found = self.connection.execute("SELECT count(*) FROM ImportBadLine WHERE Importer = ?", (importer,))
+        return int(found.fetchone()[0])
 
     def aborted(self) -> int:
         """How many jobs somebody cancelled while they ran."""
-        with self._translated():
-            return int(self.connection.execute(_ABORTED).fetchone()[0])
+        return int(self.connection.execute(_ABORTED).fetchone()[0])
 
     def setting(self, key: str) -> str:
         """What DBConfig holds under a key, or ''."""
@@ -314,8 +312,7 @@ class ImportDatabase:
     def settle(self, key: str, value: str) -> str:
         """What DBConfig holds under a key, which is this value when it held nothing. Inside a transaction."""
         self.connection.execute("INSERT OR IGNORE INTO DBConfig VALUES (?, ?)", (key, value))
-        (held,) = self.connection.execute("SELECT KeyValue FROM DBConfig WHERE KeyName = ?", (key,)).fetchone()
-        return str(held)
+        return self.setting(key)
 
     def _row(self, record_id: int, job: ImportedJob, file: int | None) -> Row:
         names = (*job[2:7], job.fqan, job.benchmark)
@@ -389,12 +386,8 @@ class ImportDatabase:
         return int(number)
 
     def _prepare(self, tables: str) -> None:
-        for pragma in (
-            f"journal_size_limit = {_WAL_BYTES}",
-            f"wal_autocheckpoint = {_WAL_PAGES}",
-            "synchronous = NORMAL",
-            f"cache_size = -{_CACHE_KIB}",
-        ):
+        bounds = (f"journal_size_limit = {_WAL_BYTES}", f"wal_autocheckpoint = {_WAL_PAGES}")
+        for pragma in (*bounds, f"cache_size = -{_CACHE_KIB}", "synchronous = NORMAL"):
             self.connection.execute(f"PRAGMA {pragma}")
         if not self._ours():
             raise UsageError(
@@ -404,15 +397,13 @@ class ImportDatabase:
 
     def _ours(self) -> bool:
         present = self.connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'DBConfig'").fetchone()
-        if present is None:
-            return False
-        found = self.connection.execute("SELECT KeyValue FROM DBConfig WHERE KeyName = 'PUBLISHER_IMPORTER'").fetchone()
-        if found is not None and found[0] != IMPORTER_VERSION:
+        version = "" if present is None else self.setting("PUBLISHER_IMPORTER")
+        if version not in ("", IMPORTER_VERSION):
             raise LedgerError(
-                f"{self.path}: was made by another version of publisher ({found[0]}); use that one, or remove the file and "
+                f"{self.path}: was made by another version of publisher ({version}); use that one, or remove the file and "
                 "import again: what was delivered is not sent twice"
             )
-        return found is not None
+        return bool(version)
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
