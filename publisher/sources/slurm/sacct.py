@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from secrets import randbelow
+from secrets import choice
 from tempfile import TemporaryFile
 from typing import BinaryIO, Final
 
@@ -32,6 +32,8 @@ _FORMAT: Final = "%Y-%m-%dT%H:%M:%S"
 _MOMENT: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d")
 _MOST_COMPLAINT: Final = 4096
 _LOOK_EVERY_S: Final = 0.1
+# Characters that no field has, and that end no line: a text of others would be found in half the speed.
+_CONTROLS: Final = [chr(code) for code in (*range(0x01, 0x09), *range(0x0E, 0x1F))]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +50,7 @@ class Sacct:
     def ended(self, begin: int, end: int, columns: Sequence[str]) -> Iterator[LogFile]:
         """The jobs that ended in [begin, end], in epoch seconds. Raises: SourceError."""
         arguments = [
-            *("--allusers", "--duplicates", "--parsable2", f"--delimiter=\x1f{randbelow(10**9):09}\x1f"),
+            *("--allusers", "--duplicates", "--parsable2", f"--delimiter={_delimiter()}"),
             *(f"--clusters={self.cluster}", f"--state={_STATES}", f"--format={','.join(columns)}"),
             *(f"--starttime={_local(begin)}", f"--endtime={_local(end)}"),
         ]
@@ -128,6 +130,10 @@ class Sacct:
                 raise SourceError(f"{self.command[0]}: printed more than {_MOST_BYTES:,} bytes for one day; ended")
             if self.wait(0):
                 raise SourceError(f"{self.command[0]}: ended, because a stop was asked for; the next round reads on")
+
+
+def _delimiter() -> str:
+    return "\x1f" + "".join(choice(_CONTROLS) for _ in range(6))
 
 
 def _local(moment: int) -> str:
