@@ -230,7 +230,7 @@ def test_totals_are_those_of_the_raw_files(
     def killed_rounds(count: int) -> int:
         """Before some statement on a database of ours."""
         ends = [
-            publish_in_a_child(site, state=str(site.state.parent), fatal=rng.randrange(1, 150)) for _ in range(count)
+            publish_in_a_child(site, state=str(site.state.parent), fatal=rng.randrange(1, 600)) for _ in range(count)
         ]
         return sum(ended["status"] == -signal.SIGKILL for ended in ends)
 
