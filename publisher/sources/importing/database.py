@@ -202,7 +202,7 @@ class ImportDatabase:
         """Closed. What SQLite cannot read outside of a transaction is told as inside of one. Raises: LedgerError, Busy."""
         self.connection.close()
         if isinstance(error, sqlite3.Error):
-            raise self._told(error) from error
+            raise self._error_of(error) from error
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
@@ -411,12 +411,12 @@ class ImportDatabase:
         try:
             yield
         except sqlite3.Error as error:
-            raise self._told(error) from error
+            raise self._error_of(error) from error
         except OSError as error:
             why = refused_by_system(error, "its directory must exist and belong to the user who imports")
             raise LedgerError(f"{self.path}: {why}") from error
 
-    def _told(self, error: sqlite3.Error) -> PublisherError:
+    def _error_of(self, error: sqlite3.Error) -> PublisherError:
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
         if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
             return Busy(f"{self.path}: another process keeps it locked; try again")
