@@ -221,8 +221,10 @@ class Month:
         self.gives_up = time.monotonic() + PATIENCE_S
         if self.at > self.steps:
             return DaemonCommand.STOP
+        # Before the clock moves: a round that reads a source meanwhile has read it in the step before.
+        self.break_and_mend()
         self.site.now += STEP
-        self.events()
+        self.finish_jobs()
         with self.lock:  # of the next two rounds of a target, one begins after this
             self.rounds.clear()
         return None
@@ -232,13 +234,15 @@ class Month:
         for place, source in enumerate(SOURCES):
             yield source, range(2 + 3 * place, 5 + 3 * place)
 
-    def events(self) -> None:
-        silent = range(self.steps - 9, self.steps - 3)
+    def break_and_mend(self) -> None:
         for source, when in self.broken():
             if self.at == when.start:
                 self.site.break_down(source)
             if self.at == when.stop:
                 self.site.mend(source)
+
+    def finish_jobs(self) -> None:
+        silent = range(self.steps - 9, self.steps - 3)
         for source, when in self.broken():
             # A round may go on with what another target's read just before, and none follows while the clock stands still:
             # so there is a whole step behind the one in which the last jobs can no longer be A-REX's.
