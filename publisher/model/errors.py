@@ -101,6 +101,7 @@ _OF_THE_MACHINE: Final = {
     errno.ENFILE: _TOO_MANY_FILES,
     errno.ENOMEM: "no memory is left on this machine: look at what uses it",
     errno.EIO: "the disk refused: look at the kernel's log",
+    errno.EINTR: "a network file system gave up: look at the kernel's log",
     errno.ENOLCK: "its file system cannot lock files, as NFS does without its lock service: use a local disk",
 }
 

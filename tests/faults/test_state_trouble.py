@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import threading
 import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -115,6 +118,18 @@ full = run("publish", "--force")
 restore()
 print(json.dumps([empty, some, full, run("publish", "--force")]))
 """
+
+
+def test_a_look_at_the_room_may_be_interrupted(site: SiteUnderTest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a network file system that gives up. Python tries most calls again, but not this one."""
+    interrupted = InterruptedError(errno.EINTR, os.strerror(errno.EINTR))
+    site.fill(*generate(1, 2, datetime(2026, 10, 1, tzinfo=UTC), datetime(2026, 11, 1, tzinfo=UTC)))
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "statvfs", Mock(side_effect=interrupted))
+        stopped = site.run("publish", "--force")
+    assert (stopped.status, "kernel's log" in stopped.err) == (74, True), stopped.err
+    assert "must belong" not in stopped.err
+    assert site.run("publish", "--force").status == 0
 
 
 def test_a_read_only_file_system_is_74_and_the_next_round_goes_on(site: SiteUnderTest) -> None:
