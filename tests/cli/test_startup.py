@@ -81,8 +81,8 @@ OF_A_ROUND: Final = (
     "publisher.pipeline.round.totals",
     "publisher.pipeline.sync.counts",
 )
-# requests, lxml and PKCS#7 (with all of Python's e-mail) come with the first message.
-HEAVY: Final = ("apscheduler", "email.policy", "jinja2", "lxml", "prometheus_client", "psycopg", "requests", "urllib3")
+# urllib3, lxml and PKCS#7 (with all of Python's e-mail) come with the first message.
+HEAVY: Final = ("apscheduler", "email.policy", "jinja2", "lxml", "prometheus_client", "psycopg", "urllib3")
 CRYPTOGRAPHY: Final = ("cryptography", "ssl")
 
 

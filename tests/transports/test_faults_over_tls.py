@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-import requests
+import urllib3
 
 from publisher.transports.ams.responses import publish_verdict
 from publisher.transports.base import Verdict
@@ -171,7 +171,7 @@ def test_every_exception_of_http_and_tls_has_its_verdict(
         def broken(*_: object, **__: object) -> Any:
             raise made(kind)
 
-        monkeypatch.setattr(requests.adapters.HTTPAdapter, "send", broken)
+        monkeypatch.setattr(urllib3.HTTPConnectionPool, "urlopen", broken)
         receipts = [transport.deliver(message, NOW) for transport in (world.transport, other.transport)]
         other.transport.close()
     trust = issubclass(kind, ssl.SSLCertVerificationError)

@@ -12,11 +12,9 @@ import ssl
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Final
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
-import requests
 import urllib3
-from requests.adapters import HTTPAdapter
 from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 
@@ -88,7 +86,7 @@ class _Connection(HTTPConnection):
 
 class _SecureConnection(_Connection, HTTPSConnection):
     def connect(self) -> None:
-        """Connect with our context and nothing that requests would add, such as its own CAs."""
+        """Connect with our context and nothing that urllib3 would add, such as the system's CAs."""
         self.ssl_context = self.line.context
         self.ca_certs = self.ca_cert_dir = self.ca_cert_data = None
         self.cert_file = self.key_file = None
@@ -97,46 +95,33 @@ class _SecureConnection(_Connection, HTTPSConnection):
         super().connect()
 
 
-class ConnectionAdapter(HTTPAdapter):
-    """Makes requests use one connection of our kind, directly or through a proxy."""
-
-    def __init__(self, line: ConnectionOptions) -> None:
-        plain = type("_LineConnection", (_Connection,), {"line": line})
-        secure = type("_SecureLineConnection", (_SecureConnection,), {"line": line})
-        self._pools = {
-            "http": type("_LinePool", (HTTPConnectionPool,), {"ConnectionCls": plain}),
-            "https": type("_SecureLinePool", (HTTPSConnectionPool,), {"ConnectionCls": secure}),
-        }
-        super().__init__(pool_connections=1, pool_maxsize=1, max_retries=urllib3.Retry(0, read=False))
-
-    def init_poolmanager(self, *args: Any, **kwargs: Any) -> None:
-        """Let the pools be ours."""
-        super().init_poolmanager(*args, **kwargs)
-        self.poolmanager.pool_classes_by_scheme = self._pools
-
-    def proxy_manager_for(self, proxy: str, **kwargs: Any) -> Any:
-        """Let the pools behind a proxy be ours."""
-        manager = super().proxy_manager_for(proxy, **kwargs)
-        manager.pool_classes_by_scheme = self._pools
-        return manager
-
-    def cert_verify(self, conn: Any, url: str, verify: Any, cert: Any) -> None:
-        """Leave verification to our context."""
+def _connections(line: ConnectionOptions, proxy: str) -> urllib3.PoolManager:
+    """One connection of our kind at a time, directly or through a proxy."""
+    manager = urllib3.PoolManager(1)
+    if proxy:
+        address = urlsplit(proxy)
+        known = f"{unquote(address.username)}:{unquote(address.password or '')}" if address.username else None
+        manager = urllib3.ProxyManager(proxy, 1, proxy_headers=urllib3.make_headers(proxy_basic_auth=known))
+    plain = type("_LineConnection", (_Connection,), {"line": line})
+    secure = type("_SecureLineConnection", (_SecureConnection,), {"line": line})
+    manager.pool_classes_by_scheme = {
+        "http": type("_LinePool", (HTTPConnectionPool,), {"ConnectionCls": plain}),
+        "https": type("_SecureLinePool", (HTTPSConnectionPool,), {"ConnectionCls": secure}),
+    }
+    return manager
 
 
 SUCCESS_LIMIT: Final = 1 << 20
 ERROR_LIMIT: Final = 64 << 10
 _CHUNK: Final = 4096
 _HEADERS: Final = {"User-Agent": "publisher", "Accept-Encoding": "identity"}
+_NOT_AGAIN: Final = urllib3.Retry(0, read=False)
 
 
 class Session:
     """Requests to one host over one kept-alive connection, strictly one after the other.
 
-    Of requests, its adapter alone and not its session: so the environment has no say
-    (REQUESTS_CA_BUNDLE and CURL_CA_BUNDLE would win over the configured CAs, and .netrc would add a
-    password), redirects are not followed, which would carry the token to another host, and cookies
-    are not kept.
+    Redirects are not followed, which would carry the token to another host.
     """
 
     def __init__(
@@ -146,9 +131,8 @@ class Session:
         self._endpoint, self._clock = endpoint, clock
         self._where = Peer(place=urlsplit(endpoint.url).netloc, trust=trust, proxy=endpoint.proxy)
         self._line = ConnectionOptions(context, self._attempt())
-        self._http = ConnectionAdapter(self._line)
-        self._proxies = {"https": endpoint.proxy} if endpoint.proxy else {}
-        self._prepared: tuple[tuple[str, str, dict[str, str]], requests.PreparedRequest] | None = None
+        self._http = _connections(self._line, endpoint.proxy)
+        self._limits = urllib3.Timeout(connect=endpoint.connect_s, read=endpoint.read_s)
 
     def exchange(
         self, method: str, path: str, body: bytes | None = None, headers: Mapping[str, str] | None = None
@@ -170,7 +154,7 @@ class Session:
 
     def close(self) -> None:
         """Close the connection; a further request would open a new one."""
-        self._http.close()
+        self._http.clear()
 
     def _attempt(self) -> Attempt:
         deadline = self._clock() + self._endpoint.attempt_s
@@ -179,43 +163,38 @@ class Session:
     def _once(self, method: str, path: str, body: bytes | None, headers: dict[str, str]) -> Answer | RequestFailure:
         attempt = self._line.attempt = self._attempt()
         try:
-            response = self._http.send(
-                self._request(method, path, body, headers),
-                stream=True,
-                timeout=(self._endpoint.connect_s, self._endpoint.read_s),
-                proxies=self._proxies,
+            response = self._http.connection_from_url(self._endpoint.url).urlopen(
+                method,
+                path,
+                body,
+                _HEADERS | headers,
+                retries=_NOT_AGAIN,
+                redirect=False,
+                assert_same_host=False,
+                timeout=self._limits,
+                preload_content=False,
+                decode_content=False,
             )
         except FOREIGN as error:
-            self._http.close()
+            self._http.clear()
             attempt.timed_out = is_timeout(error)
             return no_answer(error, self._where, sending=attempt.sending, secrets=headers.values())
         answer = _read(response)
         if attempt.upload_error is not None:
             # The rest of that upload must never be taken for the next request
-            self._http.close()
+            self._http.clear()
         return answer
 
-    def _request(self, method: str, path: str, body: bytes | None, headers: dict[str, str]) -> requests.PreparedRequest:
-        """As the last one but for the body: a copy costs a tenth of preparing all anew."""
-        asked = (method, path, headers)
-        if self._prepared is None or self._prepared[0] != asked:
-            request = requests.Request(method, self._endpoint.url + path, headers=_HEADERS | headers)
-            self._prepared = (asked, request.prepare())
-        prepared = self._prepared[1].copy()
-        prepared.prepare_body(body, None)
-        return prepared
 
-
-def _read(response: requests.Response) -> Answer:
+def _read(response: urllib3.BaseHTTPResponse) -> Answer:
     """The answer, read in bounded pieces; marked as cut when too long, too slow, or broken off."""
-    status, raw = response.status_code, response.raw
-    headers = {name.lower(): value for name, value in response.headers.items()}
-    limit = SUCCESS_LIMIT if status == 200 else ERROR_LIMIT
+    headers = {name.lower(): value for name, value in response.headers.itermerged()}
+    limit = SUCCESS_LIMIT if response.status == 200 else ERROR_LIMIT
     body = bytearray()
     complete = False
     try:
         while len(body) <= limit:
-            piece = raw.read(_CHUNK, decode_content=False)
+            piece = response.read(_CHUNK, decode_content=False)
             if not piece:
                 announced = headers.get("content-length", "")
                 complete = not announced.isdecimal() or int(announced) == len(body)
@@ -225,10 +204,10 @@ def _read(response: requests.Response) -> Answer:
         # The status is known and decides; `complete` says that the body is no receipt.
         complete = False
     if complete:
-        raw.release_conn()
+        response.release_conn()
     else:
-        raw.close()
-    return Answer(status=status, headers=headers, body=bytes(body[:limit]), complete=complete)
+        response.close()
+    return Answer(status=response.status, headers=headers, body=bytes(body[:limit]), complete=complete)
 
 
 FOREIGN: Final = (OSError, ValueError, urllib3.exceptions.HTTPError, http.client.HTTPException)
