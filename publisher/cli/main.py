@@ -159,4 +159,5 @@ def main() -> NoReturn:
         sys.stderr.flush()
     except OSError:
         _abandon(sys.stderr)
+    gc.freeze()  # at its end Python looks for cycles in everything once more: a seventh of a short command
     sys.exit(status)
