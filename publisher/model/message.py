@@ -130,30 +130,26 @@ class Message(NamedTuple):
     target: str
     format: str
     payload: bytes
+    digest: str  # SHA-256 of the payload, hex
     records: int
     made_at: datetime
 
-    @property
-    def digest(self) -> str:
-        """SHA-256 of the payload, hex."""
-        return sha256(self.payload).hexdigest()
-
 
 def message_of(payload: bytes, target: str, format_name: str, records: int, made_at: datetime) -> Message:
-    """A payload under its own id."""
+    """A payload under its own id: `YYYYMMDD/YYYYMMDDhhmmss-` and 16 hex digits of the digest.
+
+    The same bytes, made at the same time, have the same id.
+    """
+    digest = sha256(payload).hexdigest()
     return Message(
-        id=message_id(made_at, payload),
+        id=MessageId(f"{made_at:%Y%m%d/%Y%m%d%H%M%S}-{digest[:16]}"),
         target=target,
         format=format_name,
         payload=payload,
+        digest=digest,
         records=records,
         made_at=made_at,
     )
-
-
-def message_id(made_at: datetime, payload: bytes) -> MessageId:
-    """`YYYYMMDD/YYYYMMDDhhmmss-` and 16 hex digits of the digest: the same for the same bytes."""
-    return MessageId(f"{made_at:%Y%m%d/%Y%m%d%H%M%S}-{sha256(payload).hexdigest()[:16]}")
 
 
 class OpenRow(NamedTuple):

@@ -18,7 +18,7 @@ from publisher.ledger.contract import Hold, MessageState
 from publisher.ledger.sql.ledger import SqlLedger
 from publisher.model.errors import Busy, LedgerError
 from publisher.model.job import Epoch, JobId, JobKey, JobRecord, RowRef, SkippedJob, job_key
-from publisher.model.message import Cursor, Message, OpenRow, Progress, Rendered, RunKeyValues, message_id
+from publisher.model.message import Cursor, Message, OpenRow, Progress, Rendered, RunKeyValues, message_of
 from tests.support.jobs import make_job
 from tests.support.ledgers import open_ledger, open_to_read
 
@@ -85,14 +85,7 @@ def rendered(*jobs: JobRecord, first_time: bool = True) -> list[Rendered]:
 
 def message(records: list[Rendered], target: str = "egi", made_at: datetime = NOW) -> Message:
     payload = b"".join(record.content for record in records)
-    return Message(
-        id=message_id(made_at, payload),
-        target=target,
-        format="car",
-        payload=payload,
-        records=len(records),
-        made_at=made_at,
-    )
+    return message_of(payload, target, "car", len(records), made_at)
 
 
 def deliver(ledger: SqlLedger, *jobs: JobRecord, target: str = "egi", first_time: bool = True) -> Message:

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from publisher.cli.progress import CountingReport, ProgressReport
-from publisher.model.message import Message, MessageId
+from publisher.model.message import message_of
 from publisher.transports.base import Receipt, Verdict
 from tests.arex_databases import SampleJob, bulk, generate
 from tests.fake_ams.faults import Fault
@@ -336,7 +336,7 @@ def test_how_far_it_is_and_how_long_it_takes_is_told_on_a_terminal() -> None:
     clock = iter([0.0, 0.0, 10.0, 20.0, 20.0])
     report = ProgressReport(screen, monotonic=lambda: next(clock), quiet=False)
     report.expect(1_000)
-    message = Message(id=MessageId("m"), target="egi", format="car", payload=b"x", records=250, made_at=SEPTEMBER)
+    message = message_of(b"x", "egi", "car", 250, SEPTEMBER)
     report.message_settled(message, Receipt(verdict=Verdict.DELIVERED))
     report.close()
     shown = re.search(r"\(?(\d+) %, ([0-9,]+)/s, about ([0-9,]+) s left", screen.getvalue())

@@ -17,7 +17,7 @@ from typing import Any, Literal
 import pytest
 
 from publisher.model.errors import ConfigError, CredentialError, Rejected, Unreachable
-from publisher.model.message import Message, MessageId, message_id
+from publisher.model.message import Message, MessageId, message_of
 from publisher.transports import ams, transport_plugin
 from publisher.transports.ams.transport import SMALLEST_LIMIT, AmsTransport, create
 from publisher.transports.base import BackgroundTask, Credentials, Environment, Receipt, Verdict
@@ -54,9 +54,7 @@ class AmsWorld(TransportWorld):
     def message(self, number: int, size: int = 1000) -> Message:
         line = b"LocalJobId: %06d\n" % number
         payload = (line * (size // len(line) + 1))[: size - 1] + b"\n"
-        return Message(
-            id=message_id(NOW, payload), target="egi", format="apel-job-0.3", payload=payload, records=1, made_at=NOW
-        )
+        return message_of(payload, "egi", "apel-job-0.3", 1, NOW)
 
     def received(self) -> list[bytes]:
         receiver = Receiver.create(self.pki.ca_directory, allowed=[self.host.subject])

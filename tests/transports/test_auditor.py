@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from publisher.model.errors import ConfigError, CredentialError
-from publisher.model.message import Message, message_id
+from publisher.model.message import Message, message_of
 from publisher.transports import auditor
 from publisher.transports.auditor.responses import Handling, interpret
 from publisher.transports.auditor.transport import AuditorTransport, create
@@ -100,9 +100,7 @@ class AuditorWorld(TransportWorld):
 
 
 def made(payload: bytes) -> Message:
-    return Message(
-        id=message_id(NOW, payload), target="auditor", format="auditor-record", payload=payload, records=1, made_at=NOW
-    )
+    return message_of(payload, "auditor", "auditor-record", 1, NOW)
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from publisher.model.errors import ConfigError, CredentialError
-from publisher.model.message import Message, message_id
+from publisher.model.message import Message, message_of
 from publisher.transports import sgas, transport_plugin
 from publisher.transports.base import BackgroundTask, Credentials, Receipt, Verdict
 from publisher.transports.credentials.host_certificate import in_domain, subject_names
@@ -98,9 +98,7 @@ class SgasWorld(TransportWorld):
 
 
 def made(payload: bytes) -> Message:
-    return Message(
-        id=message_id(NOW, payload), target="nordic", format="ogf-ur", payload=payload, records=1, made_at=NOW
-    )
+    return message_of(payload, "nordic", "ogf-ur", 1, NOW)
 
 
 @pytest.fixture(scope="module")

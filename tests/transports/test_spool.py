@@ -15,7 +15,7 @@ import pytest
 from publisher.formats import receiver_of
 from publisher.ledger.sql.ledger import SqlLedger
 from publisher.model.errors import ConfigError, CredentialError
-from publisher.model.message import Message, MessageId, message_id
+from publisher.model.message import Message, MessageId, message_of
 from publisher.transports.base import Credentials, Environment, Transport, Verdict
 from publisher.transports.spool import Layout, Options
 from publisher.transports.spool.transport import create
@@ -58,14 +58,8 @@ def spool(path: Path, host: Credential | None = None, **options: Any) -> Transpo
 
 
 def message(payload: bytes = SYNC, *, made_at: datetime = MADE_AT, name: str = "", form: str = "car") -> Message:
-    return Message(
-        id=MessageId(name) if name else message_id(made_at, payload),
-        target="hand_over",
-        format=form,
-        payload=payload,
-        records=1,
-        made_at=made_at,
-    )
+    made = message_of(payload, "hand_over", form, 1, made_at)
+    return made._replace(id=MessageId(name)) if name else made
 
 
 def everything(path: Path) -> list[str]:

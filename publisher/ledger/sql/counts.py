@@ -40,7 +40,10 @@ _IS_SYNC = "SELECT EXISTS (SELECT 1 FROM sync_count WHERE message = :message)"
 
 def add(database: Database, target: int, ended: Iterable[tuple[Epoch, str]]) -> None:
     """Jobs that a message delivered for the first time: their end times and submit hosts."""
-    jobs = Counter((month_number(ended_at), sync_host(host)) for ended_at, host in ended)
+    found = Counter([(month_number(ended_at), host) for ended_at, host in ended])
+    jobs: Counter[HostMonth] = Counter()
+    for (month, host), count in found.items():
+        jobs[month, sync_host(host)] += count
     database.execute_many(
         _ADD, [{"target": target, "month": month, "host": host, "jobs": count} for (month, host), count in jobs.items()]
     )

@@ -37,6 +37,7 @@ from publisher.model.message import (
     WindowMark,
     delivered_from,
 )
+from publisher.model.text import has_two_spellings
 from publisher.model.totals import InheritedMonth, KeyTotal, SummaryGroup, month_number
 
 _DOUBT = "SELECT state, reason FROM message WHERE id = :id"
@@ -482,9 +483,17 @@ class SqlLedger(LedgerReader):
 
 
 def _placed(records: Sequence[Rendered]) -> PlacedRuns:
-    runs = PlacedRuns()
-    for one in records:
-        runs.add(one.key, one.ended_at, one.fingerprint, delivered_from(one.job_id, one.row), one.row.record_id)
+    """In columns (hot path)."""
+    runs = PlacedRuns(
+        [record.key for record in records],
+        [record.ended_at for record in records],
+        [record.fingerprint for record in records],
+        record_ids=[record.row.record_id for record in records],
+    )
+    if has_two_spellings("".join([record.job_id for record in records])):
+        runs.files = [delivered_from(record.job_id, record.row) for record in records]
+    else:
+        runs.files = [record.row.database for record in records]
     return runs
 
 

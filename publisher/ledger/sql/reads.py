@@ -74,7 +74,7 @@ FROM target WHERE name = :name"""
 
 
 _OUTSTANDING = """
-SELECT message.id, message_id, state, format, made_at, narrowing, payload, outbox.records
+SELECT message.id, message_id, state, format, made_at, narrowing, payload, outbox.records, digest
 FROM message JOIN outbox ON outbox.message = message.id
 WHERE target = :target AND state < 2 ORDER BY place LIMIT 1 OFFSET :passed"""
 
@@ -466,7 +466,13 @@ def _outstanding(target: str, row: tuple[Any, ...]) -> Outstanding:
     records = carried_from(row[7])
     made_at = datetime.fromtimestamp(row[4], UTC)
     message = Message(
-        id=MessageId(row[1]), target=target, format=row[3], payload=row[6], records=len(records), made_at=made_at
+        id=MessageId(row[1]),
+        target=target,
+        format=row[3],
+        payload=row[6],
+        digest=bytes(row[8]).hex(),
+        records=len(records),
+        made_at=made_at,
     )
     return Outstanding(number=row[0], message=message, state=STATES[row[2]], records=records, narrowing=bool(row[5]))
 

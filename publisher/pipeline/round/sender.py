@@ -32,7 +32,6 @@ from publisher.model.message import (
     Progress,
     Rendered,
     WindowMark,
-    message_id,
     message_of,
 )
 from publisher.pipeline.round.assemble import Assembled, assemble_message
@@ -254,12 +253,11 @@ class MessageSender:
             self.tally.warnings.update(warnings)
         if not (self._remarks or self._lighter):
             return
-        for key in keys:
-            if (remark := self._remarks.pop(key, None)) is not None:
-                self._count_remark(remark)
-            if key in self._lighter:
-                self._lighter.discard(key)
-                self.tally.shed += 1
+        delivered = set(keys)
+        for key in self._remarks.keys() & delivered:
+            self._count_remark(self._remarks.pop(key))
+        self.tally.shed += len(self._lighter & delivered)
+        self._lighter -= delivered
 
     def _count_remark(self, remark: _Remark) -> None:
         if remark.arex_default_wall_s:
@@ -474,7 +472,7 @@ class MessageSender:
         ]
 
     def _half(self, whole: Message, payload: bytes, records: int) -> Message:
-        return whole._replace(id=message_id(whole.made_at, payload), payload=payload, records=records)
+        return message_of(payload, whole.target, whole.format, records, whole.made_at)
 
     def _written_down(self, message: Message) -> Outstanding:
         outstanding = self._ledger.outstanding(self._target, self._suspects)
