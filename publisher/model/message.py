@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from hashlib import sha256
@@ -59,6 +59,20 @@ class PlacedRuns:
         self.ended_at, self.fingerprints, self.record_ids = (
             array("q", column) for column in (ended_at, fingerprints, record_ids)
         )
+
+    @classmethod
+    def of(cls, records: Sequence[Rendered]) -> PlacedRuns:
+        """The runs of rendered records (hot path)."""
+        runs = cls(
+            [record.key for record in records],
+            [record.ended_at for record in records],
+            [record.fingerprint for record in records],
+            record_ids=[record.row.record_id for record in records],
+        )
+        runs.files = [record.row.database for record in records]
+        if has_two_spellings("".join([record.job_id for record in records])):
+            runs.files = [delivered_from(record.job_id, record.row) for record in records]
+        return runs
 
     def __len__(self) -> int:
         return len(self.keys)

@@ -35,9 +35,7 @@ from publisher.model.message import (
     Progress,
     Rendered,
     WindowMark,
-    delivered_from,
 )
-from publisher.model.text import has_two_spellings
 from publisher.model.totals import InheritedMonth, KeyTotal, SummaryGroup, month_number
 
 _DOUBT = "SELECT state, reason FROM message WHERE id = :id"
@@ -138,7 +136,7 @@ class SqlLedger(LedgerReader):
         with self._database.atomic(to_settle=len(message.payload)):
             text = carried_text(records)
             number = rows.enter(self._database, target, message, text, place=None, narrowing=False)
-            self._delivered.add(target, number, _placed(records))
+            self._delivered.add(target, number, PlacedRuns.of(records))
             rows.advance(self._database, target, progress, policy_digest, message.made_at)
             added = keys.add(self._database, target, records, policy_digest, self._keys_of(target, policy_digest))
             counts.look_before_again(self._database, target, [ended_at for ended_at, _ in summary.first])
@@ -480,21 +478,6 @@ class SqlLedger(LedgerReader):
         if number is None:
             raise KeyError(target)
         return number
-
-
-def _placed(records: Sequence[Rendered]) -> PlacedRuns:
-    """In columns (hot path)."""
-    runs = PlacedRuns(
-        [record.key for record in records],
-        [record.ended_at for record in records],
-        [record.fingerprint for record in records],
-        record_ids=[record.row.record_id for record in records],
-    )
-    if has_two_spellings("".join([record.job_id for record in records])):
-        runs.files = [delivered_from(record.job_id, record.row) for record in records]
-    else:
-        runs.files = [record.row.database for record in records]
-    return runs
 
 
 def _numbered(records: Sequence[OutboxRecord], places: Counter[int]) -> list[OutboxRecord]:

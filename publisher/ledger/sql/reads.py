@@ -465,15 +465,7 @@ class LedgerReader:
 def _outstanding(target: str, row: tuple[Any, ...]) -> Outstanding:
     records = carried_from(row[7])
     made_at = datetime.fromtimestamp(row[4], UTC)
-    message = Message(
-        id=MessageId(row[1]),
-        target=target,
-        format=row[3],
-        payload=row[6],
-        digest=bytes(row[8]).hex(),
-        records=len(records),
-        made_at=made_at,
-    )
+    message = Message(MessageId(row[1]), target, row[3], row[6], bytes(row[8]).hex(), len(records), made_at)
     return Outstanding(number=row[0], message=message, state=STATES[row[2]], records=records, narrowing=bool(row[5]))
 
 
