@@ -223,8 +223,9 @@ class DeliveredRuns:
 
     def _of_block(self, numbering: int, block: int, rows: Mapping[int, int]) -> Iterator[PagedRun]:
         wanted = frozenset(rows.values())
+        lowest, highest = min(rows), max(rows)
         for message, packed in list(pages.of_block(self._database, numbering, block)):
-            if pages.contradicts(packed, block, rows):
+            if pages.contradicts(packed, block, rows, lowest, highest):
                 self._refuted.add(numbering)
             if not wanted.isdisjoint(pages.digests(packed)):
                 yield from pages.unpack(message, packed, wanted)

@@ -122,11 +122,11 @@ def places(packed: bytes) -> tuple[int, ...]:
     return struct.unpack_from(f"<{count}H", packed, len(packed) - count * _PLACE_BYTES)
 
 
-def contradicts(packed: bytes, block: int, rows: Mapping[int, int]) -> bool:
-    """Whether a page has another job in one of these rows. `rows`: the digests of their jobs."""
+def contradicts(packed: bytes, block: int, rows: Mapping[int, int], lowest: int, highest: int) -> bool:
+    """Whether a page has another job in one of these rows, which have these digests: from `lowest` to `highest`."""
     first = block * BLOCK_ROWS
     delivered = places(packed)
-    if first + delivered[0] > max(rows) or first + delivered[-1] < min(rows):
+    if first + delivered[0] > highest or first + delivered[-1] < lowest:
         return False
     here = digests(packed)
     return tuple(map(rows.get, map(first.__add__, delivered), here)) != here
