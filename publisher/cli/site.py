@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import gc
 import os
-import random
 import socket
 import sys
 import threading
@@ -34,6 +33,7 @@ from publisher.model.policy import RecordPolicy
 from publisher.model.rates import Allocation, Charging, EnergyRules
 from publisher.model.target import Target
 from publisher.model.time import Window
+from publisher.pipeline.batch_systems import delivered_since
 from publisher.pipeline.site import LiveTarget, MetricsOutput, ProcessEnvironment, Site
 from publisher.sources import LRMS, READS_IMPORTED, importer_plugin, offered, source_plugin
 from publisher.sources.base import BatchEntry, DatabaseEntry, JoinedEntry, Namesake, Source, WritingOrder
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from publisher.pipeline.takeover.jura import LostJobs
     from publisher.sources.base import ImportedFrom, LastReading, NewestJob
     from publisher.sources.importers import BadLine, Importer, ImportReport, ImportRule, Retried
-    from publisher.sources.importing.joined import BatchRuns
+    from publisher.sources.importing.arc.joined import BatchRuns
     from publisher.sources.statistics import Accounts, UsageReader
 
 _BACKLOG_ROWS: Final = 10_000  # a second's work: to start another process takes a third of that
@@ -70,9 +70,8 @@ MACHINE_ID: Final = Path("/etc/machine-id")
 class LiveSite:
     """A configured site, ready to be made live piece by piece.
 
-    `after_round` are called with each round's outcome, by `publish` and the daemon, in the thread
-    of the round. `accepts` says whether a target's ledger is taken as it is, though it is not the
-    one that this host knows.
+    `after_round` are called with each round's outcome, in its thread. `accepts` says whether a
+    target's ledger is taken as it is, though it is not the one that this host knows.
     """
 
     settings: Settings
@@ -167,7 +166,7 @@ class LiveSite:
         source = self._databases(lock_wait_s)
         if (runs := self._batch_runs(lock_wait_s, to_publish=to_publish)) is None:
             return source
-        from publisher.sources.importing.joined import JoinedSource
+        from publisher.sources.importing.arc.joined import JoinedSource
 
         return JoinedSource(source, runs, [str(entry.database) for entry in self.batch_entries])
 
@@ -179,7 +178,7 @@ class LiveSite:
         """What is known of A-REX's jobs by the batch systems that CEs submit to."""
         if not (entries := self._joined_entries()):
             return None
-        from publisher.sources.importing.joined import BatchRuns
+        from publisher.sources.importing.arc.joined import BatchRuns
 
         return BatchRuns(entries, self._copies, lock_wait_s, remembers=to_publish)
 
@@ -270,7 +269,7 @@ class LiveSite:
     def joined_from(self, job: JobRecord) -> Sequence[ImportRule]:
         if (runs := self._batch_runs()) is None:
             return ()
-        from publisher.sources.importing.joined import rules_of
+        from publisher.sources.importing.arc.joined import rules_of
 
         with closing(runs), closing(self._databases()) as source:
             as_it_is = source.find(job.job_id, frozenset(), self.clock()).jobs
@@ -287,6 +286,8 @@ class LiveSite:
         if reading and entry.in_rounds and self.settings.written and options.arc_databases is None:
             paths = [path for ce in self.database_entries for path in self.database_files(ce)]
             options = replace(options, arc_databases=tuple(map(Path, paths)), arc_lrms=LRMS[entry.type])
+        if reading:
+            options = replace(options, arc_delivered=lambda mark, files: delivered_since(self, mark, files))
         return importer_plugin(entry.type).create(options, self.environment, self.wait)
 
     def read_entry(self, entry: BatchEntry) -> ImportReport | None:
@@ -455,7 +456,6 @@ def configured_site(path: Path, stop: threading.Event) -> LiveSite:
             clock=lambda: datetime.now(UTC),
             monotonic=time.monotonic,
             wait=stop.wait,
-            chance=random.random,
             host=host_identity(MACHINE_ID),
             parallel=True,
             backlog_rows=_BACKLOG_ROWS,

@@ -12,7 +12,7 @@ from publisher.model.time import iso_epoch
 from publisher.pipeline.batch_systems import SourceStatus, source_status
 from publisher.pipeline.site import Site
 from publisher.sources.base import BatchEntry, NewestJob
-from publisher.sources.importing.arc_jobs import check_arc_database
+from publisher.sources.importing.arc.jobs import check_arc_database
 
 
 def check_sources(site: Site) -> Iterator[Finding]:

@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import NamedTuple, NewType, Protocol
 
 from publisher.model.job import Epoch, JobKey
+from publisher.model.message import PlacedRuns
 from publisher.model.rates import AssessedJob
 from publisher.model.time import Durations, Window
 
@@ -169,6 +170,12 @@ class History(Protocol):
 
     def deliveries(self, accepted: Window) -> Iterator[DeliveredPart]:
         """The runs of messages that were accepted in a window; a message may come in several parts."""
+
+    def delivered_since(self, mark: str, files: Callable[[str], bool]) -> tuple[str, Iterator[PlacedRuns]]:
+        """What was delivered, or is on its way, of these databases since a mark ('': ever).
+
+        With the mark of now before it. Each part is of one database; '' is an unknown one.
+        """
 
     def targets(self, names: Sequence[str], window: Window) -> Mapping[str, TargetHistory]:
         """Those of the targets that ever had a round. Its memory grows with messages, not with jobs."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -14,6 +14,7 @@ from publisher.pipeline.site import LOCK_WAIT_S, Site
 from publisher.sources.base import BatchEntry, DatabaseEntry, LastReading, NewestJob
 
 if TYPE_CHECKING:
+    from publisher.model.message import PlacedRuns
     from publisher.sources.importers import BadLine, Retried
 
 log = logging.getLogger("publisher")
@@ -97,6 +98,13 @@ def _refuse_second_name(site: Site, entry: BatchEntry) -> None:
                 f"all jobs would count twice; write cluster: {cluster}, or, if these are other jobs, "
                 f"`publisher source retire {database.stem}`"
             )
+
+
+@contextmanager
+def delivered_since(site: Site, mark: str, files: Callable[[str], bool]) -> Iterator[tuple[str, Iterator[PlacedRuns]]]:
+    """What the ledger has, for who reads a batch system beside a CE (`History.delivered_since`). Raises: LedgerError."""
+    with closing(site.history()) as history:
+        yield history.delivered_since(mark, files)
 
 
 def source_status(site: Site) -> Sequence[SourceStatus]:

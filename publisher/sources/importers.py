@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import datetime
 from hashlib import blake2b
@@ -13,6 +14,7 @@ from typing import Final, NamedTuple, Protocol
 
 from publisher.model.errors import RecordError, SourceError, gravest
 from publisher.model.job import JobRecord
+from publisher.model.message import PlacedRuns
 
 
 class ImportedJob(NamedTuple):
@@ -82,6 +84,9 @@ class StoredJobs(NamedTuple):
 
 _SHOWN_BAD: Final = 100
 PUBLISHED: Final = "an ARC CE publishes it"  # why a job is skipped
+
+DeliveredSince = Callable[[str, Callable[[str], bool]], AbstractContextManager[tuple[str, Iterator[PlacedRuns]]]]
+"""Asked with a mark and which databases: the mark of now, and the runs of them that were delivered since the other one."""
 
 Watch = Callable[[int], None]
 """Called with how many records more have been read, after each step."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -121,3 +121,50 @@ def test_days_by_format_and_rejections(past: TargetPast) -> None:
 def test_a_target_without_a_round_has_no_past(past: TargetPast) -> None:
     with closing(SqlHistory(open_database_to_read(past.path))) as history:
         assert history.targets(["another"], WINDOW) == {}
+
+
+def since(past: TargetPast, mark: str, files: Callable[[str], bool] = bool) -> tuple[str, list[tuple[str, int, int]]]:
+    """The mark of now, and of each run that came since its database, row and end."""
+    with closing(SqlHistory(open_database_to_read(past.path))) as history:
+        until, parts = history.delivered_since(mark, files)
+        found = [one for runs in parts for one in zip(runs.files, runs.record_ids, runs.ended_at, strict=True)]
+    return until, sorted(found)
+
+
+def test_what_was_delivered_since_a_mark(past: TargetPast) -> None:
+    """What is on its way may leave again, so it is told once more."""
+    assert since(past, "") == ("{}", [])
+    past.jobs(past.message(SENT, BEGIN, BEGIN), {"a": BEGIN, "b": BEGIN + 1})
+    first, found = since(past, "")
+    assert found == [("a.db", ord("a"), BEGIN), ("a.db", ord("b"), BEGIN + 1)]
+    assert since(past, first) == (first, [])
+    past.jobs(past.message(COUNTED, BEGIN, BEGIN), {"c": BEGIN + 2})
+    past.jobs(past.message(0, BEGIN, None), {"d": BEGIN + 3})
+    second, found = since(past, first)
+    assert found == [("a.db", ord("c"), BEGIN + 2), ("a.db", ord("d"), BEGIN + 3)]
+    assert since(past, second) == (second, [("a.db", ord("d"), BEGIN + 3)])
+    assert since(past, first, lambda file: file != "a.db") == (second, [])
+
+
+def test_a_mark_of_another_ledger_is_none(past: TargetPast) -> None:
+    """Of one that was restored, or made anew: its pages have the same numbers."""
+    past.jobs(past.message(SENT, BEGIN, BEGIN), {"a": BEGIN})
+    before, _ = since(past, "")
+    past.jobs(past.message(SENT, BEGIN + 1, BEGIN), {"b": BEGIN + 1})
+    after, _ = since(past, before)
+    past.connection.execute("UPDATE message SET made_at = made_at + 60 WHERE id = 2")
+    assert since(past, after)[1] == [("a.db", ord("a"), BEGIN), ("a.db", ord("b"), BEGIN + 1)]
+    assert since(past, before)[1] == [("a.db", ord("b"), BEGIN + 1)]
+    past.connection.execute("DELETE FROM delivered_page WHERE id = 2")
+    assert since(past, after) == (before, [("a.db", ord("a"), BEGIN)])
+
+
+def test_each_target_has_its_own_place(past: TargetPast) -> None:
+    past.jobs(past.message(SENT, BEGIN, BEGIN), {"a": BEGIN})
+    mark, _ = since(past, "")
+    past.connection.execute(
+        "INSERT INTO target (id, name, start_rule, selection_digest) VALUES (2, 'other', 'all', '')"
+    )
+    past.connection.execute("UPDATE message SET target = 2 WHERE id = 1")
+    past.connection.execute("UPDATE numbering SET target = 2 WHERE id = 1")
+    assert since(past, mark)[1] == [("a.db", ord("a"), BEGIN)]

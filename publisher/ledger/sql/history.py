@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from itertools import groupby
@@ -16,6 +17,7 @@ from publisher.ledger.sql.database import Database
 from publisher.ledger.sql.delivered import pages
 from publisher.ledger.sql.delivered.lookup import DeliveredRuns
 from publisher.model.job import Epoch, JobKey
+from publisher.model.message import PlacedRuns
 from publisher.model.time import Durations, Window
 from publisher.model.totals import month_name, month_number
 
@@ -42,6 +44,18 @@ _RUNS_OF = """
 SELECT target.name, message.message_id, message.format, message.settled_at, delivered_page.runs
 FROM message JOIN delivered_page ON delivered_page.message = message.id JOIN target ON target.id = message.target
 WHERE message.id > 0 AND message.state IN (2, 4) AND message.settled_at >= :start AND message.settled_at < :end"""
+# Pages of a target get their numbers in the order in which they are written: one publisher works on it at a time.
+_PAGE = """
+SELECT delivered_page.id, message.id, message.made_at
+FROM delivered_page JOIN message ON message.id = delivered_page.message
+WHERE delivered_page.id = :page AND message.target = :target"""
+_LAST_SETTLED = """
+SELECT delivered_page.id, message.id, message.made_at
+FROM delivered_page JOIN message ON message.id = delivered_page.message
+WHERE delivered_page.id >= :page AND message.target = :target AND message.state IN (2, 4)
+ORDER BY delivered_page.id DESC LIMIT 1"""
+_FILES = "SELECT id, file FROM numbering WHERE target = :target ORDER BY id"
+_PAGES_AFTER = "SELECT block, runs FROM delivered_page WHERE numbering = :numbering AND id > :page"
 _MessageAndEnd = tuple[int, int]
 
 
@@ -96,6 +110,35 @@ class SqlHistory:
                 target, message_id, form, at, packed = row
                 ends = [Epoch(end) for end in pages.ends(packed)]
                 yield DeliveredPart(target, message_id, form, Epoch(at), pages.keys(packed), ends)
+
+    def delivered_since(self, mark: str, files: Callable[[str], bool]) -> tuple[str, Iterator[PlacedRuns]]:
+        before: dict[str, list[int]] = json.loads(mark or "{}")
+        with self._database.snapshot():
+            numbers = dict(self._database.execute(_TARGETS).fetchall())
+            after = {number: self._place(number, before.get(name)) for name, number in numbers.items()}
+            last = {
+                name: self._database.execute(_LAST_SETTLED, {"target": number, "page": after[number]}).fetchone()
+                for name, number in numbers.items()
+            }
+        until = {name: tuple(page) for name, page in last.items() if page is not None}
+        return json.dumps(until), self._placed(after, files)
+
+    def _place(self, target: int, page: Sequence[int] | None) -> int:
+        """The number of a page of a settled message, which never leaves its ledger; 0 where it is in another one."""
+        if page is None:
+            return 0
+        found = self._database.execute(_PAGE, {"page": page[0], "target": target}).fetchone()
+        return page[0] if found is not None and list(found) == list(page) else 0
+
+    def _placed(self, after: Mapping[int, int], files: Callable[[str], bool]) -> Iterator[PlacedRuns]:
+        with self._database.snapshot():
+            for target, page in after.items():
+                for numbering, file in self._database.execute(_FILES, {"target": target}).fetchall():
+                    asked = {"numbering": numbering, "page": page}
+                    for block, packed in self._database.stream(_PAGES_AFTER, asked) if files(file) else ():
+                        first = block * pages.BLOCK_ROWS
+                        columns = pages.keys(packed), pages.ends(packed), pages.fingerprints(packed)
+                        yield PlacedRuns(*columns, file, map(first.__add__, pages.places(packed)))
 
     def close(self) -> None:
         self._database.close()

@@ -435,8 +435,7 @@ _ADVICE: Final = {
     sqlite3.SQLITE_CANTOPEN: _RIGHTS,
     sqlite3.SQLITE_READONLY: _RIGHTS,
     sqlite3.SQLITE_CORRUPT: "if the kernel's log tells of a disk that cannot be read, mend that; otherwise the file is "
-    "damaged: restore a copy of it, or else remove it; what was delivered is not sent twice, but for "
-    "first runs of jobs that an ARC CE restarted",
+    "damaged: restore a copy of it, or else remove it; what was delivered is not sent twice",
 }
 # Which of two rows that claim one JobID stays: the later end, then the greater numbers.
 _WEIGHT: Final = (

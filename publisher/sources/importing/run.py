@@ -14,7 +14,9 @@ from typing import Final
 from publisher.model.errors import SourceError, UsageError, refused_by_system
 from publisher.model.text import plural
 from publisher.sources.importers import BadLine, ImportedJob, ImportReport, StoredJobs, Watch
-from publisher.sources.importing.arc_jobs import ARC_RUNS, ArcIds, ArcJobs, ArcRun, ArcRunTable, SortedRuns, remember
+from publisher.sources.importing.arc.delivered import remember_delivered
+from publisher.sources.importing.arc.jobs import ARC_RUNS, ArcIds, ArcJobs, ArcRun, ArcRunTable, SortedRuns
+from publisher.sources.importing.arc.numbers import remember
 from publisher.sources.importing.database import ImportDatabase
 from publisher.sources.importing.log_files import Cursors, DamagedArchive, LogFile, ReadElsewhere, opened
 from publisher.sources.importing.site_mapping import ImporterOptions, SiteMapping
@@ -187,6 +189,12 @@ def import_run(site: SiteMapping, tables: str, database: Path, now: datetime, wa
             now=int(now.timestamp()),
         )
         run.remember_ces()
+        if arc.watching and options.arc_delivered is not None:
+            forgotten = remember_delivered(accounting, arc, options.arc_delivered)
+            if forgotten:
+                report.notes.append(
+                    f"delivered, and forgotten by A-REX since: {plural(forgotten, 'run')}, not counted again"
+                )
         run.settle_waiting()
         yield run
         if options.keep_months and arc.watching:

@@ -24,7 +24,7 @@ from publisher.model.errors import ConfigError, UsageError
 from publisher.model.job import JobRecord
 from publisher.model.policy import Infrastructure, check_description
 from publisher.sources.base import QUANTITIES
-from publisher.sources.importers import ImportRule
+from publisher.sources.importers import DeliveredSince, ImportRule
 from publisher.sources.importing.database import ImportDatabase
 
 _MOST_BYTES: Final = 64 * 1024 * 1024
@@ -75,6 +75,7 @@ _NO_RULES: Final = frozenset(
         *(
             "cluster",
             "arc_lrms",
+            "arc_delivered",
             "arc_wait_s",
             "arc_outage_s",
             "join",
@@ -141,6 +142,7 @@ class ImporterOptions:
     unmapped_vo: UnmappedVo = UnmappedVo.PUBLISH
     arc_databases: tuple[Path, ...] | None = None  # in `source` None is the databases of its arex entry
     arc_lrms: str = field(default="", metadata={"hidden": True})  # other jobs there are of another batch system
+    arc_delivered: DeliveredSince | None = field(default=None, metadata={"hidden": True})
     arc_wait_s: int = 86_400
     arc_outage_s: int = 14 * 86_400  # so long at most, while a CE writes nothing
     join: bool = field(default=False, metadata={"hidden": True})  # keep the runs that a CE has

@@ -3,11 +3,11 @@
 A CE writes down the batch system's number of a job only when it has seen the end. So a run that no CE has waits in the table
 `ArcRun` of the database that is imported into: for a while after its end, and longer where the CE has written nothing since and
 has a job that is not over yet, which it may be. A run that a CE has leaves it, or stays for whoever joins it to the CE's job
-(`sources/importing/joined.py`). A run that became a job of the batch system stays one, whatever a CE writes later: the CE's job
-is set aside, so that no run counts twice.
+(`joined.py`). A run that became a job of the batch system stays one, whatever a CE writes later: the CE's job is set aside, so
+that no run counts twice.
 
-A-REX forgets the number of a run when it restarts the job. So each number that a CE has is written down in the table `ArcSpan`
-before the job is published, in one transaction that waits for whoever decides about runs; a run of it stays the CE's.
+Each number that a CE has is remembered before the job is published (`numbers.py`), in one transaction that waits for whoever
+decides about runs; a run of it stays the CE's.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import json
 import os
 import sqlite3
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
@@ -25,15 +25,21 @@ from typing import Any, Final, NamedTuple
 from publisher.model.errors import SourceError, UsageError
 from publisher.sources.base import GPU_MODELS, QUANTITIES, has_file
 from publisher.sources.importers import ImportedJob
+from publisher.sources.importing.arc.numbers import (
+    APART_S,
+    NUMBER_TABLES,
+    Moments,
+    Run,
+    forgotten_of,
+    overlap,
+    spans_of,
+)
 from publisher.sources.sqlite_reader import CopyDirectory, ReadOnlyFile, check_readable
 
-# Numbers of the batch system come again after months or years; A-REX notices an end some minutes later, at times hours.
-APART_S: Final = 86_400
-
-_NAMES_OF_AREX: Final = ("accounting.db", "accounting_v2.db")
+NAMES_OF_AREX: Final = ("accounting.db", "accounting_v2.db")
 _AT_ONCE: Final = 500
 _DAY_S: Final = 86_400
-_READ_AT_ONCE: Final = 5_000  # rows of a CE's database, which may keep it from writing meanwhile
+READ_AT_ONCE: Final = 5_000  # rows of a CE's database, which may keep it from writing meanwhile
 
 # The sign keeps SQLite from the index over InfoKey, by which it would look at all jobs.
 _NO_OTHER_LRMS: Final = """
@@ -50,7 +56,7 @@ _ENDED_RUNS: Final = f"""
     WHERE RecordID > :after AND CAST(EndTime AS INTEGER) > 0 AND LocalJobID <> '' AND LocalJobID NOT GLOB '*[^ -~]*'
 """
 
-ARC_RUNS: Final = """
+ARC_RUNS: Final = f"""{NUMBER_TABLES}
     CREATE TABLE IF NOT EXISTS ArcRun (
         JobID TEXT NOT NULL,
         LocalJobID TEXT NOT NULL,   -- as a CE may call it; there may be several
@@ -69,12 +75,6 @@ ARC_RUNS: Final = """
     -- What else a CE may call a run that is a job in AAR.
     CREATE TABLE IF NOT EXISTS ArcNumber (
         LocalJobID TEXT NOT NULL, JobID TEXT NOT NULL, PRIMARY KEY (LocalJobID, JobID)
-    ) WITHOUT ROWID;
-
-    -- Which numbers CEs have had, and from when to when.
-    CREATE TABLE IF NOT EXISTS ArcSpan (
-        LocalJobID TEXT NOT NULL, Submitted INTEGER NOT NULL, Ended INTEGER NOT NULL,
-        PRIMARY KEY (LocalJobID, Ended)
     ) WITHOUT ROWID;
 
     -- When each CE last wrote something, as epoch seconds, and what waits for it.
@@ -110,10 +110,6 @@ _OF_NUMBERS: Final = """
     WHERE LocalJobID IN (SELECT value FROM json_each(:numbers))
 """
 _CLAIMED: Final = "SELECT JobID FROM ArcRun WHERE NOT Waits AND JobID IN (SELECT value FROM json_each(:job_ids))"
-_KEEP_SPAN: Final = "INSERT OR IGNORE INTO ArcSpan VALUES (?, ?, ?)"
-_SPANS: Final = """
-    SELECT LocalJobID, Submitted, Ended FROM ArcSpan WHERE LocalJobID IN (SELECT value FROM json_each(:numbers))
-"""
 _OWN: Final = """
     SELECT LocalJobID, JobID, StartTime, EndTime FROM AAR
     WHERE LocalJobID IN (SELECT value FROM json_each(:numbers))
@@ -138,7 +134,6 @@ _WAIT_FOR_CE: Final = """
 """
 _ENDED: Final = "SELECT count(DISTINCT JobID) FROM ArcRun WHERE Importer = ? AND EndTime >= ? AND EndTime < ?"
 
-Run = tuple[str, int, int]  # the batch system's number, start and end as epoch seconds
 ArcIds = Callable[[ImportedJob], Sequence[str]]
 
 
@@ -229,8 +224,14 @@ class ArcJobs:
         rows: list[Any] = [(0,)]
         while rows:
             asked = {"after": rows[-1][0]}
-            rows = self._runs(file, _ENDED_RUNS, asked, f"ORDER BY RecordID LIMIT {_READ_AT_ONCE}")
+            rows = self._runs(file, _ENDED_RUNS, asked, f"ORDER BY RecordID LIMIT {READ_AT_ONCE}")
             yield [run for _, *run in rows]
+
+    def ask(self, database: str, columns: str, which: str, values: Mapping[str, object]) -> list[Any]:
+        """Rows of all batch systems' jobs; their last column tells whether it may be this one. Raises: SourceError."""
+        of_lrms = _NO_OTHER_LRMS if self._lrms else ""
+        (file,) = (file for file in self._files if file.path == database)
+        return _answer(file, f"SELECT {columns}, 1 {of_lrms} FROM AAR {which}", {**values, "lrms": self._lrms})
 
     def look(self, connection: sqlite3.Connection, now: int) -> None:
         """See what each CE has written last, inside a transaction. Raises: SourceError."""
@@ -259,15 +260,16 @@ class ArcJobs:
         """Whose these runs are; `connection` is that of the database that is imported into. Raises: SourceError."""
         if not self.watching:
             return SortedRuns(list(runs), [], [])
-        spans = self._spans(runs)
-        for number, submitted, ended in spans_of(connection, _numbers_of(runs)):
+        spans, numbers = self._spans(runs), _numbers_of(runs)
+        for number, submitted, ended in spans_of(connection, numbers):
             spans[number].append((submitted, ended))
-        ours = own_runs(connection, list(spans))
+        forgotten = forgotten_of(connection, numbers)
+        ours = own_runs(connection, [*spans, *forgotten])
         asked = {"job_ids": json.dumps([run.job.job_id for run in runs])}
         once_claimed = {job_id for (job_id,) in connection.execute(_CLAIMED, asked)}
         found = SortedRuns([], [], [])
         for run in runs:
-            claims = _claims(run, spans)
+            claims = [*_claims(run, spans), *_forgotten_claims(run, forgotten)]
             if _has_own(claims, ours):
                 found.own.append(run)
             elif claims or run.job.job_id in once_claimed:
@@ -293,7 +295,7 @@ class ArcJobs:
             ((submitted, ended, first_open),) = _answer(file, _SIGNS, {"now": now})
             written = max(submitted or 0, ended or 0)
             folder, name = os.path.split(file.path)
-            ce = folder if name in _NAMES_OF_AREX else file.path
+            ce = folder if name in NAMES_OF_AREX else file.path
             before = found.get(ce, Signs(0, None))
             opens = [each for each in (before.first_open, first_open) if each is not None]
             found[ce] = Signs(max(before.written, written), min(opens, default=None))
@@ -317,25 +319,21 @@ def _numbers_of(runs: Sequence[ArcRun]) -> list[str]:
     return sorted({number for run in runs for number in run.arc_ids})
 
 
-def remember(connection: sqlite3.Connection, runs: Iterable[Run]) -> None:
-    """That CEs have had these runs, which are over, inside a transaction."""
-    connection.executemany(_KEEP_SPAN, runs)
-
-
-def spans_of(connection: sqlite3.Connection, numbers: Sequence[str]) -> list[Run]:
-    """What is remembered of these numbers. Raises: sqlite3.Error."""
-    try:
-        return connection.execute(_SPANS, {"numbers": json.dumps(numbers)}).fetchall()
-    except sqlite3.OperationalError as error:
-        if "no such table" in str(error):  # an earlier version read into it last
-            return []
-        raise
-
-
 def _claims(run: ArcRun, spans: Mapping[str, Sequence[tuple[int, int]]]) -> list[tuple[str, tuple[int, int]]]:
     """The jobs of CEs that a run may be, each by its number."""
     times = (run.job.started_at, run.job.ended_at)
     return [(number, span) for number in run.arc_ids for span in spans.get(number, ()) if overlap(span, *times)]
+
+
+def _forgotten_claims(run: ArcRun, forgotten: Moments) -> list[tuple[str, tuple[int, int]]]:
+    """The same of jobs whose numbers were forgotten: of these only the ends are known."""
+    started_at, ended_at = run.job.started_at, run.job.ended_at
+    return [
+        (number, (started_at, ended))
+        for number in run.arc_ids
+        for since, ended in forgotten.get(number, ())
+        if since - APART_S <= ended_at <= ended + APART_S
+    ]
 
 
 def _has_own(claims: Sequence[tuple[str, tuple[int, int]]], ours: Mapping[str, Sequence[StoredRun]]) -> bool:
@@ -479,9 +477,3 @@ def _answer(file: ReadOnlyFile, statement: str, values: Mapping[str, object]) ->
             raise
 
     return file.ask(ask)
-
-
-def overlap(span: tuple[int, int], started_at: int, ended_at: int) -> bool:
-    """A CE has a job from before it is submitted to after its end; one that it has not seen the end of is still there."""
-    submitted, ended = span
-    return submitted - APART_S <= started_at and (not ended or ended_at <= ended + APART_S)

@@ -2,7 +2,7 @@
 
 A batch system that is an entry of `source` is read into a database of its own. The jobs of a page are looked up there
 together, by their local ids. A job whose run is a job of the batch system already is set aside, as it would count twice.
-With `join`, runs that A-REX has stand there in the table `ArcRun` (`sources/importing/arc_jobs.py`), and the jobs get what only
+With `join`, runs that A-REX has stand there in the table `ArcRun` (`sources/importing/arc/jobs.py`), and the jobs get what only
 the batch system knows of them. A job whose run is not there yet stays an open row for `join_wait` after its end.
 
 Before jobs are published, it is remembered there which numbers they have, and looked up only then: whoever reads runs in
@@ -53,16 +53,8 @@ from publisher.sources.base import (
     SourceFacts,
 )
 from publisher.sources.importers import ImportRule
-from publisher.sources.importing.arc_jobs import (
-    APART_S,
-    ARC_RUNS,
-    Run,
-    StoredRun,
-    overlap,
-    remember,
-    runs_of_numbers,
-    spans_of,
-)
+from publisher.sources.importing.arc.jobs import ARC_RUNS, StoredRun, runs_of_numbers
+from publisher.sources.importing.arc.numbers import APART_S, Run, overlap, remember, spans_of
 from publisher.sources.importing.database import ImportDatabase
 from publisher.sources.sqlite_reader import BUSY_TIMEOUT_S, CopyDirectory, ReadOnlyFile
 

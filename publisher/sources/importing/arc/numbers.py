@@ -1,0 +1,93 @@
+"""Which numbers of the batch system the CEs in front of it have had, from when to when.
+
+A-REX forgets the number of a run when it restarts the job. So each number that a CE has is written
+down in the table `ArcSpan` before the job is published. Of a run that was delivered without that,
+the ledger has a digest of the number: those are in `ArcForgotten` (`delivered.py`).
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import repeat
+from typing import Any, Final
+
+from publisher.model.job import job_keys, run_digest
+
+# Numbers of the batch system come again after months or years; A-REX notices an end some minutes
+# later, at times hours.
+APART_S: Final = 86_400
+
+NUMBER_TABLES: Final = """
+    CREATE TABLE IF NOT EXISTS ArcSpan (
+        LocalJobID TEXT NOT NULL, Submitted INTEGER NOT NULL, Ended INTEGER NOT NULL,
+        PRIMARY KEY (LocalJobID, Ended)
+    ) WITHOUT ROWID;
+
+    -- Numbers of which only the digest is known. The run ended between these moments, or a little beside.
+    CREATE TABLE IF NOT EXISTS ArcForgotten (
+        Digest INTEGER NOT NULL, Since INTEGER NOT NULL, Ended INTEGER NOT NULL,
+        PRIMARY KEY (Digest, Ended)
+    ) WITHOUT ROWID;
+"""
+_KEEP_SPAN: Final = "INSERT OR IGNORE INTO ArcSpan VALUES (?, ?, ?)"
+_KEEP_FORGOTTEN: Final = "INSERT OR IGNORE INTO ArcForgotten VALUES (?, ?, ?)"
+_SPANS: Final = """
+    SELECT LocalJobID, Submitted, Ended FROM ArcSpan
+    WHERE LocalJobID IN (SELECT value FROM json_each(:numbers))
+"""
+_HAS_FORGOTTEN: Final = "SELECT EXISTS (SELECT 1 FROM ArcForgotten)"
+_FORGOTTEN: Final = """
+    SELECT Digest, Since, Ended FROM ArcForgotten
+    WHERE Digest IN (SELECT value FROM json_each(:digests))
+"""
+
+Run = tuple[str, int, int]  # the batch system's number, start and end as epoch seconds
+Moments = Mapping[str, Sequence[tuple[int, int]]]  # by number, between which runs of it ended
+Forgotten = tuple[int, int, int]  # digest of a number, and between which moments the run ended
+
+
+def remember(connection: sqlite3.Connection, runs: Iterable[Run]) -> None:
+    """That CEs have had these runs, which are over, inside a transaction."""
+    connection.executemany(_KEEP_SPAN, runs)
+
+
+def remember_forgotten(connection: sqlite3.Connection, runs: Iterable[Forgotten]) -> None:
+    """The same of runs whose numbers the CEs have forgotten."""
+    connection.executemany(_KEEP_FORGOTTEN, runs)
+
+
+def spans_of(connection: sqlite3.Connection, numbers: Sequence[str]) -> list[Run]:
+    """What is remembered of these numbers. Raises: sqlite3.Error."""
+    try:
+        return connection.execute(_SPANS, {"numbers": json.dumps(numbers)}).fetchall()
+    except sqlite3.OperationalError as error:
+        if "no such table" in str(error):  # an earlier version read into it last
+            return []
+        raise
+
+
+def forgotten_of(connection: sqlite3.Connection, numbers: Sequence[str]) -> Moments:
+    """Of forgotten runs that may have had these numbers. Raises: sqlite3.Error."""
+    if not connection.execute(_HAS_FORGOTTEN).fetchone()[0]:
+        return {}
+    digests = [digest_of_number(run_digest(key)) for key in job_keys(repeat("", len(numbers)), numbers)]
+    times: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    rows: Iterable[Any] = connection.execute(_FORGOTTEN, {"digests": json.dumps(digests)})
+    for digest, since, ended in rows:
+        times[digest].append((since, ended))
+    by_number = zip(numbers, digests, strict=True)
+    return {number: times[digest] for number, digest in by_number if digest in times}
+
+
+def digest_of_number(run: bytes) -> int:
+    """As `ArcForgotten` has what a ledger keeps of a number."""
+    return int.from_bytes(run, "little")
+
+
+def overlap(span: tuple[int, int], started_at: int, ended_at: int) -> bool:
+    """A CE has a job from before it is submitted to after its end, and as long as it saw none."""
+    submitted, ended = span
+    return submitted - APART_S <= started_at and (not ended or ended_at <= ended + APART_S)
