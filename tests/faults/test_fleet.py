@@ -7,8 +7,6 @@ import random
 import re
 import shutil
 import sqlite3
-import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -17,6 +15,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
+from subprocess import DEVNULL, PIPE
 from typing import Any
 
 import pytest
@@ -26,12 +25,12 @@ from tests.demo import fleet
 from tests.fake_ams.receiver import Receiver
 from tests.fake_ams.service import PROJECT, TOPIC, FakeAMS
 from tests.support.daemons import until
+from tests.support.forks import Child
 from tests.support.pki import PKI
 from tests.support.postgres import PostgresServer, binaries
 from tests.support.sites import ConfiguredSite, SiteUnderTest
 
 START, END = datetime(2026, 10, 1, tzinfo=UTC), datetime(2026, 11, 1, tzinfo=UTC)
-MAIN = "from publisher.cli.main import main; main()"
 ENDS = {0, -9, 74, 75}  # of publishers that are killed, or whose server goes away
 TRUTH = """
     SELECT LocalJobID, CAST(UsedWalltime AS TEXT), CAST(UsedCPUUserTime + UsedCPUKernelTime AS TEXT),
@@ -112,7 +111,7 @@ class Fleet:
 
     def publish(self, chance: random.Random, *, at_once: int, spacing: int) -> None:
         """Some at a time, until all have ended well; every now and then one of them is killed, or the server crashes."""
-        waiting, working = list(self.sites), dict[ConfiguredSite, subprocess.Popen[str]]()
+        waiting, working = list(self.sites), dict[ConfiguredSite, Child]()
         due = chance.randint(1, spacing)
         while waiting or working:
             while waiting and len(working) < at_once:
@@ -129,16 +128,10 @@ class Fleet:
                 if ended.returncode:
                     waiting.append(site)
 
-    def _start(self, site: ConfiguredSite) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            [sys.executable, "-c", MAIN, "--config", str(site.path), "publish", "--force"],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-            env={name: value for name, value in os.environ.items() if "PROXY" not in name.upper()},
-        )
+    def _start(self, site: ConfiguredSite) -> Child:
+        return Child("--config", site.path, "publish", "--force", stdout=DEVNULL, stderr=PIPE)
 
-    def _wait(self, due: int, working: dict[ConfiguredSite, subprocess.Popen[str]]) -> None:
+    def _wait(self, due: int, working: dict[ConfiguredSite, Child]) -> None:
         """Until so many messages are there, or somebody has ended."""
 
         def something_happened() -> bool:
@@ -147,7 +140,7 @@ class Fleet:
 
         until(something_happened, lambda: f"{self.arrived.messages} of {due} messages")
 
-    def _trouble(self, chance: random.Random, publishers: list[subprocess.Popen[str]]) -> None:
+    def _trouble(self, chance: random.Random, publishers: list[Child]) -> None:
         if (self.kills + self.crashes) % 3 == 2:
             self.crashes += 1
             self._server.stop()

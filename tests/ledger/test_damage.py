@@ -7,7 +7,7 @@ import shutil
 import sqlite3
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -24,8 +24,9 @@ from publisher.pipeline.publish import publish
 from publisher.pipeline.round.outcome import Outcome
 from publisher.pipeline.site import ProcessEnvironment
 from tests.arex_databases import generate
-from tests.fake_ams.service import PROJECT, TOPIC
+from tests.fake_ams.service import PROJECT, TOPIC, FakeAMS
 from tests.support.crash_walk import FatalObserver
+from tests.support.pki import PKI
 from tests.support.sites import SiteUnderTest
 
 START, END = datetime(2026, 10, 1, tzinfo=UTC), datetime(2026, 11, 1, tzinfo=UTC)
@@ -33,9 +34,14 @@ JOBS = 3_000
 SENT = "SELECT min(id) FROM message WHERE state = 2"  # what is only counted has no digest
 
 
-@pytest.fixture
-def ledger(site: SiteUnderTest) -> Path:
-    """A file without a log, full of deliveries."""
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory, pki: PKI) -> Iterator[SiteUnderTest]:
+    """With a ledger full of deliveries, in a file without a log; it takes longer than the tests."""
+    with FakeAMS(pki) as fake:
+        yield delivered(SiteUnderTest(tmp_path_factory.mktemp("damage"), pki, fake))
+
+
+def delivered(site: SiteUnderTest) -> SiteUnderTest:
     site.config["targets"]["egi"] |= {"batch_records": 100, "sync": True}
     site.config["targets"]["sums"] = site.config["targets"]["egi"] | {"format": "apel-summary-0.4", "topic": "sums"}
     site.fake.allow(site.user, "sums")
@@ -45,6 +51,16 @@ def ledger(site: SiteUnderTest) -> Path:
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         connection.execute("PRAGMA journal_mode = DELETE")
         connection.execute("VACUUM")  # else most flips hit free pages
+    shutil.copy(site.state, site.folder / "sound.db")
+    return site
+
+
+@pytest.fixture
+def ledger(site: SiteUnderTest) -> Path:
+    """As it was before any test."""
+    for rest in ("-wal", "-shm"):
+        site.state.with_name(site.state.name + rest).unlink(missing_ok=True)
+    shutil.copy(site.folder / "sound.db", site.state)
     return site.state
 
 
