@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 
@@ -133,15 +133,31 @@ class Opened:
         self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
         self.page.on("dialog", lambda dialog: self.complaints.append(f"dialog {dialog.message}"))
         self.page.on("request", lambda request: self.requests.append(request.url))
+        self.load(path)
+
+    def load(self, path: Path) -> None:
+        """Anew, as if nobody had looked at it before."""
+        self.page.emulate_media(media="null", color_scheme="null")
+        self.page.goto("about:blank")
+        self.complaints.clear()
+        self.requests.clear()
+        self.page.mouse.move(0, 0)
         self.page.goto(path.as_uri())
         self.asked_for = [url for url in self.requests if url != path.as_uri()]
 
 
-@pytest.fixture
-def opened(browser: Browser, page_file: Path) -> Iterator[Opened]:
+@pytest.fixture(scope="module")
+def desktop(browser: Browser, page_file: Path) -> Iterator[Opened]:
+    """One window for most tests: the browser starts a process for each."""
     one = Opened(browser, page_file, viewport={"width": 1280, "height": 900})
     yield one
     one.context.close()
+
+
+@pytest.fixture
+def opened(desktop: Opened, page_file: Path) -> Opened:
+    desktop.load(page_file)
+    return desktop
 
 
 def column(page: Page, table: str, at: int) -> list[str]:
@@ -235,9 +251,9 @@ def test_screen_readers_find_their_way(opened: Opened) -> None:
 
 
 @pytest.mark.parametrize("light", ["light", "dark"])
-def test_text_and_plots_stand_out(browser: Browser, page_file: Path, light: Any) -> None:
+def test_text_and_plots_stand_out(opened: Opened, light: Any) -> None:
     """4.5 to 1 for text, 3 to 1 for what is drawn (WCAG 2.1, 1.4.3 and 1.4.11)."""
-    opened = Opened(browser, page_file, color_scheme=light)
+    opened.page.emulate_media(color_scheme=light)
     contrasts = opened.page.evaluate(CONTRASTS)
     assert len(contrasts) > 500
     assert [one for one in contrasts if one[0] < 4.5] == []
@@ -246,7 +262,6 @@ def test_text_and_plots_stand_out(browser: Browser, page_file: Path, light: Any)
     assert {fill: ratio for fill, ratio in bars.items() if ratio < 3} == {}
     paper = opened.page.evaluate("getComputedStyle(document.body).backgroundColor")
     assert (paper == "rgb(255, 255, 255)") == (light == "light")
-    opened.context.close()
 
 
 def test_a_small_screen_scrolls_down_only(browser: Browser, page_file: Path) -> None:
@@ -293,8 +308,7 @@ def test_arrow_keys_get_the_values_too(opened: Opened) -> None:
     assert page.locator("#chart .area.held").count() == 1
 
 
-def test_print_is_dark_on_white_and_shows_all_rows(browser: Browser, page_file: Path, tmp_path: Path) -> None:
-    opened = Opened(browser, page_file, color_scheme="dark")
+def test_print_is_dark_on_white_and_shows_all_rows(opened: Opened, tmp_path: Path) -> None:
     page = opened.page
     page.emulate_media(media="print", color_scheme="dark")
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
@@ -303,7 +317,6 @@ def test_print_is_dark_on_white_and_shows_all_rows(browser: Browser, page_file: 
     assert page.evaluate(hidden) == 0
     page.pdf(path=tmp_path / "report.pdf", format="A4")
     assert (tmp_path / "report.pdf").read_bytes()[:5] == b"%PDF-"
-    opened.context.close()
 
 
 def test_the_files_can_be_saved(opened: Opened, tmp_path: Path) -> None:
@@ -400,14 +413,15 @@ def test_every_bar_tells_its_value(opened: Opened) -> None:
     assert all(chart.locator("text.axis").count() for chart in opened.page.locator("figure svg").all())
 
 
-def test_colours_differ_in_lightness_too(browser: Browser, page_file: Path) -> None:
+def test_colours_differ_in_lightness_too(opened: Opened, page_file: Path) -> None:
     """So that they can be told apart in grey."""
-    for scheme in ("light", "dark"):
-        opened = Opened(browser, page_file, color_scheme=scheme)
+    schemes: tuple[Literal["light", "dark"], ...] = ("light", "dark")
+    for scheme in schemes:
+        opened.load(page_file)
+        opened.page.emulate_media(color_scheme=scheme)
         ratios = sorted(opened.page.evaluate(PALETTE))
         assert len(ratios) == 7
         assert min(after / before for before, after in pairwise(ratios)) > 1.1
-        opened.context.close()
 
 
 @pytest.mark.skipif(not SCREENSHOTS, reason="PUBLISHER_SCREENSHOTS names no directory for pictures")
