@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import errno
+import functools
 import io
 import json
 import os
@@ -13,6 +15,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from contextlib import redirect_stderr, redirect_stdout, suppress
@@ -65,12 +68,15 @@ class Ended:
     err: str
 
 
-def library(folder: Path) -> Path:
-    """The library before the C library. Skips where it cannot be made."""
+@functools.cache
+def library() -> Path:
+    """The library before the C library: one for all tests, as is what forks with it. Skips where it cannot be made."""
     compiler = shutil.which("cc")
     if compiler is None or not sys.platform.startswith("linux"):
         pytest.skip("needs a C compiler (cc) and Linux")
-    made = folder / "failing_calls.so"
+    folder = tempfile.mkdtemp(prefix="publisher-calls-")
+    atexit.register(shutil.rmtree, folder)
+    made = Path(folder) / "failing_calls.so"
     words = [compiler, "-shared", "-fPIC", "-O1", "-o", str(made), str(Path(__file__).with_suffix(".c")), "-ldl"]
     compiled = subprocess.run(words, capture_output=True, text=True, check=False)
     if compiled.returncode:

@@ -78,7 +78,7 @@ class Bench:
     """A site with a target at AMS and one in a spool, whose state, topic and spool are the same before every failure."""
 
     def __init__(self, folder: Path, pki: PKI, fake: FakeAMS) -> None:
-        self.library = failing_calls.library(folder)
+        self.library = failing_calls.library()
         self.site = SiteUnderTest(folder / "site", pki, fake)
         self.folder = self.site.folder
         targets = self.site.config["targets"]
@@ -308,7 +308,7 @@ def test_a_database_that_cannot_be_looked_for(
         pass
     assert site.publish().status == 0
     failure = Failure(where=str(tmp_path / place), error=error, number=1, forever=True)
-    ended = failing_calls.run(failing_calls.library(tmp_path), site, words, failure)
+    ended = failing_calls.run(failing_calls.library(), site, words, failure)
     assert ended.hit
     assert ended.status in (66, 74), ended
     assert not list(complaints("publish", ACCOUNTING, error, replace(ended, status=66))), ended

@@ -92,7 +92,7 @@ def test_a_file_system_without_locks_is_found_at_once(site: SiteUnderTest, words
     site.fill(*generate(1, 3, START, END))
     assert site.publish().status == 0
     failure = Failure(where=str(site.state.parent), error="ENOLCK", number=1, forever=True)
-    ended = failing_calls.run(failing_calls.library(site.folder), site, words, failure)
+    ended = failing_calls.run(failing_calls.library(), site, words, failure)
     assert ended.status == 74, ended
     said = ended.out if words[0] == "doctor" else ended.err
     assert "cannot lock files" in said

@@ -26,8 +26,8 @@ _STORIES_AT_ONCE, _STEPS = 20, 80  # the first of them is the simplest that ther
 
 
 @pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return failing_calls.library(tmp_path_factory.mktemp("library"))
+def library() -> Path:
+    return failing_calls.library()
 
 
 @pytest.fixture(scope="module")
