@@ -135,7 +135,7 @@ def test_a_replica_that_lacks_the_last_commits_is_noticed_before_anything_is_sen
         "instance": "ce1",
         "state_directory": str(site.state.parent),
     }
-    site.config["targets"]["egi"] |= {"batch_records": 5}
+    site.config["targets"]["egi"] |= {"batch_records": 5, "attempts": 2, "retry_budget_s": 1}
     site.fill(*JOBS[:20])
     assert site.publish().status == 0
     follow(primary, replica)

@@ -77,6 +77,7 @@ class PostgresLedgers(Ledgers):
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def ledgers(request: pytest.FixtureRequest, site: SiteUnderTest) -> Ledgers:
+    site.config["targets"]["egi"] |= {"attempts": 2, "retry_budget_s": 1}
     if request.param == "sqlite":
         return Ledgers(site)
     request.getfixturevalue("ledger_in_postgres")
