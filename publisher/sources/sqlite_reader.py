@@ -311,16 +311,20 @@ def check_readable(path: str) -> None:
     except FileNotFoundError as error:
         raise SourceError(f"{path}: there is no such file; correct source.control_dir or source.databases") from error
     except PermissionError as error:
-        raise SourceError(
-            f"{path}: its directory may not be searched by user {os.geteuid()}; add this user to the group of the "
-            "directory, or grant it with setfacl"
-        ) from error
+        raise out_of_reach(path) from error
     except (OSError, ValueError) as error:
         raise SourceError(f"{path}: cannot be looked at: {_refused(error)}") from error
     if not stat.S_ISREG(found.st_mode):
         raise SourceError(f"{path}: is not a regular file; name an accounting database")
     if not os.access(path, os.R_OK, effective_ids=True):
         raise SourceError(f"{path}: may not be read by user {os.geteuid()}; grant it with setfacl or a group")
+
+
+def out_of_reach(path: str) -> SourceError:
+    return SourceError(
+        f"{path}: its directory may not be searched by user {os.geteuid()}; add this user to the group of the "
+        "directory, or grant it with setfacl"
+    )
 
 
 def file_marks(real: str) -> Marks:

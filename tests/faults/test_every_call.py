@@ -295,9 +295,16 @@ def test_every_call_fails(
 
 @pytest.mark.parametrize("words", [PUBLISH, ["import", "gridengine"]], ids=["publish", "import"])
 @pytest.mark.parametrize("error", ["EACCES", "EIO"])
-@pytest.mark.parametrize("place", ["state/sources/gridengine.db", f"{ACCOUNTING}/accounting"])
+@pytest.mark.parametrize(
+    ("place", "forever"),
+    [
+        ("state/sources/gridengine.db", True),
+        (f"{ACCOUNTING}/accounting", True),
+        (f"{ACCOUNTING}/accounting/accounting.db", False),  # where there is none; a second look says so
+    ],
+)
 def test_a_database_that_cannot_be_looked_for(
-    tmp_path: Path, pki: PKI, fake_ams: FakeAMS, words: list[str], error: str, place: str
+    tmp_path: Path, pki: PKI, fake_ams: FakeAMS, words: list[str], error: str, place: str, forever: bool
 ) -> None:
     """Of a batch system beside A-REX, which looks up the CE's jobs."""
     site = SiteUnderTest(tmp_path, pki, fake_ams)
@@ -307,7 +314,7 @@ def test_a_database_that_cannot_be_looked_for(
     with site.arex():
         pass
     assert site.publish().status == 0
-    failure = Failure(where=str(tmp_path / place), error=error, number=1, forever=True)
+    failure = Failure(where=str(tmp_path / place), error=error, number=1, forever=forever)
     ended = failing_calls.run(failing_calls.library(), site, words, failure)
     assert ended.hit
     assert ended.status in (66, 74), ended

@@ -14,7 +14,7 @@ from publisher.model.errors import SourceError, UsageError, refused_by_system
 from publisher.sources.arex.database import DatabaseOptions
 from publisher.sources.arex.values import check_zone, clock_of, local_zone
 from publisher.sources.base import Absent
-from publisher.sources.sqlite_reader import check_readable
+from publisher.sources.sqlite_reader import out_of_reach
 
 _ACCOUNTING: Final = "accounting"
 _BELOW_CONTROL_DIR: Final = (f"{_ACCOUNTING}/accounting_v2.db", f"{_ACCOUNTING}/accounting.db")
@@ -216,8 +216,8 @@ def _is_there(path: str) -> bool:
         os.stat(path)
     except FileNotFoundError:
         return False
+    except PermissionError as error:
+        raise out_of_reach(path) from error
     except OSError as error:
-        if isinstance(error, PermissionError):
-            check_readable(path)  # says whose it is, where that is not for the moment
         raise SourceError(f"{path}: {refused_by_system(error, 'let this user search its directory')}") from error
     return True
