@@ -6,9 +6,11 @@ import json
 import random
 import re
 import signal
+import sqlite3
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import chain
@@ -198,24 +200,45 @@ def received(site: SiteUnderTest, form: str) -> Counter[str]:
     return sums
 
 
+def begin(site: SiteUnderTest, entry: dict[str, Any], jobs: Sequence[SampleJob], sums: Counter[str]) -> None:
+    """The entry becomes a source; before that A-REX has these jobs, if any, restarts some, and forgets their first numbers."""
+    arex = site.config["source"]
+    site.config["source"] = [arex] if jobs else [entry]
+    site.save()
+    if not jobs:
+        return
+    site.fill(*jobs)
+    assert site.publish().status == 0
+    for job in jobs[:8]:
+        with closing(sqlite3.connect(site.database())) as connection, connection:
+            change = "UPDATE AAR SET LocalJobID = ?, EndTime = EndTime + 1000 WHERE JobID = ?"
+            connection.execute(change, (f"9{job.local_job_id}", job.job_id))
+        add(sums, job.wall_s, job.cpu_user_s, job.cpus)
+    site.config["source"] = [arex, entry]
+    site.save()
+
+
 @pytest.mark.parametrize("form", FORMATS)
 @pytest.mark.parametrize("system", [slurm, htcondor, gridengine, sonar, joined])
 def test_totals_are_those_of_the_raw_files(
     system: Callable[[], System], form: str, tmp_path: Path, pki: PKI, fake_ams: FakeAMS
 ) -> None:
-    """In pieces, torn, out of order, overlapping, beside a writer, twice, and with rounds that are killed."""
+    """In pieces, torn, out of order, overlapping, beside a writer, twice, and with rounds that are killed.
+
+    A-REX restarts some jobs before the batch system becomes a source, whose database is removed once.
+    """
     made, rng = system(), random.Random(7)
     folder = tmp_path / "raw"
     folder.mkdir()
     site = SiteUnderTest(tmp_path, pki, fake_ams)
     reads: Any = str(folder / "*") if made.key == "history" else [str(folder / "*")]
-    site.config["source"] = [*([site.config["source"]] if made.grid else []), made.entry | {made.key: reads}]
     of_grid = grid_jobs(made.units) if made.grid else []
     rng.shuffle(of_grid)
     site.config["records"]["statuses"] = ["completed", "failed", "aborted"]
     site.config["targets"]["egi"] |= {"format": form, "batch_records": 20}
-    site.save()
     units = made.units
+    expected = made.sums(made.text(units))
+    begin(site, made.entry | {made.key: reads}, [of_grid.pop() for _ in range(20 if made.grid else 0)], expected)
 
     def arex_tells(count: int) -> None:
         if made.grid:
@@ -225,8 +248,6 @@ def test_totals_are_those_of_the_raw_files(
         """What one of them told of after the other had counted it is set aside."""
         assert site.publish().status in ((0, 65) if made.grid else (0,))
 
-    arex_tells(20)
-
     def killed_rounds(count: int) -> int:
         """Before some statement on a database of ours."""
         ends = [
@@ -235,7 +256,11 @@ def test_totals_are_those_of_the_raw_files(
         return sum(ended["status"] == -signal.SIGKILL for ended in ends)
 
     torn = made.text(units[:80])
-    for end in sorted(rng.sample(range(300, len(torn)), 3)):
+    first, *ends = sorted(rng.sample(range(300, len(torn)), 3))
+    (folder / "first").write_bytes(torn[:first])
+    published()
+    (site.state.parent / "sources" / f"{made.entry['type']}.db").unlink()
+    for end in (first, *ends):
         (folder / "first").write_bytes(torn[:end])
         published()
         arex_tells(10)
@@ -264,7 +289,7 @@ def test_totals_are_those_of_the_raw_files(
     arex_tells(len(of_grid))
     published()
     assert site.publish().json["targets"]["egi"]["outcome"] == "nothing"
-    assert received(site, form) == made.sums(made.text(units))
+    assert received(site, form) == expected
     set_aside = site.run("status", "--json").json["targets"]["egi"]["quarantined"]
     assert (set_aside > 0) == made.grid
     assert not made.grid or set_aside < len(grid_jobs(units)), "jobs of the CE are there in both orders"
