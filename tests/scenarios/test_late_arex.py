@@ -15,8 +15,9 @@ import pytest
 
 from tests.arex_databases import SampleJob, generate
 from tests.fake_ams.service import FakeAMS
-from tests.support import sacct_text
+from tests.support import condor_history, sacct_text
 from tests.support.breakpoints import Place, heard, let_go, stopping
+from tests.support.ledgers import instance_of
 from tests.support.patience import PATIENCE_S
 from tests.support.pki import PKI
 from tests.support.sites import SiteUnderTest
@@ -140,6 +141,59 @@ def test_a_job_that_was_published_already_is_not_published_again(form: str, join
     check = site.run("republish", "--from", "last-month", "--to", "this-month", "--yes", "--json")
     assert check.status in (0, 65), check.err
     assert accounted(site) == 6
+
+
+@pytest.mark.parametrize("ended", ["database removed", "other host"])
+@pytest.mark.parametrize(("form", "join"), WAYS)
+def test_a_job_that_was_published_already_is_not_published_again_by_one_who_does_not_have_it(
+    form: str, join: bool, ended: str, site: SiteUnderTest, request: pytest.FixtureRequest
+) -> None:
+    """A-REX tells of it before the batch system is read again, into a database that is new."""
+    jobs = late(3, 5 * HOUR_S)
+    site.config["targets"]["egi"]["format"] = form
+    entry = slurm(site, jobs, arc_outage_s="2h", **({"join": "arex", "join_wait": 0} if join else {}))
+    site.config["source"] = [site.config["source"], entry]
+    if ended == "other host":
+        server = request.getfixturevalue("postgres").address
+        folder = {"state_directory": str(site.state.parent)}
+        site.config |= {"state": server, "instance": instance_of(site.state)} | folder
+    accept(site, jobs)
+    assert site.publish().status == 0
+    assert accounted(site) == 4
+    finish(site, jobs)
+    if ended == "other host":
+        site.config["state_directory"] = str(site.folder / "other")
+        site.save()
+    else:
+        (site.state.parent / "sources" / "hpc.db").unlink()
+    for _ in range(2):
+        assert site.publish().status in (0, 65)
+        assert accounted(site) == 4
+        site.config["records"]["benchmark"]["value"] = 12.0  # all is judged anew
+        site.save()
+
+
+def test_jobs_of_htcondor_are_known_again(site: SiteUnderTest) -> None:
+    """The ledger keeps those whose ids have a # without a name of their database."""
+    (job,) = late(1, 5 * HOUR_S)
+    job = replace(job, local_job_id="12.0", lrms="condor")
+    begun = job.end_time - job.wall_s - 60
+    ads = [
+        condor_history.ad(12, QDate=begun, RemoteWallClockTime=float(job.wall_s)),
+        condor_history.ad(77, QDate=begun - 1000, RemoteWallClockTime=500.0),
+    ]
+    history = condor_history.write(site.folder / "history", condor_history.rolling(ads))
+    entry = {"type": "htcondor", "cluster": condor_history.CLUSTER, "history": str(history)}
+    site.config["source"] = [site.config["source"], entry | {"arc_wait_s": "1h", "arc_outage_s": "2h"}]
+    accept(site, [job])
+    assert site.publish().status == 0
+    assert accounted(site) == 2
+    finish(site, [job])
+    (site.state.parent / "sources" / "htcondor.db").unlink()
+    assert site.publish().status == 65
+    assert accounted(site) == 2
+    (held,) = site.run("quarantine", "list", "--json").json["quarantined"]
+    assert (held["rule"], held["job"]) == ("counted-by-batch-system", job.job_id)
 
 
 @pytest.mark.parametrize(("form", "join"), WAYS)

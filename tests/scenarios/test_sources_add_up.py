@@ -225,7 +225,7 @@ def test_totals_are_those_of_the_raw_files(
 ) -> None:
     """In pieces, torn, out of order, overlapping, beside a writer, twice, and with rounds that are killed.
 
-    A-REX restarts some jobs before the batch system becomes a source, whose database is removed once.
+    A-REX restarts some jobs before the batch system becomes a source, whose database is removed twice.
     """
     made, rng = system(), random.Random(7)
     folder = tmp_path / "raw"
@@ -256,10 +256,11 @@ def test_totals_are_those_of_the_raw_files(
         return sum(ended["status"] == -signal.SIGKILL for ended in ends)
 
     torn = made.text(units[:80])
+    database = site.state.parent / "sources" / f"{made.entry['type']}.db"
     first, *ends = sorted(rng.sample(range(300, len(torn)), 3))
     (folder / "first").write_bytes(torn[:first])
     published()
-    (site.state.parent / "sources" / f"{made.entry['type']}.db").unlink()
+    database.unlink()
     for end in (first, *ends):
         (folder / "first").write_bytes(torn[:end])
         published()
@@ -283,6 +284,7 @@ def test_totals_are_those_of_the_raw_files(
         published()
         arex_tells(5)
     writer.join()
+    database.unlink()
     (folder / "whole again").write_bytes(made.text(rng.sample(units, len(units))))
     kills += killed_rounds(2)
     assert kills > 3

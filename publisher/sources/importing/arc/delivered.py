@@ -8,6 +8,9 @@ another number by now, or is gone, the run is remembered by the digest that the 
     delivered since:   row 7: job a, number 4711 | row 8: job b, number 4712 | row 9: job c, 4713
     A-REX has now:     row 7: job a, number 4711 | row 8: job b, number 5000 |
     remembered:        4711                      | the digest of 4712        | that of 4713
+
+Jobs of the batch system itself that were delivered, and are not here, are remembered by their keys:
+they stay its own, though A-REX tells of them by now.
 """
 
 from __future__ import annotations
@@ -28,6 +31,7 @@ from publisher.sources.importing.arc.numbers import (
     digest_of_number,
     remember,
     remember_forgotten,
+    remember_own,
 )
 from publisher.sources.importing.database import ImportDatabase
 
@@ -37,18 +41,21 @@ _COLUMNS: Final = """
 """
 _AT: Final = "WHERE RecordID IN (SELECT value FROM json_each(:rows))"
 _ALL: Final = f"WHERE RecordID > :after ORDER BY RecordID LIMIT {READ_AT_ONCE}"
-# Delivered runs that do not stand in their rows any more. `Sure`: they were a CE's.
+# Delivered runs that do not stand in their rows any more.
 _MISSED: Final = """
     CREATE TEMPORARY TABLE Missed (
-        Job BLOB NOT NULL, Run BLOB NOT NULL, Ended INTEGER NOT NULL, Sure INTEGER NOT NULL,
-        PRIMARY KEY (Job, Run, Ended)
+        Job BLOB NOT NULL, Run BLOB NOT NULL, Ended INTEGER NOT NULL, PRIMARY KEY (Job, Run, Ended)
     ) WITHOUT ROWID
 """
-_MISS: Final = "INSERT OR IGNORE INTO Missed VALUES (?, ?, ?, ?)"
+_MISS: Final = "INSERT OR IGNORE INTO Missed VALUES (?, ?, ?)"
 _ANY_MISSED: Final = "SELECT EXISTS (SELECT 1 FROM Missed)"
 _FOUND: Final = "SELECT Run, Ended FROM Missed WHERE Job = ?"
 _FIND: Final = "DELETE FROM Missed WHERE Job = ?"
-_GONE: Final = "SELECT Run, Ended FROM Missed WHERE Sure"
+_GONE: Final = "SELECT Run, Ended FROM Missed"
+_OWN: Final = """
+    SELECT RecordID, JobID, LocalJobID FROM AAR
+    WHERE RecordID IN (SELECT value FROM json_each(:rows))
+"""
 
 
 class _CeJob(NamedTuple):
@@ -64,10 +71,15 @@ class _CeJob(NamedTuple):
 def remember_delivered(accounting: ImportDatabase, arc: ArcJobs, delivered: DeliveredSince) -> int:
     """How many forgotten runs came to be known. Raises: SourceError, LedgerError, Busy."""
     before = accounting.setting(_MARK)
+    # Without a name are jobs with ids such as HTCondor's, which A-REX never makes.
+    own = {"", accounting.path.stem, str(accounting.path)}
     comparison = _Comparison(accounting, arc)
-    with delivered(before, lambda file: not file or _may_be_of_ce(file, arc)) as (until, pages):
+    with delivered(before, lambda file: file in own or _may_be_of_ce(file, arc)) as (until, pages):
         for runs in pages:
-            comparison.take(runs)
+            if runs.files[0] in own:
+                comparison.take_own(runs)
+            else:
+                comparison.take(runs)
     comparison.look_for_missed()
     if until != before:
         with accounting.transaction():
@@ -120,20 +132,28 @@ class _Comparison:
         self._connection.execute(_MISSED)
 
     def take(self, runs: PlacedRuns) -> None:
-        """Delivered runs of one database."""
-        file = runs.files[0]
-        rows = _jobs_at(self._arc, file, runs.record_ids)
+        """Delivered runs of one database of a CE."""
+        rows = _jobs_at(self._arc, runs.files[0], runs.record_ids)
         found: list[tuple[_CeJob, JobKey, int]] = []
-        missed: list[tuple[bytes, bytes, int, bool]] = []
+        missed: list[tuple[bytes, bytes, int]] = []
         for key, ended, record_id in zip(runs.keys, runs.ended_at, runs.record_ids, strict=True):
             row, job = rows.get(record_id), key[:JOB_DIGEST_BYTES]
             if row is not None and row.key.startswith(job):
                 found.append((row, key, ended))
             else:
-                missed.append((job, run_digest(key), ended, file != ""))
+                missed.append((job, run_digest(key), ended))
         with self._accounting.transaction():
             self._keep(found)
             self._connection.executemany(_MISS, missed)
+
+    def take_own(self, runs: PlacedRuns) -> None:
+        """Delivered runs of the batch system's own database, or of one that is not known."""
+        rows = self._connection.execute(_OWN, {"rows": json.dumps(list(runs.record_ids))}).fetchall()
+        record_ids, job_ids, numbers = zip(*rows, strict=True) if rows else ((), (), ())
+        here = dict(zip(record_ids, job_keys(job_ids, numbers), strict=True))
+        placed = zip(runs.keys, runs.record_ids, strict=True)
+        with self._accounting.transaction():
+            remember_own(self._connection, [key for key, place in placed if here.get(place) != key])
 
     def look_for_missed(self) -> None:
         """In all rows: they may have other places by now. What is in none, no CE has any more."""

@@ -30,6 +30,7 @@ from publisher.sources.importing.arc.numbers import (
     NUMBER_TABLES,
     Moments,
     Run,
+    delivered_as_own,
     forgotten_of,
     overlap,
     spans_of,
@@ -267,10 +268,11 @@ class ArcJobs:
         ours = own_runs(connection, [*spans, *forgotten])
         asked = {"job_ids": json.dumps([run.job.job_id for run in runs])}
         once_claimed = {job_id for (job_id,) in connection.execute(_CLAIMED, asked)}
+        delivered = delivered_as_own(connection, [(run.job.job_id, run.job.local_id) for run in runs])
         found = SortedRuns([], [], [])
         for run in runs:
             claims = [*_claims(run, spans), *_forgotten_claims(run, forgotten)]
-            if _has_own(claims, ours):
+            if run.job.job_id in delivered or _has_own(claims, ours):
                 found.own.append(run)
             elif claims or run.job.job_id in once_claimed:
                 found.claimed.append(run)

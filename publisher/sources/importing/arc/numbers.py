@@ -2,7 +2,8 @@
 
 A-REX forgets the number of a run when it restarts the job. So each number that a CE has is written
 down in the table `ArcSpan` before the job is published. Of a run that was delivered without that,
-the ledger has a digest of the number: those are in `ArcForgotten` (`delivered.py`).
+the ledger has a digest of the number: those are in `ArcForgotten` (`delivered.py`). And it has keys
+of the batch system's own jobs, which stay such when this database is made anew: `OwnDelivered`.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import repeat
 from typing import Any, Final
 
-from publisher.model.job import job_keys, run_digest
+from publisher.model.job import JobKey, job_key, job_keys, run_digest
 
 # Numbers of the batch system come again after months or years; A-REX notices an end some minutes
 # later, at times hours.
@@ -31,9 +32,15 @@ NUMBER_TABLES: Final = """
         Digest INTEGER NOT NULL, Since INTEGER NOT NULL, Ended INTEGER NOT NULL,
         PRIMARY KEY (Digest, Ended)
     ) WITHOUT ROWID;
+
+    -- Keys of delivered runs that were jobs of the batch system, and are none in this database.
+    CREATE TABLE IF NOT EXISTS OwnDelivered (Key BLOB PRIMARY KEY) WITHOUT ROWID;
 """
 _KEEP_SPAN: Final = "INSERT OR IGNORE INTO ArcSpan VALUES (?, ?, ?)"
 _KEEP_FORGOTTEN: Final = "INSERT OR IGNORE INTO ArcForgotten VALUES (?, ?, ?)"
+_KEEP_OWN: Final = "INSERT OR IGNORE INTO OwnDelivered VALUES (?)"
+_HAS_OWN: Final = "SELECT EXISTS (SELECT 1 FROM OwnDelivered)"
+_IS_OWN: Final = "SELECT EXISTS (SELECT 1 FROM OwnDelivered WHERE Key = ?)"
 _SPANS: Final = """
     SELECT LocalJobID, Submitted, Ended FROM ArcSpan
     WHERE LocalJobID IN (SELECT value FROM json_each(:numbers))
@@ -57,6 +64,19 @@ def remember(connection: sqlite3.Connection, runs: Iterable[Run]) -> None:
 def remember_forgotten(connection: sqlite3.Connection, runs: Iterable[Forgotten]) -> None:
     """The same of runs whose numbers the CEs have forgotten."""
     connection.executemany(_KEEP_FORGOTTEN, runs)
+
+
+def remember_own(connection: sqlite3.Connection, keys: Iterable[JobKey]) -> None:
+    """That targets have these runs as jobs of the batch system, inside a transaction."""
+    connection.executemany(_KEEP_OWN, [(key,) for key in keys])
+
+
+def delivered_as_own(connection: sqlite3.Connection, runs: Iterable[tuple[str, str]]) -> set[str]:
+    """The JobIDs of those of these runs, given with their numbers. Raises: sqlite3.Error."""
+    if not connection.execute(_HAS_OWN).fetchone()[0]:
+        return set()
+    keys = ((job_id, job_key(job_id, number)) for job_id, number in runs)
+    return {job_id for job_id, key in keys if connection.execute(_IS_OWN, (key,)).fetchone()[0]}
 
 
 def spans_of(connection: sqlite3.Connection, numbers: Sequence[str]) -> list[Run]:
