@@ -110,7 +110,7 @@ MACHINE: Final[Rows] = (
     ),
     (
         "bits of the ledger that flip",
-        "`state check`, `doctor` and the daily look find them by checksums; 74",
+        "`state check`, `doctor` and the daily look find nearly all by checksums, not those in a receiver's summary keys; 74",
         (
             "ledger/test_damage::test_nearly_every_bit_that_flips_is_noticed",
             "ledger/test_damage::test_of_sixty_flips_that_changed_a_row_few_are_missed",

@@ -21,6 +21,7 @@ from typing import Final
 from lxml import etree
 
 from tests.faults.fault_rows import EVENTS, MACHINE, REACTIONS, Rows
+from tests.faults.test_every_call import CASES
 from tests.faults.test_fault_table import AMS, AUDITOR, SGAS
 from tests.faults.walk_dangers import DANGERS
 from tests.faults.walk_faults import MISFORTUNES
@@ -28,6 +29,15 @@ from tests.faults.walk_faults import MISFORTUNES
 PAGE: Final = Path(__file__).parents[2] / "docs" / "faults.md"
 STORIES: Final = Path(__file__).with_name("stories.json")
 """What `make stories` told, run by run."""
+CALLS: Final = Path(__file__).with_name("calls.jsonl")
+"""What the long test of test_every_call.py told to CALLS_TOLD, case by case."""
+_PLACES: Final = {
+    "state": "the ledger",
+    "control": "the accounting database",
+    "outgoing": "the spool",
+    "logs": "accounting files",
+    "sockets": "sockets",
+}
 _HEAD: Final = """\
 # Faults that were tried
 
@@ -65,6 +75,7 @@ def render(tried: Tried) -> Iterator[str]:
         yield f"| {place} | What `publisher` does | Tried |\n|---|---|---|\n"
         yield from (f"| {fault} | {reaction} | {tried.rows[fault]} |\n" for fault, reaction, _ in rows)
         yield "\n"
+    yield from _calls()
     yield from _stories()
     yield (
         f"Then all at once and at random, in {WALKS} walks of {STEPS} steps with three targets, each of which ended with every "
@@ -80,6 +91,32 @@ def render(tried: Tried) -> Iterator[str]:
         yield f"| machine | {what} ({tried.kinds[f'danger: {name}']}) | {reaction} |\n"
     events = "; ".join(f"{what} ({tried.kinds[name]})" for name, what in EVENTS.items())
     yield f"| A-REX, services, administrators | {events} | goes on, and every exit status says what is the matter |\n"
+
+
+def _calls() -> Iterator[str]:
+    """What every single call did that failed, and which cases were not tried to their last call."""
+    told = list(map(json.loads, CALLS.read_text().splitlines()))
+    days = sorted({one["on"] for one in told})
+    yield (
+        f"Then every call of the C library, one after another, {sum(one['tried'] for one in told):,} failures "
+        f"(`test_every_call_fails`, {' and '.join(days)}): each call alone, and each with all that follow it wherever that "
+        "can end. Each time the command ended as documented and said what to do, and after the next round each job was at "
+        "each receiver once:\n\n| Command, place | Calls that failed |\n|---|---|\n"
+    )
+    counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    for one in told:
+        counts[_where(one["command"], one["place"])][one["error"]] += one["tried"]
+    for where, errors in counts.items():
+        yield f"| {where} | {', '.join(f'{error} {number:,}' for error, number in errors.items() if number)} |\n"
+    tried = {(one["command"], one["place"], one["error"], one["forever"]) for one in told}
+    left = {_where(case.values[0], case.values[1]): None for case in CASES if case.values not in tried}
+    if left:
+        yield f"\nNot to the last call that day, or not with every error: {'; '.join(left)}.\n"
+    yield "\n"
+
+
+def _where(command: object, place: object) -> str:
+    return f"`{command}`, {_PLACES[str(place)]}"
 
 
 def _stories() -> Iterator[str]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime
 
 import pytest
 from lxml import etree
 
 from tests.faults.fault_rows import EVENTS, REACTIONS
-from tests.faults.faults_tried import PAGE, counted, kinds, read, render
+from tests.faults.faults_tried import CALLS, PAGE, counted, kinds, read, render
+from tests.faults.test_every_call import CASES
 from tests.faults.walk import STEPS
 from tests.faults.walk_faults import MISFORTUNES
 
@@ -26,6 +28,13 @@ def test_every_fault_was_tried() -> None:
     assert tried.rows
     assert not [fault for fault, number in tried.rows.items() if not number]
     assert tried.on <= datetime.now(UTC).date()
+
+
+def test_calls_were_tried_in_cases_that_there_are() -> None:
+    told = [json.loads(line) for line in CALLS.read_text().splitlines()]
+    cases = [(one["command"], one["place"], one["error"], one["forever"]) for one in told]
+    assert len(set(cases)) == len(cases)
+    assert set(cases) <= {case.values for case in CASES}
 
 
 def test_kinds_have_words_of_their_own() -> None:
