@@ -18,6 +18,7 @@ import sqlite3
 import stat
 import tempfile
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
 from threading import RLock
@@ -62,8 +63,9 @@ def copy_database(path: str, directory: Path) -> PrivateCopy:
         private = os.path.abspath(tempfile.mkdtemp(prefix="publisher-", dir=directory))  # 0700
         target = os.path.join(private, _NAME)
         real = os.path.realpath(path)
-        for suffix in ("", "-wal", "-journal"):
-            if not suffix or os.path.exists(real + suffix):
+        shutil.copyfile(real, target)
+        for suffix in ("-wal", "-journal"):
+            with suppress(FileNotFoundError):  # nothing else that is refused passes for "there is none"
                 shutil.copyfile(real + suffix, target + suffix)
         return PrivateCopy(_recovered(target))
     except OSError as error:

@@ -9,8 +9,10 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import sqlite3
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -337,6 +339,35 @@ def test_a_database_that_cannot_be_looked_for(
     assert not list(complaints("publish", ACCOUNTING, error, replace(ended, status=66))), ended
     assert site.publish().status == 0
     assert [row["LocalJobId"] for row in site.received()] == [str(gridengine_files.Entry().job)]
+
+
+def test_a_database_is_copied_with_its_log_or_not_at_all(tmp_path: Path, pki: PKI, fake_ams: FakeAMS) -> None:
+    """Whoever died left rows in it; "cannot be looked at" is no "there is none"."""
+    site, library, jobs = (
+        SiteUnderTest(tmp_path, pki, fake_ams),
+        failing_calls.library(),
+        list(generate(1, 4, START, END)),
+    )
+    site.save()
+    site.fill(*jobs[:2])
+    database = site.database()
+    with closing(sqlite3.connect(database)) as reader:
+        reader.execute("PRAGMA journal_mode = WAL")
+        site.fill(*jobs[2:])
+        left = {path: path.read_bytes() for path in (database, database.with_name(f"{database.name}-wal"))}
+    for path, content in left.items():
+        path.write_bytes(content)
+    database.with_name(f"{database.name}-shm").unlink(missing_ok=True)
+    number, hit = 0, "some call"
+    while hit:
+        number += 1
+        site.forget()
+        fake_ams.store.topics[PROJECT, TOPIC].log.clear()
+        failure = Failure(where=f"{database}-wal", error="EIO", number=number)
+        ended = failing_calls.run(library, site, PUBLISH, failure)
+        hit = ended.hit
+        assert (ended.status, len(site.received())) in ((0, 4), (66, 0)), ended
+    assert number > 3
 
 
 def test_no_memory_to_wait_for_postgresql(request: pytest.FixtureRequest, bench: Bench) -> None:
