@@ -258,12 +258,15 @@ class BatchEntry(NamedTuple):
 
 
 def has_file(path: Path) -> bool:
-    """Raises: SourceError when that cannot be told."""
+    """Raises: SourceError when that cannot be told, which `Path.exists` takes for no since Python 3.14."""
     try:
-        return path.exists()
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
     except OSError as error:
         why = refused_by_system(error, "its directory must belong to the user who publishes")
         raise SourceError(f"{path}: {why}") from error
+    return True
 
 
 class JoinedEntry(NamedTuple):
