@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from publisher.model.errors import SourceError, UsageError
+from publisher.sources.base import JoinedEntry
+from publisher.sources.importing.arc.joined import BatchRuns
 from tests.arex_databases.schema import create
 from tests.sources.mortal_imports import FOR_EVER, child
 from tests.support import gridengine_files as sge
@@ -272,3 +274,14 @@ def test_runs_kept_for_a_ce_go_when_they_are_old_and_it_has_them_no_more(tmp_pat
     again = write(tmp_path / "again", [HEADER, *(colon(replace(Entry(), job=n)) for n in (1, 2))])
     assert read(101, again) == ["2"]
     assert names(database) == []
+
+
+def test_a_database_that_cannot_be_looked_for_is_not_one_without_runs(tmp_path: Path) -> None:
+    """Else A-REX's jobs would go without their runs, which would count once more as the batch system's."""
+    database = tmp_path / "gridengine.db"
+    entry = JoinedEntry(name="gridengine", lrms="sge", database=database, wait_s=None)
+    with closing(BatchRuns([entry], tmp_path, None)) as runs:
+        assert not runs.look_up(["1"])
+        database.symlink_to(database)
+        with pytest.raises(SourceError, match="Too many levels of symbolic links"):
+            runs.look_up(["1"])

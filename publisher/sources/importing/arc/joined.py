@@ -14,7 +14,6 @@ meanwhile sees that they are a CE's, or has committed that they are the batch sy
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import fields, replace
@@ -51,6 +50,7 @@ from publisher.sources.base import (
     RunAt,
     Source,
     SourceFacts,
+    has_file,
 )
 from publisher.sources.importers import ImportRule
 from publisher.sources.importing.arc.jobs import ARC_RUNS, StoredRun, runs_of_numbers
@@ -110,7 +110,7 @@ class BatchRuns:
     def _file(self, entry: JoinedEntry) -> ReadOnlyFile | None:
         """None where nothing was read into it yet."""
         path = entry.database
-        if path not in self._files and os.path.exists(path):
+        if path not in self._files and has_file(path):
             self._files[path] = ReadOnlyFile(str(path), self._copies, busy_timeout_s=self._busy_timeout_s)
         return self._files.get(path)
 
