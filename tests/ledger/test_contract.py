@@ -6,6 +6,7 @@ A dry run answers as the ledger does that it reads, and goes on as if it had wri
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -163,6 +164,23 @@ def count(ledger: Ledger, *jobs: int) -> None:
 
 
 # Every implementation
+
+
+@pytest.mark.parametrize("kind", DATABASES)
+def test_a_transaction_in_which_something_is_raised_leaves_nothing(
+    kind: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    """Whatever it is, not only the database's own errors."""
+    database = opener(kind, request)(tmp_path / "state" / "publishing.db")
+    ledger = SqlLedger(database)
+    begin(ledger)
+    with suppress(KeyboardInterrupt), database.atomic():
+        database.execute("UPDATE target SET delivered = 7")
+        raise KeyboardInterrupt
+    state = ledger.target("egi")
+    assert state is not None
+    assert state.delivered == 0
+    ledger.close()
 
 
 def test_a_new_ledger_knows_nothing_and_says_so(ledger: Ledger) -> None:

@@ -60,6 +60,16 @@ def test_a_group_carries_the_sums_and_the_stretch_of_its_jobs() -> None:
     assert (group.year, group.month) == (2026, 3)
 
 
+@pytest.mark.parametrize("ends", [(0, 5, 9), (9, 5, 0)])
+def test_groups_that_are_added_stretch_over_all_their_jobs(ends: tuple[int, ...]) -> None:
+    policy, whole = make_policy(), Accumulator(BY_LEVEL)
+    for after in ends:
+        (part,) = summed([described(policy, ended_at=Epoch(ENDED + after))])
+        whole.add_group(part)
+    (group,) = whole.groups()
+    assert (group.jobs, group.earliest_end, group.latest_end) == (3, ENDED, ENDED + 9)
+
+
 @pytest.mark.parametrize(
     ("field", "one", "other", "shown"),
     [

@@ -293,6 +293,19 @@ def test_a_target_that_is_no_more_is_told_no_more(spooling: WatchedSite) -> None
     assert {labels[0] for _, *labels in spooling.told() if labels} & {"one", "two"} == {"one"}
 
 
+def test_a_source_that_is_no_more_is_told_no_more(spooling: WatchedSite, tmp_path: Path) -> None:
+    log = gridengine_files.write(tmp_path / "accounting", [gridengine_files.colon(gridengine_files.Entry())])
+    other = {"type": "gridengine", "cluster": gridengine_files.CLUSTER, "paths": [str(log)], "arc_databases": []}
+    own = spooling.site.config["source"]
+    told = "publisher_source_read_timestamp_seconds", "gridengine"
+    spooling.site.config["source"] = [own, other]
+    spooling.round()
+    assert told in spooling.told()
+    spooling.site.config["source"] = own
+    spooling.round(force=True)
+    assert told not in spooling.told()
+
+
 def test_a_target_that_is_not_due_changes_nothing(spooling: WatchedSite) -> None:
     spooling.site.config["targets"]["one"]["every"] = "1d"
     spooling.round()

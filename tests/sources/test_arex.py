@@ -22,7 +22,6 @@ from publisher.model.time import Window
 from publisher.sources import source_plugin
 from publisher.sources.arex import queries
 from publisher.sources.arex.options import Options
-from publisher.sources.arex.rows import SURELY_WRITTEN_S
 from publisher.sources.arex.source import ArexSource, create
 from publisher.sources.base import Page, Source
 from tests.arex_databases import (
@@ -42,6 +41,7 @@ from tests.support.strategies import examples
 
 pytestmark = pytest.mark.some(2, of="schema")
 
+DAY_S = 86_400
 START = datetime(2026, 10, 1, tzinfo=UTC)
 END = datetime(2026, 11, 1, tzinfo=UTC)
 NOW = datetime(2026, 12, 1, tzinfo=UTC)
@@ -273,9 +273,9 @@ def test_a_row_that_stays_torn_is_taken_after_the_hold_off(tmp_path: Path, schem
     assert len(jobs_of(source.reread(page.open, NOTHING, at(job.end_time, 599)))) == 0
     assert len(jobs_of(source.reread(page.open, NOTHING, at(job.end_time, 600)))) == 1
     # A republished window meets it for the first time, and must not lose it for ever.
-    (early,) = source.window(Window(), NOTHING, at(job.end_time, SURELY_WRITTEN_S - 1))
+    (early,) = source.window(Window(), NOTHING, at(job.end_time, DAY_S - 1))
     assert (len(early.jobs), len(early.open)) == (0, 1)
-    assert len(jobs_of(source.window(Window(), NOTHING, at(job.end_time, SURELY_WRITTEN_S)))) == 1
+    assert len(jobs_of(source.window(Window(), NOTHING, at(job.end_time, DAY_S)))) == 1
 
 
 def test_a_row_without_any_events_is_held_off_from_its_end(tmp_path: Path, schema: Schema) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -91,3 +92,14 @@ def test_what_cannot_be_read_between_transactions_is_no_bug(
     accounting = ImportDatabase(tmp_path / "imported.db")
     with pytest.raises(expected, match=f"imported.db: .*{words}"), accounting:
         raise failed
+
+
+def test_a_transaction_in_which_something_is_raised_leaves_neither_jobs_nor_names(tmp_path: Path) -> None:
+    with ImportDatabase(tmp_path / "imported.db") as accounting:
+        with suppress(KeyboardInterrupt), accounting.transaction():
+            accounting.put(jobs(2))
+            raise KeyboardInterrupt
+        assert accounting.connection.execute("SELECT count(*) FROM AAR").fetchone() == (0,)
+        put(accounting, jobs(2))
+        users = "SELECT Name FROM AAR JOIN Users ON Users.ID = UserID ORDER BY RecordID"
+        assert accounting.connection.execute(users).fetchall() == [("user0",), ("user1",)]

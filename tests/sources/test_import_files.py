@@ -185,6 +185,16 @@ def test_a_rotated_file_is_finished_before_the_new_one(tmp_path: Path, database:
     assert totals(database)[0] == 9
 
 
+def test_a_file_that_was_read_to_its_end_is_found_after_its_rotation(tmp_path: Path, database: Path) -> None:
+    """Nobody wrote to it since: its time is still that of the last import."""
+    path = write(tmp_path / "accounting", lines(4))
+    run_import(database, path)
+    path.rename(tmp_path / "accounting.0")
+    write(path, lines(2, 5))
+    report = run_import(database, path)
+    assert (report.imported, report.duplicates, report.notes, report.troubles) == (2, 0, [], [])
+
+
 def test_a_file_that_had_nothing_but_its_head_is_finished_after_its_rotation_too(
     tmp_path: Path, database: Path
 ) -> None:

@@ -387,6 +387,12 @@ def test_what_never_ran_is_counted_with_the_reason(tmp_path: Path) -> None:
     assert (report.imported, report.lines, report.exit_status) == (0, 6, 0)
 
 
+@pytest.mark.parametrize("line", [colon, jsonl])
+def test_memory_of_rusage_is_in_kib_where_there_is_no_other(line: Callable[[Entry], bytes], tmp_path: Path) -> None:
+    job = imported(tmp_path, line(replace(ANY, maxrss=0)))
+    assert job["UsedMemory"] == 2_048
+
+
 def test_unknown_memory_is_not_zero(tmp_path: Path) -> None:
     job = imported(tmp_path, jsonl(replace(ANY, maxvmem=0, maxrss=0, ru_maxrss=0)))
     assert (job["UsedMemory"], job["UsedVirtMem"]) == (0, 0)  # as ARC writes unknown

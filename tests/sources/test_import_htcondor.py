@@ -392,6 +392,20 @@ def test_a_file_that_is_being_written_waits(tmp_path: Path) -> None:
     assert run_import(database, directory).imported == 1
 
 
+def test_a_number_that_is_written_in_part_waits(tmp_path: Path) -> None:
+    """Cut there, the ad is whole but for the digits of its last number."""
+    directory, database = spool(tmp_path / "per-job", []), tmp_path / "imported.db"
+    one = {name: value for name, value in ad(1).items() if name != "RemoteWallClockTime"}
+    whole = text(one | {"RemoteWallClockTime": 3600})
+    path, now = write(directory / "history.1.0", whole[:-3]), int(NOW.timestamp())
+    os.utime(path, (now, now))
+    report = run_import(database, directory)
+    assert (report.imported, report.held) == (0, 1)
+    write(path, whole)
+    assert run_import(database, directory).imported == 1
+    assert [job[9] for job in content(database)] == [3600]
+
+
 def test_a_file_that_stays_torn_is_set_aside_once_and_read_when_it_is_whole(tmp_path: Path) -> None:
     directory, database = spool(tmp_path / "per-job", []), tmp_path / "imported.db"
     whole = text(ad(1))

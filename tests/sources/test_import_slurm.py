@@ -256,6 +256,11 @@ def test_the_parts_of_a_resized_job_do_not_overlap(tmp_path: Path) -> None:
     assert [run.user_ms for run in runs] == [None, None]
 
 
+def test_a_resized_job_is_not_charged_for_its_suspension(tmp_path: Path) -> None:
+    (run,) = read([job(7, Submit=BEGIN + 3, Start=BEGIN, ElapsedRaw=7, Suspended="00:00:01")], tmp_path)
+    assert (run.ended_at, run.wall_s, run.suspended_s) == (BEGIN + 7, 3, 1)
+
+
 NO_CPU = {"TotalCPU": "00:00:00", "UserCPU": "00:00:00", "SystemCPU": "00:00:00"}
 
 
