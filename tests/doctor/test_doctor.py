@@ -456,6 +456,12 @@ def state_directory_readable(clinic: Clinic) -> Planted:
     return warning("state directory", "everybody can read", "chmod 0700")
 
 
+def state_directory_searchable(clinic: Clinic) -> Planted:
+    """Who knows the name of a file can open it."""
+    clinic.site.state.parent.chmod(0o711)
+    return warning("state directory", "mode 0711", "chmod 0700")
+
+
 def state_of_two_owners(clinic: Clinic) -> Planted:
     need_root()
     os.chown(clinic.site.state, 12345, -1)
