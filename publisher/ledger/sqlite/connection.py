@@ -314,6 +314,10 @@ _NO_LOCKS: Final = (
     "the file system of {folder} cannot lock files, as NFS does without its lock service; "
     "name a file on a local disk in `state`"
 )
+_HELD: Final = (
+    "another program holds it; run again when it is done. If none does, the file system refused a "
+    "lock for a moment: look at the kernel's log, and run again: nothing is lost"
+)
 _LOCK_ERRORS: Final = frozenset(
     {
         sqlite3.SQLITE_PROTOCOL,
@@ -342,7 +346,7 @@ def _explained(error: sqlite3.Error, path: Path) -> str:
         case _ if code in _LOCK_ERRORS:
             what_to_do = "the file system of {folder} refused a lock: keep the state on a local disk, and run again"
         case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
-            what_to_do = _NO_LOCKS if _cannot_lock(path) else "another program holds it; run again when it is done"
+            what_to_do = _NO_LOCKS if _cannot_lock(path) else _HELD
         case sqlite3.SQLITE_CANTOPEN | sqlite3.SQLITE_READONLY | sqlite3.SQLITE_PERM:
             what_to_do = _about_rights(path)
         case sqlite3.SQLITE_CORRUPT:
