@@ -287,7 +287,7 @@ class LiveSite:
             paths = [path for ce in self.database_entries for path in self.database_files(ce)]
             options = replace(options, arc_databases=tuple(map(Path, paths)), arc_lrms=LRMS[entry.type])
         if reading:
-            options = replace(options, arc_delivered=lambda mark, files: delivered_since(self, mark, files))
+            options = replace(options, arc_delivered=lambda mark: delivered_since(self, entry, mark))
         return importer_plugin(entry.type).create(options, self.environment, self.wait)
 
     def read_entry(self, entry: BatchEntry) -> ImportReport | None:

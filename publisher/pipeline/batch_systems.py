@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -101,10 +101,12 @@ def _refuse_second_name(site: Site, entry: BatchEntry) -> None:
 
 
 @contextmanager
-def delivered_since(site: Site, mark: str, files: Callable[[str], bool]) -> Iterator[tuple[str, Iterator[PlacedRuns]]]:
+def delivered_since(site: Site, entry: BatchEntry, mark: str) -> Iterator[tuple[str, Iterator[PlacedRuns]]]:
     """What the ledger has, for who reads a batch system beside a CE (`History.delivered_since`). Raises: LedgerError."""
+    others = {one.database for one in site.batch_entries} - {entry.database}
+    names = {each for other in others for each in (other.stem, str(other))}
     with closing(site.history()) as history:
-        yield history.delivered_since(mark, files)
+        yield history.delivered_since(mark, lambda file: file not in names)
 
 
 def source_status(site: Site) -> Sequence[SourceStatus]:

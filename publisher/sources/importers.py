@@ -85,8 +85,8 @@ class StoredJobs(NamedTuple):
 _SHOWN_BAD: Final = 100
 PUBLISHED: Final = "an ARC CE publishes it"  # why a job is skipped
 
-DeliveredSince = Callable[[str, Callable[[str], bool]], AbstractContextManager[tuple[str, Iterator[PlacedRuns]]]]
-"""Asked with a mark and which databases: the mark of now, and the runs of them that were delivered since the other one."""
+DeliveredSince = Callable[[str], AbstractContextManager[tuple[str, Iterator[PlacedRuns]]]]
+"""Asked with a mark: the mark of now, and what was delivered since the other one, but for other batch systems' runs."""
 
 Watch = Callable[[int], None]
 """Called with how many records more have been read, after each step."""

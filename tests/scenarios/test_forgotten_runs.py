@@ -9,6 +9,7 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from shutil import copyfile
 from typing import Any
 
 import pytest
@@ -153,6 +154,29 @@ def test_rows_that_have_other_places_now_were_not_forgotten(site: ConfiguredSite
     assert len(rows(site, "SELECT Digest FROM ArcForgotten")) == 1
 
 
+@pytest.mark.parametrize("is_gone", [False, True])
+def test_a_copy_of_the_database_that_has_another_name_now(site: ConfiguredSite, is_gone: bool) -> None:
+    """Whose a file was that is not there any more, only a job tells that a CE still has."""
+    before, *others = arex_jobs(6, 7200)
+    site.fill(before, *others)
+    copies = [site.folder / name for name in ("ce.db", "moved.db")]
+    copyfile(site.database(), copies[0])
+    site.config["source"] = {"type": "arex", "databases": [str(copies[0])]}
+    publish(site)
+    again = restarted(site, before)
+    remove(copies[0])
+    copyfile(site.database(), copies[1])
+    if is_gone:
+        with closing(sqlite3.connect(copies[1])) as connection, connection:
+            connection.execute("DELETE FROM AAR WHERE JobID = ?", (before.job_id,))
+    site.config["source"]["databases"] = [str(copies[1])]
+    add_slurm(site, before, again, *others, join=None)
+    site.save()
+    told = site.publish().err
+    assert ("forgotten by A-REX since: 1 run, not counted again" in told) == (not is_gone)
+    assert (before.local_job_id in rows(site)) == is_gone
+
+
 def test_a_number_that_comes_again_is_counted(site: ConfiguredSite) -> None:
     """And so is one of another batch system that A-REX submits to."""
     before, other = arex_jobs(2, 6 * DAY_S)
@@ -188,6 +212,20 @@ def test_runs_of_the_batch_system_s_own_database_are_none_of_a_ce_s(site: Config
     remove(source_database(site))
     assert "forgotten" not in publish(site)
     assert rows(site) == numbers
+
+
+def test_a_run_stays_the_batch_system_s_own_when_its_entry_is_renamed(site: ConfiguredSite) -> None:
+    """A-REX tells of it only then."""
+    job, *others = arex_jobs(3, 7200, nodes=1, cpus=1)
+    site.config["targets"]["out"]["format"] = "apel-summary-0.4"
+    site.fill(*others)
+    add_slurm(site, job, join=None)
+    publish(site)
+    assert counted(site) == 4
+    site.config["source"][1]["name"] = "other"
+    site.fill(job)
+    assert "set aside: counted-by-batch-system" in publish(site, 65)
+    assert counted(site) == 4
 
 
 def test_killed_at_any_statement_it_is_done_again(site: ConfiguredSite) -> None:

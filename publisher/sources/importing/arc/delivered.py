@@ -41,17 +41,21 @@ _COLUMNS: Final = """
 """
 _AT: Final = "WHERE RecordID IN (SELECT value FROM json_each(:rows))"
 _ALL: Final = f"WHERE RecordID > :after ORDER BY RecordID LIMIT {READ_AT_ONCE}"
-# Delivered runs that do not stand in their rows any more.
+# Delivered runs that do not stand in their rows any more. OfCe: their database was surely a CE's.
 _MISSED: Final = """
     CREATE TEMPORARY TABLE Missed (
-        Job BLOB NOT NULL, Run BLOB NOT NULL, Ended INTEGER NOT NULL, PRIMARY KEY (Job, Run, Ended)
+        Job BLOB NOT NULL, Run BLOB NOT NULL, Ended INTEGER NOT NULL, OfCe INTEGER NOT NULL,
+        PRIMARY KEY (Job, Run, Ended)
     ) WITHOUT ROWID
 """
-_MISS: Final = "INSERT OR IGNORE INTO Missed VALUES (?, ?, ?)"
+_MISS: Final = """
+    INSERT INTO Missed VALUES (?, ?, ?, ?)
+    ON CONFLICT DO UPDATE SET OfCe = max(OfCe, excluded.OfCe)
+"""
 _ANY_MISSED: Final = "SELECT EXISTS (SELECT 1 FROM Missed)"
 _FOUND: Final = "SELECT Run, Ended FROM Missed WHERE Job = ?"
 _FIND: Final = "DELETE FROM Missed WHERE Job = ?"
-_GONE: Final = "SELECT Run, Ended FROM Missed"
+_GONE: Final = "SELECT Run, Ended FROM Missed WHERE OfCe"
 _OWN: Final = """
     SELECT RecordID, JobID, LocalJobID FROM AAR
     WHERE RecordID IN (SELECT value FROM json_each(:rows))
@@ -71,15 +75,15 @@ class _CeJob(NamedTuple):
 def remember_delivered(accounting: ImportDatabase, arc: ArcJobs, delivered: DeliveredSince) -> int:
     """How many forgotten runs came to be known. Raises: SourceError, LedgerError, Busy."""
     before = accounting.setting(_MARK)
-    # Without a name are jobs with ids such as HTCondor's, which A-REX never makes.
-    own = {"", accounting.path.stem, str(accounting.path)}
     comparison = _Comparison(accounting, arc)
-    with delivered(before, lambda file: file in own or _may_be_of_ce(file, arc)) as (until, pages):
+    with delivered(before) as (until, pages):
         for runs in pages:
-            if runs.files[0] in own:
-                comparison.take_own(runs)
-            else:
+            # Names are of batch systems; this one's was another before, if its entry was renamed. Without
+            # a name are jobs with ids such as HTCondor's, which A-REX never makes.
+            if os.path.isabs(runs.files[0]) and runs.files[0] != str(accounting.path):
                 comparison.take(runs)
+            else:
+                comparison.take_own(runs)
     comparison.look_for_missed()
     if until != before:
         with accounting.transaction():
@@ -87,10 +91,9 @@ def remember_delivered(accounting: ImportDatabase, arc: ArcJobs, delivered: Deli
     return comparison.forgotten
 
 
-def _may_be_of_ce(database: str, arc: ArcJobs) -> bool:
-    """Whether jobs that were delivered from a database were a CE's, though it may be gone."""
-    folder, name = os.path.split(database)
-    return database in arc.databases() or (os.path.isabs(folder) and name in NAMES_OF_AREX)
+def _is_of_ce(database: str, arc: ArcJobs) -> bool:
+    """Whether jobs that were delivered from a database were surely a CE's, though it may be gone."""
+    return database in arc.databases() or os.path.basename(database) in NAMES_OF_AREX
 
 
 def _jobs_at(arc: ArcJobs, database: str, record_ids: Iterable[int]) -> Mapping[int, _CeJob]:
@@ -132,16 +135,17 @@ class _Comparison:
         self._connection.execute(_MISSED)
 
     def take(self, runs: PlacedRuns) -> None:
-        """Delivered runs of one database of a CE."""
+        """Delivered runs of one database of a CE, or of one that may have been a CE's under another name."""
         rows = _jobs_at(self._arc, runs.files[0], runs.record_ids)
         found: list[tuple[_CeJob, JobKey, int]] = []
-        missed: list[tuple[bytes, bytes, int]] = []
+        missed: list[tuple[bytes, bytes, int, bool]] = []
+        is_of_ce = _is_of_ce(runs.files[0], self._arc)
         for key, ended, record_id in zip(runs.keys, runs.ended_at, runs.record_ids, strict=True):
             row, job = rows.get(record_id), key[:JOB_DIGEST_BYTES]
             if row is not None and row.key.startswith(job):
                 found.append((row, key, ended))
             else:
-                missed.append((job, run_digest(key), ended))
+                missed.append((job, run_digest(key), ended, is_of_ce))
         with self._accounting.transaction():
             self._keep(found)
             self._connection.executemany(_MISS, missed)
@@ -156,7 +160,7 @@ class _Comparison:
             remember_own(self._connection, [key for key, place in placed if here.get(place) != key])
 
     def look_for_missed(self) -> None:
-        """In all rows: they may have other places by now. What is in none, no CE has any more."""
+        """In all rows: they may have other places by now. What is a CE's and in none, no CE has any more."""
         if not self._connection.execute(_ANY_MISSED).fetchone()[0]:
             return
         for rows in _all_jobs(self._arc):
