@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime
@@ -171,10 +171,11 @@ class History(Protocol):
     def deliveries(self, accepted: Window) -> Iterator[DeliveredPart]:
         """The runs of messages that were accepted in a window; a message may come in several parts."""
 
-    def delivered_since(self, mark: str, files: Callable[[str], bool]) -> tuple[str, Iterator[PlacedRuns]]:
+    def delivered_since(self, mark: str, files: Callable[[str], bool]) -> tuple[str, Generator[PlacedRuns, None, None]]:
         """What was delivered, or is on its way, of these databases since a mark ('': ever).
 
-        With the mark of now before it. Each part is of one database; '' is an unknown one.
+        With the mark of now before it. Each part is of one database; '' is an unknown one. To be closed by whoever
+        does not read to the end.
         """
 
     def targets(self, names: Sequence[str], window: Window) -> Mapping[str, TargetHistory]:

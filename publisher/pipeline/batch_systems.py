@@ -106,7 +106,9 @@ def delivered_since(site: Site, entry: BatchEntry, mark: str) -> Iterator[tuple[
     others = {one.database for one in site.batch_entries} - {entry.database}
     names = {each for other in others for each in (other.stem, str(other))}
     with closing(site.history()) as history:
-        yield history.delivered_since(mark, lambda file: file not in names)
+        until, parts = history.delivered_since(mark, lambda file: file not in names)
+        with closing(parts):
+            yield until, parts
 
 
 def source_status(site: Site) -> Sequence[SourceStatus]:

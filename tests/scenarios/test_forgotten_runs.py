@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import sqlite3
+import threading
 import time
 from collections.abc import Callable
 from contextlib import closing
@@ -14,6 +15,8 @@ from typing import Any
 
 import pytest
 
+from publisher.cli.site import configured_site
+from publisher.pipeline.batch_systems import delivered_since
 from tests.arex_databases import SampleJob
 from tests.faults.crash_nursery import publish as publish_in_a_child
 from tests.scenarios.test_joined import arex_jobs, arrived, restarted, slurm, totals
@@ -226,6 +229,18 @@ def test_a_run_stays_the_batch_system_s_own_when_its_entry_is_renamed(site: Conf
     site.fill(job)
     assert "set aside: counted-by-batch-system" in publish(site, 65)
     assert counted(site) == 4
+
+
+def test_whoever_does_not_read_to_the_end_lets_go_of_the_ledger(site: ConfiguredSite) -> None:
+    site.fill(*arex_jobs(3, 7200))
+    publish(site)
+    add_slurm(site)
+    site.save()
+    live = configured_site(site.path, threading.Event())
+    (entry,) = live.batch_entries
+    with delivered_since(live, entry, "") as (_, parts):
+        assert len(next(parts)) == 3
+    assert list(parts) == []
 
 
 def test_killed_at_any_statement_it_is_done_again(site: ConfiguredSite) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from itertools import groupby
@@ -111,7 +111,7 @@ class SqlHistory:
                 ends = [Epoch(end) for end in pages.ends(packed)]
                 yield DeliveredPart(target, message_id, form, Epoch(at), pages.keys(packed), ends)
 
-    def delivered_since(self, mark: str, files: Callable[[str], bool]) -> tuple[str, Iterator[PlacedRuns]]:
+    def delivered_since(self, mark: str, files: Callable[[str], bool]) -> tuple[str, Generator[PlacedRuns, None, None]]:
         before: dict[str, list[int]] = json.loads(mark or "{}")
         with self._database.snapshot():
             numbers = dict(self._database.execute(_TARGETS).fetchall())
@@ -130,7 +130,7 @@ class SqlHistory:
         found = self._database.execute(_PAGE, {"page": page[0], "target": target}).fetchone()
         return page[0] if found is not None and list(found) == list(page) else 0
 
-    def _placed(self, after: Mapping[int, int], files: Callable[[str], bool]) -> Iterator[PlacedRuns]:
+    def _placed(self, after: Mapping[int, int], files: Callable[[str], bool]) -> Generator[PlacedRuns, None, None]:
         with self._database.snapshot():
             for target, page in after.items():
                 for numbering, file in self._database.execute(_FILES, {"target": target}).fetchall():
