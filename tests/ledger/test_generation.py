@@ -256,6 +256,16 @@ def test_a_message_that_was_cut_in_two_is_no_alarm(ledgers: Ledgers) -> None:
     site.assert_received(*JOBS[:20])
 
 
+def test_a_half_may_have_the_number_of_the_message_that_was_cut(site: SiteUnderTest) -> None:
+    """So the file names a half, and not what was cut."""
+    site.fill(*JOBS[:20])
+    site.fake.faults.push(Fault.status(413))
+    assert site.publish().status == 0
+    begun = json.loads(generation_file(site).read_bytes())["begun_id"]
+    with closing(sqlite3.connect(site.state)) as ledger:
+        assert begun in {text for (text,) in ledger.execute("SELECT message_id FROM message")}
+
+
 def test_a_message_that_was_given_up_is_no_alarm(ledgers: Ledgers) -> None:
     """It was never handed over, and its row is gone from the ledger on purpose."""
     site = ledgers.site

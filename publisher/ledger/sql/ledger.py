@@ -376,7 +376,9 @@ class SqlLedger(LedgerReader):
     def split(
         self, whole: Outstanding, halves: Sequence[tuple[Message, Sequence[OutboxRecord]]], narrowing: bool
     ) -> None:
-        target = self._known_number(whole.message.target)
+        target, file = self._known_number(whole.message.target), self._files.get(whole.message.target)
+        if file is not None:
+            file.begun(0, "")  # the whole is gone soon, and a half may even have its number
         with self._database.atomic():
             (place,) = self._database.execute(_PLACE, {"message": whole.number}).fetchone()
             (following,) = self._database.execute(_NEXT_PLACE, {"place": place}).fetchone()
@@ -397,6 +399,8 @@ class SqlLedger(LedgerReader):
                     months.link(self._database, target, number, of_months)
                 parts[number] = {job_key(record.job_id, record.local_id) for record in records}
             pages.move(self._database, whole.number, parts)
+        if file is not None:
+            file.begun(number, message.id)
 
     def refuse(self, whole: Outstanding, rule: str, reason: str, policy_digest: str, now: datetime) -> None:
         target = self._known_number(whole.message.target)
