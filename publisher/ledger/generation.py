@@ -40,7 +40,8 @@ _LAST = """
 SELECT id, message_id, settled_at FROM message
 WHERE id > (SELECT max(id) - 10000 FROM message) AND target = :target AND state = 2 ORDER BY id DESC LIMIT 1"""
 _IS_DELIVERED = "SELECT EXISTS (SELECT 1 FROM message WHERE id = :number AND message_id = :message_id AND state = 2)"
-# A process that is killed while it cuts a message in two may leave halves with higher numbers.
+# The file is not synced: after a power failure it may name a message that was cut in two, whose halves mostly have
+# higher numbers.
 _IS_KNOWN = """
 SELECT EXISTS (SELECT 1 FROM message WHERE id = :number AND message_id = :message_id)
     OR EXISTS (SELECT 1 FROM message WHERE id > :number AND target = :target)"""

@@ -29,8 +29,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Final, NoReturn, Self
 
-import pytest
-
 from tests.support.sites import ConfiguredSite
 
 PUBLISHER: Final = "publisher.cli.main:main"
@@ -261,7 +259,7 @@ def warm_up() -> None:
     from publisher import formats
     from publisher.cli import main, parser
 
-    pytest.MonkeyPatch().setattr(main, "parser", functools.cache(parser.parser))
+    vars(main)["parser"] = functools.cache(parser.parser)
     for name in (*formats.JOB_FORMATS, *formats.SUMMARY_FORMATS, *formats.SYNC_FORMATS):
         formats.frame_of(name)
     example = io.StringIO()
