@@ -80,7 +80,7 @@ _check_machine_name: Final = schema.check(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(kw_only=True)
 class BenchmarkKeys:
     """One value, or one rule of several."""
 
@@ -97,7 +97,7 @@ class BenchmarkKeys:
     override: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(kw_only=True)
 class OneBenchmark:
     """An entry of `benchmarks`."""
 
@@ -115,7 +115,7 @@ _check_word: Final = schema.check(lambda text: text and " " not in text, "must b
 _check_group: Final = schema.check(lambda group: group.startswith("/"), "{} must begin with a slash, as in /atlas/de")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(kw_only=True)
 class VoRuleKeys:
     """One rule of `vo_rules`."""
 

@@ -185,7 +185,7 @@ class Joined(StrEnum):
     AREX = "arex"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(kw_only=True)
 class SourceKeys:
     """The keys of every source; the rest are those of its type."""
 
@@ -196,16 +196,15 @@ class SourceKeys:
     keep: int = field(default=0, metadata={"read": schema.months})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SourceSettings:
+class SourceSettings(NamedTuple):
     """Databases that jobs come from; `options` are of the source's `Options`."""
 
     type: str
     name: str = ""
-    options: object
+    options: object = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(kw_only=True)
 class TopKeys:
     """The keys of the file. Blocks that need each other are read one after the other by `load`."""
 
@@ -413,7 +412,7 @@ class _Sources:
                 options = replace(options, further=tuple(each.options for each in others))
             if databases:
                 options = replace(options, imported=databases)
-            return replace(first, options=options)
+            return first._replace(options=options)
         shape = self._registered.sources[READS_IMPORTED]()
         return SourceSettings(type=READS_IMPORTED, options=shape(imported=databases)) if databases else None
 

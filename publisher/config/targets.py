@@ -46,14 +46,16 @@ _JOBS_EVERY_S: Final = 3600
 _RECORDS_HINT: Final = {"records": "write its keys directly under the target, without `records`"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Registered:
+_NONE: Final[Mapping[str, Callable[[], type]]] = {}
+
+
+class Registered(NamedTuple):
     """Names and, for all but formats, how to get the `Options` of one, loaded on demand."""
 
     sources: Mapping[str, Callable[[], type]]
     transports: Mapping[str, Callable[[], type]]
     formats: Collection[str]
-    importers: Mapping[str, Callable[[], type]] = field(default_factory=dict)
+    importers: Mapping[str, Callable[[], type]] = _NONE
 
 
 def _options(plugin: Callable[[str], Any], name: str) -> type:
@@ -142,7 +144,7 @@ def _read_batch_records(node: Node, _reading: ReadContext) -> int:
 _check_vos: Final = schema.check(bool, "is empty, so no job would be published; leave the key out for all VOs")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(kw_only=True)
 class TargetKeys:
     """The keys of every target. Defaults of `every` and `batch_records` depend on others."""
 

@@ -8,7 +8,6 @@ aware datetimes.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from hashlib import blake2b
 from itertools import compress
@@ -52,9 +51,8 @@ class Transfer(NamedTuple):
     ended_at: Epoch | None
 
 
-@dataclass(frozen=True, slots=True)
-class RunValues:
-    """What tells which run it is, and whether it changed. Made in order, as a `JobRecord`.
+class RunValues(NamedTuple):
+    """What tells which run it is, and whether it changed: the beginning of a `JobRecord`.
 
     `joined` is text that the batch system's own record of the run may add; '' for none.
     """
@@ -68,32 +66,30 @@ class RunValues:
     cpu_kernel_s: int
     node_count: int | None
     cpu_count: int | None
-    joined: str = field(default="", kw_only=True)
-
-    @property
-    def key(self) -> JobKey:
-        return job_key(self.job_id, self.local_id)
+    joined: str = ""
 
     @property
     def fingerprint(self) -> int:
         """The `values_fingerprint` of what makes a delivered run worth sending again."""
-        own = self.ended_at, self.wall_s, self.cpu_user_s, self.cpu_kernel_s
-        return _fingerprint(self.values_but_own() % own + _encoded(self.joined))
-
-    def values_but_own(self) -> bytes:
-        """What the fingerprint is made of, with places for the end and the three times."""
-        status = repr(self.status).replace("%", "%%")
-        return _encoded(f"({status}, %d, %d, %d, %d, {self.node_count or 0}, {self.cpu_count or 0})")
+        return _run_fingerprint(self)
 
 
 # Where something stands or comes from, or how well it is known; not what it is.
 _PLACES: Final = frozenset({"row", "side_fqan", "side_benchmark", "joined", "cpu_unknown"})
 
 
-@dataclass(frozen=True, slots=True)
-class JobRecord(RunValues):
+class JobRecord(NamedTuple):
     """One finished run of a job, from any source. None is unknown, never zero; '' is no text."""
 
+    job_id: JobId
+    local_id: str
+    status: str
+    ended_at: Epoch
+    wall_s: int
+    cpu_user_s: int
+    cpu_kernel_s: int
+    node_count: int | None
+    cpu_count: int | None
     row: RowRef
     exit_code: int | None
     submitted_at: Epoch
@@ -132,6 +128,20 @@ class JobRecord(RunValues):
     gpu_models: tuple[tuple[str, int], ...] = ()  # and how many of each, where that is known
     # Nobody measured the CPU time: its numbers are 0, as formats want some
     cpu_unknown: bool = False
+    joined: str = ""  # as of `RunValues`
+
+    @property
+    def key(self) -> JobKey:
+        return job_key(self.job_id, self.local_id)
+
+    @property
+    def fingerprint(self) -> int:
+        """The same as of its `RunValues`."""
+        return _run_fingerprint(self)
+
+    def values_but_own(self) -> bytes:
+        """What the fingerprint is made of, with places for the end and the three times."""
+        return _values_but_own(self)
 
     def measured(self, cpu_s: int) -> int | None:
         """A CPU time of the job; None where nobody measured it."""
@@ -140,7 +150,19 @@ class JobRecord(RunValues):
     @property
     def content_fingerprint(self) -> int:
         """Of everything said about the job, wherever its row is: what is fixed may be any of it."""
-        return values_fingerprint(*(getattr(self, one.name) for one in fields(self) if one.name not in _PLACES))
+        return values_fingerprint(
+            *(value for name, value in zip(self._fields, self, strict=True) if name not in _PLACES)
+        )
+
+
+def _run_fingerprint(run: RunValues | JobRecord) -> int:
+    own = run.ended_at, run.wall_s, run.cpu_user_s, run.cpu_kernel_s
+    return _fingerprint(_values_but_own(run) % own + _encoded(run.joined))
+
+
+def _values_but_own(run: RunValues | JobRecord) -> bytes:
+    status = repr(run.status).replace("%", "%%")
+    return _encoded(f"({status}, %d, %d, %d, %d, {run.node_count or 0}, {run.cpu_count or 0})")
 
 
 GpuModels = tuple[tuple[str, int], ...]
@@ -206,7 +228,7 @@ def whole_job(alike: AlikeJob) -> JobRecord:
     """The job as it would have been read by itself."""
     row = RowRef(database=alike.example.row.database, record_id=alike.record_id)
     own = dict(zip(OWN_VALUES, alike.values, strict=True))
-    return replace(alike.example, row=row, **alike.user._asdict(), **alike.place._asdict(), **own)
+    return alike.example._replace(row=row, **alike.user._asdict(), **alike.place._asdict(), **own)
 
 
 class SkippedJob(NamedTuple):
@@ -308,7 +330,7 @@ class RunColumns(NamedTuple):
         return job_keys(self.job_ids, self.local_ids)
 
     def fingerprints(self) -> list[int]:
-        """The `RunValues.fingerprint` of each run."""
+        """The `JobRecord.fingerprint` of each run."""
         examples = {id(job): job for job in self.examples}
         values_of = {at: job.values_but_own() for at, job in examples.items()}
         return self.fingerprints_of([values_of[id(job)] for job in self.examples])

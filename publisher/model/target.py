@@ -23,7 +23,7 @@ class Selection(NamedTuple):
     exclude_vos: frozenset[str] = frozenset()
     gpus_only: bool = False
 
-    def wants(self, job: RunValues) -> bool:
+    def wants(self, job: RunValues | JobRecord) -> bool:
         """Whether status, end time and GPUs are wanted; asked before policy has worked out the VO.
 
         `RunValues` alone do not tell the GPUs: such a run may be wanted.

@@ -170,8 +170,7 @@ class _Sums:
     jobs: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class GroupPlace:
+class GroupPlace(NamedTuple):
     """Where jobs with these shared objects go, held so that their ids stay theirs."""
 
     sums: _Sums

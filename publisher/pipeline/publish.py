@@ -17,7 +17,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
-from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
 from threading import Semaphore
@@ -117,7 +116,7 @@ def publish(
         )
         outcome = incomplete(outcome, unread)
         if not dry_run:
-            after_round(site, replace(outcome, seconds=monotonic() - began))
+            after_round(site, outcome._replace(seconds=monotonic() - began))
         return outcome
 
     try:
@@ -188,7 +187,7 @@ def _attempt(
             if target.sync and outcome.exit_status in (0, RecordError.exit_status):
                 counts_outcome = _send_counts(site, target, live, source, ledger, observer)
                 outcome = added(outcome, counts_outcome) if counts_outcome else outcome
-            return incomplete(replace(outcome, shadow=target.shadow, lost=lost), outcome.missing)
+            return incomplete(outcome._replace(shadow=target.shadow, lost=lost), outcome.missing)
     except PublisherError as error:
         return broken_off(target.name, error)
     except Exception as error:  # the boundary: a bug in one target's round must not stop the others

@@ -291,7 +291,7 @@ def _of(bench: _Bench, job: JobRecord) -> Explanation:
     known = bench.ledger.known(target.name, {key: job.row}).get(key)
     held = bench.ledger.held(target.name, [key]).get(key)
     if known is not None and receiver_of(target.format).on_change is OnChange.REPLACE:
-        job = replace(job, ended_at=known.ended_at)
+        job = job._replace(ended_at=known.ended_at)
     charge = _charge(bench, job)
     others = bench.ledger.other_runs(target.name, {key: job.row}).get(key, ())
     sent_otherwise = any(run.settled for run in others)

@@ -258,7 +258,7 @@ class UsageReport:
             if len(self._known) >= _REMEMBERED:
                 self._known.clear()
             # The example is kept with it: another one must not get its id.
-            known = self._known[at] = example, self._say(replace(example, ended_at=since))
+            known = self._known[at] = example, self._say(example._replace(ended_at=since))
         return known[1]
 
     def _say(self, job: JobRecord) -> _SiteValues:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol
@@ -71,8 +71,10 @@ EndedRun = tuple[Epoch, JobId, str]
 EndedIn = Callable[[Collection[Epoch]], Sequence[EndedRun]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SourceFacts:
+_NO_STATUSES: Final[Mapping[str, int]] = {}
+
+
+class SourceFacts(NamedTuple):
     """What a source's files look like, for `doctor` and messages.
 
     `way` is how the file is read: shared with its writer, unlocked, or a copy; `notes` say why it is not shared. `unindexed`
@@ -84,9 +86,9 @@ class SourceFacts:
     schema: int
     journal_mode: str
     way: str
-    notes: tuple[str, ...] = field(default=())
-    unindexed: tuple[str, ...] = field(default=())
-    strange_statuses: Mapping[str, int] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    unindexed: tuple[str, ...] = ()
+    strange_statuses: Mapping[str, int] = _NO_STATUSES
 
 
 class Absent(NamedTuple):

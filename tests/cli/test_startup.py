@@ -121,7 +121,7 @@ def test_status_loads_nothing_of_a_round_or_of_another_command(site: SiteUnderTe
 
 
 @pytest.mark.parametrize(
-    ("arguments", "most", "most_modules"), [(["status"], 42, 86), (["publish", "--force"], 53, 116)]
+    ("arguments", "most", "most_modules"), [(["status"], 35, 84), (["publish", "--force"], 44, 114)]
 )
 def test_few_classes_are_made_on_the_way(
     site: SiteUnderTest, arguments: list[str], most: int, most_modules: int

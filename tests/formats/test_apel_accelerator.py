@@ -7,7 +7,6 @@ import json
 import sqlite3
 from collections import Counter
 from contextlib import closing
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -172,7 +171,7 @@ def test_every_batch_is_valid_or_its_jobs_are_set_aside_by_name(
     batch: list[JobRecord], gpus: int | None, models: list[tuple[str, int]]
 ) -> None:
     policy = make_policy()
-    outcomes = [tried(policy, replace(one, gpu_count=gpus, gpu_models=tuple(models))) for one in batch]
+    outcomes = [tried(policy, one._replace(gpu_count=gpus, gpu_models=tuple(models))) for one in batch]
     assert all(one.rule and one.reason for one in outcomes if isinstance(one, Unfit))
     made = [one for one in outcomes if not isinstance(one, Unfit)]
     if made:

@@ -133,7 +133,7 @@ def auditor() -> Iterator[FakeAuditor]:
 def test_whatever_comes_is_taken_or_set_aside_by_name(
     batch: list[JobRecord], gpus: int | None, auditor: FakeAuditor
 ) -> None:
-    outcomes = [tried(make_policy(), replace(one, gpu_count=gpus)) for one in batch]
+    outcomes = [tried(make_policy(), one._replace(gpu_count=gpus)) for one in batch]
     assert all(one.rule and one.reason for one in outcomes if isinstance(one, Unfit))
     fit = list({json.loads(one)["record_id"]: one for one in outcomes if isinstance(one, bytes)}.values())
     if not fit:

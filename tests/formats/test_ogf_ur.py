@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from ipaddress import ip_address
@@ -190,7 +189,7 @@ hostile_transfers = st.lists(
     max_size=3,
 ).map(tuple)
 jobs = st.builds(
-    lambda job, transfers: replace(job, transfers=transfers),
+    lambda job, transfers: job._replace(transfers=transfers),
     st.one_of(ordinary_jobs(), hostile_jobs(), hostile_jobs(most=20)),
     hostile_transfers,
 )
@@ -199,7 +198,7 @@ jobs = st.builds(
 def golden_payload(ur: OgfUr) -> bytes:
     """Each telling job with an id of its own: SGAS knows no other key."""
     published = [
-        policy.describe(replace(job, job_id=JobId(f"{job.job_id[:-2]}{number:02}")))
+        policy.describe(job._replace(job_id=JobId(f"{job.job_id[:-2]}{number:02}")))
         for number, (job, policy) in enumerate((*TELLING_JOBS, *MORE_JOBS))
     ]
     return payload(ur, published).replace(f"publisher {__version__}<".encode(), b"publisher VERSION<")
@@ -226,7 +225,7 @@ def test_every_batch_reads_back_as_the_jobs_it_was_made_of(batch: list[JobRecord
     fit: dict[object, PublishedJob] = {}
     for number, job in enumerate(batch):
         job_id = JobId(f"{job.job_id}{number}") if job.job_id.strip() else job.job_id
-        outcome = tried(ur, replace(job, job_id=job_id), policy)
+        outcome = tried(ur, job._replace(job_id=job_id), policy)
         if isinstance(outcome, Unfit):
             assert outcome.rule
             assert outcome.reason
@@ -385,8 +384,7 @@ def test_a_ruled_vo_keeps_other_fqans_back(ur: OgfUr, role: str) -> None:
 
 def test_nothing_unknown_is_said(ur: OgfUr) -> None:
     (job, policy) = TELLING_JOBS[1]
-    job = replace(
-        job,
+    job = job._replace(
         submitted_at=Epoch(0),
         scratch_bytes=-5,
         stage_in_bytes=-1,
@@ -434,7 +432,7 @@ def test_a_record_of_20000_transfers_can_shed_them(ur: OgfUr) -> None:
     assert len(lighter) < 3_000
     ur.check(ur.frame.join([lighter]))
     assert read_ur(ur.frame.join([lighter])) == [row | {"transfers": []}]
-    assert lighter == ur.render(make_policy().describe(replace(published.job, transfers=())), NOW)
+    assert lighter == ur.render(make_policy().describe(published.job._replace(transfers=())), NOW)
     assert ur.shed(lighter) is None
 
 

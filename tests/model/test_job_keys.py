@@ -1,6 +1,5 @@
 """Keys and fingerprints of runs: ledgers hold them for years, so how they are told must never change."""
 
-from dataclasses import replace
 from hashlib import blake2b
 from zlib import crc32
 
@@ -49,11 +48,11 @@ def test_a_fingerprint_is_a_checksum_of_the_written_tuple(
     plain = crc32(repr(told).encode("utf-8", "surrogateescape")) & 0xFFFFFF or 1
     assert run.fingerprint == values_fingerprint(*told) == plain
     columns = RunColumns(
-        "a.db", [1], [run.job_id], [run.local_id], [Epoch(ended)], [wall], [user], [kernel], [replace(run, wall_s=0)]
+        "a.db", [1], [run.job_id], [run.local_id], [Epoch(ended)], [wall], [user], [kernel], [run._replace(wall_s=0)]
     )
     assert columns.fingerprints() == [plain]
     joined = "gpus=2"
-    assert replace(run, joined=joined).fingerprint == columns._replace(joined=[joined]).fingerprints()[0] != plain
+    assert run._replace(joined=joined).fingerprint == columns._replace(joined=[joined]).fingerprints()[0] != plain
     assert columns.keys() == [run.key]
 
 

@@ -153,7 +153,7 @@ def live_site(site: ConfiguredSite, kind: type[LiveSite], control: Path, now: da
     loaded = config.load(site.path, {}, host_name="ce01.example.org")
     options = replace(loaded.source.options, control_dir=control)  # type: ignore[type-var]  # any source's options
     return kind(
-        settings=loaded._replace(source=replace(loaded.source, options=options)),
+        settings=loaded._replace(source=loaded.source._replace(options=options)),
         process=ProcessEnvironment(
             environment={},
             clock=lambda: now,

@@ -127,7 +127,7 @@ class Pair:
         here, there = written(self.ahead.state), written(self.alone.state)
         for part, content in there.items():
             assert here[part] == content, part
-        assert replace(outcome, messages=0, bytes=0) == replace(same, messages=0, bytes=0)
+        assert outcome._replace(messages=0, bytes=0) == same._replace(messages=0, bytes=0)
         assert self.records(self.ahead) == self.records(self.alone)
         assert self.sums(self.ahead) == self.sums(self.alone)
         return watching

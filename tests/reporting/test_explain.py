@@ -66,7 +66,7 @@ def test_every_value_of_every_job_has_an_origin(form: str, summary: bool, job: J
     assert len({one.name for one in found}) == len(found) >= 13
     assert all(one.rule not in ("", "made by the format") for one in found)
     fields = {field for one in found for field in one.source.split(", ") if field}
-    assert fields <= {*JobRecord.__dataclass_fields__, "group", "issuer", "project"}
+    assert fields <= {*JobRecord._fields, "group", "issuer", "project"}
 
 
 def test_a_value_names_its_rule_and_its_field(site: SiteUnderTest) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sqlite3
 from contextlib import closing
-from dataclasses import fields
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -158,7 +157,7 @@ def test_explain_tells_which_line_of_which_map_decided(site: SiteUnderTest) -> N
     ):
         assert line in run.out
     (one,) = site.run("explain", "--json", job_id).json["explanations"]
-    assert {rule["field"] for rule in one["imported"]} <= {entry.name for entry in fields(JobRecord)}
+    assert {rule["field"] for rule in one["imported"]} <= {*JobRecord._fields}
     (site.folder / "vos.map").write_text("ada others\n")
     assert "imported: vo: the maps have changed since it was imported" in site.run("explain", job_id).out
     del site.config["importers"]

@@ -23,7 +23,7 @@ from typing import Any
 import pytest
 
 from publisher.cli.site import configured_site
-from publisher.model.job import JobKey, RunValues
+from publisher.model.job import JobKey, RunValues, job_key
 from publisher.model.time import Window
 from publisher.sources.base import Page, Source
 from tests.arex_databases import SampleJob, generate
@@ -550,7 +550,7 @@ def read(source: Source, way: str, name: str, now: datetime, columns: bool) -> I
 
 
 def noted(known: Mapping[JobKey, int], runs: Sequence[RunValues], done: list[int]) -> list[bool]:
-    found = [known.get(run.key) == run.fingerprint for run in runs]
+    found = [known.get(job_key(run.job_id, run.local_id)) == run.fingerprint for run in runs]
     done += found
     return found
 

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pytest
 
 from publisher.model.errors import SourceError
-from publisher.model.job import Epoch, JobId, JobRecord, RowRef, RunValues, SideTable
+from publisher.model.job import Epoch, JobId, JobRecord, RowRef, RunValues, SideTable, job_key
 from publisher.model.message import Cursor, OpenRow
 from publisher.model.time import Window
 from publisher.sources.base import Page, Source
@@ -95,7 +95,7 @@ class SourceContract:
         pages = list(world.source.since(None, database, NOTHING, world.now, every_third_stays))
         assert jobs_of(pages) == jobs_of(whole)[::3]
         assert numbers == [job.row.record_id for job in jobs_of(whole)]
-        told = [(run.key, run.fingerprint, run.status, run.ended_at) for run in seen]
+        told = [(job_key(run.job_id, run.local_id), run.fingerprint, run.status, run.ended_at) for run in seen]
         assert told == [(job.key, job.fingerprint, job.status, job.ended_at) for job in jobs_of(whole)]
         assert [page.cursor for page in pages] == [page.cursor for page in whole]
         assert [page.rows_read for page in pages] == [page.rows_read for page in whole]

@@ -659,4 +659,4 @@ def test_rows_are_read_the_same_from_a_copy_of_the_file(tmp_path: Path) -> None:
     first = jobs_of(since(source_of(tmp_path / "a.db")))
     shutil.copy(tmp_path / "a.db", tmp_path / "b.db")
     second = jobs_of(since(source_of(tmp_path / "b.db")))
-    assert [replace(job, row=first[0].row) for job in first] == [replace(job, row=first[0].row) for job in second]
+    assert [job._replace(row=first[0].row) for job in first] == [job._replace(row=first[0].row) for job in second]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from publisher.cli import progress
@@ -71,7 +70,7 @@ def print_outcomes(
     receivers = {target.name: receiver_of(target.format).name for target in targets or site.targets}
     shadows = {target.name for target in site.targets if target.shadow}
     outcomes = [
-        replace(outcome, shadow=outcome.shadow or (outcome.target in shadows and outcome.outcome != "nothing"))
+        outcome._replace(shadow=outcome.shadow or (outcome.target in shadows and outcome.outcome != "nothing"))
         for outcome in outcomes
     ]
     for outcome in outcomes:

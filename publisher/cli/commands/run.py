@@ -9,7 +9,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -123,5 +122,5 @@ def _log_outcome(outcome: Outcome) -> None:
         f"{outcome.bytes:,}",
         f"{outcome.quarantined:,}",
     )
-    for note in notes(replace(outcome, reason="")):  # the reason was logged above
+    for note in notes(outcome._replace(reason="")):  # the reason was logged above
         log.info("%s", note)

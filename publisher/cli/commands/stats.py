@@ -292,7 +292,7 @@ def chosen_database(arguments: argparse.Namespace, site: LiveSite) -> LiveSite:
         return site
     source = site.settings.source
     only = offered(source.type, "only_database", "--database-file")
-    alone = replace(source, options=only(source.options, arguments.database_file))
+    alone = source._replace(options=only(source.options, arguments.database_file))
     return replace(site, settings=site.settings._replace(source=alone, batch_entries=(), written=()))
 
 

@@ -18,7 +18,6 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
@@ -188,7 +187,7 @@ class _Making:
     def _add_earlier(self, job: JobRecord, runs: Iterable[DeliveredRun]) -> list[SummaryKey]:
         """Runs of the job that were delivered in the window, of unknown usage; gives their rows."""
         there = [run for run in runs if run.settled and run.ended_at in self._window]
-        fits = [self._decider.decide(replace(job, ended_at=run.ended_at), job.key, None, None) for run in there]
+        fits = [self._decider.decide(job._replace(ended_at=run.ended_at), job.key, None, None) for run in there]
         rows = [row for fit in fits if (row := self._count(fit, 0, 0, again=True)) is not None]
         self._earlier.update(rows)
         return rows
@@ -345,7 +344,7 @@ class Collisions(NoCollisions):
         for other, job_id in self._others.get(fit.entry.key, {}).items():
             if not self._is_in_the_way(fit, other, job_id, is_waiting):
                 continue
-            if self._format.receiver_key(job._replace(job=replace(job.job, job_id=job_id))) == key:
+            if self._format.receiver_key(job._replace(job=job.job._replace(job_id=job_id))) == key:
                 raise Unfit(
                     KEY_COLLISION,
                     f"job {job_id} was published under the same key {key}, and one would replace the other at the "

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, closing
-from dataclasses import replace
 from typing import Final
 
 from publisher.ledger.contract import Ledger
@@ -68,7 +67,7 @@ def _went_through(outcome: Outcome) -> bool:
 
 
 def _stopped(done: Outcome) -> Outcome:
-    return replace(done, outcome="deferred", reason="stopped; the same command continues from here", exit_status=75)
+    return done._replace(outcome="deferred", reason="stopped; the same command continues from here", exit_status=75)
 
 
 class _Republish:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Final, NamedTuple
 
 from publisher.formats.base import OnChange
@@ -65,13 +64,13 @@ class Decider(NamedTuple):
         if known is None and held is not None and self._may_be_stored(held):
             # Before it was refused alone, its message may have arrived all the same: under the end time that was sent, what
             # goes out now replaces it.
-            job = replace(job, ended_at=held.job.ended_at or job.ended_at)
+            job = job._replace(ended_at=held.job.ended_at or job.ended_at)
         fingerprint = job.fingerprint
         if known is not None:
             if self.changed is OnChange.REPLACE and job.ended_at != known.ended_at:
                 # Under the end time that was delivered the changed run replaces the first at the receiver. When nothing but
                 # the end changed, the record would be the same once more.
-                job = replace(job, ended_at=known.ended_at)
+                job = job._replace(ended_at=known.ended_at)
                 fingerprint = job.fingerprint
             if passed := self._passed_over(known, held, job, fingerprint):
                 return passed

@@ -11,7 +11,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from functools import cache, cached_property
 from itertools import chain, compress
@@ -275,7 +275,7 @@ class GroupedCounter:
         return group
 
     def _decide(self, example: JobRecord, until: Epoch, now: datetime) -> _RunGroup:
-        job = replace(example, ended_at=until, wall_s=_MOST_S, cpu_user_s=_MOST_S, cpu_kernel_s=0)
+        job = example._replace(ended_at=until, wall_s=_MOST_S, cpu_user_s=_MOST_S, cpu_kernel_s=0)
         verdict = self._decider.decide(job, job.key, None, None)
         group = _RunGroup(example=example, values=example.values_but_own(), until=until)
         if isinstance(verdict, Publish) and self._totals.admits(verdict.published, now):

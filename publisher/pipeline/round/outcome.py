@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from publisher.model.errors import Later, PublisherError, RecordError, SourceError, gravest
 from publisher.model.text import plural
@@ -17,8 +16,10 @@ if TYPE_CHECKING:  # once in the life of a target
     from publisher.pipeline.takeover.jura import LostJobs
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+_NONE: Final[Mapping[str, int]] = {}
+
+
+class Outcome(NamedTuple):
     """What a round did. `outcome` is ok, nothing, deferred, rejected or error; `exit_status` as in model/errors.py."""
 
     target: str
@@ -31,16 +32,16 @@ class Outcome:
     shed: int = 0  # records that went without what made them too large
     kept: int = 0  # jobs that changed after delivery, where the receiver keeps what it has
     arex_default_benchmarks: int = 0  # records with wall time under A-REX's HEPSPEC:1.0, where nearly all of it is lost
-    arex_default_wall_s: Mapping[str, int] = field(default_factory=dict)  # theirs, by queue
+    arex_default_wall_s: Mapping[str, int] = _NONE  # theirs, by queue
     # By the rule's name, jobs that look odd among those delivered or counted.
-    warnings: Mapping[str, int] = field(default_factory=dict)
+    warnings: Mapping[str, int] = _NONE
     held: tuple[BlockedMonth, ...] = ()
     # By month's name, delivered jobs that are gone from the accounting data: what was counted of them stays in its totals.
-    gone: Mapping[str, int] = field(default_factory=dict)
+    gone: Mapping[str, int] = _NONE
     shadow: bool = False  # everything was done but sent
     missing: tuple[str, ...] = ()  # what is said of databases that are not there any more
     lost: LostJobs | None = None  # what another publisher has passed over, when that was looked for
-    attempts: Mapping[str, int] = field(default_factory=dict)  # to hand messages over, by what came of each
+    attempts: Mapping[str, int] = _NONE  # to hand messages over, by what came of each
     seconds: float = 0.0  # how long it took
     exit_status: int = 0
 
@@ -110,8 +111,7 @@ def incomplete(outcome: Outcome, reasons: Sequence[str]) -> Outcome:
     """The outcome of a round that published what is there: without all of the accounting data it is no success."""
     if not reasons:
         return outcome
-    return replace(
-        outcome,
+    return outcome._replace(
         outcome="error",
         reason="; ".join(filter(None, (outcome.reason, *reasons))),
         exit_status=gravest([outcome.exit_status, SourceError.exit_status]),

@@ -122,7 +122,7 @@ class Round:
                 now=self._clock(),
                 held=[month.month for month in self._held],
             )
-        return replace(self._outcome(receipt), missing=tuple(one.reason for one in missing))
+        return self._outcome(receipt)._replace(missing=tuple(one.reason for one in missing))
 
     def _incremental(
         self, state: TargetState, decider: Decider, sweep: bool, limit: int | None, now: datetime

@@ -443,7 +443,7 @@ class _Kinds:
     def _new(self, example: JobRecord, period: int, ended_at: Epoch) -> tuple[_Kind, JobRecord]:
         if len(self._known) >= _REMEMBERED:
             self._known.clear()
-        kind = self.of_job(replace(example, ended_at=ended_at))
+        kind = self.of_job(example._replace(ended_at=ended_at))
         if kind.wanted and self._periods.seconds(period):
             kind = kind._replace(place=_place(ended_at, kind.host))
         self._known[id(example), period] = kind, example

@@ -86,11 +86,11 @@ def as_read_by_jura(job: JobRecord, policy: RecordPolicy, *, summary: bool) -> J
     """
     benchmark = job.benchmark if is_read_by_jura(job.benchmark) and (summary or job.side_benchmark) else ""
     if summary:
-        return replace(job, benchmark=benchmark)
+        return job._replace(benchmark=benchmark)
     fqan = _fqan_of(job, policy)
     if not read_by_jura(policy.receiver_text(job, fqan))[0]:
-        return replace(job, fqans=(), benchmark=benchmark)
-    return replace(job, vo=parse_fqan(fqan).vo or job.vo, benchmark=benchmark)
+        return job._replace(fqans=(), benchmark=benchmark)
+    return job._replace(vo=parse_fqan(fqan).vo or job.vo, benchmark=benchmark)
 
 
 def sent_by_jura_of(target: Target) -> Callable[[JobRecord], PublishedJob | None] | None:

@@ -6,7 +6,6 @@ import json
 import re
 import sqlite3
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, NamedTuple, TypeVar
 
@@ -43,12 +42,11 @@ class DatabaseOptions(NamedTuple):
     busy_timeout_s: float = BUSY_TIMEOUT_S
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RowPage:
+class RowPage(NamedTuple):
     """Rows of AAR, and the verdicts on those that were kept."""
 
     rows: Sequence[Row]
-    verdicts: RowOutcomes = field(default_factory=RowOutcomes)
+    verdicts: RowOutcomes
 
 
 class AccountingDatabase:

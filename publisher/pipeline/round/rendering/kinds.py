@@ -313,7 +313,7 @@ def _texts_or_none(texts: Callable[[PublishedJob], tuple[str, ...]], published: 
 
 def _with_values(example: JobRecord, values: Mapping[str, Any]) -> JobRecord:
     """The example with these values in place of those that it has."""
-    return replace(example, **{name: value for name, value in values.items() if name in _ALWAYS or _has(example, name)})
+    return example._replace(**{name: value for name, value in values.items() if name in _ALWAYS or _has(example, name)})
 
 
 def _has(example: JobRecord, name: str) -> bool:

@@ -157,7 +157,7 @@ class _UsageDatabase(AccountingDatabase):
             return found, beside
         values_of = [known.get(job.row.record_id, _NOTHING) for job in verdicts.jobs]
         pairs = zip(verdicts.jobs, values_of, strict=True)
-        verdicts.jobs = [replace(job, **lacking(job, values)) for job, values in pairs if values is not None]
+        verdicts.jobs = [job._replace(**lacking(job, values)) for job, values in pairs if values is not None]
         if runs is not None:
             verdicts.runs = _runs_with_joined(runs, known)
         return found, replace(beside, gpus=_gpus_joined(known))
@@ -179,7 +179,7 @@ def _runs_with_joined(runs: RunColumns, known: Additions) -> RunColumns:
     for row, example in zip(runs.record_ids, runs.examples, strict=True):
         cores = (known.get(row) or {}).get("cpu_count")
         if cores and not example.cpu_count:
-            example = made.setdefault((id(example), cores), replace(example, cpu_count=cores))
+            example = made.setdefault((id(example), cores), example._replace(cpu_count=cores))
         examples.append(example)
     counts = [known.get(row, {}) is not None for row in runs.record_ids]
     return runs._replace(examples=examples).only(counts)

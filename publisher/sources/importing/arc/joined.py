@@ -16,11 +16,10 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import fields, replace
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from itertools import compress
-from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -58,10 +57,6 @@ from publisher.sources.importing.arc.numbers import APART_S, Run, overlap, remem
 from publisher.sources.importing.database import ImportDatabase
 from publisher.sources.sqlite_reader import BUSY_TIMEOUT_S, CopyDirectory, ReadOnlyFile
 
-# The values of a job record in the order in which one is made, and their places there.
-_NAMES: Final = [each.name for each in fields(JobRecord) if not each.kw_only]
-_VALUES: Final[Callable[[JobRecord], tuple[Any, ...]]] = attrgetter(*_NAMES)
-_PLACES: Final = {name: place for place, name in enumerate(_NAMES)}
 _LOCAL_ID, _SUBMITTED, _ENDED = map(OWN_VALUES.index, ("local_id", "submitted_at", "ended_at"))
 COUNTED_RULE: Final = "counted-by-batch-system"
 _NOTHING_SEEN: Final[Mapping[RowRef, Epoch]] = {}
@@ -160,7 +155,7 @@ def _is_number(local_id: str) -> bool:
     return local_id != "" and local_id.isascii() and local_id.isprintable()
 
 
-def run_of(found: Mapping[str, Sequence[BatchRun]], run: RunValues, lrms: str) -> BatchRun | None:
+def run_of(found: Mapping[str, Sequence[BatchRun]], run: RunValues | JobRecord, lrms: str) -> BatchRun | None:
     """The run that is this job: of the same number and overlapping, as numbers come again. None where two systems have one.
 
     A run that is requeued keeps its number: the one counts that ended nearest to the job.
@@ -206,7 +201,7 @@ def _set_aside(job: JobRecord, found: BatchRun) -> SkippedJob:
     )
 
 
-def additions(adds: str, job: RunValues) -> dict[str, Any]:
+def additions(adds: str, job: RunValues | JobRecord) -> dict[str, Any]:
     """What of a run's values this job has not."""
     return {name: value for name, value in _values(adds).items() if not getattr(job, name, True)}
 
@@ -226,11 +221,7 @@ _MADE: Final[Mapping[str, Callable[[Any], object]]] = {"hosts": tuple, "gpu_mode
 
 
 def _joined_job(job: JobRecord, adds: str) -> JobRecord:
-    """As `replace`, in a fifth of the time."""
-    values = list(_VALUES(job))
-    for name, value in additions(adds, job).items():
-        values[_PLACES[name]] = value
-    return JobRecord(*values, joined=adds)
+    return job._replace(joined=adds, **additions(adds, job))
 
 
 def rules_of(job: JobRecord, runs: BatchRuns) -> list[ImportRule]:
@@ -409,7 +400,7 @@ class JoinedSource:
             return run
         adds = of_batch.run.adds
         more = {} if run.node_count and run.cpu_count else additions(adds, run)
-        return replace(run, joined=adds, **more)
+        return run._replace(joined=adds, **more)
 
     # As they are
 
