@@ -12,7 +12,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import date, datetime
 from functools import cache, cached_property
 from itertools import chain, compress
 from math import inf
@@ -23,8 +23,7 @@ from publisher.formats.rules import CPU_OVER_WALL, shared_warnings
 from publisher.ledger.contract import DeliveredRun, Ledger
 from publisher.model.job import Epoch, JobId, JobKey, JobRecord, RowRef, RunColumns
 from publisher.model.message import PlacedRuns, Progress, delivered_from
-from publisher.model.time import Month
-from publisher.model.totals import GroupPlace, add_runs, month_window
+from publisher.model.totals import GroupPlace, add_runs
 from publisher.pipeline.round.decision import Decider, Publish, Skip
 from publisher.pipeline.round.reader import with_rows
 from publisher.pipeline.round.totals import MonthlyTotals
@@ -33,7 +32,9 @@ from publisher.sources.base import Page, Source
 
 _REMEMBERED: Final = 10_000  # groups, and decisions of 2 kB each
 _MOST_S: Final = 2**30  # wall or CPU time of more than nearly any job, and within every receiver's bounds
-_MONTHS: Final = range(Month(1970, 1).number, Month(2106, 1).number)
+_YEARS: Final = range(1970, 2106)
+_FIRST_DAY: Final = date(1970, 1, 1).toordinal()
+_DAY_S: Final = 86_400
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -99,7 +100,8 @@ class _SomeRuns(NamedTuple):
 
 @cache
 def _month_starts() -> frozenset[Epoch]:
-    return frozenset(month_window(month).start or Epoch(0) for month in _MONTHS)
+    days = (date(year, month, 1).toordinal() - _FIRST_DAY for year in _YEARS for month in range(1, 13))
+    return frozenset(Epoch(day * _DAY_S) for day in days)
 
 
 class Periods:

@@ -35,6 +35,9 @@ _FACTS: Final = 10_000  # of 500 bytes
 # Texts that every format writes as they are: nothing to escape, and a number in each, so that none says `none`.
 _PLAIN_JOB_ID: Final = re.compile(r"(?=[^0-9]*[0-9])[!$()*+,.:;=?@A-Z\[\]^_`a-z{|}~0-9-]{1,100}").fullmatch
 _PLAIN_LOCAL_ID: Final = re.compile(r"(?=[^0-9]*[0-9])[!$()*+,.:;=?@A-Z\[\]^_`a-z{|}~0-9-]{1,40}").fullmatch
+# In the text that is cut, a letter for each place of a value: of those that no alphabet has.
+_FIRST_PLACE: Final = 0xE000
+_A_PLACE: Final = re.compile("([\ue000-\uf8ff])")
 _MOST_S: Final = 2**29 - 8  # within every receiver's bounds; 17 years
 _MOST_KIB: Final = 2**30 - 8
 _MOST_BYTES: Final = 2**64  # as stored
@@ -297,11 +300,11 @@ class KindTemplates:
         (texts,) = self._texts([_own_values(most.job)])
         places = {text: place for place, text in enumerate(texts) if text is not None and text not in _NOT_THERE}
         places |= {mark(number): len(texts) + number for number in range(shared)}
-        values = re.compile("|".join(map(re.escape, sorted(places, key=len, reverse=True))))
         content = self._form.render(most, self._now, marked=True).decode()
-        parts = [""] * (2 * len(values.findall(content)) + 1)
-        parts[::2] = [self._texts_of_kinds.setdefault(text, text) for text in values.split(content)]
-        return parts, itemgetter(*(places[found] for found in values.findall(content)))
+        for text in sorted(places, key=len, reverse=True):
+            content = content.replace(text, chr(_FIRST_PLACE + places[text]))
+        parts = [self._texts_of_kinds.setdefault(text, text) for text in _A_PLACE.split(content)]
+        return parts, itemgetter(*(ord(place) - _FIRST_PLACE for place in parts[1::2]))
 
 
 def _texts_or_none(texts: Callable[[PublishedJob], tuple[str, ...]], published: PublishedJob) -> tuple[str, ...] | None:
