@@ -1,7 +1,5 @@
 """What every format of records offers, and the frame around a batch of rendered records."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -33,7 +31,7 @@ class RowKey(NamedTuple):
     site: str
 
     @classmethod
-    def of(cls, *values: object, text: str, site: str) -> RowKey:
+    def of(cls, *values: object, text: str, site: str) -> "RowKey":
         return cls(repr(values)[1:], text, site)
 
     def of_month(self, month: int) -> SummaryKey:

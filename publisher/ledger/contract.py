@@ -5,8 +5,6 @@ all, and it is on the disk when it returns. All methods raise: LedgerError when 
 written; "cannot tell" is never "nothing".
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime

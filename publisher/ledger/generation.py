@@ -7,8 +7,6 @@ crash it may be ahead of the file, never behind it. The ledger holds the generat
 file beside it, was restored or copied to where it is. `--accept-state` begins a new generation.
 """
 
-from __future__ import annotations
-
 import fcntl
 import json
 import logging

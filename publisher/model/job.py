@@ -5,8 +5,6 @@ representable, so that the job can be quarantined by name. Everything else in th
 aware datetimes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from hashlib import blake2b
@@ -320,7 +318,7 @@ class RunColumns(NamedTuple):
         """Where the runs at these places of the columns stand."""
         return [RowRef(database=self.database, record_id=self.record_ids[place]) for place in places]
 
-    def only(self, keep: Sequence[bool]) -> RunColumns:
+    def only(self, keep: Sequence[bool]) -> "RunColumns":
         """Those of the runs of which that is true."""
         columns: Sequence[Any] = self[1:]
         return RunColumns(self.database, *(list(compress(column, keep)) for column in columns))

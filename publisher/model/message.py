@@ -1,7 +1,5 @@
 """Messages, batches of rendered records under a stable id, and how far a target has read."""
 
-from __future__ import annotations
-
 import re
 from array import array
 from collections.abc import Iterable, Sequence
@@ -61,7 +59,7 @@ class PlacedRuns:
         )
 
     @classmethod
-    def of(cls, records: Sequence[Rendered]) -> PlacedRuns:
+    def of(cls, records: "Sequence[Rendered]") -> "PlacedRuns":
         """The runs of rendered records (hot path)."""
         runs = cls(
             [record.key for record in records],
@@ -84,7 +82,7 @@ class PlacedRuns:
         self.fingerprints.append(fingerprint)
         self.record_ids.append(record_id)
 
-    def extend(self, other: PlacedRuns) -> None:
+    def extend(self, other: "PlacedRuns") -> None:
         self.keys.extend(other.keys)
         self.files.extend(other.files)
         self.ended_at.extend(other.ended_at)
@@ -120,7 +118,7 @@ class Rendered(NamedTuple):
         first_time: bool,
         submit_host: str = "",
         summary_key: SummaryKey | None = None,
-    ) -> Rendered:
+    ) -> "Rendered":
         """Of a job that was rendered by itself."""
         cpu_s = job.cpu_user_s + job.cpu_kernel_s
         run = job.row, job.job_id, job.local_id, job.wall_s, cpu_s, *entry
@@ -209,7 +207,7 @@ class Progress:
     left_quarantine: tuple[JobKey, ...] = ()  # not wanted any more
     window_mark: WindowMark | None = None
 
-    def __add__(self, other: Progress) -> Progress:
+    def __add__(self, other: "Progress") -> "Progress":
         """`other` comes later: a closed row may be open by then, with a new number (`rotate`)."""
         closed = self.closed
         if closed and other.opened:

@@ -6,8 +6,6 @@ shared: formats may cache what they render of them by identity. Each carries the
 fields, for `explain`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum

@@ -1,7 +1,5 @@
 """Benchmarks and tariffs: what a core second is worth, and what a job costs."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field

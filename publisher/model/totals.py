@@ -9,8 +9,6 @@ several benchmarks the one that it keeps. Sync counts are the jobs of each
 month and submit host, which APEL compares with what it stored.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -135,7 +133,7 @@ class SummaryGroup(NamedTuple):
     def normalised_cpu_s(self) -> int:
         return rounded(self.normalised_cpu_micro)
 
-    def row(self, *, by_level: bool) -> KeyTotal:
+    def row(self, *, by_level: bool) -> "KeyTotal":
         """As a row of the receiver, for people. `by_level`: its table has a benchmark's value."""
         level = " ".join(f"{one.kind} {one.text}" if by_level else one.kind for one in self.benchmarks) or self.kind
         text = (
@@ -146,7 +144,7 @@ class SummaryGroup(NamedTuple):
         key = SummaryKey(month=Month(self.year, self.month).number, digest=b"", text=text, site=self.site)
         return KeyTotal(key=key, jobs=self.jobs, wall_s=self.wall_s, cpu_s=self.cpu_s)
 
-    def without_usage(self) -> SummaryGroup:
+    def without_usage(self) -> "SummaryGroup":
         """The record that empties the row."""
         return self._replace(jobs=0, wall_s=0, cpu_s=0, normalised_wall_micro=0, normalised_cpu_micro=0)
 
@@ -226,7 +224,7 @@ class Accumulator:
         sums.earliest_end = min(sums.earliest_end, group.earliest_end)
         sums.latest_end = max(sums.latest_end, group.latest_end)
 
-    def merge(self, other: Accumulator) -> None:
+    def merge(self, other: "Accumulator") -> None:
         """Count everything that another one counted, with the same grouping."""
         for group in other.groups():
             self.add_group(group)

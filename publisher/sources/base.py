@@ -1,7 +1,5 @@
 """The interface of sources: pages of job records, in row order or by end time."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass

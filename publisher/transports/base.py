@@ -1,7 +1,5 @@
 """The interface of transports: deliver a message, return a receipt; dry run, background work."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field

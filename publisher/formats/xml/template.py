@@ -4,8 +4,6 @@ format is loaded.
 What jobs share (user, place, benchmark) is rendered once, and checked against its rules then.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from itertools import groupby

@@ -1,7 +1,5 @@
 """What came of a round, for people, for JSON and for the exit status."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -40,7 +38,7 @@ class Outcome(NamedTuple):
     gone: Mapping[str, int] = _NONE
     shadow: bool = False  # everything was done but sent
     missing: tuple[str, ...] = ()  # what is said of databases that are not there any more
-    lost: LostJobs | None = None  # what another publisher has passed over, when that was looked for
+    lost: "LostJobs | None" = None  # what another publisher has passed over, when that was looked for
     attempts: Mapping[str, int] = _NONE  # to hand messages over, by what came of each
     seconds: float = 0.0  # how long it took
     exit_status: int = 0
