@@ -79,13 +79,13 @@ class _CheckedValue(NamedTuple):
 
     @property
     def performance(self) -> str:
-        return performance(
-            f"{self.target}_{self.name}",
-            "U" if self.value is None else self.value,  # unknown, in Nagios' word
-            "s" if self.name in _TIMES and self.value is not None else "",
-            "" if self.warning is None else self.warning,
-            "" if self.critical is None else self.critical,
-        )
+        label = f"{self.target}_{self.name}"
+        warning = "" if self.warning is None else self.warning
+        critical = "" if self.critical is None else self.critical
+        if self.value is None:
+            return performance(label, "U", "", warning, critical)  # unknown, in Nagios' word
+        unit = "s" if self.name in _TIMES else ""
+        return performance(label, self.value, unit, warning, critical)
 
 
 def thresholds(warning: Sequence[str], critical: Sequence[str]) -> Thresholds:

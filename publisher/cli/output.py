@@ -69,7 +69,7 @@ def print_line(text: str) -> None:
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Plain on a pipe. On a terminal a drawn or plain table or, where too wide, a block a row."""
     out = sys.stdout
-    rows = [[visible(cell) for cell in row] for row in rows]
+    rows = [list(map(visible, row)) for row in rows]
     cells = [list(map(_width, column)) for column in zip(columns, *rows, strict=True)]
     widths = list(map(_width_of_column, cells))
     beside = get_terminal_size().columns - sum(widths)

@@ -116,16 +116,19 @@ class ProgressReport:
     def message_handed_over(self, message: Message, receipt: Receipt) -> None:
         with self._lock:
             self._status_line.close()
+            level = logging.INFO if receipt.verdict is Verdict.DELIVERED else logging.WARNING
+            remote_id = f", remote id {receipt.remote_id}" if receipt.remote_id else ""
+            reason = f": {receipt.reason}" if receipt.reason else ""
             log.log(
-                logging.INFO if receipt.verdict is Verdict.DELIVERED else logging.WARNING,
+                level,
                 "target %s: message %s: %s: %s records, %s bytes%s%s",
                 message.target,
                 message.id,
                 receipt.verdict,
                 message.records,
                 receipt.bytes_sent,
-                f", remote id {receipt.remote_id}" if receipt.remote_id else "",
-                f": {receipt.reason}" if receipt.reason else "",
+                remote_id,
+                reason,
             )
 
             progress = self._targets[message.target]

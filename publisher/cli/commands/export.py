@@ -179,15 +179,13 @@ def _run_of(column: Column) -> str:
     return "own" if column in OWN_COLUMNS else column.inputs[0].rpartition(":")[0]
 
 
+def _place_of(run: Sequence[Column]) -> str:
+    """Where `%` writes a run of columns: each of its own, or one text for all."""
+    return ", ".join(_named(column, "%s") for column in run) if run[0] in OWN_COLUMNS else "%s"
+
+
 _RUNS: Final = tuple(tuple(columns) for _, columns in groupby(COLUMNS, _run_of))
-_LINE: Final = (
-    "{"
-    + ", ".join(
-        ", ".join(_named(column, "%s") for column in columns) if columns[0] in OWN_COLUMNS else "%s"
-        for columns in _RUNS
-    )
-    + "}"
-)
+_LINE: Final = "{" + ", ".join(map(_place_of, _RUNS)) + "}"
 
 
 # Of many values of a column at once; numbers are texts already for who fills them in.

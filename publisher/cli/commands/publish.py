@@ -97,7 +97,7 @@ def as_json(outcomes: Sequence[Outcome], sources: Sequence[SourceStatus]) -> Jso
                 "outcome": outcome.outcome,
                 "reason": outcome.reason or None,
                 "shadow": outcome.shadow,
-                "held": [_held_json(month) for month in outcome.held],
+                "held": list(map(_held_json, outcome.held)),
                 "gone": dict(outcome.gone),
                 "lost": None if outcome.lost is None else _lost_json(outcome.lost),
             }

@@ -86,16 +86,15 @@ def _retry(found: Mapping[str, Retried | None], *, form: Form) -> int:
 
 
 def _retried_json(found: Mapping[str, Retried]) -> Json:
+    return {"sources": {name: _source_json(one) for name, one in found.items()}}
+
+
+def _source_json(one: Retried) -> Json:
     return {
-        "sources": {
-            name: {
-                **attributes(one, "tried", "still_bad"),
-                "gone": [{"file": file, "lines": lines} for file, lines in one.gone.items()],
-                **attributes(one.report, "imported", "updated"),
-                "troubles": list(one.report.troubles),
-            }
-            for name, one in found.items()
-        }
+        **attributes(one, "tried", "still_bad"),
+        "gone": [{"file": file, "lines": lines} for file, lines in one.gone.items()],
+        **attributes(one.report, "imported", "updated"),
+        "troubles": list(one.report.troubles),
     }
 
 
@@ -103,7 +102,7 @@ def _retried_text(found: Mapping[str, Retried]) -> Iterator[Part]:
     yield TextTable(
         ("source", "tried", "still bad", "imported", "updated"),
         [
-            (name, *(f"{number:,}" for number in (one.tried, one.still_bad, one.report.imported, one.report.updated)))
+            (name, f"{one.tried:,}", f"{one.still_bad:,}", f"{one.report.imported:,}", f"{one.report.updated:,}")
             for name, one in found.items()
         ],
     )

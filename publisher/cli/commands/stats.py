@@ -309,7 +309,10 @@ def job_filter(arguments: argparse.Namespace, site: Site) -> JobFilter:
 
 def _filter(arguments: argparse.Namespace, site: Site) -> JobFilter:
     now = site.clock()
-    start, end, submitted = arguments.end_from, arguments.end_till, arguments.start_from
+    start = None if arguments.end_from is None else when.parse_from(arguments.end_from, now)
+    end = None if arguments.end_till is None else when.parse_to(arguments.end_till, now)
+    ended = when.window(start, end)
+    submitted = None if arguments.start_from is None else when.parse_from(arguments.start_from, now)
     extras: dict[str, set[str]] = {}
     for attribute, value in arguments.filter_extra:
         extras.setdefault(attribute, set()).add(value)
@@ -317,10 +320,8 @@ def _filter(arguments: argparse.Namespace, site: Site) -> JobFilter:
         extras.setdefault("mainfqan", set()).update(arguments.filter_fqan)
     active = {"in-progress"} if arguments.show_active and arguments.filter_state else set()
     return JobFilter(
-        ended=when.window(
-            None if start is None else when.parse_from(start, now), None if end is None else when.parse_to(end, now)
-        ),
-        submitted=Window(start=None if submitted is None else when.epoch(when.parse_from(submitted, now))),
+        ended=ended,
+        submitted=when.window(submitted, None),
         vos=frozenset(arguments.filter_vo),
         users=frozenset(arguments.filter_user),
         states=frozenset({*arguments.filter_state, *active}),

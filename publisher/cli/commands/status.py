@@ -98,19 +98,15 @@ def _current(site: Site) -> list[Allocation]:
 
 def _as_json(both: tuple[Iterable[TargetStatus], Sequence[SourceStatus]]) -> Json:
     found, sources = both
+    return {"targets": {one.target: _target_json(one) for one in found}, "sources": sources_json(sources)}
+
+
+def _target_json(one: TargetStatus) -> Json:
     return {
-        "targets": {
-            one.target: {
-                "last_success": moment_text(one.last_success),
-                "last_published_end_time": moment_text(one.last_published_end),
-                **attributes(
-                    one, "delivered", "pending", "late", "awaited", "exact", "in_doubt", "quarantined", "held"
-                ),
-                "missing_databases": [missing.file for missing in one.missing],
-            }
-            for one in found
-        },
-        "sources": sources_json(sources),
+        "last_success": moment_text(one.last_success),
+        "last_published_end_time": moment_text(one.last_published_end),
+        **attributes(one, "delivered", "pending", "late", "awaited", "exact", "in_doubt", "quarantined", "held"),
+        "missing_databases": [missing.file for missing in one.missing],
     }
 
 

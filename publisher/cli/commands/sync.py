@@ -165,34 +165,8 @@ def _as_json(found: _Check) -> Json:
             }
             for row in found.compared
         ],
-        "accepted": [
-            {
-                "target": target,
-                "month": month_name(change.month),
-                "accepted": moment_text(change.accepted_at),
-                "lost_jobs": change.lost_jobs,
-                "stale": [{"row": row.key.text, **usage_json(row)} for row in change.rows],
-            }
-            for target, change in found.accepted
-        ],
-        "shadows": [
-            {
-                "target": one.target,
-                "month": one.month_name,
-                "format": one.format,
-                "jura_format": one.their_format,
-                "equal": one.equal,
-                "different": [
-                    {
-                        "row": row.row,
-                        "ours": row.ours and usage_json(row.ours),
-                        "jura": row.theirs and usage_json(row.theirs),
-                    }
-                    for row in one.different
-                ],
-            }
-            for one in found.shadows
-        ],
+        "accepted": [_accepted_json(target, change) for target, change in found.accepted],
+        "shadows": list(map(_shadow_json, found.shadows)),
         "others": [
             {
                 "target": one.target,
@@ -209,8 +183,37 @@ def _as_json(found: _Check) -> Json:
     }
 
 
+def _accepted_json(target: str, change: AcceptedChange) -> Json:
+    return {
+        "target": target,
+        "month": month_name(change.month),
+        "accepted": moment_text(change.accepted_at),
+        "lost_jobs": change.lost_jobs,
+        "stale": [{"row": row.key.text, **usage_json(row)} for row in change.rows],
+    }
+
+
+def _shadow_json(one: ComparedMonth) -> Json:
+    return {
+        "target": one.target,
+        "month": one.month_name,
+        "format": one.format,
+        "jura_format": one.their_format,
+        "equal": one.equal,
+        "different": [
+            {
+                "row": row.row,
+                "ours": row.ours and usage_json(row.ours),
+                "jura": row.theirs and usage_json(row.theirs),
+            }
+            for row in one.different
+        ],
+    }
+
+
 def _as_text(found: _Check) -> Iterator[Part]:
-    yield TextTable(_COLUMNS, _rows(found))
+    gone = "not in any database that is there" if found.incomplete else "purged at the CE"
+    yield TextTable(_COLUMNS, [_row(row, gone) for row in found.compared])
     if found.others:
         yield TextTable(_OTHERS, list(map(_other_row, found.others)))
     if found.different or not found.incomplete:
@@ -222,20 +225,16 @@ def _as_text(found: _Check) -> Iterator[Part]:
     yield from _ticket(found)
 
 
-def _rows(found: _Check) -> list[tuple[str, ...]]:
-    gone = "not in any database that is there" if found.incomplete else "purged at the CE"
-    return [
-        (
-            row.target,
-            row.month_name,
-            _host(row),
-            *(f"{count:,}" for count in (row.database, row.delivered, row.before, row.quarantined, row.pending)),
-            "-" if row.reported is None else f"{row.reported:,}",
-            "-" if row.portal is None else f"{row.portal:,}",
-            "; ".join(_differences(row, gone)),
-        )
-        for row in found.compared
-    ]
+def _row(row: Compared, gone: str) -> tuple[str, ...]:
+    return (
+        row.target,
+        row.month_name,
+        _host(row),
+        *(f"{count:,}" for count in (row.database, row.delivered, row.before, row.quarantined, row.pending)),
+        "-" if row.reported is None else f"{row.reported:,}",
+        "-" if row.portal is None else f"{row.portal:,}",
+        "; ".join(_differences(row, gone)),
+    )
 
 
 def _other_row(one: RecordedCount) -> tuple[str, ...]:

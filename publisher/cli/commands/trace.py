@@ -74,8 +74,7 @@ def _row_json(row: JobRecord) -> Json:
 
 
 def _as_text(traced: Traced) -> Iterator[Part]:
-    rows = map(_cells, traced.deliveries)
-    yield TextTable(_COLUMNS, [[cell or "-" for cell in row] for row in rows])
+    yield TextTable(_COLUMNS, list(map(_cells, traced.deliveries)))
     notes = [
         f"in quarantine of {held.target} since {moment_text(held.since)}: {held.job.rule}: {held.job.reason} ({held.hold})"
         for held in traced.quarantined
@@ -89,6 +88,7 @@ def _as_text(traced: Traced) -> Iterator[Part]:
         yield f"job {traced.job_id} has not finished, or cannot be read yet; nothing was sent of it"
 
 
-def _cells(one: Delivery) -> tuple[str | None, ...]:
+def _cells(one: Delivery) -> list[str]:
     sent, ended = moment_text(one.settled_at), moment_text(one.ended_at)
-    return one.target, str(one.state), sent, one.message_id, one.remote_id, one.row_id, ended, one.digest[:16]
+    cells = (one.target, str(one.state), sent, one.message_id, one.remote_id, one.row_id, ended, one.digest[:16])
+    return [cell or "-" for cell in cells]
