@@ -327,12 +327,13 @@ def _charge(bench: _Bench, job: JobRecord) -> ExplainedCharge | None:
     if found is None:
         return None
     rule = found.rule
+    amount = "" if found.charge is None else found.charge.text
     return ExplainedCharge(
         place=rule.place,
         formula=rule.formula.text,
         unit=rule.unit,
         quantities=rule.quantity_rows(job),
-        amount="" if found.charge is None else found.charge.text,
+        amount=amount,
         reason=found.reason,
         published=found.charge is not None and bench.format.receiver.takes_charges,
     )

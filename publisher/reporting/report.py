@@ -192,7 +192,9 @@ def collect(
     open_to_all = policy.identity.open and (name_users or "local-user" in by)
     tally = UsageReport(window, policy, targets, site.power, names_users=open_to_all)
     tally.read(site, rows_read)
-    if numbered := policy.identity.open and not name_users:
+    identity = str(policy.identity.mode)
+    if policy.identity.open and not name_users:
+        identity = "numbered"
         tally.number_users()
     whole, partial = _months(window, now)
     others = _of_others(site, window) if all_instances else []
@@ -201,7 +203,7 @@ def collect(
         site=site.name,
         window=window,
         made_at=now,
-        identity="numbered" if numbered else str(policy.identity.mode),
+        identity=identity,
         by=by,
         has_energy=site.power is not None,
         has_charge_rules=site.charging is not None,

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import datetime
+from operator import attrgetter
 from typing import Final
 
 from publisher.formats import receiver_of
@@ -250,12 +251,13 @@ def _of_other(
     number = month.number
     state, counts = ledger.target(name), ledger.counts(name)
     held = [each.job for each in ledger.quarantine(name) if each.hold is not Hold.DROPPED]
+    reported = _of_month(counts.reported, number) if counts.reported else None
     found = RecordedStatement(
         target=f"{instance}/{name}",
-        last_success=state.last_success if state else None,
+        last_success=state and state.last_success,
         delivered=_delivered(name, number, _of_month(counts.delivered, number), ledger),
         before=_of_month(counts.before, number),
-        reported=_of_month(counts.reported, number) if counts.reported else None,
+        reported=reported,
         portal=portal,
         quarantined=sum(each.ended_at is not None and each.ended_at in month.window for each in held),
         held=state is not None and number in state.held,
@@ -292,7 +294,7 @@ def _missing_there(found: RecordedStatement, name: str, month: Month, now: datet
 
 
 def _sums(rows: Sequence[Compared]) -> dict[str, int]:
-    return {name: sum(getattr(row, name) for row in rows) for name in _COUNTS}
+    return {name: sum(map(attrgetter(name), rows)) for name in _COUNTS}
 
 
 def _is_emptied(month: MonthState) -> bool:
@@ -311,16 +313,21 @@ def _delivered(target: str, month: int, jobs: int, ledger: Ledger) -> Work:
     sums: list[SummaryGroup | KeyTotal] = [*groups, *singles]
     if sum(each.jobs for each in sums) != jobs:
         return Work(jobs=jobs)
-    scaled: Counter[str] = Counter()
-    for group in groups:
-        per_unit = _SI2K_PER_THOUSANDTH if group.kind == "Si2k" else _MICRO_PER_THOUSANDTH
-        scaled[group.kind] += group.normalised_wall_micro * (group.cpu_count or 1) // per_unit
+    scaled = None if singles else _scaled(groups)
     return Work(
         jobs=jobs,
         wall_s=sum(each.wall_s for each in sums),
         cpu_s=sum(each.cpu_s for each in sums),
-        scaled=None if singles else scaled,
+        scaled=scaled,
     )
+
+
+def _scaled(groups: Iterable[SummaryGroup]) -> Counter[str]:
+    scaled: Counter[str] = Counter()
+    for group in groups:
+        per_unit = _SI2K_PER_THOUSANDTH if group.kind == "Si2k" else _MICRO_PER_THOUSANDTH
+        scaled[group.kind] += group.normalised_wall_micro * (group.cpu_count or 1) // per_unit
+    return scaled
 
 
 def _repairs(rows: Sequence[Compared]) -> Iterator[str]:

@@ -264,11 +264,12 @@ class UsageReport:
     def _say(self, job: JobRecord) -> _SiteValues:
         published = self._policy.describe(job)
         main = next(iter(published.benchmark.benchmarks), None)
+        benchmark = "" if main is None else f"{main.kind} {main.text}"
         return _SiteValues(
             vo=published.who.vo,
             user=published.who.user,
             arex_default=published.benchmark.arex_default,
-            benchmark="" if main is None else f"{main.kind} {main.text}",
+            benchmark=benchmark,
             weight=_weight(published),
             at_targets=tuple(self._at_target(at, job) for at in range(len(self._targets))),
         )

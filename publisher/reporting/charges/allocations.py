@@ -57,11 +57,11 @@ def never_charged(site: Site, wanted: Iterable[Allocation]) -> list[Allocation]:
         return []
     with closing(site.charge_book(to_read=True)) as book:
         done = [run.request for run in book.runs() if run.state is RunState.FINISHED and run.request.group is None]
-    return [one for one in asked if not any(_computed(one, request) for request in done)]
+    return [one for one in asked if not _computed(one, done)]
 
 
-def _computed(one: Allocation, request: ChargeRequest) -> bool:
-    return request.project in (None, one.project) and bool(overlapping([one], request.window))
+def _computed(one: Allocation, done: Collection[ChargeRequest]) -> bool:
+    return any(request.project in (None, one.project) and one.window.overlaps(request.window) for request in done)
 
 
 def overlapping(allocations: Iterable[Allocation], window: Window) -> list[Allocation]:

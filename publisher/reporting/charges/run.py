@@ -195,6 +195,7 @@ def project_of(job: JobRecord) -> str:
 
 def _assessed(job: JobRecord, rules: Charges) -> AssessedJob:
     found = rules.assess(job)
+    tariff, charge, reason = (found.rule.tariff, found.charge, found.reason) if found else (None, None, "")
     return AssessedJob(
         key=job.key,
         job_id=job.job_id,
@@ -203,9 +204,9 @@ def _assessed(job: JobRecord, rules: Charges) -> AssessedJob:
         queue=job.queue,
         project=project_of(job),
         group=job.local_group,
-        tariff=None if found is None else found.rule.tariff,
-        amount=None if found is None or found.charge is None else found.charge.amount,
-        reason="" if found is None else found.reason,
+        tariff=tariff,
+        amount=charge and charge.amount,
+        reason=reason,
     )
 
 

@@ -134,9 +134,8 @@ class FinishedJobs:
         shared = list(compress(alike, may_share))
         single = [*page.jobs, *map(whole_job, compress(alike, map(not_, may_share)))]
         if shared:
-            own: dict[str, Sequence[Any]] = {
-                f"job.{name}": [getattr(job.user, name) for job in shared] for name in _OF_USER
-            }
+            users = [job.user for job in shared]
+            own: dict[str, Sequence[Any]] = {f"job.{name}": list(map(attrgetter(name), users)) for name in _OF_USER}
             values = zip(*(job.values for job in shared), strict=True)
             own |= {f"job.{name}": column for name, column in zip(OWN_VALUES, values, strict=True)}
             kinds = self._once(shared, [id(job.example) for job in shared])

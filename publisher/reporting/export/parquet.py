@@ -25,6 +25,7 @@ from pyarrow import parquet
 from publisher.ledger.books import ChargeRequest, History
 from publisher.model.errors import UsageError
 from publisher.model.job import Epoch, job_keys
+from publisher.model.rates import AssessedJob
 from publisher.model.time import Month, Window, epoch
 from publisher.pipeline.site import Site
 from publisher.reporting import statistics
@@ -95,16 +96,15 @@ def export(site: Site, directory: Path, *, left_out: SkippedJobs, rows_read: Row
 
 def _export_charges(site: Site, files: _Files, months: Iterable[str]) -> None:
     with closing(site.charge_book(to_read=True)) as book:
-        sums = {month: [str(one) for one in book.sums(_window(month))] for month in months} if book.runs() else {}
+        sums = {month: list(map(str, book.sums(_window(month)))) for month in months} if book.runs() else {}
         for month in files.outdated("charges", {month: found for month, found in sums.items() if found}):
-            kept = (
-                (
-                    *(site.instance, one.job.key, one.job.job_id, one.job.ended_at, one.job.queue, one.job.project),
-                    *(one.job.group, one.job.amount, one.job.tariff and one.job.tariff.unit, one.job.reason or None),
-                )
-                for one in book.charges(ChargeRequest(window=_window(month)))
-            )
-            files.write("charges", month, _CHARGES, _batches(kept))
+            kept = book.charges(ChargeRequest(window=_window(month)))
+            files.write("charges", month, _CHARGES, _batches(_charge_row(site.instance, one.job) for one in kept))
+
+
+def _charge_row(instance: str, job: AssessedJob) -> tuple[Any, ...]:
+    described = (instance, job.key, job.job_id, job.ended_at, job.queue, job.project, job.group)
+    return (*described, _rounded(job.amount), job.tariff and job.tariff.unit, job.reason or None)
 
 
 class _Files:
@@ -245,8 +245,5 @@ def _batches(rows: Iterable[tuple[Any, ...]]) -> Iterator[pa.RecordBatch]:
 
 def _charges(rows: Sequence[tuple[Any, ...]]) -> pa.RecordBatch:
     columns = zip(*rows, strict=True)
-    arrays = [
-        pa.array(list(map(_rounded, values)) if kind.type == _DECIMAL else values, kind.type)
-        for values, kind in zip(columns, _CHARGES, strict=True)
-    ]
+    arrays = [pa.array(values, kind.type) for values, kind in zip(columns, _CHARGES, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=_CHARGES)

@@ -216,7 +216,9 @@ def _lags(past: Sequence[tuple[str, TargetHistory]]) -> Plot:
     names = [*LAG_NAMES]
     if any(UNKNOWN in one for one in spreads):
         names.append(UNKNOWN)
-    lags = [Series(past[at][0], at, [jobs.get(name, 0) for name in names]) for at, jobs in enumerate(spreads)]
+    lags = []
+    for at, ((target, _), jobs) in enumerate(zip(past, spreads, strict=True)):
+        lags.append(Series(target, at, [jobs.get(name, 0) for name in names]))
     medians = (f"{target} {minutes_text(history.lags.quantile_min(0.5))}" for target, history in past)
     text = f"Half took no longer than: {'; '.join(medians)}." if past else "Nothing was delivered in the period."
     labels = Labels("Jobs by time from their end to acceptance", text, "time until accepted", "jobs")

@@ -83,13 +83,14 @@ def beside(labels: Labels, steps: Sequence[str], series: Sequence[Series], *, gr
     axis = _Axis(max((height for one in series for height in one.heights), default=0.0), number_text)
     width = _step_width(steps)
     each = width * 0.84 / max(len(series), 1)
+    colours = {grey: OTHERS}
     bars = [
         _bar(
             _LEFT + (at + 0.08) * width + number * each,
             axis.place(height),
             each * 0.94,
             axis.length(height),
-            OTHERS if steps[at] == grey else one.colour,
+            colours.get(steps[at], one.colour),
             f"{steps[at]} · {_name(one.name)}: {number_text(height)}",
         )
         for number, one in enumerate(series)

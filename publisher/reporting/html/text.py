@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from publisher.model.rates import wall_text
 from publisher.model.text import plural
-from publisher.reporting.html.columns import Table
+from publisher.reporting.html.columns import Table, TableColumn, Value
 from publisher.reporting.html.plots import shows_days
 from publisher.reporting.html.tables import definitions, tables, verdict, window_text
 from publisher.reporting.html.values import (
@@ -329,13 +329,17 @@ def headlines(report: Report) -> Iterator[str]:
 def drawn(report: Report) -> Iterator[tuple[str, list[str], list[tuple[str, ...]]]]:
     """Each table with rows, for a terminal: title, headings, cells; a bar ends each row."""
     for table in _shown_tables(report):
-        shown = [at for at, column in enumerate(table.columns) if column.key not in _LEFT_OUT]
-        heads = [table.columns[at].title for at in shown]
-        rows = [tuple(table.columns[at].shown(row[at]) for at in shown) for row in table.rows[:_MOST_ROWS]]
+        shown = [(at, column) for at, column in enumerate(table.columns) if column.key not in _LEFT_OUT]
+        heads = [column.title for _, column in shown]
+        rows = [_cells(row, shown) for row in table.rows[:_MOST_ROWS]]
         if bars := _bars(table):
             heads.append("")
             rows = [(*row, bar) for row, bar in zip(rows, bars, strict=False)]
         yield _title(table), heads, rows
+
+
+def _cells(row: Sequence[Value], shown: Sequence[tuple[int, TableColumn]]) -> tuple[str, ...]:
+    return tuple(column.shown(row[at]) for at, column in shown)
 
 
 def _shown_tables(report: Report) -> Iterator[Table]:

@@ -174,8 +174,9 @@ class _StoredFamilies(Collector):
     def collect(self) -> Iterable[Family]:
         site = self._site()
         is_of_all = site.metrics is not None and site.metrics.all_instances
+        labels = [site.instance] if is_of_all else []
         own = _Kept(
-            labels=[site.instance] if is_of_all else [],
+            labels=labels,
             measures=[*self._measures(site), *_of_configuration(site)],
             targets={target.name for target in site.targets},
             sources=_source_names(site),
