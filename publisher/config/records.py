@@ -238,6 +238,7 @@ class RecordSettings:
         `charged`: jobs get charges by the price lists. `gpus_only`: no records without GPUs.
         """
         identity = self.identity
+        charging = self.charges if charged else None
         return RecordPolicy(
             site=site,
             host_name=host_name,
@@ -254,7 +255,7 @@ class RecordSettings:
             batch_server=self.batch_server,
             infrastructure_description=self.infrastructure_description,
             imported=self._imported_places(batch_entries),
-            charging=self.charges if charged else None,
+            charging=charging,
             gpus_only=gpus_only,
         )
 
@@ -270,31 +271,32 @@ class RecordSettings:
 
     def _imported(self, options: Any) -> ImportedPlace:
         """Of jobs of a batch system: what is in its own block comes before `records`."""
-        infrastructure, server, description = (
-            next((candidate for candidate in candidates if candidate[0]), ("", ""))
-            for candidates in (
-                (
-                    *_own(options, "infrastructure"),
-                    (_unless_auto(self.infrastructure), "records.infrastructure"),
-                    (str(Infrastructure.LOCAL), "an imported job"),
-                ),
-                (
-                    *_own(options, "batch_server"),
-                    (self.batch_server, "records.batch_server"),
-                    *_own(options, "cluster"),
-                ),
-                (
-                    *_own(options, "infrastructure_description"),
-                    (self.infrastructure_description, "records.infrastructure_description"),
-                ),
-            )
+        return ImportedPlace(
+            infrastructure=_first_set(
+                *_own(options, "infrastructure"),
+                (_unless_auto(self.infrastructure), "records.infrastructure"),
+                (str(Infrastructure.LOCAL), "an imported job"),
+            ),
+            batch_server=_first_set(
+                *_own(options, "batch_server"),
+                (self.batch_server, "records.batch_server"),
+                *_own(options, "cluster"),
+            ),
+            description=_first_set(
+                *_own(options, "infrastructure_description"),
+                (self.infrastructure_description, "records.infrastructure_description"),
+            ),
         )
-        return ImportedPlace(infrastructure=infrastructure, batch_server=server, description=description)
 
 
 def endpoint_url(interface: str, options: Any) -> str:
     """The URL of the endpoint that a batch system's jobs get."""
     return options.submit_host or f"{interface}://{options.cluster}"
+
+
+def _first_set(*candidates: tuple[str, str]) -> tuple[str, str]:
+    """The first value that is not empty, and the key that says it."""
+    return next((candidate for candidate in candidates if candidate[0]), ("", ""))
 
 
 def _own(options: Any, key: str) -> tuple[tuple[str, str], ...]:

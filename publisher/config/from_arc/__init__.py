@@ -231,5 +231,6 @@ def _write_lists(sheet: Sheet) -> None:
         ("Of arc.conf, without a counterpart:", sheet.unmatched),
     ):
         sheet.blank()
-        sheet.say(0, heading if entries else f"{heading} nothing.")
+        title = heading if entries else f"{heading} nothing."
+        sheet.say(0, title)
         sheet.lines += [f"#   - {entry}" for entry in dict.fromkeys(entries)]

@@ -442,7 +442,7 @@ def read_publishing_state(path: Path, copies_below: Path) -> Mapping[str, ArcPro
     finally:
         copies.close()
     return {
-        ":".join(part.strip() for part in str(target).split(":", 1)): ArcProgress(
+        ":".join(map(str.strip, str(target).split(":", 1))): ArcProgress(
             last_end=_moment(last_end), last_report=_moment(last_report)
         )
         for target, last_end, last_report in rows
