@@ -84,7 +84,7 @@ class AuditorRecord:
             raise Unfit("wall-out-of-range", f"wall time {run.wall_s} s is negative, or begins before 1970")
         record = {
             "record_id": _name("record_id", _record_id(job)),
-            "meta": {key: [_name(key, text) for text in texts] for key, texts in _meta(job).items()},
+            "meta": _meta(job),
             "components": list(_components(job)),
             "start_time": iso(datetime.fromtimestamp(job.ended_at - run.wall_s, UTC)),
             "stop_time": iso(datetime.fromtimestamp(job.ended_at, UTC)),
@@ -130,8 +130,11 @@ def _meta(job: PublishedJob) -> dict[str, list[str]]:
         # auditor-apel-plugin stops at a record without the component, so that is 0
         "total_cpu": ["unknown"] if job.job.cpu_unknown else [],
     }
-    known = {key: [text for text in texts if _plain(text)] for key, texts in found.items()}
-    return {key: texts for key, texts in known.items() if texts}
+    meta: dict[str, list[str]] = {}
+    for key, texts in found.items():
+        if known := [_name(key, text) for text in texts if _plain(text)]:
+            meta[key] = known
+    return meta
 
 
 def _components(job: PublishedJob) -> Iterator[dict[str, object]]:

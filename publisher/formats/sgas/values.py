@@ -167,7 +167,7 @@ def vo_attributes(who: UserIdentity) -> tuple[tuple[str, str], ...]:
     """
     if not xml_text(who.vo):
         return ()
-    return tuple(pair for pair in _attributes(who) if all(len(part) <= VO_ATTRIBUTE_CHARACTERS for part in pair))
+    return tuple(pair for pair in _attributes(who) if max(map(len, pair)) <= VO_ATTRIBUTE_CHARACTERS)
 
 
 def _attributes(who: UserIdentity) -> tuple[tuple[str, str], ...]:
