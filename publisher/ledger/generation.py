@@ -194,7 +194,8 @@ class StateGuard(NamedTuple):
             log.warning("target %s: accepted: the ledger %s", target, trouble)
         elif ledger is None:
             return
-        generation = max(ledger.generation if ledger else 0, local.generation if local else 0, 1) + bool(trouble)
+        known = [each.generation for each in (ledger, local) if each]
+        generation = max([*known, 1]) + bool(trouble)
         # In this order: a file of a higher generation is lawful, and a ledger that has one needs a file.
         kept = None if trouble else local
         if kept is None or (kept.generation, kept.messages) != (generation, ledger and ledger.messages):

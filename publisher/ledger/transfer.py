@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
 from publisher.ledger import schema
@@ -50,10 +51,11 @@ def _table(name: str, body: str) -> LedgerTable:
     columns.pop("generation", None)  # a copy that was made on purpose begins with none
     together = re.search(r"^    PRIMARY KEY \((.*?)\)", body, re.MULTILINE)
     alone = [column for column, spelling in columns.items() if "PRIMARY KEY" in spelling]
+    key = together[1].split(", ") if together else alone
     return LedgerTable(
         name=name,
         columns=list(columns),
-        key=together[1].split(", ") if together else alone,
+        key=key,
         truths=frozenset(column for column, spelling in columns.items() if spelling.startswith("BOOLEAN")),
     )
 
@@ -180,7 +182,8 @@ def _portion(
     places = [table.columns.index(column) for column in table.key]
     with database.reading():
         rows = [_comparable(table, row) for row in database.execute(question, values).fetchall()]
-    return {tuple(row[place] for place in places): row for row in rows}
+    keys = zip(*(map(itemgetter(place), rows) for place in places), strict=True)
+    return dict(zip(keys, rows, strict=True))
 
 
 def _comparable(table: LedgerTable, row: _Row) -> _Row:
