@@ -35,13 +35,12 @@ def parse_fqan(text: str) -> Fqan:
     if not first.startswith("/"):
         return Fqan(vo=first, group=None, role=None)
     parts = first[1:].split("/")
-    at = next((place for place, part in enumerate(parts) if part.lower().startswith("role=")), None)
-    group_parts = parts if at is None else parts[:at]
-    return Fqan(
-        vo="" if at == 0 else parts[0],
-        group="/" + "/".join(group_parts) if group_parts else None,
-        role=None if at is None else parts[at],
-    )
+    at = next((place for place, part in enumerate(parts) if part.lower().startswith("role=")), len(parts))
+    groups = parts[:at]
+    role = parts[at] if at < len(parts) else None
+    if not groups:
+        return Fqan(vo="", group=None, role=role)
+    return Fqan(vo=groups[0], group="/" + "/".join(groups), role=role)
 
 
 class IdentityMode(StrEnum):

@@ -271,6 +271,7 @@ class RecordPolicy:
     def describe(self, job: JobRecord) -> PublishedJob:
         """Raises: Unfit when something must be said that nobody knows."""
         where = self.place(job)
+        charge = self.charging.of(job) if self.charging is not None else None
         return PublishedJob(
             job,
             f"ur-{endpoint_host(job.endpoint) or where.machine_name}-{job.job_id}",
@@ -281,7 +282,7 @@ class RecordPolicy:
             where,
             self.benchmarks.apply(job),
             self.identity.open,
-            self.charging.of(job) if self.charging is not None else None,
+            charge,
         )
 
     def local_id(self, job: JobRecord, local_id: str) -> str:
@@ -416,23 +417,21 @@ class RecordPolicy:
         if local and not server[0]:
             raise Unfit("batch-server-unknown", "a local job needs records.batch_server as its SubmitHost")
         submit_host = server[0] if local else job.endpoint
+        receiver_host = jura_submit_host(job.interface, job.endpoint) if jura else submit_host
+        description_source = "lrms" if description[1].endswith(_AND_LRMS) else ""
         return Placement(
             site=self.site,
             infrastructure=infrastructure[0],
             description=description[0],
             submit_host=submit_host,
-            receiver_host=jura_submit_host(job.interface, job.endpoint) if jura else submit_host,
+            receiver_host=receiver_host,
             interface=job.interface,
             machine_name=machine,
             queue=job.queue,
             origins=(
                 ValueOrigin(name="Site", rule="site"),
                 ValueOrigin(name="InfrastructureType", rule=infrastructure[1]),
-                ValueOrigin(
-                    name="InfrastructureDescription",
-                    rule=description[1],
-                    source="lrms" if description[1].endswith(_AND_LRMS) else "",
-                ),
+                ValueOrigin(name="InfrastructureDescription", rule=description[1], source=description_source),
                 ValueOrigin(name="SubmitHost", rule=server[1])
                 if local
                 else ValueOrigin(name="SubmitHost", rule="the endpoint's URL", source="endpoint"),
