@@ -155,26 +155,29 @@ def _in_rounds(site: Site) -> Sequence[BatchEntry]:
 
 def _status(site: Site, entry: BatchEntry) -> SourceStatus:
     last: LastReading | None = None
-    newest, trouble = NewestJob(), ""
+    newest: NewestJob | None = None
+    silence = waiting = ""
     try:
         last = site.last_reading(entry)
-        if entry.is_read():
-            newest = site.newest_job(str(entry.database), lock_wait_s=LOCK_WAIT_S)
+        newest = site.newest_job(str(entry.database), lock_wait_s=LOCK_WAIT_S) if entry.is_read() else NewestJob()
     except SourceError as error:
-        last, trouble = None, str(error)
-    now = site.clock()
-    alarm = f"source {entry.name}: {trouble}" if last is None else _alarm(entry.name, last, now)
+        last, trouble, alarm = None, str(error), f"source {entry.name}: {error}"
+    else:
+        now = site.clock()
+        trouble, alarm = last.trouble, _alarm(entry.name, last, now)
+        if not alarm:
+            silence, waiting = _silence(entry.name, newest, now), _waiting(entry.name, last)
     return SourceStatus(
         name=entry.name,
         type=entry.type,
         databases=(str(entry.database),),
         in_place=False,
         last=last,
-        newest=None if last is None else newest,
-        trouble=last.trouble if last else trouble,
+        newest=newest,
+        trouble=trouble,
         alarm=alarm,
-        silence="" if alarm else _silence(entry.name, newest, now),
-        waiting="" if alarm or last is None else _waiting(entry.name, last),
+        silence=silence,
+        waiting=waiting,
     )
 
 
@@ -192,11 +195,12 @@ def _waiting(name: str, last: LastReading) -> str:
 def _in_place(site: Site, entry: DatabaseEntry) -> SourceStatus:
     """Databases that cannot be read are an alarm of the targets, and of several the one with the newest job tells."""
     files: Sequence[str] = ()
-    newest, trouble = None, ""
+    newest, trouble, silence = None, "", ""
     try:
         files = site.database_files(entry)
         found = [site.newest_job(file, lock_wait_s=LOCK_WAIT_S) for file in files]
         newest = max(found, key=lambda one: (one.ended_at or 0, one.four_weeks))
+        silence = _silence(entry.name, newest, site.clock())
     except SourceError as error:
         trouble = str(error)
     return SourceStatus(
@@ -208,7 +212,7 @@ def _in_place(site: Site, entry: DatabaseEntry) -> SourceStatus:
         newest=newest,
         trouble=trouble,
         alarm="",
-        silence="" if newest is None else _silence(entry.name, newest, site.clock()),
+        silence=silence,
     )
 
 

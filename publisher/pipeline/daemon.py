@@ -133,7 +133,8 @@ def next_due(target: Target, state: TargetState | None, now: datetime) -> dateti
 
 def again_after(target: Target) -> timedelta:
     """How long a target waits after a round that failed."""
-    return timedelta(seconds=_TRY_AGAIN_S if target.cron else min(target.every_s, _TRY_AGAIN_S))
+    seconds = _TRY_AGAIN_S if target.cron else min(target.every_s, _TRY_AGAIN_S)
+    return timedelta(seconds=seconds)
 
 
 log = logging.getLogger("publisher")
@@ -265,8 +266,10 @@ class Daemon:
         if due is not None:
             self._tried.discard(name)
             self._scheduler.plan(name, due + self._site.chance() * timedelta(seconds=target.jitter_s))
+        elif name in self._tried:
+            self._scheduler.plan(name, now + again_after(target))
         else:
-            self._scheduler.plan(name, now + again_after(target) if name in self._tried else now)
+            self._scheduler.plan(name, now)
 
     def _plan_or_wait(self, name: str) -> None:
         try:

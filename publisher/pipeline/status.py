@@ -210,18 +210,19 @@ def _status(
     waits: WaitingJobs | None,
     missing: Sequence[Missing],
 ) -> TargetStatus:
-    success = state.last_success if state else None
+    success = state and state.last_success
+    overdue = None if success is None else target.overdue_after(success)
     pending, late, oldest = (waits.pending, waits.late, waits.first_end) if waits else (None, None, None)
     return TargetStatus(
         **_done(state),
         target=target.name,
         last_success=success,
-        last_published_end=state.last_published_end if state else None,
+        last_published_end=state and state.last_published_end,
         pending=pending,
         late=late,
-        awaited=waits.awaited if waits else None,
+        awaited=waits and waits.awaited,
         oldest_unsent=oldest,
-        overdue=None if success is None else target.overdue_after(success),
+        overdue=overdue,
         began=state is not None and state.last_round is not None,
         exact=waits is None or waits.exact,
         missing=missing,
@@ -262,6 +263,7 @@ def recorded_status(other: Site) -> list[TargetStatus]:
 
 def _recorded(instance: str, state: TargetState) -> TargetStatus:
     success = state.last_success
+    overdue = None if success is None else success + _OTHERS_OVERDUE
     return TargetStatus(
         target=f"{instance}/{state.target}",
         last_success=success,
@@ -273,7 +275,7 @@ def _recorded(instance: str, state: TargetState) -> TargetStatus:
         quarantined=state.quarantined,
         held=len(state.held),
         oldest_unsent=None,
-        overdue=None if success is None else success + _OTHERS_OVERDUE,
+        overdue=overdue,
         began=state.last_round is not None,
         awaited=None,
     )
@@ -301,13 +303,8 @@ def trace(site: Site, job_id: JobId, *, all_instances: bool = False) -> Traced:
             f"job {job_id} is neither in the ledger nor in the accounting data; give the JobID that the CE assigned, "
             "and `publisher stats -o jobids` lists those that are there"
         )
-    return Traced(
-        job_id=job_id,
-        deliveries=deliveries,
-        quarantined=held,
-        rows=None if page is None else page.jobs,
-        trouble=trouble,
-    )
+    rows = None if page is None else page.jobs
+    return Traced(job_id=job_id, deliveries=deliveries, quarantined=held, rows=rows, trouble=trouble)
 
 
 def _of_instances(

@@ -15,6 +15,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
+from operator import attrgetter
 from typing import Final, NamedTuple
 
 from publisher.formats import is_summary_format, receiver_of
@@ -160,14 +161,15 @@ def _recorded(target: str, state: TargetState | None, counts: HostCounts, first:
     for at in sorted({*counts.delivered, *counts.before, *counts.reported}):
         month, submit_host = at
         if month >= first:
+            reported = counts.reported.get(at, 0) if counts.reported else None
             yield RecordedCount(
                 target=target,
                 month=month,
                 submit_host=submit_host,
                 delivered=counts.delivered.get(at, 0),
                 before=counts.before.get(at, 0),
-                reported=counts.reported.get(at, 0) if counts.reported else None,
-                recorded=state.last_success if state else None,
+                reported=reported,
+                recorded=state and state.last_success,
             )
 
 
@@ -238,6 +240,9 @@ class _TargetCheck:
         before_us = month != UNKNOWN_MONTH and (month_window(month).end or 0) <= self._start
         if delivered and before_us:  # by a republish: who else would deliver the rest of it?
             found = replace(found, pending=found.pending + found.before, before=0)
+        reported = counts.reported.get(at) if self._target.sync else None
+        in_portal = None if portal is None else portal.get(at, 0)
+        purged = 0 if trouble else max(delivered - found.delivered - found.restarted, 0)
         compared = Compared(
             target=self._target.name,
             month=month,
@@ -248,9 +253,9 @@ class _TargetCheck:
             before=found.before,
             quarantined=found.quarantined,
             pending=found.pending,
-            reported=counts.reported.get(at) if self._target.sync else None,
-            portal=None if portal is None else portal.get(at, 0),
-            purged=0 if trouble else max(delivered - found.delivered - found.restarted, 0),
+            reported=reported,
+            portal=in_portal,
+            purged=purged,
             repairs=(),
         )
         repairs = _repairs(self._target, compared, found, before_us=before_us, known_trouble=bool(trouble))
@@ -401,7 +406,7 @@ def _whole_months(target: Target, rows: Sequence[Compared], portal: Mapping[Host
             reported=None,
             portal=sum(jobs for (at, _), jobs in portal.items() if at == month),
             repairs=(),
-            **{name: sum(getattr(row, name) for row in here) for name in _SUMMED},
+            **{name: sum(map(attrgetter(name), here)) for name in _SUMMED},
         )
         yield replace(whole, repairs=tuple(_of_portal(target, whole)))
 

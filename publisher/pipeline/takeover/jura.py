@@ -57,11 +57,12 @@ _NAMED: Final = (
 
 def as_jura(policy: RecordPolicy, *, summary: bool) -> RecordPolicy:
     """The policy of jura-ng. `vomsless_vo` (records.default_vo) counts in single records only."""
+    default_vo = "" if summary else policy.default_vo
     return replace(
         policy,
         infrastructure="grid",
         benchmarks=_WITHOUT,
-        default_vo="" if summary else policy.default_vo,
+        default_vo=default_vo,
         vo_rules=(),
         vo_groups=(),
         identity=Identity(),
