@@ -349,7 +349,8 @@ def source_error(path: str, error: sqlite3.Error | UnicodeDecodeError) -> Source
     if isinstance(error, UnicodeDecodeError):
         return SourceError(f"{path}: {_ADVICE[sqlite3.SQLITE_CORRUPT]} (its schema is not text)")
     advice = _ADVICE.get(primary_code(error))
-    return SourceError(f"{path}: {advice} ({error})" if advice else f"{path}: cannot be read: {error}")
+    trouble = f"{advice} ({error})" if advice else f"cannot be read: {error}"
+    return SourceError(f"{path}: {trouble}")
 
 
 def _refused(error: OSError | ValueError) -> str:

@@ -135,6 +135,8 @@ class GridEngineMapping(SiteMapping):
         kernel_s = min((kernel_us + _SECOND // 2) // _SECOND, cpu_s)
         hosts = _hosts(record, tasks)
         extra = self._extra(record, hosts)
+        if record.cpu_incomplete and not cpu_us:
+            extra = (*extra, CPU_UNKNOWN)
         started = record.started_us // _SECOND
         return ImportedJob(
             f"{options.cluster}:{number}:{started}",
@@ -158,7 +160,7 @@ class GridEngineMapping(SiteMapping):
             self._gpus(record.category, record.slots, self._slave_hosts(record, tasks)),
             _NAME,
             source_key(record),
-            (*extra, CPU_UNKNOWN) if record.cpu_incomplete and not cpu_us else extra,
+            extra,
         )
 
     def explain(self, job: JobRecord) -> list[ImportRule]:

@@ -72,6 +72,7 @@ class CondorMapping(SiteMapping):
         """A run as a row."""
         total_s = round((run.user_s or 0) + (run.system_s or 0))
         kernel_s = min(total_s, round(run.system_s or 0))
+        main_fqan = run.fqans[0] if run.fqans else ""
         return ImportedJob(
             f"{self.options.cluster}:{run.global_id}",
             run.local_id,
@@ -95,7 +96,7 @@ class CondorMapping(SiteMapping):
             NAME,
             run.global_id,
             self._extra(run),
-            run.fqans[0] if run.fqans else "",
+            main_fqan,
             self._benchmark(run),
             tuple(("vomsfqan", fqan) for fqan in run.fqans),
         )
@@ -139,13 +140,14 @@ class CondorMapping(SiteMapping):
         return benchmark_text(self._average.kind, float(self._average.value) * run.scaling)
 
     def _extra(self, run: CondorRun) -> tuple[tuple[str, str], ...]:
+        hosts = [run.host] if run.host else []
         extra = extra_info(
             _LRMS,
             user=run.owner,
             group=run.group,
             job_name=run.name,
             project=run.group,
-            hosts=[run.host] if run.host else [],
+            hosts=hosts,
             quantities=(("SecsPreSuspend", run.suspended_s or None),),
         )
         if run.user_s is None and run.system_s is None:

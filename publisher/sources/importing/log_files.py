@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from importlib import import_module
+from itertools import starmap
 from pathlib import Path
 from shutil import copyfileobj
 from tempfile import TemporaryFile
@@ -436,9 +437,7 @@ class Cursors:
         execute = self._database.connection.execute
         lengths = [length for (length,) in execute(_HEAD_BYTES, (self._importer,)).fetchall()]
         rows = [row for each in lengths for row in execute(_BEGIN_SO, (self._importer, each, file.head_digest(each)))]
-        found = [
-            cursor for cursor in (_cursor(*row) for row in rows) if cursor.mark.consumed and file.fits(cursor.mark)
-        ]
+        found = [cursor for cursor in starmap(_cursor, rows) if cursor.mark.consumed and file.fits(cursor.mark)]
         return sorted(found, key=lambda cursor: cursor.mark.consumed, reverse=True)
 
     def beginning(self, file: LogFile) -> FileCursor:

@@ -58,7 +58,8 @@ class ImportRun:
                 self.report.damaged.append(str(error))
         except OSError as error:
             why = refused_by_system(error, "let this user read it, and import again")
-            self.report.troubles.append(f"{error.filename}: {why}" if error.filename else why)
+            trouble = f"{error.filename}: {why}" if error.filename else why
+            self.report.troubles.append(trouble)
 
     def read(self, path: Path, content: Callable[[LogFile], None]) -> None:
         """Have a file read, again from where it is when another importer read on in it meanwhile."""

@@ -92,7 +92,7 @@ _DIGEST_BYTES: Final = 8
 
 
 def _text(value: object) -> str:
-    return str([str(each) for each in value] if isinstance(value, tuple) else value)
+    return str(list(map(str, value))) if isinstance(value, tuple) else str(value)
 
 
 def _digest(content: object) -> str:
@@ -254,8 +254,8 @@ class SiteMapping(ABC):
         """How the fields of a job came about, by the rules of today."""
 
     def _endpoint_rule(self) -> ImportRule:
-        by_site = f"{self.place}.submit_host"
-        return ImportRule("endpoint", by_site if self.options.submit_host else "the cluster")
+        rule = f"{self.place}.submit_host" if self.options.submit_host else "the cluster"
+        return ImportRule("endpoint", rule)
 
     def _identity_rules(self, job: JobRecord, names: Sequence[str]) -> list[ImportRule]:
         """How a job's user and VO came about; `names` as for `_vo`."""

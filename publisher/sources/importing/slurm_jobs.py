@@ -224,10 +224,10 @@ class SlurmMapping(SiteMapping):
         account = job.local_group
         project = job.projects[0] if job.projects else ""
         maps = [("account_project_map", self._projects, account)]
-        by_map = rule_of(project, self.place, maps, "the job has no account")
+        rule = "the account" if project == account else rule_of(project, self.place, maps, "the job has no account")
         return [
             *self._identity_rules(job, names),
-            ImportRule("projects", "the account" if project == account else by_map),
+            ImportRule("projects", rule),
             ImportRule("cpu_count", f"allocated CPUs, else requested; {self._threads} a core (threads_per_core)"),
             ImportRule("node_count", "allocated nodes, else those listed"),
             ImportRule("gpu_count", "allocated gres/gpu"),

@@ -63,8 +63,6 @@ _MOST_COUNT: Final = 2**31 - 1
 _MOST_S: Final = 2**53
 _MOST_JOULES: Final = 2**53
 _REMEMBERED: Final = 1_000  # texts of columns that have few
-
-
 Fields = list[str]
 
 
@@ -261,7 +259,8 @@ class SacctReader:
             end = block.end
             _note_length(job, block)
         if job is not None:
-            yield self._piece(job, end if whole else job.offset)
+            up_to = end if whole else job.offset
+            yield self._piece(job, up_to)
         self._refuse_without_steps(0)
 
     def _without_number(self, job: _JobLines | None, offset: int, content: bytes) -> _JobLines | None:
@@ -335,6 +334,7 @@ class SacctReader:
         if not user_ms or system_ms is None:
             user_ms, system_ms = self._unusual_cpu(fields, list(map(self._header.fields, lines.steps)))
         tasks, memory_kib, virtual_kib = self._greatest(lines.steps)
+        eligible_at = submitted_at if eligible == submit else self._moment(eligible)
         return SacctRun(
             raw_id,
             job_id or raw_id,
@@ -347,7 +347,7 @@ class SacctReader:
             state,
             _exit_code(exit_code),
             submitted_at,
-            submitted_at if eligible == submit else self._moment(eligible),
+            eligible_at,
             started_at,
             ended_at,
             wall_s,
@@ -385,15 +385,15 @@ class SacctReader:
         """
         own = _cpu_of(*self._cpu(job))
         if own is None:
-            parts = [cpu for cpu in (_cpu_of(*self._cpu(step)) for step in steps) if cpu is not None]
+            found = [_cpu_of(*self._cpu(step)) for step in steps]
+            parts = [cpu for cpu in found if cpu is not None]
             if not parts:
                 return None, None
             own = sum(user for user, _ in parts), sum(system for _, system in parts)
         return own if any(own) or self._were_measured(steps) else (None, None)
 
     def _were_measured(self, steps: Sequence[Fields]) -> bool:
-        measured = [self._measured(step) for step in steps]
-        return any(memory or (code and state != "RESIZING") for state, code, memory in measured)
+        return any(memory or (code and state != "RESIZING") for state, code, memory in map(self._measured, steps))
 
 
 def _cpu_of(user: str, system: str, total: str) -> tuple[int, int] | None:

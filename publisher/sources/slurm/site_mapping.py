@@ -124,9 +124,10 @@ class SacctMapping(SlurmMapping):
         quantities = (QUANTITIES, f"{given.asked}{eligible}{given.used}{_energy(run.energy_j)}")
         name = (("jobname", run.name),) if run.name else ()
         unknown = (CPU_UNKNOWN,) if run.user_ms is None else ()
+        local_id = run.job_id if self._array_ids else run.raw_id
         return ImportedJob(
             f"{self._cluster}:{run.raw_id}:{run.submitted_at}",
-            run.job_id if self._array_ids else run.raw_id,
+            local_id,
             self._endpoint,
             run.partition,
             account_user,
@@ -182,12 +183,13 @@ def _given(tres: str, tasks: int, limit_min: int, suspended_s: int) -> _Given:
     asked = f"NumTasks={tasks} " if tasks else ""
     if limit_min:
         asked += f"TimeLimit={limit_min * 60} "
+    gpu_models = ((GPU_MODELS, models_text(resources)),) if resources.gpu_models else ()
     return _Given(
         resources.nodes or 0,
         resources.cpus or 0,
         # A job that was given something, and no GPU, had none.
         resources.gpus or (0 if tres else None),
-        ((GPU_MODELS, models_text(resources)),) if resources.gpu_models else (),
+        gpu_models,
         asked,
         f"{memory}{billing}SecsPreSuspend={suspended_s}",
     )

@@ -168,10 +168,12 @@ def gpu_use(connection: sqlite3.Connection, job: int, started_at: int, ended_at:
     _, counts, uses, memories, metered, power_mw, rejected = zip(*found, strict=True)
     gaps = 10 * (min(counts) + 1) * interval_s < 9 * (ended_at - started_at)
     unmetered = gaps or any(rejected) or metered != counts
+    gpu_s = None if gaps else sum(uses) * interval_s // 100
+    energy_j = None if unmetered else sum(power_mw) * interval_s // 1000
     return GpuUse(
-        gpu_s=None if gaps else sum(uses) * interval_s // 100,
+        gpu_s=gpu_s,
         memory_kib=min(sum(memories), _MOST_OF_A_SAMPLE),
-        energy_j=None if unmetered else sum(power_mw) * interval_s // 1000,
+        energy_j=energy_j,
         energy_rejected=any(rejected),
     )
 

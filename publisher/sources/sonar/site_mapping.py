@@ -95,7 +95,11 @@ class SonarMapping(SlurmMapping):
         cpu_s, kernel_s = _cpu(run)
         elapsed_s: int = 0 if self._options.wall_from is SonarWall.TIMES else get("elapsed", 0)
         cpus: int = get("cpus", 0) or get("asked_cpus", 0)
+        # What was given, and no GPU in it
+        no_gpus = 0 if get("cpus") or get("nodes") else None
         extra = self._extra(run, hosts, gpus)
+        if not _was_measured(run):
+            extra = (*extra, CPU_UNKNOWN)
         return ImportedJob(
             self.job_id(job, run),
             self._local_id(job, run),
@@ -115,11 +119,10 @@ class SonarMapping(SlurmMapping):
             elapsed_s or max(0, run.span_s),
             cpu_s - kernel_s,
             kernel_s,
-            # What was given, and no GPU in it
-            get("gpus", 0 if get("cpus") or get("nodes") else None),
+            get("gpus", no_gpus),
             NAME,
             f"{self._options.cluster}/{job}/{run.start}",
-            extra if _was_measured(run) else (*extra, CPU_UNKNOWN),
+            extra,
         )
 
     @staticmethod

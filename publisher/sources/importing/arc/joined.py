@@ -356,7 +356,8 @@ class JoinedSource:
         columns = zip(runs.local_ids, runs.ended_at, runs.wall_s, runs.examples, new, strict=True)
         for local_id, end, wall_s, example, is_new in columns:
             run = _nearest(found.get(local_id, ()), end, wall_s, example.lrms)
-            texts.append("" if run is None else run.run.adds)
+            adds = "" if run is None else run.run.adds
+            texts.append(adds)
             waits = run is None and self._waits(local_id, end, example.lrms, moment)
             lacks = run is not None and not (example.node_count and example.cpu_count)
             whole.append(waits or lacks or is_new or _may_be_own(found, local_id))
@@ -364,7 +365,8 @@ class JoinedSource:
         if any(whole):
             page = self._with_rows(page, runs.rows(compress(range(len(whole)), whole)), needs, now)
             runs = runs.only([not each for each in whole])
-        return replace(page, runs=runs if runs.record_ids else None)
+        joined = runs if runs.record_ids else None
+        return replace(page, runs=joined)
 
     def _alike(self, page: Page, needs: frozenset[SideTable], now: datetime) -> Page:
         """A page of kinds; jobs that may be a batch system's own are read whole."""
@@ -392,7 +394,9 @@ class JoinedSource:
     def _done_with(self, done_with: DoneWith, rows: Sequence[int], runs: Sequence[RunValues]) -> Sequence[bool]:
         """As it is asked about the runs with what is joined to them, whatever their batch system is called."""
         found = self._runs.look_up([run.local_id for run in runs])
-        return done_with(rows, [self._whole(found, run) for run in runs] if found else runs)
+        if found:
+            runs = [self._whole(found, run) for run in runs]
+        return done_with(rows, runs)
 
     def _whole(self, found: Mapping[str, Sequence[BatchRun]], run: RunValues) -> RunValues:
         of_batch = run_of(found, run, "")
