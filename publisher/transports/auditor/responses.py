@@ -84,8 +84,7 @@ def interpret(answer: Answer | RequestFailure, records: int) -> Interpretation:
 
 def _there(records: int, reason: str) -> Interpretation:
     """One record is there already; of several, some are."""
-    handling = Handling.STORED if records == 1 else Handling.EXISTS
-    return Interpretation(handling, reason, REFUSED)
+    return Interpretation(Handling.STORED) if records == 1 else Interpretation(Handling.EXISTS, reason, REFUSED)
 
 
 def _accepted(answer: Answer, records: int, reason: str) -> Interpretation:

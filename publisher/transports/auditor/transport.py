@@ -86,7 +86,7 @@ class AuditorTransport:
             body = _written(records)
         delivery = _Requests(message=message)
         if len(records) == 1:
-            body = _written(records[0])
+            body = _written(records)
         decision = self._store(delivery, records, body)
         if decision.action is Handling.TOO_LARGE:
             self._limit = min(self._limit, max(SMALLEST_LIMIT, len(message.payload) // 2))
@@ -110,7 +110,7 @@ class AuditorTransport:
         """A record with configured names, percent-encoded for an AUDITOR that takes no slashes."""
         encoded: Callable[[str], str] = _encoded if self._options.encode_names else str
         names = ((self._renamed.get(name, name), texts) for name, texts in record["meta"].items())
-        meta = {encoded(name): [encoded(text) for text in texts] for name, texts in names if name}
+        meta = {encoded(name): list(map(encoded, texts)) for name, texts in names if name}
         return record | {"record_id": encoded(record["record_id"]), "meta": meta}
 
     def _store(self, delivery: _Requests, records: Sequence[Record], body: bytes) -> Interpretation:
@@ -120,7 +120,7 @@ class AuditorTransport:
             return decision
         middle = len(records) // 2
         for part in (records[:middle], records[middle:]):
-            body = _written(part if len(part) > 1 else part[0])
+            body = _written(part)
             decision = self._store(delivery, part, body)
             if decision.action is not Handling.STORED:
                 break
@@ -164,23 +164,25 @@ create: Final = AuditorTransport
 
 
 def _receipt(decision: Interpretation, delivery: _Requests) -> Receipt:
-    stored = decision.action is Handling.STORED
-    # Time after time, though all is well with its database
-    failed = decision.action is Handling.ASK_HEALTH
+    certain = decision.action is not Handling.ASK_HEALTH
+    if not certain:  # time after time, though all is well with its database
+        decision = decision._replace(action=Handling.REFUSE, exit_status=REFUSED)
     later = Verdict.IN_DOUBT if delivery.doubt else Verdict.RETRY_LATER
     return Receipt(
-        verdict=Verdict.REFUSED if failed else _VERDICTS.get(decision.action, later),
-        reason="" if stored else plain(decision.reason),
-        exit_status=0 if stored else REFUSED if failed else decision.exit_status,
+        verdict=_VERDICTS.get(decision.action, later),
+        reason=plain(decision.reason),
+        exit_status=decision.exit_status,
         bytes_sent=delivery.bytes_sent,
         attempts=delivery.attempts,
-        doubt=delivery.doubt and not stored,
-        certain=not failed,
+        doubt=delivery.doubt and decision.action is not Handling.STORED,
+        certain=certain,
     )
 
 
-def _written(records: object) -> bytes:
-    return json.dumps(records, ensure_ascii=False).encode("utf-8")
+def _written(records: Sequence[Record]) -> bytes:
+    """A list, or one record alone."""
+    content = records[0] if len(records) == 1 else records
+    return json.dumps(content, ensure_ascii=False).encode("utf-8")
 
 
 def _encoded(text: str) -> str:

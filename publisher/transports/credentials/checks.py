@@ -259,7 +259,7 @@ def _issuer(credentials: Credentials, cas: list[x509.Certificate]) -> Step:
     except (OSError, ValueError):
         return Step("our CA", "not asked: the certificate cannot be read")
     own = chain[0]
-    if any(issued(own, ca) or any(issued(link, ca) for link in chain[1:]) for ca in cas):
+    if any(issued(link, ca) for ca in cas for link in chain):
         return Step("our CA", f"{slash_dn(own.issuer)} is among the CAs")
     return Step(
         name="our CA",

@@ -227,9 +227,13 @@ class SubjectNames(NamedTuple):
 
 def subject_names(name: x509.Name) -> SubjectNames:
     """In `comma`, the last part is first, and several values of one part are joined with `+`."""
-    relatives = ["+".join(f"{_short(part)}={_in_commas(part)}" for part in parts) for parts in reversed(name.rdns)]
+    comma = ",".join(map(_relative_in_commas, reversed(name.rdns)))
     slash = "".join(f"/{_short(part)}={_in_slashes(part)}" for part in name)
-    return SubjectNames(comma=",".join(relatives), slash=slash)
+    return SubjectNames(comma=comma, slash=slash)
+
+
+def _relative_in_commas(parts: x509.RelativeDistinguishedName) -> str:
+    return "+".join(f"{_short(part)}={_in_commas(part)}" for part in parts)
 
 
 def in_domain(machine: str, host: str) -> bool:

@@ -39,10 +39,11 @@ class HttpOptions(TransportOptions):
         plain = url.startswith("http://")
         if plain and self.proxy:
             raise ConfigError("`proxy`: is for https:// only; leave it out, or write https:// in `url`")
+        proxy = "" if plain else proxy_url(url, self.proxy, environment)
         return Endpoint(
             name=name,
             url=url,
-            proxy="" if plain else proxy_url(url, self.proxy, environment),
+            proxy=proxy,
             connect_s=self.connect_timeout_s,
             read_s=self.read_timeout_s,
             attempt_s=self.attempt_timeout_s,

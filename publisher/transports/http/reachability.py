@@ -196,10 +196,11 @@ def _clock(date: str, ours: datetime) -> Step:
     if size < CLOCK_WARNING:
         return Step("clock", f"the same as there, give or take {max(1, round(size.total_seconds()))} s")
     way = "ahead of" if off > timedelta(0) else "behind"
+    exit_status = CONFIGURATION if size >= CLOCK_FAILURE else 0
     return Step(
         name="clock",
         answer=f"this host is {round(size.total_seconds())} s {way} the service",
-        exit_status=CONFIGURATION if size >= CLOCK_FAILURE else 0,
+        exit_status=exit_status,
         advice="set the clock by NTP: `timedatectl` must say that it is synchronised; chronyd or systemd-timesyncd does it",
     )
 

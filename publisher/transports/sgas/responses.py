@@ -93,14 +93,12 @@ def sent_records(payload: bytes) -> tuple[SentRecord, ...]:
     root = _parse(payload)
     if root is None:
         return ()
-    return tuple(
-        SentRecord(
-            next((identity.get(f"{_URF}recordId", "") for identity in record.iter(f"{_URF}RecordIdentity")), ""),
-            record.findtext(f"{_URF}JobIdentity/{_URF}GlobalJobId") or "",
-            record.findtext(f"{_URF}MachineName") or "",
-        )
-        for record in root.iter(f"{_URF}JobUsageRecord")
-    )
+    sent = []
+    for record in root.iter(f"{_URF}JobUsageRecord"):
+        record_ids = (identity.get(f"{_URF}recordId", "") for identity in record.iter(f"{_URF}RecordIdentity"))
+        job_id = record.findtext(f"{_URF}JobIdentity/{_URF}GlobalJobId") or ""
+        sent.append(SentRecord(next(record_ids, ""), job_id, record.findtext(f"{_URF}MachineName") or ""))
+    return tuple(sent)
 
 
 def sent_machines(payload: bytes) -> tuple[str, ...]:
