@@ -104,7 +104,7 @@ class Frame(NamedTuple):
 
 OwnValues = Mapping[str, Callable[[Any], str]]
 """How a format writes what each job has for itself: by names of `OWN_VALUES`, and `cpu_s`, `host`
-and `stage_bytes`. '' for a value that it leaves out."""
+for the first, `other_hosts` and `stage_bytes`. '' for a value that it leaves out."""
 
 
 class JobFormat(Protocol):

@@ -12,8 +12,9 @@ prefix than the usual `urf` would save 50.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any, ClassVar, Final
 
 from publisher import __version__
@@ -60,8 +61,15 @@ def _positive(count: int | None) -> str:
     return str(count) if count and count > 0 else ""
 
 
+@lru_cache(maxsize=4096)
 def _domain(host: str) -> str:
     return host if is_domain_name(host) else ""
+
+
+def _other_hosts(hosts: Sequence[str]) -> str:
+    """As the field has them; '' where any is left out."""
+    domains = list(map(_domain, hosts))
+    return "".join([f"<Host>{host}</Host>" for host in domains]) if all(domains) else ""
 
 
 def _local_user(user: str) -> str:
@@ -278,6 +286,7 @@ class Car:
         **dict.fromkeys(("submitted_at", "started_at", "ended_at"), instant),
         "job_name": escape_ascii,
         "host": _domain,
+        "other_hosts": _other_hosts,
     }
 
     def __init__(self) -> None:

@@ -16,13 +16,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import compress
-from operator import add, itemgetter, not_
+from math import inf
+from operator import add, itemgetter, le, not_
 from typing import Any, Final, NamedTuple
 
 from publisher.formats.base import Formed, RowKey, Templated, mark
 from publisher.formats.rules import warnings_about
 from publisher.model.errors import Unfit
-from publisher.model.job import OWN_VALUES, AlikeJob, JobPlace, JobRecord, JobUser, Transfer, whole_job
+from publisher.model.job import OWN_VALUES, AlikeJob, Epoch, JobPlace, JobRecord, JobUser, Transfer, whole_job
 from publisher.model.policy import PublishedJob
 from publisher.model.totals import ascii_key
 from publisher.pipeline.round.batches import RecordMaker
@@ -32,9 +33,8 @@ from publisher.pipeline.round.grouped import Periods
 _REMEMBERED: Final = 1_000  # templates
 _SHARED: Final = 5_000  # texts of users, and of places
 _FACTS: Final = 10_000  # of 500 bytes
-# Texts that every format writes as they are: nothing to escape, and a number in each, so that none says `none`.
-_PLAIN_JOB_ID: Final = re.compile(r"(?=[^0-9]*[0-9])[!$()*+,.:;=?@A-Z\[\]^_`a-z{|}~0-9-]{1,100}").fullmatch
-_PLAIN_LOCAL_ID: Final = re.compile(r"(?=[^0-9]*[0-9])[!$()*+,.:;=?@A-Z\[\]^_`a-z{|}~0-9-]{1,40}").fullmatch
+_PLAIN: Final = re.compile(r"[!$()*+,.:;=?@A-Z\[\]^_`a-z{|}~0-9-]*").fullmatch
+_HAS_NUMBER: Final = re.compile("[0-9]").search
 # In the text that is cut, a letter for each place of a value: of those that no alphabet has.
 _FIRST_PLACE: Final = 0xE000
 _A_PLACE: Final = re.compile("([\ue000-\uf8ff])")
@@ -54,7 +54,6 @@ _HIGHEST: Final[dict[str, Any]] = {
     "stage_in_bytes": _MOST_BYTES + 2,
     "stage_out_bytes": _MOST_BYTES + 4,
     "job_name": "name" + 196 * "n",
-    "hosts": ("host1.example.org",),
     "client_host": "client1.example.org",
     "transfers": (Transfer("upload", "file:/highest", 1, None, None),),
 }
@@ -64,7 +63,6 @@ _LOWEST: Final[dict[str, Any]] = {
     **dict.fromkeys(("wall_s", "cpu_user_s", "cpu_kernel_s"), 0),
     **dict.fromkeys(("memory_kib", "virtual_memory_kib", "scratch_bytes", "stage_in_bytes", "stage_out_bytes"), 1),
     "job_name": "1",
-    "hosts": ("h1",),
     "client_host": "c1",
     "transfers": (Transfer("download", "f:/l", None, None, None),),
 }
@@ -83,17 +81,21 @@ class KindFacts(NamedTuple):
     warnings: tuple[str, ...]
 
 
-class UndatedFacts(NamedTuple):
+@dataclass(slots=True)
+class UndatedFacts:
     """The same in whatever month a job ended."""
 
     facts: KindFacts
     row_key: RowKey | None
+    _last: tuple[int, KindFacts] | None = field(default=None, init=False, compare=False)
 
     def of_month(self, month: int) -> KindFacts:
         if self.row_key is None:
             return self.facts
-        _, digest, text, site = self.row_key.of_month(month)
-        return self.facts._replace(summary_key=(month, digest, text, site))
+        if self._last is None or self._last[0] != month:
+            _, digest, text, site = self.row_key.of_month(month)
+            self._last = month, self.facts._replace(summary_key=(month, digest, text, site))
+        return self._last[1]
 
 
 def facts_of(published: PublishedJob, row_key: RowKey | None) -> UndatedFacts:
@@ -111,6 +113,7 @@ class JobKind:
     until: int = -1  # the last second for which this holds; -1: each job needs a look of its own
     parts: list[str] = field(default_factory=list)  # the record, a text and a value in turn; []: none is wanted
     pick: Callable[[Sequence[Any]], tuple[Any, ...]] = tuple  # the values, of those of a job, its user and its place
+    cores: float = inf  # without end where they are not known
 
 
 class SharedTexts(NamedTuple):
@@ -121,12 +124,17 @@ class SharedTexts(NamedTuple):
     wanted: bool = True
 
 
-class JobTemplate(NamedTuple):
+@dataclass(slots=True)
+class JobTemplate:
     """What a record is made of beside a job's own values."""
 
     kind: JobKind
+    user: JobUser  # held as an example is, and so is the place
+    place: JobPlace
     shared: tuple[str, ...]
     wanted: bool
+    # Of jobs with as much CPU time as their cores may have, and of those with more.
+    facts: list[UndatedFacts | None] = field(default_factory=lambda: [None, None])
 
 
 class Written(NamedTuple):
@@ -152,40 +160,57 @@ class KindTemplates:
         # By user and place, as far as they matter, and period.
         self._shared: dict[tuple[int, int, int], SharedTexts] = {}
         self._texts_of_kinds: dict[str, str] = {}  # most of them are in many
-        self._known: dict[tuple[int, ...], UndatedFacts] = {}  # by kind, user, place, and excess of CPU time
+        self._known: dict[tuple[int, ...], JobTemplate] = {}  # by kind, user, place, and period
 
     def sort(self, jobs: Sequence[AlikeJob]) -> tuple[Written, list[AlikeJob], list[AlikeJob]]:
         """The jobs with their records, those that are not wanted, and those that need a look of their own."""
-        are_plain = [_is_plain(job.values, self._until) for job in jobs]
-        if not any(are_plain):
-            return Written([], [], []), [], list(jobs)
-        left = list(compress(jobs, map(not_, are_plain)))
-        written, unwanted = Written([], [], []), list[AlikeJob]()
-        plain = list(compress(jobs, are_plain))
-        rows = [job.values for job in plain]
-        periods = self._periods.of([row[_END] for row in rows])
-        for job, period, own in zip(plain, periods, self._texts(rows), strict=True):
-            found = self._found(job, period)
-            if found is not None and not found.wanted:
+        written, unwanted, left = Written([], [], []), list[AlikeJob](), list[AlikeJob]()
+        if not jobs:
+            return written, unwanted, left
+        rows = [job.values for job in jobs]
+        columns = _columns(rows)
+        are_plain = _which_are_plain(rows, columns, self._until)
+        if not all(are_plain):
+            left = list(compress(jobs, map(not_, are_plain)))
+            jobs = list(compress(jobs, are_plain))
+            if not jobs:
+                return written, unwanted, left
+            columns = _columns([job.values for job in jobs])
+        for job, found, own in zip(jobs, self._all_found(jobs, columns["ended_at"]), self._texts(columns), strict=True):
+            if found is None:
+                left.append(job)
+            elif not found.wanted:
                 unwanted.append(job)
-            elif found is None or not self._write(job, found, own, written):
+            elif not self._write(job, found, own, written):
                 left.append(job)
         return written, unwanted, left
 
     def _write(self, job: AlikeJob, found: JobTemplate, own: tuple[str | None, ...], written: Written) -> bool:
         """False for a job with a value that the format leaves out."""
-        parts = found.kind.parts.copy()
-        texts = found.kind.pick((*own, *found.shared))
-        if None in texts:
+        kind = found.kind
+        parts: list[Any] = kind.parts.copy()
+        parts[1::2] = kind.pick((*own, *found.shared))
+        try:
+            content = "".join(parts)
+        except TypeError:  # None, which is dearer to look for
             return False
-        parts[1::2] = texts
-        written.contents.append("".join(parts).encode())
+        _, _, _, wall, user, kernel, *_ = job.values
+        over = user + kernel > wall * kind.cores
+        written.contents.append(content.encode())
         written.jobs.append(job)
-        written.facts.append(self._facts(found, job))
+        written.facts.append(found.facts[over] or self._facts(found, job, over))
         return True
 
-    def _found(self, job: AlikeJob, period: int) -> JobTemplate | None:
+    def _all_found(self, jobs: Sequence[AlikeJob], ends: Sequence[Epoch]) -> Iterator[JobTemplate | None]:
         """None for a job that needs a look of its own."""
+        known = self._known
+        for job, period, end in zip(jobs, self._periods.of(ends), ends, strict=True):
+            example, user, place, _, _ = job
+            found = known.get((id(example), id(user), id(place), period)) or self._found(job, period)
+            yield found if found is not None and end <= found.kind.until else None
+
+    def _found(self, job: AlikeJob, period: int) -> JobTemplate | None:
+        """What is not known yet; None for a job that needs a look of its own."""
         place_at = 0, id(job.place), period
         user_at = id(job.user), id(job.place) if self._by_place else 0, period
         user, place = self._shared.get(user_at), self._shared.get(place_at)
@@ -196,9 +221,11 @@ class KindTemplates:
             return None
         shared = user.texts + place.texts
         kind = self._kinds.get((id(job.example), period)) or self._new(job, period, shared)
-        if job.values[_END] > kind.until:
-            return None
-        return JobTemplate(kind, shared, user.wanted and bool(kind.parts))
+        if len(self._known) >= _FACTS:
+            self._known.clear()
+        found = JobTemplate(kind, job.user, job.place, shared, user.wanted and bool(kind.parts))
+        self._known[id(job.example), id(job.user), id(job.place), period] = found
+        return found
 
     def _learn(self, job: AlikeJob, user_at: tuple[int, int, int], place_at: tuple[int, int, int]) -> None:
         """What is said of user and place, by a job that is the first of one of them."""
@@ -227,12 +254,11 @@ class KindTemplates:
             return False
         return True
 
-    def _texts(self, rows: Sequence[tuple[Any, ...]]) -> Iterator[tuple[str | None, ...]]:
+    def _texts(self, columns: Mapping[str, Sequence[Any]]) -> Iterator[tuple[str | None, ...]]:
         """The own values of each job as its record has them, in the order of the format's table.
 
         None for a value that the format leaves out, '' for one that is not there.
         """
-        columns = _columns(rows)
         return zip(
             *(
                 map(str, columns[name])
@@ -243,17 +269,9 @@ class KindTemplates:
             strict=True,
         )
 
-    def _facts(self, found: JobTemplate, job: AlikeJob) -> UndatedFacts:
-        wall, user, kernel = job.values[3:6]
-        cores = found.kind.example.cpu_count or 0
-        over = bool(cores) and user + kernel > wall * cores
-        at = id(found.kind), id(job.user), id(job.place), over
-        facts = self._known.get(at)
-        if facts is None:
-            if len(self._known) >= _FACTS:
-                self._known.clear()
-            published = self._decider.policy.describe(whole_job(job))
-            facts = self._known[at] = facts_of(published, self._maker.row_key(published))
+    def _facts(self, found: JobTemplate, job: AlikeJob, over: bool) -> UndatedFacts:
+        published = self._decider.policy.describe(whole_job(job))
+        facts = found.facts[over] = facts_of(published, self._maker.row_key(published))
         return facts
 
     def _new(self, job: AlikeJob, period: int, shared: tuple[str, ...]) -> JobKind:
@@ -275,9 +293,10 @@ class KindTemplates:
         first = max(1, seconds.start)
         if until - 2 < first:
             return own_look
-        highest = _HIGHEST | {"submitted_at": until - 2, "started_at": until - 1, "ended_at": until}
-        lowest = _LOWEST | dict.fromkeys(("submitted_at", "started_at", "ended_at"), first)
         example = whole_job(alike)
+        highest = _HIGHEST | _hosts(example, "host%d.example.org")
+        highest |= {"submitted_at": until - 2, "started_at": until - 1, "ended_at": until}
+        lowest = _LOWEST | _hosts(example, "h%d") | dict.fromkeys(("submitted_at", "started_at", "ended_at"), first)
         ends = [_with_values(example, values) for values in (highest, lowest)]
         wanted = set(map(self._decider.selection.wants, ends))
         if wanted == {False}:
@@ -288,16 +307,17 @@ class KindTemplates:
             return own_look
         parts, pick = self._cut(most, len(shared))
         contents = [form.render(one, self._now) for one in (most, least)]
-        (texts,) = self._texts([_own_values(least.job)])
+        (texts,) = self._texts(_columns([_own_values(least.job)]))
         written = parts.copy()
         written[1::2] = pick((*texts, *shared))
         if "".join(written).encode() != contents[1] or not self._are_sound(contents):
             return own_look
-        return JobKind(example=alike.example, until=until, parts=parts, pick=pick)
+        cores = example.cpu_count or inf
+        return JobKind(example=alike.example, until=until, parts=parts, pick=pick, cores=cores)
 
     def _cut(self, most: PublishedJob, shared: int) -> tuple[list[str], Callable[[Sequence[Any]], tuple[Any, ...]]]:
         """The record, a text and a value in turn, and the places of its values among those of a job."""
-        (texts,) = self._texts([_own_values(most.job)])
+        (texts,) = self._texts(_columns([_own_values(most.job)]))
         places = {text: place for place, text in enumerate(texts) if text is not None and text not in _NOT_THERE}
         places |= {mark(number): len(texts) + number for number in range(shared)}
         content = self._form.render(most, self._now, marked=True).decode()
@@ -316,12 +336,12 @@ def _texts_or_none(texts: Callable[[PublishedJob], tuple[str, ...]], published: 
 
 def _with_values(example: JobRecord, values: Mapping[str, Any]) -> JobRecord:
     """The example with these values in place of those that it has."""
-    return example._replace(**{name: value for name, value in values.items() if name in _ALWAYS or _has(example, name)})
+    known = {name: value for name, value in values.items() if name in _ALWAYS or getattr(example, name)}
+    return example._replace(**known)
 
 
-def _has(example: JobRecord, name: str) -> bool:
-    value = getattr(example, name)
-    return len(value) == 1 if name == "hosts" else bool(value)
+def _hosts(example: JobRecord, form: str) -> dict[str, tuple[str, ...]]:
+    return {"hosts": tuple(form % number for number in range(1, len(example.hosts) + 1))}
 
 
 def _own_values(job: JobRecord) -> tuple[Any, ...]:
@@ -333,19 +353,42 @@ def _columns(rows: Sequence[tuple[Any, ...]]) -> Mapping[str, Sequence[Any]]:
     columns: dict[str, Sequence[Any]] = dict(zip(OWN_VALUES, zip(*rows, strict=True), strict=True))
     columns["cpu_s"] = list(map(add, columns["cpu_user_s"], columns["cpu_kernel_s"]))
     columns["host"] = [hosts[0] if hosts else "" for hosts in columns["hosts"]]
+    columns["other_hosts"] = [hosts[1:] for hosts in columns["hosts"]]
     stages = zip(columns["stage_in_bytes"], columns["stage_out_bytes"], strict=True)
     columns["stage_bytes"] = [(before or 0) + (after or 0) for before, after in stages]
     return columns
 
 
-def _is_plain(values: tuple[Any, ...], until: int) -> bool:
-    """Whether the values are within those for which templates were made."""
-    job_id, local_id, end, wall, user, kernel, submitted, started = values[:8]
+def _which_are_plain(rows: Sequence[tuple[Any, ...]], columns: Mapping[str, Sequence[Any]], until: int) -> list[bool]:
+    if _are_plain(columns, until):
+        return [True] * len(rows)
+    half = len(rows) // 2
+    parts = (rows[:half], rows[half:]) if half else ()
+    return [one for part in parts for one in _which_are_plain(part, _columns(part), until)] or [False]
+
+
+def _are_plain(columns: Mapping[str, Sequence[Any]], until: int) -> bool:
+    """Whether all values are within those for which templates were made."""
+    ends, submitted = columns["ended_at"], columns["submitted_at"]
+    started = [start or 0 for start in columns["started_at"]]
     return (
-        submitted <= end <= until
-        and (started is None or started <= end)
-        and (wall <= _MOST_S and user <= _MOST_S and kernel <= _MOST_S)
-        and max(filter(None, values[8:10]), default=0) <= _MOST_KIB
-        and _PLAIN_JOB_ID(job_id) is not None
-        and (not local_id or _PLAIN_LOCAL_ID(local_id) is not None)
+        max(ends) <= until
+        and all(map(le, submitted, ends))
+        and all(map(le, started, ends))
+        and all(max(columns[name]) <= _MOST_S for name in ("wall_s", "cpu_user_s", "cpu_kernel_s"))
+        and all(
+            max(filter(None, columns[name]), default=0) <= _MOST_KIB for name in ("memory_kib", "virtual_memory_kib")
+        )
+        and _are_written_as_they_are(columns["job_id"], 100)
+        and _are_written_as_they_are(list(filter(None, columns["local_id"])), 40)
+    )
+
+
+def _are_written_as_they_are(texts: Sequence[str], longest: int) -> bool:
+    """Whether no format has anything to escape or to cut, and none of them says `none`."""
+    joined = "".join(texts)
+    return (
+        max(map(len, texts), default=0) <= longest
+        and _PLAIN(joined) is not None
+        and (joined.isdigit() or all(map(_HAS_NUMBER, texts)))
     )
