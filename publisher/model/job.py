@@ -211,8 +211,8 @@ class AlikeJob(NamedTuple):
     """A job that differs from an example only by its user, its place, its row and its own values.
 
     `values` are in the order of OWN_VALUES. Each that may be unknown is known of both jobs or of
-    neither; of hosts there is one, or both have the same. Both came by the same endpoint. Jobs of a
-    kind have the very same example.
+    neither, and both ran on as many hosts. Both came by the same endpoint. Jobs of a kind have the
+    very same example.
     """
 
     example: JobRecord

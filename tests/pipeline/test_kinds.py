@@ -23,7 +23,7 @@ from publisher.pipeline.round.decision import Decider, Publish, Skip
 from publisher.pipeline.round.rendering.kinds import facts_of
 from publisher.pipeline.round.rendering.pages import PageRenderer
 from publisher.sources.base import Page
-from tests.arex_databases import SampleJob, Schema, generate
+from tests.arex_databases import SampleJob, Schema, SqlValue, generate
 from tests.pipeline.test_grouped import END, RULES, START, hostile_cases
 from tests.pipeline.test_read_ahead import Pair
 from tests.support.pki import PKI
@@ -176,6 +176,47 @@ def test_a_round_in_one_process(tmp_path: Path, pki: PKI, form: str) -> None:
             ledger.execute("UPDATE quarantine SET hold = 'released' WHERE key IN (SELECT max(key) FROM quarantine)")
     pair.all_again()
     assert pair.publish(backlog=None).rendered == 0
+
+
+STRANGE: Final[tuple[SqlValue, ...]] = (
+    *("a\tb", "a\nb", "\n", "\t", "a%0ab", "ø", "", "a\0b", None),
+    *(7, 1.5, 1e20, b"a", b"a\nb", b"\xff"),
+)
+# What A-REX writes as text, in tables of which a column takes any type.
+TEXTS_BESIDE: Final = {
+    "AuthTokenAttributes": ("AttrKey", "AttrValue"),
+    "JobExtraInfo": ("InfoKey", "InfoValue"),
+    "RunTimeEnvironments": ("RTEName",),
+    "JobEvents": ("EventTime",),
+}
+
+
+@pytest.mark.parametrize("indexed", [True, False])
+@pytest.mark.parametrize("strange", [("AuthTokenAttributes", "JobExtraInfo", "RunTimeEnvironments"), ("JobEvents",)])
+def test_strange_texts_beside_rows(tmp_path: Path, pki: PKI, strange: tuple[str, ...], indexed: bool) -> None:
+    """Whatever stands there, and whether or not an index keeps it together: two rows never pass for alike that are not."""
+    rng = random.Random(11)
+    pair = Pair(tmp_path, pki, "ogf-ur", {})
+    pair.ahead.fill(*like(list(generate(11, 4, START, END)) * 100, rng), schema=2)
+    with closing(sqlite3.connect(pair.ahead.database(2))) as arex, arex:
+        for table, columns in TEXTS_BESIDE.items():
+            arex.execute(f"CREATE TABLE any_type AS SELECT * FROM {table} ORDER BY rowid")
+            arex.execute(f"DROP TABLE {table}")
+            arex.execute(f"CREATE TABLE {table} (RecordID, {', '.join(columns_of(arex))})")
+            arex.execute(f"INSERT INTO {table} SELECT * FROM any_type ORDER BY rowid")
+            arex.execute("DROP TABLE any_type")
+            if indexed:
+                arex.execute(f"CREATE INDEX {table}_of_row ON {table} (RecordID)")
+            rows = [number for (number,) in arex.execute(f"SELECT rowid FROM {table}")]
+            for number in rng.sample(rows, len(rows) // 40 if table in strange else 0):
+                arex.execute(
+                    f"UPDATE {table} SET {rng.choice(columns)} = ? WHERE rowid = ?", (rng.choice(STRANGE), number)
+                )
+    assert compared(pair) > 100, "what was tested was not there"
+
+
+def columns_of(arex: sqlite3.Connection) -> list[str]:
+    return [name for (name,) in arex.execute("SELECT name FROM pragma_table_info('any_type') WHERE cid > 0")]
 
 
 def compared(pair: Pair) -> int:

@@ -4,22 +4,26 @@ A row's kind is what it points to, what stands beside it, and which of its value
 shared by jobs of many kinds. After some rows of a kind one is the example of those that follow (`model.job.AlikeJob`). A row
 with any value that is not as A-REX writes it is read whole.
 
+What stands beside rows is read as texts first, one for each row and table. Where a row's numbers and texts were all met before,
+but for its own values, it is like the row that had them; only what is left is read as it is stored.
+
     rows 7, 8 and 9 of AAR, of which 8 has text for a number
         ->   AlikeJob(example, user 1, place, 7, values), AlikeJob(example, user 2, place, 9, values); 8 as ever
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from itertools import chain
+from itertools import chain, compress, repeat
 from operator import itemgetter, not_
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from publisher.model.errors import Unfit
-from publisher.model.job import AlikeJob, JobPlace, JobRecord, JobUser
+from publisher.model.job import AlikeJob, Epoch, JobPlace, JobRecord, JobUser, SideTable
 from publisher.sources.arex import queries as sql
-from publisher.sources.arex.rows import ReadOptions, Row, RowOutcomes, RowReader, SideRows
+from publisher.sources.arex.rows import ReadOptions, Row, RowOutcomes, RowReader, SideRows, read_sides, read_transfers
 from publisher.sources.arex.values import hosts_of, is_undecodable, unsigned
 
 _AFTER: Final = 4  # rows of a kind: to make a template of an example costs as much as some jobs by themselves
@@ -27,6 +31,11 @@ _KINDS: Final = 1_000  # examples of 5 kB each, with what is made of them
 _MET: Final = 5_000  # kinds that were met, and users and places, of 1 kB
 _NUMBERS: Final = itemgetter(0, 3, 4, 5, 6, 8, 11, 12, 17, 18, 19)  # columns of AAR in which A-REX always has some
 _MAYBE: Final = itemgetter(7, 9, 10, 13, 14, 15, 16, 20, 21, 22, 23, 24)
+_OF_RUN: Final = itemgetter(1, 2, 12, 17, 18, 19, 11)  # as the first of OWN_VALUES
+_POINTERS: Final = itemgetter(*range(3, 11), 13, 14, 24)  # what kind, user and place are made of
+_NUMBERED: Final = 11
+_NAMED: Final = ("jobname", "clienthost", "nodenames", "nodename")
+_UNNAMED: Final = ("",) * len(_NAMED)
 _OF_KIND: Final = itemgetter(3, 8, 9, 13, 14, 24)  # endpoint, status, exit code, nodes, cores and GPUs
 _OF_USER: Final = itemgetter(5, 6, 7)
 _OF_PLACE: Final = itemgetter(3, 4, 10)
@@ -40,10 +49,73 @@ _NO_VALUES: Final[dict[Any, Any]] = {}
 _K = TypeVar("_K")
 _T = TypeVar("_T")
 Key = tuple[Any, ...]
+_Alike = tuple[JobRecord, JobUser, JobPlace]
+
+
+class _Fields(NamedTuple):
+    """Where values stand among those of a job's extra information: for all jobs with the same keys."""
+
+    size: int  # how many values, with an empty one at the end
+    own: Callable[[Sequence[str]], tuple[str, ...]]  # name, client, and hosts as both keys have them
+    shared: Callable[[Sequence[str]], Any]
+
+
+class _FieldsByKeys(dict[str | None, _Fields]):
+    """By keys as `sql.extra_texts` joins them."""
+
+    def __missing__(self, keys: str | None) -> _Fields:
+        if len(self) >= _MET:
+            self.clear()
+        fields = self[keys] = _fields(keys)
+        return fields
+
+
+class SideTexts(NamedTuple):
+    """What stands beside some rows, each row's as one text."""
+
+    finished: set[str]  # RecordIDs
+    started: dict[str, str]
+    tokens: dict[int, str]
+    keys: dict[int, str | None]  # of extra information
+    values: dict[int, str]
+    environments: dict[int, str]
+    transfers: Mapping[int, list[tuple[Any, ...]]]
+
+
+def read_texts(connection: sqlite3.Connection, rows: Sequence[Row], span: bool, asked: ReadOptions) -> SideTexts | None:
+    """As `read_sides`; None where one cannot tell whose a time is. Raises: sqlite3.Error."""
+    which, parameters = sql.beside([row[0] for row in rows], span=span)
+
+    def ask(question: str) -> list[tuple[Any, ...]]:
+        return connection.execute(question, parameters).fetchall()
+
+    finished, started, times = (
+        _split(joined, by) for joined, by in zip(*ask(sql.event_texts(which)), ",,\n", strict=True)
+    )
+    if len(started) != len(times):
+        return None
+    unnamed = "" if asked.names else sql.UNNAMED
+    extra = ask(sql.extra_texts(which + unnamed))
+    environments = transfers = _NO_VALUES
+    if SideTable.RUNTIME_ENVIRONMENTS in asked.needs:
+        environments = dict(ask(sql.environment_texts(which)))
+    if SideTable.TRANSFERS in asked.needs:
+        transfers = read_transfers(connection, (which, parameters))
+    return SideTexts(
+        finished=set(finished),
+        started=dict(zip(started, times, strict=True)),
+        tokens=dict(ask(sql.token_texts(which))),
+        keys={number: keys for number, keys, _ in extra},
+        values={number: values for number, _, values in extra},
+        environments=environments,
+        transfers=transfers,
+    )
 
 
 class AlikeReader(RowReader):
     """A reader of rows that may tell which of them make jobs of a kind."""
+
+    at_once = 250
 
     def __init__(self, *database: Any, **options: Any) -> None:
         super().__init__(*database, **options)
@@ -53,29 +125,104 @@ class AlikeReader(RowReader):
         self._places: dict[Key, JobPlace | None] = {}
         self._tokens_of_users: dict[Key, Key] = {}  # 1 kB each, and users have several projects
         self._met: dict[int, int] = {}  # how many rows of a kind, by its hash
+        self._known: dict[Key, _Alike] = {}  # of the same numbers and texts
+        self._fields = _FieldsByKeys()
 
-    def sort_rows(self, rows: Sequence[Row], sides: SideRows, asked: ReadOptions, verdicts: RowOutcomes) -> None:
-        if asked.alike and not self.doubtful:
-            rows = list(self._others(rows, sides, verdicts))
-        super().sort_rows(rows, sides, asked, verdicts)
+    def sort_rows(
+        self, connection: sqlite3.Connection, rows: Sequence[Row], span: bool, asked: ReadOptions, verdicts: RowOutcomes
+    ) -> None:
+        texts = read_texts(connection, rows, span, asked) if asked.alike and not self.doubtful else None
+        if texts is None:
+            super().sort_rows(connection, rows, span, asked, verdicts)
+        elif others := self._sort_known(rows, texts, verdicts):
+            left = [row for row, _ in others]
+            sides = read_sides(connection, left, span and len(left) == len(rows), asked)
+            self.sort_whole(list(self._of_no_kind(others, sides, verdicts)), sides, asked, verdicts)
 
-    def _others(self, rows: Sequence[Row], sides: SideRows, verdicts: RowOutcomes) -> Iterator[Row]:
-        """The rows that are not like an example."""
+    def _sort_known(self, rows: Sequence[Row], texts: SideTexts, verdicts: RowOutcomes) -> list[tuple[Row, Key | None]]:
+        """The rows that are not like any that was met, each with what it would be known by; None for one that is not plain."""
         columns = list(zip(*rows, strict=True))
-        if self._are_plain(columns, sides):
-            yield from self._of_no_kind(rows, columns, sides, verdicts)
-        elif len(rows) == 1:
-            yield rows[0]
-        else:
-            for row in rows:
-                yield from self._others([row], sides, verdicts)
+        if not self._are_plain(columns, texts):
+            half = len(rows) // 2
+            if not half:
+                return [(rows[0], None)]
+            return [some for part in (rows[:half], rows[half:]) for some in self._sort_known(part, texts, verdicts)]
+        keys, own = self._read_texts(columns, texts)
+        found = list(map(self._known.get, keys))
+        others: list[tuple[Row, Key | None]] = []
+        if not all(found):
+            others.extend(compress(zip(rows, keys, strict=True), map(not_, found)))
+        alike = zip(filter(None, found), compress(columns[0], found), compress(own, found), strict=True)
+        verdicts.alike.extend([AlikeJob(*shared, number, values) for shared, number, values in alike])
+        return others
+
+    def _are_plain(self, columns: Sequence[tuple[Any, ...]], texts: SideTexts) -> bool:
+        """Whether rows are complete, and their values as A-REX writes them: 1 and 1.0 would be one kind."""
+        return (
+            all(set(map(type, column)) <= _WHOLE for column in _NUMBERS(columns))
+            and all(set(map(type, column)) <= _OR_NULL for column in _MAYBE(columns))
+            and (self.layout == sql.IMPORTED or texts.finished.issuperset(map(str, columns[0])))
+            and _are_in_range(*(columns[at] for at in (1, 2, 11, 12, 17, 18, 19)))
+        )
+
+    def _read_texts(
+        self, columns: Sequence[tuple[Any, ...]], texts: SideTexts
+    ) -> tuple[list[Key], Iterator[tuple[Any, ...]]]:
+        """What rows that are plain are known by, and their own values."""
+        numbers = columns[0]
+        keys = list(map(texts.keys.get, numbers, repeat("")))
+        shared: list[Any] = []
+        named: list[tuple[str, ...]] = []
+        for fields, text in zip(
+            map(self._fields.__getitem__, keys), map(texts.values.get, numbers, repeat("")), strict=True
+        ):
+            values = text.split("\n")
+            if len(values) == fields.size:
+                shared.append(fields.shared(values))
+                named.append(fields.own(values))
+            else:
+                shared.append(None)
+                named.append(_UNNAMED)
+        names, clients, *both = map(list, zip(*named, strict=True))
+        nodes = [one or other for one, other in zip(*both, strict=True)]
+        if "%" in "".join((*names, *clients, *nodes)):
+            names, clients, nodes = (list(map(self.text, texts)) for texts in (names, clients, nodes))
+        hosts = [hosts_of(text) if text else () for text in nodes]
+        started = self._all_started(columns, texts.started)
+        sizes = _all_sizes(columns)
+        transfers: Iterable[Any] = [()] * len(numbers)
+        if texts.transfers:
+            transfers = [self.transfers(one) if one else () for one in map(texts.transfers.get, numbers)]
+        maybe = (columns[2], started, *sizes, names, clients, transfers)
+        beside = (map(table.get, numbers, repeat("")) for table in (texts.tokens, texts.environments))
+        known_by = zip(
+            *_POINTERS(columns),
+            *(keys, shared, *beside, map(len, hosts)),
+            *(map(not_, column) for column in maybe),
+            strict=True,
+        )
+        own = (*_OF_RUN(columns), started, *sizes, names, hosts, clients, transfers)
+        return list(known_by), zip(*own, strict=True)
+
+    def _all_started(self, columns: Sequence[tuple[Any, ...]], events: Mapping[str, str]) -> list[Epoch | None]:
+        numbers, ended, wall, began = columns[0], columns[12], columns[17], columns[23]
+        times = list(map(events.get, map(str, numbers), repeat("")))
+        if any(one is not None for one in began):
+            return list(map(self.started_at, began, times, ended, wall))
+        return self._clock.epochs(times, ended, wall)
 
     def _of_no_kind(
-        self, rows: Sequence[Row], columns: Sequence[tuple[Any, ...]], sides: SideRows, verdicts: RowOutcomes
+        self, others: Sequence[tuple[Row, Key | None]], sides: SideRows, verdicts: RowOutcomes
     ) -> Iterator[Row]:
-        """Those of rows that are plain."""
+        """The rows that are not like an example."""
         examples, users, places = self._examples, self._users, self._places
-        for row, kind, whose, where, values in zip(rows, *self._read(rows, columns, sides), strict=True):
+        plain = [row for row, key in others if key is not None]
+        read = zip(*self._read(plain, sides), strict=True) if plain else iter(())
+        for row, key in others:
+            if key is None:
+                yield row
+                continue
+            kind, whose, where, values = next(read)
             # To hash a key is dear: it is looked up once.
             if (example := examples.get(kind, _NEW)) is _NEW:
                 example = self._new_example(kind, row, sides)
@@ -85,59 +232,57 @@ class AlikeReader(RowReader):
                 place = self._new_place(where, row, sides)
             if example and user and place:
                 verdicts.alike.append(AlikeJob(example, user, place, row[0], values))
+                if _is_clear(key):
+                    self._keep(self._known, key, (example, user, place), _MET)
             else:
                 yield row
 
-    def _are_plain(self, columns: Sequence[tuple[Any, ...]], sides: SideRows) -> bool:
-        """Whether rows are complete, and their values as A-REX writes them: 1 and 1.0 would be one kind."""
-        return (
-            all(set(map(type, column)) <= _WHOLE for column in _NUMBERS(columns))
-            and all(set(map(type, column)) <= _OR_NULL for column in _MAYBE(columns))
-            and (self.layout == sql.IMPORTED or sides.finished.issuperset(columns[0]))
-            and _are_in_range(*(columns[at] for at in (1, 2, 11, 12, 17, 18, 19)))
-        )
-
     def _read(
-        self, rows: Sequence[Row], columns: Sequence[tuple[Any, ...]], sides: SideRows
+        self, rows: Sequence[Row], sides: SideRows
     ) -> tuple[Iterator[Key], Iterator[Key], Iterator[Key], Iterator[Key]]:
         """Kind, user, place and own values of rows that are plain."""
-        numbers, job_ids, local_ids, ended, wall = columns[0], columns[1], columns[2], columns[12], columns[17]
+        columns = list(zip(*rows, strict=True))
+        numbers, ended, wall = columns[0], columns[12], columns[17]
         extra = [sides.extra.get(number, _NO_VALUES) for number in numbers]
         started = list(map(self.started_at, columns[23], map(sides.started.get, numbers), ended, wall))
         sizes = _all_sizes(columns)
-        hosts = list(map(_plain_hosts, extra))
-        names, clients = _texts(extra, "jobname"), _texts(extra, "clienthost")
+        hosts = list(map(self._hosts, extra))
+        named = [_texts(extra, key) for key in ("jobname", "clienthost")]
+        names, clients = (list(map(self.text, texts)) for texts in named)
         transfers = [self.transfers(one) if one else () for one in map(sides.transfers.get, numbers)]
-        own = zip(
-            *(job_ids, local_ids, ended, wall, columns[18], columns[19], columns[11], started),
-            *(*sizes, names, hosts, clients, transfers),
-            strict=True,
-        )
-        maybe = (local_ids, started, *sizes, names, clients, transfers)
+        maybe = (columns[2], started, *sizes, names, clients, transfers)
         kinds = zip(
             map(_OF_KIND, rows),
             _beside(numbers, sides.environments),
             map(_of_kind, extra),
-            map(_shared_hosts, hosts),
-            map(_are_texts, names, clients),
+            [None if some is None else len(some) for some in hosts],
+            map(_are_all_texts, *named),
             zip(*(map(not_, column) for column in maybe), strict=True),
             strict=True,
         )
         tokens, projects = _beside(numbers, sides.tokens), _beside(numbers, sides.projects)
         users = zip(map(_OF_USER, rows), tokens, projects, _texts(extra, "localuser"), strict=True)
         places = zip(map(_OF_PLACE, rows), _texts(extra, "lrms"), _texts(extra, "benchmark"), strict=True)
-        return kinds, users, places, own
+        own = (*_OF_RUN(columns), started, *sizes, names, hosts, clients, transfers)
+        return kinds, users, places, zip(*own, strict=True)
+
+    def _hosts(self, extra: Mapping[Any, Any]) -> tuple[str, ...] | None:
+        """None for what is no text."""
+        stored = extra.get("nodenames") or extra.get("nodename")
+        if not stored:
+            return ()
+        return hosts_of(self.text(stored)) if isinstance(stored, str) else None
 
     def _new_example(self, kind: Key, row: Row, sides: SideRows) -> JobRecord | None:
         """The row for the first time that it is worth it; None for a kind that makes no jobs."""
-        met = _keep(self._met, hash(kind), self._met.get(hash(kind), 0) + 1, _MET)
+        met = self._keep(self._met, hash(kind), self._met.get(hash(kind), 0) + 1, _MET)
         if met <= _AFTER:
             return None
         _, environments, extra, hosts, are_texts, _ = kind
         example = None
         if hosts is not None and are_texts and _are_all_texts(*environments, *chain(*extra)):
             example = self._made(row, sides)
-        return _keep(self._examples, kind, example, _KINDS)
+        return self._keep(self._examples, kind, example, _KINDS)
 
     def _made(self, row: Row, sides: SideRows) -> JobRecord | None:
         if self.names.statuses.get(row[8], "") in ("", "in-progress"):
@@ -158,7 +303,7 @@ class AlikeReader(RowReader):
             user = None
         if len(self._users) >= _MET:
             self._tokens_of_users.clear()
-        return _keep(self._users, key, user, _MET)
+        return self._keep(self._users, key, user, _MET)
 
     def _new_place(self, key: Key, row: Row, sides: SideRows) -> JobPlace | None:
         place = None
@@ -167,22 +312,43 @@ class AlikeReader(RowReader):
                 place = self.place(row, sides)
         if place is not None and (is_undecodable(place.endpoint) or is_undecodable(place.interface)):
             place = None
-        return _keep(self._places, key, place, _MET)
+        return self._keep(self._places, key, place, _MET)
+
+    def _keep(self, known: dict[_K, _T], key: _K, value: _T, most: int) -> _T:
+        if len(known) >= most:
+            known.clear()
+            self._known.clear()  # which would hold what was let go
+        known[key] = value
+        return value
 
 
-def _keep(known: dict[_K, _T], key: _K, value: _T, most: int) -> _T:
-    if len(known) >= most:
-        known.clear()
-    known[key] = value
-    return value
+def _fields(keys: str | None) -> _Fields:
+    """Of keys with their number in front; of none or unclear ones, no values fit."""
+    count, *names = keys.split("\n") if keys else ("0",)
+    if keys is None or int(count) != len(names):
+        return _Fields(-1, tuple, tuple)
+    last = {name: at for at, name in enumerate(names)}
+    own = [last.get(name, -1) for name in _NAMED]  # the newest; the empty value is the last
+    shared = [at for at, name in enumerate(names) if name not in _NAMED]
+    return _Fields(len(names) + 1, itemgetter(*own), itemgetter(*shared, -1))
+
+
+def _is_clear(key: Key) -> bool:
+    """Whether no other texts of a row would make the same key: nothing in them looks like what is between them."""
+    _, shared, tokens, environments = key[_NUMBERED : _NUMBERED + 4]
+    pairs, names = (int(text.partition("\n")[0] or 0) for text in (tokens, environments))
+    return (
+        shared is not None and tokens.count("\n") == tokens.count("\t") == pairs and environments.count("\n") == names
+    )
+
+
+def _split(joined: str | None, by: str) -> list[str]:
+    return joined.split(by) if joined is not None else []
 
 
 def _are_all_texts(*stored: object) -> bool:
     """A number for a text may equal another that reads otherwise."""
     return all(isinstance(one, str) for one in stored)
-
-
-_ONE_HOST: Final = ("",)
 
 
 def _are_in_range(
@@ -205,29 +371,12 @@ def _beside(numbers: Sequence[int], table: Mapping[int, Sequence[Any]]) -> list[
     return [tuple(table.get(number, ())) for number in numbers]
 
 
-def _are_texts(*texts: object) -> bool:
-    """Whether they need no unescaping."""
-    return all(isinstance(text, str) and "%" not in text for text in texts)
-
-
 def _texts(extra: Iterable[dict[Any, Any]], key: str) -> list[Any]:
     return [each.get(key, "") for each in extra]
 
 
 def _of_kind(extra: dict[Any, Any]) -> tuple[tuple[Any, Any], ...]:
     return tuple([pair for pair in extra.items() if pair[0] not in _OWN_KEYS])
-
-
-def _plain_hosts(extra: dict[Any, Any]) -> tuple[str, ...] | None:
-    text = extra.get("nodenames") or extra.get("nodename")
-    if not text:
-        return ()
-    return hosts_of(text) if isinstance(text, str) and "%" not in text else None
-
-
-def _shared_hosts(hosts: tuple[str, ...] | None) -> tuple[str, ...] | None:
-    """What jobs of a kind have in common: one is a job's own."""
-    return _ONE_HOST if hosts is not None and len(hosts) == 1 else hosts
 
 
 def _all_sizes(columns: Sequence[tuple[Any, ...]]) -> list[list[int | None]]:

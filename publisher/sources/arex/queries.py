@@ -271,6 +271,51 @@ def events(which: str) -> str:
     """
 
 
+# For those who read jobs of a kind: what stands beside each row as one text, which costs less than a tuple for each. There is
+# a tab between two columns and a new line between two rows, of which there are more than that where anything is no text.
+
+
+def _texts_of(*columns: str) -> str:
+    """All of a group's rows. Numbers sort before texts, and bytes behind them."""
+    are_texts = " AND ".join(f"{column} >= '' AND {column} < x''" for column in columns)
+    return f"group_concat(CASE WHEN {are_texts} THEN %s ELSE '\n' END, '\n')"
+
+
+def token_texts(which: str) -> str:
+    """The attributes of each row's token, with their number in front."""
+    pairs = _texts_of("AttrKey", "AttrValue") % "AttrKey || '\t' || AttrValue"
+    return f"""
+        SELECT RecordID, count(*) || '\n' || {pairs} FROM AuthTokenAttributes WHERE {which} GROUP BY RecordID
+    """
+
+
+def environment_texts(which: str) -> str:
+    """The runtime environments of each row, with their number in front."""
+    names = _texts_of("RTEName") % "RTEName"
+    return f"""
+        SELECT RecordID, count(*) || '\n' || {names} FROM RunTimeEnvironments WHERE {which} GROUP BY RecordID
+    """
+
+
+def extra_texts(which: str) -> str:
+    """The keys of each row's extra information, with their number in front, and its values with a new line behind."""
+    values = _texts_of("InfoKey", "InfoValue") % "InfoValue"
+    return f"""
+        SELECT RecordID, count(*) || '\n' || group_concat(InfoKey, '\n'), {values} || '\n'
+        FROM JobExtraInfo WHERE {which} GROUP BY RecordID
+    """
+
+
+def event_texts(which: str) -> str:
+    """The RecordIDs of events FINISHED, those of events LRMSSTART, and the times of these: three texts for all rows."""
+    return f"""
+        SELECT group_concat(CASE EventKey WHEN 'FINISHED' THEN RecordID END),
+               group_concat(CASE EventKey WHEN 'LRMSSTART' THEN RecordID END),
+               group_concat(CASE EventKey WHEN 'LRMSSTART' THEN ifnull(EventTime, '') END, '\n')
+        FROM JobEvents WHERE {which} AND +EventKey IN ('FINISHED', 'LRMSSTART')
+    """
+
+
 # For those who only count: what stands beside a page of rows and matters to all that is said of them in sums.
 
 

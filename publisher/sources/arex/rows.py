@@ -11,7 +11,7 @@ import sqlite3
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from publisher.model.errors import Unfit
 from publisher.model.job import (
@@ -38,6 +38,7 @@ from publisher.sources.arex.values import (
     is_undecodable,
     mandatory,
     positive,
+    quantities_of,
     text_of,
     tolerant_text,
     transfer,
@@ -125,7 +126,7 @@ class SideRows:
     extra: dict[int, dict[Any, Any]] = field(default_factory=dict)  # the newest value of each key
     projects: dict[int, list[Any]] = field(default_factory=lambda: defaultdict(list))
     environments: dict[int, list[Any]] = field(default_factory=lambda: defaultdict(list))
-    transfers: dict[int, list[tuple[Any, ...]]] = field(default_factory=lambda: defaultdict(list))
+    transfers: dict[int, list[tuple[Any, ...]]] = field(default_factory=dict)
 
 
 def read_sides(
@@ -159,9 +160,16 @@ def read_sides(
         for record_id, name in connection.execute(sql.side("RunTimeEnvironments", which), parameters):
             sides.environments[record_id].append(name)
     if SideTable.TRANSFERS in asked.needs:
-        for record_id, *stored in connection.execute(sql.side("DataTransfers", which), parameters):
-            sides.transfers[record_id].append(tuple(stored))
+        sides.transfers = read_transfers(connection, (which, parameters))
     return sides
+
+
+def read_transfers(connection: sqlite3.Connection, where: sql.Where) -> dict[int, list[tuple[Any, ...]]]:
+    """Raises: sqlite3.Error."""
+    found: dict[int, list[tuple[Any, ...]]] = {}
+    for record_id, *stored in connection.execute(sql.side("DataTransfers", where[0]), where[1]):
+        found.setdefault(record_id, []).append(tuple(stored))
+    return found
 
 
 def _read_events(
@@ -182,8 +190,6 @@ def _read_events(
         sides.eventful.update(number for (number,) in connection.execute(sql.EVENTFUL, sql.listed(unfinished)[1]))
 
 
-_QUANTITY_DIGITS: Final = 18
-
 Fqans = tuple[str, ...]
 Attributes = tuple[tuple[str, str], ...]
 Row = tuple[Any, ...]  # in the order of arex_sql: what SQLite finds, which may be of any type
@@ -195,9 +201,6 @@ _IN_PROGRESS: Final = "in-progress"
 _FQAN_KEYS: Final = frozenset({"mainfqan", "vomsfqan"})
 _NOTHING: Final[Mapping[str, object]] = {}
 _REMEMBERED_TOKENS: Final = 20_000
-# Rows whose side rows are read together: 2 kB of objects a row, and those of a whole page are more than a core's own cache
-# holds. 100 take as long as 50; 500 take a sixth longer.
-_AT_ONCE: Final = 50
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -235,6 +238,9 @@ class RowOutcomes:
 class RowReader:
     """Reads the rows of one open database. Good for one connection: another file may number its names otherwise."""
 
+    # Rows whose side rows are read together: 2 kB of objects a row, and a core's own cache does not hold those of a page.
+    at_once: ClassVar[int] = 50
+
     def __init__(self, database: str, layout: int, *, unescape: bool, clock: LocalTime, hold_off_s: int) -> None:
         self.layout = layout
         self._database = database
@@ -264,13 +270,18 @@ class RowReader:
                 return verdicts
         if asked.alike and not span:
             rows = sorted(rows)  # neighbours are read together
-        for start in range(0, len(rows), _AT_ONCE):
-            some = rows[start : start + _AT_ONCE]
-            self.sort_rows(some, read_sides(connection, some, span, asked), asked, verdicts)
+        for start in range(0, len(rows), self.at_once):
+            self.sort_rows(connection, rows[start : start + self.at_once], span, asked, verdicts)
         return verdicts
 
-    def sort_rows(self, rows: Sequence[Row], sides: SideRows, asked: ReadOptions, verdicts: RowOutcomes) -> None:
-        """Each row into its list of verdicts."""
+    def sort_rows(
+        self, connection: sqlite3.Connection, rows: Sequence[Row], span: bool, asked: ReadOptions, verdicts: RowOutcomes
+    ) -> None:
+        """Each row into its list of verdicts. Raises: sqlite3.Error."""
+        self.sort_whole(rows, read_sides(connection, rows, span, asked), asked, verdicts)
+
+    def sort_whole(self, rows: Sequence[Row], sides: SideRows, asked: ReadOptions, verdicts: RowOutcomes) -> None:
+        """The same of rows that are read whole."""
         for row in rows:
             try:
                 opened = self._still_open(row, sides, asked)
@@ -372,7 +383,7 @@ class RowReader:
             transfers=self.transfers(sides.transfers.get(record_id, ())),
             escaped=self._unescape,
             gpu_count=positive(gpus),
-            quantities=_quantities(extra) if self.layout == sql.IMPORTED else (),
+            quantities=quantities_of(str(extra.get(QUANTITIES, ""))) if self.layout == sql.IMPORTED else (),
             gpu_models=gpu_models_of(text(extra.get(GPU_MODELS, ""))),
             cpu_unknown=self.layout == sql.IMPORTED and extra.get(CPU_UNKNOWN[0]) == CPU_UNKNOWN[1],
             **user._asdict(),
@@ -467,12 +478,6 @@ def _mandatory_numbers(row: Row) -> tuple[Epoch, Epoch, int, int, int]:
     if wall < 0 or user < 0 or kernel < 0:
         raise Unfit("negative-duration", f"wall time {wall} s, CPU time {user} s user and {kernel} s kernel")
     return submitted, ended, wall, user, kernel
-
-
-def _quantities(extra: Mapping[Any, Any]) -> tuple[tuple[str, int], ...]:
-    """What an importer reports for formulas of charges, as whole numbers: `mem=4096 TimeLimit=3600`. The rest is unknown."""
-    pairs = [pair.partition("=") for pair in str(extra.get(QUANTITIES, "")).split(" ")]
-    return tuple((name, int(text)) for name, _, text in pairs if text.isdecimal() and len(text) <= _QUANTITY_DIGITS)
 
 
 def gpu_models_of(text: str) -> tuple[tuple[str, int], ...]:

@@ -25,6 +25,7 @@ _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 _KINDS: Final = {10: "download", 11: "cached", 20: "upload"}
 _INT32: Final = 2**31
 _INT63: Final = 2**63
+_DIGITS: Final = 18
 
 
 def whole(value: object) -> int | None:
@@ -124,6 +125,12 @@ def transfer(url: str, stored: Sequence[object]) -> Transfer | None:
     return Transfer(kind=word, url=url, size_bytes=unsigned(size), started_at=_moment(started), ended_at=_moment(ended))
 
 
+def quantities_of(text: str) -> tuple[tuple[str, int], ...]:
+    """What an importer reports for formulas of charges, as whole numbers: `mem=4096 TimeLimit=3600`. The rest is unknown."""
+    pairs = [pair.partition("=") for pair in text.split(" ")]
+    return tuple((name, int(number)) for name, _, number in pairs if number.isdecimal() and len(number) <= _DIGITS)
+
+
 def _moment(value: object) -> Epoch | None:
     number = positive(value)
     return None if number is None else Epoch(number)
@@ -168,6 +175,18 @@ class LocalTime:
             return Epoch(start + within)
         moments = self._moments(hour, within)
         return Epoch(min(moments, key=lambda moment: abs(ended_at - moment - wall_s))) if moments else None
+
+    def epochs(self, texts: Sequence[str], ended_at: Sequence[int], wall_s: Sequence[int]) -> list[Epoch | None]:
+        """The `epoch` of each text, None for '' (hot path)."""
+        hours = self._hours
+        found: list[Epoch | None] = []
+        for text, end, wall in zip(texts, ended_at, wall_s, strict=True):
+            start, within = hours.get(text[:13]), _WITHIN.get(text[13:])
+            if start is None or within is None:
+                found.append(self.epoch(text, ended_at=end, wall_s=wall))
+            else:
+                found.append(Epoch(start + within))
+        return found
 
     def moments(self, text: str) -> tuple[Epoch, ...]:
         """Every moment that it may be: one, two in the autumn hour, none where it is no such time."""
