@@ -178,8 +178,8 @@ class SummaryFormat(Protocol):
     def admit(self, job: PublishedJob, made_at: datetime) -> None:
         """Asked for each job before it is added. Raises: Unfit when the receiver would refuse."""
 
-    def render(self, group: SummaryGroup, made_at: datetime) -> bytes:
-        """One record, without its frame. Raises: Unfit when the receiver would refuse it, ever."""
+    def render(self, groups: Sequence[SummaryGroup], made_at: datetime) -> list[bytes]:
+        """A record of each, without its frame. Raises: Unfit when the receiver would refuse one."""
 
     def receiver_key(self, group: SummaryGroup) -> tuple[object, ...]:
         """The receiver's key of the record; groups of one accumulator never share it."""

@@ -74,7 +74,7 @@ def _month_of_day(day: int) -> int:
 # The server refuses a month that its own clock has not begun; ours may be ahead of it by this.
 MONTH_BEGINS_AFTER: Final = timedelta(minutes=10)
 
-_MICRO: Final = 1_000_000
+MICRO: Final = 1_000_000  # of a normalised second
 _PLACES: Final = 20_000  # from shared objects to their group, kept at most; policy shares as many
 _AFTER_ALL_ENDS: Final = Epoch(2**63)
 _NO_END: Final = Epoch(0)
@@ -296,13 +296,13 @@ def micro_of_a_second(benchmark: Benchmark) -> int:
 
     As APEL's server reckons: Si2k counts a 250th, every other type as it is.
     """
-    micro = int(benchmark.value * _MICRO)
+    micro = int(benchmark.value * MICRO)
     return micro // 250 if benchmark.kind == "Si2k" else micro
 
 
 def rounded(micro: int) -> int:
     """Whole seconds of millionths; half a second goes up."""
-    return (micro + _MICRO // 2) // _MICRO
+    return (micro + MICRO // 2) // MICRO
 
 
 def _texts(group: SummaryGroup) -> tuple[str, ...]:

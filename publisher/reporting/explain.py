@@ -404,7 +404,7 @@ def _rendered(form: JobFormat | SummaryFormat, published: PublishedJob, now: dat
     """The record in its frame, of a summary the job's own group; and why there is none, or ''."""
     try:
         if isinstance(form, SummaryFormat):
-            content = form.render(_group(form, published, now), now)
+            (content,) = form.render([_group(form, published, now)], now)
         else:
             content = form.render(published, now)
     except Unfit as unfit:

@@ -55,7 +55,7 @@ def groups(text: ApelSummary, published: Iterable[PublishedJob]) -> list[Summary
 
 
 def payload(text: ApelSummary, published: Iterable[PublishedJob]) -> bytes:
-    return text.frame.join([text.render(group, NOW) for group in groups(text, published)])
+    return text.frame.join(text.render(groups(text, published), NOW))
 
 
 def rows(text: ApelSummary, *published: PublishedJob) -> list[Row]:
@@ -362,8 +362,8 @@ def test_a_month_that_has_not_begun_waits() -> None:
     accumulator.add(job)
     (group,) = accumulator.groups()
     with pytest.raises(Unfit, match="month-not-begun"):
-        text.render(group, now)
-    assert text.render(group, now.replace(hour=1))
+        text.render([group], now)
+    assert text.render([group], now.replace(hour=1))
 
 
 @pytest.mark.parametrize(
@@ -398,7 +398,7 @@ def test_a_product_that_would_stop_the_servers_summariser_does_not_go_out(name: 
             accumulator.add_group(group)
     (sum_of_all,) = accumulator.groups()
     with pytest.raises(Unfit, match="number-out-of-range"):
-        text.render(sum_of_all, NOW)
+        text.render([sum_of_all], NOW)
 
 
 # The check before the wire
@@ -470,7 +470,7 @@ def test_a_record_looked_at_at_once_is_judged_as_line_by_line(name: str) -> None
 
 def _fault(text: ApelSummary, made: bytes, lines: tuple[TextLine, ...]) -> str:
     try:
-        text_message.check(made, text.frame, lines, summary_text.fault_between)
+        text_message.check(made, text.frame, lines, summary_text.BETWEEN)
     except Unfit as unfit:
         return unfit.reason.partition(":")[0]  # which record; of several faults either way names another one
     return ""

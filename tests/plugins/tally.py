@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import ClassVar, Final
 
@@ -38,8 +38,8 @@ class Tally:
     def admit(self, job: PublishedJob, made_at: datetime) -> None:
         """Every job counts."""
 
-    def render(self, group: SummaryGroup, made_at: datetime) -> bytes:
-        return f"{group.year}-{group.month:02} {group.vo} {group.user} {group.jobs} {group.wall_s}".encode()
+    def render(self, groups: Sequence[SummaryGroup], made_at: datetime) -> list[bytes]:
+        return [f"{one.year}-{one.month:02} {one.vo} {one.user} {one.jobs} {one.wall_s}".encode() for one in groups]
 
     def receiver_key(self, group: SummaryGroup) -> tuple[object, ...]:
         return group.year, group.month, group.vo, group.user

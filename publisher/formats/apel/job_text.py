@@ -8,7 +8,7 @@ server takes group and role from the FQAN.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
 from itertools import groupby
@@ -26,7 +26,7 @@ from publisher.formats.apel.rules import (
     apel_local_user,
     apel_queue,
 )
-from publisher.formats.apel.text_message import TextKind, TextLine, levels, text_user, whole, written
+from publisher.formats.apel.text_message import Comparison, TextKind, TextLine, levels, text_user, whole, written
 from publisher.formats.base import Frame, OwnValues, Receiver
 from publisher.formats.rules import QUEUE_CHARACTERS, Rule, RunUnderTest, latest_end, require
 from publisher.formats.xml.template import Part, Scope, Template, shared_part
@@ -144,7 +144,7 @@ class ApelJob:
 
     def check(self, payload: bytes) -> None:
         """Raises: Unfit naming the first fault and the record that has it."""
-        text_message.check(payload, self.frame, self.lines, _fault_between)
+        text_message.check(payload, self.frame, self.lines, _BETWEEN)
 
 
 class ApelJob02(ApelJob):
@@ -176,5 +176,8 @@ def _part(of: Scope, lines: tuple[TextLine, ...]) -> Part:
     return Part(of, write) if of is Scope.RUN else shared_part(of, _RULES[of], write)
 
 
-def _fault_between(values: Mapping[str, str]) -> str:
-    return "EndTime is before StartTime" if int(values["EndTime"]) < int(values["StartTime"]) else ""
+def _fault_between(start: str, end: str) -> str:
+    return "EndTime is before StartTime" if int(end) < int(start) else ""
+
+
+_BETWEEN: Final = Comparison(("StartTime", "EndTime"), _fault_between)

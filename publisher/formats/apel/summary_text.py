@@ -9,8 +9,10 @@ document lacks: the server takes it, and shows benchmark 0 without.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from functools import lru_cache
+from operator import attrgetter
 from typing import ClassVar, Final
 
 from publisher.formats.apel import text_message
@@ -24,13 +26,14 @@ from publisher.formats.apel.rules import (
 )
 from publisher.formats.apel.text_message import (
     BIGINT_MAX,
+    Comparison,
     TextKind,
     TextLine,
     levels,
     require_value,
     text_user,
     whole,
-    written,
+    written_each,
 )
 from publisher.formats.base import Frame, Receiver
 from publisher.formats.rules import RunUnderTest, latest_end, require
@@ -40,35 +43,33 @@ from publisher.model.job import SideTable
 from publisher.model.policy import Placement, PublishedJob, UserIdentity
 from publisher.model.rates import AppliedBenchmark
 from publisher.model.time import Month, epoch
-from publisher.model.totals import Grouping, GroupKey, SummaryGroup, ascii_key, group_key
+from publisher.model.totals import MICRO, Grouping, GroupKey, SummaryGroup, ascii_key, group_key
 
 # Spec: APEL's summary record and normalised summary record
 _WHO_AND_WHERE: Final = (
-    TextLine("Site", lambda group: group.site, mandatory=True),
-    whole("Month", lambda group: group.month, limit=12),
-    whole("Year", lambda group: group.year, limit=9999),
+    TextLine("Site", attrgetter("site"), mandatory=True),
+    whole("Month", attrgetter("month"), limit=12),
+    whole("Year", attrgetter("year"), limit=9999),
     TextLine("GlobalUserName", lambda group: text_user(group.user)),
-    TextLine("VO", lambda group: group.vo),
-    TextLine("VOGroup", lambda group: group.vo_group),
-    TextLine("VORole", lambda group: group.role),
-    TextLine("SubmitHost", lambda group: group.submit_host),
+    TextLine("VO", attrgetter("vo")),
+    TextLine("VOGroup", attrgetter("vo_group")),
+    TextLine("VORole", attrgetter("role")),
+    TextLine("SubmitHost", attrgetter("submit_host")),
 )
-_INFRASTRUCTURE_TYPE: Final = TextLine(
-    "InfrastructureType", lambda group: group.infrastructure, limit=20, mandatory=True
-)
-_INFRASTRUCTURE: Final = TextLine("Infrastructure", lambda group: group.infrastructure, limit=20, mandatory=True)
+_INFRASTRUCTURE_TYPE: Final = TextLine("InfrastructureType", attrgetter("infrastructure"), limit=20, mandatory=True)
+_INFRASTRUCTURE: Final = TextLine("Infrastructure", attrgetter("infrastructure"), limit=20, mandatory=True)
 _SERVICE_LEVEL_TYPE: Final = TextLine(
-    "ServiceLevelType", lambda group: group.kind, kind=TextKind.TYPE, limit=50, mandatory=True
+    "ServiceLevelType", attrgetter("kind"), kind=TextKind.TYPE, limit=50, mandatory=True
 )
 _COUNTS: Final = (
-    whole("NodeCount", lambda group: group.node_count),
-    whole("Processors", lambda group: group.cpu_count),
-    whole("EarliestEndTime", lambda group: group.earliest_end, limit=YEAR_9999),
-    whole("LatestEndTime", lambda group: group.latest_end, limit=YEAR_9999),
-    whole("WallDuration", lambda group: group.wall_s, limit=BIGINT_MAX),
-    whole("CpuDuration", lambda group: group.cpu_s, limit=BIGINT_MAX),
+    whole("NodeCount", attrgetter("node_count")),
+    whole("Processors", attrgetter("cpu_count")),
+    whole("EarliestEndTime", attrgetter("earliest_end"), limit=YEAR_9999),
+    whole("LatestEndTime", attrgetter("latest_end"), limit=YEAR_9999),
+    whole("WallDuration", attrgetter("wall_s"), limit=BIGINT_MAX),
+    whole("CpuDuration", attrgetter("cpu_s"), limit=BIGINT_MAX),
 )
-_JOBS: Final = whole("NumberOfJobs", lambda group: group.jobs)
+_JOBS: Final = whole("NumberOfJobs", attrgetter("jobs"))
 
 
 def _by_type(key: str, seconds: Callable[[SummaryGroup], int]) -> TextLine:
@@ -81,9 +82,12 @@ def _by_type(key: str, seconds: Callable[[SummaryGroup], int]) -> TextLine:
 
 
 _NORMALISED_BY_TYPE: Final = (
-    _by_type("NormalisedWallDuration", lambda group: group.normalised_wall_s),
-    _by_type("NormalisedCpuDuration", lambda group: group.normalised_cpu_s),
+    _by_type("NormalisedWallDuration", attrgetter("normalised_wall_s")),
+    _by_type("NormalisedCpuDuration", attrgetter("normalised_cpu_s")),
 )
+
+# The most of a product that is rounded to no more than its limit
+_MICRO_MAX: Final = BIGINT_MAX * MICRO + MICRO // 2 - 1
 
 # Of the rules about jobs, those for a summary, which has no id, start, queue or FQAN.
 _SUMMED: Final = frozenset(
@@ -125,15 +129,18 @@ class ApelSummary:
         self._who(job.who)
         self._benchmark(job.benchmark)
 
-    def render(self, group: SummaryGroup, made_at: datetime) -> bytes:
-        """The lines of one group. Raises: Unfit also when its month begins after `made_at`."""
-        if not group.has_begun(made_at):
-            raise Unfit("month-not-begun", f"{group.year}-{group.month:02} has not begun for the server")
-        for seconds in (group.normalised_wall_s, group.normalised_cpu_s):
+    def render(self, groups: Sequence[SummaryGroup], made_at: datetime) -> list[bytes]:
+        """The lines of each group. Raises: Unfit also when a month begins after `made_at`."""
+        by_month = {(group.year, group.month): group for group in groups}
+        for group in by_month.values():
+            if not group.has_begun(made_at):
+                raise Unfit("month-not-begun", f"{group.year}-{group.month:02} has not begun for the server")
+        for group in groups:
             # Such a product stops the server's summariser for all sites, even where it is not said
-            if seconds > BIGINT_MAX:
+            if group.normalised_wall_micro > _MICRO_MAX or group.normalised_cpu_micro > _MICRO_MAX:
+                seconds = max(group.normalised_wall_s, group.normalised_cpu_s)
                 raise Unfit("number-out-of-range", f"{seconds} normalised seconds are more than {BIGINT_MAX}")
-        return written(self.lines, group).encode("ascii")
+        return [text.encode("ascii") for text in written_each(self.lines, groups)]
 
     def receiver_key(self, group: SummaryGroup) -> GroupKey:
         """The server's primary key, after its normalisation."""
@@ -141,7 +148,7 @@ class ApelSummary:
 
     def check(self, payload: bytes) -> None:
         """Raises: Unfit naming the first fault and the record that has it."""
-        text_message.check(payload, self.frame, self.lines, fault_between)
+        text_message.check(payload, self.frame, self.lines, BETWEEN)
 
 
 class ApelSummary02(ApelSummary):
@@ -182,8 +189,8 @@ class ApelSummary03(ApelSummary):
         _INFRASTRUCTURE,
         _SERVICE_LEVEL_TYPE,
         *_COUNTS,
-        whole("NormalisedWallDuration", lambda group: group.normalised_wall_s, limit=BIGINT_MAX),
-        whole("NormalisedCpuDuration", lambda group: group.normalised_cpu_s, limit=BIGINT_MAX),
+        whole("NormalisedWallDuration", attrgetter("normalised_wall_s"), limit=BIGINT_MAX),
+        whole("NormalisedCpuDuration", attrgetter("normalised_cpu_s"), limit=BIGINT_MAX),
         _JOBS,
     )
 
@@ -225,12 +232,19 @@ def _admit_benchmark(applied: AppliedBenchmark) -> str:
     return ""
 
 
-def fault_between(values: Mapping[str, str]) -> str:
-    """What is wrong between the values of a record; '' for nothing."""
-    if "0" in (values["Month"], values["Year"]):
+def _fault_between(month: str, year: str, earliest: str, latest: str) -> str:
+    if "0" in (month, year):
         return "Month or Year is 0"
-    month = Month(int(values["Year"]), int(values["Month"]))
-    earliest, latest = int(values["EarliestEndTime"]), int(values["LatestEndTime"])
-    if not epoch(month.start) <= earliest <= latest < epoch(month.next.start):
-        return f"end times {earliest} to {latest} are not in {month}"
+    seconds = _seconds(int(year), int(month))
+    if not seconds.start <= int(earliest) <= int(latest) < seconds.stop:
+        return f"end times {earliest} to {latest} are not in {Month(int(year), int(month))}"
     return ""
+
+
+@lru_cache(maxsize=64)
+def _seconds(year: int, month: int) -> range:
+    whole = Month(year, month)
+    return range(epoch(whole.start), epoch(whole.next.start))
+
+
+BETWEEN: Final = Comparison(("Month", "Year", "EarliestEndTime", "LatestEndTime"), _fault_between)

@@ -9,11 +9,11 @@ sync message, which has no rules of its own, is here too.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from functools import cache
-from typing import Any, ClassVar, Final
+from functools import cache, lru_cache
+from typing import Any, ClassVar, Final, NamedTuple
 
 from publisher.formats.apel.receiver import SYNC
 from publisher.formats.apel.rules import INT_MAX, require_text
@@ -21,7 +21,7 @@ from publisher.formats.base import Frame, Receiver
 from publisher.formats.xml.template import Scope
 from publisher.model.errors import Unfit
 from publisher.model.rates import KINDS, Benchmark
-from publisher.model.text import FORBIDDEN_IN_TEXT, NOT_GIVEN, ascii_text
+from publisher.model.text import FORBIDDEN_IN_TEXT, NOT_GIVEN, ascii_text, may_hold_forbidden
 from publisher.model.totals import SyncCount, column
 
 BIGINT_MAX: Final = 2**63 - 1
@@ -63,7 +63,22 @@ class TextLine:
 
     def write(self, subject: object) -> str:
         """The line, or ''. Raises: Unfit when the server would refuse it."""
-        value = self.value(subject)
+        return self._line(self.value(subject))
+
+    def write_each(self, subjects: Iterable[object]) -> list[str]:
+        """The line of each; a value that many share is looked at once (hot path). Raises: Unfit."""
+        values = list(map(self.value, subjects))
+        if (
+            self.kind is TextKind.WHOLE
+            and values
+            and None not in values
+            and 0 <= min(values) <= max(values) <= self.limit
+        ):
+            return [f"{self.key}: {value}\n" for value in values]
+        line_of = {value: self._line(value) for value in dict.fromkeys(values)}
+        return [line_of[value] for value in values]
+
+    def _line(self, value: Any) -> str:
         if self.kind is TextKind.WHOLE and value is not None:
             if 0 <= value <= self.limit:
                 return f"{self.key}: {value}\n"
@@ -111,15 +126,30 @@ def written(lines: Iterable[TextLine], subject: object) -> str:
     return "".join([line.write(subject) for line in lines])
 
 
-def levels(benchmarks: Iterable[Benchmark]) -> str:
+def written_each(lines: Iterable[TextLine], subjects: Sequence[object]) -> list[str]:
+    """As `written`, of each subject. Raises: Unfit for a line that the server would refuse."""
+    columns = [line.write_each(subjects) for line in lines]
+    return list(map("".join, zip(*columns, strict=True)))
+
+
+@lru_cache(maxsize=1024)
+def levels(benchmarks: tuple[Benchmark, ...]) -> str:
     """Benchmarks as a dictionary: `{HEPscore23: 11.9, HEPSPEC: 10}`."""
     return "{" + ", ".join(f"{benchmark.kind}: {benchmark.text}" for benchmark in benchmarks) + "}"
 
 
-def check(
-    payload: bytes, form: Frame, lines: tuple[TextLine, ...], compare: Callable[[Mapping[str, str]], str] = lambda _: ""
-) -> None:
-    """Hold a payload against its table; `compare` finds what is wrong between values of a record.
+class Comparison(NamedTuple):
+    """Finds what is wrong between the values of some keys of a record; '' for nothing."""
+
+    keys: tuple[str, ...] = ()
+    fault: Callable[..., str] = lambda *_: ""
+
+
+_NONE: Final = Comparison()
+
+
+def check(payload: bytes, form: Frame, lines: tuple[TextLine, ...], compare: Comparison = _NONE) -> None:
+    """Hold a payload against its table.
 
     A record that is written as the table writes it is looked at once, any other line by line.
     Raises: Unfit naming the first fault and the record that has it.
@@ -131,15 +161,17 @@ def check(
     by_key = {line.key: line for line in lines}
     as_written = _as_written(lines).fullmatch
     body = payload[len(form.head) : -len(form.tail)].decode("ascii").removesuffix("\n")
-    for number, record in enumerate(body.split("\n%%\n"), start=1):
-        match = None if FORBIDDEN_IN_TEXT.search(record) else as_written(record + "\n")
-        fault = _fault(record, by_key, compare) if match is None else compare(_given(match))
+    records = body.split("\n%%\n")
+    doubtful = may_hold_forbidden("\n".join(records))
+    for number, record in enumerate(records, start=1):
+        match = None if doubtful and FORBIDDEN_IN_TEXT.search(record) else as_written(record + "\n")
+        fault = _fault(record, by_key, compare) if match is None else _fault_between(match, compare)
         if fault:
             raise Unfit("text-layout", f"record {number}: {fault}")
 
 
-def _given(match: re.Match[str]) -> Mapping[str, str]:
-    return {key: value for key, value in match.groupdict().items() if value is not None}
+def _fault_between(match: re.Match[str], compare: Comparison) -> str:
+    return compare.fault(*match.group(*compare.keys)) if compare.keys else ""
 
 
 @cache
@@ -174,7 +206,7 @@ def _whole_pattern(limit: int) -> str:
     return f"(?:0|[1-9][0-9]{{0,{digits - 1}}})"
 
 
-def _fault(record: str, by_key: Mapping[str, TextLine], compare: Callable[[Mapping[str, str]], str]) -> str:
+def _fault(record: str, by_key: Mapping[str, TextLine], compare: Comparison) -> str:
     values: dict[str, str] = {}
     for text in record.removesuffix("\n").split("\n"):
         match = _LINE.fullmatch(text)
@@ -188,7 +220,7 @@ def _fault(record: str, by_key: Mapping[str, TextLine], compare: Callable[[Mappi
             return f"{key} {fault}"
         values[key] = value
     missing = [line.key for line in by_key.values() if line.mandatory and line.key not in values]
-    return f"{missing[0]} is missing" if missing else compare(values)
+    return f"{missing[0]} is missing" if missing else compare.fault(*(values[key] for key in compare.keys))
 
 
 def _value_fault(line: TextLine, value: str) -> str:

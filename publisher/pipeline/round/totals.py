@@ -435,10 +435,11 @@ class MonthlyTotals:
     ) -> list[tuple[int, SummaryGroup, bytes]]:
         """A month's records; none at all when one cannot be said, because a month goes out whole or not."""
         try:
-            return [(state.month, group, self._format.render(group, now)) for group in groups]
+            contents = self._format.render(groups, now)
         except Unfit as unfit:
             self._quarantine_month(state, unfit)
             return []
+        return [(state.month, group, content) for group, content in zip(groups, contents, strict=True)]
 
     def _quarantine_month(self, state: MonthState, unfit: Unfit) -> None:
         nowhere, name = RowRef(database="", record_id=0), JobId(f"summary {month_name(state.month)}")
