@@ -86,7 +86,7 @@ class Outstanding(NamedTuple):
     number: int
     message: Message
     state: MessageState
-    records: tuple[OutboxRecord, ...]
+    records: Sequence[OutboxRecord]
     narrowing: bool
 
 

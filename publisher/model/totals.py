@@ -1,6 +1,5 @@
 """Monthly totals and sync counts, grouped by the keys of APEL's tables, one entry in memory per
-row; and whole months of them: their windows, the rows that would be left behind at the receiver,
-and the messages that they fill.
+row; and whole months of them: their windows, and rows that would be left behind at the receiver.
 
 The server replaces rows with equal keys, so two groups that it takes for one would lose the jobs of
 the first. Groups are therefore made by its own keys, after its own normalisation: texts without
@@ -324,29 +323,27 @@ def _key(
 
 def _finished(key: GroupKey, sums: _Sums) -> SummaryGroup:
     number, _, kind, _, nodes, cores = key
-    year, month = year_and_month(number)
     site, user, vo, vo_group, role, submit_host, infrastructure = sums.spelling
     return SummaryGroup(
-        year=year,
-        month=month,
-        site=site,
-        user=user,
-        vo=vo,
-        vo_group=vo_group,
-        role=role,
-        submit_host=submit_host,
-        infrastructure=infrastructure,
-        kind=kind,
-        benchmarks=sums.benchmarks,
-        node_count=nodes,
-        cpu_count=cores,
-        earliest_end=sums.earliest_end,
-        latest_end=sums.latest_end,
-        wall_s=sums.wall_s,
-        cpu_s=sums.cpu_s,
-        normalised_wall_micro=sums.normalised_wall_micro,
-        normalised_cpu_micro=sums.normalised_cpu_micro,
-        jobs=sums.jobs,
+        *year_and_month(number),
+        site,
+        user,
+        vo,
+        vo_group,
+        role,
+        submit_host,
+        infrastructure,
+        kind,
+        sums.benchmarks,
+        nodes,
+        cores,
+        sums.earliest_end,
+        sums.latest_end,
+        sums.wall_s,
+        sums.cpu_s,
+        sums.normalised_wall_micro,
+        sums.normalised_cpu_micro,
+        sums.jobs,
     )
 
 
@@ -474,20 +471,3 @@ def rows_with_gone(
     as_found = {at for at, jobs in were.items() if here[at] == jobs}
     kept = [group for group in counted if key(group) not in as_found]
     return kept + [group for group in (*found.unchanged, *found.changed) if key(group) in as_found]
-
-
-def whole_messages(
-    rendered: Iterable[tuple[int, SummaryGroup, bytes]], *, most_records: int, most_bytes: int, between: int
-) -> Iterator[Sequence[tuple[int, SummaryGroup, bytes]]]:
-    """Rendered groups in order, cut into messages within limits; `most_records` 0: any count."""
-    batch: list[tuple[int, SummaryGroup, bytes]] = []
-    size = 0
-    for one in rendered:
-        more = len(one[2]) + between
-        if batch and (size + more > most_bytes or (most_records and len(batch) >= most_records)):
-            yield batch
-            batch, size = [], 0
-        batch.append(one)
-        size += more
-    if batch:
-        yield batch

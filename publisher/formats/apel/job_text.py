@@ -26,7 +26,7 @@ from publisher.formats.apel.rules import (
     apel_local_user,
     apel_queue,
 )
-from publisher.formats.apel.text_message import Comparison, TextKind, TextLine, levels, text_user, whole, written
+from publisher.formats.apel.text_message import TextKind, TextLine, ValueComparison, levels, text_user, whole, written
 from publisher.formats.base import Frame, OwnValues, Receiver
 from publisher.formats.rules import QUEUE_CHARACTERS, Rule, RunUnderTest, latest_end, require
 from publisher.formats.xml.template import Part, Scope, Template, shared_part
@@ -180,4 +180,4 @@ def _fault_between(start: str, end: str) -> str:
     return "EndTime is before StartTime" if int(end) < int(start) else ""
 
 
-_BETWEEN: Final = Comparison(("StartTime", "EndTime"), _fault_between)
+_BETWEEN: Final = ValueComparison(("StartTime", "EndTime"), _fault_between)

@@ -26,9 +26,9 @@ from publisher.formats.apel.rules import (
 )
 from publisher.formats.apel.text_message import (
     BIGINT_MAX,
-    Comparison,
     TextKind,
     TextLine,
+    ValueComparison,
     levels,
     require_value,
     text_user,
@@ -247,4 +247,4 @@ def _seconds(year: int, month: int) -> range:
     return range(epoch(whole.start), epoch(whole.next.start))
 
 
-BETWEEN: Final = Comparison(("Month", "Year", "EarliestEndTime", "LatestEndTime"), _fault_between)
+BETWEEN: Final = ValueComparison(("Month", "Year", "EarliestEndTime", "LatestEndTime"), _fault_between)

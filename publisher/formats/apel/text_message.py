@@ -138,17 +138,17 @@ def levels(benchmarks: tuple[Benchmark, ...]) -> str:
     return "{" + ", ".join(f"{benchmark.kind}: {benchmark.text}" for benchmark in benchmarks) + "}"
 
 
-class Comparison(NamedTuple):
+class ValueComparison(NamedTuple):
     """Finds what is wrong between the values of some keys of a record; '' for nothing."""
 
     keys: tuple[str, ...] = ()
     fault: Callable[..., str] = lambda *_: ""
 
 
-_NONE: Final = Comparison()
+_NONE: Final = ValueComparison()
 
 
-def check(payload: bytes, form: Frame, lines: tuple[TextLine, ...], compare: Comparison = _NONE) -> None:
+def check(payload: bytes, form: Frame, lines: tuple[TextLine, ...], compare: ValueComparison = _NONE) -> None:
     """Hold a payload against its table.
 
     A record that is written as the table writes it is looked at once, any other line by line.
@@ -170,7 +170,7 @@ def check(payload: bytes, form: Frame, lines: tuple[TextLine, ...], compare: Com
             raise Unfit("text-layout", f"record {number}: {fault}")
 
 
-def _fault_between(match: re.Match[str], compare: Comparison) -> str:
+def _fault_between(match: re.Match[str], compare: ValueComparison) -> str:
     return compare.fault(*match.group(*compare.keys)) if compare.keys else ""
 
 
@@ -206,7 +206,7 @@ def _whole_pattern(limit: int) -> str:
     return f"(?:0|[1-9][0-9]{{0,{digits - 1}}})"
 
 
-def _fault(record: str, by_key: Mapping[str, TextLine], compare: Comparison) -> str:
+def _fault(record: str, by_key: Mapping[str, TextLine], compare: ValueComparison) -> str:
     values: dict[str, str] = {}
     for text in record.removesuffix("\n").split("\n"):
         match = _LINE.fullmatch(text)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
 from datetime import datetime
@@ -214,9 +213,8 @@ class SqlLedger(LedgerReader):
         with self._database.atomic(to_settle=sum(len(one.message.payload) for one in messages)):
             for month in whole:
                 months.send(self._database, number, month)
-            places: Counter[int] = Counter()
             for one in messages:
-                text = carried_text(_numbered(one.records, places))
+                text = carried_text(one.records)
                 entered = rows.enter(self._database, number, one.message, text, place=None, narrowing=False)
                 months.link(self._database, number, entered, one.months)
 
@@ -322,7 +320,7 @@ class SqlLedger(LedgerReader):
         self._replace_keys(target, dict.fromkeys(whole, ()), "")
         counts.replace(self._database, target, whole, {})
         months.count_delivered(self._database, target)
-        rows.leave_quarantine(self._database, target, rows.summary_of(records).keys)
+        rows.leave_quarantine(self._database, target, (record.key for record in records))
 
     def in_doubt(self, message: Message, reason: str) -> None:
         with self._database.atomic():
@@ -482,13 +480,3 @@ class SqlLedger(LedgerReader):
         if number is None:
             raise KeyError(target)
         return number
-
-
-def _numbered(records: Sequence[OutboxRecord], places: Counter[int]) -> list[OutboxRecord]:
-    """Rows of months, each with its place in its month; `places` counts on from message to message."""
-    numbered = []
-    for record in records:
-        month = month_number(record.ended_at)
-        places[month] += 1
-        numbered.append(record._replace(group=places[month]))
-    return numbered

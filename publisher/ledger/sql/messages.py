@@ -12,8 +12,9 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
+from functools import cached_property
 from itertools import count
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, overload
 from zlib import crc32
 
 from publisher.ledger.contract import OutboxRecord
@@ -26,19 +27,42 @@ _ENCODER: Final = json.JSONEncoder(separators=(",", ":"), check_circular=False)
 
 
 def carried_text(records: Sequence[OutboxRecord | Rendered]) -> str:
-    """The records of an outstanding message, as `outbox.records` keeps them and `carried_from` takes them apart."""
+    """The records of an outstanding message, as `outbox.records` keeps them and `CarriedRecords` takes them apart."""
     return _ENCODER.encode([_line(one) for one in records])
 
 
 def _line(one: OutboxRecord | Rendered) -> tuple[str | int, ...]:
+    if isinstance(one, OutboxRecord):
+        return (*one.row, *one[1:]) if one.group else (*one.row, *one[1:-1])
     run = one.row.database, one.row.record_id, one.job_id, one.local_id, one.ended_at, one.fingerprint
-    line = *run, one.content_bytes, int(one.first_time), one.submit_host
-    return (*line, one.group) if isinstance(one, OutboxRecord) and one.group else line
+    return *run, one.content_bytes, int(one.first_time), one.submit_host
 
 
-def carried_from(text: str) -> tuple[OutboxRecord, ...]:
-    """The records of an outstanding message from what `carried_text` made of them."""
-    return tuple(_carried(line) for line in json.loads(text))
+class CarriedRecords(Sequence[OutboxRecord]):
+    """The records of an outstanding message from what `carried_text` made of them.
+
+    They are taken apart when somebody looks at one: of nearly every message nobody does.
+    """
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    @cached_property
+    def _records(self) -> list[OutboxRecord]:
+        return list(map(_carried, json.loads(self._text)))
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    @overload
+    def __getitem__(self, at: int) -> OutboxRecord: ...
+    @overload
+    def __getitem__(self, at: slice) -> list[OutboxRecord]: ...
+    def __getitem__(self, at: int | slice) -> OutboxRecord | list[OutboxRecord]:
+        return self._records[at]
+
+    def __iter__(self) -> Iterator[OutboxRecord]:
+        yield from self._records
 
 
 def _carried(line: Sequence[object]) -> OutboxRecord:
@@ -406,9 +430,9 @@ def leave_outbox(database: Database, number: int) -> None:
     database.execute(_LEAVE_OUTBOX, {"message": number})
 
 
-def outbox_records(database: Database, number: int) -> tuple[OutboxRecord, ...]:
+def outbox_records(database: Database, number: int) -> CarriedRecords:
     row = database.execute(_RECORDS, {"message": number}).fetchone()
-    return carried_from(row[0])
+    return CarriedRecords(row[0])
 
 
 def _storable(text: str) -> str:

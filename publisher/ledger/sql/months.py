@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import zlib
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from decimal import Decimal
 from functools import lru_cache
@@ -27,27 +27,42 @@ _BENCHMARKS: Final = SummaryGroup._fields.index("benchmarks")
 
 
 def encode(groups: Sequence[SummaryGroup]) -> bytes:
-    rows = [
-        (*group[:_BENCHMARKS], [[one.kind, str(one.value)] for one in group.benchmarks], *group[_BENCHMARKS + 1 :])
-        for group in groups
-    ]
-    return zlib.compress(_ENCODER.encode(rows).encode(), _LEVEL)
+    return _compressed(_text(groups))
+
+
+def _compressed(text: bytes) -> bytes:
+    return zlib.compress(text, _LEVEL)
+
+
+def _text(groups: Sequence[SummaryGroup]) -> bytes:
+    """The same bytes for the same groups."""
+    columns: list[Iterable[Any]] = list(zip(*groups, strict=True))
+    if columns:
+        columns[_BENCHMARKS] = map(_plain_benchmarks, columns[_BENCHMARKS])
+    return _ENCODER.encode(list(zip(*columns, strict=True))).encode()
 
 
 @lru_cache(maxsize=2)  # of the month whose messages arrive one after the other
 def decode(text: bytes | None) -> tuple[SummaryGroup, ...]:
     """No groups for None: nothing was counted or accepted yet."""
-    return () if text is None else tuple(_group(row) for row in json.loads(zlib.decompress(text)))
+    columns: list[Iterable[Any]] = [] if text is None else list(zip(*json.loads(zlib.decompress(text)), strict=True))
+    if columns:
+        columns[_BENCHMARKS] = [tuple([_benchmark(*one) for one in each]) for each in columns[_BENCHMARKS]]
+    return tuple(map(SummaryGroup._make, zip(*columns, strict=True)))
 
 
 def digest(text: bytes) -> str:
-    """Of what the groups say, not of how they were compressed."""
-    return sha256(zlib.decompress(text)).hexdigest()[:32]
+    """Of what the groups say, not of how they are compressed."""
+    return _digest(zlib.decompress(text))
 
 
-def _group(row: list[Any]) -> SummaryGroup:
-    benchmarks = tuple(_benchmark(name, value) for name, value in row[_BENCHMARKS])
-    return SummaryGroup._make((*row[:_BENCHMARKS], benchmarks, *row[_BENCHMARKS + 1 :]))
+def _digest(text: bytes) -> str:
+    return sha256(text).hexdigest()[:32]
+
+
+@lru_cache(maxsize=1024)
+def _plain_benchmarks(benchmarks: tuple[Benchmark, ...]) -> list[list[str]]:
+    return [[one.kind, str(one.value)] for one in benchmarks]
 
 
 @lru_cache(maxsize=1024)
@@ -174,17 +189,17 @@ def count(
 ) -> None:
     """Write the counted groups of months, and which of them were summed up again, or must be."""
     for month, groups in contents.items():
-        text = encode(groups)
+        text = _text(groups)
         database.execute(
             _COUNT,
             {
                 "target": target,
                 "month": month,
-                "counted": text,
+                "counted": _compressed(text),
                 "jobs": sum(group.jobs for group in groups),
                 "hosts": _hosts(groups),
                 "last_end": max((group.latest_end for group in groups), default=None),
-                "digest": digest(text),
+                "digest": _digest(text),
                 "basis": basis,
                 "anew": month in clean,
                 "by_settings": month in by_settings,
@@ -204,7 +219,7 @@ def count(
 
 def adopt(database: Database, target: int, left: InheritedMonth) -> None:
     """Another publisher's totals are what the receiver has of a month."""
-    text = encode(left.groups)
+    text = _text(left.groups)
     database.execute(_NO_ARRIVALS, {"target": target, "month": left.month})
     database.execute(
         _ADOPT,
@@ -212,8 +227,8 @@ def adopt(database: Database, target: int, left: InheritedMonth) -> None:
             "target": target,
             "month": left.month,
             "nothing": encode(()),
-            "accepted": text,
-            "digest": f"{ADOPTED}{digest(text)}",
+            "accepted": _compressed(text),
+            "digest": f"{ADOPTED}{_digest(text)}",
             "jobs": sum(group.jobs for group in left.groups),
             "hosts": _hosts(left.groups),
             "format": left.format,

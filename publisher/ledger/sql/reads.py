@@ -27,7 +27,7 @@ from publisher.ledger.sql import counts, keys, messages, months
 from publisher.ledger.sql.database import Database
 from publisher.ledger.sql.delivered.lookup import DeliveredRuns
 from publisher.ledger.sql.delivered.pages import PagedRun
-from publisher.ledger.sql.messages import MessageSummary, carried_from
+from publisher.ledger.sql.messages import CarriedRecords, MessageSummary
 from publisher.model.errors import LedgerError
 from publisher.model.job import JOB_DIGEST_BYTES, Epoch, JobId, JobKey, RowRef, SkippedJob, job_digest
 from publisher.model.message import (
@@ -74,7 +74,7 @@ FROM target WHERE name = :name"""
 
 
 _OUTSTANDING = """
-SELECT message.id, message_id, state, format, made_at, narrowing, payload, outbox.records, digest
+SELECT message.id, message_id, state, format, made_at, narrowing, payload, outbox.records, digest, message.records
 FROM message JOIN outbox ON outbox.message = message.id
 WHERE target = :target AND state < 2 ORDER BY place LIMIT 1 OFFSET :passed"""
 
@@ -463,9 +463,9 @@ class LedgerReader:
 
 
 def _outstanding(target: str, row: tuple[Any, ...]) -> Outstanding:
-    records = carried_from(row[7])
     made_at = datetime.fromtimestamp(row[4], UTC)
-    message = Message(MessageId(row[1]), target, row[3], row[6], bytes(row[8]).hex(), len(records), made_at)
+    message = Message(MessageId(row[1]), target, row[3], row[6], bytes(row[8]).hex(), row[9], made_at)
+    records = CarriedRecords(row[7])
     return Outstanding(number=row[0], message=message, state=STATES[row[2]], records=records, narrowing=bool(row[5]))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import Final, NamedTuple
 
@@ -56,28 +56,49 @@ def _faults(form: Format, batch: Batch) -> Iterator[tuple[Rendered, Unfit]]:
             yield record, unfit
 
 
-def make_months(
-    form: SummaryFormat, target: str, batch: Sequence[tuple[int, SummaryGroup, bytes]], made_at: datetime
-) -> MonthMessage:
-    """A message of whole months: number of the month, group and record of each. Raises: Unfit when the check finds a fault."""
-    payload = form.frame.join([content for _, _, content in batch])
+class MonthRow(NamedTuple):
+    """A row of a month to send: its place among them, from 1, and its record."""
+
+    month: int
+    place: int
+    group: SummaryGroup
+    content: bytes
+
+
+def whole_messages(
+    rows: Iterable[MonthRow], *, most_records: int, most_bytes: int, between: int
+) -> Iterator[Sequence[MonthRow]]:
+    """Rows in order, cut into messages within limits; `most_records` 0: any count."""
+    batch: list[MonthRow] = []
+    size = 0
+    for row in rows:
+        more = len(row.content) + between
+        if batch and (size + more > most_bytes or (most_records and len(batch) >= most_records)):
+            yield batch
+            batch, size = [], 0
+        batch.append(row)
+        size += more
+    if batch:
+        yield batch
+
+
+def make_months(form: SummaryFormat, target: str, batch: Sequence[MonthRow], made_at: datetime) -> MonthMessage:
+    """A message of rows of whole months. Raises: Unfit when the check finds a fault."""
+    payload = form.frame.join([row.content for row in batch])
     form.check(payload)
     message = message_of(payload, target, form.name, len(batch), made_at)
-    records = tuple(_carried(group, content) for _, group, content in batch)
-    return MonthMessage(message=message, months=tuple(sorted({month for month, _, _ in batch})), records=records)
+    records = tuple(map(_carried, batch))
+    return MonthMessage(message=message, months=tuple(sorted({row.month for row in batch})), records=records)
 
 
-def _carried(group: SummaryGroup, content: bytes) -> OutboxRecord:
-    """A group under the name by which `quarantine list` shows it, should it be refused."""
+_NOWHERE: Final = RowRef(database="", record_id=0)
+
+
+def _carried(row: MonthRow) -> OutboxRecord:
+    """A row under the name by which `quarantine list` shows it, should it be refused."""
+    group = row.group
     about = (
-        f"{group.vo or 'no VO'}, {group.user or 'no user'}, {group.submit_host}, {group.kind}, {group.cpu_count} cores"
+        f"summary {group.year}-{group.month:02} of {group.vo or 'no VO'}, {group.user or 'no user'}, "
+        f"{group.submit_host}, {group.kind}, {group.cpu_count} cores"
     )
-    return OutboxRecord(
-        row=RowRef(database="", record_id=0),
-        job_id=JobId(f"summary {group.year}-{group.month:02} of {about}"),
-        local_id="",
-        ended_at=group.latest_end,
-        fingerprint=0,
-        content_bytes=len(content),
-        first_time=False,
-    )
+    return OutboxRecord(_NOWHERE, JobId(about), "", group.latest_end, 0, len(row.content), False, group=row.place)

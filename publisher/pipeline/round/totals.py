@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
+from itertools import count, repeat
 from typing import Final, NamedTuple
 
 from publisher.formats import receiver_of
@@ -42,9 +43,8 @@ from publisher.model.totals import (
     month_number,
     month_window,
     rows_with_gone,
-    whole_messages,
 )
-from publisher.pipeline.round.assemble import make_months
+from publisher.pipeline.round.assemble import MonthRow, make_months, whole_messages
 from publisher.pipeline.round.decision import Decider, Publish, Skip, skipped_job
 from publisher.pipeline.round.reader import whole_window
 from publisher.pipeline.round.sender import MessageSender
@@ -430,16 +430,14 @@ class MonthlyTotals:
                 return left, tuple(singles)
         return (), (*(group.row(by_level=there.keeps_benchmark_values) for group in left), *singles)
 
-    def _rendered(
-        self, state: MonthState, groups: Sequence[SummaryGroup], now: datetime
-    ) -> list[tuple[int, SummaryGroup, bytes]]:
-        """A month's records; none at all when one cannot be said, because a month goes out whole or not."""
+    def _rendered(self, state: MonthState, groups: Sequence[SummaryGroup], now: datetime) -> list[MonthRow]:
+        """A month's rows; none at all when one cannot be said, because a month goes out whole or not."""
         try:
             contents = self._format.render(groups, now)
         except Unfit as unfit:
             self._quarantine_month(state, unfit)
             return []
-        return [(state.month, group, content) for group, content in zip(groups, contents, strict=True)]
+        return list(map(MonthRow, repeat(state.month), count(1), groups, contents))
 
     def _quarantine_month(self, state: MonthState, unfit: Unfit) -> None:
         nowhere, name = RowRef(database="", record_id=0), JobId(f"summary {month_name(state.month)}")
@@ -449,7 +447,7 @@ class MonthlyTotals:
 
     def _send(self, states: Iterable[MonthState], now: datetime) -> None:
         """Send months as they are counted, unless they wait. Raises: Stopped."""
-        rendered: list[tuple[int, SummaryGroup, bytes]] = []
+        rendered: list[MonthRow] = []
         for state in states:
             if not self._is_held(state.month):
                 rendered += self._rendered(state, self._decided(state, now), now)
@@ -459,7 +457,7 @@ class MonthlyTotals:
         self._dispatch(rendered, now)
         self._sender.conclude()
 
-    def _dispatch(self, rendered: Sequence[tuple[int, SummaryGroup, bytes]], now: datetime) -> None:
+    def _dispatch(self, rendered: Sequence[MonthRow], now: datetime) -> None:
         """Write down the messages of whole months, in one transaction, and send them. Raises: Stopped."""
         frame = self._format.frame
         batches = whole_messages(
