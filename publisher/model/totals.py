@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 
 from publisher.model.errors import Unfit
 from publisher.model.job import Epoch
-from publisher.model.policy import Placement, PublishedJob, UserIdentity
+from publisher.model.policy import PublishedJob
 from publisher.model.rates import AppliedBenchmark, Benchmark
 from publisher.model.text import FORBIDDEN_IN_TEXT, NOT_GIVEN, ascii_text, plural, receiver_key
 from publisher.model.time import Month, Window, epoch
@@ -74,14 +74,15 @@ def _month_of_day(day: int) -> int:
 MONTH_BEGINS_AFTER: Final = timedelta(minutes=10)
 
 MICRO: Final = 1_000_000  # of a normalised second
-_PLACES: Final = 20_000  # from shared objects to their group, kept at most; policy shares as many
+_ROWS: Final = 20_000  # by shared objects, kept at most; policy shares as many
 _AFTER_ALL_ENDS: Final = Epoch(2**63)
 _NO_END: Final = Epoch(0)
 _PREFERENCE: Final = ("HEPscore23", "HEPSPEC", "Si2k")  # of a dictionary with several
 
-# Month number, texts, type and value of the benchmark, nodes, processors. A tuple: joined texts
-# would make (1, 12) of (11, 2).
-GroupKey = tuple[int, tuple[str, ...], str, Decimal, int, int]
+# Texts, type and value of the benchmark, nodes, processors. A tuple: joined texts would make
+# (1, 12) of (11, 2).
+RowKey = tuple[tuple[str, ...], str, Decimal, int, int]
+GroupKey = tuple[int, tuple[str, ...], str, Decimal, int, int]  # with the number of the month before
 
 
 class Grouping(NamedTuple):
@@ -167,20 +168,27 @@ class _Sums:
     jobs: int = 0
 
 
+class SummaryRow(NamedTuple):
+    """What a job says of its row but the month: key and texts, and what a second is worth."""
+
+    key: RowKey
+    spelling: tuple[str, ...]
+    benchmarks: tuple[Benchmark, ...]
+    micro: int  # of a second, normalised
+
+
 class GroupPlace(NamedTuple):
-    """Where jobs with these shared objects go, held so that their ids stay theirs."""
+    """Where jobs of a row and month are added."""
 
     sums: _Sums
-    micro: int  # of a second, normalised
-    shared: tuple[UserIdentity, Placement, AppliedBenchmark]
+    micro: int
 
 
 def add_runs(
     places: Iterable[GroupPlace], ended_at: Iterable[Epoch], wall_s: Iterable[int], cpu_s: Iterable[int]
 ) -> None:
     """Count jobs that ended then and used that, in seconds, each at its place (hot path)."""
-    for place, end, wall, cpu in zip(places, ended_at, wall_s, cpu_s, strict=True):
-        sums, micro = place.sums, place.micro
+    for (sums, micro), end, wall, cpu in zip(places, ended_at, wall_s, cpu_s, strict=True):
         sums.jobs += 1
         sums.wall_s += wall
         sums.cpu_s += cpu
@@ -193,12 +201,12 @@ def add_runs(
 
 
 class Accumulator:
-    """Adds jobs to their groups. Memory: an entry a group, and a bounded number of places."""
+    """Adds jobs to their groups. Memory: an entry a group, and a bounded number of rows."""
 
     def __init__(self, grouping: Grouping) -> None:
         self._grouping = grouping
         self._groups: dict[GroupKey, _Sums] = {}
-        self._places: dict[tuple[int, ...], GroupPlace] = {}
+        self._rows: dict[tuple[int, ...], tuple[SummaryRow, object]] = {}
 
     def __len__(self) -> int:
         return len(self._groups)
@@ -210,7 +218,8 @@ class Accumulator:
     def add(self, job: PublishedJob) -> None:
         """Count an admitted job. Raises: Unfit when it has no calendar month or no benchmark."""
         run = job.job
-        add_runs([self.place(job, job.ended_at)], [job.ended_at], [run.wall_s], [run.cpu_user_s + run.cpu_kernel_s])
+        place = self.place(self._row(job), month_number(job.ended_at))
+        add_runs([place], [job.ended_at], [run.wall_s], [run.cpu_user_s + run.cpu_kernel_s])
 
     def add_group(self, group: SummaryGroup) -> None:
         """Count what was summed up before, with the same grouping."""
@@ -234,29 +243,20 @@ class Accumulator:
             if self._groups[key].latest_end:  # a place was asked for, and something came there
                 yield _finished(key, self._groups[key])
 
-    def place(self, job: PublishedJob, ended_at: Epoch) -> GroupPlace:
-        """Where such jobs of its month go, until groups are taken out. Raises: as `add`."""
-        nodes, cores = job.job.node_count or 0, job.job.cpu_count or 0
-        month = month_number(ended_at)
-        at = (month, id(job.who), id(job.where), id(job.benchmark), nodes, cores)
-        known = self._places.get(at)
-        if known is None:
-            known = self._find(job, month, nodes, cores)
-            if len(self._places) >= _PLACES:
-                self._places.clear()
-            self._places[at] = known
-        return known
+    def place(self, row: SummaryRow, month: int) -> GroupPlace:
+        """Where jobs of a row and month are added, until groups are taken out."""
+        return GroupPlace(self._group((month, *row.key), row.spelling, row.benchmarks), row.micro)
 
-    def _find(self, job: PublishedJob, month: int, nodes: int, cores: int) -> GroupPlace:
-        who, where = job.who, job.where
-        benchmarks = self._benchmarks(job.benchmark)
-        texts = (
-            where.site, who.user, who.vo, who.receiver_group, who.receiver_role, where.receiver_host, where.infrastructure,
-        )  # fmt: skip
-        spelling = tuple(ascii_key(text) for text in texts)
-        key = _key(self._grouping, month, spelling, benchmarks[0].kind, benchmarks, nodes, cores)
-        sums = self._group(key, spelling, benchmarks)
-        return GroupPlace(sums, micro_of_a_second(benchmarks[0]), (who, where, job.benchmark))
+    def _row(self, job: PublishedJob) -> SummaryRow:
+        """The `summary_row` of a job, kept with what it shares: their ids stay theirs."""
+        shared = job.who, job.where, job.benchmark
+        at = (*map(id, shared), job.job.node_count or 0, job.job.cpu_count or 0)
+        if at not in self._rows:
+            row = summary_row(self._grouping, job)
+            if len(self._rows) >= _ROWS:
+                self._rows.clear()
+            self._rows[at] = row, shared
+        return self._rows[at][0]
 
     def _group(self, key: GroupKey, spelling: tuple[str, ...], benchmarks: tuple[Benchmark, ...]) -> _Sums:
         """The group with that key, made if need be."""
@@ -269,17 +269,32 @@ class Accumulator:
             sums.benchmarks = tuple(one for one in sums.benchmarks if one in benchmarks)
         return sums
 
-    def _benchmarks(self, applied: AppliedBenchmark) -> tuple[Benchmark, ...]:
-        """What travels, the one that the server keeps first."""
-        if not applied.benchmarks:
-            raise Unfit("benchmark-missing", f"no benchmark: {applied.origin}")
-        return by_preference(applied.benchmarks) if self._grouping.several else applied.benchmarks[:1]
+
+def summary_row(grouping: Grouping, job: PublishedJob) -> SummaryRow:
+    """Raises: Unfit when it has no benchmark."""
+    who, where = job.who, job.where
+    benchmarks = _travelling(grouping, job.benchmark)
+    texts = (
+        where.site, who.user, who.vo, who.receiver_group, who.receiver_role, where.receiver_host, where.infrastructure,
+    )  # fmt: skip
+    spelling = tuple(map(ascii_key, texts))
+    nodes, cores = job.job.node_count or 0, job.job.cpu_count or 0
+    key = _key(grouping, spelling, benchmarks[0].kind, benchmarks, nodes, cores)
+    return SummaryRow(key, spelling, benchmarks, micro_of_a_second(benchmarks[0]))
+
+
+def _travelling(grouping: Grouping, applied: AppliedBenchmark) -> tuple[Benchmark, ...]:
+    """The benchmarks that are sent, the one that the server keeps first."""
+    if not applied.benchmarks:
+        raise Unfit("benchmark-missing", f"no benchmark: {applied.origin}")
+    return by_preference(applied.benchmarks) if grouping.several else applied.benchmarks[:1]
 
 
 def group_key(grouping: Grouping, group: SummaryGroup) -> GroupKey:
     """The key of the group's row at the server, after its normalisation."""
     number = Month(group.year, group.month).number
-    return _key(grouping, number, _texts(group), group.kind, group.benchmarks, group.node_count, group.cpu_count)
+    row = _key(grouping, _texts(group), group.kind, group.benchmarks, group.node_count, group.cpu_count)
+    return number, *row
 
 
 def by_preference(benchmarks: tuple[Benchmark, ...]) -> tuple[Benchmark, ...]:
@@ -310,15 +325,14 @@ def _texts(group: SummaryGroup) -> tuple[str, ...]:
 
 def _key(
     grouping: Grouping,
-    month: int,
     texts: tuple[str, ...],
     kind: str,
     benchmarks: tuple[Benchmark, ...],
     nodes: int,
     cores: int,
-) -> GroupKey:
+) -> RowKey:
     level = benchmarks[0].value if grouping.by_level else Decimal(0)
-    return month, tuple(map(column, texts)), kind, level, nodes, cores
+    return tuple(map(column, texts)), kind, level, nodes, cores
 
 
 def _finished(key: GroupKey, sums: _Sums) -> SummaryGroup:

@@ -16,14 +16,14 @@ from datetime import date, datetime
 from functools import cache, cached_property
 from itertools import chain, compress
 from math import inf
-from operator import add, attrgetter, gt, mul, not_
+from operator import add, attrgetter, gt, mul
 from typing import Any, Final, NamedTuple
 
 from publisher.formats.rules import CPU_OVER_WALL, shared_warnings
 from publisher.ledger.contract import DeliveredRun, Ledger
 from publisher.model.job import Epoch, JobId, JobKey, JobRecord, RowRef, RunColumns
 from publisher.model.message import PlacedRuns, Progress, delivered_from
-from publisher.model.totals import GroupPlace, add_runs
+from publisher.model.totals import GroupPlace, SummaryRow, add_runs, month_number
 from publisher.pipeline.round.decision import Decider, Publish, Skip
 from publisher.pipeline.round.reader import with_rows
 from publisher.pipeline.round.totals import MonthlyTotals
@@ -39,33 +39,19 @@ _DAY_S: Final = 86_400
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class _RunGroup:
-    """What becomes of the runs of an example that end in a period: `fit` speaks for them all, None if they are not wanted."""
+    """What becomes of the runs of an example that end in periods of the same rules."""
 
     example: JobRecord  # held, so that its id cannot come to mean another
     values: bytes  # `RunValues.values_but_own`
-    until: int  # the last second for which this holds; -1: each run needs a look of its own
-    fit: Publish | None = None
+    alone: bool = False  # each run needs a look of its own
+    row: SummaryRow | None = None  # where they are added in their month, if they are wanted
     warnings: tuple[str, ...] = ()
     arex_default: bool = False  # its benchmark is the one that A-REX writes where nobody named any
     # Without end where they are not known: a product with that is never less than the CPU time.
     cores: float = inf
-    place: GroupPlace | None = None  # where they are added; None in a month that has to be summed up again
-    months: object = None  # those of the totals when `place` was looked up
-
-    def of_period(self, until: int) -> _RunGroup:
-        """The same of the runs that end in another period with the same rules."""
-        return _RunGroup(
-            example=self.example,
-            values=self.values,
-            until=-1 if self.until < 0 else until,
-            fit=self.fit,
-            warnings=self.warnings,
-            arex_default=self.arex_default,
-            cores=self.cores,
-        )
 
 
-_VALUES, _UNTIL, _FIT, _PLACE = (attrgetter(name) for name in ("values", "until", "fit", "place"))
+_VALUES, _ROW, _ALONE = (attrgetter(name) for name in ("values", "row", "alone"))
 _WARNINGS, _CORES, _AREX_DEFAULT = (attrgetter(name) for name in ("warnings", "cores", "arex_default"))
 
 
@@ -84,15 +70,11 @@ class _SomeRuns(NamedTuple):
         columns: Sequence[Sequence[Any]] = self
         return _SomeRuns(*(list(compress(column, wanted)) for column in columns))
 
-    def can_be_counted(self) -> bool:
-        """Whether all of them can, as long as none is known."""
-        groups = set(self.groups)
+    def can_be_counted(self, until: Epoch) -> bool:
+        """Whether all of them can that end until then, as long as none is known."""
         return bool(
-            all(map(_FIT, groups))
-            and (
-                max(self.ended_at) <= min(map(_UNTIL, groups))
-                or not any(map(gt, self.ended_at, map(_UNTIL, self.groups)))
-            )
+            all(map(_ROW, set(self.groups)))
+            and max(self.ended_at) <= until
             and max(max(self.wall_s), max(self.cpu_s)) <= _MOST_S
             and len(set(self.keys)) == len(self.keys)
         )
@@ -157,9 +139,11 @@ class GroupedCounter:
         self._totals = totals
         self._needs = live.format.needs
         self._periods = Periods(decider)
-        # By period, and by the id of their example.
-        self._groups: dict[int, dict[int, _RunGroup]] = {}
-        self._decisions: dict[tuple[int, object], _RunGroup] = {}
+        self._rules: dict[int, object] = {}  # of a period; None where every run needs a look of its own
+        self._groups: dict[object, dict[int, _RunGroup]] = {}  # by these rules, and by the id of their example
+        # By period, where its runs are added in the totals of `_months`.
+        self._places: dict[int, dict[_RunGroup, GroupPlace]] = {}
+        self._months: object = None
 
     def take_page(self, page: Page, progress: Progress, now: datetime) -> tuple[Page, Progress, int]:
         """Count the runs of a page; gives the page with the jobs that are left, read whole, and how many were counted.
@@ -174,7 +158,8 @@ class GroupedCounter:
 
     def _take(self, runs: RunColumns, now: datetime) -> tuple[int, list[RowRef]]:
         """Count all that can be; gives how many were, and the rows that need a look of their own."""
-        groups = self._groups_of(runs, now)
+        until = Epoch(int(now.timestamp()))
+        groups = self._groups_of(runs, until, now)
         some = _SomeRuns(
             keys=runs.keys(),
             values=runs.fingerprints_of(map(_VALUES, groups)),
@@ -187,8 +172,8 @@ class GroupedCounter:
         known = self._ledger.known_at(self._target, runs.database, runs.record_ids, some.keys)
         held, met = self._ledger.held(self._target, some.keys), self._totals.waiting(some.keys)
         left: list[int] = []
-        if known or held or met or not some.can_be_counted():
-            taken, left = self._sorted(some, known, held, met)
+        if known or held or met or not some.can_be_counted(until):
+            taken, left = self._sorted(some, until, known, held, met)
             some = some.only(taken)
         if some.keys:
             # In one of two spellings a job may stand in another row too.
@@ -199,14 +184,19 @@ class GroupedCounter:
         return len(some.keys), runs.rows(left)
 
     def _sorted(
-        self, some: _SomeRuns, known: Mapping[JobKey, DeliveredRun], held: Container[JobKey], met: set[JobKey]
+        self,
+        some: _SomeRuns,
+        until: Epoch,
+        known: Mapping[JobKey, DeliveredRun],
+        held: Container[JobKey],
+        met: set[JobKey],
     ) -> tuple[list[bool], list[int]]:
         """Which of the runs are to be counted, and the places of those that need a look of their own."""
         taken, left = [False] * len(some.keys), []
         for at, (key, value, _, group, end, wall, cpu) in enumerate(zip(*some, strict=True)):
-            if end > group.until or wall > _MOST_S or cpu > _MOST_S or key in held:
+            if group.alone or end > until or wall > _MOST_S or cpu > _MOST_S or key in held:
                 left.append(at)
-            elif group.fit is None or key in met:
+            elif group.row is None or key in met:
                 continue
             elif key not in known:
                 taken[at] = True
@@ -234,56 +224,69 @@ class GroupedCounter:
 
     def _add(self, some: _SomeRuns) -> None:
         """Count runs into their months."""
-        totals, months = self._totals, self._totals.months
-        groups = dict(zip(some.groups, some.ended_at, strict=True))
-        for group, end in groups.items():
-            if group.months is not months and group.fit is not None:
-                group.place, group.months = totals.place(group.fit.published, end), months
-        if not all(map(_PLACE, groups)):
-            has_place = [group.place is not None for group in some.groups]
-            for end in compress(some.ended_at, map(not_, has_place)):
-                totals.count_later(end)
-            some = some.only(has_place)
-        add_runs(map(_PLACE, some.groups), some.ended_at, some.wall_s, some.cpu_s)
+        if self._months is not self._totals.months:
+            self._places, self._months = {}, self._totals.months
+        periods = self._periods.of(some.ended_at)
+        if len(set(periods)) == 1:
+            self._add_to_month(periods[0], some)
+            return
+        for period in sorted(set(periods)):
+            self._add_to_month(period, some.only([one == period for one in periods]))
 
-    def _groups_of(self, runs: RunColumns, now: datetime) -> list[_RunGroup]:
+    def _add_to_month(self, period: int, some: _SomeRuns) -> None:
+        month = month_number(some.ended_at[0])
+        totals = self._totals.accumulator(month)
+        if totals is None:
+            for end in some.ended_at:
+                self._totals.count_later(end)
+            return
+        places = self._places.setdefault(period, {})
+        for group in set(some.groups).difference(places):
+            if group.row is not None:  # as it is for all that are counted
+                places[group] = totals.place(group.row, month)
+        add_runs(map(places.__getitem__, some.groups), some.ended_at, some.wall_s, some.cpu_s)
+
+    def _groups_of(self, runs: RunColumns, until: Epoch, now: datetime) -> list[_RunGroup]:
         """The group of each run."""
-        periods = self._periods.of(runs.ended_at)
-        known = {period: self._groups.setdefault(period, {}) for period in set(periods)}
-        found = list(map(dict.get, map(known.__getitem__, periods), map(id, runs.examples)))
-        return [
-            group or known[period].get(id(example)) or self._new_group(example, period, known[period], now)
-            for group, example, period in zip(found, runs.examples, periods, strict=True)
-        ]
-
-    def _new_group(self, example: JobRecord, period: int, known: dict[int, _RunGroup], now: datetime) -> _RunGroup:
-        """Of the runs of an example that end in a period, as far as it does not lie in their numbers."""
-        seconds = self._periods.seconds(period)
-        # The latest of them, so that a format which takes this one takes all.
-        until = min(int(now.timestamp()), seconds.stop - 1)
-        if until not in seconds:
-            group = _RunGroup(example=example, values=example.values_but_own(), until=-1)
-        else:
-            at = id(example), self._periods.rules(seconds)
-            decided = self._decisions.get(at)
-            if decided is None:
-                decided = self._decisions[at] = self._decide(example, Epoch(until), now)
-            group = decided.of_period(until)
         if sum(map(len, self._groups.values())) >= _REMEMBERED:
             self._groups.clear()
-        if len(self._decisions) >= _REMEMBERED:
-            self._decisions.clear()
+            self._places.clear()
+        periods = self._periods.of(runs.ended_at)
+        known = {period: self._groups.setdefault(self._rules_of(period, until), {}) for period in set(periods)}
+        found = list(map(dict.get, map(known.__getitem__, periods), map(id, runs.examples)))
+        for at in (at for at, group in enumerate(found) if group is None):
+            period, example = periods[at], runs.examples[at]
+            of_period = known[period]
+            found[at] = of_period.get(id(example)) or self._new_group(example, period, of_period, until, now)
+        return list(filter(None, found))
+
+    def _rules_of(self, period: int, until: Epoch) -> object:
+        """Equal for periods in which the same becomes of a run, but for its month."""
+        if period not in self._rules:
+            seconds = self._periods.seconds(period)
+            has_begun = bool(seconds) and seconds.start <= until
+            self._rules[period] = self._periods.rules(seconds) if has_begun else None
+        return self._rules[period]
+
+    def _new_group(
+        self, example: JobRecord, period: int, known: dict[int, _RunGroup], until: Epoch, now: datetime
+    ) -> _RunGroup:
+        """Of the runs of an example that end in a period, as far as it does not lie in their numbers."""
+        group = _RunGroup(example=example, values=example.values_but_own())
+        if self._rules_of(period, until) is None:
+            group.alone = True
+        else:
+            # The latest of them, so that a format which takes this one takes all.
+            self._decide(group, min(until, Epoch(self._periods.seconds(period).stop - 1)), now)
         known[id(example)] = group
         return group
 
-    def _decide(self, example: JobRecord, until: Epoch, now: datetime) -> _RunGroup:
-        job = example._replace(ended_at=until, wall_s=_MOST_S, cpu_user_s=_MOST_S, cpu_kernel_s=0)
+    def _decide(self, group: _RunGroup, latest: Epoch, now: datetime) -> None:
+        job = group.example._replace(ended_at=latest, wall_s=_MOST_S, cpu_user_s=_MOST_S, cpu_kernel_s=0)
         verdict = self._decider.decide(job, job.key, None, None)
-        group = _RunGroup(example=example, values=example.values_but_own(), until=until)
         if isinstance(verdict, Publish) and self._totals.admits(verdict.published, now):
-            group.fit, group.warnings = verdict, shared_warnings(verdict.published)
+            group.row, group.warnings = self._totals.row(verdict.published), shared_warnings(verdict.published)
             group.arex_default = verdict.published.benchmark.arex_default
-            group.cores = example.cpu_count or inf
+            group.cores = group.example.cpu_count or inf
         elif not isinstance(verdict, Skip):
-            group.until = -1
-        return group
+            group.alone = True

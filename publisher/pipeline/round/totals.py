@@ -35,14 +35,15 @@ from publisher.model.totals import (
     BlockedMonth,
     FoundJobs,
     Grouping,
-    GroupPlace,
     KeyTotal,
     SummaryGroup,
+    SummaryRow,
     left_behind,
     month_name,
     month_number,
     month_window,
     rows_with_gone,
+    summary_row,
 )
 from publisher.pipeline.round.assemble import MonthRow, make_months, whole_messages
 from publisher.pipeline.round.decision import Decider, Publish, Skip, skipped_job
@@ -58,7 +59,7 @@ _SUMMED_OTHERWISE: Final = (
 )
 _SENT_TOGETHER: Final = 1_000  # records, and what they were made of: some 3 MB, and less than 1 MB in the ledger
 _KEPT_GROUPS: Final = 12_000  # of months that were written down and may go on: some 12 MB
-_FLUSH_JOBS: Final = 32_768  # entries that wait for their transaction: with what it makes of them some 6 MB
+_FLUSH_JOBS: Final = 65_536  # entries that wait for their transaction: with what it makes of them some 12 MB
 
 
 class MessageLimits(NamedTuple):
@@ -190,7 +191,7 @@ class MonthlyTotals:
             return
         if fit.known is not None:
             self._dirty[month] += 0
-        elif (totals := self._accumulator(month)) is not None:
+        elif (totals := self.accumulator(month)) is not None:
             totals.add(fit.published)
         else:
             self._dirty[month] -= 1
@@ -204,13 +205,26 @@ class MonthlyTotals:
             return False
         return True
 
-    def place(self, like: PublishedJob, ended_at: Epoch) -> GroupPlace | None:
-        """Where new runs of that month are added that are like this one, as long as `months` is the same object.
+    def row(self, like: PublishedJob) -> SummaryRow:
+        """Where jobs like this one, which can be counted, are added to a month."""
+        return summary_row(self._format.grouping, like)
 
-        None in a month that will be summed up again: `count_later`.
+    def accumulator(self, month: int) -> Accumulator | None:
+        """What was counted of a month so far, as long as `months` is the same object.
+
+        None where that cannot be added to, and the month is to be summed up again: `count_later`.
         """
-        totals = self._accumulator(month_number(ended_at))
-        return None if totals is None else totals.place(like, ended_at)
+        if month not in self.months:
+            groups = self._ledger.counted(self._target, month)
+            if self._fit_format(groups):
+                totals = self.months[month] = Accumulator(self._format.grouping)
+                for group in groups:
+                    totals.add_group(group)
+                self._jobs_written[month] = totals.jobs
+            else:
+                self.months[month] = None
+                self._dirty[month] += 0
+        return self.months[month]
 
     def count_later(self, ended_at: Epoch) -> None:
         """A new run comes to a month that will be summed up again."""
@@ -269,20 +283,6 @@ class MonthlyTotals:
 
     def _is_held(self, month: int) -> bool:
         return any(held.month == month for held in self._held)
-
-    def _accumulator(self, month: int) -> Accumulator | None:
-        """What was counted of a month so far; None where that cannot be added to, and the month is to be summed up again."""
-        if month not in self.months:
-            groups = self._ledger.counted(self._target, month)
-            if self._fit_format(groups):
-                totals = self.months[month] = Accumulator(self._format.grouping)
-                for group in groups:
-                    totals.add_group(group)
-                self._jobs_written[month] = totals.jobs
-            else:
-                self.months[month] = None
-                self._dirty[month] += 0
-        return self.months[month]
 
     def _fit_format(self, groups: Iterable[SummaryGroup]) -> bool:
         """Whether they were summed up so that this format has a place for each: without levels none can be told by level."""
@@ -379,7 +379,7 @@ class MonthlyTotals:
         if not self._fit_format(groups):
             self._quarantine_month(state, Unfit("summed-otherwise", _SUMMED_OTHERWISE))
             return ()
-        if not all(group.has_begun(now) for group in groups):
+        if groups and not groups[0].has_begun(now):
             return ()
         emptied, orphaned = self._left(state, groups)
         lost = self._lost(state)
