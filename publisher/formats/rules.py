@@ -21,7 +21,7 @@ AHEAD_S: Final = 86_400
 QUEUE_CHARACTERS: Final = 100
 LOCAL_USER_CHARACTERS: Final = 255
 CPU_OVER_WALL: Final = "cpu-over-wall"
-_NOT_IN_TOTALS: Final = ("queue-too-long", "local-user-too-long", "start-after-end")
+_NOT_IN_TOTALS: Final = ("queue-too-long", "local-user-too-long", "start-after-end", "start-unknown")
 
 
 class Rule(NamedTuple, Generic[Subject]):

@@ -296,8 +296,8 @@ class RunColumns(NamedTuple):
 
     `examples` has for each run a job with its status, user, VO, main FQAN, place, benchmark and
     numbers of nodes and cores; whatever else the example has is its own. Runs that share all of
-    that have the very same object. Ends are epoch seconds, times are seconds, and every run is
-    known to have started after 1970. `joined` is empty where it is '' for all runs.
+    that have the very same object. Ends are epoch seconds, times are seconds. `joined` is empty
+    where it is '' for all runs.
 
         RunColumns("a.db", [7, 9], ["job-a", "job-b"], ["11", "12"], [1767225600, 1767225700],
                    [60, 61], [50, 0], [1, 0], [example, example])

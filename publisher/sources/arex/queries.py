@@ -319,17 +319,9 @@ def event_texts(which: str) -> str:
 # For those who only count: what stands beside a page of rows and matters to all that is said of them in sums.
 
 
-def finished_and_early(which: str) -> str:
-    """The finished rows, and those that started before 1971, which is not a start (`formats/rules.py`).
-
-    Each as one text of RecordIDs with commas, NULL for none: single rows cost as much again.
-    """
-    return f"""
-        SELECT group_concat(CASE EventKey WHEN 'FINISHED' THEN RecordID END),
-               group_concat(CASE EventKey WHEN 'LRMSSTART' THEN RecordID END)
-        FROM JobEvents
-        WHERE {which} AND (+EventKey = 'FINISHED' OR (+EventKey = 'LRMSSTART' AND EventTime < '1971'))
-    """
+def finished(which: str) -> str:
+    """The finished rows as one text of RecordIDs with commas, NULL for none: single rows cost as much again."""
+    return f"SELECT group_concat(RecordID) FROM JobEvents WHERE {which} AND +EventKey = 'FINISHED'"
 
 
 def attribute_texts(which: str) -> str:

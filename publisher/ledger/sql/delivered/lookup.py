@@ -30,6 +30,7 @@ _ADD_TO_INDEX: Final = "INSERT INTO pages_of_{} (digest, page) VALUES (:digest, 
 _LOOK_UP: Final = "SELECT page FROM pages_of_{} WHERE digest = :digest"
 _SCANS: Final = 8  # as many are cheaper than the index
 _FEW_PAGES: Final = 100  # of these a scan is always cheap
+_FEW_BLOCKS: Final = 4  # of these each is asked for
 _REMEMBERED_BLOCKS: Final = 128  # of which the ends are known, 64 kB each
 
 
@@ -112,10 +113,10 @@ class DeliveredRuns:
         return found
 
     def find_at(
-        self, target: int, file: str, record_ids: Iterable[int], keys: Sequence[JobKey]
+        self, target: int, file: str, record_ids: Sequence[int], keys: Sequence[JobKey]
     ) -> dict[JobKey, PagedRun]:
         """The same for a page in columns, with every other run of the same jobs."""
-        if not self._may_be_delivered(target, file, {record_id // BLOCK_ROWS for record_id in record_ids}):
+        if not self._may_be_delivered(target, file, _blocks_of(record_ids)):
             return {}
         blocks: defaultdict[int, dict[int, int]] = defaultdict(dict)
         for record_id, key in zip(record_ids, keys, strict=True):
@@ -309,6 +310,14 @@ class DeliveredRuns:
 def _current(numberings: Iterable[tuple[int, str, bool]], file: str) -> int | None:
     """The numbering that a file has had last."""
     return max((number for number, name, _ in numberings if name == file), default=None)
+
+
+def _blocks_of(record_ids: Sequence[int]) -> Collection[int]:
+    """The blocks in which rows stand, and perhaps some between them."""
+    if not record_ids:
+        return ()
+    between = range(min(record_ids) // BLOCK_ROWS, max(record_ids) // BLOCK_ROWS + 1)
+    return between if len(between) <= _FEW_BLOCKS else {record_id // BLOCK_ROWS for record_id in record_ids}
 
 
 def _by_block(runs: Mapping[JobKey, RowRef | None]) -> dict[str, dict[int, dict[int, int]]]:

@@ -203,28 +203,25 @@ class ColumnReader:
     def _odd_beside(self, connection: sqlite3.Connection, record_ids: Sequence[int], everywhere: sql.Where) -> set[int]:
         """The rows that are not complete, or beside which something stands that matters."""
         which, at = everywhere
-        odd = self._odd_by_events(connection, record_ids, everywhere)
+        odd = self._unfinished(connection, record_ids, everywhere)
         (texts,) = connection.execute(sql.attribute_texts(which), at).fetchone()
         if not (texts or b"").isascii():
             strange = {record_id for (record_id,) in connection.execute(sql.strange_fqans(which), at)}
             odd.update(strange.intersection(record_ids))
         return odd
 
-    def _odd_by_events(
-        self, connection: sqlite3.Connection, record_ids: Sequence[int], everywhere: sql.Where
-    ) -> set[int]:
-        """The rows that are not finished, or of which a start is none."""
+    def _unfinished(self, connection: sqlite3.Connection, record_ids: Sequence[int], everywhere: sql.Where) -> set[int]:
+        """The rows whose job has no such event."""
+        if self._whole.layout == sql.IMPORTED:
+            return set()
         which, at = everywhere
-        finished, early = connection.execute(sql.finished_and_early(which), at).fetchone()
-        odd: set[int] = set()
-        if self._whole.layout != sql.IMPORTED and finished != ",".join(map(str, record_ids)):
-            # In another order, some twice, or among rows that belong to another database.
-            listed = set((finished or "").split(","))
-            odd.update(row for row in record_ids if str(row) not in listed)
-        if early:
-            listed = set(early.split(","))
-            odd.update(row for row in record_ids if str(row) in listed)
-        return odd
+        (finished,) = connection.execute(sql.finished(which), at).fetchone()
+        numbers = list(map(str, record_ids))
+        if finished == ",".join(numbers):
+            return set()
+        # In another order, some twice, or among rows that belong to another database.
+        listed = set((finished or "").split(","))
+        return {row for row, number in zip(record_ids, numbers, strict=True) if number not in listed}
 
     def _read_examples(
         self,
