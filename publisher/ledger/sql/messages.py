@@ -38,6 +38,9 @@ def _line(one: OutboxRecord | Rendered) -> tuple[str | int, ...]:
     return *run, one.content_bytes, int(one.first_time), one.submit_host
 
 
+_ENDED_AT, _GROUP = 4, 9  # in a line
+
+
 class CarriedRecords(Sequence[OutboxRecord]):
     """The records of an outstanding message from what `carried_text` made of them.
 
@@ -63,6 +66,10 @@ class CarriedRecords(Sequence[OutboxRecord]):
 
     def __iter__(self) -> Iterator[OutboxRecord]:
         yield from self._records
+
+    def places(self) -> list[tuple[int, int]]:
+        """Of each row of a month among them, its `OutboxRecord.group` and its end (hot path)."""
+        return [(line[_GROUP], line[_ENDED_AT]) for line in json.loads(self._text) if len(line) > _GROUP]
 
 
 def _carried(line: Sequence[object]) -> OutboxRecord:

@@ -16,14 +16,16 @@ from hashlib import sha256
 from operator import attrgetter
 from typing import Any, Final
 
-from publisher.ledger.contract import MonthState, OutboxRecord
+from publisher.ledger.contract import MonthState
 from publisher.ledger.sql.database import Database
+from publisher.ledger.sql.messages import CarriedRecords
 from publisher.model.rates import Benchmark
 from publisher.model.totals import InheritedMonth, SummaryGroup, month_number, sync_host
 
 _ENCODER: Final = json.JSONEncoder(separators=(",", ":"), check_circular=False)
 _LEVEL: Final = 3  # a tenth larger than at 6, in less than half of the time
 _BENCHMARKS: Final = SummaryGroup._fields.index("benchmarks")
+_HOST, _JOBS, _LATEST_END = (attrgetter(name) for name in ("submit_host", "jobs", "latest_end"))
 
 
 def encode(groups: Sequence[SummaryGroup]) -> bytes:
@@ -196,9 +198,9 @@ def count(
                 "target": target,
                 "month": month,
                 "counted": _compressed(text),
-                "jobs": sum(group.jobs for group in groups),
+                "jobs": sum(map(_JOBS, groups)),
                 "hosts": _hosts(groups),
-                "last_end": max((group.latest_end for group in groups), default=None),
+                "last_end": max(map(_LATEST_END, groups), default=None),
                 "digest": _digest(text),
                 "basis": basis,
                 "anew": month in clean,
@@ -244,10 +246,13 @@ def emptied(database: Database, target: int, month: int) -> None:
 
 def _hosts(groups: Sequence[SummaryGroup]) -> str:
     """The jobs of some groups by submit host, as JSON, so that `sync` need not take apart what every month holds."""
-    jobs: Counter[str] = Counter()
-    for group in groups:
-        jobs[sync_host(group.submit_host)] += group.jobs
-    return json.dumps(jobs, sort_keys=True, separators=(",", ":"))
+    by_host: Counter[str] = Counter()
+    for host, jobs in zip(map(_HOST, groups), map(_JOBS, groups), strict=True):
+        by_host[host] += jobs
+    as_counted: Counter[str] = Counter()
+    for host, jobs in by_host.items():
+        as_counted[sync_host(host)] += jobs
+    return json.dumps(as_counted, sort_keys=True, separators=(",", ":"))
 
 
 def send(database: Database, target: int, month: int) -> None:
@@ -283,7 +288,7 @@ def not_accepted(database: Database, target: int) -> list[int]:
     return [month for (month,) in database.execute(_NOT_ACCEPTED, {"target": target})]
 
 
-def arrived(database: Database, target: int, message: int, records: Sequence[OutboxRecord], now: datetime) -> list[int]:
+def arrived(database: Database, target: int, message: int, records: CarriedRecords, now: datetime) -> list[int]:
     """After a message of months was accepted; gives those that are accepted whole, with the last of their messages.
 
     Of the others the rows that arrived are known to be at the receiver, whatever becomes of the rest.
@@ -307,9 +312,9 @@ def arrived(database: Database, target: int, message: int, records: Sequence[Out
     return whole
 
 
-def _places(records: Sequence[OutboxRecord], month: int) -> list[int]:
+def _places(records: CarriedRecords, month: int) -> list[int]:
     """Which groups of a month these records are."""
-    return [record.group - 1 for record in records if record.group and month_number(record.ended_at) == month]
+    return [place - 1 for place, ended_at in records.places() if month_number(ended_at) == month]
 
 
 def _keep_arrivals(database: Database, target: int, month: int) -> None:
