@@ -40,7 +40,6 @@ AS_MANY_AS_THERE_ARE = {"cli/commands", "formats/schemas"}
 
 # Each library lives in one place, or in few.
 LIBRARIES = {
-    "urllib3": ("transports/http",),
     "cryptography": ("transports/credentials",),
     "lxml": ("formats/apel/car_check.py", "formats/sgas/ogf_ur_check.py", "transports/sgas"),
     "yaml": ("config",),
@@ -203,7 +202,7 @@ LOADERS = {
     "formats/apel/__init__.py",
     "formats/sgas/__init__.py",
     "sources/__init__.py",
-    "transports/__init__.py",  # and urllib3, with the first message
+    "transports/__init__.py",  # and HTTP, with the first message
 }
 
 

@@ -87,8 +87,8 @@ OF_A_ROUND: Final = (
     "publisher.pipeline.round.totals",
     "publisher.pipeline.sync.counts",
 )
-# urllib3, lxml and PKCS#7 (with all of Python's e-mail) come with the first message.
-HEAVY: Final = ("apscheduler", "email.policy", "jinja2", "lxml", "prometheus_client", "psycopg", "urllib3")
+# HTTP, lxml and PKCS#7 (with all of Python's e-mail) come with the first message.
+HEAVY: Final = ("apscheduler", "email.policy", "jinja2", "lxml", "prometheus_client", "psycopg", "http.client")
 CRYPTOGRAPHY: Final = ("cryptography", "ssl")
 
 

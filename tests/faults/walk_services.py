@@ -67,12 +67,11 @@ class ServicesAndSite(ComputingElement):
             "nordic": nordic | {"start": "all", "every": "1s"},
         }
         self._log = _Log()
-        self._loggers = [logging.getLogger(name) for name in ("publisher", "urllib3")]
-        for logger in self._loggers:
-            logger.addHandler(self._log)
-            self._open.callback(logger.setLevel, logger.level)
-            self._open.callback(logger.removeHandler, self._log)
-            logger.setLevel(logging.DEBUG)
+        logger = logging.getLogger("publisher")
+        logger.addHandler(self._log)
+        self._open.callback(logger.setLevel, logger.level)
+        self._open.callback(logger.removeHandler, self._log)
+        logger.setLevel(logging.DEBUG)
         self.secrets: set[str] = {_PASSWORD, self.proxy.spelt, _PSEUDONYMS}
         self.told: list[str] = []  # what people and journals get to read: reasons, errors
         self.story: list[str] = []

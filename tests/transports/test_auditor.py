@@ -218,9 +218,11 @@ def test_names_are_called_and_encoded_as_configured(pki: PKI, host: Credential) 
     with FakeAuditor(pki, before_0_7=True) as fake:
         world = AuditorWorld(fake, pki, host)
         assert world.send(1, 2).verdict is Verdict.REFUSED  # a slash
+        world.transport.close()
         world.transport = world.make(host, encode_names=True, meta_site="site", meta_fqan="fqan", meta_queue="")
         payload = json.dumps([record(number, queue=["long"], subject=["/DC=org/CN=é (x)"]) for number in (1, 2)])
         assert world.transport.deliver(made(payload.encode()), NOW).verdict is Verdict.DELIVERED
+        world.transport.close()
         found = fake.records["ur-ce.example.org-1"]
         assert found["meta"] == {
             "site": ["EXAMPLE-SITE"],
@@ -384,6 +386,7 @@ def test_plain_http_needs_no_certificate_and_is_said_to_be_open(pki: PKI, host: 
             world = AuditorWorld(fake, pki, host)
             assert world.send(1).verdict is Verdict.DELIVERED
             assert world.transport.warnings(NOW) == []
+            world.transport.close()
             with pytest.raises(CredentialError):
                 world.make(host, url="https://localhost:1")
         finally:

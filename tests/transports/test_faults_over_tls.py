@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import http.client
 import json
 import os
 import socket
@@ -15,7 +16,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-import urllib3
 
 from publisher.transports.ams.responses import publish_verdict
 from publisher.transports.base import Verdict
@@ -171,7 +171,7 @@ def test_every_exception_of_http_and_tls_has_its_verdict(
         def broken(*_: object, **__: object) -> Any:
             raise made(kind)
 
-        monkeypatch.setattr(urllib3.HTTPConnectionPool, "urlopen", broken)
+        monkeypatch.setattr(http.client.HTTPConnection, "request", broken)
         receipts = [transport.deliver(message, NOW) for transport in (world.transport, other.transport)]
         other.transport.close()
     trust = issubclass(kind, ssl.SSLCertVerificationError)

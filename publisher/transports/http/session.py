@@ -7,51 +7,40 @@ from __future__ import annotations
 
 import http.client
 import re
+import select
 import socket
 import ssl
+from base64 import b64encode
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Final
-from urllib.parse import unquote, urlsplit
-
-import urllib3
-from urllib3.connection import HTTPConnection, HTTPSConnection
-from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
+from typing import Any, Final
+from urllib.parse import SplitResult, quote, unquote, urlsplit
 
 from publisher.transports.base import Endpoint
 from publisher.transports.http.exchange import Answer, Failure, RequestFailure, plain, redacted
+from publisher.transports.http.options import port_of
 from publisher.transports.http.tls import Attempt, Bounded, BoundedPlainSocket
 
 
-@dataclass(slots=True)
-class ConnectionOptions:
-    """What connections of one session share: the TLS context (or None), and the attempt."""
-
-    context: ssl.SSLContext | None
-    attempt: Attempt
-
-
-class _Connection(HTTPConnection):
-    """One connection. It notes how far an attempt came, and reads answers to broken uploads too.
+class _Connection(http.client.HTTPConnection):
+    """The connection of a session. It notes how far an attempt came, and reads answers to broken
+    uploads too.
 
     AMS answers 401, 403 and 404 before it has read the body, then closes: a client that still
     uploads sees a broken pipe, a reset or a TLS end of file, and finds the answer only if it looks
     (always there, for bodies up to 5 MB).
     """
 
-    line: ClassVar[ConnectionOptions]
+    attempt: Attempt
     _connecting = False
 
     def connect(self) -> None:
-        self.line.attempt.connected = True
+        self.attempt.connected = True
         self._connecting = True
         try:
             super().connect()
-            if self.sock is not None:
-                # urllib3 leaves Nagle's algorithm on behind a proxy, which delays every request
-                self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                if not isinstance(self.sock, Bounded):
-                    self.sock = BoundedPlainSocket(fileno=self.sock.detach())
+            if not isinstance(self.sock, Bounded):
+                self.sock = BoundedPlainSocket(fileno=self.sock.detach())
         finally:
             self._connecting = False
 
@@ -62,7 +51,7 @@ class _Connection(HTTPConnection):
         if self._connecting:  # the CONNECT request to a proxy
             super().send(data)
             return
-        attempt = self.line.attempt
+        attempt = self.attempt
         if attempt.upload_error is not None:
             return
         attempt.sending = True
@@ -73,9 +62,9 @@ class _Connection(HTTPConnection):
         except OSError as error:
             attempt.upload_error = error
 
-    def getresponse(self) -> Any:
+    def getresponse(self) -> http.client.HTTPResponse:
         """The answer. Raises: the error of the upload, if there was one and no answer came."""
-        broken = self.line.attempt.upload_error
+        broken = self.attempt.upload_error
         try:
             return super().getresponse()
         except (OSError, http.client.HTTPException) as error:
@@ -83,39 +72,44 @@ class _Connection(HTTPConnection):
                 raise
             raise broken from error
 
-
-class _SecureConnection(_Connection, HTTPSConnection):
-    def connect(self) -> None:
-        """Connect with our context and nothing that urllib3 would add, such as the system's CAs."""
-        self.ssl_context = self.line.context
-        self.ca_certs = self.ca_cert_dir = self.ca_cert_data = None
-        self.cert_file = self.key_file = None
-        self.cert_reqs = ssl.CERT_REQUIRED
-        self.assert_hostname = self.assert_fingerprint = None
-        super().connect()
+    def close_if_over(self) -> None:
+        """Close it where the other side has, or sent what nobody asked for."""
+        if self.sock is not None:
+            poll = select.poll()
+            poll.register(self.sock, select.POLLIN)
+            if poll.poll(0):
+                self.close()
 
 
-def _connections(line: ConnectionOptions, proxy: str) -> urllib3.PoolManager:
-    """One connection of our kind at a time, directly or through a proxy."""
-    manager = urllib3.PoolManager(1)
-    if proxy:
-        address = urlsplit(proxy)
-        known = f"{unquote(address.username)}:{unquote(address.password or '')}" if address.username else None
-        manager = urllib3.ProxyManager(proxy, 1, proxy_headers=urllib3.make_headers(proxy_basic_auth=known))
-    plain = type("_LineConnection", (_Connection,), {"line": line})
-    secure = type("_SecureLineConnection", (_SecureConnection,), {"line": line})
-    manager.pool_classes_by_scheme = {
-        "http": type("_LinePool", (HTTPConnectionPool,), {"ConnectionCls": plain}),
-        "https": type("_SecureLinePool", (HTTPSConnectionPool,), {"ConnectionCls": secure}),
-    }
-    return manager
+class _SecureConnection(_Connection, http.client.HTTPSConnection):
+    """With TLS."""
+
+
+def _connection(endpoint: Endpoint, context: ssl.SSLContext | None) -> _Connection:
+    """A connection, not yet opened, directly or through a proxy."""
+    host, port = urlsplit(endpoint.url).hostname or "", port_of(endpoint.url)
+    if context is None:
+        return _Connection(host, port, timeout=endpoint.connect_s)
+    if not endpoint.proxy:
+        return _SecureConnection(host, port, timeout=endpoint.connect_s, context=context)
+    proxy = urlsplit(endpoint.proxy)
+    made = _SecureConnection(proxy.hostname or "", port_of(endpoint.proxy), timeout=endpoint.connect_s, context=context)
+    made.set_tunnel(host, port, _proxy_headers(proxy))
+    return made
+
+
+def _proxy_headers(proxy: SplitResult) -> dict[str, str]:
+    if not proxy.username:
+        return {}
+    known = f"{unquote(proxy.username)}:{unquote(proxy.password or '')}"
+    return {"Proxy-Authorization": f"Basic {b64encode(known.encode()).decode()}"}
 
 
 SUCCESS_LIMIT: Final = 1 << 20
 ERROR_LIMIT: Final = 64 << 10
 _CHUNK: Final = 4096
 _HEADERS: Final = {"User-Agent": "publisher", "Accept-Encoding": "identity"}
-_NOT_AGAIN: Final = urllib3.Retry(0, read=False)
+_PATH: Final = "%/:?#[]@!$&'()*+,;=~"  # what stays in a path as it is
 
 
 class Session:
@@ -130,9 +124,7 @@ class Session:
         """`context` is None for plain HTTP. `trust` names the CAs, for messages."""
         self._endpoint, self._clock = endpoint, clock
         self._where = Peer(place=urlsplit(endpoint.url).netloc, trust=trust, proxy=endpoint.proxy)
-        self._line = ConnectionOptions(context, self._attempt())
-        self._http = _connections(self._line, endpoint.proxy)
-        self._limits = urllib3.Timeout(connect=endpoint.connect_s, read=endpoint.read_s)
+        self._connection = _connection(endpoint, context)
 
     def exchange(
         self, method: str, path: str, body: bytes | None = None, headers: Mapping[str, str] | None = None
@@ -144,7 +136,7 @@ class Session:
         """
         given = dict(headers or {})
         first = self._once(method, path, body, given)
-        dead = self._line.attempt
+        dead = self._connection.attempt
         if isinstance(first, Answer) or dead.connected or dead.timed_out or first.failure is not Failure.MAYBE_SENT:
             return first
         again = self._once(method, path, body, given)
@@ -154,47 +146,43 @@ class Session:
 
     def close(self) -> None:
         """Close the connection; a further request would open a new one."""
-        self._http.clear()
+        self._connection.close()
 
     def _attempt(self) -> Attempt:
         deadline = self._clock() + self._endpoint.attempt_s
         return Attempt(clock=self._clock, io_timeout_s=self._endpoint.read_s, deadline=deadline)
 
     def _once(self, method: str, path: str, body: bytes | None, headers: dict[str, str]) -> Answer | RequestFailure:
-        attempt = self._line.attempt = self._attempt()
+        connection = self._connection
+        attempt = connection.attempt = self._attempt()
         try:
-            response = self._http.connection_from_url(self._endpoint.url).urlopen(
-                method,
-                path,
-                body,
-                _HEADERS | headers,
-                retries=_NOT_AGAIN,
-                redirect=False,
-                assert_same_host=False,
-                timeout=self._limits,
-                preload_content=False,
-                decode_content=False,
-            )
+            connection.close_if_over()
+            connection.request(method, quote(path, safe=_PATH), body, _HEADERS | headers)
+            response = connection.getresponse()
         except FOREIGN as error:
-            self._http.clear()
+            connection.close()
             attempt.timed_out = is_timeout(error)
             return no_answer(error, self._where, sending=attempt.sending, secrets=headers.values())
-        answer = _read(response)
-        if attempt.upload_error is not None:
-            # The rest of that upload must never be taken for the next request
-            self._http.clear()
+        with response:
+            answer = _read(response)
+        if not answer.complete or attempt.upload_error is not None:
+            # The rest of an answer, or of an upload, must never be taken for the next one.
+            connection.close()
         return answer
 
 
-def _read(response: urllib3.BaseHTTPResponse) -> Answer:
+def _read(response: http.client.HTTPResponse) -> Answer:
     """The answer, read in bounded pieces; marked as cut when too long, too slow, or broken off."""
-    headers = {name.lower(): value for name, value in response.headers.itermerged()}
+    headers: dict[str, str] = {}
+    for name, value in response.getheaders():
+        key = name.lower()
+        headers[key] = f"{headers[key]}, {value}" if key in headers else value
     limit = SUCCESS_LIMIT if response.status == 200 else ERROR_LIMIT
     body = bytearray()
     complete = False
     try:
         while len(body) <= limit:
-            piece = response.read(_CHUNK, decode_content=False)
+            piece = response.read(_CHUNK)
             if not piece:
                 announced = headers.get("content-length", "")
                 complete = not announced.isdecimal() or int(announced) == len(body)
@@ -203,14 +191,10 @@ def _read(response: urllib3.BaseHTTPResponse) -> Answer:
     except FOREIGN:
         # The status is known and decides; `complete` says that the body is no receipt.
         complete = False
-    if complete:
-        response.release_conn()
-    else:
-        response.close()
     return Answer(status=response.status, headers=headers, body=bytes(body[:limit]), complete=complete)
 
 
-FOREIGN: Final = (OSError, ValueError, urllib3.exceptions.HTTPError, http.client.HTTPException)
+FOREIGN: Final = (OSError, ValueError, http.client.HTTPException)
 
 # TLS alerts that are a verdict on our certificate; prefixes differ between versions of OpenSSL.
 _ABOUT_OUR_CERTIFICATE: Final = (
@@ -242,7 +226,7 @@ def no_answer(error: Exception, where: Peer, *, sending: bool, secrets: Iterable
 
 def is_timeout(error: Exception) -> bool:
     """Whether a time limit of ours ended the request, rather than the other side."""
-    return any(isinstance(cause, TimeoutError | urllib3.exceptions.TimeoutError) for cause in _causes(error))
+    return any(isinstance(cause, TimeoutError) for cause in _causes(error))
 
 
 def explains_more(error: Exception) -> bool:
@@ -309,7 +293,7 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def _words(error: BaseException, causes: tuple[BaseException, ...]) -> str:
-    """The operating system's own error text, without what three libraries wrapped around it."""
+    """The operating system's own error text, without what was wrapped around it."""
     for cause in reversed(causes):
         if isinstance(cause, socket.gaierror):
             return f"the name does not resolve: {cause.strerror}"
