@@ -16,8 +16,9 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from itertools import chain, compress, repeat
+from itertools import chain, compress, count, repeat
 from operator import itemgetter, not_
+from sys import intern
 from typing import Any, Final, NamedTuple, TypeVar
 
 from publisher.model.errors import Unfit
@@ -35,6 +36,7 @@ _OF_RUN: Final = itemgetter(1, 2, 12, 17, 18, 19, 11)  # as the first of OWN_VAL
 _POINTERS: Final = itemgetter(*range(3, 11), 13, 14, 24)  # what kind, user and place are made of
 _NUMBERED: Final = 11
 _NAMED: Final = ("jobname", "clienthost", "nodenames", "nodename")
+_FIELDS_NUMBER: Final = itemgetter(0)
 _UNNAMED: Final = ("",) * len(_NAMED)
 _OF_KIND: Final = itemgetter(3, 8, 9, 13, 14, 24)  # endpoint, status, exit code, nodes, cores and GPUs
 _OF_USER: Final = itemgetter(5, 6, 7)
@@ -55,6 +57,7 @@ _Alike = tuple[JobRecord, JobUser, JobPlace]
 class _Fields(NamedTuple):
     """Where values stand among those of a job's extra information: for all jobs with the same keys."""
 
+    number: int  # that no others have
     size: int  # how many values, with an empty one at the end
     own: Callable[[Sequence[str]], tuple[str, ...]]  # name, client, and hosts as both keys have them
     shared: Callable[[Sequence[str]], Any]
@@ -63,10 +66,14 @@ class _Fields(NamedTuple):
 class _FieldsByKeys(dict[str | None, _Fields]):
     """By keys as `sql.extra_texts` joins them."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._numbers = count()
+
     def __missing__(self, keys: str | None) -> _Fields:
         if len(self) >= _MET:
             self.clear()
-        fields = self[keys] = _fields(keys)
+        fields = self[keys] = _fields(next(self._numbers), keys)
         return fields
 
 
@@ -170,16 +177,14 @@ class AlikeReader(RowReader):
     ) -> tuple[list[Key], Iterator[tuple[Any, ...]]]:
         """What rows that are plain are known by, and their own values."""
         numbers = columns[0]
-        keys = list(map(texts.keys.get, numbers, repeat("")))
-        shared: list[Any] = []
+        all_fields = list(map(self._fields.__getitem__, map(texts.keys.get, numbers, repeat(""))))
+        shared: list[str | None] = []
         named: list[tuple[str, ...]] = []
-        for fields, text in zip(
-            map(self._fields.__getitem__, keys), map(texts.values.get, numbers, repeat("")), strict=True
-        ):
+        for (_, size, own, rest), text in zip(all_fields, map(texts.values.get, numbers, repeat("")), strict=True):
             values = text.split("\n")
-            if len(values) == fields.size:
-                shared.append(fields.shared(values))
-                named.append(fields.own(values))
+            if len(values) == size:
+                shared.append("\n".join(rest(values)))
+                named.append(own(values))
             else:
                 shared.append(None)
                 named.append(_UNNAMED)
@@ -197,12 +202,12 @@ class AlikeReader(RowReader):
         beside = (map(table.get, numbers, repeat("")) for table in (texts.tokens, texts.environments))
         known_by = zip(
             *_POINTERS(columns),
-            *(keys, shared, *beside, map(len, hosts)),
+            *(map(_FIELDS_NUMBER, all_fields), shared, *beside, map(len, hosts)),
             *(map(not_, column) for column in maybe),
             strict=True,
         )
-        own = (*_OF_RUN(columns), started, *sizes, names, hosts, clients, transfers)
-        return list(known_by), zip(*own, strict=True)
+        values_of_run = (*_OF_RUN(columns), started, *sizes, names, hosts, clients, transfers)
+        return list(known_by), zip(*values_of_run, strict=True)
 
     def _all_started(self, columns: Sequence[tuple[Any, ...]], events: Mapping[str, str]) -> list[Epoch | None]:
         numbers, ended, wall, began = columns[0], columns[12], columns[17], columns[23]
@@ -233,7 +238,7 @@ class AlikeReader(RowReader):
             if example and user and place:
                 verdicts.alike.append(AlikeJob(example, user, place, row[0], values))
                 if _is_clear(key):
-                    self._keep(self._known, key, (example, user, place), _MET)
+                    self._keep(self._known, tuple(map(_once, key)), (example, user, place), _MET)
             else:
                 yield row
 
@@ -322,15 +327,20 @@ class AlikeReader(RowReader):
         return value
 
 
-def _fields(keys: str | None) -> _Fields:
-    """Of keys with their number in front; of none or unclear ones, no values fit."""
-    count, *names = keys.split("\n") if keys else ("0",)
-    if keys is None or int(count) != len(names):
-        return _Fields(-1, tuple, tuple)
+def _fields(number: int, keys: str | None) -> _Fields:
+    """Of keys with their number in front; no values fit to those that are not clear."""
+    length, *names = keys.split("\n") if keys else ("0",)
+    if keys is None or int(length) != len(names):
+        return _Fields(number, -1, tuple, tuple)
     last = {name: at for at, name in enumerate(names)}
     own = [last.get(name, -1) for name in _NAMED]  # the newest; the empty value is the last
     shared = [at for at, name in enumerate(names) if name not in _NAMED]
-    return _Fields(len(names) + 1, itemgetter(*own), itemgetter(*shared, -1))
+    return _Fields(number, len(names) + 1, itemgetter(*own), itemgetter(*shared, -1, -1))
+
+
+def _once(part: object) -> object:
+    """Part of a key; a text that is in many keys is held once."""
+    return intern(part) if isinstance(part, str) else part
 
 
 def _is_clear(key: Key) -> bool:

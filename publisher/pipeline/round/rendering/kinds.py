@@ -87,15 +87,19 @@ class UndatedFacts:
 
     facts: KindFacts
     row_key: RowKey | None
-    _last: tuple[int, KindFacts] | None = field(default=None, init=False, compare=False)
+    _month: int = field(
+        default=-1, init=False, compare=False
+    )  # the last, and its digest: jobs come in the order of time
+    _digest: bytes = field(default=b"", init=False, compare=False)
 
     def of_month(self, month: int) -> KindFacts:
         if self.row_key is None:
             return self.facts
-        if self._last is None or self._last[0] != month:
-            _, digest, text, site = self.row_key.of_month(month)
-            self._last = month, self.facts._replace(summary_key=(month, digest, text, site))
-        return self._last[1]
+        if self._month != month:
+            self._month, self._digest = month, self.row_key.of_month(month).digest
+        host, _, queue, arex_default, warnings = self.facts
+        summary_key = month, self._digest, self.row_key.text, self.row_key.site
+        return KindFacts(host, summary_key, queue, arex_default, warnings)
 
 
 def facts_of(published: PublishedJob, row_key: RowKey | None) -> UndatedFacts:
@@ -129,12 +133,11 @@ class JobTemplate:
     """What a record is made of beside a job's own values."""
 
     kind: JobKind
-    user: JobUser  # held as an example is, and so is the place
-    place: JobPlace
-    shared: tuple[str, ...]
+    user: SharedTexts
+    place: SharedTexts
     wanted: bool
-    # Of jobs with as much CPU time as their cores may have, and of those with more.
-    facts: list[UndatedFacts | None] = field(default_factory=lambda: [None, None])
+    facts: UndatedFacts | None = None
+    facts_over: UndatedFacts | None = None  # of jobs with more CPU time than their cores may have
 
 
 class Written(NamedTuple):
@@ -189,16 +192,17 @@ class KindTemplates:
         """False for a job with a value that the format leaves out."""
         kind = found.kind
         parts: list[Any] = kind.parts.copy()
-        parts[1::2] = kind.pick((*own, *found.shared))
+        parts[1::2] = kind.pick((*own, *(found.user.texts or ()), *(found.place.texts or ())))
         try:
             content = "".join(parts)
         except TypeError:  # None, which is dearer to look for
             return False
         _, _, _, wall, user, kernel, *_ = job.values
         over = user + kernel > wall * kind.cores
+        facts = found.facts_over if over else found.facts
         written.contents.append(content.encode())
         written.jobs.append(job)
-        written.facts.append(found.facts[over] or self._facts(found, job, over))
+        written.facts.append(facts or self._new_facts(found, job, over))
         return True
 
     def _all_found(self, jobs: Sequence[AlikeJob], ends: Sequence[Epoch]) -> Iterator[JobTemplate | None]:
@@ -223,7 +227,7 @@ class KindTemplates:
         kind = self._kinds.get((id(job.example), period)) or self._new(job, period, shared)
         if len(self._known) >= _FACTS:
             self._known.clear()
-        found = JobTemplate(kind, job.user, job.place, shared, user.wanted and bool(kind.parts))
+        found = JobTemplate(kind, user, place, user.wanted and bool(kind.parts))
         self._known[id(job.example), id(job.user), id(job.place), period] = found
         return found
 
@@ -269,9 +273,13 @@ class KindTemplates:
             strict=True,
         )
 
-    def _facts(self, found: JobTemplate, job: AlikeJob, over: bool) -> UndatedFacts:
+    def _new_facts(self, found: JobTemplate, job: AlikeJob, over: bool) -> UndatedFacts:
         published = self._decider.policy.describe(whole_job(job))
-        facts = found.facts[over] = facts_of(published, self._maker.row_key(published))
+        facts = facts_of(published, self._maker.row_key(published))
+        if over:
+            found.facts_over = facts
+        else:
+            found.facts = facts
         return facts
 
     def _new(self, job: AlikeJob, period: int, shared: tuple[str, ...]) -> JobKind:
