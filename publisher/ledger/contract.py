@@ -20,7 +20,7 @@ from publisher.model.message import (
     OpenRow,
     PlacedRuns,
     Progress,
-    Rendered,
+    RecordColumns,
     WindowMark,
 )
 from publisher.model.totals import AcceptedChange, InheritedMonth, KeyTotal, SummaryGroup
@@ -255,7 +255,7 @@ class Targets(Protocol):
 class Outbox(Protocol):
     """Messages: written down before they are sent, settled after the receipt."""
 
-    def prepare(self, message: Message, records: Sequence[Rendered], progress: Progress, policy_digest: str) -> None:
+    def prepare(self, message: Message, records: RecordColumns, progress: Progress, policy_digest: str) -> None:
         """Write a message down before it is sent, with its records and the progress that it completes."""
 
     def prepare_months(self, target: str, messages: Sequence[MonthMessage]) -> None:

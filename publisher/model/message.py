@@ -2,11 +2,12 @@
 
 import re
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from hashlib import sha256
-from typing import Final, NamedTuple, NewType
+from itertools import compress
+from typing import Any, Final, NamedTuple, NewType
 
 from publisher.model.errors import Unfit
 from publisher.model.job import Epoch, JobId, JobKey, JobRecord, RowRef, SkippedJob
@@ -59,16 +60,11 @@ class PlacedRuns:
         )
 
     @classmethod
-    def of(cls, records: "Sequence[Rendered]") -> "PlacedRuns":
+    def of(cls, records: "RecordColumns") -> "PlacedRuns":
         """The runs of rendered records (hot path)."""
-        runs = cls(
-            [record.key for record in records],
-            [record.ended_at for record in records],
-            [record.fingerprint for record in records],
-            record_ids=[record.row.record_id for record in records],
-        )
-        runs.files = [record.row.database for record in records]
-        if has_two_spellings("".join([record.job_id for record in records])):
+        runs = cls(records.keys, records.ended_at, records.fingerprints, record_ids=records.record_ids)
+        runs.files = list(records.files)
+        if has_two_spellings("".join(records.job_ids)):
             runs.files = [delivered_from(record.job_id, record.row) for record in records]
         return runs
 
@@ -133,6 +129,68 @@ class Rendered(NamedTuple):
         values = self.fingerprint if self.whole is None else self.whole.content_fingerprint
         run = self.row, self.job_id, self.local_id, self.ended_at
         return SkippedJob(*run, rule=unfit.rule, reason=unfit.reason, fingerprint=values)
+
+
+class RecordColumns:
+    """Rendered records in the order in which they go out, their values in columns (hot path).
+
+    Of two records: files ["a.db", "a.db"], record_ids [7, 9], job_ids ["job-a", "job-b"], ...,
+    contents [b"<UsageRecord>...", b"<UsageRecord>..."], and the other values of a `Rendered`.
+    """
+
+    __slots__ = (
+        *("files", "record_ids", "job_ids", "local_ids", "wall_s", "cpu_s", "keys", "ended_at", "fingerprints"),
+        *("contents", "first_time", "submit_hosts", "summary_keys", "formed", "whole"),
+    )
+
+    def __init__(self, columns: Sequence[list[Any]] = ()) -> None:
+        """Of columns in the order of the names above; none to begin with."""
+        self.files: list[str]
+        self.record_ids: list[int]
+        self.job_ids: list[JobId]
+        self.local_ids: list[str]
+        self.wall_s: list[int]
+        self.cpu_s: list[int]
+        self.keys: list[JobKey]
+        self.ended_at: list[Epoch]
+        self.fingerprints: list[int]
+        self.contents: list[bytes]
+        self.first_time: list[bool]
+        self.submit_hosts: list[str]
+        self.summary_keys: list[SummaryKey | None]
+        self.formed: list[bool]
+        self.whole: list[JobRecord | None]
+        for name, column in zip(self.__slots__, columns or [[] for _ in self.__slots__], strict=True):
+            setattr(self, name, column)
+
+    @classmethod
+    def of(cls, records: Iterable[Rendered]) -> "RecordColumns":
+        """Of records by themselves."""
+        rows = [(*record.row, *record[1:]) for record in records]
+        return cls([list(column) for column in zip(*rows, strict=True)])
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def __iter__(self) -> Iterator[Rendered]:
+        files, record_ids, *others = self.columns()
+        rows = map(RowRef, files, record_ids)
+        return map(Rendered._make, zip(rows, *others, strict=True))
+
+    def columns(self) -> list[list[Any]]:
+        return [getattr(self, name) for name in self.__slots__]
+
+    def extend(self, other: "RecordColumns") -> None:
+        for column, more in zip(self.columns(), other.columns(), strict=True):
+            column += more
+
+    def part(self, begin: int, end: int | None = None) -> "RecordColumns":
+        """Those from one place to before another."""
+        return RecordColumns([column[begin:end] for column in self.columns()])
+
+    def only(self, keep: Sequence[bool]) -> "RecordColumns":
+        """Those of the records of which that is true."""
+        return RecordColumns([list(compress(column, keep)) for column in self.columns()])
 
 
 class Message(NamedTuple):
@@ -248,5 +306,5 @@ class LearntLimit(NamedTuple):
 class Batch(NamedTuple):
     """Records of one message, and what to write down of the reading once they are prepared."""
 
-    records: tuple[Rendered, ...]
+    records: RecordColumns
     progress: Progress

@@ -18,7 +18,7 @@ from publisher.formats.sgas.ogf_ur import OgfUr
 from publisher.formats.xml import pattern
 from publisher.model.errors import Unfit
 from publisher.model.job import Epoch, JobKey, JobRecord
-from publisher.model.message import Batch, Progress, Rendered, RunKeyValues
+from publisher.model.message import Batch, Progress, RecordColumns, Rendered, RunKeyValues
 from publisher.model.policy import RecordPolicy
 from publisher.model.rates import Charge, Tariff
 from publisher.pipeline.round.assemble import assemble_message
@@ -169,7 +169,7 @@ def test_a_broken_record_is_found_in_its_message_and_no_other(fmt: Car | OgfUr, 
             content = content.replace(b"PT7150S", b"PT")
         entry = RunKeyValues(key=JobKey(bytes([number])), ended_at=Epoch(ENDED), fingerprint=0)
         records.append(Rendered.of(job=job, content=content, entry=entry, first_time=True))
-    made = assemble_message(fmt, "egi", Batch(records=tuple(records), progress=Progress()), NOW, check=check)
+    made = assemble_message(fmt, "egi", Batch(records=RecordColumns.of(records), progress=Progress()), NOW, check=check)
     assert [record.job_id for record, _ in made.faults] == ["job3"]
 
 

@@ -23,6 +23,7 @@ from publisher.model.message import (
     OpenRow,
     PlacedRuns,
     Progress,
+    RecordColumns,
     Rendered,
     RunKeyValues,
     WindowMark,
@@ -89,8 +90,8 @@ def runs(*jobs: JobRecord) -> dict[JobKey, RowRef | None]:
     return {one.key: one.row for one in jobs}
 
 
-def rendered(*jobs: JobRecord) -> list[Rendered]:
-    return [
+def rendered(*jobs: JobRecord) -> RecordColumns:
+    return RecordColumns.of(
         Rendered.of(
             job=one,
             content=one.job_id.encode(),
@@ -98,12 +99,12 @@ def rendered(*jobs: JobRecord) -> list[Rendered]:
             first_time=True,
         )
         for one in jobs
-    ]
+    )
 
 
 def prepare(ledger: Ledger, *jobs: JobRecord, progress: Progress | None = None) -> Message:
     records = rendered(*jobs)
-    message = message_of(b"".join(one.content for one in records), "egi", "car", len(records), NOW)
+    message = message_of(b"".join(records.contents), "egi", "car", len(records), NOW)
     ledger.prepare(message, records, progress or Progress(), "policy")
     return message
 
@@ -355,10 +356,10 @@ def test_what_a_given_up_message_changed_of_its_keys_is_undone(kept: Kept) -> No
     ledger = kept.ledger
 
     def send(numbers: range, keys: int, policy: str) -> Message:
-        records = [
+        records = RecordColumns.of(
             record._replace(summary_key=SummaryKey(MONTH, b"%d" % (at % keys), f"key {at % keys}", "SITE"))
             for at, record in enumerate(rendered(*map(job, numbers)))
-        ]
+        )
         message = message_of(policy.encode(), "egi", "car", len(records), NOW)
         ledger.prepare(message, records, Progress(), policy)
         return message

@@ -17,7 +17,7 @@ from publisher.ledger.sql.delivered import pages
 from publisher.ledger.sql.ledger import SqlLedger
 from publisher.ledger.sqlite.connection import SqliteDatabase, open_ledger_file
 from publisher.model.job import Epoch, JobId, JobKey, JobRecord, RowRef, job_key
-from publisher.model.message import Cursor, Message, Progress, Rendered, RunKeyValues, message_of
+from publisher.model.message import Cursor, Message, Progress, RecordColumns, Rendered, RunKeyValues, message_of
 from tests.support.jobs import make_job
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
@@ -56,7 +56,7 @@ def job(number: int, row: int, file: str = "a.db", restarts: int = 0, wall_s: in
 
 
 def prepare(ledger: SqlLedger, *jobs: JobRecord, progress: Progress | None = None, at: int = 0) -> Message:
-    records = [
+    records = RecordColumns.of(
         Rendered.of(
             job=one,
             content=one.job_id.encode(),
@@ -64,8 +64,8 @@ def prepare(ledger: SqlLedger, *jobs: JobRecord, progress: Progress | None = Non
             first_time=True,
         )
         for one in jobs
-    ]
-    payload = b"".join(record.content for record in records)
+    )
+    payload = b"".join(records.contents)
     message = message_of(payload, "egi", "car", len(records), NOW + timedelta(seconds=at))
     ledger.prepare(message, records, progress or Progress(), "policy")
     return message

@@ -18,7 +18,16 @@ from publisher.ledger.contract import Hold, MessageState
 from publisher.ledger.sql.ledger import SqlLedger
 from publisher.model.errors import Busy, LedgerError
 from publisher.model.job import Epoch, JobId, JobKey, JobRecord, RowRef, SkippedJob, job_key
-from publisher.model.message import Cursor, Message, OpenRow, Progress, Rendered, RunKeyValues, message_of
+from publisher.model.message import (
+    Cursor,
+    Message,
+    OpenRow,
+    Progress,
+    RecordColumns,
+    Rendered,
+    RunKeyValues,
+    message_of,
+)
 from tests.support.jobs import make_job
 from tests.support.ledgers import open_ledger, open_to_read
 
@@ -71,8 +80,8 @@ def test_opening_it_again_leaves_the_locks_of_this_process(path: Path, ledger: S
     assert "BlockingIOError" in done.stderr
 
 
-def rendered(*jobs: JobRecord, first_time: bool = True) -> list[Rendered]:
-    return [
+def rendered(*jobs: JobRecord, first_time: bool = True) -> RecordColumns:
+    return RecordColumns.of(
         Rendered.of(
             job=one,
             content=f"<{one.job_id}>".encode(),
@@ -80,11 +89,11 @@ def rendered(*jobs: JobRecord, first_time: bool = True) -> list[Rendered]:
             first_time=first_time,
         )
         for one in jobs
-    ]
+    )
 
 
-def message(records: list[Rendered], target: str = "egi", made_at: datetime = NOW) -> Message:
-    payload = b"".join(record.content for record in records)
+def message(records: RecordColumns, target: str = "egi", made_at: datetime = NOW) -> Message:
+    payload = b"".join(records.contents)
     return message_of(payload, target, "car", len(records), made_at)
 
 
@@ -146,7 +155,7 @@ def test_halves_take_the_place_of_the_whole(ledger: SqlLedger) -> None:
     ledger.prepare(message(second), second, Progress(), "p")
     whole = ledger.outstanding("egi")
     assert whole is not None
-    halves = [(message([one]), whole.records[at : at + 1]) for at, one in enumerate(first)]
+    halves = [(message(first.part(at, at + 1)), whole.records[at : at + 1]) for at in range(len(first))]
     ledger.split(whole, halves, narrowing=True)
     order = []
     while outstanding := ledger.outstanding("egi"):

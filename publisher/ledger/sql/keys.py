@@ -7,11 +7,12 @@ from collections import defaultdict
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from hashlib import blake2b
+from operator import not_
 from typing import NamedTuple
 
 from publisher.ledger.sql.database import Database
 from publisher.model.job import JobKey
-from publisher.model.message import Rendered
+from publisher.model.message import RecordColumns
 from publisher.model.totals import AcceptedChange, KeyTotal, SummaryKey
 
 _ADD = """
@@ -47,13 +48,13 @@ _ACCEPTED = "SELECT month, accepted_at, stale, lost_jobs FROM key_change WHERE t
 class Addition(NamedTuple):
     """What a message's records added: enough to take it away again. `before` are the policies of the keys that were there."""
 
-    records: Sequence[Rendered]
+    records: RecordColumns
     before: Mapping[bytes, str]
     written: Sequence[bytes]  # digests of keys that were not known to be there, under its policy
 
 
 def add(
-    database: Database, target: int, records: Sequence[Rendered], policy_digest: str, there: Container[bytes]
+    database: Database, target: int, records: RecordColumns, policy_digest: str, there: Container[bytes]
 ) -> Addition:
     """The keys of a message's records. Only jobs that go out for the first time add to what is under them.
 
@@ -90,10 +91,9 @@ def _policies(database: Database, target: int, totals: Sequence[KeyTotal]) -> It
 def take_away(database: Database, target: int, additions: Sequence[Addition], runs: Collection[JobKey]) -> None:
     """What these runs added, in whichever of the messages they were, was never sent."""
     for added in reversed(additions):
-        gone = [record for record in added.records if record.key in runs]
-        remaining = [record for record in added.records if record.key not in runs]
-        left = {total.key.digest for total in _totals(remaining)}
-        for total in _totals(gone):
+        are_gone = [key in runs for key in added.records.keys]
+        left = {total.key.digest for total in _totals(added.records.only(list(map(not_, are_gone))))}
+        for total in _totals(added.records.only(are_gone)):
             digest = total.key.digest
             values = {
                 "target": target,
@@ -107,20 +107,20 @@ def take_away(database: Database, target: int, additions: Sequence[Addition], ru
             database.execute(_TAKE_AWAY if digest in left | added.before.keys() else _FORGET, values)
 
 
-def _totals(records: Sequence[Rendered]) -> list[KeyTotal]:
+def _totals(records: RecordColumns) -> list[KeyTotal]:
     """What records that go out for the first time come to, by key; nothing under a key of others."""
     # By digest, which covers the month too: hashing whole keys is slower (hot path).
     by_digest: dict[bytes, SummaryKey] = {}
     sums: defaultdict[bytes, list[int]] = defaultdict(lambda: [0, 0, 0])
-    for record in records:
-        key = record.summary_key
+    columns = records.summary_keys, records.first_time, records.wall_s, records.cpu_s
+    for key, first_time, wall_s, cpu_s in zip(*columns, strict=True):
         if key is not None:
             by_digest[key.digest] = key
             here = sums[key.digest]
-            if record.first_time:
+            if first_time:
                 here[0] += 1
-                here[1] += record.wall_s
-                here[2] += record.cpu_s
+                here[1] += wall_s
+                here[2] += cpu_s
     return [
         KeyTotal(key=by_digest[digest], jobs=jobs, wall_s=wall, cpu_s=cpu) for digest, (jobs, wall, cpu) in sums.items()
     ]

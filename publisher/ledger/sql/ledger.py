@@ -32,7 +32,7 @@ from publisher.model.message import (
     MessageId,
     PlacedRuns,
     Progress,
-    Rendered,
+    RecordColumns,
     WindowMark,
 )
 from publisher.model.totals import InheritedMonth, KeyTotal, SummaryGroup, month_number
@@ -129,11 +129,11 @@ class SqlLedger(LedgerReader):
             raise AssertionError(target)
         return state
 
-    def prepare(self, message: Message, records: Sequence[Rendered], progress: Progress, policy_digest: str) -> None:
+    def prepare(self, message: Message, records: RecordColumns, progress: Progress, policy_digest: str) -> None:
         summary = rows.summary_of(records)
         target = self._known_number(message.target)
         with self._database.atomic(to_settle=len(message.payload)):
-            text = carried_text(records)
+            text = carried_text(rows.columns_of(records))
             number = rows.enter(self._database, target, message, text, place=None, narrowing=False)
             self._delivered.add(target, number, PlacedRuns.of(records))
             rows.advance(self._database, target, progress, policy_digest, message.made_at)
@@ -214,7 +214,7 @@ class SqlLedger(LedgerReader):
             for month in whole:
                 months.send(self._database, number, month)
             for one in messages:
-                text = carried_text(one.records)
+                text = carried_text(rows.columns_of_outbox(one.records))
                 entered = rows.enter(self._database, number, one.message, text, place=None, narrowing=False)
                 months.link(self._database, number, entered, one.months)
 
@@ -271,7 +271,7 @@ class SqlLedger(LedgerReader):
         number = self._known_number(target)
         with self._database.atomic(to_settle=sum(len(one.message.payload) for one in messages)):
             for one in messages:
-                text = carried_text(one.records)
+                text = carried_text(rows.columns_of_outbox(one.records))
                 entered = rows.enter(self._database, number, one.message, text, place=None, narrowing=False)
                 counts.record_sending(self._database, number, entered, one.counts)
 
@@ -387,7 +387,7 @@ class SqlLedger(LedgerReader):
             parts: dict[int, set[JobKey]] = {}
             for at, (message, records) in enumerate(halves):
                 where = place + (following - place) * at / len(halves)
-                text = carried_text(records)
+                text = carried_text(rows.columns_of_outbox(records))
                 number = rows.enter(self._database, target, message, text, place=where, narrowing=narrowing)
                 self._database.execute(_SET_DOUBT, {"id": number, "state": state, "reason": reason})
                 if of_counts:
@@ -466,7 +466,7 @@ class SqlLedger(LedgerReader):
         # By its id too: of a message that was cut in two, the number is free for others.
         if (prepared, name) == (number, message):
             return summary
-        return rows.summary_of(rows.outbox_records(self._database, number))
+        return rows.summary_of_outbox(rows.outbox_records(self._database, number))
 
     def _renumbered(self, target: int, database: str) -> None:
         if not self._delivered.is_in_round(target):  # who only looks changes nothing

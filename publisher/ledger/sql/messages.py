@@ -13,32 +13,57 @@ import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import cached_property
-from itertools import count
-from typing import Final, NamedTuple, overload
+from itertools import compress, count
+from typing import Any, Final, NamedTuple, overload
 from zlib import crc32
 
 from publisher.ledger.contract import OutboxRecord
 from publisher.ledger.sql.database import Database
 from publisher.model.job import Epoch, JobId, JobKey, RowRef, SkippedJob
-from publisher.model.message import Message, Progress, Rendered, WindowMark
+from publisher.model.message import Message, Progress, RecordColumns, WindowMark
 
 # Flat lists of plain values, made here: there are no circles to look for (hot path).
 _ENCODER: Final = json.JSONEncoder(separators=(",", ":"), check_circular=False)
 
 
-def carried_text(records: Sequence[OutboxRecord | Rendered]) -> str:
-    """The records of an outstanding message, as `outbox.records` keeps them and `CarriedRecords` takes them apart."""
-    return _ENCODER.encode([_line(one) for one in records])
+Columns = Sequence[Sequence[str | int]]
+"""What is kept of each record: database, RecordID, JobID, LocalJobID, end, fingerprint, bytes, whether
+it goes out for the first time, submit host, and the place of a summary's row among those of its
+month."""
 
 
-def _line(one: OutboxRecord | Rendered) -> tuple[str | int, ...]:
-    if isinstance(one, OutboxRecord):
-        return (*one.row, *one[1:]) if one.group else (*one.row, *one[1:-1])
-    run = one.row.database, one.row.record_id, one.job_id, one.local_id, one.ended_at, one.fingerprint
-    return *run, one.content_bytes, int(one.first_time), one.submit_host
+def columns_of(records: RecordColumns) -> Columns:
+    """Of records that are about to leave (hot path)."""
+    runs = records.files, records.record_ids, records.job_ids, records.local_ids, records.ended_at, records.fingerprints
+    return (
+        *runs,
+        list(map(len, records.contents)),
+        list(map(int, records.first_time)),
+        records.submit_hosts,
+        [0] * len(records),
+    )
 
 
-_ENDED_AT, _GROUP = 4, 9  # in a line
+def columns_of_outbox(records: Iterable[OutboxRecord]) -> Columns:
+    """Of records as they were written down before."""
+    return list(zip(*((*one.row, *one[1:6], int(one.first_time), *one[7:]) for one in records), strict=True))
+
+
+def carried_text(columns: Columns) -> str:
+    """The records of an outstanding message, as `outbox.records` keeps them: their number, and each column, or the one value
+    that all of it has."""
+    count = len(columns[0]) if columns else 0
+    return _ENCODER.encode([count, *(column[0] if column.count(column[0]) == count else column for column in columns)])
+
+
+def _columns_from(text: str) -> Columns:
+    count, *columns = json.loads(text) or (0,)
+    if isinstance(count, list):  # schema 1 had a list for each record, without a place that is 0
+        return list(zip(*(line + [0] * (10 - len(line)) for line in (count, *columns)), strict=True))
+    return [column if isinstance(column, list) else [column] * count for column in columns]
+
+
+_ENDED_AT, _GROUP = 4, 9  # among the columns
 
 
 class CarriedRecords(Sequence[OutboxRecord]):
@@ -52,7 +77,7 @@ class CarriedRecords(Sequence[OutboxRecord]):
 
     @cached_property
     def _records(self) -> list[OutboxRecord]:
-        return list(map(_carried, json.loads(self._text)))
+        return [_carried(*values) for values in zip(*_columns_from(self._text), strict=True)]
 
     def __len__(self) -> int:
         return len(self._records)
@@ -69,11 +94,14 @@ class CarriedRecords(Sequence[OutboxRecord]):
 
     def places(self) -> list[tuple[int, int]]:
         """Of each row of a month among them, its `OutboxRecord.group` and its end (hot path)."""
-        return [(line[_GROUP], line[_ENDED_AT]) for line in json.loads(self._text) if len(line) > _GROUP]
+        columns: Sequence[Sequence[Any]] = _columns_from(self._text)
+        if not columns:
+            return []
+        return list(compress(zip(columns[_GROUP], columns[_ENDED_AT], strict=True), columns[_GROUP]))
 
 
-def _carried(line: Sequence[object]) -> OutboxRecord:
-    file, record_id, job_id, local_id, ended_at, fingerprint, content_bytes, first_time, submit_host, *group = line
+def _carried(file: object, record_id: object, *values: object) -> OutboxRecord:
+    job_id, local_id, ended_at, fingerprint, content_bytes, first_time, submit_host, group = values
     return OutboxRecord(
         row=RowRef(database=str(file), record_id=int(str(record_id))),
         job_id=JobId(str(job_id)),
@@ -83,7 +111,7 @@ def _carried(line: Sequence[object]) -> OutboxRecord:
         content_bytes=int(str(content_bytes)),
         first_time=bool(first_time),
         submit_host=str(submit_host),
-        group=int(str(group[0])) if group else 0,
+        group=int(str(group)),
     )
 
 
@@ -201,8 +229,18 @@ class MessageSummary(NamedTuple):
         return pack([(key, remote_ids.get(job_id, "")) for job_id, key in zip(self.job_ids, self.keys, strict=True)])
 
 
-def summary_of(records: Sequence[OutboxRecord | Rendered]) -> MessageSummary:
-    """Of records that are about to leave, or as they are written down."""
+def summary_of(records: RecordColumns) -> MessageSummary:
+    """Of records that are about to leave (hot path)."""
+    return MessageSummary(
+        job_ids=records.job_ids,
+        keys=records.keys,
+        first=list(compress(zip(records.ended_at, records.submit_hosts, strict=True), records.first_time)),
+        last_end=max(records.ended_at, default=0),
+    )
+
+
+def summary_of_outbox(records: Sequence[OutboxRecord]) -> MessageSummary:
+    """Of records as they were written down before."""
     return MessageSummary(
         job_ids=[record.job_id for record in records],
         keys=[record.key for record in records],
@@ -375,8 +413,9 @@ def open_again(database: Database, target: int, records: Iterable[OutboxRecord])
 def rename_carried(database: Database, target: int, file: str, name: str) -> None:
     """A database has another name from now on, also in the rows of outstanding messages."""
     for message, text in database.execute(_CARRIED, {"target": target}).fetchall():
-        lines = [[name if line[0] == file else line[0], *line[1:]] for line in json.loads(text)]
-        database.execute(_CARRY, {"message": message, "records": _ENCODER.encode(lines)})
+        files, *others = _columns_from(text)
+        renamed = [name if one == file else one for one in files]
+        database.execute(_CARRY, {"message": message, "records": carried_text([renamed, *others])})
 
 
 def quarantine(database: Database, target: int, jobs: Sequence[SkippedJob], policy_digest: str, now: datetime) -> None:

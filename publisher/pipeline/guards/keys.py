@@ -19,14 +19,15 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from itertools import compress
 from typing import Final, NamedTuple
 
 from publisher.formats import receiver_of
 from publisher.formats.base import JobFormat, OnChange, SummaryFormat
 from publisher.ledger.contract import DeliveredRun, Hold, Ledger, MessageState, Outbox, Quarantined
 from publisher.model.errors import Unfit
-from publisher.model.job import Epoch, JobId, JobKey, JobRecord, SkippedJob, job_key, run_digest
-from publisher.model.message import REMOVED, Rendered
+from publisher.model.job import Epoch, JobId, JobKey, JobRecord, SkippedJob, job_key, job_part, run_digest
+from publisher.model.message import REMOVED, RecordColumns
 from publisher.model.policy import RecordPolicy
 from publisher.model.target import Selection
 from publisher.model.text import ascii_text, receiver_key
@@ -286,11 +287,14 @@ _NEVER: Final = datetime.min.replace(tzinfo=UTC)
 class NoCollisions:
     """For receivers that have no such key."""
 
-    def look_up(self, jobs: Sequence[JobRecord | Rendered]) -> None: ...
+    def look_up(self, jobs: Sequence[JobRecord]) -> None: ...
 
-    def concern(self, key: JobKey) -> bool:
-        """Whether another run may be in the way of this one of the page."""
-        return False
+    def in_the_way_of(self, records: RecordColumns, known: Mapping[JobKey, DeliveredRun]) -> Collection[JobKey]:
+        """Those of a page's runs of which another run may be in the way.
+
+        `known`: what was delivered of them, and of other runs of the same jobs.
+        """
+        return ()
 
     def checked(self, fit: Publish, held: Quarantined | None, is_waiting: Callable[[JobKey], bool]) -> Publish:
         return fit
@@ -310,25 +314,33 @@ class Collisions(NoCollisions):
         self._known: Mapping[JobKey, DeliveredRun] = {}  # of these others
         self._taken: dict[JobKey, Epoch] = {}  # jobs of this round that have others, and their end
 
-    def look_up(self, jobs: Sequence[JobRecord | Rendered]) -> None:
+    def look_up(self, jobs: Sequence[JobRecord]) -> None:
         """Find the others of a page's jobs. Raises: SourceError, LedgerError."""
-        # A job that never reached the batch system is published under its JobID.
-        asked = [job for job in jobs if job.local_id]
-        shared = self._sharing({job.ended_at for job in asked}) if asked else {}
-        self._others = {}
-        for job in asked if shared else ():
-            if others := _others(job, shared.get((job.ended_at, _folded(job.local_id)), {})):
-                self._others[job.key] = others
-        keys = dict.fromkeys(key for others in self._others.values() for key in others)
-        self._known = self._ledger.known(self._target, keys)
+        runs = [(job.key, job.job_id, job.local_id, job.ended_at) for job in jobs]
+        self._look_up(*zip(*runs, strict=True)) if runs else self._look_up((), (), (), ())
 
-    def concern(self, key: JobKey) -> bool:
-        return key in self._others
+    def in_the_way_of(self, records: RecordColumns, known: Mapping[JobKey, DeliveredRun]) -> Collection[JobKey]:
+        self._look_up(records.keys, records.job_ids, records.local_ids, records.ended_at)
+        return self._others
+
+    def _look_up(
+        self, keys: Sequence[JobKey], job_ids: Sequence[JobId], local_ids: Sequence[str], ends: Sequence[Epoch]
+    ) -> None:
+        self._others = {}
+        # A job that never reached the batch system is published under its JobID.
+        shared = self._sharing(set(compress(ends, local_ids)))
+        if shared:
+            for key, job_id, local_id, end in zip(keys, job_ids, local_ids, ends, strict=True):
+                runs = shared.get((end, _folded(local_id)), {}) if local_id else {}
+                if others := {other: its_id for other, its_id in runs.items() if its_id != job_id}:
+                    self._others[key] = others
+        found = dict.fromkeys(key for others in self._others.values() for key in others)
+        self._known = self._ledger.known(self._target, found)
 
     def _sharing(self, ends: set[Epoch]) -> Mapping[tuple[Epoch, str], dict[JobKey, JobId]]:
         """The runs of each end and LocalJobID, where more than one run ended at that time."""
         by_end: defaultdict[Epoch, list[EndedRun]] = defaultdict(list)
-        for run in self._ended_in(ends):
+        for run in self._ended_in(ends) if ends else ():
             by_end[run[0]].append(run)
         shared: defaultdict[tuple[Epoch, str], dict[JobKey, JobId]] = defaultdict(dict)
         for end, runs in by_end.items():
@@ -373,10 +385,6 @@ class Collisions(NoCollisions):
             self._taken[fit.entry.key] = fit.published.ended_at
 
 
-def _others(job: JobRecord | Rendered, runs: Mapping[JobKey, JobId]) -> dict[JobKey, JobId]:
-    return {key: job_id for key, job_id in runs.items() if job_id != job.job_id}
-
-
 class LaterRuns(NoCollisions):
     """Of a job that A-REX restarted, SGAS would discard the later run: one record id is one row
     forever. APEL would replace the accelerators of the first."""
@@ -386,11 +394,14 @@ class LaterRuns(NoCollisions):
         self._ledger = ledger
         self._others: Mapping[JobKey, Sequence[DeliveredRun]] = {}  # of the page
 
-    def look_up(self, jobs: Sequence[JobRecord | Rendered]) -> None:
+    def look_up(self, jobs: Sequence[JobRecord]) -> None:
         self._others = self._ledger.other_runs(self._target, {job.key: job.row for job in jobs})
 
-    def concern(self, key: JobKey) -> bool:
-        return bool(self._others.get(key))
+    def in_the_way_of(self, records: RecordColumns, known: Mapping[JobKey, DeliveredRun]) -> Collection[JobKey]:
+        runs: defaultdict[bytes, set[JobKey]] = defaultdict(set)
+        for key in known:
+            runs[job_part(key)].add(key)
+        return [key for key in records.keys if runs.get(job_part(key), set()) - {key}] if runs else ()
 
     def checked(self, fit: Publish, held: Quarantined | None, is_waiting: Callable[[JobKey], bool]) -> Publish:
         """The run as a later one, if it is. Raises: Unfit while the other one is on its way."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
+from itertools import compress
+from operator import not_
 from typing import Final, NamedTuple
 
 from publisher.formats.base import Formed, JobFormat, SummaryFormat, SyncFormat
@@ -34,11 +36,11 @@ _CHECKED_AT_ONCE: Final = 50  # records: the tree of a whole message took 5 MiB 
 
 def assemble_message(form: Format, target: str, batch: Batch, made_at: datetime, *, check: bool) -> Assembled:
     """The message. What does not show by its form that it is sound is checked against our schema, or all if so wished."""
-    contents = [record.content for record in batch.records]
+    contents = batch.records.contents
     payload = form.frame.join(contents)
     made = Assembled(message=message_of(payload, target, form.name, len(batch.records), made_at))
     if not check:
-        unknown = [record.content for record in batch.records if not record.formed]
+        unknown = list(compress(contents, map(not_, batch.records.formed)))
         contents = [content for content in unknown if not form.matches(content)] if isinstance(form, Formed) else []
     try:
         for at in range(0, len(contents), _CHECKED_AT_ONCE):

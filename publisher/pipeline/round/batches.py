@@ -5,11 +5,13 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property, partial
+from itertools import accumulate
 from typing import Final, Protocol
 
 from publisher.formats import receiver_of
@@ -17,7 +19,7 @@ from publisher.formats.base import JobFormat, RowKey, SummaryFormat, lighter
 from publisher.ledger.contract import Ledger
 from publisher.model.errors import Unfit
 from publisher.model.job import Epoch, JobKey
-from publisher.model.message import TOO_LARGE, Batch, OpenRow, Progress, Rendered
+from publisher.model.message import TOO_LARGE, Batch, OpenRow, Progress, RecordColumns, Rendered
 from publisher.model.policy import PublishedJob
 from publisher.model.totals import BlockedMonth, KeyTotal, SummaryKey, ascii_key, month_number
 from publisher.pipeline.guards import keys
@@ -52,7 +54,7 @@ class BatchBuilder:
         self._around = around
         self._between = between
         self._fill_to = fill_to
-        self._waiting: deque[Rendered] = deque()
+        self._waiting = RecordColumns()
         self._bytes = 0
         self._marks: deque[tuple[int, Progress]] = deque()
         self._added = 0
@@ -66,6 +68,15 @@ class BatchBuilder:
     def __contains__(self, key: JobKey) -> bool:
         return key in self._keys
 
+    def met(self, keys: Iterable[JobKey]) -> set[JobKey]:
+        """Which of these wait."""
+        return self._keys.intersection(keys)
+
+    @property
+    def most_content(self) -> int:
+        """The bytes of the largest record that any message holds."""
+        return self._most_bytes - self._between
+
     def add(self, record: Rendered, progress: Progress | None = None) -> Sequence[Batch]:
         """Add a record; gives the batches that it closes, if any. `progress` goes with the batch that holds it.
 
@@ -74,19 +85,39 @@ class BatchBuilder:
         size = len(record.content) + self._between
         if size > self._most_bytes:
             raise Unfit(TOO_LARGE, f"the record alone has {size} bytes, a message holds {self._most_bytes}")
-        full: Sequence[Batch] = ()
-        so_far = self._bytes + size
-        if self._waiting and (so_far > self._most_bytes or so_far > self._fill_to() - self._around):
-            full = (self._close(),)
-        self._waiting.append(record)
-        self._keys.add(record.key)
-        self._bytes += size
-        self._added += 1
+        full = [] if self._room([size]) else [self._close()]
+        self._append(RecordColumns.of([record]), size)
         if progress is not None:
             self.mark(progress)
-        if self._most_records and len(self._waiting) >= self._most_records:
-            full = (*full, self._close())
-        return full
+        return [*full, self._close()] if self._is_full() else full
+
+    def add_all(self, records: RecordColumns) -> Iterator[Batch]:
+        """The same of several records, each of which a message holds; a batch is given out as it is closed (hot path)."""
+        ends = list(accumulate([len(content) + self._between for content in records.contents], initial=0))
+        begin = 0
+        while begin < len(records):
+            end = begin + self._room(ends[begin + 1 :], ends[begin])
+            self._append(records.part(begin, end), ends[end] - ends[begin])
+            begin = end
+            if begin < len(records) or self._is_full():
+                yield self._close()
+
+    def _room(self, ends: Sequence[int], before: int = 0) -> int:
+        """How many records, whose bytes add up to these from `before` on, go into the message that waits."""
+        most = min(self._most_bytes, self._fill_to() - self._around) - self._bytes
+        room = bisect_right(ends, before + most)
+        if self._most_records:
+            room = min(room, self._most_records - len(self._waiting))
+        return room if room or self._waiting else 1
+
+    def _append(self, records: RecordColumns, size: int) -> None:
+        self._waiting.extend(records)
+        self._keys.update(records.keys)
+        self._bytes += size
+        self._added += len(records)
+
+    def _is_full(self) -> bool:
+        return 0 < self._most_records <= len(self._waiting)
 
     def mark(self, progress: Progress) -> None:
         """Everything read so far is accounted for by `progress` once the records before it are written down."""
@@ -105,8 +136,7 @@ class BatchBuilder:
             yield self._close()
 
     def _close(self) -> Batch:
-        records = tuple(self._waiting)
-        self._waiting.clear()
+        records, self._waiting = self._waiting, RecordColumns()
         self._keys.clear()
         self._bytes = 0
         self._cut += len(records)
@@ -194,6 +224,15 @@ class JobBatches:
     def __contains__(self, key: JobKey) -> bool:
         return key in self._builder or key in self._changed or key in self._shipped
 
+    def met(self, keys: Sequence[JobKey]) -> set[JobKey]:
+        """Which of these wait, or are on their way since the last page began."""
+        return self._builder.met(keys) | self._shipped.intersection(keys) | self._changed.keys() & set(keys)
+
+    @property
+    def most_content(self) -> int:
+        """The bytes of the largest record that any message holds."""
+        return self._builder.most_content
+
     @property
     def held(self) -> list[BlockedMonth]:
         """Months of which something is held back."""
@@ -216,10 +255,12 @@ class JobBatches:
             return
         self._pack_and_send(record, place)
 
-    def take_rendered(self, record: Rendered) -> None:
-        """Pack the record of a job that was never delivered. Raises: Unfit; Stopped."""
-        if not self._is_held_back(record.ended_at):
-            self._pack_and_send(record, None)
+    def take_rendered(self, records: RecordColumns) -> None:
+        """Pack records of jobs that were never delivered, each of which a message holds. Raises: Stopped."""
+        if self._totals:
+            records = records.only([not self._is_held_back(ended_at) for ended_at in records.ended_at])
+        for batch in self._builder.add_all(records):
+            self._send(batch)
 
     def rendered(self, fit: Publish, now: datetime) -> Rendered:
         """Raises: Unfit."""
@@ -271,7 +312,7 @@ class JobBatches:
             return batches
 
     def _send(self, batch: Batch) -> None:
-        self._shipped.update([record.key for record in batch.records])
+        self._shipped.update(batch.records.keys)
         self._sender.send(batch)
 
     def mark(self, progress: Progress) -> None:

@@ -19,7 +19,7 @@ from publisher.formats.rules import warnings_about
 from publisher.ledger.contract import Hold, Ledger, Quarantined, TargetState
 from publisher.model.errors import Later, LedgerError, PublisherError, Unfit
 from publisher.model.job import Epoch, JobKey, RowRef, SkippedJob
-from publisher.model.message import Batch, Progress, Rendered, WindowMark
+from publisher.model.message import Batch, Progress, RecordColumns, Rendered, WindowMark
 from publisher.model.time import Window
 from publisher.model.totals import BlockedMonth, month_window
 from publisher.pipeline.guards.databases import Missing, know_by_name, look_for_databases
@@ -306,7 +306,7 @@ class Round:
             try:
                 self._sender.send_outstanding()
                 if first is not None:
-                    self._sender.send(Batch(records=(first,), progress=Progress()))
+                    self._sender.send(Batch(records=RecordColumns.of([first]), progress=Progress()))
                     self._sender.finish()
                 sink = self._sink(decider)
                 with collisions(self._live, self._source, self._ledger) as self._collisions:

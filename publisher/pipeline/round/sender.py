@@ -30,7 +30,7 @@ from publisher.model.message import (
     Message,
     MessageId,
     Progress,
-    Rendered,
+    RecordColumns,
     WindowMark,
     message_of,
 )
@@ -127,7 +127,7 @@ class MessageSender:
             False  # the target took something since it last refused a whole batch for no clear reason
         )
         self._refusal: Receipt | None = None  # of a whole message, for what its records are called by
-        self._in_flight: tuple[Message, Sequence[Rendered], BackgroundTask[Receipt]] | None = None
+        self._in_flight: tuple[Message, RecordColumns, BackgroundTask[Receipt]] | None = None
         self._handed_over: set[MessageId] = set()  # and nobody has said yet that they were not stored
         self._behind: dict[str, WindowMark | None] = {}  # a republish, and where it stood before what is not settled
         self._news: dict[JobKey, SkippedJob] = {}  # set aside, and not written down yet
@@ -290,7 +290,7 @@ class MessageSender:
             if not batch.records:
                 self.note(batch.progress)
                 return
-            payload = self._format.frame.join([record.content for record in batch.records])
+            payload = self._format.frame.join(batch.records.contents)
             message = message_of(payload, self._target, self._format.name, len(batch.records), message.made_at)
         if (mark := batch.progress.window_mark) and not self._behind:
             self._behind[mark.window_progress] = self._ledger.window_progress(self._target, mark.window_progress)
@@ -315,7 +315,7 @@ class MessageSender:
         for job in quarantined:
             self.quarantine(job)
         return Batch(
-            records=tuple(record for record in batch.records if record.key not in faulty),
+            records=batch.records.only([key not in faulty for key in batch.records.keys]),
             progress=batch.progress + Progress(skipped=tuple(quarantined)),
         )
 
@@ -328,7 +328,7 @@ class MessageSender:
         if not self._came_of(message, receipt, None):
             self.send_outstanding()
         elif receipt.verdict is Verdict.DELIVERED:
-            self.count_remarks(record.key for record in records)
+            self.count_remarks(records.keys)
         if not self._suspects:
             self._behind.clear()
 

@@ -11,10 +11,11 @@ rows, to be read again. A page of three rows, of which one is still in progress,
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
+from itertools import compress
 from operator import add
 from typing import Any, NamedTuple
 
@@ -22,7 +23,7 @@ from publisher.formats.base import Formed, JobFormat, SummaryFormat, Templated
 from publisher.ledger.contract import Ledger
 from publisher.model.errors import Unfit
 from publisher.model.job import AlikeJob, Epoch, JobId, JobKey, RowRef, RunColumns, job_key, whole_job
-from publisher.model.message import Progress, Rendered
+from publisher.model.message import Progress, RecordColumns
 from publisher.model.totals import SummaryKey, month_number
 from publisher.pipeline.guards.keys import NoCollisions
 from publisher.pipeline.round.batches import JobBatches, RecordMaker
@@ -48,6 +49,14 @@ class Records(NamedTuple):
     contents: list[bytes]
     facts: list[int]
     kinds: list[KindFacts]
+
+    def columns(self, database: str) -> RecordColumns:
+        """The records, none of which was delivered before; each had its form looked at."""
+        runs: tuple[list[Any], ...] = self[:-2]
+        facts, kinds, count = self.facts, self.kinds, len(self.facts)
+        hosts, summary_keys = [kind.submit_host for kind in kinds], list(map(_summary_key, kinds))
+        said = [hosts[at] for at in facts], [summary_keys[at] for at in facts]
+        return RecordColumns([[database] * count, *runs, [True] * count, *said, [True] * count, [None] * count])
 
 
 class Unwanted(NamedTuple):
@@ -195,48 +204,41 @@ class RenderedRecords:
         return replace(page, jobs=tuple(sorted(page.jobs, key=lambda job: job.row.record_id))), progress, jobs
 
     def _take(self, page: RenderedPage) -> tuple[int, list[int]]:
-        """How many were taken, and the rows of others that are to be read whole."""
-        records, database, keys = page.records, page.database, page.records.keys
-        known = self._ledger.known_at(self._target, database, records.record_ids, keys)
-        held = self._ledger.held(self._target, keys + page.unwanted.keys)
+        """How many were taken, and the rows of others that are to be read whole. Raises: Stopped."""
+        records, kinds = page.records.columns(page.database), page.records.kinds
+        known = self._ledger.known_at(self._target, page.database, records.record_ids, records.keys)
+        held = self._ledger.held(self._target, records.keys + page.unwanted.keys)
         left = [row for row, key in zip(*page.unwanted, strict=True) if key in held]
-        found = list(_rendered(records, database))
-        self._collisions.look_up(found)
-        taken = 0
-        for record, place in zip(found, records.facts, strict=True):
-            key = record.key
-            if key in self._sink:
-                continue
-            if key in known or key in held:
-                if key in held or not self._decider.is_delivered(known[key], record.ended_at, record.fingerprint):
-                    left.append(record.row.record_id)
-            elif self._takes(record, records.kinds[place]):
-                taken += 1
+        in_the_way_of = self._collisions.in_the_way_of(records, known)
+        met, most_content, are_new = self._sink.met(records.keys), self._sink.most_content, []
+        for key, row, end, values, content in zip(
+            records.keys, records.record_ids, records.ended_at, records.fingerprints, records.contents, strict=True
+        ):
+            is_new = False
+            if key in met:
+                pass
+            elif key in known or key in held:
+                if key in held or not self._decider.is_delivered(known[key], end, values):
+                    left.append(row)
+            elif key in in_the_way_of or len(content) > most_content:
+                left.append(row)
             else:
-                left.append(record.row.record_id)
-        return taken, left
+                is_new = True
+                met.add(key)
+            are_new.append(is_new)
+        if not all(are_new):
+            records = records.only(are_new)
+        self._remark(compress(page.records.facts, are_new), kinds, records)
+        self._sink.take_rendered(records)
+        return len(records), left
 
-    def _takes(self, record: Rendered, kind: KindFacts) -> bool:
-        """False for a record that no message can hold as it is, or that may be in another's way. Raises: Stopped."""
-        if self._collisions.concern(record.key):
-            return False
-        try:
-            self._sink.take_rendered(record)
-        except Unfit:
-            return False
-        if kind.warnings or kind.arex_default:
-            lost_s = record.wall_s if kind.arex_default else 0
-            self._sender.remark(record.key, kind.queue, lost_s, kind.warnings)
-        return True
-
-
-def _rendered(page: Records, database: str) -> Iterator[Rendered]:
-    hosts = [kind.submit_host for kind in page.kinds]
-    summary_keys = list(map(_summary_key, page.kinds))
-    runs: Iterator[tuple[Any, ...]] = zip(*page[:-1], strict=True)
-    for row, *run, at in runs:
-        row_ref = RowRef(database=database, record_id=row)
-        yield Rendered._make((row_ref, *run, True, hosts[at], summary_keys[at], True, None))
+    def _remark(self, facts: Iterable[int], kinds: Sequence[KindFacts], records: RecordColumns) -> None:
+        """Note what is odd about records of these kinds."""
+        if not any(kind.warnings or kind.arex_default for kind in kinds):
+            return
+        for at, key, wall_s in zip(facts, records.keys, records.wall_s, strict=True):
+            kind = kinds[at]
+            self._sender.remark(key, kind.queue, wall_s if kind.arex_default else 0, kind.warnings)
 
 
 def _summary_key(kind: KindFacts) -> SummaryKey | None:

@@ -14,6 +14,7 @@ import threading
 from collections.abc import Generator, Iterator, Sequence
 from datetime import datetime
 from functools import partial
+from itertools import accumulate
 from typing import IO, Any, BinaryIO, Final, NamedTuple
 
 from publisher.formats.base import JobFormat
@@ -73,7 +74,7 @@ def write_pages(job_format: JobFormat, decider: Decider, source: Source, order: 
         packed = _packed(rendered)
         out.write(len(packed).to_bytes(_LENGTH_BYTES, "little"))
         out.write(packed)
-        out.writelines(rendered.records.contents)
+        out.write(b"".join(rendered.records.contents))
         out.flush()
 
 
@@ -144,9 +145,11 @@ def _next_page(pipe: IO[bytes], database: str) -> RenderedPage | None:
 def _page_from(database: str, packed: tuple[Any, ...], pipe: IO[bytes]) -> RenderedPage | None:
     cursor, rows_read, restarted, opened, left, unwanted, (*columns, kinds, sizes) = packed
     records = Records._make([*columns, list(map(KindFacts._make, kinds))])
-    records.contents.extend(map(pipe.read, sizes))
-    if sum(map(len, records.contents)) < sum(sizes):
+    ends = list(accumulate(sizes, initial=0))
+    contents = pipe.read(ends[-1])
+    if len(contents) < ends[-1]:
         return None
+    records.contents.extend(map(contents.__getitem__, map(slice, ends, ends[1:])))
     return RenderedPage(
         jobs=(),
         open=tuple(
