@@ -79,6 +79,11 @@ class OutboxRecord(NamedTuple):
     def key(self) -> JobKey:
         return job_key(self.job_id, self.local_id)
 
+    def set_aside(self, rule: str, reason: str) -> SkippedJob:
+        """As quarantine keeps its job."""
+        run = self.row, self.job_id, self.local_id, self.ended_at
+        return SkippedJob(*run, rule=rule, reason=reason, fingerprint=self.fingerprint)
+
 
 class Outstanding(NamedTuple):
     """A message without a receipt. `narrowing` is set while a refused message is halved down to its culprits."""
@@ -88,6 +93,15 @@ class Outstanding(NamedTuple):
     state: MessageState
     records: Sequence[OutboxRecord]
     narrowing: bool
+
+
+class SentMessage(NamedTuple):
+    """A message that the receiver took, with its own ids of it and, by JobID, of the records; when its receipt came."""
+
+    message: Message
+    remote_id: str
+    remote_ids: Mapping[str, str]
+    at: datetime
 
 
 class TargetState(NamedTuple):
@@ -255,8 +269,18 @@ class Targets(Protocol):
 class Outbox(Protocol):
     """Messages: written down before they are sent, settled after the receipt."""
 
-    def prepare(self, message: Message, records: RecordColumns, progress: Progress, policy_digest: str) -> None:
-        """Write a message down before it is sent, with its records and the progress that it completes."""
+    def prepare(
+        self,
+        message: Message,
+        records: RecordColumns,
+        progress: Progress,
+        policy_digest: str,
+        before: SentMessage | None = None,
+    ) -> None:
+        """Write a message down before it is sent, with its records and the progress that it completes.
+
+        `before` was sent, and is settled in the same transaction: both or neither.
+        """
 
     def prepare_months(self, target: str, messages: Sequence[MonthMessage]) -> None:
         """Write the messages of whole months down, all at once, before the first is sent."""

@@ -191,7 +191,7 @@ class Source(Protocol):
         """
 
     def by_end(self) -> AbstractContextManager[EndedIn]:
-        """Keeps the databases open to be asked who ended in some seconds."""
+        """Keeps the databases open to be asked who ended in some seconds, at least where several did."""
 
     def find(self, job_id: JobId, needs: frozenset[SideTable], now: datetime) -> Page:
         """The job with this id, in any database; an empty page when there is none."""

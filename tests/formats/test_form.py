@@ -156,8 +156,8 @@ def test_every_day_until_2100_and_no_other() -> None:
 
 
 @pytest.mark.parametrize("fmt", FORMATS, ids=lambda fmt: fmt.name)
-@pytest.mark.parametrize("check", [True, False])
-def test_a_broken_record_is_found_in_its_message_and_no_other(fmt: Car | OgfUr, check: bool) -> None:
+@pytest.mark.parametrize("check", [slice(None), slice(0)])
+def test_a_broken_record_is_found_in_its_message_and_no_other(fmt: Car | OgfUr, check: slice) -> None:
     """Also where the schema is not asked about every message: its form gives it away."""
     assert isinstance(fmt, Formed)
     records = []

@@ -12,14 +12,24 @@ from pathlib import Path
 
 import pytest
 
-from publisher.ledger.contract import Hold, Ledger, MessageState, MonthMessage, OutboxRecord, SyncMessage
+from publisher.ledger.contract import (
+    Hold,
+    Ledger,
+    MessageState,
+    MonthMessage,
+    OutboxRecord,
+    SentMessage,
+    SyncMessage,
+)
 from publisher.ledger.dry_run import DryRunLedger
 from publisher.ledger.sql.ledger import SqlLedger
+from publisher.model.errors import LedgerError
 from publisher.model.job import Epoch, JobId, JobKey, JobRecord, RowRef, SkippedJob
 from publisher.model.message import (
     Cursor,
     LearntLimit,
     Message,
+    MessageId,
     OpenRow,
     PlacedRuns,
     Progress,
@@ -102,10 +112,12 @@ def rendered(*jobs: JobRecord) -> RecordColumns:
     )
 
 
-def prepare(ledger: Ledger, *jobs: JobRecord, progress: Progress | None = None) -> Message:
+def prepare(
+    ledger: Ledger, *jobs: JobRecord, progress: Progress | None = None, before: SentMessage | None = None
+) -> Message:
     records = rendered(*jobs)
     message = message_of(b"".join(records.contents), "egi", "car", len(records), NOW)
-    ledger.prepare(message, records, progress or Progress(), "policy")
+    ledger.prepare(message, records, progress or Progress(), "policy", before)
     return message
 
 
@@ -219,6 +231,41 @@ def test_a_message_that_was_sent_is_not_outstanding(ledger: Ledger) -> None:
     ledger.sent(message, remote_id="17", remote_ids={}, now=NOW)
     ledger.sent(message, remote_id="17", remote_ids={}, now=NOW)
     assert ledger.outstanding("egi") is None
+
+
+def test_a_message_is_settled_with_the_one_that_follows(kept: Kept) -> None:
+    first = prepare(kept.ledger, job(1), job(2))
+    before = SentMessage(first, "17", {}, NOW)
+    second = prepare(kept.ledger, job(3), before=before)
+    left = kept.again().outstanding("egi")
+    assert left is not None
+    assert left.message.id == second.id
+    state = kept.ledger.target("egi")
+    assert state is not None
+    assert (state.delivered, state.prepared) == (2, 1)
+    known = kept.ledger.known("egi", runs(job(1), job(2), job(3)))
+    assert [known[job(number).key].settled for number in (1, 2, 3)] == [True, True, False]
+    assert [one.remote_id for one in kept.ledger.trace(job(2).job_id)] == ["17"]
+    prepare(kept.ledger, job(4), before=before)
+    state = kept.ledger.target("egi")
+    assert state is not None
+    assert (state.delivered, state.prepared) == (2, 2), "asking twice changes nothing"
+
+
+def test_a_message_that_cannot_be_written_down_leaves_the_one_before_as_it_was(kept: Kept) -> None:
+    first = prepare(kept.ledger, job(1))
+    records = rendered(job(2))
+    records.record_ids[0] = 2**80  # more than a column of the ledger holds
+    with pytest.raises((LedgerError, OverflowError)):
+        kept.ledger.prepare(
+            first._replace(id=MessageId("another")), records, Progress(), "policy", SentMessage(first, "17", {}, NOW)
+        )
+    left = kept.ledger.outstanding("egi")
+    assert left is not None
+    assert left.message.id == first.id
+    kept.ledger.sent(first, remote_id="17", remote_ids={}, now=NOW)
+    assert kept.again().outstanding("egi") is None
+    assert set(kept.ledger.known("egi", runs(job(1), job(2)))) == {job(1).key}
 
 
 def test_counted_months_are_told_as_they_were_counted(ledger: Ledger) -> None:

@@ -12,6 +12,7 @@ from publisher.ledger.contract import (
     MonthMessage,
     OutboxRecord,
     Outstanding,
+    SentMessage,
     SyncMessage,
     TargetState,
     impatient,
@@ -24,7 +25,7 @@ from publisher.ledger.sql.delivered import pages
 from publisher.ledger.sql.messages import MessageSummary, carried_text
 from publisher.ledger.sql.months import forget as forget_months
 from publisher.ledger.sql.reads import LedgerReader
-from publisher.model.job import Epoch, JobKey, SkippedJob, job_key
+from publisher.model.job import Epoch, JobKey, job_key
 from publisher.model.message import (
     REMOVED,
     LearntLimit,
@@ -129,16 +130,28 @@ class SqlLedger(LedgerReader):
             raise AssertionError(target)
         return state
 
-    def prepare(self, message: Message, records: RecordColumns, progress: Progress, policy_digest: str) -> None:
+    def prepare(
+        self,
+        message: Message,
+        records: RecordColumns,
+        progress: Progress,
+        policy_digest: str,
+        before: SentMessage | None = None,
+    ) -> None:
         summary = rows.summary_of(records)
         target = self._known_number(message.target)
+        none_left, number_before = False, None if before is None else self._unsettled(target, before.message)
         with self._database.atomic(to_settle=len(message.payload)):
+            if before is not None and number_before is not None:
+                none_left = self._settle(target, number_before, before)
             text = carried_text(rows.columns_of(records))
             number = rows.enter(self._database, target, message, text, place=None, narrowing=False)
             self._delivered.add(target, number, PlacedRuns.of(records))
             rows.advance(self._database, target, progress, policy_digest, message.made_at)
             added = keys.add(self._database, target, records, policy_digest, self._keys_of(target, policy_digest))
             counts.look_before_again(self._database, target, [ended_at for ended_at, _ in summary.first])
+        if before is not None and number_before is not None:
+            self._settled(target, number_before, before, none_left=none_left)
         if message.target in self._files:
             self._files[message.target].begun(number, message.id)
         self._on_its_way = number, message.id, summary
@@ -277,40 +290,43 @@ class SqlLedger(LedgerReader):
 
     def sent(self, message: Message, *, remote_id: str, remote_ids: Mapping[str, str], now: datetime) -> None:
         target = self._known_number(message.target)
+        sent, number = SentMessage(message, remote_id, remote_ids, now), self._unsettled(target, message)
+        if number is None:
+            return
+        with self._database.atomic():
+            none_left = self._settle(target, number, sent)
+        self._settled(target, number, sent, none_left=none_left)
+
+    def _unsettled(self, target: int, message: Message) -> int | None:
+        """The number of a message; None where it is settled already."""
         with self._database.reading():
             found = self._database.execute(_UNSETTLED, {"target": target, "message_id": message.id}).fetchone()
-        if found is None:
-            return
-        number = int(found[0])
-        self._settle(target, number, message.id, remote_id, remote_ids, now)
-        if message.target in self._files:
-            self._files[message.target].delivered(number, message.id, rows.epoch(now), message.records)
+        return None if found is None else int(found[0])
 
-    def _settle(
-        self,
-        target: int,
-        number: int,
-        message: MessageId,
-        remote_id: str,
-        remote_ids: Mapping[str, str],
-        now: datetime,
-    ) -> None:
-        with self._database.atomic():
-            if months.months_of(self._database, number):
-                self._months_sent(target, number, remote_id, now)
-                return
-            summary = self._summary(number, message)
-            rows.accept(self._database, number, now, remote_id=remote_id, remote_ids=summary.rows_blob(remote_ids))
-            rows.leave_quarantine(self._database, target, summary.keys)
-            if counts.accept(self._database, number, rows.epoch(now)):
-                self._database.execute(_SYNCED, {"id": target, "now": rows.epoch(now)})
-                return
-            counts.add(self._database, target, summary.first)
-            self._database.execute(
-                _DELIVERED, {"target": target, "records": len(summary.first), "last_end": summary.last_end}
-            )
-            if not self._database.execute(_PREPARED, {"target": target}).fetchone():
-                self._additions.pop(target, None)
+    def _settle(self, target: int, number: int, sent: SentMessage) -> bool:
+        """Inside the caller's transaction; gives whether no message of the target is on its way any more."""
+        message, remote_id, remote_ids, at = sent
+        if months.months_of(self._database, number):
+            self._months_sent(target, number, remote_id, at)
+            return False
+        summary = self._summary(number, message.id)
+        rows.accept(self._database, number, at, remote_id=remote_id, remote_ids=summary.rows_blob(remote_ids))
+        rows.leave_quarantine(self._database, target, summary.keys)
+        if counts.accept(self._database, number, rows.epoch(at)):
+            self._database.execute(_SYNCED, {"id": target, "now": rows.epoch(at)})
+            return False
+        counts.add(self._database, target, summary.first)
+        self._database.execute(
+            _DELIVERED, {"target": target, "records": len(summary.first), "last_end": summary.last_end}
+        )
+        return not self._database.execute(_PREPARED, {"target": target}).fetchone()
+
+    def _settled(self, target: int, number: int, sent: SentMessage, *, none_left: bool) -> None:
+        """After that transaction."""
+        if none_left:
+            self._additions.pop(target, None)
+        if (file := self._files.get(sent.message.target)) is not None:
+            file.delivered(number, sent.message.id, rows.epoch(sent.at), sent.message.records)
 
     def _months_sent(self, target: int, number: int, remote_id: str, now: datetime) -> None:
         records = rows.outbox_records(self._database, number)
@@ -406,24 +422,8 @@ class SqlLedger(LedgerReader):
             pages.forget(self._database, whole.number)
             rows.settle(self._database, whole.number, _REJECTED, now, reason=reason)
             months.take_back(self._database, target, months.months_of(self._database, whole.number))
-            rows.quarantine(
-                self._database,
-                target,
-                [
-                    SkippedJob(
-                        row=record.row,
-                        job_id=record.job_id,
-                        local_id=record.local_id,
-                        ended_at=record.ended_at,
-                        rule=rule,
-                        reason=reason,
-                        fingerprint=record.fingerprint,
-                    )
-                    for record in whole.records
-                ],
-                policy_digest,
-                now,
-            )
+            jobs = [record.set_aside(rule, reason) for record in whole.records]
+            rows.quarantine(self._database, target, jobs, policy_digest, now)
 
     def learn_limit(self, target: str, limit: LearntLimit) -> None:
         known = {"bytes": limit.payload_bytes, "wire": limit.wire, "at": rows.epoch(limit.learnt_at)}

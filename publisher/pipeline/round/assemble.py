@@ -34,17 +34,18 @@ Format = JobFormat | SummaryFormat | SyncFormat
 _CHECKED_AT_ONCE: Final = 50  # records: the tree of a whole message took 5 MiB more
 
 
-def assemble_message(form: Format, target: str, batch: Batch, made_at: datetime, *, check: bool) -> Assembled:
-    """The message. What does not show by its form that it is sound is checked against our schema, or all if so wished."""
+def assemble_message(form: Format, target: str, batch: Batch, made_at: datetime, *, check: slice) -> Assembled:
+    """The message. Held against our schema are records of which their form does not show that they are sound, and `check`."""
     contents = batch.records.contents
     payload = form.frame.join(contents)
     made = Assembled(message=message_of(payload, target, form.name, len(batch.records), made_at))
-    if not check:
-        unknown = list(compress(contents, map(not_, batch.records.formed)))
-        contents = [content for content in unknown if not form.matches(content)] if isinstance(form, Formed) else []
+    checked = contents[check]
+    if isinstance(form, Formed):
+        unknown = compress(contents, map(not_, batch.records.formed))
+        checked += [content for content in unknown if not form.matches(content)]
     try:
-        for at in range(0, len(contents), _CHECKED_AT_ONCE):
-            form.check(form.frame.join(contents[at : at + _CHECKED_AT_ONCE]))
+        for at in range(0, len(checked), _CHECKED_AT_ONCE):
+            form.check(form.frame.join(checked[at : at + _CHECKED_AT_ONCE]))
     except Unfit:
         return made._replace(faults=tuple(_faults(form, batch)))
     return made

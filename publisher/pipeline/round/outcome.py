@@ -1,13 +1,14 @@
 """What came of a round, for people, for JSON and for the exit status."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from publisher.model.errors import Later, PublisherError, RecordError, SourceError, gravest
+from publisher.model.job import JobKey
 from publisher.model.text import plural
 from publisher.model.totals import BlockedMonth, month_name
-from publisher.pipeline.round.sender import RoundCounters
 from publisher.transports.base import Receipt, Verdict
 
 if TYPE_CHECKING:  # once in the life of a target
@@ -15,6 +16,77 @@ if TYPE_CHECKING:  # once in the life of a target
 
 
 _NONE: Final[Mapping[str, int]] = {}
+
+
+@dataclass(slots=True)
+class RoundCounters:
+    """What was sent in a round, and what was written down."""
+
+    messages: int = 0
+    records: int = 0
+    bytes: int = 0
+    quarantined: int = 0
+    shed: int = 0  # records that went without what made them too large
+    kept: int = 0  # jobs that changed after delivery, where the receiver keeps what it has
+    # Jobs with wall time under A-REX's own HEPSPEC:1.0, delivered one by one or counted into their months.
+    arex_default: int = 0
+    arex_default_wall_s: Counter[str] = field(default_factory=Counter)  # theirs, by queue
+    warnings: Counter[str] = field(default_factory=Counter)  # jobs, as above, that look odd, by rule
+    # By month, counted jobs that are gone from the accounting data: what was counted of them stays in its totals.
+    gone: dict[int, int] = field(default_factory=dict)
+    attempts: Counter[str] = field(default_factory=Counter)  # to hand a message over, by what came of each
+
+
+class _Remark(NamedTuple):
+    """What is odd about a job."""
+
+    queue: str
+    arex_default_wall_s: int  # 0 where its benchmark is not A-REX's default
+    warnings: tuple[str, ...]
+
+
+class Remarks:
+    """What is odd about jobs that are not delivered, or counted into their months, yet; it counts when they are."""
+
+    def __init__(self, tally: RoundCounters) -> None:
+        self._tally = tally
+        self._by_key: dict[JobKey, _Remark] = {}
+        self._lighter: set[JobKey] = set()  # records that were made lighter
+        self._together: list[tuple[int, Mapping[str, int], Mapping[str, int]]] = []
+
+    def note(self, key: JobKey, queue: str, arex_default_wall_s: int, warnings: tuple[str, ...]) -> None:
+        if arex_default_wall_s or warnings:
+            self._by_key[key] = _Remark(queue, arex_default_wall_s, warnings)
+
+    def note_lighter(self, key: JobKey) -> None:
+        self._lighter.add(key)
+
+    def note_together(
+        self, arex_default: int, arex_default_wall_s: Mapping[str, int], warnings: Mapping[str, int]
+    ) -> None:
+        """The same of jobs that were counted together; they count with the next that are counted into their months."""
+        self._together.append((arex_default, arex_default_wall_s, warnings))
+
+    def count(self, keys: Iterable[JobKey]) -> None:
+        """These jobs were delivered, or counted into their months."""
+        while self._together:
+            arex_default, wall_s, warnings = self._together.pop()
+            self._tally.arex_default += arex_default
+            self._tally.arex_default_wall_s.update(wall_s)
+            self._tally.warnings.update(warnings)
+        if not (self._by_key or self._lighter):
+            return
+        delivered = set(keys)
+        for key in self._by_key.keys() & delivered:
+            self._count(self._by_key.pop(key))
+        self._tally.shed += len(self._lighter & delivered)
+        self._lighter -= delivered
+
+    def _count(self, remark: _Remark) -> None:
+        if remark.arex_default_wall_s:
+            self._tally.arex_default += 1
+            self._tally.arex_default_wall_s[remark.queue] += remark.arex_default_wall_s
+        self._tally.warnings.update(remark.warnings)
 
 
 class Outcome(NamedTuple):

@@ -466,7 +466,7 @@ class Round:
         self._taken += 1
         job = fit.published.job
         lost_s = job.wall_s if fit.published.benchmark.arex_default else 0
-        self._sender.remark(fit.entry.key, job.queue, lost_s, warnings_about(fit.published, summed=self._summed))
+        self._sender.remarks.note(fit.entry.key, job.queue, lost_s, warnings_about(fit.published, summed=self._summed))
         return None
 
     def _quarantine(

@@ -5,14 +5,13 @@ lost, and one of a process that ended on the way. Whatever was certainly not sto
 that the next one reads, decides on and renders its jobs again, under the configuration that holds then.
 
 While the next batch is read, rendered and put together, the last one is signed and sent, beside the main thread. A message is
-written down only when the one before is settled, so there is one outstanding at most.
+written down in the transaction that settles the one before, so there is one outstanding at most.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from itertools import pairwise
@@ -20,9 +19,9 @@ from types import TracebackType
 from typing import Final, NamedTuple, Protocol
 
 from publisher.formats.base import Formed, Frame, JobFormat, SummaryFormat, SyncFormat, lighter
-from publisher.ledger.contract import Ledger, OutboxRecord, Outstanding
+from publisher.ledger.contract import Ledger, OutboxRecord, Outstanding, SentMessage
 from publisher.model.errors import CredentialError, LedgerError, Rejected
-from publisher.model.job import JobId, JobKey, SkippedJob, job_key
+from publisher.model.job import JobId, JobKey, SkippedJob
 from publisher.model.message import (
     TOO_LARGE,
     Batch,
@@ -35,11 +34,14 @@ from publisher.model.message import (
     message_of,
 )
 from publisher.pipeline.round.assemble import Assembled, assemble_message
+from publisher.pipeline.round.outcome import Remarks, RoundCounters
 from publisher.transports.base import BackgroundTask, Receipt, Transport, Verdict
 
-_CHECK_ONE_IN: Final = 50  # payloads against the schema on the hot path: a check costs five times what rendering costs
-_CHECK_FIRST: Final = 5_000  # records after a change of version or configuration; the form of each is looked at always
-TRIED_AGAIN: Final = "tried_again"  # the verdict on an attempt that was followed by another in the same round
+# Of records whose form shows that they are sound, those that are held against the schema all the same, which costs five
+# times what rendering costs: one in so many, and the first after a change of version or configuration.
+_CHECK_ONE_IN: Final = 100
+_CHECK_FIRST: Final = 1_000
+_TRIED_AGAIN: Final = "tried_again"  # the verdict on an attempt that was followed by another in the same round
 _SUSPECTS: Final = (
     8  # messages that cannot be cut any more, refused for no clear reason, before the target itself is to blame
 )
@@ -63,31 +65,12 @@ class MessageObserver(Protocol):
     def message_settled(self, message: Message, receipt: Receipt) -> None: ...
 
 
-@dataclass(slots=True)
-class RoundCounters:
-    """What was sent in a round, and what was written down."""
+class _Arrival(NamedTuple):
+    """A message that the receiver took, with the keys of its records."""
 
-    messages: int = 0
-    records: int = 0
-    bytes: int = 0
-    quarantined: int = 0
-    shed: int = 0  # records that went without what made them too large
-    kept: int = 0  # jobs that changed after delivery, where the receiver keeps what it has
-    # Jobs with wall time under A-REX's own HEPSPEC:1.0, delivered one by one or counted into their months.
-    arex_default: int = 0
-    arex_default_wall_s: Counter[str] = field(default_factory=Counter)  # theirs, by queue
-    warnings: Counter[str] = field(default_factory=Counter)  # jobs, as above, that look odd, by rule
-    # By month, counted jobs that are gone from the accounting data: what was counted of them stays in its totals.
-    gone: dict[int, int] = field(default_factory=dict)
-    attempts: Counter[str] = field(default_factory=Counter)  # to hand a message over, by what came of each
-
-
-class _Remark(NamedTuple):
-    """What is odd about a job."""
-
-    queue: str
-    arex_default_wall_s: int  # 0 where its benchmark is not A-REX's default
-    warnings: tuple[str, ...]
+    message: Message
+    keys: Sequence[JobKey]
+    receipt: Receipt
 
 
 class MessageSender:
@@ -120,7 +103,6 @@ class MessageSender:
         self._check_all = check_all
         self._frame_of = frame_of  # an outstanding message may be of the format that was configured before
         self._found_faults = False
-        self._batches = 0
         self._shipped = 0  # records
         self._suspects: dict[MessageId, tuple[Outstanding, Receipt]] = {}
         self._proven_healthy = (
@@ -131,10 +113,8 @@ class MessageSender:
         self._handed_over: set[MessageId] = set()  # and nobody has said yet that they were not stored
         self._behind: dict[str, WindowMark | None] = {}  # a republish, and where it stood before what is not settled
         self._news: dict[JobKey, SkippedJob] = {}  # set aside, and not written down yet
-        self._lighter: set[JobKey] = set()  # made lighter, and not delivered yet
-        self._remarks: dict[JobKey, _Remark] = {}  # on jobs that are not delivered or counted yet
-        self._together: list[tuple[int, Mapping[str, int], Mapping[str, int]]] = []
         self.tally = RoundCounters()
+        self.remarks = Remarks(self.tally)
 
     def __enter__(self) -> MessageSender:
         """Nobody knows what became of a message that an earlier process left."""
@@ -166,16 +146,14 @@ class MessageSender:
 
         Raises: Stopped when nothing more can be sent; then whatever is not written down will be read again.
         """
-        if not batch.records:
+        made = self._put_together(batch) if batch.records else None
+        if made is not None and made.faults:
+            batch, made = self._without(batch, made)
+        if made is not None:
+            self._hand_over(batch, made.message)
+        else:
             self._settle()
             self.note(batch.progress)
-            return
-        check = self._is_to_be_checked()
-        self._batches += 1
-        self._shipped += len(batch.records)
-        made = assemble_message(self._format, self._target, batch, self._clock(), check=check)
-        self._settle()
-        self._hand_over(batch, made)
 
     def finish(self) -> None:
         """Wait until everything that was shipped is settled. Raises: Stopped when nothing more can be sent."""
@@ -195,8 +173,7 @@ class MessageSender:
     def send_outstanding(self) -> None:
         """Everything that is written down without a receipt, in order. Raises: Stopped when nothing more can be sent."""
         while outstanding := self._ledger.outstanding(self._target, self._suspects):
-            message = outstanding.message
-            self._came_of(message, self._deliver(message, self._clock()), outstanding)
+            self._deliver_now(outstanding)
 
     def conclude(self) -> None:
         """Records refused for no clear reason, and nothing got through since: then the target is to blame.
@@ -220,7 +197,7 @@ class MessageSender:
 
     def shed(self, key: JobKey, job_id: JobId, reason: str) -> None:
         """A record was made lighter; it counts when it is delivered."""
-        self._lighter.add(key)
+        self.remarks.note_lighter(key)
         self._watcher.record_shed(self._target, job_id, reason)
 
     def quarantine(self, job: SkippedJob) -> None:
@@ -233,38 +210,6 @@ class MessageSender:
             if (new := self._news.pop(job.key, None)) is not None:
                 self._count_quarantined(new)
 
-    def remark(self, key: JobKey, queue: str, arex_default_wall_s: int, warnings: tuple[str, ...]) -> None:
-        """What is odd about a job; it counts when the job is delivered, or counted into its month."""
-        if arex_default_wall_s or warnings:
-            self._remarks[key] = _Remark(queue, arex_default_wall_s, warnings)
-
-    def remark_together(
-        self, arex_default: int, arex_default_wall_s: Mapping[str, int], warnings: Mapping[str, int]
-    ) -> None:
-        """The same of jobs that were counted together; they count with the next that are counted into their months."""
-        self._together.append((arex_default, arex_default_wall_s, warnings))
-
-    def count_remarks(self, keys: Iterable[JobKey]) -> None:
-        """These jobs were delivered, or counted into their months."""
-        while self._together:
-            arex_default, wall_s, warnings = self._together.pop()
-            self.tally.arex_default += arex_default
-            self.tally.arex_default_wall_s.update(wall_s)
-            self.tally.warnings.update(warnings)
-        if not (self._remarks or self._lighter):
-            return
-        delivered = set(keys)
-        for key in self._remarks.keys() & delivered:
-            self._count_remark(self._remarks.pop(key))
-        self.tally.shed += len(self._lighter & delivered)
-        self._lighter -= delivered
-
-    def _count_remark(self, remark: _Remark) -> None:
-        if remark.arex_default_wall_s:
-            self.tally.arex_default += 1
-            self.tally.arex_default_wall_s[remark.queue] += remark.arex_default_wall_s
-        self.tally.warnings.update(remark.warnings)
-
     def _count_quarantined(self, job: SkippedJob) -> None:
         self.tally.quarantined += 1
         self._watcher.job_set_aside(self._target, job)
@@ -276,28 +221,46 @@ class MessageSender:
     # On the way
 
     def _is_to_be_checked(self) -> bool:
-        """Whether the next message is held against the schema, whatever its records look like."""
+        """Whether each record of the next message is held against the schema, whatever it looks like."""
         if self._check_all and self._shipped >= _CHECK_FIRST and isinstance(self._format, Formed):
             self._check_all = False
-        return self._check_all or self._found_faults or self._batches % _CHECK_ONE_IN == 0
+        return self._check_all or self._found_faults
 
-    def _hand_over(self, batch: Batch, made: Assembled) -> None:
-        """Write down a batch that was put together, and have it signed and sent beside."""
-        message = made.message
-        if made.faults:
-            self._found_faults = True  # one got past the rules: look at every message of this round from now on
-            batch = self._without(batch, made)
-            if not batch.records:
-                self.note(batch.progress)
-                return
-            payload = self._format.frame.join(batch.records.contents)
-            message = message_of(payload, self._target, self._format.name, len(batch.records), message.made_at)
-        if (mark := batch.progress.window_mark) and not self._behind:
-            self._behind[mark.window_progress] = self._ledger.window_progress(self._target, mark.window_progress)
-        self._ledger.prepare(message, batch.records, batch.progress, self._policy_digest)
+    def _window_before(self, mark: WindowMark | None) -> dict[str, WindowMark | None]:
+        """Where the republish stands that a mark is of."""
+        if mark is None:
+            return {}
+        return {mark.window_progress: self._ledger.window_progress(self._target, mark.window_progress)}
+
+    def _put_together(self, batch: Batch) -> Assembled:
+        check = slice(None) if self._is_to_be_checked() else slice(-self._shipped % _CHECK_ONE_IN, None, _CHECK_ONE_IN)
+        self._shipped += len(batch.records)
+        return assemble_message(self._format, self._target, batch, self._clock(), check=check)
+
+    def _hand_over(self, batch: Batch, message: Message) -> None:
+        """Settle the message before, write this one down in the same transaction, and have it signed and sent beside."""
+        before = self._arrived()
+        sent = None if before is None else self._sent(before)
+        behind = self._window_before(batch.progress.window_mark)
+        try:
+            self._ledger.prepare(message, batch.records, batch.progress, self._policy_digest, sent)
+        except LedgerError:
+            if before is not None:  # where there is no room for another message, there may be for a receipt
+                self._settle_alone(before)
+            raise
+        if before is not None:
+            self._settled(before)
+            self._behind.clear()
+        self._behind = self._behind or behind
         self.written_down(batch.progress)
         self._watcher.message_prepared(message)
         self._in_flight = message, batch.records, BackgroundTask(partial(self._deliver, message, self._clock()))
+
+    def _deliver_now(self, outstanding: Outstanding) -> None:
+        message = outstanding.message
+        receipt = self._deliver(message, self._clock())
+        self._note_attempts(message, receipt)
+        self._came_of(_Arrival(message, [record.key for record in outstanding.records], receipt), outstanding)
 
     def _deliver(self, message: Message, now: datetime) -> Receipt:
         self._handed_over.add(message.id)
@@ -308,34 +271,80 @@ class MessageSender:
             self._handed_over.discard(message.id)
             raise
 
-    def _without(self, batch: Batch, made: Assembled) -> Batch:
-        """The batch without the records that failed; they are set aside."""
+    def _without(self, batch: Batch, made: Assembled) -> tuple[Batch, Assembled | None]:
+        """The batch without the records that failed, which are set aside; None where none is left to send."""
+        self._found_faults = True  # one got past the rules: look at every message of this round from now on
         faulty = {record.key for record, _ in made.faults}
         quarantined = [record.set_aside(unfit) for record, unfit in made.faults]
         for job in quarantined:
             self.quarantine(job)
-        return Batch(
-            records=batch.records.only([key not in faulty for key in batch.records.keys]),
-            progress=batch.progress + Progress(skipped=tuple(quarantined)),
-        )
+        left = batch.records.only([key not in faulty for key in batch.records.keys])
+        batch = Batch(records=left, progress=batch.progress + Progress(skipped=tuple(quarantined)))
+        if not left:
+            return batch, None
+        payload = self._format.frame.join(left.contents)
+        return batch, Assembled(message_of(payload, self._target, self._format.name, len(left), made.message.made_at))
 
     def _settle(self) -> None:
         """Settle the message that was handed over. Raises: Stopped when nothing more can be sent."""
+        if (arrived := self._arrived()) is not None:
+            self._settle_alone(arrived)
+            self._behind.clear()
+
+    def _arrived(self) -> _Arrival | None:
+        """The message that was handed over, if nothing is to be done but to settle it; what else came of it is seen to.
+
+        Raises: Stopped when nothing more can be sent.
+        """
         if self._in_flight is None:
-            return
+            return None
         (message, records, delivery), self._in_flight = self._in_flight, None
         receipt = delivery.result()
-        if not self._came_of(message, receipt, None):
+        arrived = _Arrival(message, records.keys, receipt)
+        self._note_attempts(message, receipt)
+        if receipt.verdict is Verdict.DELIVERED and not self._suspects:
+            return arrived
+        if not self._came_of(arrived, None):
             self.send_outstanding()
-        elif receipt.verdict is Verdict.DELIVERED:
-            self.count_remarks(records.keys)
         if not self._suspects:
             self._behind.clear()
+        return None
+
+    def _settle_alone(self, arrived: _Arrival) -> bool:
+        """As `_settled`, which it is then."""
+        sent = self._sent(arrived)
+        self._ledger.sent(sent.message, remote_id=sent.remote_id, remote_ids=sent.remote_ids, now=sent.at)
+        return self._settled(arrived)
+
+    def _sent(self, arrived: _Arrival) -> SentMessage:
+        return SentMessage(arrived.message, arrived.receipt.remote_id, arrived.receipt.remote_ids, self._clock())
+
+    def _settled(self, arrived: _Arrival) -> bool:
+        """A message is settled in the ledger; False when some that were refused have to be sent again."""
+        message, keys, receipt = arrived
+        self._handed_over.discard(message.id)
+        self.tally.messages += 1
+        self.tally.records += message.records
+        self.remarks.count(keys)
+        self._watcher.message_settled(message, receipt)
+        return self._clear_suspects()
 
     # Handing over
 
-    def _came_of(self, message: Message, receipt: Receipt, outstanding: Outstanding | None) -> bool:
+    def _came_of(self, arrived: _Arrival, outstanding: Outstanding | None) -> bool:
         """Settle what came of a message; False when something else has to go out in its place."""
+        message, _, receipt = arrived
+        match receipt.verdict:
+            case Verdict.DELIVERED:
+                return self._settle_alone(arrived)
+            case Verdict.IN_DOUBT | Verdict.RETRY_LATER | Verdict.STOP_TARGET:
+                raise RoundStopped(receipt)
+            case Verdict.TOO_LARGE | Verdict.REFUSED:
+                self._bisect(outstanding or self._written_down(message), receipt)
+                return False
+
+    def _note_attempts(self, message: Message, receipt: Receipt) -> None:
+        """What was tried, and whether the message may have been stored."""
         self._limit = None
         self._watcher.message_handed_over(message, receipt)
         self.tally.bytes += receipt.bytes_sent
@@ -344,29 +353,12 @@ class MessageSender:
             self._ledger.in_doubt(message, receipt.reason)
         elif receipt.verdict is not Verdict.DELIVERED:
             self._handed_over.discard(message.id)
-        match receipt.verdict:
-            case Verdict.DELIVERED:
-                self._ledger.sent(
-                    message, remote_id=receipt.remote_id, remote_ids=receipt.remote_ids, now=self._clock()
-                )
-                self._handed_over.discard(message.id)
-                self.tally.messages += 1
-                self.tally.records += message.records
-                if outstanding is not None:
-                    self.count_remarks(map(_key, outstanding.records))
-                self._watcher.message_settled(message, receipt)
-                return self._clear_suspects()
-            case Verdict.IN_DOUBT | Verdict.RETRY_LATER | Verdict.STOP_TARGET:
-                raise RoundStopped(receipt)
-            case Verdict.TOO_LARGE | Verdict.REFUSED:
-                self._bisect(outstanding or self._written_down(message), receipt)
-                return False
 
     def _count_attempts(self, receipt: Receipt) -> None:
         """Each but the last was followed by another at once; one that was not even made counts as what it was told."""
         self.tally.attempts[receipt.verdict.name.lower()] += 1
         if receipt.attempts > 1:
-            self.tally.attempts[TRIED_AGAIN] += receipt.attempts - 1
+            self.tally.attempts[_TRIED_AGAIN] += receipt.attempts - 1
 
     def _bisect(self, whole: Outstanding, receipt: Receipt) -> None:
         """Cut a message; make its only record lighter when it is too large, or set aside what cannot be cut any more.
@@ -410,7 +402,7 @@ class MessageSender:
             return False
         message = self._half(whole.message, frame.join([less]), 1)
         self._ledger.split(whole, [(message, [record._replace(content_bytes=len(less))])], narrowing=False)
-        self.shed(_key(record), record.job_id, reason)
+        self.shed(record.key, record.job_id, reason)
         return True
 
     def _suspect_poison(self, whole: Outstanding, receipt: Receipt) -> None:
@@ -426,7 +418,7 @@ class MessageSender:
             last = one
             passed.add(one.message.id)
         if last is not None:
-            self._came_of(last.message, self._deliver(last.message, self._clock()), last)
+            self._deliver_now(last)
         self.conclude()
 
     def _clear_suspects(self) -> bool:
@@ -446,17 +438,7 @@ class MessageSender:
         rule = "refused-by-receiver" if receipt.verdict is Verdict.REFUSED else TOO_LARGE
         self._ledger.refuse(whole, rule, receipt.reason, self._policy_digest, self._clock())
         for record in whole.records:
-            self._count_quarantined(
-                SkippedJob(
-                    row=record.row,
-                    job_id=record.job_id,
-                    local_id=record.local_id,
-                    ended_at=record.ended_at,
-                    rule=rule,
-                    reason=receipt.reason,
-                    fingerprint=record.fingerprint,
-                )
-            )
+            self._count_quarantined(record.set_aside(rule, receipt.reason))
 
     def _pieces(
         self, whole: Outstanding, parts: Sequence[Sequence[int]]
@@ -491,7 +473,3 @@ def _divided(count: int, names: Sequence[str], pieces: int) -> list[Sequence[int
     pieces = min(pieces, count)
     bounds = [count * at // pieces for at in range(pieces + 1)]
     return [range(begin, end) for begin, end in pairwise(bounds)]
-
-
-def _key(record: OutboxRecord) -> JobKey:
-    return job_key(record.job_id, record.local_id)

@@ -158,7 +158,7 @@ class MonthlyTotals:
         # Months to sum up again, with the runs that left them, less those that came.
         self._dirty: Counter[int] = Counter()
         self._progress = Progress()
-        self.remark = sender.remark_together  # what is odd about jobs that are counted at once
+        self.remark = sender.remarks.note_together  # what is odd about jobs that are counted at once
         self._held: list[BlockedMonth] = []
         self._accepted: list[tuple[int, tuple[KeyTotal, ...], int]] = []  # by month: rows left behind, jobs lost
 
@@ -495,4 +495,4 @@ class MonthlyTotals:
             now=self._clock(),
         )
         self._sender.written_down(progress)
-        self._sender.count_remarks(runs.keys)
+        self._sender.remarks.count(runs.keys)

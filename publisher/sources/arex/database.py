@@ -143,11 +143,12 @@ class AccountingDatabase:
 
         return self._ask(read) if job_ids else {}
 
-    def ended_in(self, seconds: Collection[Epoch]) -> list[EndedRun]:
-        """Who ended in these seconds, in any database."""
+    def ended_in(self, seconds: Collection[Epoch], *, shared: bool) -> list[EndedRun]:
+        """Who ended in these seconds; `shared`: only in those in which several did."""
+        question = sql.SHARED_ENDS if shared else sql.ENDED_IN
 
         def read(connection: sqlite3.Connection, reader: RowReader) -> list[EndedRun]:
-            found = connection.execute(sql.ENDED_IN, {"seconds": json.dumps(list(seconds))})
+            found = connection.execute(question, {"seconds": json.dumps(list(seconds))})
             return [(end, JobId(reader.text(job_id)), reader.text(local_id)) for end, job_id, local_id in found]
 
         return self._ask(read)

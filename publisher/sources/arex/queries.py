@@ -206,6 +206,12 @@ IDS: Final = """
 """
 # Who shares an end with jobs of a page.
 ENDED_IN: Final = "SELECT EndTime, JobID, LocalJobID FROM AAR WHERE EndTime IN (SELECT value FROM json_each(:seconds))"
+# The same where no other database may have more of them: nearly every end has one job, which the index tells.
+SHARED_ENDS: Final = """
+    SELECT EndTime, JobID, LocalJobID FROM AAR WHERE EndTime IN (
+        SELECT EndTime FROM AAR WHERE EndTime IN (SELECT value FROM json_each(:seconds)) GROUP BY EndTime HAVING count(*) > 1
+    )
+"""
 BY_ROW: Final = {
     layout: f"SELECT {_select_list(layout)} FROM AAR WHERE RecordID IN (SELECT value FROM json_each(:rows)) ORDER BY RecordID"
     for layout in LAYOUTS

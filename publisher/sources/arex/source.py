@@ -210,7 +210,8 @@ class ArexSource:
     @contextmanager
     def by_end(self) -> Iterator[EndedIn]:
         opened = self._opened()
-        yield lambda seconds: [run for database in opened for run in database.ended_in(seconds)]
+        alone = len(opened) == 1
+        yield lambda seconds: [run for database in opened for run in database.ended_in(seconds, shared=alone)]
 
     def find(self, job_id: JobId, needs: frozenset[SideTable], now: datetime) -> Page:
         asked = ReadOptions(needs=needs, now=_epoch(now), remembers=False)

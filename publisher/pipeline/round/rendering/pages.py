@@ -238,7 +238,7 @@ class RenderedRecords:
             return
         for at, key, wall_s in zip(facts, records.keys, records.wall_s, strict=True):
             kind = kinds[at]
-            self._sender.remark(key, kind.queue, wall_s if kind.arex_default else 0, kind.warnings)
+            self._sender.remarks.note(key, kind.queue, wall_s if kind.arex_default else 0, kind.warnings)
 
 
 def _summary_key(kind: KindFacts) -> SummaryKey | None:
