@@ -114,8 +114,10 @@ class GenerationFile:
         """A message is written down and may be handed over from now on; 0 when none is left that was."""
         self._overwrite(self._known._replace(begun=number, begun_id=message_id))
 
-    def delivered(self, number: int, message_id: str, at: int, records: int) -> None:
-        """One message more."""
+    def delivered(
+        self, number: int, message_id: str, at: int, records: int, begun: tuple[int, str] | None = None
+    ) -> None:
+        """One message more; `begun`: another was written down at the same time, as number and id."""
         known = self._known
         record = known._replace(
             number=number,
@@ -124,7 +126,7 @@ class GenerationFile:
             messages=known.messages + 1,
             records=known.records + records,
         )
-        self._overwrite(record)
+        self._overwrite(record if begun is None else record._replace(begun=begun[0], begun_id=begun[1]))
 
     def _overwrite(self, record: LocalRecord) -> None:
         """Hot path: nothing is synced, since an older file does no harm, and the next round brings it up."""

@@ -150,9 +150,11 @@ class SqlLedger(LedgerReader):
             rows.advance(self._database, target, progress, policy_digest, message.made_at)
             added = keys.add(self._database, target, records, policy_digest, self._keys_of(target, policy_digest))
             counts.look_before_again(self._database, target, [ended_at for ended_at, _ in summary.first])
+        if none_left:
+            self._additions.pop(target, None)
         if before is not None and number_before is not None:
-            self._settled(target, number_before, before, none_left=none_left)
-        if message.target in self._files:
+            self._settled(number_before, before, (number, message.id))
+        elif message.target in self._files:
             self._files[message.target].begun(number, message.id)
         self._on_its_way = number, message.id, summary
         self._additions.setdefault(target, []).append(added)
@@ -295,7 +297,9 @@ class SqlLedger(LedgerReader):
             return
         with self._database.atomic():
             none_left = self._settle(target, number, sent)
-        self._settled(target, number, sent, none_left=none_left)
+        if none_left:
+            self._additions.pop(target, None)
+        self._settled(number, sent)
 
     def _unsettled(self, target: int, message: Message) -> int | None:
         """The number of a message; None where it is settled already."""
@@ -321,12 +325,10 @@ class SqlLedger(LedgerReader):
         )
         return not self._database.execute(_PREPARED, {"target": target}).fetchone()
 
-    def _settled(self, target: int, number: int, sent: SentMessage, *, none_left: bool) -> None:
-        """After that transaction."""
-        if none_left:
-            self._additions.pop(target, None)
+    def _settled(self, number: int, sent: SentMessage, begun: tuple[int, MessageId] | None = None) -> None:
+        """After that transaction, which wrote down the message `begun` too."""
         if (file := self._files.get(sent.message.target)) is not None:
-            file.delivered(number, sent.message.id, rows.epoch(sent.at), sent.message.records)
+            file.delivered(number, sent.message.id, rows.epoch(sent.at), sent.message.records, begun)
 
     def _months_sent(self, target: int, number: int, remote_id: str, now: datetime) -> None:
         records = rows.outbox_records(self._database, number)
