@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from hashlib import blake2b
+from itertools import compress
 from operator import not_
 from typing import NamedTuple
 
@@ -48,9 +49,14 @@ _ACCEPTED = "SELECT month, accepted_at, stale, lost_jobs FROM key_change WHERE t
 class Addition(NamedTuple):
     """What a message's records added: enough to take it away again. `before` are the policies of the keys that were there."""
 
-    records: RecordColumns
+    keys: Sequence[JobKey]
+    parts: Sequence[_Part]  # of each record
     before: Mapping[bytes, str]
     written: Sequence[bytes]  # digests of keys that were not known to be there, under its policy
+
+
+# Under which key a record is added up, whether it goes out for the first time, wall time and CPU time.
+_Part = tuple[SummaryKey | None, bool, int, int]
 
 
 def add(
@@ -62,7 +68,8 @@ def add(
     """
     known: list[dict[str, object]] = []
     others, before = [], {}
-    for total in _totals(records):
+    parts = list(zip(records.summary_keys, records.first_time, records.wall_s, records.cpu_s, strict=True))
+    for total in _totals(parts):
         digest = total.key.digest
         if digest in there:
             before[digest] = policy_digest
@@ -73,7 +80,7 @@ def add(
     before.update(_policies(database, target, others))
     database.execute_many(_ADD_TO, known)
     _write(database, target, others, policy_digest)
-    return Addition(records=records, before=before, written=[total.key.digest for total in others])
+    return Addition(keys=records.keys, parts=parts, before=before, written=[total.key.digest for total in others])
 
 
 def _policies(database: Database, target: int, totals: Sequence[KeyTotal]) -> Iterator[tuple[bytes, str]]:
@@ -91,9 +98,9 @@ def _policies(database: Database, target: int, totals: Sequence[KeyTotal]) -> It
 def take_away(database: Database, target: int, additions: Sequence[Addition], runs: Collection[JobKey]) -> None:
     """What these runs added, in whichever of the messages they were, was never sent."""
     for added in reversed(additions):
-        are_gone = [key in runs for key in added.records.keys]
-        left = {total.key.digest for total in _totals(added.records.only(list(map(not_, are_gone))))}
-        for total in _totals(added.records.only(are_gone)):
+        are_gone = [key in runs for key in added.keys]
+        left = {total.key.digest for total in _totals(compress(added.parts, map(not_, are_gone)))}
+        for total in _totals(compress(added.parts, are_gone)):
             digest = total.key.digest
             values = {
                 "target": target,
@@ -107,13 +114,12 @@ def take_away(database: Database, target: int, additions: Sequence[Addition], ru
             database.execute(_TAKE_AWAY if digest in left | added.before.keys() else _FORGET, values)
 
 
-def _totals(records: RecordColumns) -> list[KeyTotal]:
+def _totals(parts: Iterable[_Part]) -> list[KeyTotal]:
     """What records that go out for the first time come to, by key; nothing under a key of others."""
     # By digest, which covers the month too: hashing whole keys is slower (hot path).
     by_digest: dict[bytes, SummaryKey] = {}
     sums: defaultdict[bytes, list[int]] = defaultdict(lambda: [0, 0, 0])
-    columns = records.summary_keys, records.first_time, records.wall_s, records.cpu_s
-    for key, first_time, wall_s, cpu_s in zip(*columns, strict=True):
+    for key, first_time, wall_s, cpu_s in parts:
         if key is not None:
             by_digest[key.digest] = key
             here = sums[key.digest]

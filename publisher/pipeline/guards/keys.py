@@ -316,8 +316,12 @@ class Collisions(NoCollisions):
 
     def look_up(self, jobs: Sequence[JobRecord]) -> None:
         """Find the others of a page's jobs. Raises: SourceError, LedgerError."""
-        runs = [(job.key, job.job_id, job.local_id, job.ended_at) for job in jobs]
-        self._look_up(*zip(*runs, strict=True)) if runs else self._look_up((), (), (), ())
+        self._look_up(
+            [job.key for job in jobs],
+            [job.job_id for job in jobs],
+            [job.local_id for job in jobs],
+            [job.ended_at for job in jobs],
+        )
 
     def in_the_way_of(self, records: RecordColumns, known: Mapping[JobKey, DeliveredRun]) -> Collection[JobKey]:
         self._look_up(records.keys, records.job_ids, records.local_ids, records.ended_at)
@@ -401,7 +405,7 @@ class LaterRuns(NoCollisions):
         runs: defaultdict[bytes, set[JobKey]] = defaultdict(set)
         for key in known:
             runs[job_part(key)].add(key)
-        return [key for key in records.keys if runs.get(job_part(key), set()) - {key}] if runs else ()
+        return {key for key in records.keys if runs.get(job_part(key), set()) - {key}} if runs else ()
 
     def checked(self, fit: Publish, held: Quarantined | None, is_waiting: Callable[[JobKey], bool]) -> Publish:
         """The run as a later one, if it is. Raises: Unfit while the other one is on its way."""

@@ -29,7 +29,6 @@ from publisher.model.message import (
     Message,
     MessageId,
     Progress,
-    RecordColumns,
     WindowMark,
     message_of,
 )
@@ -109,7 +108,7 @@ class MessageSender:
             False  # the target took something since it last refused a whole batch for no clear reason
         )
         self._refusal: Receipt | None = None  # of a whole message, for what its records are called by
-        self._in_flight: tuple[Message, RecordColumns, BackgroundTask[Receipt]] | None = None
+        self._in_flight: tuple[Message, Sequence[JobKey], BackgroundTask[Receipt]] | None = None
         self._handed_over: set[MessageId] = set()  # and nobody has said yet that they were not stored
         self._behind: dict[str, WindowMark | None] = {}  # a republish, and where it stood before what is not settled
         self._news: dict[JobKey, SkippedJob] = {}  # set aside, and not written down yet
@@ -254,7 +253,7 @@ class MessageSender:
         self._behind = self._behind or behind
         self.written_down(batch.progress)
         self._watcher.message_prepared(message)
-        self._in_flight = message, batch.records, BackgroundTask(partial(self._deliver, message, self._clock()))
+        self._in_flight = message, batch.records.keys, BackgroundTask(partial(self._deliver, message, self._clock()))
 
     def _deliver_now(self, outstanding: Outstanding) -> None:
         message = outstanding.message
@@ -298,9 +297,9 @@ class MessageSender:
         """
         if self._in_flight is None:
             return None
-        (message, records, delivery), self._in_flight = self._in_flight, None
+        (message, keys, delivery), self._in_flight = self._in_flight, None
         receipt = delivery.result()
-        arrived = _Arrival(message, records.keys, receipt)
+        arrived = _Arrival(message, keys, receipt)
         self._note_attempts(message, receipt)
         if receipt.verdict is Verdict.DELIVERED and not self._suspects:
             return arrived

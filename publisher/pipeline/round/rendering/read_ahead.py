@@ -29,6 +29,9 @@ from publisher.sources.base import Source
 _PIPE_BYTES: Final = 2**20  # what a user may ask for; a page has as much
 BUFFER_BYTES: Final = 2**17
 _LENGTH_BYTES: Final = 8
+_PIECE: Final = (
+    50  # records that are read or written at once: those of a page are more than `malloc` takes back at once
+)
 _PLAIN: Final = 2  # of marshal's versions: what stands in a page twice is not looked for
 _SPARING: Final = {"MALLOC_MMAP_THRESHOLD_": "131072"}  # glibc: what held a page goes back to the system at once
 _ONE_AT_A_TIME: Final = threading.Lock()  # of several targets with a backlog: each would take the memory of a process
@@ -74,7 +77,9 @@ def write_pages(job_format: JobFormat, decider: Decider, source: Source, order: 
         packed = _packed(rendered)
         out.write(len(packed).to_bytes(_LENGTH_BYTES, "little"))
         out.write(packed)
-        out.write(b"".join(rendered.records.contents))
+        contents = rendered.records.contents
+        for at in range(0, len(contents), _PIECE):
+            out.write(b"".join(contents[at : at + _PIECE]))
         out.flush()
 
 
@@ -145,11 +150,12 @@ def _next_page(pipe: IO[bytes], database: str) -> RenderedPage | None:
 def _page_from(database: str, packed: tuple[Any, ...], pipe: IO[bytes]) -> RenderedPage | None:
     cursor, rows_read, restarted, opened, left, unwanted, (*columns, kinds, sizes) = packed
     records = Records._make([*columns, list(map(KindFacts._make, kinds))])
-    ends = list(accumulate(sizes, initial=0))
-    contents = pipe.read(ends[-1])
-    if len(contents) < ends[-1]:
-        return None
-    records.contents.extend(map(contents.__getitem__, map(slice, ends, ends[1:])))
+    for at in range(0, len(sizes), _PIECE):
+        ends = list(accumulate(sizes[at : at + _PIECE], initial=0))
+        piece = pipe.read(ends[-1])
+        if len(piece) < ends[-1]:
+            return None
+        records.contents.extend(map(piece.__getitem__, map(slice, ends, ends[1:])))
     return RenderedPage(
         jobs=(),
         open=tuple(
