@@ -55,8 +55,8 @@ class Records(NamedTuple):
         runs: tuple[list[Any], ...] = self[:-2]
         facts, kinds, count = self.facts, self.kinds, len(self.facts)
         hosts, summary_keys = [kind.submit_host for kind in kinds], list(map(_summary_key, kinds))
-        said = [hosts[at] for at in facts], [summary_keys[at] for at in facts]
-        return RecordColumns([[database] * count, *runs, [True] * count, *said, [True] * count, [None] * count])
+        of_kinds = [hosts[at] for at in facts], [summary_keys[at] for at in facts]
+        return RecordColumns([[database] * count, *runs, [True] * count, *of_kinds, [True] * count, [None] * count])
 
 
 class Unwanted(NamedTuple):
@@ -238,7 +238,8 @@ class RenderedRecords:
             return
         for at, key, wall_s in zip(facts, records.keys, records.wall_s, strict=True):
             kind = kinds[at]
-            self._sender.remarks.note(key, kind.queue, wall_s if kind.arex_default else 0, kind.warnings)
+            lost_s = wall_s if kind.arex_default else 0
+            self._sender.remarks.note(key, kind.queue, lost_s, kind.warnings)
 
 
 def _summary_key(kind: KindFacts) -> SummaryKey | None:
