@@ -103,3 +103,19 @@ def test_a_transaction_in_which_something_is_raised_leaves_neither_jobs_nor_name
         put(accounting, jobs(2))
         users = "SELECT Name FROM AAR JOIN Users ON Users.ID = UserID ORDER BY RecordID"
         assert accounting.connection.execute(users).fetchall() == [("user0",), ("user1",)]
+
+
+def test_a_log_that_was_left_behind_is_not_that_of_a_new_database(tmp_path: Path) -> None:
+    """Of an importer that was killed, the log stays; who removes the database alone begins anew."""
+    path = tmp_path / "imported.db"
+    with ImportDatabase(path) as accounting:
+        put(accounting, jobs(50))
+        for suffix in ("-wal", "-shm"):
+            (tmp_path / f"kept{suffix}").write_bytes((tmp_path / f"imported.db{suffix}").read_bytes())
+    path.unlink()
+    for suffix in ("-wal", "-shm"):
+        (tmp_path / f"kept{suffix}").rename(tmp_path / f"imported.db{suffix}")
+    with ImportDatabase(path) as accounting:
+        assert accounting.connection.execute("SELECT count(*) FROM AAR").fetchone() == (0,)
+        assert put(accounting, jobs(3))[0] == StoredJobs(inserted=3, updated=0)
+        assert accounting.connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)

@@ -9,12 +9,13 @@ unescaped, that rows are complete, and that AAR has more columns.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import sqlite3
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from functools import cache
 from hashlib import blake2b
 from operator import itemgetter
@@ -23,10 +24,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from publisher.model.errors import Busy, LedgerError, PublisherError, UsageError, refused_by_system
-from publisher.model.job import JobRecord
-from publisher.sources.base import ImportedFrom, Source
 from publisher.sources.importers import BadLine, ImportedJob, StoredJobs
-from publisher.sources.sqlite_reader import CopyDirectory, ReadOnlyFile
 
 IMPORTER_VERSION: Final = "2"
 
@@ -466,33 +464,23 @@ def _create(path: Path) -> None:
             connection.execute("PRAGMA journal_mode = WAL")
         finally:
             connection.close()
-        try:
-            os.link(unfinished, path)
-        except FileExistsError:
-            return  # another importer was faster
+        _put_in_place(unfinished, path)
     finally:
         for suffix in ("", "-wal", "-shm"):
             unfinished.with_name(unfinished.name + suffix).unlink(missing_ok=True)
 
 
-_IMPORTED: Final = "SELECT 1 FROM pragma_table_info('AAR') WHERE name = 'SourceKey'"
-_ORIGIN: Final = """
-    SELECT Source, SourceKey, coalesce((SELECT Path FROM ImportFile WHERE ImportFile.FileID = AAR.FileID), '')
-    FROM AAR WHERE RecordID = ? AND JobID = ?
-"""
+def _put_in_place(unfinished: Path, path: Path) -> None:
+    """Unless another importer was faster. Raises: OSError.
 
-
-def origin_of(job: JobRecord, source: Source, *, copies_below: Path) -> ImportedFrom | None:
-    """None when A-REX wrote the row, or it is gone meanwhile. The source is closed. Raises: SourceError."""
-
-    def ask(connection: sqlite3.Connection) -> ImportedFrom | None:
-        imported = connection.execute(_IMPORTED).fetchone() is not None
-        found = connection.execute(_ORIGIN, (job.row.record_id, job.job_id)).fetchone() if imported else None
-        return None if found is None else ImportedFrom(importer=found[0], key=found[1], file=found[2])
-
-    with closing(source):
-        file = source.databases().get(job.row.database)
-    if file is None:
-        return None
-    with closing(CopyDirectory(copies_below)) as copies, closing(ReadOnlyFile(file, copies)) as opened:
-        return opened.ask(ask)
+    Whoever removed the database may have left its log, which SQLite would take for that of the new one.
+    """
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)  # else the log may be that of a file which another has just put there
+        if not path.exists():
+            for suffix in ("-wal", "-shm"):
+                path.with_name(path.name + suffix).unlink(missing_ok=True)
+            os.link(unfinished, path)
+    finally:
+        os.close(folder)
