@@ -40,6 +40,7 @@ from publisher.model.totals import InheritedMonth, KeyTotal, SummaryGroup, month
 
 _DOUBT = "SELECT state, reason FROM message WHERE id = :id"
 _SET_DOUBT = "UPDATE message SET state = :state, reason = :reason WHERE id = :id"
+_REMEMBERED_KEYS = 10_000  # 100 bytes each; of a month that is over none is met again
 _REJECTED = 3  # a number of `message.state`, as schema.py lists them
 _ENTER_TARGET = """
 INSERT INTO target (name, start_rule, start_at, selection_digest) VALUES (:name, :rule, :start, :digest)
@@ -161,7 +162,7 @@ class SqlLedger(LedgerReader):
         self._keys_of(target, policy_digest).update(added.written)
 
     def _keys_of(self, target: int, policy_digest: str) -> set[bytes]:
-        if self._written_keys[:2] != (target, policy_digest):
+        if self._written_keys[:2] != (target, policy_digest) or len(self._written_keys[2]) > _REMEMBERED_KEYS:
             self._written_keys = (target, policy_digest, set())
         return self._written_keys[2]
 

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
 from publisher.model.errors import ConfigError, CredentialError, PublisherError, Rejected, Unreachable
-from publisher.model.message import MESSAGE_ID, Message
+from publisher.model.message import MESSAGE_ID, Message, MessageId
 from publisher.transports.ams import Options
 from publisher.transports.ams.responses import Action, Decision, publish_verdict, token_of, token_verdict
 from publisher.transports.base import (
@@ -113,19 +113,14 @@ class AmsTransport:
             # AMS stores an empty record for some characters, which only an operator can remove.
             return _not_sent(Verdict.REFUSED, SET_ASIDE, f"the message id {message.id!r} would corrupt the topic")
         try:
-            data = _base64(self.signer.sign(message.payload))
+            body, data_length = _body(message.id, self.signer.sign(message.payload))
         except UnsafePayload as why:
             return _not_sent(Verdict.REFUSED, SET_ASIDE, str(why))
-        data_length = sum(map(len, data))
         if data_length > self._options.batch_bytes:
             reason = (
                 f"{data_length} characters of data are over the limit of {self._options.batch_bytes} (`batch_bytes`)"
             )
             return _not_sent(Verdict.TOO_LARGE, REFUSED, reason)
-        # Joined, not formatted: `%` lets the bytes grow as it goes.
-        body = b"".join(
-            (b'{"messages":[{"attributes":{"empaid":"', message.id.encode(), b'"},"data":"', *data, b'"}]}')
-        )
         return self._hand_over(_DeliveryAttempts(body=body, data_length=data_length), message)
 
     def profile(self) -> Profile:
@@ -288,14 +283,17 @@ class AmsTransport:
 create: Final = AmsTransport
 
 
-def _base64(signed: bytes) -> list[bytes]:
-    """A signed message in base64, in pieces that belong together.
+def _body(name: MessageId, signed: bytes) -> tuple[bytes, int]:
+    """The request that publishes a signed message, and how many characters its data has in base64.
 
     Python first takes memory for twice what it encodes. For a whole message that is new memory
-    every time, whose first use takes as long as the encoding.
+    every time, whose first use takes as long as the encoding; so it goes piece by piece.
     """
     view = memoryview(signed)
-    return [base64.b64encode(view[at : at + _ENCODED_AT_ONCE]) for at in range(0, len(view), _ENCODED_AT_ONCE)]
+    data = [base64.b64encode(view[at : at + _ENCODED_AT_ONCE]) for at in range(0, len(view), _ENCODED_AT_ONCE)]
+    # Joined, not formatted: `%` lets the bytes grow as it goes.
+    body = b"".join((b'{"messages":[{"attributes":{"empaid":"', name.encode(), b'"},"data":"', *data, b'"}]}'))
+    return body, sum(map(len, data))
 
 
 def _not_sent(verdict: Verdict, exit_status: int, reason: str) -> Receipt:
