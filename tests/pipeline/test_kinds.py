@@ -102,16 +102,18 @@ def test_under_every_rule(tmp_path: Path, pki: PKI, rules: str) -> None:
     assert compared(pair) > (ordinary / 6 if rules != "completed only" else 0)
 
 
-NUMBERS: Final = (
-    *("wall_s", "cpu_user_s", "cpu_kernel_s", "memory_kib", "virtual_memory_kib"),
-    *("scratch_bytes", "stage_in_bytes", "stage_out_bytes"),
-)
+SIZES: Final = ("scratch_bytes", "stage_in_bytes", "stage_out_bytes")
+NUMBERS: Final = ("wall_s", "cpu_user_s", "cpu_kernel_s", "memory_kib", "virtual_memory_kib", *SIZES)
 TIMES: Final = ("submitted_at", "started_at", "ended_at")
 LARGE: Final = [
     near + off for power in (29, 30, 31, 32, 53, 60, 62, 63) for near in (2**power,) for off in (-8, -1, 0, 1)
 ]
 NOW_S: Final = int(NOW.timestamp())
-MOMENTS: Final = (1, *(NOW_S + off for off in (-2, -1, 0, 1, 86_399, 86_400, 86_401)), 253_402_300_799, 253_402_300_800)
+MOMENTS: Final = (
+    *(-3_600, -1, 1),
+    *(NOW_S + off for off in (-2, -1, 0, 1, 86_399, 86_400, 86_401)),
+    *(253_402_300_799, 253_402_300_800),
+)
 TEXTS: Final = (
     "1",
     "none",
@@ -134,12 +136,13 @@ def at_the_bounds(job: AlikeJob, rng: random.Random) -> Iterator[AlikeJob]:
     """The job with values around every bound that a receiver, a schema or a number of a computer has."""
     changes: list[dict[str, Any]] = [{name: value} for name in NUMBERS for value in (0, 1, *LARGE)]
     changes += [{name: moment} for name in TIMES for moment in MOMENTS]
+    changes += [{name: value} for name in (*SIZES, "started_at") for value in (0, None)]
     changes += [{name: text} for name in ("job_id", "local_id") for text in TEXTS]
     changes += [{name: rng.choice(LARGE) for name in rng.sample(NUMBERS, 3)} for _ in range(30)]
     changes += [dict(zip(TIMES, rng.sample(MOMENTS, 3), strict=True)) for _ in range(60)]
     for change in changes:
         given = dict(zip(OWN_VALUES, job.values, strict=True))
-        known = {name: value for name, value in change.items() if name in ALWAYS or (given[name] and value)}
+        known = {name: value for name, value in change.items() if name in ALWAYS or bool(given[name]) == bool(value)}
         yield job._replace(values=tuple((given | known).values()))
 
 
@@ -152,7 +155,8 @@ def test_values_around_every_bound(tmp_path: Path, pki: PKI, form: str) -> None:
         found = [job for page in both.pages(alike=True) for job in page.alike]
         both.renderer._sorted(found)
         examples = {id(job.example): job for job in both.renderer._sorted(found)[0].jobs}
-    richest = sorted(examples.values(), key=lambda job: sum(map(bool, job.values)))[-2:]
+    by_values = sorted(examples.values(), key=lambda job: sum(map(bool, job.values)))
+    richest = [*by_values[:2], *by_values[-2:]]
     asked = [changed for job in richest for changed in at_the_bounds(job, rng)]
     rng.shuffle(asked)
     written, unwanted, left = both.renderer._sorted(asked)

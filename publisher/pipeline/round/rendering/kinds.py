@@ -378,9 +378,10 @@ def _which_are_plain(rows: Sequence[tuple[Any, ...]], columns: Mapping[str, Sequ
 def _are_plain(columns: Mapping[str, Sequence[Any]], until: int) -> bool:
     """Whether all values are within those for which templates were made."""
     ends, submitted = columns["ended_at"], columns["submitted_at"]
-    started = [start or 0 for start in columns["started_at"]]
+    started = [1 if start is None else start for start in columns["started_at"]]
     return (
         max(ends) <= until
+        and min(min(submitted), min(started)) > 0
         and all(map(le, submitted, ends))
         and all(map(le, started, ends))
         and all(max(columns[name]) <= _MOST_S for name in ("wall_s", "cpu_user_s", "cpu_kernel_s"))
