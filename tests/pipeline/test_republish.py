@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import io
+import itertools
 import logging
 import re
 import signal
 import threading
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,6 +18,8 @@ from pathlib import Path
 import pytest
 
 from publisher.cli.progress import CountingReport, ProgressReport
+from publisher.ledger.sql.ledger import SqlLedger
+from publisher.model.errors import LedgerError
 from publisher.model.message import message_of
 from publisher.transports.base import Receipt, Verdict
 from tests.arex_databases import SampleJob, bulk, generate
@@ -194,6 +198,61 @@ def test_interrupted_anywhere_it_goes_on_and_at_most_one_message_goes_twice(
     records = sum(counts(site).values())
     assert records <= 600 + kills * 25, "nothing but the message that was on its way"
     record_property("tried", kills)
+
+
+def _fails(
+    kind: type, name: str, call: int, error: Exception, *, before: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That call of a method raises: before it has done anything, or after."""
+    whole, calls = getattr(kind, name), itertools.count(1)
+
+    def failing(self: object, *arguments: object, **named: object) -> object:
+        fails = next(calls) == call
+        if fails and before:
+            raise error
+        done = whole(self, *arguments, **named)
+        if fails:
+            raise error
+        return done
+
+    monkeypatch.setattr(kind, name, failing)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "call", "error", "before"),
+    [
+        (SqlLedger, "prepare", 2, LedgerError("the disk is full"), True),
+        (SqlLedger, "prepare", 2, LedgerError("the connection is lost"), False),
+        (SqlLedger, "prepare", 2, ValueError("a mistake"), True),
+        (SqlLedger, "window_progress", 2, LedgerError("locked"), True),
+        (SqlLedger, "window_progress", 3, LedgerError("locked"), True),
+        (SqlLedger, "window_progress", 4, LedgerError("locked"), True),
+        (ProgressReport, "message_settled", 2, OSError("the terminal is gone"), True),
+        (ProgressReport, "message_prepared", 2, OSError("the terminal is gone"), True),
+    ],
+    ids=str,
+)
+def test_a_message_that_arrived_stays_settled_whatever_becomes_of_the_next(
+    site: SiteUnderTest,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: type,
+    name: str,
+    call: int,
+    error: Exception,
+    before: bool,
+) -> None:
+    """And no job of the next is left out where the window goes on."""
+    site.config["targets"]["egi"] |= {"batch_records": 10}
+    site.config["source"]["page_rows"] = 10
+    jobs = jobs_of(SEPTEMBER, OCTOBER, 45)
+    fill(site, *jobs)
+    site.save()
+    with monkeypatch.context() as patched:
+        _fails(kind, name, call, error, before=before, monkeypatch=patched)
+        with suppress(OSError, ValueError):
+            assert republish(site, "--from", "2026-09", "--to", "2026-09").status != 0
+    assert republish(site, "--from", "2026-09", "--to", "2026-09").status == 0
+    assert counts(site) == dict.fromkeys(map(truth, jobs), 1)
 
 
 def test_a_regular_round_gets_in_between(site: SiteUnderTest) -> None:

@@ -239,18 +239,18 @@ class MessageSender:
     def _hand_over(self, batch: Batch, message: Message) -> None:
         """Settle the message before, write this one down in the same transaction, and have it signed and sent beside."""
         before = self._arrived()
-        sent = None if before is None else self._sent(before)
-        behind = self._window_before(batch.progress.window_mark)
         try:
+            behind = self._window_before(batch.progress.window_mark)
+            sent = None if before is None else self._sent(before)
             self._ledger.prepare(message, batch.records, batch.progress, self._policy_digest, sent)
-        except LedgerError:
-            if before is not None:  # where there is no room for another message, there may be for a receipt
+        except Exception:
+            # What keeps this message from being written down, such as a full disk, need not keep the receipt.
+            if before is not None:
                 self._settle_alone(before)
             raise
+        self._behind = behind if before is not None else self._behind or behind
         if before is not None:
             self._settled(before)
-            self._behind.clear()
-        self._behind = self._behind or behind
         self.written_down(batch.progress)
         self._watcher.message_prepared(message)
         self._in_flight = message, batch.records.keys, BackgroundTask(partial(self._deliver, message, self._clock()))
