@@ -322,8 +322,20 @@ def test_an_endless_success_is_none(to_ams: Session, fake_ams: FakeAMS) -> None:
     assert (len(answer.body), answer.complete) == (SUCCESS_LIMIT, False)
 
 
-def test_a_body_that_breaks_off_is_incomplete(to_ams: Session, fake_ams: FakeAMS) -> None:
-    fake_ams.faults.push(Fault.body(200, b'{"messageIds":["1"]}', length=100))
+_OF_100 = b"Content-Length: 100\r\n"
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Fault.body(200, b'{"messageIds":["1"]}', length=100),
+        Fault.raw(b"HTTP/1.1 200 OK\r\n" + 2 * _OF_100 + b'\r\n{"messageIds":["1"]}'),
+        Fault.raw(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\n{   \r\n9\r\n}"),
+    ],
+    ids=["length", "length twice", "chunks"],
+)
+def test_a_body_that_breaks_off_is_incomplete(fault: Fault, to_ams: Session, fake_ams: FakeAMS) -> None:
+    fake_ams.faults.push(fault)
     answer = answered(post(to_ams))
     assert (answer.status, answer.complete) == (200, False)
 

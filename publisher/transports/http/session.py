@@ -184,8 +184,7 @@ def _read(response: http.client.HTTPResponse) -> Answer:
         while len(body) <= limit:
             piece = response.read(_CHUNK)
             if not piece:
-                announced = headers.get("content-length", "")
-                complete = not announced.isdecimal() or int(announced) == len(body)
+                complete = not response.length  # of what was announced, if any was, nothing is missing
                 break
             body += piece
     except FOREIGN:
