@@ -167,6 +167,20 @@ def test_values_around_every_bound(tmp_path: Path, pki: PKI, form: str) -> None:
     assert all(isinstance(both.decider.decide(job, job.key, None, None), Skip) for job in map(whole_job, unwanted))
 
 
+@pytest.mark.parametrize("letter", ["\ue001", "\uf8ff"])
+def test_letters_that_stand_for_places_of_values(tmp_path: Path, pki: PKI, letter: str) -> None:
+    pair, _ = filled(tmp_path, pki, "ogf-ur", 7, {})
+    both = Both(pair)
+    with closing(both.source):
+        found = [job for page in both.pages(alike=True) for job in page.alike]
+    strange = {id(job.example): job.example._replace(runtime_environments=(f"A{letter}B",)) for job in found}
+    jobs = [job._replace(example=strange[id(job.example)]) for job in found]
+    both.renderer._sorted(jobs)
+    written, _, left = both.renderer._sorted(jobs)
+    assert not written.jobs
+    assert len(left) == len(jobs)
+
+
 @pytest.mark.parametrize("form", FORMATS)
 def test_a_round_in_one_process(tmp_path: Path, pki: PKI, form: str) -> None:
     """Then once more with runs that are known, changed, dropped and released."""

@@ -313,8 +313,10 @@ class KindTemplates:
         form = self._form
         if len(wanted) > 1 or any(form.user_texts(one) + form.place_texts(one) != shared for one in (most, least)):
             return own_look
-        parts, pick = self._cut(most, len(shared))
         contents = [form.render(one, self._now) for one in (most, least)]
+        if _A_PLACE.search(contents[0].decode()):  # somebody has put such a letter into a name
+            return own_look
+        parts, pick = self._cut(most, len(shared))
         (texts,) = self._texts(_columns([_own_values(least.job)]))
         written = parts.copy()
         written[1::2] = pick((*texts, *shared))
