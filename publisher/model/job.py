@@ -260,7 +260,7 @@ def job_keys(job_ids: Iterable[str], local_ids: Iterable[str]) -> list[JobKey]:
 
 
 def job_digest(job_id: str) -> bytes:
-    """The `job_part` of the keys of a job."""
+    """The part of a `JobKey` that all runs of a job share."""
     return _digests([job_id], _JOB_DIGEST)[0]
 
 
@@ -275,11 +275,6 @@ def _digests(texts: Iterable[str], empty: blake2b) -> list[bytes]:
 
 def _encoded(text: str) -> bytes:
     return text.encode("utf-8", "surrogateescape")
-
-
-def job_part(key: JobKey) -> bytes:
-    """The part of a `JobKey` that all runs of a job share."""
-    return key[:JOB_DIGEST_BYTES]
 
 
 def run_digest(key: JobKey) -> bytes:

@@ -26,7 +26,7 @@ from publisher.formats import receiver_of
 from publisher.formats.base import JobFormat, OnChange, SummaryFormat
 from publisher.ledger.contract import DeliveredRun, Hold, Ledger, MessageState, Outbox, Quarantined
 from publisher.model.errors import Unfit
-from publisher.model.job import Epoch, JobId, JobKey, JobRecord, SkippedJob, job_key, job_part, run_digest
+from publisher.model.job import JOB_DIGEST_BYTES, Epoch, JobId, JobKey, JobRecord, SkippedJob, job_key, run_digest
 from publisher.model.message import REMOVED, RecordColumns
 from publisher.model.policy import RecordPolicy
 from publisher.model.target import Selection
@@ -404,8 +404,8 @@ class LaterRuns(NoCollisions):
     def in_the_way_of(self, records: RecordColumns, known: Mapping[JobKey, DeliveredRun]) -> Collection[JobKey]:
         runs: defaultdict[bytes, set[JobKey]] = defaultdict(set)
         for key in known:
-            runs[job_part(key)].add(key)
-        return {key for key in records.keys if runs.get(job_part(key), set()) - {key}} if runs else ()
+            runs[key[:JOB_DIGEST_BYTES]].add(key)
+        return {key for key in records.keys if runs.get(key[:JOB_DIGEST_BYTES], set()) - {key}} if runs else ()
 
     def checked(self, fit: Publish, held: Quarantined | None, is_waiting: Callable[[JobKey], bool]) -> Publish:
         """The run as a later one, if it is. Raises: Unfit while the other one is on its way."""
