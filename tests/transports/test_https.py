@@ -280,6 +280,52 @@ def test_a_connection_with_half_an_upload_is_used_no_more(host: Credential, pki:
     assert [line.split()[0] for line in lines] == [b"POST", b"GET"]
 
 
+@contextlib.contextmanager
+def answering(pki: PKI, *answers: bytes) -> Iterator[str]:
+    """The address of a server that sends these bytes, one after the other, for a request each."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(pki.server.certificate, pki.server.key)
+    left = list(answers)
+
+    def serve(listener: socket.socket) -> None:
+        while left:
+            accepted, _ = listener.accept()
+            with context.wrap_socket(accepted, server_side=True) as line:
+                while left and line.recv(65_536):
+                    line.sendall(left.pop(0))
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(PATIENCE_S)
+        thread = threading.Thread(target=serve, args=(listener,))
+        thread.start()
+        yield f"https://localhost:{listener.getsockname()[1]}"
+        thread.join()
+
+
+def ok(body: bytes, header: bytes = b"") -> bytes:
+    return b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n%s\r\n%s" % (len(body), header, body)
+
+
+def test_what_comes_before_the_final_answer_is_none(host: Credential, pki: PKI) -> None:
+    """Otherwise the final one would be taken for the answer to the next request."""
+    interim = b"HTTP/1.1 102 Processing\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: </a>\r\nContent-Length: 9\r\n\r\n"
+    with (
+        answering(pki, interim + ok(b"first"), ok(b"second")) as url,
+        session(url, host, pki.ca_directory) as asking,
+    ):
+        assert [answered(asking.exchange(*STATUS)).body for _ in range(2)] == [b"first", b"second"]
+
+
+def test_an_answer_that_nobody_asked_for_is_none(host: Credential, pki: PKI) -> None:
+    """Also where TLS has read it from the connection already, behind 8 KiB of what was asked for."""
+    first = ok(b"first", b"X: %s\r\n" % (b"x" * (8192 - len(ok(b"first", b"X: \r\n")))))
+    with (
+        answering(pki, first + ok(b"unasked"), ok(b"second")) as url,
+        session(url, host, pki.ca_directory) as asking,
+    ):
+        assert [answered(asking.exchange(*STATUS)).body for _ in range(2)] == [b"first", b"second"]
+
+
 @pytest.mark.parametrize("in_body", [False, True])
 def test_a_drip_ends_with_the_attempt(in_body: bool, fake_ams: FakeAMS, host: Credential, pki: PKI) -> None:
     fake_ams.faults.push(Fault.drip(interval=0.02, seconds=FOR_EVER_S, in_body=in_body))
@@ -517,6 +563,27 @@ def test_a_proxy_that_refuses_is_named(reply: bytes, failure: Failure, host: Cre
     assert f"http://127.0.0.1:{proxy_port(url)}" in reason
     assert "HTTPS_PROXY" in reason
     assert "user:" not in reason
+
+
+def test_a_proxy_that_never_ends_its_answer_holds_nobody(host: Credential, pki: PKI) -> None:
+    def drip(listener: socket.socket) -> None:
+        line, _ = listener.accept()
+        with line, contextlib.suppress(OSError):
+            line.sendall(b"HTTP/1.1 200 Connection established\r\n")
+            for _ in range(500):
+                line.sendall(b"X: y\r\n")
+                time.sleep(0.02)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=drip, args=(listener,))
+        thread.start()
+        proxy = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        limits = PATIENT._replace(attempt_s=0.2)
+        with session("https://localhost:9", host, pki.bundle, proxy=proxy, limits=limits) as through:
+            failure, reason = failed(post(through))
+        thread.join()
+    assert failure is Failure.NOT_SENT
+    assert "time" in reason.rpartition(":")[2]  # timed out, or the time of the attempt is over
 
 
 def proxy_port(url: str) -> str:

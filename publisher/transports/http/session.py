@@ -22,6 +22,20 @@ from publisher.transports.http.options import port_of
 from publisher.transports.http.tls import Attempt, Bounded, BoundedPlainSocket
 
 
+class _Response(http.client.HTTPResponse):
+    """The final answer: interim ones, such as 103, are passed over. `http.client` knows only 100.
+
+    Spec: RFC 9110 section 15.2.
+    """
+
+    def begin(self) -> None:
+        """Read status and headers."""
+        super().begin()
+        while self.status in _INTERIM:
+            self.headers = self.msg = None  # type: ignore[assignment]  # nothing is read otherwise
+            super().begin()
+
+
 class _Connection(http.client.HTTPConnection):
     """The connection of a session. It notes how far an attempt came, and reads answers to broken
     uploads too.
@@ -31,6 +45,7 @@ class _Connection(http.client.HTTPConnection):
     (always there, for bodies up to 5 MB).
     """
 
+    response_class = _Response
     attempt: Attempt
     _connecting = False
 
@@ -49,6 +64,8 @@ class _Connection(http.client.HTTPConnection):
         if self.sock is None:
             self.connect()
         if self._connecting:  # the CONNECT request to a proxy
+            to_proxy = self.sock = BoundedPlainSocket(fileno=self.sock.detach())
+            to_proxy.attempt = replace(self.attempt, io_timeout_s=self.timeout or 0)
             super().send(data)
             return
         attempt = self.attempt
@@ -77,7 +94,7 @@ class _Connection(http.client.HTTPConnection):
         if self.sock is not None:
             poll = select.poll()
             poll.register(self.sock, select.POLLIN)
-            if poll.poll(0):
+            if poll.poll(0) or (isinstance(self.sock, ssl.SSLSocket) and self.sock.pending()):
                 self.close()
 
 
@@ -108,6 +125,7 @@ def _proxy_headers(proxy: SplitResult) -> dict[str, str]:
 SUCCESS_LIMIT: Final = 1 << 20
 ERROR_LIMIT: Final = 64 << 10
 _CHUNK: Final = 4096
+_INTERIM: Final = range(102, 200)  # 101 would be final, and was never asked for
 _HEADERS: Final = {"User-Agent": "publisher", "Accept-Encoding": "identity"}
 _PATH: Final = "%/:?#[]@!$&'()*+,;=~"  # what stays in a path as it is
 
