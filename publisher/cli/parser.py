@@ -147,8 +147,9 @@ def _add_global_options(parser: argparse.ArgumentParser, *, repeated: bool = Fal
     """What may be before the command or after it, where (`repeated`) it counts only if given."""
 
     def add(*words: str, default: object, text: str, **kind: Any) -> None:
-        hidden = {"default": argparse.SUPPRESS, "help": argparse.SUPPRESS}
-        parser.add_argument(*words, **kind, **(hidden if repeated else {"default": default, "help": text}))
+        if repeated:
+            default = text = argparse.SUPPRESS
+        parser.add_argument(*words, default=default, help=text, **kind)
 
     add(
         "--config",

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 from publisher import __version__, config
 from publisher.config import ConfiguredTarget, Settings
 from publisher.config.settings import LedgerServer
-from publisher.formats import frame_of, is_summary_format, job_format, receiver_of, summary_format
+from publisher.formats import frame_of, job_format, receiver_of, record_format
 from publisher.ledger.contract import Ledger
 from publisher.ledger.generation import StateGuard, accepting_once, accepts_nothing, host_identity
 from publisher.ledger.sql.ledger import SqlLedger
@@ -230,9 +230,7 @@ class LiveSite:
     def other_instances(self) -> Iterator[LiveSite]:
         server = self.settings.server
         if server is None:
-            raise UsageError(
-                "one file has no other instances; `state` in publisher.yaml(5) explains a ledger in PostgreSQL"
-            )
+            raise UsageError("one file has no other instances; publisher.yaml(5) explains a ledger in PostgreSQL")
         from publisher.ledger.postgres.connection import instances
 
         for name in instances(server.address):
@@ -355,15 +353,14 @@ class LiveSite:
 
     def live(self, target: Target, *, dry_run: bool = False, accept_key_change: bool = False) -> LiveTarget:
         """A target, live. Raises: CredentialError."""
-        transport = self.transport(target)
         return LiveTarget(
             name=target.name,
             selection=target.selection(Window()),
             start_rule=str(target.start),
             start=target.start.begin(self.clock()),
             policy=target.policy,
-            format=summary_format(target.format) if is_summary_format(target.format) else job_format(target.format),
-            transport=DryRunTransport(transport) if dry_run or target.shadow else transport,
+            format=record_format(target.format),
+            transport=self.transport(target, dry_run=dry_run or target.shadow),
             batch_records=target.batch_records or 0,
             frame_of=frame_of,
             changed=receiver_of(target.format).on_change,
@@ -373,8 +370,8 @@ class LiveSite:
             policy_digest=self.policy_digest(target),
             source_digest=self._source_digest(),
             wire_digest=_digest(target.type, target.options),
-            reader_command=() if self.process.backlog_rows is None else self._reader_command(target),
-            backlog_rows=self.process.backlog_rows or 0,
+            reader_command=self._reader_command(target),
+            backlog_rows=self.process.backlog_rows,
         )
 
     def _reader_command(self, target: Target) -> tuple[str, ...]:
@@ -412,8 +409,8 @@ class LiveSite:
     def endpoints(self, target: Target) -> tuple[Endpoint, ...]:
         return own_options(target.options, TransportOptions).endpoints(self.process.environment)
 
-    def transport(self, target: Target) -> Transport:
-        return create_transport(
+    def transport(self, target: Target, *, dry_run: bool = False) -> Transport:
+        transport = create_transport(
             target.type,
             target.options,
             self.credentials(),
@@ -426,6 +423,7 @@ class LiveSite:
                 signed=lambda format_name: receiver_of(format_name).signed,
             ),
         )
+        return DryRunTransport(transport) if dry_run else transport
 
 
 def _sent_by_jura(target: Target) -> Callable[[JobRecord], PublishedJob | None] | None:
@@ -460,7 +458,7 @@ def configured_site(path: Path, stop: threading.Event) -> LiveSite:
             parallel=True,
             backlog_rows=_BACKLOG_ROWS,
         ),
-        after_round=() if settings.metrics is None else (_write_metrics,),
+        after_round=(_write_metrics,),
     )
 
 
@@ -492,7 +490,8 @@ def read_ahead() -> None:
 
 
 def _write_metrics(site: Site, outcome: Outcome) -> None:
-    import_module("publisher.reporting.metrics").after_round(site, outcome)
+    if site.metrics is not None:
+        import_module("publisher.reporting.metrics").after_round(site, outcome)
 
 
 def _digest(*parts: object) -> str:

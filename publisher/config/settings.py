@@ -284,19 +284,21 @@ def one_off_target(
     problems = Problems("command line")
     reading = ReadContext(problems=problems, environment={}, folder=Path.cwd())
     place = Place(line=0, path="")
-    if site is not None and (complaint := check_site(site)):
-        problems.add(place.under("site", 0), complaint)
     block = YamlBlock(
         place=place,
         keys={key: _command_line_node(place.under(key, 0), value) for key, value in keys.items()},
     )
     common = Common(
-        site=settings.site if site is None else site,
+        site=settings.site,
         host_name=host_name,
         records=settings.records,
         registered=registered,
         batch_entries=settings.batch_entries,
     )
+    if site is not None:
+        common = common._replace(site=site)
+        if complaint := check_site(site):
+            problems.add(place.under("site", 0), complaint)
     target = read_target(name, block, common, reading)
     problems.stop()
     for other in settings.targets:

@@ -226,7 +226,8 @@ def _settings(
     name: str, keys: TargetKeys, options: object, records: RecordSettings, common: Common
 ) -> ConfiguredTarget:
     batch = receiver_of(keys.format).default_batch_records if keys.batch_records is None else keys.batch_records
-    every_s = _SUMMARY_EVERY_S if is_summary_format(keys.format) else _JOBS_EVERY_S
+    usual_s = _SUMMARY_EVERY_S if is_summary_format(keys.format) else _JOBS_EVERY_S
+    vos = None if keys.vos is None else frozenset(keys.vos)
 
     def policy_for(format_name: str) -> RecordPolicy:
         receiver = receiver_of(format_name)
@@ -248,11 +249,11 @@ def _settings(
         options=options,
         format=keys.format,
         sync=keys.sync,
-        every_s=every_s if keys.every is None else keys.every,
+        every_s=keys.every or usual_s,
         cron=keys.cron,
         jitter_s=keys.jitter,
         start=keys.start,
-        vos=None if keys.vos is None else frozenset(keys.vos),
+        vos=vos,
         exclude_vos=frozenset(keys.exclude_vos),
         batch_records=batch,
         shadow=keys.shadow,

@@ -59,6 +59,11 @@ def sync_format(name: str) -> SyncFormat:
     return made
 
 
+def record_format(name: str) -> JobFormat | SummaryFormat:
+    """The format of that name, of jobs or of totals. Raises: KeyError unless it is one of these."""
+    return summary_format(name) if is_summary_format(name) else job_format(name)
+
+
 def is_summary_format(name: str) -> bool:
     """Whether the format sends monthly totals, which replace each other at the receiver."""
     return name in SUMMARY_FORMATS

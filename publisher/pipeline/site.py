@@ -104,9 +104,9 @@ class LiveTarget(NamedTuple):
     wire_digest: str  # of everything that decides how messages travel
     sent_by_jura: Callable[[JobRecord], PublishedJob | None] | None = None  # in regular rounds, as `Decider` has it
     accept_key_change: bool = False  # send months although rows stay behind at the receiver
-    # A process that reads and renders a backlog (round/rendering/read_ahead.py), for so many rows; () for none.
+    # A process that reads and renders a backlog (round/rendering/read_ahead.py), of so many rows; None for none.
     reader_command: tuple[str, ...] = ()
-    backlog_rows: int = 0
+    backlog_rows: int | None = None
 
 
 class Site(Protocol):

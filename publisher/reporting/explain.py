@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
 
-from publisher.formats import JOB_FORMATS, SUMMARY_FORMATS, is_summary_format, job_format, receiver_of, summary_format
+from publisher.formats import JOB_FORMATS, SUMMARY_FORMATS, is_summary_format, receiver_of, record_format
 from publisher.formats.base import JobFormat, OnChange, Receiver, SummaryFormat
 from publisher.formats.rules import WARNINGS
 from publisher.ledger.contract import DeliveredRun, Hold, Ledger, Quarantined
@@ -251,7 +251,7 @@ def _format(name: str) -> JobFormat | SummaryFormat:
     known = {**JOB_FORMATS, **SUMMARY_FORMATS}
     if name not in known:
         raise UsageError(f"there is no format {name!r}; there are {', '.join(known)}")
-    return summary_format(name) if is_summary_format(name) else job_format(name)
+    return record_format(name)
 
 
 @dataclass(frozen=True, slots=True)

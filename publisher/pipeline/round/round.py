@@ -363,10 +363,11 @@ class Round:
     def _read_ahead(self, state: TargetState, now: datetime, *, sweep: bool, limit: int | None) -> ReadAhead | None:
         """A process that reads a backlog; None for sums, which are quick, and for the daily look at what was delivered."""
         daily_look = sweep and state.swept is not None
-        if self._summed or not self._live.reader_command or limit is not None or daily_look:
+        backlog_rows = self._live.backlog_rows
+        if self._summed or backlog_rows is None or limit is not None or daily_look:
             return None
         pages = partial(read_backlog, self._live.reader_command, state.start, now)
-        return ReadAhead(self._live.backlog_rows, pages)
+        return ReadAhead(backlog_rows, pages)
 
     def _stop_if_requested(self) -> None:
         if self._wait(0):
