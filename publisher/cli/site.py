@@ -353,6 +353,8 @@ class LiveSite:
 
     def live(self, target: Target, *, dry_run: bool = False, accept_key_change: bool = False) -> LiveTarget:
         """A target, live. Raises: CredentialError."""
+        transport = self.transport(target)
+        transport = DryRunTransport(transport) if dry_run or target.shadow else transport
         return LiveTarget(
             name=target.name,
             selection=target.selection(Window()),
@@ -360,7 +362,7 @@ class LiveSite:
             start=target.start.begin(self.clock()),
             policy=target.policy,
             format=record_format(target.format),
-            transport=self.transport(target, dry_run=dry_run or target.shadow),
+            transport=transport,
             batch_records=target.batch_records or 0,
             frame_of=frame_of,
             changed=receiver_of(target.format).on_change,
@@ -409,8 +411,8 @@ class LiveSite:
     def endpoints(self, target: Target) -> tuple[Endpoint, ...]:
         return own_options(target.options, TransportOptions).endpoints(self.process.environment)
 
-    def transport(self, target: Target, *, dry_run: bool = False) -> Transport:
-        transport = create_transport(
+    def transport(self, target: Target) -> Transport:
+        return create_transport(
             target.type,
             target.options,
             self.credentials(),
@@ -423,7 +425,6 @@ class LiveSite:
                 signed=lambda format_name: receiver_of(format_name).signed,
             ),
         )
-        return DryRunTransport(transport) if dry_run else transport
 
 
 def _sent_by_jura(target: Target) -> Callable[[JobRecord], PublishedJob | None] | None:
