@@ -11,7 +11,6 @@ from __future__ import annotations
 import random
 import signal
 import subprocess
-import threading
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
@@ -26,7 +25,6 @@ from publisher.pipeline import publish as commands
 from publisher.pipeline import status as standing
 from publisher.pipeline.round.outcome import Outcome
 from publisher.pipeline.site import ProcessEnvironment
-from publisher.transports.base import BackgroundTask
 from tests.fake_ams.faults import Fault
 from tests.faults.walk_dangers import DANGERS, Dangers, Killed, Witness, drawn, endangered
 from tests.faults.walk_services import AMS_LIMIT, SGAS_LIMIT, TARGETS
@@ -77,11 +75,6 @@ class Walk(Statuses):
                     limit=limit if targets else None,
                 )
             except Killed:
-                for (
-                    left
-                ) in threading.enumerate():  # a real kill ends them too; here they would take the next round's faults
-                    if left.name == BackgroundTask.NAME:
-                        left.join(PATIENCE_S)
                 self.condemned |= witness.condemned
                 self._danger("killed between two steps")
                 self._after_a_kill()

@@ -5,13 +5,16 @@ from __future__ import annotations
 import fcntl
 import random
 import resource
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from publisher.transports.base import BackgroundTask
 from tests.faults.walk_services import ServicesAndSite
+from tests.support.patience import PATIENCE_S
 
 DANGERS: Final = {
     "killed between two steps": ("killed between any two steps of a round", "the next round mends it"),
@@ -106,7 +109,15 @@ class Witness:
             self._services.rotate_token()
             self._services.counts["danger: token changed"] += 1
         if self._steps == self._dangers.fatal_step:
+            _wait_for_deliveries()
             raise Killed
+
+
+def _wait_for_deliveries() -> None:
+    """A real kill ends them too. Here they would connect once more after the round, and take the next round's faults."""
+    for left in threading.enumerate():
+        if left.name == BackgroundTask.NAME:
+            left.join(PATIENCE_S)
 
 
 def drawn(chance: random.Random, targets: Sequence[str]) -> Dangers:
