@@ -24,6 +24,7 @@ _BESIDE: Final = (
     "DELETE FROM JobEvents WHERE RecordID = ? AND EventKey = 'FINISHED'",
     "DELETE FROM JobEvents WHERE RecordID = ?",
     "INSERT INTO JobEvents (RecordID, EventKey, EventTime) VALUES (?, 'FINISHED', '2026-09-09 09:09:09')",
+    "UPDATE JobEvents SET rowid = 500000 + rowid WHERE RecordID = ? AND EventKey = 'FINISHED'",
     "INSERT INTO JobEvents (RecordID, EventKey, EventTime) VALUES (?, 'LRMSSTART', '1970-01-01 00:00:00')",
     "INSERT INTO JobEvents (RecordID, EventKey, EventTime) VALUES (?, 'ACCEPTED', '1970-01-01 00:00:00')",
     "UPDATE JobEvents SET EventTime = NULL WHERE RecordID = ?",
@@ -37,6 +38,12 @@ _BESIDE: Final = (
     "INSERT INTO JobExtraInfo VALUES (?, 'benchmark', 'HEPscore23:7')",
 )
 _VALUES: Final = ("NULL", "0", "-1", "1", "2.5", "'many'", "x'31'", str(2**20 - 2), str(2**20 - 1), str(2**62))
+# Written one job after the other, the newest first, or all ends after everything else.
+_ORDERS: Final = (
+    "SELECT 1",
+    "UPDATE JobEvents SET rowid = 1000000 - rowid",
+    "UPDATE JobEvents SET rowid = 1000000 + rowid WHERE EventKey = 'FINISHED'",
+)
 _COLUMNS: Final = {
     1: ("EndpointID", "QueueID", "StatusID", "UserID", "VOID", "NodeCount", "CPUCount", "SubmitTime", "EndTime"),
     2: ("FQANID", "BenchmarkID"),
@@ -63,8 +70,7 @@ def test_odd_rows_in_any_place(
     with closing(sqlite3.connect(twins.quick.database(schema))) as arex, arex:
         for row in rng.sample(range(1, 49), 14):
             arex.execute(rng.choice(mends), [row])
-        if rng.random() < 0.5:
-            arex.execute("UPDATE JobEvents SET rowid = 1000000 - rowid")
+        arex.execute(rng.choice(_ORDERS))
     assert twins.publish().alike > 20
     twins.a_day_passes()
     twins.publish()

@@ -330,6 +330,19 @@ def finished(which: str) -> str:
     return f"SELECT group_concat(RecordID) FROM JobEvents WHERE {which} AND +EventKey = 'FINISHED'"
 
 
+# The same of what was written between the first event of one row and the last of another, by the index on keys. Where jobs
+# wrote theirs one after the other it costs a third; where they took turns, some of the events in question stand outside.
+FINISHED_NEAR: Final = """
+    SELECT group_concat(RecordID) FROM (
+        SELECT RecordID FROM JobEvents
+        WHERE EventKey = 'FINISHED'
+            AND rowid >= (SELECT min(rowid) FROM JobEvents WHERE RecordID = :first)
+            AND rowid <= (SELECT max(rowid) FROM JobEvents WHERE RecordID = :last)
+        LIMIT :limit
+    ) AS page
+"""
+
+
 def attribute_texts(which: str) -> str:
     """All texts of tokens in one. To look at every character of FQANs takes long; nearly always all are ASCII."""
     return f"SELECT CAST(group_concat(AttrValue, '') AS BLOB) FROM AuthTokenAttributes WHERE {which}"

@@ -39,6 +39,7 @@ class ColumnReader:
         self._names = NameTables(whole.layout, whole.text)
         self._lacks: dict[Kind, tuple[bool, bool]] = {}  # whether rows name no FQAN, and no benchmark
         self._examples: dict[Kind, JobRecord] = {}
+        self._events_in_turn = True  # jobs wrote theirs one after the other, as far as is known
         self._places: dict[Kind, JobRecord] = {}  # an example by the numbers of endpoint, queue and status
 
     def read(
@@ -215,13 +216,15 @@ class ColumnReader:
         if self._whole.layout == sql.IMPORTED:
             return set()
         which, at = everywhere
-        (finished,) = connection.execute(sql.finished(which), at).fetchone()
-        numbers = list(map(str, record_ids))
-        if finished == ",".join(numbers):
-            return set()
-        # In another order, some twice, or among rows that belong to another database.
-        listed = set((finished or "").split(","))
-        return {row for row, number in zip(record_ids, numbers, strict=True) if number not in listed}
+        if which == sql.BETWEEN and self._events_in_turn:
+            near = {**at, "limit": len(record_ids) * sql.FEW}
+            left = _not_listed(record_ids, connection.execute(sql.FINISHED_NEAR, near).fetchone()[0])
+            self._events_in_turn = len(left) * sql.FEW < len(record_ids)
+            if not left:
+                return left
+            record_ids = sorted(left)
+            which, at = sql.beside(record_ids, span=False)
+        return _not_listed(record_ids, connection.execute(sql.finished(which), at).fetchone()[0])
 
     def _read_examples(
         self,
@@ -259,6 +262,16 @@ class ColumnReader:
             return False
         texts = (*names.endpoints[endpoint], names.users[user], names.vos[vo], names.fqans[fqan])
         return not any(map(is_undecodable, texts))
+
+
+def _not_listed(record_ids: Sequence[int], listed: str | None) -> set[int]:
+    """The rows that are not among those of a text with commas, which may have others too; None: it has none."""
+    numbers = list(map(str, record_ids))
+    if listed == ",".join(numbers):
+        return set()
+    # In another order, some twice, or among rows that belong to another database.
+    found = set((listed or "").split(","))
+    return {row for row, number in zip(record_ids, numbers, strict=True) if number not in found}
 
 
 def _unpacked(kind: Kind) -> Mapping[str, int | None]:
