@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -22,6 +23,7 @@ from publisher.ledger.contract import (
     SyncMessage,
 )
 from publisher.ledger.dry_run import DryRunLedger
+from publisher.ledger.generation import GenerationFile
 from publisher.ledger.sql.ledger import SqlLedger
 from publisher.model.errors import LedgerError
 from publisher.model.job import Epoch, JobId, JobKey, JobRecord, RowRef, SkippedJob
@@ -421,6 +423,28 @@ def test_what_a_given_up_message_changed_of_its_keys_is_undone(kept: Kept) -> No
     assert {one[2] for one in keys()} == {"second"}
     ledger.give_up("egi", [], {})
     assert keys() == before
+
+
+def test_keys_are_undone_whatever_is_raised_just_after_they_were_written(kept: Kept) -> None:
+    def send(number: int) -> None:
+        (record,) = rendered(job(number))
+        key = SummaryKey(MONTH, b"digest", "key", "SITE")
+        message = message_of(record.content, "egi", "car", 1, NOW)
+        kept.ledger.prepare(message, RecordColumns.of([record._replace(summary_key=key)]), Progress(), "policy")
+        kept.ledger.sent(message, remote_id="", remote_ids={}, now=NOW)
+
+    class NoMemory:
+        def begun(self, number: int, message_id: str) -> None:
+            if number:
+                raise MemoryError
+
+    assert isinstance(kept.ledger, SqlLedger)
+    send(1)
+    kept.ledger._files["egi"] = cast(GenerationFile, NoMemory())
+    with pytest.raises(MemoryError):
+        send(2)
+    kept.ledger.give_up("egi", [], {})
+    assert [total.jobs for total, _ in kept.ledger.summary_keys("egi", MONTH)] == [1]
 
 
 def test_a_refused_message_leaves_its_records_in_quarantine_and_unknown(kept: Kept) -> None:

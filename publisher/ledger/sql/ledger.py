@@ -151,14 +151,13 @@ class SqlLedger(LedgerReader):
             rows.advance(self._database, target, progress, policy_digest, message.made_at)
             added = keys.add(self._database, target, records, policy_digest, self._keys_of(target, policy_digest))
             counts.look_before_again(self._database, target, [ended_at for ended_at, _ in summary.first])
-        if none_left:
-            self._additions.pop(target, None)
+            # Before it ends: whatever is raised afterwards, this can be taken away again.
+            self._additions[target] = [*([] if none_left else self._additions.get(target, ())), added]
         if before is not None and number_before is not None:
             self._settled(number_before, before, (number, message.id))
         elif message.target in self._files:
             self._files[message.target].begun(number, message.id)
         self._on_its_way = number, message.id, summary
-        self._additions.setdefault(target, []).append(added)
         self._keys_of(target, policy_digest).update(added.written)
 
     def _keys_of(self, target: int, policy_digest: str) -> set[bytes]:
