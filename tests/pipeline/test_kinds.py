@@ -233,6 +233,16 @@ def test_strange_texts_beside_rows(tmp_path: Path, pki: PKI, strange: tuple[str,
     assert compared(pair) > 100, "what was tested was not there"
 
 
+def test_an_index_over_values_beside_rows(tmp_path: Path, pki: PKI) -> None:
+    """An administrator made one: rows come in the order of values, and the newest would be another one."""
+    pair = Pair(tmp_path, pki, "car", {})
+    pair.ahead.fill(*like(list(generate(11, 4, START, END)) * 10, random.Random(11)), schema=2)
+    with closing(sqlite3.connect(pair.ahead.database(2))) as arex, arex:
+        arex.execute("INSERT INTO JobExtraInfo SELECT RecordID, 'localuser', '0' || (RecordID % 3) FROM AAR")
+        arex.execute("CREATE INDEX by_value ON JobExtraInfo (RecordID, InfoKey, InfoValue)")
+    assert compared(pair) == 0
+
+
 def columns_of(arex: sqlite3.Connection) -> list[str]:
     return [name for (name,) in arex.execute("SELECT name FROM pragma_table_info('any_type') WHERE cid > 0")]
 

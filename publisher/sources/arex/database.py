@@ -295,7 +295,9 @@ class AccountingDatabase:
         """What is known of the file behind this connection; another connection may be to another file."""
         if self._reader is None or self._reader[0] is not connection:
             layout, imported = _inspect(self.path, connection)
-            reader = AlikeReader(
+            (by_value,) = connection.execute(sql.MAY_GIVE_BY_VALUE).fetchone()
+            kind = RowReader if by_value else AlikeReader  # who looks for the newest of them in the order that it gets
+            reader = kind(
                 self.name,
                 layout,
                 unescape=self._reading.unescape and not imported,

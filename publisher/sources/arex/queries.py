@@ -142,6 +142,14 @@ LAYOUT: Final = """
     FROM sqlite_master AS entry, pragma_table_info(entry.name) AS field
     WHERE entry.type = 'table'
 """
+# With an index that has their values, SQLite may give rows beside a job in the order of values instead of writing.
+MAY_GIVE_BY_VALUE: Final = """
+    SELECT EXISTS (
+        SELECT 1 FROM sqlite_master AS entry, pragma_index_info(entry.name) AS field
+        WHERE entry.type = 'index' AND field.seqno > 0
+            AND lower(field.name) IN ('attrvalue', 'infovalue', 'eventtime', 'rtename')
+    )
+"""
 
 SINCE: Final = {
     layout: f"SELECT {_select_list(layout)} FROM AAR WHERE RecordID > :after ORDER BY RecordID LIMIT :limit"
