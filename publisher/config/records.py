@@ -3,8 +3,6 @@
 Rules for benchmarks and for VOs are ordered lists: the first one that matches a job counts.
 """
 
-from __future__ import annotations
-
 import os
 import stat
 from collections.abc import Mapping, Sequence
@@ -218,8 +216,8 @@ class RecordSettings:
     machine_name: str = field(default="", metadata={"check": _check_machine_name})
     batch_server: str = ""
     infrastructure_description: str = field(default="", metadata={"check": check_description})
-    charges: Charges | None = field(default=None, metadata={"read": schema.read_by("charges")})
-    power: Power | None = field(default=None, metadata={"read": schema.read_by("charges", "read_power")})
+    charges: "Charges | None" = field(default=None, metadata={"read": schema.read_by("charges")})
+    power: "Power | None" = field(default=None, metadata={"read": schema.read_by("charges", "read_power")})
     allocations: tuple[Allocation, ...] = field(
         default=(), metadata={"read": schema.read_by("charges", "read_allocations")}
     )

@@ -3,8 +3,6 @@
 A target's keys are those of every target, of its transport, and of `records`, which win over it.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -152,7 +150,7 @@ class TargetKeys:
     format: str = field(metadata={"help": "write what is sent, such as apel-summary-0.4"})
     sync: bool = False
     every: int | None = field(default=None, metadata={"read": _read_every})
-    cron: Cron | None = field(default=None, metadata={"read": schema.read_by("cron")})
+    cron: "Cron | None" = field(default=None, metadata={"read": schema.read_by("cron")})
     jitter: int = field(default=0, metadata={"read": _read_jitter})
     start: StartRule = field(default=StartRule(), metadata={"read": _read_start})
     vos: tuple[str, ...] | None = field(default=None, metadata={"check": _check_vos})

@@ -3,8 +3,6 @@
 The rules by which a receiver would refuse a record are in its own folder.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from datetime import datetime
 from typing import Final, Generic, NamedTuple, TypeVar

@@ -4,8 +4,6 @@ What is there already is compared, not copied again: a copy that was broken off 
 meanwhile is brought up to it. Rows are read a portion at a time, in the order of their keys, which is the same everywhere.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager

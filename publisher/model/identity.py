@@ -3,8 +3,6 @@
 FQANs are taken apart as the APEL server does it. Names are the same in every format.
 """
 
-from __future__ import annotations
-
 import hmac
 import re
 from dataclasses import dataclass, field

@@ -7,8 +7,6 @@ has a tag: as few leading bytes of the run's key as tell the runs of this messag
 its rows in order, so that the ids beside the tags are a few ranges: some 2 bytes a job, where the reply itself has 85.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime

@@ -4,8 +4,6 @@ Also `source list` and `source retire`: all databases ever read, and those that 
 declares gone for good.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence

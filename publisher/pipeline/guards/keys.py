@@ -13,8 +13,6 @@ LocalJobID in the same row: the ledger is asked for other runs of a page's jobs,
 delivered after another one gets a record id of its own.
 """
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """A batch put together as one message, and checked against our schema."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from itertools import compress

@@ -1,7 +1,5 @@
 """Whether a job goes out, and what of it: known or new, wanted or not, fit or set aside. Decides, and does nothing."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Final, NamedTuple
 

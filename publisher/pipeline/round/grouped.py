@@ -6,8 +6,6 @@ for a look of its own.
     columns of 4,000 runs, 30 examples   ->   30 decisions, 4,000 additions; 2 runs that changed are left
 """
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Container, Mapping, Sequence
@@ -66,7 +64,7 @@ class _SomeRuns(NamedTuple):
     wall_s: Sequence[int]
     cpu_s: Sequence[int]
 
-    def only(self, wanted: Sequence[bool]) -> _SomeRuns:
+    def only(self, wanted: Sequence[bool]) -> "_SomeRuns":
         columns: Sequence[Sequence[Any]] = self
         return _SomeRuns(*(list(compress(column, wanted)) for column in columns))
 

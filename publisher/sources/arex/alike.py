@@ -11,8 +11,6 @@ but for its own values, it is like the row that had them; only what is left is r
         ->   AlikeJob(example, user 1, place, 7, values), AlikeJob(example, user 2, place, 9, values); 8 as ever
 """
 
-from __future__ import annotations
-
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress

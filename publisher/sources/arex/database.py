@@ -1,7 +1,5 @@
 """One A-REX accounting database: its schema, and its rows page by page."""
 
-from __future__ import annotations
-
 import json
 import re
 import sqlite3

@@ -3,8 +3,6 @@
 Spec: argo-messaging 1.7.0 and argo-api-authn, HTTP interfaces v1.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field

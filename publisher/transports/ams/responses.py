@@ -7,8 +7,6 @@ distinguished by that.
 Spec: argo-messaging 1.7.0 and devel, argo-api-authn eb23120.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from enum import StrEnum

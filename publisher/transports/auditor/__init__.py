@@ -3,8 +3,6 @@
 Spec: AUDITOR 0.11.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields
 from typing import ClassVar

@@ -1,7 +1,5 @@
 """The options of transports over HTTP; addresses of services and proxies as they are configured."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from ipaddress import ip_address, ip_network

@@ -3,8 +3,6 @@
 Spec: luts3-service 3.8.1 and its head of development.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar

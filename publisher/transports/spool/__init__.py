@@ -6,8 +6,6 @@ twice: for it, `sign` is false. What anything else sends, or keeps, is signed he
 Spec: the plain directory and the dirq queue of SSM 4.0.0's sender; python-dirq 1.8, QueueSimple.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum

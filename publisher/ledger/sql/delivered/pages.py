@@ -16,8 +16,6 @@ run's, four of each end time, three of each fingerprint, two of its row's place 
 A run that was sent again is in the pages of both messages; the later message is what the receiver has.
 """
 
-from __future__ import annotations
-
 import struct
 from bisect import bisect_left
 from collections.abc import Collection, Container, Iterator, Mapping, Sequence

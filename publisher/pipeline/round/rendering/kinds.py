@@ -9,8 +9,6 @@ of jobs (`grouped.Periods`).
     an example that ended in May, and a format   ->   "<UsageRecord>..<LocalJobId>%s</LocalJobId>..", values 1, 5, 12
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace

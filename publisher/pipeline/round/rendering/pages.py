@@ -9,8 +9,6 @@ rows, to be read again. A page of three rows, of which one is still in progress,
                  open=(OpenRow(row 8),), cursor=Cursor("a.db", 9, "job-b"), ...)
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
