@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import chain, compress, count, repeat
 from operator import itemgetter, not_
-from sys import intern
 from typing import Any, Final, NamedTuple, TypeVar
 
 from publisher.model.errors import Unfit
@@ -131,6 +130,7 @@ class AlikeReader(RowReader):
         self._tokens_of_users: dict[Key, Key] = {}  # 1 kB each, and users have several projects
         self._met: dict[int, int] = {}  # how many rows of a kind, by its hash
         self._known: dict[Key, _Alike] = {}  # of the same numbers and texts
+        self._texts: dict[str, str] = {}  # those of its keys, each once
         self._fields = _FieldsByKeys()
 
     def sort_rows(
@@ -236,7 +236,7 @@ class AlikeReader(RowReader):
             if example and user and place:
                 verdicts.alike.append(AlikeJob(example, user, place, row[0], values))
                 if _is_clear(key):
-                    self._keep(self._known, tuple(map(_once, key)), (example, user, place), _MET)
+                    self._keep(self._known, tuple(map(self._once, key)), (example, user, place), _MET)
             else:
                 yield row
 
@@ -321,8 +321,13 @@ class AlikeReader(RowReader):
         if len(known) >= most:
             known.clear()
             self._known.clear()  # which would hold what was let go
+            self._texts.clear()
         known[key] = value
         return value
+
+    def _once(self, part: object) -> object:
+        """Part of a key; a text that is in many keys is held once."""
+        return self._texts.setdefault(part, part) if isinstance(part, str) else part
 
 
 def _fields(number: int, keys: str | None) -> _Fields:
@@ -334,11 +339,6 @@ def _fields(number: int, keys: str | None) -> _Fields:
     own = [last.get(name, -1) for name in _NAMED]  # the newest; the empty value is the last
     shared = [at for at, name in enumerate(names) if name not in _NAMED]
     return _Fields(number, len(names) + 1, itemgetter(*own), itemgetter(*shared, -1, -1))
-
-
-def _once(part: object) -> object:
-    """Part of a key; a text that is in many keys is held once."""
-    return intern(part) if isinstance(part, str) else part
 
 
 def _is_clear(key: Key) -> bool:
