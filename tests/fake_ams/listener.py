@@ -4,7 +4,8 @@ import contextlib
 import socket
 import ssl
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 from tests.fake_ams.conversation import LINGER_S, Conversation, Service
@@ -18,26 +19,32 @@ _PLAIN_HTTP = b"HTTP/1.0 400 Bad Request\r\n\r\nClient sent an HTTP request to a
 _HANDSHAKE_RECORD = b"\x16"
 
 
-def server_context(credential: Credential, *, maximum_tls: ssl.TLSVersion) -> ssl.SSLContext:
-    """TLS 1.2 or newer, HTTP/1.1, no client certificate asked for."""
+@cache
+def server_context(
+    credential: Credential,
+    *,
+    maximum_tls: ssl.TLSVersion = ssl.TLSVersion.TLSv1_3,
+    anchors: tuple[Path, ...] = (),
+    asked: ssl.VerifyMode = ssl.CERT_OPTIONAL,
+    any_validity: bool = False,
+) -> ssl.SSLContext:
+    """TLS 1.2 or newer, HTTP/1.1; one serves all connections, as to make it takes as long as a handshake.
+
+    With anchors the client is asked for a certificate, which must stand on one of them and may, as `asked` says, stay away.
+    `any_validity` lets dates and chains pass (Go's `trust_unknown_cas`), as far as every anchor is named.
+    """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.maximum_version = maximum_tls
     context.load_cert_chain(credential.certificate, credential.key)
     context.set_alpn_protocols(["http/1.1"])
-    return context
-
-
-def ask_for_certificate(context: ssl.SSLContext, anchors: Iterable[Path], *, any_validity: bool) -> None:
-    """Ask the client for a certificate, which may stay away but, if shown, must stand on an anchor.
-
-    `any_validity` lets dates and chains pass (Go's `trust_unknown_cas`), as far as every anchor is named.
-    """
-    context.verify_mode = ssl.CERT_OPTIONAL
+    if anchors:
+        context.verify_mode = asked
     for anchor in anchors:
         context.load_verify_locations(cafile=anchor)
     if any_validity:
         context.verify_flags |= ssl.VerifyFlags.VERIFY_X509_PARTIAL_CHAIN | _NO_CHECK_TIME
+    return context
 
 
 class Listener:

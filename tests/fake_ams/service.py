@@ -11,7 +11,7 @@ from cryptography import x509
 from tests.fake_ams.api import ADMIN, CONSUMER, PUBLISHER, SERVICE_ADMIN, Ams, AmsPolicy, AuthOption, Profile
 from tests.fake_ams.authn import Authn, AuthnPolicy
 from tests.fake_ams.faults import FaultScript
-from tests.fake_ams.listener import Listener, ask_for_certificate, server_context
+from tests.fake_ams.listener import Listener, server_context
 from tests.fake_ams.names import authn_dn
 from tests.fake_ams.recorder import Recorder
 from tests.fake_ams.routes import all_routes
@@ -199,10 +199,13 @@ class FakeAMS:
         return server_context(self._server, maximum_tls=self._maximum_tls)
 
     def _authn_context(self) -> ssl.SSLContext:
-        context = server_context(self._server, maximum_tls=self._maximum_tls)
         anchors: list[Path] = self.pki.anchors if self._trust_unknown_cas else [self.pki.bundle]
-        ask_for_certificate(context, anchors, any_validity=self._trust_unknown_cas)
-        return context
+        return server_context(
+            self._server,
+            maximum_tls=self._maximum_tls,
+            anchors=tuple(anchors),
+            any_validity=self._trust_unknown_cas,
+        )
 
 
 def _dn(who: str | Credential | x509.Certificate) -> str:

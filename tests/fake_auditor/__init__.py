@@ -96,10 +96,9 @@ class FakeAuditor:
         self.port = int(self._server.server_address[1])
         self._scheme = "http"
         if pki is not None:
-            context = server_context(server or pki.server, maximum_tls=ssl.TLSVersion.TLSv1_3)
-            context.verify_mode = ssl.CERT_REQUIRED
-            context.load_verify_locations(cafile=pki.authority.certificate)
-            self._scheme, self._server.context = "https", context
+            anchors = (pki.authority.certificate,)
+            self._server.context = server_context(server or pki.server, anchors=anchors, asked=ssl.CERT_REQUIRED)
+            self._scheme = "https"
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
 
     def __enter__(self) -> Self:

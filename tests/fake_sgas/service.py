@@ -9,7 +9,7 @@ from typing import Self
 from cryptography import x509
 
 from publisher.transports.credentials.host_certificate import issued
-from tests.fake_ams.listener import ask_for_certificate, server_context
+from tests.fake_ams.listener import server_context
 from tests.fake_sgas.application import Application
 from tests.fake_sgas.authz import Authz, Spelling, nginx_dn
 from tests.fake_sgas.database import Database
@@ -116,9 +116,7 @@ class FakeSGAS:
 
     def _context(self) -> ssl.SSLContext:
         """Any certificate passes TLS; nginx says over HTTP what it thinks of it."""
-        context = server_context(self._server, maximum_tls=ssl.TLSVersion.TLSv1_3)
-        ask_for_certificate(context, self.pki.anchors, any_validity=True)
-        return context
+        return server_context(self._server, anchors=tuple(self.pki.anchors), any_validity=True)
 
     def _unsafe_reason(self, certificate: x509.Certificate) -> str:
         """What is wrong with a certificate, or an empty string."""
