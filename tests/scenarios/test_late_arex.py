@@ -57,7 +57,7 @@ def slurm(site: SiteUnderTest, jobs: Sequence[SampleJob], *, known: Any = True, 
     own = sacct_text.job(77, Submit=jobs[0].end_time - 3000, ElapsedRaw=100)
     command = install(site.folder / "sacct", [each for line in (*lines, own) for each in (line, sacct_text.step(line))])
     entry = {"type": "slurm", "name": "hpc", "cluster": sacct_text.CLUSTER, "command": list(command)}
-    return entry | {"look_back_s": "20d", "arc_wait_s": "1h"} | keys
+    return entry | {"look_back_s": "3d", "arc_wait_s": "1h"} | keys
 
 
 def accept(site: SiteUnderTest, jobs: Sequence[SampleJob]) -> None:
