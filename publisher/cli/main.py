@@ -21,6 +21,10 @@ from publisher.model.errors import BUG, ConfigError, Later, LedgerError, Publish
 
 # A round makes objects by the million and hardly a cycle: a look after every 700 took 7 % (perf).
 CYCLES_AFTER: Final = 20_000
+# Larger than the copies of a message. Once a block of this size was freed, glibc keeps freed memory
+# for the next one; until then it gives each copy back, and the kernel clears new pages for the next
+# (M_MMAP_THRESHOLD in mallopt(3); hot path).
+_KEPT_BYTES: Final = 2 << 20
 # Libraries that not every site needs: what needs them, the extra for pip, Debian's packages.
 _OPTIONAL: Final = {
     "apscheduler": ("`run` and `cron`", "run", "python3-apscheduler"),
@@ -146,6 +150,7 @@ def main() -> NoReturn:
             # A terminal of Latin-1 is no reason to fail
             stream.reconfigure(errors="backslashreplace")
     gc.set_threshold(CYCLES_AFTER)
+    bytearray(_KEPT_BYTES)
     stop = threading.Event()
     _end_on_sigterm(stop)
     status = run(sys.argv[1:], stop)

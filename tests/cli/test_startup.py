@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import platform
 import subprocess
 import sys
 from datetime import UTC, datetime
@@ -172,3 +173,28 @@ def test_what_a_configuration_names_is_loaded(site: SiteUnderTest) -> None:
 def test_the_modules_are_called_so(name: str) -> None:
     """A module under a new name would be loaded unseen."""
     assert find_spec(name) is not None
+
+
+_COPIES: Final = """
+import resource, sys
+from publisher.cli.main import main
+sys.argv = ["publisher", "--version"]
+try:
+    main()
+except SystemExit:
+    pass
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(100):
+    copies = [b"." * 1_000_000 for _ in range(4)]
+    del copies
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries decide otherwise")
+def test_memory_of_a_message_serves_the_next_one() -> None:
+    found = subprocess.run(
+        [sys.executable, "-c", _COPIES], capture_output=True, text=True, timeout=PATIENCE_S, check=True
+    )
+
+    assert int(found.stdout.splitlines()[-1]) < 1_000  # pages of 4 KiB; about 100,000 when copies are given back

@@ -95,8 +95,8 @@ class Signer(HostCertificate):
         if why := unsafe_reason(payload):
             raise UnsafePayload(why)
         # To look for one byte costs nothing; to replace what is not there, as much as signing.
-        body = _INNER + (payload.replace(b"\r\n", b"\n") if b"\r" in payload else payload)
-        signature = self._signature(body.replace(b"\n", b"\r\n"))
+        body = payload.replace(b"\r\n", b"\n") if b"\r" in payload else payload
+        signature = self._signature((_INNER + body).replace(b"\n", b"\r\n"))
         digest = sha256(signature).hexdigest().upper().encode()
         boundary = b"----" + digest[:32]
         while boundary in body:
@@ -107,6 +107,7 @@ class Signer(HostCertificate):
             (
                 b'MIME-Version: 1.0\nContent-Type: multipart/signed; protocol="application/x-pkcs7-signature"; '
                 b'micalg="sha-256"; boundary="%b"\n\nThis is an S/MIME signed message\n\n--%b\n' % (boundary, boundary),
+                _INNER,
                 body,
                 b"\n--" + boundary + b'\nContent-Type: application/x-pkcs7-signature; name="smime.p7s"\n'
                 b'Content-Transfer-Encoding: base64\nContent-Disposition: attachment; filename="smime.p7s"\n\n',
