@@ -38,7 +38,7 @@ from publisher.transports.base import BackgroundTask, Receipt, Transport, Verdic
 
 # Of records whose form shows that they are sound, those that are held against the schema all the same, which costs five
 # times what rendering costs: one in so many, and the first after a change of version or configuration.
-_CHECK_ONE_IN: Final = 100
+_CHECK_ONE_IN: Final = 250
 _CHECK_FIRST: Final = 1_000
 _TRIED_AGAIN: Final = "tried_again"  # the verdict on an attempt that was followed by another in the same round
 _SUSPECTS: Final = (
