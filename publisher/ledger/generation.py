@@ -126,7 +126,9 @@ class GenerationFile:
             messages=known.messages + 1,
             records=known.records + records,
         )
-        self._overwrite(record if begun is None else record._replace(begun=begun[0], begun_id=begun[1]))
+        if begun is not None:
+            record = record._replace(begun=begun[0], begun_id=begun[1])
+        self._overwrite(record)
 
     def _overwrite(self, record: LocalRecord) -> None:
         """Hot path: nothing is synced, since an older file does no harm, and the next round brings it up."""

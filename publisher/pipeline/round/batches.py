@@ -353,7 +353,7 @@ def open_sink(
 ) -> RecordSink:
     """The record sink of the target's format. `held_before`: months that the last round held back.
 
-    `page_read` is called for pages that are read to sum a month up again.
+    `page_read` is called for pages that are read to sum a month up again, but in regular rounds.
     """
     if isinstance(live.format, SummaryFormat):
         return MonthlyTotals(
@@ -367,7 +367,7 @@ def open_sink(
             basis=f"{live.selection_digest}-{live.policy_digest}-{live.source_digest}",
             accept_key_change=live.accept_key_change,
             clock=clock,
-            page_read=page_read if decider.again else lambda _: None,  # a regular round tells of its own reading only
+            page_read=page_read,
         )
     frame = live.format.frame
     builder = BatchBuilder(
@@ -390,19 +390,16 @@ def open_sink(
 
 def _sent_as_totals(live: LiveTarget, ledger: Ledger) -> dict[int, BlockedMonth]:
     """Months that the receiver has as totals, in a format of before: single records would count beside them."""
-    return {
-        state.month: BlockedMonth(
-            month=state.month,
-            orphaned=tuple(
+    found = {}
+    for state in ledger.months(live.name):
+        if state.accepted_digest or state.on_its_way:
+            orphaned = tuple(
                 group.row(by_level=receiver_of(state.accepted_format).keeps_benchmark_values)
                 for group in ledger.accepted(live.name, state.month)
-            ),
-            lost_jobs=0,
-            was=state.accepted_format or "totals",
-        )
-        for state in ledger.months(live.name)
-        if state.accepted_digest or state.on_its_way
-    }
+            )
+            was = state.accepted_format or "totals"
+            found[state.month] = BlockedMonth(month=state.month, orphaned=orphaned, lost_jobs=0, was=was)
+    return found
 
 
 def _emptied(

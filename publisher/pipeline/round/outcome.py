@@ -124,28 +124,13 @@ def concluded(
     held: Sequence[BlockedMonth],
 ) -> Outcome:
     """The outcome of a round that came to its end, or to a receipt that ended it."""
-    statuses = [
-        receipt.exit_status if receipt else 0,
-        RecordError.exit_status if tally.quarantined or held else 0,
-    ]
-    return Outcome(
-        target=target,
-        outcome=_word(receipt, tally, held),
-        reason=receipt.reason if receipt else held_reason(held),
-        messages=tally.messages,
-        records=tally.records,
-        bytes=tally.bytes,
-        quarantined=tally.quarantined,
-        shed=tally.shed,
-        kept=tally.kept,
-        arex_default_benchmarks=tally.arex_default,
-        arex_default_wall_s=dict(sorted(tally.arex_default_wall_s.items())),
-        warnings=dict(sorted(tally.warnings.items())),
-        held=tuple(held),
-        gone={month_name(month): jobs for month, jobs in sorted(tally.gone.items())},
-        attempts=dict(sorted(tally.attempts.items())),
-        exit_status=gravest(statuses),
-    )
+    reason = receipt.reason if receipt else held_reason(held)
+    statuses = [receipt.exit_status] if receipt else []
+    if held:
+        statuses.append(RecordError.exit_status)
+    gone = {month_name(month): jobs for month, jobs in sorted(tally.gone.items())}
+    outcome = _with_tally(target, _word(receipt, tally, held), reason, statuses, tally)
+    return outcome._replace(held=tuple(held), gone=gone)
 
 
 def _word(receipt: Receipt | None, tally: RoundCounters, held: Sequence[BlockedMonth]) -> str:
@@ -158,11 +143,17 @@ def _word(receipt: Receipt | None, tally: RoundCounters, held: Sequence[BlockedM
 
 def broken_off(target: str, error: PublisherError, tally: RoundCounters | None = None) -> Outcome:
     """The outcome of a round that an error ended, with what had gone out by then."""
-    tally = tally or RoundCounters()
+    word = "deferred" if isinstance(error, Later) else "error"
+    return _with_tally(target, word, str(error), [error.exit_status], tally or RoundCounters())
+
+
+def _with_tally(target: str, word: str, reason: str, statuses: Sequence[int], tally: RoundCounters) -> Outcome:
+    """Of the exit statuses the gravest, where jobs that were set aside have theirs."""
+    of_jobs = [RecordError.exit_status] if tally.quarantined else []
     return Outcome(
         target=target,
-        outcome="deferred" if isinstance(error, Later) else "error",
-        reason=str(error),
+        outcome=word,
+        reason=reason,
         messages=tally.messages,
         records=tally.records,
         bytes=tally.bytes,
@@ -173,7 +164,7 @@ def broken_off(target: str, error: PublisherError, tally: RoundCounters | None =
         arex_default_wall_s=dict(sorted(tally.arex_default_wall_s.items())),
         warnings=dict(sorted(tally.warnings.items())),
         attempts=dict(sorted(tally.attempts.items())),
-        exit_status=gravest([error.exit_status, RecordError.exit_status if tally.quarantined else 0]),
+        exit_status=gravest([*statuses, *of_jobs]),
     )
 
 

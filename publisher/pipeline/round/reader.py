@@ -68,7 +68,8 @@ class IncrementalReader:
             done_with = partial(self._done_with, database) if self.sweep and self.nearly_all_done else None
             pages = self._since(cursor, database, now, done_with)
             for page in numbered(pages, self.target, self.source, self.ledger, chained=True):
-                yield page, Progress(cursors=(page.cursor,) if page.cursor else (), opened=page.open)
+                cursors = (page.cursor,) if page.cursor else ()
+                yield page, Progress(cursors=cursors, opened=page.open)
 
     def _since(self, cursor: Cursor | None, database: str, now: datetime, done_with: DoneWith | None) -> Iterator[Page]:
         """Everything after a cursor; of a backlog, most of it from the second reader."""

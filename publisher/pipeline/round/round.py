@@ -114,11 +114,12 @@ class Round:
             except PublisherError as error:
                 return broken_off(self._live.name, error, self._sender.tally)
             whole = receipt is None and (limit is None or self._taken < limit)
+            checked = self._live.policy_digest if whole else None
             self._ledger.end_round(
                 self._live.name,
                 success=receipt is None and not self._held and not missing,
                 swept=sweep and whole,
-                checked=self._live.policy_digest if whole else None,
+                checked=checked,
                 now=self._clock(),
                 held=[month.month for month in self._held],
             )
@@ -345,7 +346,8 @@ class Round:
         """Raises: Stopped."""
         together = self._taken_together(decider, sink, now)
         for page, progress in reading.pages(now):
-            self._stop_if_requested()
+            if self._wait(0):
+                raise RoundStopped(_STOP_REQUESTED)
             self._observer.page_read(self._live.name, page)
             page, progress, jobs = together.take_page(page, progress, now)
             self._taken += jobs
@@ -369,18 +371,15 @@ class Round:
         pages = partial(read_backlog, self._live.reader_command, state.start, now)
         return ReadAhead(backlog_rows, pages)
 
-    def _stop_if_requested(self) -> None:
-        if self._wait(0):
-            raise RoundStopped(_STOP_REQUESTED)
-
     def _decider(self, window: Window, *, again: bool) -> Decider:
+        sent_by_jura = None if again else self._live.sent_by_jura
         return Decider(
             selection=self._live.selection._replace(window=window),
             policy=self._live.policy,
             policy_digest=self._live.policy_digest,
             changed=self._live.changed,
             again=again,
-            sent_by_jura=None if again else self._live.sent_by_jura,
+            sent_by_jura=sent_by_jura,
         )
 
     def _sink(self, decider: Decider) -> RecordSink:
@@ -486,14 +485,8 @@ class Round:
     def _outcome(self, receipt: Receipt | None) -> Outcome:
         if receipt is not None and self._accepted_in_vain(receipt):
             receipt = replace(receipt, reason=f"{receipt.reason}; {_ACCEPT_AGAIN}")
-        return concluded(
-            self._live.name,
-            receipt,
-            self._sender.tally,
-            held=self._held,
-        )
+        return concluded(self._live.name, receipt, self._sender.tally, held=self._held)
 
     def _accepted_in_vain(self, receipt: Receipt) -> bool:
         """Whether months that were sent because an administrator accepted it did not arrive: they are decided on again."""
-        totals = isinstance(self._live.format, SummaryFormat)
-        return totals and self._live.accept_key_change and not receipt.doubt
+        return self._summed and self._live.accept_key_change and not receipt.doubt

@@ -299,7 +299,8 @@ class MonthlyTotals:
         decider = self._decider_of(state.month)
         window = month_window(state.month)
         for page in whole_window(self._target, self._source, self._ledger, window, self._format.needs, now):
-            self._page_read(page)
+            if self._decider.again:  # a regular round tells of its own reading only
+                self._page_read(page)
             jobs: tuple[JobRecord | SkippedJob, ...] = (*page.jobs, *page.skipped)
             keys = [job.key for job in jobs]
             rows = dict(zip(keys, [job.row for job in jobs], strict=True))
@@ -330,12 +331,13 @@ class MonthlyTotals:
                 self._sender.tally.gone[state.month] = gone
         for skipped in found.quarantined:
             self._sender.quarantine(skipped)
+        by_settings = [state.month] if found.by_settings or found.imported else ()
         self._count(
             found.runs,
             {state.month: found.groups() if groups is None else groups},
             dirty={month: moved for month, moved in found.moved.items() if month != state.month},
             clean=[state.month],
-            by_settings=[state.month] if found.by_settings or found.imported else (),
+            by_settings=by_settings,
             progress=Progress(skipped=tuple(found.quarantined)),
         )
 

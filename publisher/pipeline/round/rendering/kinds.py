@@ -10,7 +10,7 @@ of jobs (`grouped.Periods`).
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import compress
@@ -261,15 +261,13 @@ class KindTemplates:
 
         None for a value that the format leaves out, '' for one that is not there.
         """
-        return zip(
-            *(
-                map(str, columns[name])
-                if write is str
-                else [(write(value) or None) if value else "" for value in columns[name]]
-                for name, write in self._form.own_values.items()
-            ),
-            strict=True,
-        )
+        texts: list[Iterable[str | None]] = []
+        for name, write in self._form.own_values.items():
+            if write is str:
+                texts.append(map(str, columns[name]))
+            else:
+                texts.append([(write(value) or None) if value else "" for value in columns[name]])
+        return zip(*texts, strict=True)
 
     def _new_facts(self, found: JobTemplate, job: AlikeJob, over: bool) -> UndatedFacts:
         published = self._decider.policy.describe(whole_job(job))

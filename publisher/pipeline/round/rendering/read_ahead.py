@@ -54,7 +54,7 @@ def order_from(text: str) -> ReadOrder:
     database, cursor, start, now = json.loads(text)
     return ReadOrder(
         database=database,
-        cursor=None if cursor is None else Cursor(*cursor),
+        cursor=cursor and Cursor(*cursor),
         start=start,
         now=datetime.fromisoformat(now),
     )
@@ -161,7 +161,7 @@ def _page_from(database: str, packed: tuple[Any, ...], pipe: IO[bytes]) -> Rende
         open=tuple(
             OpenRow(row=RowRef(database=database, record_id=number), finished_seen_at=seen) for number, seen in opened
         ),
-        cursor=None if cursor is None else Cursor(*cursor),
+        cursor=cursor and Cursor(*cursor),
         rows_read=rows_read,
         restarted=restarted,
         database=database,
