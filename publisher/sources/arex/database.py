@@ -14,7 +14,7 @@ from publisher.sources.arex import queries as sql
 from publisher.sources.arex.alike import AlikeReader
 from publisher.sources.arex.counting.columns import ColumnReader
 from publisher.sources.arex.rows import ReadOptions, Row, RowOutcomes, RowReader
-from publisher.sources.arex.values import LocalTime, anchor_text, text_of, tolerant_text
+from publisher.sources.arex.values import LocalTime, anchor_text, stored_text, text_of, tolerant_text
 from publisher.sources.base import Cursor, EndedRun, RowsAhead, SourceFacts
 from publisher.sources.sqlite_reader import BUSY_TIMEOUT_S, CopyDirectory, ReadOnlyFile
 
@@ -105,9 +105,10 @@ class AccountingDatabase:
         """Rows by (EndTime, RecordID), or RecordID alone: past that position, up to and with the second `last`."""
         parameters = {"first": after[0], "after": after[1], "last": last, "limit": limit}
         if asked.knows is not None:
-            question = sql.WINDOW_OF_KNOWN if asked.by_end else sql.ROWS_OF_KNOWN
-            return self._ask(partial(self._read_known, question, parameters, asked))
-        return self._page(sql.WINDOW_TO_COUNT if asked.columns else sql.WINDOW, parameters, asked, row_filter)
+            known = sql.WINDOW_OF_KNOWN if asked.by_end else sql.ROWS_OF_KNOWN
+            return self._ask(partial(self._read_known, known, parameters, asked))
+        question = sql.WINDOW_TO_COUNT if asked.columns else sql.WINDOW
+        return self._page(question, parameters, asked, row_filter)
 
     def rows(self, record_ids: Sequence[int], asked: ReadOptions, row_filter: RowFilter) -> RowPage:
         return self._page(sql.BY_ROW, {"rows": json.dumps(list(record_ids))}, asked, row_filter)
@@ -116,7 +117,7 @@ class AccountingDatabase:
         """The row of a job, in whichever spelling it is stored."""
 
         def read(connection: sqlite3.Connection, reader: RowReader) -> RowPage:
-            spellings = {"job": _bytes(job_id), "escaped": _bytes(arex_escape(job_id))}
+            spellings = {"job": stored_text(job_id), "escaped": stored_text(arex_escape(job_id))}
             rows = connection.execute(sql.BY_JOB[reader.layout], spellings).fetchall()
             rows = [row for row in rows if reader.text(row[1]) == job_id]
             return RowPage(rows=rows, verdicts=reader.read(connection, rows, asked, span=False))
@@ -171,7 +172,8 @@ class AccountingDatabase:
             last_row = min(highest, after + _COUNTED_ROWS)
             asked = {"first_row": after + 1, "last_row": last_row, "first": first, "last": LAST_SECOND}
             rows, late, end = connection.execute(sql.AHEAD, asked | {"late_before": late_before}).fetchone()
-            return RowsAhead(rows + highest - last_row, int(late), None if end is None else Epoch(int(end)))
+            newest_end = None if end is None else Epoch(int(end))
+            return RowsAhead(rows + highest - last_row, int(late), newest_end)
 
         return self._ask(read)
 
@@ -356,11 +358,7 @@ def _strange_statuses(connection: sqlite3.Connection, reader: RowReader) -> Mapp
 
 
 def stored_job_id(row: Row) -> bytes:
-    return _bytes(text_of(row[1]))
-
-
-def _bytes(text: str) -> bytes:
-    return text.encode("utf-8", "surrogateescape")
+    return stored_text(text_of(row[1]))
 
 
 def _inspect(path: str, connection: sqlite3.Connection) -> tuple[int, bool]:

@@ -13,10 +13,20 @@ from typing import Any, Final
 from publisher.model.job import Epoch, JobId, RowRef, Transfer
 from publisher.model.text import arex_escape
 from publisher.sources.arex import queries as sql
-from publisher.sources.arex.counting.count import CountingDatabase, duration, stored_text
+from publisher.sources.arex.counting.count import CountingDatabase
 from publisher.sources.arex.counting.joined import known_of, lacking
 from publisher.sources.arex.rows import NameTables, Row, RowReader
-from publisher.sources.arex.values import LocalTime, exit_code, positive, text_of, transfer, unsigned, whole
+from publisher.sources.arex.values import (
+    LocalTime,
+    duration,
+    exit_code,
+    positive,
+    stored_text,
+    text_of,
+    transfer,
+    unsigned,
+    whole,
+)
 from publisher.sources.base import CPU_UNKNOWN, GPU_MODELS, QUANTITIES, JoinedRuns
 from publisher.sources.statistics import JobDetails, NameKind, StoredEvent
 
@@ -84,10 +94,10 @@ def read_sheet(
 def _with_joined(sheet: JobDetails, values: Mapping[str, Any] | None) -> JobDetails:
     if values is None:
         return replace(sheet, oddities=(*sheet.oddities, "a batch system has this job as its own, and it counts there"))
-    texts = {"gpu_models": GPU_MODELS, "quantities": QUANTITIES}
-    more = [
-        (texts[name], " ".join(f"{key}={number}" for key, number in values[name])) for name in texts if name in values
-    ]
+    more = []
+    for name, key in (("gpu_models", GPU_MODELS), ("quantities", QUANTITIES)):
+        if name in values:
+            more.append((key, " ".join(f"{what}={number}" for what, number in values[name])))
     if "hosts" in values and not {"nodename", "nodenames"} & dict(sheet.extra).keys():
         more.append(("nodenames", ":".join(values["hosts"])))
     return replace(sheet, extra=(*sheet.extra, *more), **lacking(sheet, values))
@@ -141,8 +151,8 @@ class _DetailsReader:
             memory_kib=self._number("UsedMemory", memory, unsigned) or None,  # 0: the batch system told nothing
             virtual_memory_kib=self._number("UsedVirtMem", virtual, unsigned) or None,
             wall_s=self._number("UsedWalltime", wall, duration),
-            cpu_user_s=None if CPU_UNKNOWN in extra else self._number("UsedCPUUserTime", user_s, duration),
-            cpu_kernel_s=None if CPU_UNKNOWN in extra else self._number("UsedCPUKernelTime", kernel_s, duration),
+            cpu_user_s=self._cpu_s("UsedCPUUserTime", user_s, extra),
+            cpu_kernel_s=self._cpu_s("UsedCPUKernelTime", kernel_s, extra),
             scratch_bytes=self._number("UsedScratch", scratch, unsigned),
             stage_in_bytes=self._number("StageInVolume", stage_in, unsigned),
             stage_out_bytes=self._number("StageOutVolume", stage_out, unsigned),
@@ -175,6 +185,9 @@ class _DetailsReader:
         if number is None and stored is not None and not (zero and whole(stored) == 0):
             self._oddities.append(f"{column} is {_shown(stored)}")
         return number
+
+    def _cpu_s(self, column: str, stored: object, extra: Sequence[tuple[str, str]]) -> int | None:
+        return None if CPU_UNKNOWN in extra else self._number(column, stored, duration)
 
     def _moment(self, column: str, stored: object) -> Epoch | None:
         number = self._number(column, stored, positive, zero=True)

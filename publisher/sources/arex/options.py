@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
+from math import inf
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -100,12 +101,13 @@ def readings_of(
     options: Options, environment: Mapping[str, str], *, lock_wait_s: float | None = None
 ) -> Mapping[Options, DatabaseOptions]:
     """How the databases of each entry are read. Raises: ConfigError when a time zone cannot be found."""
+    longest_s = inf if lock_wait_s is None else lock_wait_s
     return {
         ce: DatabaseOptions(
             clock=clock_of(local_zone(ce.time_zone, environment)),
             hold_off_s=ce.hold_off_s,
             unescape=ce.unescape,
-            busy_timeout_s=ce.lock_wait_s if lock_wait_s is None else min(ce.lock_wait_s, lock_wait_s),
+            busy_timeout_s=min(ce.lock_wait_s, longest_s),
         )
         for ce in (options, *options.further)
     }
@@ -148,8 +150,12 @@ def look_for(options: Options) -> tuple[list[NamedFile], tuple[Absent, ...]]:
         if not isinstance(found, Absent):
             for path in found:
                 distinct.setdefault(os.path.realpath(path), (path, ce))
-    files = [NamedFile(Path(path).stem if path in ce.imported else path, path, ce) for path, ce in distinct.values()]
+    files = [NamedFile(_name_of(path, ce), path, ce) for path, ce in distinct.values()]
     return files, tuple(found for found, _ in looked if isinstance(found, Absent))
+
+
+def _name_of(path: str, options: Options) -> str:
+    return Path(path).stem if path in options.imported else path
 
 
 def _named(options: Options) -> Sequence[Sequence[str] | Absent]:

@@ -11,6 +11,7 @@ import sqlite3
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Any, ClassVar, Final
 
 from publisher.model.errors import Unfit
@@ -34,9 +35,11 @@ from publisher.sources.arex import queries as sql
 from publisher.sources.arex.values import (
     LocalTime,
     exit_code,
+    gpu_models_of,
     hosts_of,
     is_undecodable,
     mandatory,
+    moment,
     positive,
     quantities_of,
     text_of,
@@ -79,7 +82,8 @@ class NameTables:
 
     def fill(self, connection: sqlite3.Connection, rows: Sequence[tuple[Any, ...]]) -> None:
         """Look up, in the page's own transaction, what its rows name and was not met before. Raises: sqlite3.Error."""
-        self.look_up(connection, {column: {row[sql.NAMES[column][0]] for row in rows} for column in self._columns})
+        places = {column: sql.NAMES[column][0] for column in self._columns}
+        self.look_up(connection, {column: set(map(itemgetter(at), rows)) for column, at in places.items()})
 
     def look_up(self, connection: sqlite3.Connection, numbers: Mapping[str, Collection[Any]]) -> None:
         """As `fill`, for numbers by column, which may be only some of the columns."""
@@ -341,8 +345,8 @@ class RowReader:
             enough = max(self._hold_off_s, SURELY_WRITTEN_S)
         if enough is not None and asked.now - ended_at >= enough:
             return None
-        row = RowRef(database=self._database, record_id=record_id)
-        return OpenRow(row=row, finished_seen_at=asked.now if first_seen is None else first_seen)
+        seen_at = asked.now if first_seen is None else first_seen
+        return OpenRow(row=RowRef(database=self._database, record_id=record_id), finished_seen_at=seen_at)
 
     def job(self, row: Row, sides: SideRows) -> JobRecord:
         """The record of a finished job. Raises: Unfit."""
@@ -352,6 +356,8 @@ class RowReader:
         # fmt: on
         submitted_at, ended_at, wall_s, cpu_user_s, cpu_kernel_s = _mandatory_numbers(row)
         text, extra = self.text, sides.extra.get(record_id, _NOTHING)
+        imported = self.layout == sql.IMPORTED
+        quantities = quantities_of(str(extra.get(QUANTITIES, ""))) if imported else ()
         try:
             place, user = self.place(row, sides), self.user(row, sides)
         except KeyError:
@@ -383,9 +389,9 @@ class RowReader:
             transfers=self.transfers(sides.transfers.get(record_id, ())),
             escaped=self._unescape,
             gpu_count=positive(gpus),
-            quantities=quantities_of(str(extra.get(QUANTITIES, ""))) if self.layout == sql.IMPORTED else (),
+            quantities=quantities,
             gpu_models=gpu_models_of(text(extra.get(GPU_MODELS, ""))),
-            cpu_unknown=self.layout == sql.IMPORTED and extra.get(CPU_UNKNOWN[0]) == CPU_UNKNOWN[1],
+            cpu_unknown=imported and extra.get(CPU_UNKNOWN[0]) == CPU_UNKNOWN[1],
             **user._asdict(),
             **place._asdict(),
         )
@@ -418,8 +424,7 @@ class RowReader:
         """The true start: an importer's column, or the newest LRMSSTART in A-REX's local time."""
         if began is None:
             return self._clock.epoch(text_of(event), ended_at=ended_at, wall_s=wall_s) if event else None
-        moment = positive(began)
-        return None if moment is None else Epoch(moment)
+        return moment(began)
 
     def _distinct(self, stored: Sequence[object]) -> tuple[str, ...]:
         """The texts without repetitions and empty ones: a job that finished twice has its side rows twice."""
@@ -454,12 +459,11 @@ class RowReader:
         return known
 
     def _skip(self, row: Row, unfit: Unfit) -> SkippedJob:
-        ended_at = positive(row[12])
         return SkippedJob(
             row=RowRef(database=self._database, record_id=row[0]),
             job_id=JobId(self.text(row[1])),
             local_id=self.text(row[2]),
-            ended_at=None if ended_at is None else Epoch(ended_at),
+            ended_at=moment(row[12]),
             rule=unfit.rule,
             reason=unfit.reason,
             fingerprint=values_fingerprint(*row[1:]),
@@ -478,12 +482,6 @@ def _mandatory_numbers(row: Row) -> tuple[Epoch, Epoch, int, int, int]:
     if wall < 0 or user < 0 or kernel < 0:
         raise Unfit("negative-duration", f"wall time {wall} s, CPU time {user} s user and {kernel} s kernel")
     return submitted, ended, wall, user, kernel
-
-
-def gpu_models_of(text: str) -> tuple[tuple[str, int], ...]:
-    """As an importer writes them: `a100=4,t4=1`."""
-    pairs = [each.rpartition("=") for each in text.split(",")] if text else []
-    return tuple((model, int(count)) for model, _, count in pairs if model and count.isdecimal() and len(count) < 10)
 
 
 def _check_identity(job: JobRecord) -> None:

@@ -48,7 +48,7 @@ def mandatory(column: str, value: object) -> int:
 
 
 def positive(value: object) -> int | None:
-    """A number of nodes or cores, or a moment; None when it is not positive, which is how A-REX writes unknown."""
+    """A number of nodes or cores; None when it is not positive, which is how A-REX writes unknown."""
     if value is None:
         return None
     if isinstance(value, int) and value > 0:  # nearly always; the others cost a call more
@@ -65,6 +65,11 @@ def unsigned(value: object) -> int | None:
     if number is None or number >= 0:
         return number
     return number + 2**32 if number >= -_INT32 else None
+
+
+def duration(value: object) -> int | None:
+    number = whole(value)
+    return None if number is None or number < 0 else number
 
 
 def exit_code(value: object) -> int | None:
@@ -84,6 +89,11 @@ def text_of(value: object) -> str:
     if isinstance(value, bytes):
         return value.decode("utf-8", "surrogateescape")
     return str(value)
+
+
+def stored_text(text: str) -> bytes:
+    """A text as it is stored: bytes that were not UTF-8 are kept."""
+    return text.encode("utf-8", "surrogateescape")
 
 
 def unescaped(value: object) -> str:
@@ -122,18 +132,25 @@ def transfer(url: str, stored: Sequence[object]) -> Transfer | None:
     word = _KINDS.get(whole(kind) or 0)
     if word is None:
         return None
-    return Transfer(kind=word, url=url, size_bytes=unsigned(size), started_at=_moment(started), ended_at=_moment(ended))
+    return Transfer(kind=word, url=url, size_bytes=unsigned(size), started_at=moment(started), ended_at=moment(ended))
+
+
+def gpu_models_of(text: str) -> tuple[tuple[str, int], ...]:
+    """As an importer writes them: `a100=4,t4=1`."""
+    pairs = [each.rpartition("=") for each in text.split(",")] if text else []
+    return tuple((model, int(count)) for model, _, count in pairs if model and count.isdecimal() and len(count) < 10)
+
+
+def moment(value: object) -> Epoch | None:
+    """A time in epoch seconds; None for 0, which is how A-REX writes unknown."""
+    number = positive(value)
+    return None if number is None else Epoch(number)
 
 
 def quantities_of(text: str) -> tuple[tuple[str, int], ...]:
     """What an importer reports for formulas of charges, as whole numbers: `mem=4096 TimeLimit=3600`. The rest is unknown."""
     pairs = [pair.partition("=") for pair in text.split(" ")]
     return tuple((name, int(number)) for name, _, number in pairs if number.isdecimal() and len(number) <= _DIGITS)
-
-
-def _moment(value: object) -> Epoch | None:
-    number = positive(value)
-    return None if number is None else Epoch(number)
 
 
 _HOUR: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2} (?:[01][0-9]|2[0-3])")  # Python 3.14 reads 24 as the next day

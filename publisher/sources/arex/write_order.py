@@ -14,7 +14,7 @@ from typing import Final
 
 from publisher.model.job import Epoch
 from publisher.sources.arex import queries
-from publisher.sources.arex.values import text_of, tolerant_text
+from publisher.sources.arex.values import stored_text, text_of, tolerant_text
 from publisher.sources.base import WrittenJob
 from publisher.sources.sqlite_reader import CopyDirectory, ReadOnlyFile
 
@@ -67,7 +67,7 @@ class ArexWritingOrder:
 
     def finished_among(self, job_ids: Sequence[str]) -> set[str]:
         """Which of some jobs, named as `WrittenJob` names them, are finished here. Raises: SourceError."""
-        named = {job_id.encode("utf-8", "surrogateescape"): job_id for job_id in job_ids}
+        named = {stored_text(job_id): job_id for job_id in job_ids}
 
         def read(connection: sqlite3.Connection) -> set[str]:
             found = connection.execute(queries.standing_among(len(named)), list(named))

@@ -14,7 +14,7 @@ import sqlite3
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from itertools import compress
-from operator import not_
+from operator import itemgetter, not_
 from typing import Any, Final
 
 from publisher.model.job import JobRecord, KnownRuns, RunColumns
@@ -198,7 +198,7 @@ class ColumnReader:
     def _look_up(self, connection: sqlite3.Connection, kinds: Collection[Kind]) -> dict[Kind, Mapping[str, int | None]]:
         """The numbers of kinds, of which all names are known then."""
         numbers = {kind: _unpacked(kind) for kind in kinds}
-        self._names.look_up(connection, {name: {each[name] for each in numbers.values()} for name in sql.NAMES})
+        self._names.look_up(connection, {name: set(map(itemgetter(name), numbers.values())) for name in sql.NAMES})
         return numbers
 
     def _odd_beside(self, connection: sqlite3.Connection, record_ids: Sequence[int], everywhere: sql.Where) -> set[int]:

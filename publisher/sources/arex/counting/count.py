@@ -20,6 +20,7 @@ import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial, reduce
+from operator import itemgetter
 from typing import Any, Final
 
 from publisher.model.job import Epoch
@@ -30,7 +31,7 @@ from publisher.sources.arex.counting.local_names import NOTED, local_name, noted
 from publisher.sources.arex.database import BEFORE_ALL, LAST_SECOND, AccountingDatabase, Answer, stored_job_id
 from publisher.sources.arex.queries import IMPORTED, LAYOUTS, LISTED
 from publisher.sources.arex.rows import NameTables, Row, RowReader
-from publisher.sources.arex.values import positive, unsigned, whole
+from publisher.sources.arex.values import duration, moment, positive, stored_text, unsigned
 from publisher.sources.base import CPU_UNKNOWN, JoinedRuns
 from publisher.sources.statistics import CountedJob, JobFilter, Totals
 
@@ -366,8 +367,10 @@ def _added_up(connection: sqlite3.Connection, question: str, asked: Mapping[str,
 
 def _named(groups: Sequence[Row], by: str) -> dict[str, set[Any]]:
     """The numbers of names in some groups, by column."""
-    places = {"StatusID": 1, "VOID": 2, "UserID": 3} | ({BY[by]: 5} if by in ("queue", "endpoint") else {})
-    return {column: {group[at] for group in groups} for column, at in places.items()}
+    places = {"StatusID": 1, "VOID": 2, "UserID": 3}
+    if by in ("queue", "endpoint"):
+        places[BY[by]] = 5
+    return {column: set(map(itemgetter(at), groups)) for column, at in places.items()}
 
 
 def _summed(group: Row, names: NameTables, reader: RowReader, by: str) -> tuple[CountedJob, Totals]:
@@ -377,13 +380,21 @@ def _summed(group: Row, names: NameTables, reader: RowReader, by: str) -> tuple[
     wall_s, cpu_user_s, cpu_kernel_s, stage_in, stage_out, _, _, cpu_unknown, gpu_jobs, gpu_s = sums_of
     status = names.statuses.get(status_id, "")
     in_progress = status == _IN_PROGRESS or (not status and not has_end)
-    ended_at = Epoch(last_ended) if has_end else None
+    unfinished = jobs if in_progress else 0
+    first_ended_at, ended_at = (Epoch(first_ended), Epoch(last_ended)) if has_end else (None, None)
+    interface = queue = noted = ""
+    if by == "endpoint":
+        interface, _ = names.endpoints.get(place_id, ("", ""))
+    elif by == "queue":
+        queue = names.queues.get(place_id, "")
+    elif by in NOTED:
+        noted = local_name(reader.text(place_id), by)
     job = CountedJob(
         job_id="",
         status=status,
         in_progress=in_progress,
-        interface=names.endpoints.get(place_id, ("", ""))[0] if by == "endpoint" else "",
-        queue=names.queues.get(place_id, "") if by == "queue" else "",
+        interface=interface,
+        queue=queue,
         user=names.users.get(user_id, ""),
         vo=names.vos.get(vo_id, ""),
         submitted_at=Epoch(first_submitted),
@@ -394,11 +405,11 @@ def _summed(group: Row, names: NameTables, reader: RowReader, by: str) -> tuple[
         stage_in_bytes=stage_in,
         stage_out_bytes=stage_out,
         unreadable=False,
-        local_name=local_name(reader.text(place_id), by) if by in NOTED else "",
+        local_name=noted,
     )
     totals = Totals(
         jobs=jobs,
-        in_progress=jobs if in_progress else 0,
+        in_progress=unfinished,
         wall_s=wall_s,
         cpu_user_s=cpu_user_s,
         cpu_kernel_s=cpu_kernel_s,
@@ -408,7 +419,7 @@ def _summed(group: Row, names: NameTables, reader: RowReader, by: str) -> tuple[
         gpu_jobs=gpu_jobs,
         gpu_s=gpu_s,
         first_submitted_at=Epoch(first_submitted),
-        first_ended_at=Epoch(first_ended) if has_end else None,
+        first_ended_at=first_ended_at,
         last_ended_at=ended_at,
     )
     return job, totals
@@ -428,7 +439,7 @@ def _counted(row: Row, names: NameTables, reader: RowReader) -> CountedJob:
     if not (plain and wall >= 0 and user_s >= 0 and kernel_s >= 0):
         wall_s, cpu_user_s, cpu_kernel_s = duration(wall), duration(user_s), duration(kernel_s)
     stage_in_bytes, stage_out_bytes = unsigned(stage_in), unsigned(stage_out)
-    submitted_at, ended_at = positive(submitted), positive(ended)
+    submitted_at, ended_at = moment(submitted), moment(ended)
     return CountedJob(
         job_id=reader.text(job_id),
         status=status,
@@ -437,8 +448,8 @@ def _counted(row: Row, names: NameTables, reader: RowReader) -> CountedJob:
         queue=names.queues.get(queue_id, ""),
         user=names.users.get(user_id, ""),
         vo=names.vos.get(vo_id, ""),
-        submitted_at=None if submitted_at is None else Epoch(submitted_at),
-        ended_at=None if ended_at is None else Epoch(ended_at),
+        submitted_at=submitted_at,
+        ended_at=ended_at,
         wall_s=wall_s,
         cpu_user_s=cpu_user_s,
         cpu_kernel_s=cpu_kernel_s,
@@ -451,11 +462,6 @@ def _counted(row: Row, names: NameTables, reader: RowReader) -> CountedJob:
         gpu_count=positive(gpus),
         cpu_unknown=bool(cpu_unknown),
     )
-
-
-def duration(stored: object) -> int | None:
-    number = whole(stored)
-    return None if number is None or number < 0 else number
 
 
 def _having(
@@ -491,8 +497,3 @@ def _questions(attribute: str) -> Iterator[tuple[str, bytes]]:
         for key in (attribute, *_ALSO.get(attribute, ())):
             yield EXTRA, stored_text(key)
             yield TOKEN, stored_text(key)
-
-
-def stored_text(text: str) -> bytes:
-    """A text as it is stored: bytes that were not UTF-8 are kept."""
-    return text.encode("utf-8", "surrogateescape")

@@ -33,7 +33,7 @@ def known_of(
     runs = {
         row: RunAt(reader.text(number), *times)
         for row, number, *times in rows
-        if number and all(type(time) is int for time in times)
+        if number and set(map(type, times)) == {int}
     }
     return joined.known(runs, lrms_of)
 

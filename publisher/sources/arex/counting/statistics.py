@@ -95,11 +95,8 @@ class ArexAccounts:
 
     def sheet(self, job_id: JobId) -> JobDetails | None:
         with self._opened() as opened:
-            found = [
-                sheet
-                for sheet in (read_sheet(database, job_id, database.clock, self._joined) for database in opened)
-                if sheet is not None
-            ]
+            sheets = [read_sheet(database, job_id, database.clock, self._joined) for database in opened]
+        found = [sheet for sheet in sheets if sheet is not None]
         if not found:
             return None
         # Where `counted` counts it. Sorting is stable: of several, the most authoritative database comes first.

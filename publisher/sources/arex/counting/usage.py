@@ -13,7 +13,7 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,17 +29,18 @@ from publisher.sources.arex.database import (
     without_finished_in,
 )
 from publisher.sources.arex.options import Options, database_files, readings_of
-from publisher.sources.arex.rows import ReadOptions, RowReader, gpu_models_of
-from publisher.sources.arex.values import LocalTime, exit_code, positive, text_of
+from publisher.sources.arex.rows import ReadOptions, RowReader
+from publisher.sources.arex.values import LocalTime, exit_code, gpu_models_of, positive, text_of
 from publisher.sources.base import CPU_UNKNOWN, GPU_MODELS, Additions, JoinedRuns
 from publisher.sources.sqlite_reader import CopyDirectory, copies_directory
 from publisher.sources.statistics import LocalNames, UsageGroup, UsagePage
 
 _PAGE_ROWS: Final = 4_000  # 40 ms in one transaction
-_NONE: Final = (0, "")  # GPUs
 _NOTHING: Final[Mapping[str, Any]] = {}
 _FAILED: Final = "failed"
 _NamesAndExit = tuple[LocalNames, int | None]  # with the exit code of a failed job
+_GPUs = tuple[int, tuple[tuple[str, int], ...]]  # how many, and of which models
+_NONE: Final[_GPUs] = (0, ())
 
 
 def create(options: object, environment: Mapping[str, str], joined: JoinedRuns | None = None) -> ArexUsage:
@@ -102,12 +103,13 @@ class ArexUsage:
 class _Beside:
     """What stands of runs beside their columns, by row and as stored."""
 
-    imported: bool
     times: Mapping[int, tuple[int, Any, Any]]  # of submission and of the true start; and the exit code
     projects: Mapping[int, str]
     local_users: Mapping[int, str]
-    gpus: Mapping[int, tuple[int, str]]  # how many, and their models; importers alone tell them
-    cpu_unknown: frozenset[int]  # nobody measured their CPU time
+    # What importers alone tell
+    imported: bool = False
+    gpus: Mapping[int, _GPUs] = field(default_factory=dict)
+    cpu_unknown: frozenset[int] = frozenset()  # nobody measured their CPU time
 
 
 class _UsageDatabase(AccountingDatabase):
@@ -126,17 +128,18 @@ class _UsageDatabase(AccountingDatabase):
             row_filter = without_finished_in(above)
             found = self._read(question, parameters, asked, row_filter, connection, reader, span=False)
             runs = found.verdicts.runs
-            rows = {"rows": json.dumps(() if runs is None else runs.record_ids)}
+            record_ids = () if runs is None else runs.record_ids
+            rows = {"rows": json.dumps(record_ids)}
             times = connection.execute(sql.times_of_row(reader.layout), rows)
             extra = {key: connection.execute(sql.extra_of_row(key), rows).fetchall() for key in sql.EXTRA_TO_COUNT}
             beside = _Beside(
-                imported=reader.layout == sql.IMPORTED,
                 times={row: (submitted, start, code) for row, submitted, start, code in times},
                 projects={row: reader.text(text) for row, text in reversed(extra["projectname"]) if text},
                 local_users={row: reader.text(text) for row, text in extra["localuser"]},
-                gpus=_gpus(connection, rows) if reader.layout == sql.IMPORTED else {},
-                cpu_unknown=_cpu_unknown(connection, runs) if reader.layout == sql.IMPORTED else frozenset(),
             )
+            if reader.layout == sql.IMPORTED:
+                gpus, cpu_unknown = _gpus(connection, rows), _cpu_unknown(connection, runs)
+                beside = replace(beside, imported=True, gpus=gpus, cpu_unknown=cpu_unknown)
             return self._with_joined(connection, reader, found, beside)
 
         return self._ask(read)
@@ -163,13 +166,9 @@ class _UsageDatabase(AccountingDatabase):
         return found, replace(beside, gpus=_gpus_joined(known))
 
 
-def _gpus_joined(known: Additions) -> dict[int, tuple[int, str]]:
-    """As `_gpus` has them."""
+def _gpus_joined(known: Additions) -> dict[int, _GPUs]:
     with_gpus = {row: values for row, values in known.items() if values and "gpu_count" in values}
-    return {
-        row: (values["gpu_count"], ",".join(f"{model}={count}" for model, count in values.get("gpu_models", ())))
-        for row, values in with_gpus.items()
-    }
+    return {row: (values["gpu_count"], values.get("gpu_models", ())) for row, values in with_gpus.items()}
 
 
 def _runs_with_joined(runs: RunColumns, known: Additions) -> RunColumns:
@@ -185,10 +184,10 @@ def _runs_with_joined(runs: RunColumns, known: Additions) -> RunColumns:
     return runs._replace(examples=examples).only(counts)
 
 
-def _gpus(connection: sqlite3.Connection, rows: Mapping[str, str]) -> dict[int, tuple[int, str]]:
+def _gpus(connection: sqlite3.Connection, rows: Mapping[str, str]) -> dict[int, _GPUs]:
     counts = connection.execute(sql.GPUS_OF_ROW[sql.IMPORTED], rows).fetchall()
     models = dict(connection.execute(sql.extra_of_row(GPU_MODELS), rows)) if counts else {}
-    return {row: (count, text_of(models.get(row))) for row, count in counts}
+    return {row: (count, gpu_models_of(text_of(models.get(row)))) for row, count in counts}
 
 
 def _cpu_unknown(connection: sqlite3.Connection, runs: RunColumns | None) -> frozenset[int]:
@@ -220,7 +219,7 @@ class _Groups:
         """Those together that share all but times and usage."""
         if runs is None:
             return
-        alike: defaultdict[tuple[int, int, _NamesAndExit, tuple[int, str], bool], list[int]] = defaultdict(list)
+        alike: defaultdict[tuple[int, int, _NamesAndExit, _GPUs, bool], list[int]] = defaultdict(list)
         for at, (row, example, end) in enumerate(zip(runs.record_ids, runs.examples, runs.ended_at, strict=True)):
             user, _, account = beside.local_users.get(row, "").partition(":")
             names = LocalNames(beside.projects.get(row, ""), account, user)
@@ -228,12 +227,11 @@ class _Groups:
             era, gpus_and_models = bisect_right(self._eras, end), beside.gpus.get(row, _NONE)
             alike[id(example), era, names_and_exit, gpus_and_models, row in beside.cpu_unknown].append(at)
         for (_, _, names_and_exit, (count, models), cpu_unknown), places in alike.items():
-            wall_s, user_s, kernel_s = (
-                sum(column[at] for at in places) for column in (runs.wall_s, runs.cpu_user_s, runs.cpu_kernel_s)
-            )
+            columns = runs.wall_s, runs.cpu_user_s, runs.cpu_kernel_s
+            wall_s, user_s, kernel_s = (sum(map(column.__getitem__, places)) for column in columns)
             first, used = places[0], (len(places), wall_s, None if cpu_unknown else user_s + kernel_s)
             waits = [wait for at in places for wait in self._wait(runs, at, beside)]
-            gpus = gpus_by_model(count, gpu_models_of(models))
+            gpus = gpus_by_model(count, models)
             yield self._group(runs.examples[first], runs.ended_at[first], names_and_exit, used, waits, gpus)
 
     def _wait(self, runs: RunColumns, at: int, beside: _Beside) -> Iterator[int]:
