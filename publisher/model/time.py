@@ -197,6 +197,11 @@ def epoch(moment: datetime) -> Epoch:
     return Epoch(int(moment.timestamp()))
 
 
+def moment(seconds: int | None) -> datetime | None:
+    """The aware time that is so many seconds after 1970; None for None."""
+    return None if seconds is None else datetime.fromtimestamp(seconds, UTC)
+
+
 def length_text(seconds: int) -> str:
     """A length of time in the largest unit it is a multiple of: day, 6 hours, 90 seconds."""
     for unit_s, unit in ((86_400, "day"), (3600, "hour"), (60, "minute")):

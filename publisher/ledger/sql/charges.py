@@ -15,7 +15,7 @@ from publisher.ledger.sql.database import Database
 from publisher.model.errors import LedgerError, PublisherError
 from publisher.model.job import Epoch, JobId, JobKey
 from publisher.model.rates import AssessedJob, Tariff
-from publisher.model.time import Window
+from publisher.model.time import Window, epoch, moment
 
 NO_RULE: Final = "no rule is for the job any more"
 _GONE: Final = "its process ended without a word (killed, or the machine went down); run the same command again"
@@ -130,10 +130,10 @@ class SqlChargeBook:
             self._locks.work(patience)
             with self._database.atomic():
                 self._fail_abandoned_runs(number, clock())
-                self._database.execute(_BEGIN, {"id": number, "now": _epoch(clock())})
+                self._database.execute(_BEGIN, {"id": number, "now": epoch(clock())})
             yield number
             with self._database.atomic():
-                self._database.execute(_FINISH, {"id": number, "now": _epoch(clock())})
+                self._database.execute(_FINISH, {"id": number, "now": epoch(clock())})
         except BaseException as error:
             reason = str(error) if isinstance(error, PublisherError) else f"interrupted ({type(error).__name__})"
             with suppress(LedgerError):  # where it cannot be written, the lock that is let go of tells the same
@@ -151,7 +151,7 @@ class SqlChargeBook:
             changed = [one for one, (_, before) in zip(kept, pairs, strict=True) if one is not None and one != before]
             self._database.execute_many(_KEEP, map(self._row, changed))
             counted |= {"first": news.count(News.FIRST), "changed": news.count(News.CHANGED)}
-            self._database.execute(_NOTE, _counts(jobs) | counted | {"id": number, "now": _epoch(now)})
+            self._database.execute(_NOTE, _counts(jobs) | counted | {"id": number, "now": epoch(now)})
 
     def close(self) -> None:
         self._locks.close()
@@ -163,7 +163,7 @@ class SqlChargeBook:
             "end": request.window.end,
             "project": request.project,
             "group": request.group,
-            "now": _epoch(now),
+            "now": epoch(now),
         }
         with self._database.atomic():
             number = RunNumber(self._database.insert_returning_id(_ENTER, asked))
@@ -174,12 +174,12 @@ class SqlChargeBook:
         """Runs without a process have failed. The next run that finds them reports what they changed."""
         for (other,) in self._database.execute(_UNFINISHED_RUNS).fetchall():
             if other != number and not self._locks.is_alive(other):
-                self._database.execute(_FAIL, {"id": other, "reason": _GONE, "now": _epoch(now)})
+                self._database.execute(_FAIL, {"id": other, "reason": _GONE, "now": epoch(now)})
         self._failed = frozenset(other for (other,) in self._database.execute(_FAILED))
 
     def _fail(self, number: RunNumber, reason: str, now: datetime) -> None:
         with self._database.atomic():
-            self._database.execute(_FAIL, {"id": number, "reason": reason, "now": _epoch(now)})
+            self._database.execute(_FAIL, {"id": number, "reason": reason, "now": epoch(now)})
 
     def _as_it_is(self, run: ChargeRun) -> ChargeRun:
         if run.state in (RunState.QUEUED, RunState.RUNNING) and not self._locks.is_alive(run.number):
@@ -199,7 +199,8 @@ class SqlChargeBook:
         # What a run changed that failed later was reported to nobody: this one reports it.
         never_reported = before.news_of in self._failed
         if _charge_values(job) == _charge_values(before.job):
-            return replace(before, job=job, news_of=number if never_reported else before.news_of)
+            news_of = number if never_reported else before.news_of
+            return replace(before, job=job, news_of=news_of)
         if never_reported and before.news is News.FIRST:
             return replace(before, job=job, news_of=number)
         was = before.was if never_reported else before.job
@@ -253,13 +254,12 @@ def _kept(row: Sequence[Any]) -> KeptCharge:
         project=project,
         group=group,
         tariff=_tariff_of(row[13:16]),
-        amount=None if amount is None else Decimal(amount),
+        amount=_amount(amount),
         reason=reason,
     )
     was = None
     if was_reason is not None:
-        was_decimal = None if was_amount is None else Decimal(was_amount)
-        was = job._replace(tariff=_tariff_of(row[16:19]), amount=was_decimal, reason=was_reason)
+        was = job._replace(tariff=_tariff_of(row[16:19]), amount=_amount(was_amount), reason=was_reason)
     return KeptCharge(job=job, news=News(news), news_of=RunNumber(news_of), was=was)
 
 
@@ -281,12 +281,16 @@ def _run(row: Sequence[Any]) -> ChargeRun:
         state=RunState(row[1]),
         request=ChargeRequest(window=Window(start=row[2], end=row[3]), project=row[4], group=row[5]),
         asked_at=datetime.fromtimestamp(row[6], UTC),
-        began_at=None if row[7] is None else datetime.fromtimestamp(row[7], UTC),
+        began_at=moment(row[7]),
         noted_at=datetime.fromtimestamp(row[8], UTC),
-        ended_at=None if row[9] is None else datetime.fromtimestamp(row[9], UTC),
+        ended_at=moment(row[9]),
         counts=Counts(**counts),
         reason=row[17],
     )
+
+
+def _amount(digits: str | None) -> Decimal | None:
+    return None if digits is None else Decimal(digits)
 
 
 def _digits(amount: Decimal | None) -> str | None:
@@ -300,7 +304,3 @@ def _counts(jobs: Sequence[AssessedJob]) -> dict[str, int]:
         "without_result": sum(bool(job.reason) for job in jobs),
         "without_rule": sum(job.tariff is None for job in jobs),
     }
-
-
-def _epoch(moment: datetime) -> int:
-    return int(moment.timestamp())

@@ -93,8 +93,10 @@ class SqlHistory:
             for number, digest, packed in self._database.stream(_PAGES_SENT, {"target": target}):
                 if number not in digests and any(end in month for end in pages.ends(packed)):
                     digests[number] = bytes(digest)
-        whole = sha256(b"".join(digests[number] for number in sorted(digests))).hexdigest()
-        return SentMessages(messages=len(digests), digest=whole if digests else "")
+        if not digests:
+            return SentMessages(messages=0, digest="")
+        whole = sha256(b"".join(digests[number] for number in sorted(digests)))
+        return SentMessages(messages=len(digests), digest=whole.hexdigest())
 
     def accepted(self) -> Mapping[str, Sequence[int]]:
         found: dict[str, list[int]] = {}

@@ -111,7 +111,8 @@ def take_away(database: Database, target: int, additions: Sequence[Addition], ru
                 "cpu_s": total.cpu_s,
                 "policy": None if digest in left else added.before.get(digest),
             }
-            database.execute(_TAKE_AWAY if digest in left | added.before.keys() else _FORGET, values)
+            statement = _TAKE_AWAY if digest in left | added.before.keys() else _FORGET
+            database.execute(statement, values)
 
 
 def _totals(parts: Iterable[_Part]) -> list[KeyTotal]:
@@ -154,16 +155,18 @@ def accepted_changes(database: Database, target: int | None) -> list[AcceptedCha
         AcceptedChange(
             month=month,
             accepted_at=datetime.fromtimestamp(accepted_at, UTC),
-            rows=tuple(
-                KeyTotal(
-                    key=SummaryKey(month=month, digest=b"", text=text, site=""), jobs=jobs, wall_s=wall_s, cpu_s=cpu_s
-                )
-                for text, jobs, wall_s, cpu_s in json.loads(orphaned)
-            ),
+            rows=_orphaned(month, orphaned),
             lost_jobs=lost_jobs,
         )
         for month, accepted_at, orphaned, lost_jobs in database.execute(_ACCEPTED, {"target": target})
     ]
+
+
+def _orphaned(month: int, stored: str) -> tuple[KeyTotal, ...]:
+    return tuple(
+        KeyTotal(key=SummaryKey(month=month, digest=b"", text=text, site=""), jobs=jobs, wall_s=wall_s, cpu_s=cpu_s)
+        for text, jobs, wall_s, cpu_s in json.loads(stored)
+    )
 
 
 def forget(database: Database, target: int, month: int, totals: Iterable[KeyTotal]) -> None:

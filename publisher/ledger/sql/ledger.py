@@ -36,6 +36,7 @@ from publisher.model.message import (
     RecordColumns,
     WindowMark,
 )
+from publisher.model.time import epoch
 from publisher.model.totals import InheritedMonth, KeyTotal, SummaryGroup, month_number
 
 _DOUBT = "SELECT state, reason FROM message WHERE id = :id"
@@ -174,16 +175,14 @@ class SqlLedger(LedgerReader):
 
     def found_databases(self, target: str, inodes: Mapping[str, int], now: datetime) -> None:
         number = self._known_number(target)
-        found = [
-            {"target": number, "file": file, "inode": inode, "now": rows.epoch(now)} for file, inode in inodes.items()
-        ]
+        found = [{"target": number, "file": file, "inode": inode, "now": epoch(now)} for file, inode in inodes.items()]
         with self._database.atomic():
             self._database.execute_many(_FOUND_DATABASE, found)
 
     def retire_database(self, target: str, file: str, now: datetime) -> None:
         retired = {"target": self._known_number(target), "file": file}
         with self._database.atomic():
-            self._database.execute(_RETIRE_DATABASE, retired | {"now": rows.epoch(now)})
+            self._database.execute(_RETIRE_DATABASE, retired | {"now": epoch(now)})
             self._database.execute(_FORGET_OPEN_ROWS, retired)
 
     def rename_database(self, target: str, file: str, name: str) -> None:
@@ -264,7 +263,7 @@ class SqlLedger(LedgerReader):
                 {
                     "target": number,
                     "month": month,
-                    "now": rows.epoch(now),
+                    "now": epoch(now),
                     "stale": json.dumps(texts, separators=(",", ":")),
                     "lost_jobs": lost_jobs,
                 },
@@ -316,8 +315,8 @@ class SqlLedger(LedgerReader):
         summary = self._summary(number, message.id)
         rows.accept(self._database, number, at, remote_id=remote_id, remote_ids=summary.rows_blob(remote_ids))
         rows.leave_quarantine(self._database, target, summary.keys)
-        if counts.accept(self._database, number, rows.epoch(at)):
-            self._database.execute(_SYNCED, {"id": target, "now": rows.epoch(at)})
+        if counts.accept(self._database, number, epoch(at)):
+            self._database.execute(_SYNCED, {"id": target, "now": epoch(at)})
             return False
         counts.add(self._database, target, summary.first)
         self._database.execute(
@@ -328,7 +327,7 @@ class SqlLedger(LedgerReader):
     def _settled(self, number: int, sent: SentMessage, begun: tuple[int, MessageId] | None = None) -> None:
         """After that transaction, which wrote down the message `begun` too."""
         if (file := self._files.get(sent.message.target)) is not None:
-            file.delivered(number, sent.message.id, rows.epoch(sent.at), sent.message.records, begun)
+            file.delivered(number, sent.message.id, epoch(sent.at), sent.message.records, begun)
 
     def _months_sent(self, target: int, number: int, remote_id: str, now: datetime) -> None:
         records = rows.outbox_records(self._database, number)
@@ -428,7 +427,7 @@ class SqlLedger(LedgerReader):
             rows.quarantine(self._database, target, jobs, policy_digest, now)
 
     def learn_limit(self, target: str, limit: LearntLimit) -> None:
-        known = {"bytes": limit.payload_bytes, "wire": limit.wire, "at": rows.epoch(limit.learnt_at)}
+        known = {"bytes": limit.payload_bytes, "wire": limit.wire, "at": epoch(limit.learnt_at)}
         with self._database.atomic():
             self._database.execute(_LEARN_LIMIT, {"target": self._known_number(target), **known})
 
@@ -448,7 +447,7 @@ class SqlLedger(LedgerReader):
                     "swept": swept,
                     "checked": checked,
                     "held": " ".join(map(str, held)),
-                    "now": rows.epoch(now),
+                    "now": epoch(now),
                 },
             )
 

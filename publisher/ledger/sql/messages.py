@@ -11,7 +11,7 @@ import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import cached_property
-from itertools import compress, count
+from itertools import compress
 from typing import Any, Final, NamedTuple, overload
 from zlib import crc32
 
@@ -19,6 +19,7 @@ from publisher.ledger.contract import OutboxRecord
 from publisher.ledger.sql.database import Database
 from publisher.model.job import Epoch, JobId, JobKey, RowRef, SkippedJob
 from publisher.model.message import Message, Progress, RecordColumns, WindowMark
+from publisher.model.time import epoch
 
 # Flat lists of plain values, made here: there are no circles to look for (hot path).
 _ENCODER: Final = json.JSONEncoder(separators=(",", ":"), check_circular=False)
@@ -118,7 +119,10 @@ _TEXTS: Final = 0x80  # in the first byte, beside the width of the tags: the ids
 
 def _distinct_width(keys: Collection[JobKey]) -> int:
     """As few leading bytes as tell keys apart, also those of runs without an id, which must not be found under another's."""
-    return next(width for width in count(1) if len({key[:width] for key in keys}) == len(keys))
+    width = 1
+    while len({key[:width] for key in keys}) < len(keys):
+        width += 1
+    return width
 
 
 def pack(named: Sequence[tuple[JobKey, str]]) -> bytes | None:
@@ -482,7 +486,3 @@ def outbox_records(database: Database, number: int) -> CarriedRecords:
 def _storable(text: str) -> str:
     """Text that SQLite takes: bytes that were not UTF-8 are shown as `\\udcff`."""
     return text.encode("utf-8", "backslashreplace").decode()
-
-
-def epoch(moment: datetime) -> int:
-    return int(moment.timestamp())

@@ -13,6 +13,7 @@ from datetime import datetime
 from decimal import Decimal
 from functools import lru_cache
 from hashlib import sha256
+from itertools import starmap
 from operator import attrgetter
 from typing import Any, Final
 
@@ -20,6 +21,7 @@ from publisher.ledger.contract import MonthState
 from publisher.ledger.sql.database import Database
 from publisher.ledger.sql.messages import CarriedRecords
 from publisher.model.rates import Benchmark
+from publisher.model.time import epoch
 from publisher.model.totals import InheritedMonth, SummaryGroup, month_number, sync_host
 
 _ENCODER: Final = json.JSONEncoder(separators=(",", ":"), check_circular=False)
@@ -49,7 +51,7 @@ def decode(text: bytes | None) -> tuple[SummaryGroup, ...]:
     """No groups for None: nothing was counted or accepted yet."""
     columns: list[Iterable[Any]] = [] if text is None else list(zip(*json.loads(zlib.decompress(text)), strict=True))
     if columns:
-        columns[_BENCHMARKS] = [tuple([_benchmark(*one) for one in each]) for each in columns[_BENCHMARKS]]
+        columns[_BENCHMARKS] = [tuple(starmap(_benchmark, each)) for each in columns[_BENCHMARKS]]
     return tuple(map(SummaryGroup._make, zip(*columns, strict=True)))
 
 
@@ -74,7 +76,8 @@ def _benchmark(kind: str, value: str) -> Benchmark:
 
 _MONTHS = """
 SELECT month, jobs, digest, basis, dirty, accepted_jobs, accepted_digest, accepted_format,
-       sending IS NOT NULL, moved, by_settings, sending_digest, sending_jobs
+       sending IS NOT NULL, moved, by_settings, sending_digest,
+       CASE WHEN sending IS NOT NULL THEN sending_jobs END
 FROM month
 WHERE target = :target ORDER BY month"""
 _CONTENT = "SELECT counted, sending, accepted FROM month WHERE target = :target AND month = :month"
@@ -158,7 +161,7 @@ def states(database: Database, target: int | None) -> list[MonthState]:
             moved=row[9],
             by_settings=bool(row[10]),
             sending_digest=row[11] or "",
-            sending_jobs=(row[12] or 0) if row[8] else 0,
+            sending_jobs=row[12] or 0,
         )
         for row in database.execute(_MONTHS, {"target": target})
     ]
@@ -299,7 +302,7 @@ def arrived(database: Database, target: int, message: int, records: CarriedRecor
         (is_out,) = database.execute(_STILL_OUT, at).fetchone()
         is_sending, sent_digest = database.execute(_IS_SENDING, at).fetchone()
         if sent_digest is not None and not is_out:
-            database.execute(_ACCEPT, at | {"now": int(now.timestamp()), "message": message})
+            database.execute(_ACCEPT, at | {"now": epoch(now), "message": message})
             database.execute(_NO_ARRIVALS, at)
             whole.append(month)
             continue

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from datetime import UTC, datetime
@@ -39,6 +40,7 @@ from publisher.model.message import (
     OpenRow,
     WindowMark,
 )
+from publisher.model.time import moment
 from publisher.model.totals import AcceptedChange, KeyTotal, SummaryGroup, month_number, month_window
 
 STATES: Final = (
@@ -151,13 +153,13 @@ def _target_state(target: str, row: Sequence[Any]) -> TargetState:
     return TargetState(
         target=target,
         start_rule=row[1],
-        start=None if row[2] is None else Epoch(row[2]),
+        start=row[2],
         selection_digest=row[3],
         checked_digest=row[13],
-        last_round=_moment(row[4]),
-        last_success=_moment(row[5]),
-        last_published_end=None if row[6] is None else Epoch(row[6]),
-        swept=_moment(row[7]),
+        last_round=moment(row[4]),
+        last_success=moment(row[5]),
+        last_published_end=row[6],
+        swept=moment(row[7]),
         delivered=row[8],
         prepared=row[9],
         in_doubt=row[10],
@@ -178,7 +180,7 @@ def _delivery(target: str, run: PagedRun, row: Sequence[Any]) -> Delivery:
         records=row[3],
         digest=row[4].hex(),
         made_at=datetime.fromtimestamp(row[5], UTC),
-        settled_at=_moment(row[6]),
+        settled_at=moment(row[6]),
         remote_id=row[7] or "",
         row_id=messages.find(row[9], run.key),
         reason=row[8] or "",
@@ -245,36 +247,27 @@ class LedgerReader:
             return {}
         with self._database.reading():
             by_job = self._delivered.of_jobs(number, runs)
-            delivered = {
-                key: [
-                    DeliveredRun(
-                        ended_at=one.ended_at,
-                        fingerprint=one.fingerprint,
-                        settled=self._is_settled(one.message),
-                    )
-                    for other, one in by_job[key[:JOB_DIGEST_BYTES]].items()
-                    if other != key and one.fingerprint != REMOVED
-                ]
-                for key in runs
-            }
-        return {key: others for key, others in delivered.items() if others}
+            delivered: defaultdict[JobKey, list[DeliveredRun]] = defaultdict(list)
+            for key in runs:
+                for other, one in by_job[key[:JOB_DIGEST_BYTES]].items():
+                    if other != key and one.fingerprint != REMOVED:
+                        settled = self._is_settled(one.message)
+                        delivered[key].append(DeliveredRun(one.ended_at, one.fingerprint, settled))
+        return delivered
 
     def _as_delivered(self, target: int, found: Mapping[JobKey, PagedRun]) -> dict[JobKey, DeliveredRun]:
-        states = {message: self._state_of(message) for message in {message for _, message, _, _ in found.values()}}
+        messages = {run.message for run in found.values()}
+        states = {message: self._state_of(message) for message in messages}
         settled = {message: state in _SETTLED for message, state in states.items()}
         counted = {message for message, state in states.items() if state is MessageState.COUNTED}
         windows = list(map(month_window, months.not_accepted(self._database, target))) if counted else []
-        if not windows:
-            return {
-                key: DeliveredRun(end, fingerprint, settled[message])
-                for key, message, end, fingerprint in found.values()
-            }
-        return {
-            key: DeliveredRun(
-                end, fingerprint, settled[message], message in counted and any(end in one for one in windows)
-            )
-            for key, message, end, fingerprint in found.values()
+        delivered = {
+            key: DeliveredRun(end, fingerprint, settled[message]) for key, message, end, fingerprint in found.values()
         }
+        for key, message, end, fingerprint in found.values() if windows else ():
+            if message in counted and any(end in window for window in windows):
+                delivered[key] = DeliveredRun(end, fingerprint, settled[message], only_counted=True)
+        return delivered
 
     def check_numbering(
         self, target: str, database: str, fits: Callable[[Cursor], bool], *, restarted: bool = False
@@ -325,7 +318,7 @@ class LedgerReader:
                 file=file,
                 inode=inode,
                 seen=datetime.fromtimestamp(seen, UTC),
-                retired=_moment(retired),
+                retired=moment(retired),
             )
             for name, file, inode, seen, retired in rows
         ]
@@ -403,13 +396,13 @@ class LedgerReader:
     def counts(self, target: str) -> HostCounts:
         number = self._number(target)
         with self._database.reading():
-            row = self._database.execute(_SYNC_STATE, {"target": number}).fetchone()
+            row = self._database.execute(_SYNC_STATE, {"target": number}).fetchone() or (None, "")
             return HostCounts(
                 delivered=counts.delivered(self._database, number),
                 before=counts.before(self._database, number),
                 reported=counts.reported(self._database, number),
-                last_reported_at=_moment(row[0]) if row else None,
-                before_basis=row[1] if row else "",
+                last_reported_at=moment(row[0]),
+                before_basis=row[1],
             )
 
     def working_on(self, target: str, patience: Callable[[], bool] = impatient) -> AbstractContextManager[None]:
@@ -469,27 +462,23 @@ def _outstanding(target: str, row: tuple[Any, ...]) -> Outstanding:
     return Outstanding(number=row[0], message=message, state=STATES[row[2]], records=records, narrowing=bool(row[5]))
 
 
-def _quarantined(row: tuple[object, ...]) -> Quarantined:
+def _quarantined(row: Sequence[Any]) -> Quarantined:
     number, name, file, record_id, job_id, local_id, ended_at, rule, reason, fingerprint, hold, digest, since, key = row
     job = SkippedJob(
-        row=RowRef(database=str(file), record_id=int(str(record_id))),
-        job_id=JobId(str(job_id)),
-        local_id=str(local_id),
-        ended_at=None if ended_at is None else Epoch(int(str(ended_at))),
-        rule=str(rule),
-        reason=str(reason),
-        fingerprint=int(str(fingerprint)),
+        row=RowRef(database=file, record_id=record_id),
+        job_id=job_id,
+        local_id=local_id,
+        ended_at=ended_at,
+        rule=rule,
+        reason=reason,
+        fingerprint=fingerprint,
     )
     return Quarantined(
-        number=int(str(number)),
-        target=str(name),
-        key=JobKey(bytes(key)) if isinstance(key, bytes) else JobKey(b""),
+        number=number,
+        target=name,
+        key=key,
         job=job,
-        hold=Hold(str(hold)),
-        policy_digest=str(digest),
-        since=datetime.fromtimestamp(int(str(since)), UTC),
+        hold=Hold(hold),
+        policy_digest=digest,
+        since=datetime.fromtimestamp(since, UTC),
     )
-
-
-def _moment(epoch: int | None) -> datetime | None:
-    return None if epoch is None else datetime.fromtimestamp(epoch, UTC)

@@ -444,13 +444,12 @@ class MessageSender:
     ) -> list[tuple[Message, Sequence[OutboxRecord]]]:
         frame = self._frame_of(whole.message.format)
         contents = frame.split(whole.message.payload, [record.content_bytes for record in whole.records])
-        return [
-            (
-                self._half(whole.message, frame.join([contents[at] for at in part]), len(part)),
-                [whole.records[at] for at in part],
-            )
-            for part in parts
-        ]
+        pieces: list[tuple[Message, Sequence[OutboxRecord]]] = []
+        for part in parts:
+            payload = frame.join([contents[at] for at in part])
+            message = self._half(whole.message, payload, len(part))
+            pieces.append((message, [whole.records[at] for at in part]))
+        return pieces
 
     def _half(self, whole: Message, payload: bytes, records: int) -> Message:
         return message_of(payload, whole.target, whole.format, records, whole.made_at)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from publisher.model.errors import LedgerError, PublisherError, refused_by_system
+from publisher.model.time import epoch, moment
 from publisher.sources.base import AwaitedCe, BatchEntry, LastReading, Namesake, has_file
 from publisher.sources.importers import BadLine, Importer, ImportReport, Retried
 from publisher.sources.importing.database import ImportDatabase
@@ -61,7 +62,7 @@ def read_entry(
 
     What went wrong is kept, and raised where nothing could be read at all. Raises: PublisherError.
     """
-    asked = int(clock().timestamp())
+    asked = epoch(clock())
     with alone(entry.database, wait) as was_first:
         if not was_first and _ended(entry.database) >= asked:
             return None
@@ -239,7 +240,7 @@ def _refused(lock: Path, error: OSError) -> LedgerError:
 
 def _keep(database: Path, now: datetime, *, trouble: str, damaged: Sequence[str] = ()) -> None:
     """Raises: LedgerError, Busy, UsageError."""
-    moment = int(now.timestamp())
+    moment = epoch(now)
     kept = {
         "now": moment,
         "succeeded": None if trouble else moment,
@@ -259,16 +260,12 @@ def _ended(database: Path) -> int:
 
 def _reading(ended: int, succeeded: int | None, failing_since: int | None, trouble: str, damaged: str) -> LastReading:
     return LastReading(
-        ended=_moment(ended),
-        succeeded=_moment(succeeded),
-        failing_since=_moment(failing_since),
+        ended=moment(ended),
+        succeeded=moment(succeeded),
+        failing_since=moment(failing_since),
         trouble=trouble,
         damaged=tuple(damaged.splitlines()),
     )
-
-
-def _moment(seconds: int | None) -> datetime | None:
-    return None if seconds is None else _at(seconds)
 
 
 def _at(seconds: int) -> datetime:

@@ -172,7 +172,7 @@ def _by_row(columns: Sequence[Sequence[Any]]) -> Sequence[Sequence[Any]]:
     if all(map(le, rows, islice(rows, 1, None))):
         return columns
     order = sorted(range(len(rows)), key=rows.__getitem__)
-    return [[column[at] for at in order] for column in columns]
+    return [list(map(column.__getitem__, order)) for column in columns]
 
 
 def _write_blocks(database: Database, message: int, numbering: int, columns: Sequence[Sequence[Any]]) -> None:
