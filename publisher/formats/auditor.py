@@ -11,15 +11,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, ClassVar, Final
 
 from publisher.formats.base import Frame, OnChange, Receiver, moment, number
 from publisher.formats.rules import fitting, latest_end
 from publisher.model.errors import Unfit
-from publisher.model.job import SideTable, run_digest
+from publisher.model.job import Epoch, SideTable, run_digest
 from publisher.model.policy import PublishedJob
-from publisher.model.time import iso
+from publisher.model.time import iso_epoch
 
 _CHARACTERS: Final = 256
 _MOST: Final = 2**63 - 1
@@ -86,8 +86,8 @@ class AuditorRecord:
             "record_id": _name("record_id", _record_id(job)),
             "meta": _meta(job),
             "components": list(_components(job)),
-            "start_time": iso(datetime.fromtimestamp(job.ended_at - run.wall_s, UTC)),
-            "stop_time": iso(datetime.fromtimestamp(job.ended_at, UTC)),
+            "start_time": iso_epoch(Epoch(job.ended_at - run.wall_s)),
+            "stop_time": iso_epoch(job.ended_at),
         }
         return json.dumps(record, ensure_ascii=False).encode("utf-8")
 

@@ -1,14 +1,14 @@
 """What every format of records offers, and the frame around a batch of rendered records."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from enum import StrEnum
 from hashlib import blake2b
 from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 from publisher.model.job import Epoch, SideTable
 from publisher.model.policy import PublishedJob
-from publisher.model.time import iso
+from publisher.model.time import iso_epoch
 from publisher.model.totals import Grouping, SummaryGroup, SummaryKey, SyncCount
 
 
@@ -214,6 +214,6 @@ def moment(value: Epoch | int | None) -> str:
     if value is None:
         return ""
     try:
-        return iso(datetime.fromtimestamp(value, UTC))
+        return iso_epoch(Epoch(value))
     except (OverflowError, OSError, ValueError):
         return f"{value} s"

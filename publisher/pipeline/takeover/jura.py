@@ -31,7 +31,6 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from itertools import islice
 from typing import Final, NamedTuple
 
@@ -43,7 +42,8 @@ from publisher.model.policy import KeyStyle, PublishedJob, RecordPolicy
 from publisher.model.rates import BenchmarkPolicy, BenchmarkRule, is_read_by_jura, make_benchmark
 from publisher.model.target import Selection, Target
 from publisher.model.text import plural, shown
-from publisher.model.time import Month, Window, iso, length_text, month_of
+from publisher.model.time import Window, iso_epoch, length_text
+from publisher.model.totals import month_name, month_number
 from publisher.sources.base import WritingOrder, WrittenJob
 
 # What it says about a job that carries no benchmark.
@@ -254,7 +254,7 @@ class _Pass:
             self._found.sent_anyway += 1
         elif self._over:
             self._note_certain(Candidate(job=job, behind_s=max(behind, mark.last_end - job.ended_at), certain=True))
-        elif behind and (not mark.summary or _months_behind(self._latest, job.ended_at) > 1):
+        elif behind and (not mark.summary or month_number(self._latest) - month_number(job.ended_at) > 1):
             self._note_perhaps(Candidate(job=job, behind_s=behind, certain=False))
 
     def add_to(self, search: Search, database: WritingOrder) -> None:
@@ -302,8 +302,9 @@ _SENT_AGAIN: Final = (
 def report(search: Search) -> list[str]:
     """What was found, for people: one line each."""
     mark = search.watermark
+    stopped, starts = iso_epoch(mark.last_end), iso_epoch(mark.start)
     lines = [
-        f"target {mark.target}: ARC's publisher stopped at {_iso(mark.last_end)}; publisher starts at {_iso(mark.start)}",
+        f"target {mark.target}: ARC's publisher stopped at {stopped}; publisher starts at {starts}",
         f"  {search.looked_at:,} finished jobs looked at; {search.sent_anyway:,} of those until then are sent (again) anyway",
     ]
     lines += [
@@ -329,28 +330,15 @@ def report(search: Search) -> list[str]:
 
 def _listed(candidates: Sequence[Candidate], of: int) -> list[str]:
     lines = [
-        f"    {shown(one.job.job_id)}  {shown(one.job.local_id) or '-'}  {_iso(one.job.ended_at)}  {shown(one.job.vo) or '-'}  "
-        f"{one.behind_s} s behind"
+        f"    {shown(one.job.job_id)}  {shown(one.job.local_id) or '-'}  {iso_epoch(one.job.ended_at)}  "
+        f"{shown(one.job.vo) or '-'}  {one.behind_s} s behind"
         for one in candidates
     ]
     return [*lines, f"    ... and {of - len(candidates)} more"] if of > len(candidates) else lines
 
 
 def _start(mark: Watermark, earliest: Epoch) -> str:
-    return str(_month(earliest)) if mark.summary else _iso(earliest)
-
-
-def _months_behind(later: Epoch, earlier: Epoch) -> int:
-    first, last = _month(earlier), _month(later)
-    return 12 * (last.year - first.year) + last.month - first.month
-
-
-def _month(moment: Epoch) -> Month:
-    return month_of(datetime.fromtimestamp(moment, UTC))
-
-
-def _iso(moment: Epoch) -> str:
-    return iso(datetime.fromtimestamp(moment, UTC))
+    return month_name(month_number(earliest)) if mark.summary else iso_epoch(earliest)
 
 
 class LostJob(NamedTuple):

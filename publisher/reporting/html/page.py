@@ -6,15 +6,15 @@ import json
 from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from hashlib import sha256
 from typing import Final
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from publisher import __version__
+from publisher.model.job import Epoch
 from publisher.model.text import visible
-from publisher.model.time import iso
+from publisher.model.time import iso, iso_epoch
 from publisher.reporting.html.columns import LONG, Table
 from publisher.reporting.html.plots import Plot, report_plots, shows_days
 from publisher.reporting.html.tables import IDENTITIES, definitions, tables
@@ -143,4 +143,4 @@ def _moment(at: int | None, *, end: bool = False) -> str:
         return "the beginning"
     if at % DAY_S == 0:
         return f"the end of {day_text(at // DAY_S - 1)}" if end else day_text(at // DAY_S)
-    return iso(datetime.fromtimestamp(at, UTC))
+    return iso_epoch(Epoch(at))

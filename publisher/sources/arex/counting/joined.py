@@ -8,12 +8,32 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from publisher.model.job import JobRecord
+from publisher.sources.arex.options import Options, readings_of
 from publisher.sources.arex.queries import IMPORTED, extra_of_row
 from publisher.sources.arex.rows import Row, RowReader
 from publisher.sources.base import Additions, JoinedRuns, RunAt
+from publisher.sources.sqlite_reader import CopyDirectory, copies_directory
 from publisher.sources.statistics import CountedJob, JobDetails
 
 _NOTHING: Mapping[str, Any] = {}
+
+
+class ReopenedDatabases:
+    """The databases of the configuration. Each call reopens the files, because `rotate` and `migrate` replace them."""
+
+    def __init__(self, options: object, environment: Mapping[str, str], joined: JoinedRuns | None) -> None:
+        """Raises: ConfigError when a time zone cannot be found."""
+        if not isinstance(options, Options):
+            raise TypeError(f"expected {Options}, got {options!r}")
+        self._options = options
+        self._copies = CopyDirectory(copies_directory(environment))
+        self._readings = readings_of(options, environment)
+        self._joined = joined
+
+    def close(self) -> None:
+        self._copies.close()
+        if self._joined is not None:
+            self._joined.close()
 
 
 def known_of(

@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import Final
 
 from publisher.model.job import JobId, RowRef
 from publisher.model.text import arex_unescape
 from publisher.sources.arex.counting.count import BY, CountingDatabase, FilteredPage
+from publisher.sources.arex.counting.joined import ReopenedDatabases
 from publisher.sources.arex.database import stored_job_id
 from publisher.sources.arex.job_details import ids_from, name_texts, read_sheet, with_local_id
-from publisher.sources.arex.options import Options, database_files, readings_of
+from publisher.sources.arex.options import database_files
 from publisher.sources.arex.rows import Row
 from publisher.sources.base import JoinedRuns
-from publisher.sources.sqlite_reader import CopyDirectory, copies_directory
 from publisher.sources.statistics import (
     CountedJob,
     CountedPage,
@@ -32,27 +31,11 @@ _SUMMED_PAGES: Final = 100  # at once, where SQLite adds them up: some 0.1 s for
 
 def create(options: object, environment: Mapping[str, str], joined: JoinedRuns | None = None) -> ArexAccounts:
     """Raises: ConfigError when the time zone cannot be found."""
-    if not isinstance(options, Options):
-        raise TypeError(f"expected {Options}, got {options!r}")
-    return ArexAccounts(options, environment, copies_below=copies_directory(environment), joined=joined)
+    return ArexAccounts(options, environment, joined)
 
 
-class ArexAccounts:
-    """An `Accounts`. Each call reopens the files, because `rotate` and `migrate` replace them."""
-
-    def __init__(
-        self,
-        options: Options,
-        environment: Mapping[str, str],
-        *,
-        copies_below: Path,
-        joined: JoinedRuns | None = None,
-    ) -> None:
-        """Raises: ConfigError when a time zone cannot be found."""
-        self._options = options
-        self._copies = CopyDirectory(copies_below)
-        self._readings = readings_of(options, environment)
-        self._joined = joined
+class ArexAccounts(ReopenedDatabases):
+    """An `Accounts`."""
 
     @property
     def zone(self) -> str:
@@ -112,11 +95,6 @@ class ArexAccounts:
         with self._opened() as opened:
             near = {job_id for database in opened for job_id in ids_from(database, beginning, limit)}
         return tuple(JobId(job_id) for job_id in sorted(near) if job_id.startswith(beginning))[:limit]
-
-    def close(self) -> None:
-        self._copies.close()
-        if self._joined is not None:
-            self._joined.close()
 
     @contextmanager
     def _opened(self) -> Iterator[list[CountingDatabase]]:

@@ -14,13 +14,12 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, Final
 
 from publisher.model.job import Epoch, JobRecord, RunColumns, gpus_by_model
 from publisher.model.time import Window
 from publisher.sources.arex import queries as sql
-from publisher.sources.arex.counting.joined import known_of, lacking
+from publisher.sources.arex.counting.joined import ReopenedDatabases, known_of, lacking
 from publisher.sources.arex.database import (
     BEFORE_ALL,
     LAST_SECOND,
@@ -28,11 +27,10 @@ from publisher.sources.arex.database import (
     RowPage,
     without_finished_in,
 )
-from publisher.sources.arex.options import Options, database_files, readings_of
+from publisher.sources.arex.options import database_files
 from publisher.sources.arex.rows import ReadOptions, RowReader
 from publisher.sources.arex.values import LocalTime, exit_code, gpu_models_of, positive, text_of
 from publisher.sources.base import CPU_UNKNOWN, GPU_MODELS, Additions, JoinedRuns
-from publisher.sources.sqlite_reader import CopyDirectory, copies_directory
 from publisher.sources.statistics import LocalNames, UsageGroup, UsagePage
 
 _PAGE_ROWS: Final = 4_000  # 40 ms in one transaction
@@ -45,27 +43,11 @@ _NONE: Final[_GPUs] = (0, ())
 
 def create(options: object, environment: Mapping[str, str], joined: JoinedRuns | None = None) -> ArexUsage:
     """Raises: ConfigError when the time zone cannot be found."""
-    if not isinstance(options, Options):
-        raise TypeError(f"expected {Options}, got {options!r}")
-    return ArexUsage(options, environment, copies_below=copies_directory(environment), joined=joined)
+    return ArexUsage(options, environment, joined)
 
 
-class ArexUsage:
-    """A `UsageReader`. Each call reopens the files, because `rotate` and `migrate` replace them."""
-
-    def __init__(
-        self,
-        options: Options,
-        environment: Mapping[str, str],
-        *,
-        copies_below: Path,
-        joined: JoinedRuns | None = None,
-    ) -> None:
-        """Raises: ConfigError when a time zone cannot be found."""
-        self._options = options
-        self._copies = CopyDirectory(copies_below)
-        self._readings = readings_of(options, environment)
-        self._joined = joined
+class ArexUsage(ReopenedDatabases):
+    """A `UsageReader`."""
 
     def groups(self, window: Window, eras: Sequence[Epoch], *, alone: bool) -> Iterator[UsagePage]:
         # Nothing is waited for.
@@ -92,11 +74,6 @@ class ArexUsage:
                     if len(found.rows) < _PAGE_ROWS:
                         break
                     after = found.rows[-1][sql.END[asked.columns]], found.rows[-1][0]
-
-    def close(self) -> None:
-        self._copies.close()
-        if self._joined is not None:
-            self._joined.close()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
