@@ -10,7 +10,7 @@ written down in the transaction that settles the one before, so there is one out
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -65,10 +65,10 @@ class MessageObserver(Protocol):
 
 
 class _Arrival(NamedTuple):
-    """A message that the receiver took, with the keys of its records."""
+    """A message that the receiver took, with the keys of its records: nobody looks at them where nothing was odd."""
 
     message: Message
-    keys: Sequence[JobKey]
+    keys: Iterable[JobKey]
     receipt: Receipt
 
 
@@ -259,7 +259,7 @@ class MessageSender:
         message = outstanding.message
         receipt = self._deliver(message, self._clock())
         self._note_attempts(message, receipt)
-        self._came_of(_Arrival(message, [record.key for record in outstanding.records], receipt), outstanding)
+        self._came_of(_Arrival(message, (record.key for record in outstanding.records), receipt), outstanding)
 
     def _deliver(self, message: Message, now: datetime) -> Receipt:
         self._handed_over.add(message.id)
