@@ -50,7 +50,7 @@ class ColumnReader:
             return self._read_whole(connection, [row[0] for row in rows], asked)
         columns = list(zip(*rows, strict=True))
         examples = self._examples_of_rows(connection, columns, asked, span=span)
-        shared = [one for one in examples if one is not None]
+        shared = list(filter(None, examples))
         if len(shared) == len(rows):
             return RowOutcomes(runs=RunColumns._make((self._database, *columns[:_RUN], shared, ())))
         found = self._read_whole(connection, list(compress(columns[0], map(not_, examples))), asked)
@@ -68,8 +68,8 @@ class ColumnReader:
         kinds = self._kinds(connection, record_ids, columns[_RUN:], everywhere)
         odd = _odd(columns[:_NUMBERS]) | self._odd_beside(connection, record_ids, everywhere)
         examples = list(map(self._examples.get, kinds))
-        new = [place for place, one in enumerate(examples) if one is None]
-        if new:
+        if not all(examples):
+            new = [place for place, one in enumerate(examples) if one is None]
             self._complete_kinds(connection, record_ids, kinds, new, everywhere)
             self._read_examples(connection, record_ids, kinds, [at for at in new if record_ids[at] not in odd], asked)
             for place in new:
@@ -270,8 +270,7 @@ def _not_listed(record_ids: Sequence[int], listed: str | None) -> set[int]:
     if listed == ",".join(numbers):
         return set()
     # In another order, some twice, or among rows that belong to another database.
-    found = set((listed or "").split(","))
-    return {row for row, number in zip(record_ids, numbers, strict=True) if number not in found}
+    return set(map(int, set(numbers).difference((listed or "").split(","))))
 
 
 def _unpacked(kind: Kind) -> Mapping[str, int | None]:
