@@ -167,6 +167,16 @@ class _Sums:
     normalised_cpu_micro: int = 0
     jobs: int = 0
 
+    def add(self, part: "SummaryGroup | GroupPlace", wall_micro: int, cpu_micro: int) -> None:
+        """Count what some of its jobs used, also normalised."""
+        self.earliest_end = min(self.earliest_end, part.earliest_end)
+        self.latest_end = max(self.latest_end, part.latest_end)
+        self.wall_s += part.wall_s
+        self.cpu_s += part.cpu_s
+        self.normalised_wall_micro += wall_micro
+        self.normalised_cpu_micro += cpu_micro
+        self.jobs += part.jobs
+
 
 class SummaryRow(NamedTuple):
     """What a job says of its row but the month: key and texts, and what a second is worth."""
@@ -177,27 +187,36 @@ class SummaryRow(NamedTuple):
     micro: int  # of a second, normalised
 
 
-class GroupPlace(NamedTuple):
-    """Where jobs of a row and month are added."""
+@dataclass(slots=True)
+class GroupPlace:
+    """Where jobs of a row and month are added before they are added to their group, all at once."""
 
     sums: _Sums
-    micro: int
+    micro: int  # of a second, normalised
+    earliest_end: Epoch = _AFTER_ALL_ENDS
+    latest_end: Epoch = _NO_END
+    wall_s: int = 0
+    cpu_s: int = 0
+    jobs: int = 0
+
+    def settle(self) -> None:
+        """Add what came here to its group."""
+        self.sums.add(self, self.wall_s * self.micro, self.cpu_s * self.micro)
+        self.wall_s = self.cpu_s = self.jobs = 0
 
 
 def add_runs(
     places: Iterable[GroupPlace], ended_at: Iterable[Epoch], wall_s: Iterable[int], cpu_s: Iterable[int]
 ) -> None:
     """Count jobs that ended then and used that, in seconds, each at its place (hot path)."""
-    for (sums, micro), end, wall, cpu in zip(places, ended_at, wall_s, cpu_s, strict=True):
-        sums.jobs += 1
-        sums.wall_s += wall
-        sums.cpu_s += cpu
-        sums.normalised_wall_micro += wall * micro
-        sums.normalised_cpu_micro += cpu * micro
-        if end < sums.earliest_end:
-            sums.earliest_end = end
-        if end > sums.latest_end:
-            sums.latest_end = end
+    for place, end, wall, cpu in zip(places, ended_at, wall_s, cpu_s, strict=True):
+        place.jobs += 1
+        place.wall_s += wall
+        place.cpu_s += cpu
+        if end < place.earliest_end:
+            place.earliest_end = end
+        if end > place.latest_end:
+            place.latest_end = end
 
 
 class Accumulator:
@@ -207,12 +226,14 @@ class Accumulator:
         self._grouping = grouping
         self._groups: dict[GroupKey, _Sums] = {}
         self._rows: dict[tuple[int, ...], tuple[SummaryRow, object]] = {}
+        self.places: dict[object, GroupPlace] = {}  # of kinds of runs that are added at once
 
     def __len__(self) -> int:
         return len(self._groups)
 
     @property
     def jobs(self) -> int:
+        self._settle()
         return sum(sums.jobs for sums in self._groups.values())
 
     def add(self, job: PublishedJob) -> None:
@@ -220,17 +241,12 @@ class Accumulator:
         run = job.job
         place = self.place(self._row(job), month_number(job.ended_at))
         add_runs([place], [job.ended_at], [run.wall_s], [run.cpu_user_s + run.cpu_kernel_s])
+        place.settle()
 
     def add_group(self, group: SummaryGroup) -> None:
         """Count what was summed up before, with the same grouping."""
         sums = self._group(group_key(self._grouping, group), _texts(group), group.benchmarks)
-        sums.jobs += group.jobs
-        sums.wall_s += group.wall_s
-        sums.cpu_s += group.cpu_s
-        sums.normalised_wall_micro += group.normalised_wall_micro
-        sums.normalised_cpu_micro += group.normalised_cpu_micro
-        sums.earliest_end = min(sums.earliest_end, group.earliest_end)
-        sums.latest_end = max(sums.latest_end, group.latest_end)
+        sums.add(group, group.normalised_wall_micro, group.normalised_cpu_micro)
 
     def merge(self, other: "Accumulator") -> None:
         """Count everything that another one counted, with the same grouping."""
@@ -239,13 +255,23 @@ class Accumulator:
 
     def groups(self) -> Iterator[SummaryGroup]:
         """All groups, by month and key; the same jobs give the same groups in the same order."""
+        self._settle()
         for key in sorted(self._groups):
             if self._groups[key].latest_end:  # a place was asked for, and something came there
                 yield _finished(key, self._groups[key])
 
     def place(self, row: SummaryRow, month: int) -> GroupPlace:
-        """Where jobs of a row and month are added, until groups are taken out."""
+        """For jobs of a row and month. What is kept in `places` is added to its group in time."""
         return GroupPlace(self._group((month, *row.key), row.spelling, row.benchmarks), row.micro)
+
+    def forget_places(self) -> None:
+        self._settle()
+        self.places.clear()
+
+    def _settle(self) -> None:
+        for place in self.places.values():
+            if place.jobs:
+                place.settle()
 
     def _row(self, job: PublishedJob) -> SummaryRow:
         """The `summary_row` of a job, kept with what it shares: their ids stay theirs."""
@@ -337,28 +363,10 @@ def _key(
 
 def _finished(key: GroupKey, sums: _Sums) -> SummaryGroup:
     number, _, kind, _, nodes, cores = key
-    site, user, vo, vo_group, role, submit_host, infrastructure = sums.spelling
-    return SummaryGroup(
-        *year_and_month(number),
-        site,
-        user,
-        vo,
-        vo_group,
-        role,
-        submit_host,
-        infrastructure,
-        kind,
-        sums.benchmarks,
-        nodes,
-        cores,
-        sums.earliest_end,
-        sums.latest_end,
-        sums.wall_s,
-        sums.cpu_s,
-        sums.normalised_wall_micro,
-        sums.normalised_cpu_micro,
-        sums.jobs,
-    )
+    counted = nodes, cores, sums.earliest_end, sums.latest_end, sums.wall_s, sums.cpu_s
+    normalised = sums.normalised_wall_micro, sums.normalised_cpu_micro
+    texts = *sums.spelling, kind
+    return SummaryGroup._make((*year_and_month(number), *texts, sums.benchmarks, *counted, *normalised, sums.jobs))
 
 
 class SyncCount(NamedTuple):

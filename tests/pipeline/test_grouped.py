@@ -27,6 +27,7 @@ from publisher.model.job import Epoch, RowRef, SideTable
 from publisher.model.message import Cursor
 from publisher.model.time import Window
 from publisher.pipeline import publish as commands
+from publisher.pipeline.round import grouped
 from publisher.pipeline.round.outcome import Outcome
 from publisher.pipeline.site import ProcessEnvironment
 from publisher.pipeline.sync import check as sync_check
@@ -316,6 +317,15 @@ def test_months_go_on_after_they_were_written_down(tmp_path: Path, pki: PKI) -> 
     with closing(sqlite3.connect(twins.quick.state)) as ledger:
         (portions,) = ledger.execute("SELECT count(*) FROM message WHERE state = 4").fetchone()
     assert portions > 2, "what was tested was not there"
+
+
+def test_more_kinds_come_than_are_remembered(tmp_path: Path, pki: PKI, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grouped, "_REMEMBERED", 3)
+    twins = Twins(tmp_path, pki, "apel-summary-0.3", {})
+    twins.quick.config["source"]["page_rows"] = 1
+    twins.quick.save()
+    twins.write(list(generate(7, 300, START, END)), 2)
+    assert twins.publish().alike > 280
 
 
 @pytest.mark.parametrize(

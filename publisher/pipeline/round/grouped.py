@@ -21,7 +21,7 @@ from publisher.formats.rules import CPU_OVER_WALL, shared_warnings
 from publisher.ledger.contract import DeliveredRun, Ledger
 from publisher.model.job import Epoch, JobId, JobKey, JobRecord, RowRef, RunColumns
 from publisher.model.message import PlacedRuns, Progress, delivered_from
-from publisher.model.totals import GroupPlace, SummaryRow, add_runs, month_number
+from publisher.model.totals import SummaryRow, add_runs, month_number
 from publisher.pipeline.round.decision import Decider, Publish, Skip
 from publisher.pipeline.round.reader import with_rows
 from publisher.pipeline.round.totals import MonthlyTotals
@@ -60,6 +60,7 @@ class _SomeRuns(NamedTuple):
     values: Sequence[int]  # fingerprints
     record_ids: Sequence[int]
     groups: Sequence[_RunGroup]
+    periods: Sequence[int]
     ended_at: Sequence[Epoch]
     wall_s: Sequence[int]
     cpu_s: Sequence[int]
@@ -139,9 +140,6 @@ class GroupedCounter:
         self._periods = Periods(decider)
         self._rules: dict[int, object] = {}  # of a period; None where every run needs a look of its own
         self._groups: dict[object, dict[int, _RunGroup]] = {}  # by these rules, and by the id of their example
-        # By period, where its runs are added in the totals of `_months`.
-        self._places: dict[int, dict[_RunGroup, GroupPlace]] = {}
-        self._months: object = None
 
     def take_page(self, page: Page, progress: Progress, now: datetime) -> tuple[Page, Progress, int]:
         """Count the runs of a page; gives the page with the jobs that are left, read whole, and how many were counted.
@@ -157,12 +155,14 @@ class GroupedCounter:
     def _take(self, runs: RunColumns, now: datetime) -> tuple[int, list[RowRef]]:
         """Count all that can be; gives how many were, and the rows that need a look of their own."""
         until = Epoch(int(now.timestamp()))
-        groups = self._groups_of(runs, until, now)
+        periods = self._periods.of(runs.ended_at)
+        groups = self._groups_of(runs.examples, periods, until, now)
         some = _SomeRuns(
             keys=runs.keys(),
             values=runs.fingerprints_of(map(_VALUES, groups)),
             record_ids=runs.record_ids,
             groups=groups,
+            periods=periods,
             ended_at=runs.ended_at,
             wall_s=runs.wall_s,
             cpu_s=list(map(add, runs.cpu_user_s, runs.cpu_kernel_s)),
@@ -191,7 +191,7 @@ class GroupedCounter:
     ) -> tuple[list[bool], list[int]]:
         """Which of the runs are to be counted, and the places of those that need a look of their own."""
         taken, left = [False] * len(some.keys), []
-        for at, (key, value, _, group, end, wall, cpu) in enumerate(zip(*some, strict=True)):
+        for at, (key, value, _, group, _, end, wall, cpu) in enumerate(zip(*some, strict=True)):
             if group.alone or end > until or wall > _MOST_S or cpu > _MOST_S or key in held:
                 left.append(at)
             elif group.row is None or key in met:
@@ -222,40 +222,40 @@ class GroupedCounter:
 
     def _add(self, some: _SomeRuns) -> None:
         """Count runs into their months."""
-        if self._months is not self._totals.months:
-            self._places, self._months = {}, self._totals.months
-        periods = self._periods.of(some.ended_at)
-        if len(set(periods)) == 1:
-            self._add_to_month(periods[0], some)
+        periods = set(some.periods)
+        if len(periods) == 1:
+            self._add_to_month(some)
             return
-        for period in sorted(set(periods)):
-            self._add_to_month(period, some.only([one == period for one in periods]))
+        for period in sorted(periods):
+            self._add_to_month(some.only([one == period for one in some.periods]))
 
-    def _add_to_month(self, period: int, some: _SomeRuns) -> None:
+    def _add_to_month(self, some: _SomeRuns) -> None:
         month = month_number(some.ended_at[0])
         totals = self._totals.accumulator(month)
         if totals is None:
             for end in some.ended_at:
                 self._totals.count_later(end)
             return
-        places = self._places.setdefault(period, {})
+        places = totals.places
         for group in set(some.groups).difference(places):
             if group.row is not None:  # as it is for all that are counted
                 places[group] = totals.place(group.row, month)
         add_runs(map(places.__getitem__, some.groups), some.ended_at, some.wall_s, some.cpu_s)
 
-    def _groups_of(self, runs: RunColumns, until: Epoch, now: datetime) -> list[_RunGroup]:
+    def _groups_of(
+        self, examples: Sequence[JobRecord], periods: Sequence[int], until: Epoch, now: datetime
+    ) -> list[_RunGroup]:
         """The group of each run."""
         if sum(map(len, self._groups.values())) >= _REMEMBERED:
             self._groups.clear()
-            self._places.clear()
-        periods = self._periods.of(runs.ended_at)
+            self._totals.forget_places()
         known = {period: self._groups.setdefault(self._rules_of(period, until), {}) for period in set(periods)}
-        found = list(map(dict.get, map(known.__getitem__, periods), map(id, runs.examples)))
-        for at in (at for at, group in enumerate(found) if group is None):
-            period, example = periods[at], runs.examples[at]
-            of_period = known[period]
-            found[at] = of_period.get(id(example)) or self._new_group(example, period, of_period, until, now)
+        found = list(map(dict.get, map(known.__getitem__, periods), map(id, examples)))
+        if not all(found):
+            for at in (at for at, group in enumerate(found) if group is None):
+                period, example = periods[at], examples[at]
+                of_period = known[period]
+                found[at] = of_period.get(id(example)) or self._new_group(example, period, of_period, until, now)
         return list(filter(None, found))
 
     def _rules_of(self, period: int, until: Epoch) -> object:

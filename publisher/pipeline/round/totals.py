@@ -151,7 +151,7 @@ class MonthlyTotals:
         self._accept_key_change = accept_key_change
         self._clock = clock
         self._page_read = page_read
-        self.months: dict[int, Accumulator | None] = {}  # another one when places in totals do not hold any more
+        self._months: dict[int, Accumulator | None] = {}
         self._jobs_written: dict[int, int] = {}  # in the totals of these months, when they were written down
         self._runs = PlacedRuns()  # counted, and not written down yet
         self._waiting: set[JobKey] = set()  # these, and those that are counted when their month is summed up again
@@ -210,25 +210,30 @@ class MonthlyTotals:
         return summary_row(self._format.grouping, like)
 
     def accumulator(self, month: int) -> Accumulator | None:
-        """What was counted of a month so far, as long as `months` is the same object.
+        """What was counted of a month so far, until it is written down.
 
         None where that cannot be added to, and the month is to be summed up again: `count_later`.
         """
-        if month not in self.months:
+        if month not in self._months:
             groups = self._ledger.counted(self._target, month)
             if self._fit_format(groups):
-                totals = self.months[month] = Accumulator(self._format.grouping)
+                totals = self._months[month] = Accumulator(self._format.grouping)
                 for group in groups:
                     totals.add_group(group)
                 self._jobs_written[month] = totals.jobs
             else:
-                self.months[month] = None
+                self._months[month] = None
                 self._dirty[month] += 0
-        return self.months[month]
+        return self._months[month]
 
     def count_later(self, ended_at: Epoch) -> None:
         """A new run comes to a month that will be summed up again."""
         self._dirty[month_number(ended_at)] -= 1
+
+    def forget_places(self) -> None:
+        for totals in self._months.values():
+            if totals is not None:
+                totals.forget_places()
 
     def counted(self, runs: PlacedRuns) -> None:
         """These runs were added to their places, or are counted later."""
@@ -246,16 +251,13 @@ class MonthlyTotals:
 
     def write_down(self) -> None:
         """Everything counted so far, with how far was read, in one transaction."""
-        jobs = {month: totals.jobs for month, totals in self.months.items() if totals is not None}
-        added_to = {month: self.months[month] for month in jobs if jobs[month] != self._jobs_written[month]}
+        jobs = {month: totals.jobs for month, totals in self._months.items() if totals is not None}
+        added_to = {month: self._months[month] for month in jobs if jobs[month] != self._jobs_written[month]}
         contents = {month: list(totals.groups()) for month, totals in added_to.items() if totals is not None}
         self._count(self._runs, contents, dirty=self._dirty, progress=self._progress)
         self._jobs_written = jobs
         # Months to which nothing came lately are read again should something come: jobs are written in the order of time.
-        if sum(map(len, contents.values())) > _KEPT_GROUPS:
-            self.months = {}
-        elif len(added_to) < len(self.months):
-            self.months = added_to
+        self._months = {} if sum(map(len, contents.values())) > _KEPT_GROUPS else added_to
         self._runs = PlacedRuns()
         self._waiting.clear()
         self._dirty.clear()
@@ -264,7 +266,7 @@ class MonthlyTotals:
     def conclude(self, now: datetime) -> None:
         """Sum up again what must be, and send the months that changed. Raises: Stopped, SourceError."""
         self.write_down()
-        self.months = {}
+        self._months = {}
         for month, state in self._states().items():
             if state.dirty or state.basis != self._basis or self._takes_singles_over(state):
                 self._recount_month(self._states()[month], now)  # as it is after the months before it
