@@ -29,14 +29,15 @@ from tests.faults.soak_account import Account
 from tests.faults.soak_daemon import SoakDaemon
 from tests.faults.walk_faults import AMS, AUTHN, SGAS, Misfortune
 from tests.faults.walk_services import SUMS_TOPIC
+from tests.support.forks import Child
 from tests.support.patience import PATIENCE_S
 from tests.support.pki import PKI
 from tests.support.sites import SiteUnderTest
 
-_PUBLISH: Final = "from publisher.cli.main import main; main()"
 _DAY: Final = [one for one in (*AMS, *AUTHN, *SGAS) if one.make().act is not Act.DRIP]  # drips take their time
 _GOOD: Final = {0, 65, 75, 76, 77, 78}  # what a round may end with on a bad day; never 66, 70 or 74
 _ENDINGS: Final = {"its own way": 60, "SIGKILL": 25, "SIGTERM": 15}
+_UNTIL_AN_END: Final = (-1.5, 0.9)  # powers of ten, in seconds: from 30 ms to 8 s
 _ROUNDS_TO_RECOVER: Final = 6
 
 
@@ -117,34 +118,35 @@ class Soak:
                 sgas.drop_connections()
             together = [self._start(site) for _ in range(2 if self._chance.random() < 0.15 else 1)]
             self._counts["two at once"] += len(together) > 1
-            for publisher in together:
-                self._end(publisher)
+            for publisher, log in together:
+                status = self._end(publisher)
+                self._statuses[status] += 1
+                if status >= 0 and status not in _GOOD:
+                    self._strange.append(f"exit status {status}: {log.read_text().strip()}")
 
-    def _start(self, site: SiteUnderTest) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-c", _PUBLISH, "--config", str(site.path), "-q", "publish", "--force"]
-        return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-
-    def _end(self, publisher: subprocess.Popen[bytes]) -> None:
-        """Let it come to its end, or end it."""
+    def _start(self, site: SiteUnderTest) -> tuple[Child, Path]:
+        """A publisher, and what it says."""
         self._counts["rounds"] += 1
+        log = self._folder / f"publisher-{self._counts['rounds'] % 2}.log"
+        with log.open("w") as file:
+            words = ("--config", site.path, "-q", "publish", "--force")
+            return Child(*words, stdout=subprocess.DEVNULL, stderr=file), log
+
+    def _end(self, publisher: Child) -> int:
+        """Let it come to its end, or end it. Gives its status."""
         how = self._chance.choices(list(_ENDINGS), weights=list(_ENDINGS.values()))[0]
         try:
-            _, said = publisher.communicate(
-                timeout=PATIENCE_S if how == "its own way" else self._chance.uniform(0.3, 8)
-            )
+            return publisher.wait(PATIENCE_S if how == "its own way" else 10 ** self._chance.uniform(*_UNTIL_AN_END))
         except subprocess.TimeoutExpired:
             if how == "its own way":
                 publisher.kill()
-                publisher.communicate()
                 raise
             self._counts[how] += 1
             publisher.send_signal(signal.Signals[how])
             asked = time.monotonic()
-            _, said = publisher.communicate(timeout=PATIENCE_S)
+            status = publisher.wait(PATIENCE_S)
             self._slowest_end_s = max(self._slowest_end_s, time.monotonic() - asked)
-        self._statuses[publisher.returncode] += 1
-        if publisher.returncode >= 0 and publisher.returncode not in _GOOD:
-            self._strange.append(f"exit status {publisher.returncode}: {said.decode().strip()}")
+            return status
 
     def _recover(self, site: SiteUnderTest, sgas: FakeSGAS) -> list[str]:
         """All is well again, and what services refused by themselves is released. What never came to rest, in words."""

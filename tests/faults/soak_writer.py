@@ -1,6 +1,6 @@
 """A-REX in a hurry for some seconds: `python -m tests.faults.soak_writer DATABASE SECONDS RATE`. Prints what it did as JSON.
 
-RATE jobs a second, each second's in one go without a pause. Some are accepted long before they end, so that their rows are
+RATE jobs a second, each half second's in one go without a pause. Some are accepted long before they end, so that their rows are
 late. In between it checkpoints, vacuums and rotates: the file goes to the archive under another name, and a new one with the
 last jobs under other numbers takes its place in one step.
 """
@@ -38,7 +38,7 @@ _CHORES: Final = (
     "checkpoints",
     "",
 )
-"""What a second ends with, and over again."""
+"""What half a second ends with, and over again."""
 
 
 class Hurry:
@@ -55,7 +55,7 @@ class Hurry:
         self._chores = itertools.cycle(_CHORES)
         self._templates = itertools.cycle(list(generate(1, _TEMPLATES, START, END)))
 
-    def second(self, jobs: int) -> None:
+    def write(self, jobs: int) -> None:
         """So many jobs without a pause, and a chore."""
         for _ in range(jobs):
             job = self._next()
@@ -113,9 +113,9 @@ class Hurry:
 def main(path: Path, seconds: int, rate: int) -> None:
     hurry = Hurry(path)
     began = time.monotonic()
-    for number in range(1, seconds + 1):  # as many jobs on a slow machine, only later
-        hurry.second(rate)
-        time.sleep(max(0.0, began + number - time.monotonic()))
+    for number in range(1, 2 * seconds + 1):  # as many jobs on a slow machine, only later
+        hurry.write(rate // 2)
+        time.sleep(max(0.0, began + number / 2 - time.monotonic()))
     hurry.end()
     done = {name: hurry.counts[name] for name in ("jobs", "vacuums", "checkpoints", "rotations")}
     print(json.dumps(done | {"longest_wait_s": hurry.longest_s}))

@@ -7,7 +7,7 @@ from tests.faults.soak_account import doubled
 
 
 def test_a_short_soak_loses_nothing_and_doubles_nothing() -> None:
-    found = soak(seconds=10, seed=1, rate=60)
+    found = soak(seconds=5, seed=1, rate=120)
     assert found["losses"] == found["duplicates"] == 0, found
     assert not found["strange"], found
     assert set(found["jobs delivered"].values()) == {found["jobs written"]}
