@@ -8,7 +8,9 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 import pytest
@@ -23,7 +25,7 @@ from publisher.pipeline.round.decision import Decider, Publish, Skip
 from publisher.pipeline.round.rendering.kinds import facts_of
 from publisher.pipeline.round.rendering.pages import PageRenderer
 from publisher.sources.base import Page
-from tests.arex_databases import SampleJob, Schema, SqlValue, generate
+from tests.arex_databases import SampleJob, Schema, SqlValue, Writer, generate
 from tests.pipeline.test_grouped import END, RULES, START, hostile_cases
 from tests.pipeline.test_read_ahead import Pair
 from tests.support.pki import PKI
@@ -41,17 +43,27 @@ def like(jobs: list[SampleJob], rng: random.Random) -> Iterator[SampleJob]:
         yield replace(changed, wall_s=rng.choice((0, 1, 10**6, 2**29 - 8, 2**29, 2**31)))
 
 
-def filled(folder: Path, pki: PKI, form: str, seed: int, rules: dict[str, Any], **target: object) -> tuple[Pair, int]:
-    """A database with odd rows in any place of a page."""
+@cache
+def odd_rows(seed: int) -> tuple[Schema, bytes, int]:
+    """A database with odd rows in any place of a page, made once for all tests; and how many of its rows are ordinary."""
     rng = random.Random(seed)
     schema: Schema = 1 if seed % 2 else 2
-    pair = Pair(folder, pki, form, rules, **target)
     ordinary = list(generate(seed, 12, START, END))
     several = [*ordinary, *like(ordinary * 40, rng)]
     cases = [*several, *hostile_cases(seed)]
     rng.shuffle(cases)
-    pair.ahead.fill(*cases, schema=schema)
-    return pair, len(several)
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "odd.db"
+        with Writer(path, schema=schema) as arex:
+            arex.write_all(cases)
+        return schema, path.read_bytes(), len(several)
+
+
+def filled(folder: Path, pki: PKI, form: str, seed: int, rules: dict[str, Any], **target: object) -> tuple[Pair, int]:
+    pair = Pair(folder, pki, form, rules, **target)
+    schema, rows, ordinary = odd_rows(seed)
+    pair.ahead.database(schema).write_bytes(rows)
+    return pair, ordinary
 
 
 class Both:
