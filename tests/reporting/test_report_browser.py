@@ -19,7 +19,7 @@ from tests.support.pki import PKI
 from tests.support.sites import ConfiguredSite
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
+    from playwright.sync_api import Browser, Locator, Page
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 # Where to leave pictures for people to look at.
@@ -161,8 +161,15 @@ def opened(desktop: Opened, page_file: Path) -> Opened:
 
 
 def column(page: Page, table: str, at: int) -> list[str]:
-    rows = page.get_by_role("table", name=table, exact=True).locator("tbody tr")
-    return [row.locator("th, td").nth(at).inner_text() for row in rows.all()]
+    return [cells[at] for cells in texts(page.get_by_role("table", name=table, exact=True))]
+
+
+def texts(table: Locator) -> list[list[str]]:
+    """Of every row, asked for at once: each question is a way to the browser and back."""
+    found: list[list[str]] = table.locator("tbody tr").evaluate_all(
+        "(rows) => rows.map((row) => [...row.cells].map((cell) => cell.innerText))"
+    )
+    return found
 
 
 def test_it_loads_without_a_complaint_and_asks_for_nothing(opened: Opened, page_file: Path) -> None:
@@ -224,7 +231,8 @@ def test_the_whole_page_can_be_reached_by_tab(opened: Opened) -> None:
 
 def test_screen_readers_find_their_way(opened: Opened) -> None:
     page = opened.page
-    levels = [int(head.evaluate("(head) => head.tagName[1]")) for head in page.locator("h1, h2, h3, h4").all()]
+    heads: list[str] = page.locator("h1, h2, h3, h4").evaluate_all("(heads) => heads.map((head) => head.tagName[1])")
+    levels = [int(level) for level in heads]
     assert levels[0] == 1
     assert levels.count(1) == 1
     assert all(after - before <= 1 for before, after in pairwise(levels))
@@ -232,22 +240,22 @@ def test_screen_readers_find_their_way(opened: Opened) -> None:
     assert page.get_by_role("main").count() == page.get_by_role("navigation").count() == 1
     pictures = page.get_by_role("img")
     assert pictures.count() == page.locator("svg").count()
-    for picture in pictures.all():
-        named = picture.evaluate(
-            "(svg) => svg.getAttribute('aria-labelledby').split(' ').map((id) => "
-            "document.getElementById(id).textContent)"
-        )
-        assert all(len(text) > 5 for text in named), named
+    names: list[list[str]] = pictures.evaluate_all(
+        "(pictures) => pictures.map((svg) => svg.getAttribute('aria-labelledby').split(' ')"
+        ".map((id) => document.getElementById(id).textContent))"
+    )
+    assert all(len(text) > 5 for named in names for text in named), names
     ids = page.evaluate("[...document.querySelectorAll('[id]')].map((one) => one.id)")
     assert len(ids) == len(set(ids))
-    for table in page.get_by_role("table").all():
-        assert table.evaluate("(table) => table.caption.textContent")
+    tables = page.get_by_role("table")
+    assert all(tables.evaluate_all("(tables) => tables.map((table) => table.caption.textContent)"))
+    for table in tables.all():
         assert table.get_by_role("columnheader").count() == table.locator("thead th[scope=col]").count() > 0
         assert table.get_by_role("rowheader").count() >= table.locator("tbody tr").count()
-    for region in page.locator(".scroll").all():
-        assert region.get_attribute("aria-label")
-    for link in page.locator("nav a").all():
-        assert page.locator(str(link.get_attribute("href"))).count() == 1
+    assert all(page.locator(".scroll").evaluate_all("(all) => all.map((one) => one.getAttribute('aria-label'))"))
+    links = page.locator("nav a").evaluate_all("(links) => links.map((link) => link.getAttribute('href'))")
+    for link in links:
+        assert page.locator(str(link)).count() == 1
 
 
 @pytest.mark.parametrize("light", ["light", "dark"])
@@ -330,8 +338,7 @@ def test_the_files_can_be_saved(opened: Opened, tmp_path: Path) -> None:
 
 def explored(page: Page) -> dict[str, tuple[str, str, str]]:
     """The rows of what is chosen: amount, share, and jobs, by name."""
-    rows = page.get_by_role("table", name="Chosen").locator("tbody tr").all()
-    cells = [row.locator("th, td").all_inner_texts() for row in rows]
+    cells = texts(page.get_by_role("table", name="Chosen"))
     return {name: (amount, share, jobs) for name, amount, share, jobs, _ in cells}
 
 
