@@ -31,7 +31,7 @@ def test_between_two_messages(tmp_path: Path, pki: PKI, fake_ams: FakeAMS) -> No
     site.config["targets"]["egi"] |= {"batch_records": 5}
     site.config["source"]["page_rows"] = 5
     site.save()
-    jobs = list(generate(1, 1500, START, END))
+    jobs = list(generate(1, 500, START, END))
     site.fill(*jobs)
     fake_ams.faults.push(*[Fault.none()] * 3)
     fake_ams.faults.always(Fault.delay(1))  # so that the signal comes before the end also where all are slow
@@ -41,7 +41,7 @@ def test_between_two_messages(tmp_path: Path, pki: PKI, fake_ams: FakeAMS) -> No
     fake_ams.faults.clear()
     assert child.returncode == 75, err
     assert "Traceback" not in err
-    assert 0 < len(fake_ams.messages("accounting", "gLite-APEL")) < 300
+    assert 0 < len(fake_ams.messages("accounting", "gLite-APEL")) < 100
     assert site.publish().status == 0
     arrived = [told(row) for row in site.received(with_openssl=False)]
     assert sorted(arrived) == sorted(truth(job) for job in jobs), "all of them, once"

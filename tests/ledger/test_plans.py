@@ -8,6 +8,7 @@ import pkgutil
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -38,11 +39,13 @@ FEW = frozenset(
 )
 
 
-def statements() -> Iterator[str]:
+@cache
+def statements() -> frozenset[str]:
     """Every SQL text in the room: its constants as they are put together, and what is written where it is used.
 
     Without what only PostgreSQL is asked, and without transfers and checks, which go through whole tables.
     """
+    all_found: set[str] = set()
     for module in pkgutil.walk_packages(ledger.__path__, f"{ledger.__name__}."):
         if "postgres" in module.name or module.name.endswith((".transfer", ".checks")):
             continue
@@ -54,7 +57,8 @@ def statements() -> Iterator[str]:
             texts |= {text for text in constants if isinstance(text, str)}
         found = {text.strip() for text in texts if text.strip().startswith(VERBS)}
         # What others begin with is only a part of them.
-        yield from (one for one in found if not any(other != one and other.startswith(one) for other in found))
+        all_found.update(one for one in found if not any(other != one and other.startswith(one) for other in found))
+    return frozenset(all_found)
 
 
 class Anything(dict[str, Any]):
@@ -80,7 +84,7 @@ def connection(tmp_path_factory: pytest.TempPathFactory) -> Iterator[sqlite3.Con
         yield opened
 
 
-@pytest.mark.parametrize("statement", sorted(set(statements())))
+@pytest.mark.parametrize("statement", sorted(statements()))
 def test_nothing_that_grows_is_scanned(connection: sqlite3.Connection, statement: str) -> None:
     for step in plan(connection, statement):
         words = step.split()
@@ -89,7 +93,7 @@ def test_nothing_that_grows_is_scanned(connection: sqlite3.Connection, statement
 
 
 def test_the_statements_are_found() -> None:
-    found = set(statements())
+    found = statements()
     assert len(found) > 60
     for table in ("message", "outbox", "delivered_page", "numbering", "quarantine", "month", "summary_key", "open_row"):
         assert any(f" {table} " in f"{text} ".replace("\n", " ") for text in found), table

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 
 from publisher.cli.parser import Parser, parser
 
@@ -29,7 +30,8 @@ def top_options() -> frozenset[str]:
     return _options(parser())
 
 
-def commands() -> dict[str, Command]:
+@cache
+def commands() -> Mapping[str, Command]:
     """Every command, by its path."""
     return {command.path: command for command in _below(parser(), ())}
 
