@@ -159,16 +159,11 @@ class MonthlyTotals:
         self._dirty: Counter[int] = Counter()
         self._progress = Progress()
         self.remark = sender.remarks.note_together  # what is odd about jobs that are counted at once
-        self._held: list[BlockedMonth] = []
+        self.held: list[BlockedMonth] = []  # months that wait for an administrator
         self._accepted: list[tuple[int, tuple[KeyTotal, ...], int]] = []  # by month: rows left behind, jobs lost
 
     def __contains__(self, key: JobKey) -> bool:
         return key in self._waiting
-
-    @property
-    def held(self) -> list[BlockedMonth]:
-        """Months that wait for an administrator."""
-        return self._held
 
     @property
     def idle(self) -> bool:
@@ -284,7 +279,7 @@ class MonthlyTotals:
         return {state.month: state for state in self._ledger.months(self._target)}
 
     def _is_held(self, month: int) -> bool:
-        return any(held.month == month for held in self._held)
+        return any(held.month == month for held in self.held)
 
     def _fit_format(self, groups: Iterable[SummaryGroup]) -> bool:
         """Whether they were summed up so that this format has a place for each: without levels none can be told by level."""
@@ -394,7 +389,7 @@ class MonthlyTotals:
         by_level = self._format.receiver.keeps_benchmark_values
         orphaned_and_emptied = (*orphaned, *(group.row(by_level=by_level) for group in emptied))
         if not self._accept_key_change:
-            self._held.append(
+            self.held.append(
                 BlockedMonth(
                     month=state.month,
                     orphaned=orphaned_and_emptied,
