@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from datetime import UTC, datetime
 from operator import eq
@@ -50,20 +50,10 @@ STATES: Final = (
     MessageState.REJECTED,
     MessageState.COUNTED,
 )
-
-
 _SETTLED: Final = (MessageState.SENT, MessageState.COUNTED)
-
-
 _TOOK_OVER = "SELECT took_over FROM target WHERE name = :name"
-
-
 _TARGET = "SELECT id FROM target WHERE name = :name"
-
-
 _TARGETS = "SELECT id, name FROM target ORDER BY name"
-
-
 _STATE = """
 SELECT target.id, start_rule, start_at, selection_digest, last_round, last_success, last_end, swept, delivered,
        (SELECT CAST(coalesce(sum(records), 0) AS BIGINT) FROM message
@@ -73,68 +63,36 @@ SELECT target.id, start_rule, start_at, selection_digest, last_round, last_succe
        (SELECT count(*) FROM quarantine WHERE quarantine.target = target.id AND hold <> 'dropped'),
        (SELECT coalesce(max(id), 0) FROM message), checked_digest, held
 FROM target WHERE name = :name"""
-
-
 _OUTSTANDING = """
 SELECT message.id, message_id, state, format, made_at, narrowing, payload, outbox.records, digest, message.records
 FROM message JOIN outbox ON outbox.message = message.id
 WHERE target = :target AND state < 2 ORDER BY place LIMIT 1 OFFSET :passed"""
-
-
 _SYNC_STATE = "SELECT last_sync, before_basis FROM target WHERE id = :target"
-
-
 _MESSAGE_STATE = "SELECT state FROM message WHERE id = :id"
-
-
 _CURSOR = "SELECT file, record_id, anchor FROM reading WHERE target = :target AND file = :file"
-
-
 _KNOWN_DATABASES = """
 SELECT target.name, file, inode, seen_at, retired_at FROM source_file JOIN target ON target.id = source_file.target
 WHERE CAST(:name AS TEXT) IS NULL OR target.name = :name ORDER BY file, target.name"""
-
-
 _WINDOW_PROGRESS = "SELECT ended_at, file, record_id FROM window_progress WHERE target = :target AND name = :name"
-
-
 _LIMIT = "SELECT payload_bytes, wire, learnt_at FROM learnt_limit WHERE target = :target"
-
-
 _OPEN_ROWS = "SELECT file, record_id, finished_at FROM open_row WHERE target = :target ORDER BY file, record_id"
-
-
 _QUARANTINED = """
 SELECT quarantine.id, target.name, file, record_id, job_id, local_id, ended_at, rule, reason, fingerprint, hold,
        policy_digest, since, key
 FROM quarantine JOIN target ON target.id = quarantine.target"""
-
-
 _QUARANTINE = (
     _QUARANTINED
     + """
 WHERE quarantine.id > :after AND (CAST(:name AS TEXT) IS NULL OR target.name = :name)
 ORDER BY quarantine.id LIMIT :limit"""
 )
-
-
 _QUARANTINED_JOB = _QUARANTINED + " WHERE job_id = :job_id ORDER BY quarantine.id"
-
-
 _QUARANTINE_PORTION = 1000
-
-
 _HELD = _QUARANTINED + " WHERE quarantine.target = :target AND key = :key"
-
-
 _OF_MONTH = """
 SELECT message.id FROM month_message JOIN message ON message.id = month_message.message
 WHERE month_message.target = :target AND month = :month AND message.id > :counted ORDER BY message.id"""
-
-
 _ANY_HELD = "SELECT EXISTS (SELECT 1 FROM quarantine WHERE target = :target)"
-
-
 _CARRIER = """
 SELECT message_id, state, format, records, digest, made_at, settled_at, remote_id, reason, remote_ids
 FROM message WHERE id = :id"""
@@ -260,14 +218,20 @@ class LedgerReader:
         states = {message: self._state_of(message) for message in messages}
         settled = {message: state in _SETTLED for message, state in states.items()}
         counted = {message for message, state in states.items() if state is MessageState.COUNTED}
-        windows = list(map(month_window, months.not_accepted(self._database, target))) if counted else []
-        delivered = {
-            key: DeliveredRun(end, fingerprint, settled[message]) for key, message, end, fingerprint in found.values()
+        waiting = self._not_accepted(target, found.values(), counted) if counted else ()
+        return {
+            key: DeliveredRun(end, fingerprint, settled[message], key in waiting)
+            for key, message, end, fingerprint in found.values()
         }
-        for key, message, end, fingerprint in found.values() if windows else ():
+
+    def _not_accepted(self, target: int, runs: Iterable[PagedRun], counted: Collection[int]) -> set[JobKey]:
+        """Runs that were only `counted`, by these messages, into months that the receiver has not as they are now."""
+        windows = list(map(month_window, months.not_accepted(self._database, target)))
+        found = set()
+        for key, message, end, _ in runs:
             if message in counted and any(end in window for window in windows):
-                delivered[key] = DeliveredRun(end, fingerprint, settled[message], only_counted=True)
-        return delivered
+                found.add(key)
+        return found
 
     def check_numbering(
         self, target: str, database: str, fits: Callable[[Cursor], bool], *, restarted: bool = False

@@ -46,14 +46,15 @@ class Databases(NamedTuple):
 def look_for_databases(target: str, source: Source, ledger: Positions) -> Databases:
     """What became of the databases that a target has read. Raises: SourceError, LedgerError."""
     known = ledger.known_databases(target)
-    inodes = {name: (path, _inode(path)) for name, path in source.databases().items()}
-    there = {name: inode for name, (_, inode) in inodes.items() if inode is not None}
-    files = {name: inodes[name][0] for name in there}
-    lost = _lost(known, files)
+    databases = source.databases()
+    there = {name: inode for name, path in databases.items() if (inode := _inode(path)) is not None}
     unknown = there.keys() - {one.file for one in known}
-    names = {one.file: _new_name(one, there, unknown, source, ledger) for one in lost}
-    renamed = {file: name for file, name in names.items() if name}
-    missing = [_missing(one) for one in lost if not names[one.file]]
+    renamed, missing = {}, []
+    for one in _lost(known, {name: databases[name] for name in there}):
+        if name := _new_name(one, there, unknown, source, ledger):
+            renamed[one.file] = name
+        else:
+            missing.append(_missing(one))
     return Databases(
         there=there,
         missing=[*missing, *_never_read(known, source)],

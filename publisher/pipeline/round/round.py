@@ -44,16 +44,12 @@ _PATIENCE: Final = 50  # looks at a lock that another publisher holds
 _LOOK_EVERY_S: Final = 0.1
 _QUIET_PAGES: Final = 200  # pages without a wanted job between two notes of progress
 _QUARANTINE_BATCH: Final = 2_000  # jobs set aside between two of them: they wait in memory, 1.7 kB each
-
-
 _DAMAGED: Final = "`publisher state check` checks all of it; restore the last sound backup"
 _STOP_REQUESTED: Final = Receipt(
     verdict=Verdict.RETRY_LATER,
     reason="stopped on request; the next run continues from here",
     exit_status=Later.exit_status,
 )
-
-
 _ACCEPT_AGAIN: Final = (
     "what --accept-key-change accepted holds for the months that arrived: give it again to have the others sent"
 )

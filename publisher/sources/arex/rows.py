@@ -92,12 +92,14 @@ class NameTables:
         for column in self._columns:
             known = self._texts[column]
             missing = [number for number in numbers.get(column, ()) if number not in known and number.__class__ is int]
-            if not missing:
-                continue
-            for number, *texts in connection.execute(sql.names(column), {"ids": json.dumps(missing)}):
-                read = tuple(self._reads(text) for text in texts)
-                self.undecodable = self.undecodable or any(is_undecodable(text) for text in read)
-                known[number] = read if len(read) > 1 else read[0]
+            if missing:
+                self._look_up(connection, column, missing)
+
+    def _look_up(self, connection: sqlite3.Connection, column: str, numbers: Sequence[int]) -> None:
+        for number, *texts in connection.execute(sql.names(column), {"ids": json.dumps(numbers)}):
+            read = tuple(map(self._reads, texts))
+            self.undecodable = self.undecodable or any(map(is_undecodable, read))
+            self._texts[column][number] = read if len(read) > 1 else read[0]
 
     def _forget(self) -> None:
         for known in self._texts.values():

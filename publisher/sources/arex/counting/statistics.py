@@ -58,7 +58,8 @@ class ArexAccounts(ReopenedDatabases):
                     )
 
     def summed(self, wanted: JobFilter, by: str | None) -> Iterator[SummedPage]:
-        if wanted.extras or wanted.gpus or _distinguish(wanted, by) is None:
+        grouped_by = _distinguish(wanted, by)
+        if grouped_by is None:
             for page in self._counted(wanted, by or ""):
                 yield SummedPage(groups=[(job, totals_of(job)) for job in page.jobs], rows_read=page.rows_read)
             return
@@ -68,7 +69,7 @@ class ArexAccounts(ReopenedDatabases):
             for place, database in enumerate(opened):
                 above, below = opened[:place], opened[place + 1 :]
                 limit = self._options.page_rows * _SUMMED_PAGES
-                for found in database.summed(wanted, _distinguish(wanted, by) or "", limit, [*above, *below]):
+                for found in database.summed(wanted, grouped_by, limit, [*above, *below]):
                     alone = [(job, totals_of(job)) for _, job in _once(found.alone, above, below)]
                     yield SummedPage(groups=[*found.groups, *alone], rows_read=found.rows_read)
 
@@ -110,7 +111,9 @@ class ArexAccounts(ReopenedDatabases):
 
 
 def _distinguish(wanted: JobFilter, by: str | None) -> str | None:
-    """Which of `BY` tells the groups apart; None where it would take two of them."""
+    """Which of `BY` tells the groups apart; None where it would take two of them, or the jobs themselves."""
+    if wanted.extras or wanted.gpus:
+        return None
     kinds = {by if by in BY else "", "queue" if wanted.queues else "", "endpoint" if wanted.interfaces else ""}
     kinds.discard("")
     return None if len(kinds) > 1 else next(iter(kinds), "")
