@@ -179,6 +179,19 @@ def test_the_service_list_is_asked_when_nothing_is_at_the_usual_address(pki: PKI
         assert targets == ["/accounting/ur", "/accounting", "/accounting/jobs", "/accounting/jobs"]
 
 
+def test_doubt_about_the_usual_address_stays_at_the_other_one(pki: PKI, host: Credential) -> None:
+    """A kept connection died under the first try, which may have been stored."""
+    with FakeSGAS(pki, base="/accounting", insert="jobs") as fake:
+        world = SgasWorld(fake, pki, host)
+        world.transport._session.exchange("GET", "/accounting")
+        refused = Fault.status(500, b"value too long for type character varying(200)")
+        fake.faults.push(Fault.close_before_read(), route="")
+        fake.faults.push(refused)
+        receipt = world.send(numbered([1]))
+        world.transport.close()
+    assert (receipt.verdict, receipt.doubt) == (Verdict.REFUSED, True)
+
+
 def test_a_wrong_url_stops_the_target_and_asks_once(world: SgasWorld) -> None:
     transport = world.make(world.host, url=world.fake.url.replace("/sgas", "/saga"))
     for _ in range(2):

@@ -173,7 +173,8 @@ class SgasTransport:
             return answer
         _log.info("nothing takes records at %s; the service list names %s", self._insert, path)
         self._insert = path
-        return self._session.exchange("POST", self._insert, payload, _HEADERS)
+        there = self._session.exchange("POST", self._insert, payload, _HEADERS)
+        return replace(there, tries=max(answer.tries, there.tries))
 
     def _listed_path(self) -> str:
         """Where the service list says that job records go, or an empty string."""
