@@ -179,7 +179,7 @@ def test_doctor_warns_of_another_instance_that_delivers_the_same_jobs(
 
 def test_a_file_has_no_other_instances(site: SiteUnderTest) -> None:
     refused = site.run("status", "--all-instances")
-    assert (refused.status, "`state` in publisher.yaml(5) explains" in refused.err) == (64, True)
+    assert (refused.status, "publisher.yaml(5) explains a ledger in PostgreSQL" in refused.err) == (64, True)
     site.config["metrics"] = {"textfile": str(site.folder / "publisher.prom"), "all_instances": True}
     site.save()
     refused = site.run("status")
