@@ -210,7 +210,7 @@ class AlikeReader(RowReader):
     def _all_started(self, columns: Sequence[tuple[Any, ...]], events: Mapping[str, str]) -> list[Epoch | None]:
         numbers, ended, wall, began = columns[0], columns[12], columns[17], columns[23]
         times = list(map(events.get, map(str, numbers), repeat("")))
-        if any(one is not None for one in began):
+        if began.count(None) < len(began):
             return list(map(self.started_at, began, times, ended, wall))
         return self._clock.epochs(times, ended, wall)
 

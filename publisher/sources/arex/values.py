@@ -13,7 +13,7 @@ from difflib import get_close_matches
 from functools import lru_cache
 from ipaddress import AddressValueError, IPv6Address
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 
 from publisher.model.errors import ConfigError, Unfit
@@ -195,14 +195,14 @@ class LocalTime:
 
     def epochs(self, texts: Sequence[str], ended_at: Sequence[int], wall_s: Sequence[int]) -> list[Epoch | None]:
         """The `epoch` of each text, None for '' (hot path)."""
-        hours = self._hours
-        found: list[Epoch | None] = []
-        for text, end, wall in zip(texts, ended_at, wall_s, strict=True):
-            start, within = hours.get(text[:13]), _WITHIN.get(text[13:])
-            if start is None or within is None:
-                found.append(self.epoch(text, ended_at=end, wall_s=wall))
+        hours = [self._hours.get(text[:13]) for text in texts]
+        seconds = [_WITHIN.get(text[13:]) for text in texts]
+        found: list[Any] = []
+        for hour, second, text, end, wall in zip(hours, seconds, texts, ended_at, wall_s, strict=True):
+            if hour is not None and second is not None:
+                found.append(hour + second)
             else:
-                found.append(Epoch(start + within))
+                found.append(self.epoch(text, ended_at=end, wall_s=wall))
         return found
 
     def moments(self, text: str) -> tuple[Epoch, ...]:

@@ -2,9 +2,9 @@
 
 What is said of a job, its rules and its record come from the same code as ever, which is asked for the largest and for the
 smallest values that jobs of the kind may have; the text of the second is what the template must make. What it says of a user
-and of a place is kept by itself, and put into the templates of all kinds; the first job of a user or a place is rendered
-alone. So no rule is known here, and no format. Kind, user and place hold for a period in which whoever decides makes the same
-of jobs (`grouped.Periods`).
+and of a place is kept by itself, and put into the templates of all kinds, once the first of their jobs was rendered alone. So
+no rule is known here, and no format. Kind, user and place hold for a period in which whoever decides makes the same of jobs
+(`grouped.Periods`).
 
     an example that ended in May, and a format   ->   "<UsageRecord>..<LocalJobId>%s</LocalJobId>..", values 1, 5, 12
 """
@@ -131,8 +131,7 @@ class JobTemplate:
     """What a record is made of beside a job's own values."""
 
     kind: JobKind
-    user: SharedTexts
-    place: SharedTexts
+    texts: tuple[str, ...]  # of its user and its place
     wanted: bool
     facts: UndatedFacts | None = None
     facts_over: UndatedFacts | None = None  # of jobs with more CPU time than their cores may have
@@ -141,9 +140,9 @@ class JobTemplate:
 class Written(NamedTuple):
     """Jobs of templates, and their records."""
 
-    jobs: list[AlikeJob]
-    contents: list[bytes]
-    facts: list[UndatedFacts]
+    jobs: Sequence[AlikeJob]
+    contents: Sequence[bytes]
+    facts: Sequence[UndatedFacts]
 
 
 class KindTemplates:
@@ -165,9 +164,9 @@ class KindTemplates:
 
     def sort(self, jobs: Sequence[AlikeJob]) -> tuple[Written, list[AlikeJob], list[AlikeJob]]:
         """The jobs with their records, those that are not wanted, and those that need a look of their own."""
-        written, unwanted, left = Written([], [], []), list[AlikeJob](), list[AlikeJob]()
+        unwanted, left = list[AlikeJob](), list[AlikeJob]()
         if not jobs:
-            return written, unwanted, left
+            return Written([], [], []), unwanted, left
         rows = [job.values for job in jobs]
         columns = _columns(rows)
         are_plain = _which_are_plain(rows, columns, self._until)
@@ -175,62 +174,49 @@ class KindTemplates:
             left = list(compress(jobs, map(not_, are_plain)))
             jobs = list(compress(jobs, are_plain))
             if not jobs:
-                return written, unwanted, left
+                return Written([], [], []), unwanted, left
             columns = _columns([job.values for job in jobs])
-        for job, found, own in zip(jobs, self._all_found(jobs, columns["ended_at"]), self._texts(columns), strict=True):
-            if found is None:
-                left.append(job)
-            elif not found.wanted:
-                unwanted.append(job)
-            elif not self._write(job, found, own, written):
-                left.append(job)
-        return written, unwanted, left
+        found = self._all_found(jobs, columns["ended_at"])
+        contents = list(map(_content, found, self._texts(columns)))
+        made: Sequence[Sequence[Any]] = jobs, contents, found, columns["wall_s"], columns["cpu_s"]
+        if not all(contents):
+            for job, template, content in zip(jobs, found, contents, strict=True):
+                if content is None:
+                    (left if template is None or template.wanted else unwanted).append(job)
+            made = [list(compress(column, contents)) for column in made]
+        jobs_made, contents_made, *used = made
+        return Written(jobs_made, contents_made, self._facts(jobs_made, *used)), unwanted, left
 
-    def _write(self, job: AlikeJob, found: JobTemplate, own: tuple[str | None, ...], written: Written) -> bool:
-        """False for a job with a value that the format leaves out."""
-        kind = found.kind
-        parts: list[Any] = kind.parts.copy()
-        parts[1::2] = kind.pick((*own, *(found.user.texts or ()), *(found.place.texts or ())))
-        try:
-            content = "".join(parts)
-        except TypeError:  # None, which is dearer to look for
-            return False
-        _, _, _, wall, user, kernel, *_ = job.values
-        over = user + kernel > wall * kind.cores
-        facts = found.facts_over if over else found.facts
-        written.contents.append(content.encode())
-        written.jobs.append(job)
-        written.facts.append(facts or self._new_facts(found, job, over))
-        return True
-
-    def _all_found(self, jobs: Sequence[AlikeJob], ends: Sequence[Epoch]) -> Iterator[JobTemplate | None]:
+    def _all_found(self, jobs: Sequence[AlikeJob], ends: Sequence[Epoch]) -> list[JobTemplate | None]:
         """None for a job that needs a look of its own."""
-        known = self._known
-        for job, period, end in zip(jobs, self._periods.of(ends), ends, strict=True):
-            example, user, place, _, _ = job
-            found = known.get((id(example), id(user), id(place), period)) or self._found(job, period)
-            yield found if found is not None and end <= found.kind.until else None
+        known, periods = self._known, self._periods.of(ends)
+        keys = [(id(job.example), id(job.user), id(job.place), at) for job, at in zip(jobs, periods, strict=True)]
+        found = list(map(known.get, keys))
+        if not all(found):
+            found = [known.get(key) or self._found(job, key[-1]) for job, key in zip(jobs, keys, strict=True)]
+        return [
+            one if one is not None and end <= one.kind.until else None for one, end in zip(found, ends, strict=True)
+        ]
 
     def _found(self, job: AlikeJob, period: int) -> JobTemplate | None:
         """What is not known yet; None for a job that needs a look of its own."""
         place_at = 0, id(job.place), period
         user_at = id(job.user), id(job.place) if self._by_place else 0, period
-        user, place = self._shared.get(user_at), self._shared.get(place_at)
-        if user is None or place is None:
+        if user_at not in self._shared or place_at not in self._shared:
             self._learn(job, user_at, place_at)
-            return None
-        if user.texts is None or place.texts is None:
+        user, place = self._shared.get(user_at), self._shared.get(place_at)
+        if user is None or place is None or user.texts is None or place.texts is None:
             return None
         shared = user.texts + place.texts
         kind = self._kinds.get((id(job.example), period)) or self._new(job, period, shared)
         if len(self._known) >= _FACTS:
             self._known.clear()
-        found = JobTemplate(kind, user, place, user.wanted and bool(kind.parts))
+        found = JobTemplate(kind, shared, user.wanted and bool(kind.parts))
         self._known[id(job.example), id(job.user), id(job.place), period] = found
         return found
 
     def _learn(self, job: AlikeJob, user_at: tuple[int, int, int], place_at: tuple[int, int, int]) -> None:
-        """What is said of user and place, by a job that is the first of one of them."""
+        """What is said of user and place, where a job is the first of one of them; its record is looked at as a whole."""
         form = self._form
         try:
             published = self._decider.policy.describe(whole_job(job))
@@ -268,6 +254,17 @@ class KindTemplates:
             else:
                 texts.append([(write(value) or None) if value else "" for value in columns[name]])
         return zip(*texts, strict=True)
+
+    def _facts(
+        self, jobs: Sequence[AlikeJob], found: Sequence[JobTemplate], wall_s: Sequence[int], cpu_s: Sequence[int]
+    ) -> list[UndatedFacts]:
+        """What is known of each job's record."""
+        facts = []
+        for job, template, wall, cpu in zip(jobs, found, wall_s, cpu_s, strict=True):
+            over = cpu > wall * template.kind.cores
+            known = template.facts_over if over else template.facts
+            facts.append(known or self._new_facts(template, job, over))
+        return facts
 
     def _new_facts(self, found: JobTemplate, job: AlikeJob, over: bool) -> UndatedFacts:
         published = self._decider.policy.describe(whole_job(job))
@@ -331,6 +328,18 @@ class KindTemplates:
             content = content.replace(text, chr(_FIRST_PLACE + places[text]))
         parts = [self._texts_of_kinds.setdefault(text, text) for text in _A_PLACE.split(content)]
         return parts, itemgetter(*(ord(place) - _FIRST_PLACE for place in parts[1::2]))
+
+
+def _content(found: JobTemplate | None, own: tuple[str | None, ...]) -> bytes | None:
+    """The record of a job; None where it is none, or has a value that the format leaves out."""
+    if found is None or not found.wanted:
+        return None
+    parts: list[Any] = found.kind.parts.copy()
+    parts[1::2] = found.kind.pick(own + found.texts)
+    try:
+        return "".join(parts).encode()
+    except TypeError:  # None, which is dearer to look for
+        return None
 
 
 def _texts_or_none(texts: Callable[[PublishedJob], tuple[str, ...]], published: PublishedJob) -> tuple[str, ...] | None:

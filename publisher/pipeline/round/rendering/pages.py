@@ -147,18 +147,13 @@ def _records_of(written: Written, database: str) -> Records:
     examples, _, _, record_ids, values = zip(*written.jobs, strict=True)
     job_ids, local_ids, ends, wall, user, kernel, *_ = zip(*values, strict=True)
     runs = RunColumns(database, record_ids, job_ids, local_ids, ends, wall, user, kernel, examples)
-    places: dict[tuple[int, int], int] = {}
-    kinds: list[KindFacts] = []
-    facts = []
-    for one, month in zip(written.facts, map(month_number, ends), strict=True):
-        place = places.get((id(one), month))
-        if place is None:
-            place = places[id(one), month] = len(kinds)
-            kinds.append(one.of_month(month))
-        facts.append(place)
+    facts = list(zip(map(id, written.facts), map(month_number, ends), strict=True))
+    of_kinds = dict(zip(facts, written.facts, strict=True))
+    places = {kind: place for place, kind in enumerate(of_kinds)}
+    kinds = [undated.of_month(month) for (_, month), undated in of_kinds.items()]
     usage = map(list, (record_ids, job_ids, local_ids, wall, map(add, user, kernel)))
     made = runs.keys(), list(ends), runs.fingerprints(), written.contents
-    return Records._make([*usage, *made, facts, kinds])
+    return Records._make([*usage, *made, list(map(places.__getitem__, facts)), kinds])
 
 
 class RenderedRecords:
