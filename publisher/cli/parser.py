@@ -94,18 +94,18 @@ class Parser(argparse.ArgumentParser):
 
 
 class _CommandParser(Parser):
-    """Of a command or action: takes the global options too, which `publisher --help` explains."""
+    """Of a command or action: takes the global options too, which `publisher --help` explains.
+
+    Nothing but its `wanted` until it is loaded: of all commands one is used.
+    """
 
     def __init__(self, **wanted: Any) -> None:
-        epilog = "Options common to all commands: publisher --help"
-        options: dict[str, Any] = {"epilog": epilog, "add_help": False}
-        super().__init__(**options | wanted)
-        self._has_global_options = False
+        self._wanted: dict[str, Any] = wanted
 
     def load(self) -> None:
-        if not self._has_global_options:
-            self._has_global_options = True
-            self.add_argument("-h", "--help", action="help", help="show this help message and exit")
+        wanted, self._wanted = self._wanted, {}
+        if wanted:
+            super().__init__(epilog="Options common to all commands: publisher --help", **wanted)
             _add_global_options(self, repeated=True)
         super().load()
 
@@ -190,6 +190,7 @@ def add_actions(command: argparse.ArgumentParser) -> Any:
 
 def add_action(actions: Any, name: str, text: str, usage: str | None = None) -> Parser:
     action: Parser = actions.add_parser(name, help=text, description=text, usage=usage)
+    action.load()
     return action
 
 
