@@ -37,8 +37,7 @@ _LOOPBACK: Final = "127.0.0.1"
 _PORTS: Final = range(1, 65536)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Listen:
+class Listen(NamedTuple):
     """An address of this host, IPv4 or IPv6, and a port."""
 
     host: str

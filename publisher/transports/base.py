@@ -25,6 +25,7 @@ Result = TypeVar("Result")
 # thread does not wake it: a wait without an end would hear SIGTERM when the work is done.
 _LOOK_EVERY_S: Final = 0.5
 _BATCH_BYTES: Final = range(16_384, 64_000_001)
+_NO_IDS: Final[Mapping[str, str]] = {}
 
 
 class Verdict(StrEnum):
@@ -44,8 +45,7 @@ class Verdict(StrEnum):
     STOP_TARGET = "stop target"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Receipt:
+class Receipt(NamedTuple):
     """What came of delivering one message. `reason` is for people: 500 characters, no secrets.
 
     `exit_status` is the kind of trouble (model/errors.py) when the verdict is not `DELIVERED`.
@@ -64,7 +64,7 @@ class Receipt:
     bytes_sent: int = 0
     attempts: int = 1
     doubt: bool = False
-    remote_ids: Mapping[str, str] = field(default_factory=dict)
+    remote_ids: Mapping[str, str] = _NO_IDS
     certain: bool = True
     refused_by: tuple[str, ...] = ()
     seconds: float = 0.0

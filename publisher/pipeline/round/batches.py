@@ -8,11 +8,10 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property, partial
 from itertools import accumulate
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from publisher.formats import receiver_of
 from publisher.formats.base import JobFormat, RowKey, SummaryFormat, lighter
@@ -158,8 +157,7 @@ class RowsEmptied(Protocol):
     def __call__(self, month: int, runs: Mapping[bytes, int], now: datetime) -> Sequence[KeyTotal]: ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Guard:
+class Guard(NamedTuple):
     """What a regular round keeps back from a receiver that adds single records up, and never deletes a sum."""
 
     totals: Mapping[int, BlockedMonth]  # months that it has as totals

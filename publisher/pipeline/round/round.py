@@ -480,7 +480,7 @@ class Round:
 
     def _outcome(self, receipt: Receipt | None) -> Outcome:
         if receipt is not None and self._accepted_in_vain(receipt):
-            receipt = replace(receipt, reason=f"{receipt.reason}; {_ACCEPT_AGAIN}")
+            receipt = receipt._replace(reason=f"{receipt.reason}; {_ACCEPT_AGAIN}")
         return concluded(self._live.name, receipt, self._sender.tally, held=self._held)
 
     def _accepted_in_vain(self, receipt: Receipt) -> bool:

@@ -11,7 +11,6 @@ written down in the transaction that settles the one before, so there is one out
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from itertools import pairwise
@@ -185,7 +184,7 @@ class MessageSender:
         if named:
             names = {name for receipt in named for name in receipt.refused_by}
             whole = self._refusal or named[0]
-            raise RoundStopped(replace(whole, verdict=Verdict.STOP_TARGET, refused_by=tuple(sorted(names))))
+            raise RoundStopped(whole._replace(verdict=Verdict.STOP_TARGET, refused_by=tuple(sorted(names))))
         raise RoundStopped(
             Receipt(
                 verdict=Verdict.STOP_TARGET,
@@ -265,7 +264,7 @@ class MessageSender:
         self._handed_over.add(message.id)
         try:
             receipt = self._transport.deliver(message, now)
-            return replace(receipt, seconds=(self._clock() - now).total_seconds())
+            return receipt._replace(seconds=(self._clock() - now).total_seconds())
         except CredentialError:  # raised before anything is sent
             self._handed_over.discard(message.id)
             raise

@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, NamedTuple
 
 from publisher.model.errors import Unfit
 from publisher.model.job import (
@@ -207,10 +207,10 @@ _IN_PROGRESS: Final = "in-progress"
 _FQAN_KEYS: Final = frozenset({"mainfqan", "vomsfqan"})
 _NOTHING: Final[Mapping[str, object]] = {}
 _REMEMBERED_TOKENS: Final = 20_000
+_NONE_SEEN: Final[Mapping[int, Epoch]] = {}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadOptions:
+class ReadOptions(NamedTuple):
     """What a caller wants of rows. `first_seen` are the rows that it saw finished but incomplete before, with the time.
 
     `remembers` is whether it will bring incomplete rows again with that time; otherwise a day after EndTime is enough.
@@ -219,7 +219,7 @@ class ReadOptions:
 
     needs: frozenset[SideTable]
     now: Epoch
-    first_seen: Mapping[int, Epoch] = field(default_factory=dict)
+    first_seen: Mapping[int, Epoch] = _NONE_SEEN
     remembers: bool = True
     done_with: DoneWith | None = None
     columns: bool = False  # jobs are only counted (counting/columns.py)

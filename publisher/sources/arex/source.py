@@ -5,7 +5,6 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Final
@@ -192,7 +191,7 @@ class ArexSource:
                     position = (after[0], after[1].record_id)
             # Below another database JobIDs have to be read, too.
             knows = None if place else knows
-            of_one = replace(asked, knows=knows, by_end=knows is None or window != Window())
+            of_one = asked._replace(knows=knows, by_end=knows is None or window != Window())
             yield from self._ended(database, position, last, of_one, without_finished_in(opened[:place]))
 
     def count(self, window: Window) -> int:

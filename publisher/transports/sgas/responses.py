@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from html import unescape
 from typing import Final, NamedTuple
@@ -301,7 +301,7 @@ def interpret(answer: Answer | RequestFailure, sent: Sent) -> Receipt:
     if rule.advice in (Hint.RIGHT, Hint.HOST_NAME):
         # Long, and worth more than the server's words, which name the same
         receipt = _receipt(rule, f"SGAS answered {answer.status}{advice}; it said {words}")
-        return replace(receipt, refused_by=machines)
+        return receipt._replace(refused_by=machines)
     return _receipt(rule, f"SGAS answered {answer.status} {words}{advice}")
 
 

@@ -118,7 +118,7 @@ class SgasTransport:
                 verdict = Verdict.IN_DOUBT if doubt else Verdict.RETRY_LATER
                 break
         doubt = doubt and verdict is not Verdict.DELIVERED
-        return replace(receipt, verdict=verdict, attempts=attempts, bytes_sent=bytes_sent, doubt=doubt)
+        return receipt._replace(verdict=verdict, attempts=attempts, bytes_sent=bytes_sent, doubt=doubt)
 
     def preflight(self) -> tuple[Step, ...]:
         """Certificate, service list, right to insert: up to the first that fails; stores nothing.
@@ -160,7 +160,7 @@ class SgasTransport:
             return None
         machines = sent_machines(payload)
         known = next((self._refused[name] for name in machines if name in self._refused), None)
-        return replace(known, refused_by=machines, attempts=0, bytes_sent=0) if known else None
+        return known._replace(refused_by=machines, attempts=0, bytes_sent=0) if known else None
 
     def _insert_answer(self, payload: bytes) -> Answer | RequestFailure:
         """The answer to a POST; if the usual address has nothing, the service list is asked."""
