@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
 from typing import Any, Final
 
 from lxml import etree
@@ -13,6 +13,7 @@ from publisher.model.errors import Unfit
 from publisher.model.rates import KINDS
 from publisher.model.text import NOT_GIVEN
 
+_SCHEMA: Final = Path(__file__).parents[1] / "schemas" / "car.xsd"
 _CAR: Final = "{http://eu-emi.eu/namespaces/2012/11/computerecord}"
 _PKCS7: Final = (b"application/pkcs7-mime", b"application/x-pkcs7-mime")
 _RULE: Final = "car-schema"
@@ -48,8 +49,7 @@ def check(payload: bytes) -> None:
 
 @cache
 def _schema() -> etree.XMLSchema:
-    path = files("publisher.formats") / "schemas" / "car.xsd"
-    return etree.XMLSchema(etree.fromstring(path.read_bytes()))
+    return etree.XMLSchema(etree.fromstring(_SCHEMA.read_bytes()))
 
 
 def _check_records(root: etree._Element) -> None:

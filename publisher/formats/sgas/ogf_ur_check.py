@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
 from typing import Final
 
 from lxml import etree
@@ -11,6 +11,7 @@ from lxml import etree
 from publisher.formats.xml.text import ONE_SCHEMA_AT_A_TIME
 from publisher.model.errors import Unfit
 
+_SCHEMA: Final = Path(__file__).parents[1] / "schemas" / "ogf_ur.rng"
 _UR: Final = "{http://schema.ogf.org/urf/2003/09/urf}"
 _RNG: Final = "{http://relaxng.org/ns/structure/1.0}"
 _CPU: Final = ("CpuDuration", "CpuTimes")
@@ -43,8 +44,7 @@ def check(payload: bytes) -> None:
 @cache
 def _schema(*, with_cpu: bool = False) -> etree.RelaxNG:
     """`with_cpu`: CPU times must be there."""
-    path = files("publisher.formats") / "schemas" / "ogf_ur.rng"
-    grammar = etree.fromstring(path.read_bytes())
+    grammar = etree.fromstring(_SCHEMA.read_bytes())
     for reference in grammar.iterfind(f".//{_RNG}optional/{_RNG}ref") if with_cpu else ():
         optional = reference.getparent()
         if reference.get("name") in _CPU and optional is not None and (around := optional.getparent()) is not None:
