@@ -22,7 +22,7 @@ from publisher.ledger.sql.ledger import SqlLedger
 from publisher.model.errors import LedgerError
 from publisher.model.message import message_of
 from publisher.transports.base import Receipt, Verdict
-from tests.arex_databases import SampleJob, bulk, generate
+from tests.arex_databases import SampleJob, Writer, bulk, generate
 from tests.fake_ams.faults import Fault
 from tests.fake_ams.service import PROJECT, TOPIC
 from tests.fake_sgas.service import FakeSGAS
@@ -490,3 +490,33 @@ def test_months_of_totals_go_on_where_they_were_broken_off(site: SiteUnderTest) 
     whole = republish(site, *window)
     assert "goes on" not in whole.err
     assert len(site.fake.messages(PROJECT, TOPIC)) == before + 4
+
+
+def test_a_month_is_summed_up_from_databases_that_stood_still(
+    site: SiteUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rotation while it is read takes jobs of another database away from above it: they would count twice."""
+    site.config["targets"]["egi"]["format"] = "apel-summary-0.4"
+    archive = site.control / "archive.db"
+    site.config["source"]["databases"] = [str(site.database()), str(archive)]
+    jobs = jobs_of(SEPTEMBER, OCTOBER, 40)
+    fill(site, *jobs[:30])
+    with Writer(archive, schema=2) as writer:
+        for job in jobs[20:]:
+            writer.write(job)
+    assert site.publish().status == 0
+    rotated, pages = site.control / "rotated.db", itertools.count()
+
+    def rotating(*_: object, **__: object) -> None:
+        if not next(pages):  # the first database was read
+            with Writer(rotated, schema=2) as fresh:
+                for job in jobs[:20]:
+                    fresh.write(job)
+            rotated.replace(site.database())
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ProgressReport, "page_read", rotating)
+        run = republish(site, "--from", "2026-09", "--to", "2026-09")
+    assert run.status == 0, run.err
+    assert sum(int(str(row["NumberOfJobs"])) for row in site.table().rows("Summaries")) == 40
+    assert next(pages) > 2

@@ -47,7 +47,7 @@ def look_for_databases(target: str, source: Source, ledger: Positions) -> Databa
     """What became of the databases that a target has read. Raises: SourceError, LedgerError."""
     known = ledger.known_databases(target)
     databases = source.databases()
-    there = {name: inode for name, path in databases.items() if (inode := _inode(path)) is not None}
+    there = inodes(source)
     unknown = there.keys() - {one.file for one in known}
     renamed, missing = {}, []
     for one in _lost(known, {name: databases[name] for name in there}):
@@ -86,6 +86,12 @@ def know_by_name(target: str, source: Source, ledger: Positions) -> None:
             latest = max(before, key=lambda one: (one.file == path, one.retired is None, one.seen))
             log.info("target %s: %s: is now called %s", target, latest.file, name)
             ledger.rename_database(target, latest.file, name)
+
+
+def inodes(source: Source) -> Mapping[str, int]:
+    """Of each database by name; another one where it was replaced. Raises: SourceError."""
+    found = {name: _inode(path) for name, path in source.databases().items()}
+    return {name: inode for name, inode in found.items() if inode is not None}
 
 
 def _inode(path: str) -> int | None:

@@ -7,15 +7,20 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 from itertools import islice
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 from publisher.ledger.contract import DeliveredRun, Hold, Ledger, Positions
+from publisher.model.errors import Later
 from publisher.model.job import Epoch, JobKey, JobRecord, RowRef, RunValues, SideTable, SkippedJob, job_keys
 from publisher.model.message import Cursor, OpenRow, Progress, WindowMark
 from publisher.model.time import Window
+from publisher.pipeline.guards.databases import inodes
 from publisher.sources.base import DoneWith, Knows, Page, Source
 
+Found = TypeVar("Found")
+
 Read = tuple[Page, Progress]
+_READINGS: Final = 5  # of all databases, while one of them is replaced
 _QUARANTINE_PORTION: Final = 1000
 _LONG_AGO: Final = Epoch(0)
 
@@ -194,6 +199,21 @@ def whole_window(
             jobs = [*page.jobs, *(job for job in found if job.key in known)]
             page = replace(page, jobs=tuple(sorted(jobs, key=lambda job: (job.ended_at, job.row.record_id))))
         yield page
+
+
+def undisturbed(source: Source, read: Callable[[], Found]) -> Found:
+    """What is read of all databases together, read again where one was replaced meanwhile (`rotate`, `migrate`).
+
+    A job that stands in two might be met in both otherwise, and one that went from one into another in neither.
+
+    Raises: Later when they are replaced every time; SourceError.
+    """
+    for _ in range(_READINGS):
+        there = inodes(source)
+        found = read()
+        if inodes(source) == there:
+            return found
+    raise Later("the accounting databases were replaced each time that they were read; the next round reads them again")
 
 
 def see_numbering(target: str, source: Source, ledger: Positions) -> None:

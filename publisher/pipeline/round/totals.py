@@ -47,7 +47,7 @@ from publisher.model.totals import (
 )
 from publisher.pipeline.round.assemble import MonthRow, make_months, whole_messages
 from publisher.pipeline.round.decision import Decider, Publish, Skip, skipped_job
-from publisher.pipeline.round.reader import whole_window
+from publisher.pipeline.round.reader import undisturbed, whole_window
 from publisher.pipeline.round.sender import MessageSender
 from publisher.sources import BY_INTERFACE
 from publisher.sources.base import Page, Source
@@ -290,6 +290,9 @@ class MonthlyTotals:
         return self._accept_key_change and bool(self._ledger.summary_keys(self._target, state.month))
 
     def _recount_month(self, state: MonthState, now: datetime) -> None:
+        self._write_summed_up(state, undisturbed(self._source, lambda: self._month_rows(state, now)))
+
+    def _month_rows(self, state: MonthState, now: datetime) -> _MonthRows:
         """One month from its rows. Those that are gone (`cleanup`, `rotate`) must not shrink it."""
         found = _MonthRows(state.month, self._format.grouping)
         found.by_settings = state.basis != self._basis
@@ -309,7 +312,7 @@ class MonthlyTotals:
                 self._count(found.runs, {}, dirty={state.month: 0, **found.moved}, progress=Progress())
                 found.runs = PlacedRuns()
                 found.moved.clear()
-        self._write_summed_up(state, found)
+        return found
 
     def _write_summed_up(self, state: MonthState, found: _MonthRows) -> None:
         """The month's new totals, or what was counted before, as far as its jobs are gone."""
