@@ -51,7 +51,10 @@ ASKED: Final = {
 
 @dataclass
 class Least:
-    """The cheapest of several runs by CPU, its time by the clock, and the most memory that any of them took."""
+    """The cheapest of several runs by CPU, its time by the clock, and the most memory that any of them took.
+
+    Memory is the proportional set size of all its processes; of runs too short for that, the resident one of the first.
+    """
 
     jobs: int
     costs: list[Cost] = field(default_factory=list)
@@ -62,7 +65,7 @@ class Least:
 
     @property
     def peak_mib(self) -> float:
-        return max(cost.peak_mib or 0 for cost in self.costs)
+        return max(cost.pss_mib or cost.peak_mib or 0 for cost in self.costs)
 
     def shown(self, what: str, yardstick_s: float) -> str:
         scale = YARDSTICK_S / yardstick_s

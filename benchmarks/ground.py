@@ -74,6 +74,8 @@ def take_away_new(path: Path, jobs: int) -> None:
         connection.execute("PRAGMA synchronous = OFF")
         for table in ("AAR", *SIDE_TABLES):
             connection.execute(f"DELETE FROM {table} WHERE RecordID > ?", (jobs,))
+        # Else the gap would look like a backlog after some runs.
+        connection.execute("UPDATE sqlite_sequence SET seq = ? WHERE name = 'AAR'", (jobs,))
 
 
 def sgas(sink: Receiver) -> Receiver:

@@ -281,6 +281,7 @@ def _prepare(connection: sqlite3.Connection, path: Path, *, read_only: bool) -> 
         return
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = FULL")
+    connection.execute("PRAGMA cache_size = -1000")  # KiB: a message fits, and each target has a connection
     connection.execute(f"PRAGMA journal_size_limit = {_WAL_BYTES}")
     connection.execute("PRAGMA wal_autocheckpoint = 4000")
     # Debian's SQLite overwrites what is deleted, which writes each payload's pages a second time when it is settled.
