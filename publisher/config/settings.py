@@ -37,7 +37,8 @@ _LOOPBACK: Final = "127.0.0.1"
 _PORTS: Final = range(1, 65536)
 
 
-class Listen(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Listen:
     """An address of this host, IPv4 or IPv6, and a port."""
 
     host: str
