@@ -150,6 +150,9 @@ class Listener:
         if fault is not None:
             self._stopping.wait(fault.delay_s)
             if fault.act is Act.RESET:
+                # Before it speaks, Python would leave the socket open on its side.
+                with contextlib.suppress(OSError):
+                    raw.recv(1, socket.MSG_PEEK)
                 Peer(raw, 0).reset()
             if fault.act is not Act.NORMAL:
                 return True

@@ -127,6 +127,9 @@ class Front:
             return False
         self._stopping.wait(fault.delay_s)
         if fault.act is Act.RESET:
+            # Before it speaks, Python would leave the socket open on its side.
+            with contextlib.suppress(OSError):
+                raw.recv(1, socket.MSG_PEEK)
             Peer(raw, 0).reset()
         return fault.act is not Act.NORMAL
 

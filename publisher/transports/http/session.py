@@ -28,11 +28,13 @@ class _Response(http.client.HTTPResponse):
     Spec: RFC 9110 section 15.2.
     """
 
+    headers: Any  # None until `begin` has read them
+
     def begin(self) -> None:
-        """Read status and headers."""
+        """Read status and headers, which is done again only once they are forgotten."""
         super().begin()
         while self.status in _INTERIM:
-            self.headers = self.msg = None  # type: ignore[assignment]  # nothing is read otherwise
+            self.headers = None
             super().begin()
 
 
