@@ -9,7 +9,7 @@ FUZZ_RUNS ?= 300000
 MINUTES ?= 15
 SEED ?= 1
 
-.PHONY: demo test test-pythons lock audit test-lowest test-long fuzz soak stories faults lint bench docs packages deb rpm rpm-el9 check-packages release clean
+.PHONY: demo test test-slow test-pythons lock audit test-lowest test-long fuzz soak stories faults lint bench docs packages deb rpm rpm-el9 check-packages release clean
 
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed: make PYTHON=python3.11"; exit 1; }
@@ -29,8 +29,11 @@ $(VENV)/.ready: pyproject.toml .ci/locked.txt
 demo: $(VENV)/.installed  ## the main job, start to end, on loopback
 	$(BIN)/python -m tests.demo --source $(SOURCE)
 
-test: $(VENV)/.ready  ## all tests but the long ones
-	$(BIN)/pytest -m "not long"
+test: $(VENV)/.ready  ## all tests but the slow and the long ones
+	$(BIN)/pytest -m "not long and not slow"
+
+test-slow: $(VENV)/.ready  ## the tests that take seconds each; CI runs them too
+	$(BIN)/pytest -m "slow and not long" --dist load
 
 test-pythons:  ## those that open databases, connections and processes, on every other Python that is here
 	.ci/pythons

@@ -322,6 +322,7 @@ def test_what_lets_others_in_is_told_only_when_asked_for(site: ConfiguredSite) -
 # hostile rows
 
 
+@pytest.mark.slow
 @pytest.mark.some(3)
 @pytest.mark.parametrize("part", range(3))
 def test_nothing_that_may_stand_in_a_row_is_a_traceback(site: ConfiguredSite, schema: Schema, part: int) -> None:

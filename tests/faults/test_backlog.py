@@ -252,6 +252,7 @@ def test_a_locked_accounting_database_is_told_as_what_it_is(site: WatchedSite, m
         assert state in (1, 3)
 
 
+@pytest.mark.slow
 def test_metrics_tell_of_the_lock_too(site: WatchedSite, many: Path) -> None:
     put(many, site.site)
     with locked(site.site.database()):
@@ -264,6 +265,7 @@ def test_metrics_tell_of_the_lock_too(site: WatchedSite, many: Path) -> None:
     assert counting.waits == [LOCK_WAIT_S, LOCK_WAIT_S]
 
 
+@pytest.mark.slow
 def test_a_locked_ledger_is_told_as_what_it_is(site: WatchedSite) -> None:
     with site.site.arex() as arex:
         arex.write(next(generate(1, 1, START, END)))

@@ -465,6 +465,7 @@ def test_a_full_disk_is_74_and_the_next_round_mends_it(site: SiteUnderTest, size
     assert len(ids) == 5
 
 
+@pytest.mark.slow
 def test_another_publisher_at_work_is_75_for_that_target_alone(site: SiteUnderTest) -> None:
     """Defect 17: two runs of ARC's publisher at once send everything twice."""
     batch = jobs(10)

@@ -64,6 +64,7 @@ def walk_kills(walk: PostgresWalk, stride: int) -> int:
         ends += 1
 
 
+@pytest.mark.slow
 def test_a_publisher_may_be_killed_at_any_statement(walk: PostgresWalk) -> None:
     assert walk_kills(walk, 23) > 4
 
@@ -89,6 +90,7 @@ def walk_crashes(walk: PostgresWalk, stride: int) -> int:
         ends += 1
 
 
+@pytest.mark.slow
 def test_the_server_may_crash_at_any_statement(walk: PostgresWalk) -> None:
     assert walk_crashes(walk, 41) > 2
 

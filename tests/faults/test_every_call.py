@@ -253,6 +253,7 @@ _EVERY: Final = int(os.environ.get("CALLS_STRIDE", "1"))
 call_that_fails = pytest.mark.parametrize(("name", "place", "error", "forever"), CASES)
 
 
+@pytest.mark.slow
 @call_that_fails
 @pytest.mark.some(16)
 def test_some_calls_fail(

@@ -182,6 +182,7 @@ def _rows(site: ConfiguredSite) -> Iterator[tuple[Any, ...]]:
         yield from arex.execute(TRUTH)
 
 
+@pytest.mark.slow
 def test_three_instances_under_kills_and_crashes_of_the_server(
     tmp_path: Path, pki: PKI, fake_ams: FakeAMS, postgres_of_test: PostgresServer
 ) -> None:
@@ -216,6 +217,7 @@ def test_twenty_instances_with_a_million_jobs(
     record_property("fleet", done)
 
 
+@pytest.mark.slow
 def test_the_demonstration_of_a_fleet(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     if binaries() is None:
         assert fleet.demo(tmp_path) == 1

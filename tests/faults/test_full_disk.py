@@ -150,6 +150,7 @@ def test_a_receipt_is_recorded_though_another_program_filled_the_disk(disk: Smal
     ) == len(disk.site.fake.messages("accounting", "gLite-APEL")), "no message went out twice"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("free", [0, 64 * 1024, 512 * 1024, MIB, 3 * MIB, 5 * MIB])
 @pytest.mark.some(2)
 def test_however_little_is_freed_each_round_ends_and_the_last_one_delivers(disk: SmallDisk, free: int) -> None:

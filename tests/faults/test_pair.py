@@ -117,6 +117,7 @@ def walk(pair: Pair, ends: list[signal.Signals], record: Callable[[str, object],
     record("longest", {end.name: round(seconds, 1) for end, seconds in longest.items()})
 
 
+@pytest.mark.slow
 def test_the_other_host_goes_on_when_one_dies_or_hangs(
     tmp_path: Path, pki: PKI, fake_ams: FakeAMS, record_property: Callable[[str, object], None]
 ) -> None:
@@ -130,6 +131,7 @@ def test_fifty_turns_with_the_lease_as_it_is(
     walk(Pair(tmp_path, pki, fake_ams, ""), 25 * [signal.SIGKILL, signal.SIGSTOP], record_property)
 
 
+@pytest.mark.slow
 def test_who_is_cut_off_from_the_server_begins_no_message_and_stands_by_later(
     tmp_path: Path, pki: PKI, fake_ams: FakeAMS, postgres: PostgresServer
 ) -> None:

@@ -31,6 +31,7 @@ def test_a_walk_ends_with_every_job_at_its_receivers_once(
         record_property(name, count)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("seed", "steps"), [(5, 60), *(pytest.param(seed, STEPS, marks=pytest.mark.long) for seed in range(WALKS))]
 )

@@ -176,6 +176,7 @@ def measured(tmp_path: Path, pki: PKI, jobs: int, database: Path | None) -> list
         return interrupted(crowd, jobs)
 
 
+@pytest.mark.slow
 def test_killed_at_40_percent_at_most_one_message_goes_twice(tmp_path: Path, pki: PKI) -> None:
     assert measured(tmp_path, pki, 3_000, None)
 

@@ -124,6 +124,7 @@ def follow(primary: PostgresServer, replica: PostgresServer) -> None:
         pass
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lost", ["delivered messages", "the message in flight"])
 def test_a_replica_that_lacks_the_last_commits_is_noticed_before_anything_is_sent(
     site: SiteUnderTest, pair_of_servers: tuple[PostgresServer, PostgresServer], lost: str

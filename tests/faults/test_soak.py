@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.faults.soak import soak
 from tests.faults.soak_account import doubled
 
 
+@pytest.mark.slow
 def test_a_short_soak_loses_nothing_and_doubles_nothing() -> None:
     found = soak(seconds=5, seed=1, rate=120)
     assert found["losses"] == found["duplicates"] == 0, found

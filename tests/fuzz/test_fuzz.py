@@ -142,6 +142,7 @@ def test_a_bent_row_stops_no_other(template: Template, data: st.DataObject) -> N
     assert run.json["targets"]["egi"]["records"] >= 4
 
 
+@pytest.mark.slow
 @QUICK
 @given(data=st.data())
 def test_bent_names_stop_only_their_jobs(template: Template, data: st.DataObject) -> None:

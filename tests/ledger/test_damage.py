@@ -109,6 +109,7 @@ def walk(ledger: Path, flips: int, seed: int) -> tuple[int, int, list[object]]:
     return noticed, harmless, missed
 
 
+@pytest.mark.slow
 def test_nearly_every_bit_that_flips_is_noticed(ledger: Path, record_property: Callable[[str, object], None]) -> None:
     assert not is_noticed(ledger)
     noticed, harmless, missed = walk(ledger, 300, 11)

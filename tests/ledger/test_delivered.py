@@ -355,6 +355,7 @@ def as_they_end(total: int) -> list[int]:
     return sorted(range(0, 3 * total, 3), key=lambda row: row + chance.randrange(150_000))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("order", "batch", "most"),
     [(in_row_order, 50, 27), (in_row_order, 1000, 25), (as_they_end, 170, 30)],

@@ -276,6 +276,7 @@ def test_every_delivery_of_many_messages_is_known(ledger: SqlLedger, path: Path)
     assert state.delivered == 1000
 
 
+@pytest.mark.slow
 def test_state_is_small(ledger: SqlLedger, path: Path) -> None:
     """20 to 25 bytes a delivered job in messages of 500, everything that stays counted."""
     total = 150_000

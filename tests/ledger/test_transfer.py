@@ -151,6 +151,7 @@ def test_a_backup_is_a_ledger(used: SiteUnderTest, tmp_path: Path) -> None:
     assert (refused.status, "exists already" in refused.err) == (64, True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ledger", ["sqlite", "postgres"])
 def test_backups_while_a_round_goes_on_are_consistent(
     site: SiteUnderTest, tmp_path: Path, request: pytest.FixtureRequest, ledger: str

@@ -252,6 +252,7 @@ def databases(tmp_path_factory: pytest.TempPathFactory) -> dict[Schema, Path]:
     return made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rules", RULES.values(), ids=RULES)
 @pytest.mark.parametrize("schema", [1, 2])
 @pytest.mark.some(2)
@@ -442,6 +443,7 @@ class WatchedSite(LiveSite):
         return self.made[-1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["car", "apel-summary-0.4"])
 @pytest.mark.parametrize("rules", ["plain", "benchmarks by queue and date"])
 @pytest.mark.parametrize("target", [{"exclude_vos": ["belle"]}, {}], ids=["some VOs", "all VOs"])

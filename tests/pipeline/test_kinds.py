@@ -107,6 +107,7 @@ def test_of_a_kind_and_by_themselves(tmp_path: Path, pki: PKI, form: str, seed: 
     assert compared(pair) > ordinary / 6, "what was tested was not there"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rules", [*RULES, "hidden"])
 @pytest.mark.some(2)
 def test_under_every_rule(tmp_path: Path, pki: PKI, rules: str) -> None:
@@ -158,6 +159,7 @@ def at_the_bounds(job: AlikeJob, rng: random.Random) -> Iterator[AlikeJob]:
         yield job._replace(values=tuple((given | known).values()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", FORMATS)
 def test_values_around_every_bound(tmp_path: Path, pki: PKI, form: str) -> None:
     rng = random.Random(7)
@@ -193,6 +195,7 @@ def test_letters_that_stand_for_places_of_values(tmp_path: Path, pki: PKI, lette
     assert len(left) == len(jobs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", FORMATS)
 def test_a_round_in_one_process(tmp_path: Path, pki: PKI, form: str) -> None:
     """Then once more with runs that are known, changed, dropped and released."""

@@ -41,6 +41,7 @@ def peak_of(site: SiteUnderTest, *arguments: str) -> int:
     return peak
 
 
+@pytest.mark.slow
 def test_more_jobs_take_no_more_memory(tmp_path: Path, pki: PKI, fake_ams: FakeAMS) -> None:
     peaks: dict[int, dict[str, int]] = {}
     for jobs in (FEW, MANY):

@@ -49,6 +49,7 @@ def site(tmp_path: Path, pki: PKI, fake_ams: FakeAMS) -> SiteUnderTest:
     return made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("says", [413, 500])
 def test_a_limit_is_learnt_once_and_remembered(site: SiteUnderTest, says: int) -> None:
     """AMS since 1.7 says `500 Backend Error` to what is too large; only a large message is taken for that."""
@@ -69,6 +70,7 @@ def test_a_limit_is_learnt_once_and_remembered(site: SiteUnderTest, says: int) -
     assert {told(row) for row in site.received(with_openssl=False)} == {truth(job) for job in batch}
 
 
+@pytest.mark.slow
 def test_the_rest_of_the_round_is_packed_for_it(site: SiteUnderTest) -> None:
     """Of many messages only those on their way when the first refusal comes are cut; the others are packed to fit."""
     batch = jobs(3000)

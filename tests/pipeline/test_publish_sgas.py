@@ -308,6 +308,7 @@ def test_renamed_records_are_known_by_their_jobs(
     assert site.traced_row_ids(batch) == [site.row_id(job) for job in batch]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2])
 @pytest.mark.some(2)
 def test_a_walk_over_faults_leaves_every_job_once(site: SgasSite, seed: int) -> None:
@@ -389,6 +390,7 @@ def test_a_benchmark_that_cannot_be_read_keeps_no_job_from_a_server_that_is_told
     assert_rows(site, batch)
 
 
+@pytest.mark.slow
 @pytest.mark.some(2)
 def test_twenty_thousand_transfers_arrive_where_the_server_takes_them(site: SgasSite) -> None:
     first, many, last = jobs(3)
@@ -545,6 +547,7 @@ def test_a_round_of_foreign_jobs_only_waits_for_one_that_tells_who_is_to_blame(s
     assert set(set_aside(site)) == {job.job_id for job in foreign}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "machines", [(FOREIGN,), (FOREIGN, "ce8.elsewhere.net", "ce9.example.com")], ids=["one", "three"]
 )
@@ -573,6 +576,7 @@ def test_foreign_jobs_come_first_in_a_window(site: SgasSite) -> None:
     assert len(set_aside(site)) == 450
 
 
+@pytest.mark.slow
 @pytest.mark.some(2)
 def test_no_job_of_many_can_tell_that_it_is_not_the_certificate(site: SgasSite) -> None:
     batch = [elsewhere(job, f"ce{at // 450}.other.net") for at, job in enumerate(jobs(1350))]

@@ -161,6 +161,7 @@ class Pair:
                 ledger.execute("UPDATE target SET swept = NULL")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["car", "ogf-ur", "apel-job-0.2", "apel-job-0.4"])
 @pytest.mark.parametrize("schema", [1, 2])
 @pytest.mark.some(2)
@@ -174,6 +175,7 @@ def test_every_hostile_case_in_every_format(
     assert watching.whole == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rules", RULES)
 @pytest.mark.some(2)
 def test_every_rule(tmp_path: Path, pki: PKI, databases: dict[Schema, Path], rules: str) -> None:
@@ -183,6 +185,7 @@ def test_every_rule(tmp_path: Path, pki: PKI, databases: dict[Schema, Path], rul
     assert pair.publish().rendered > (150 if rules == "no benchmark" else 300)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", [{"start": "2026-10"}, {"vos": ["atlas"]}, {"statuses": ["failed"]}], ids=str)
 def test_wanted_are_the_same_jobs(tmp_path: Path, pki: PKI, target: dict[str, Any]) -> None:
     pair = Pair(tmp_path, pki, "car", {}, **target)
@@ -231,6 +234,7 @@ def test_a_configuration_that_changed_meanwhile_is_not_mixed(tmp_path: Path, pki
     assert pair.publish(Changed).rendered == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["car", "ogf-ur"])
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.some(3)
@@ -258,6 +262,7 @@ def test_known_changed_held_and_dropped_runs(tmp_path: Path, pki: PKI, form: str
                 ledger.execute("UPDATE quarantine SET hold = 'released' WHERE key IN (SELECT max(key) FROM quarantine)")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["car", "ogf-ur"])
 def test_runs_that_share_a_receivers_key(tmp_path: Path, pki: PKI, form: str) -> None:
     """The second of them is set aside, or gets an id of its own, as in one process."""

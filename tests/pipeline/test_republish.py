@@ -177,6 +177,7 @@ def test_another_format_for_once(site: SiteUnderTest) -> None:
     assert republish(site, "--from", "2026-09", "--to", "2026-09", "--format", "nonsense").status == 64
 
 
+@pytest.mark.slow
 def test_interrupted_anywhere_it_goes_on_and_at_most_one_message_goes_twice(
     site: SiteUnderTest, record_property: Callable[[str, object], None]
 ) -> None:
@@ -371,6 +372,7 @@ def test_jobs_that_a_republish_set_aside_stay_in_sight(site: SiteUnderTest) -> N
     assert len(held) == 6
 
 
+@pytest.mark.slow
 def test_a_window_that_dwarfs_what_was_delivered_stops_and_names_the_flag(site: SiteUnderTest) -> None:
     bulk(site.database(), 2, 20_100, 1, SEPTEMBER, OCTOBER)
     assert site.publish("--limit", "5").status == 0

@@ -307,6 +307,7 @@ def test_a_message_on_its_way_is_let_finish(site: SiteUnderTest) -> None:
         assert site.run("status", "--json").json["targets"]["egi"]["delivered"] == 5
 
 
+@pytest.mark.slow
 def test_a_message_that_is_not_answered_is_sent_again_under_its_id(site: SiteUnderTest) -> None:
     site.fake.faults.push(Fault.delay(FOR_EVER_S))
     with RunningDaemon(site) as daemon:

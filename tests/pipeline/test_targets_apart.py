@@ -143,6 +143,7 @@ def slow_line(port: int, bytes_a_second: int) -> Iterator[int]:
         accepting.join()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["answers", "line"])
 def test_a_slow_receiver_is_told_and_holds_up_nobody(
     site: SiteUnderTest, monkeypatch: pytest.MonkeyPatch, what: str
@@ -235,6 +236,7 @@ def peak_kib(site: ConfiguredSite, targets: int, at_once: int) -> int:
     return int(done.stdout.split()[-1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("jobs", "targets", "most_mib"), [(1000, 20, 20), pytest.param(50, 500, 40, marks=pytest.mark.long)]
 )

@@ -139,6 +139,7 @@ def test_what_was_not_timed_is_not_shown_as_zero() -> None:
     assert table([line]).splitlines()[-1].split() == ["n", "7", "in", "all"]
 
 
+@pytest.mark.slow
 def test_a_ladder_costs_by_new_jobs_and_not_by_history(tmp_path: Path) -> None:
     figures = tmp_path / "figures.json"
     sizes = ("400", "1200")

@@ -141,6 +141,7 @@ def test_filters_are_those_of_stats(site: ConfiguredSite, schema: Schema) -> Non
         assert sorted(one["job_id"] for one in exported(site, *words)) == finished, words
 
 
+@pytest.mark.slow
 def test_jobs_of_a_kind_are_told_as_each_by_itself(site: ConfiguredSite, schema: Schema) -> None:
     """Whatever filter is named, each row is read by itself."""
     several = [

@@ -21,6 +21,8 @@ from tests.support.sites import ConfiguredSite
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Locator, Page
 
+pytestmark = pytest.mark.slow  # a browser and its pages
+
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 # Where to leave pictures for people to look at.
 SCREENSHOTS = os.environ.get("PUBLISHER_SCREENSHOTS")

@@ -522,6 +522,7 @@ def test_a_job_that_finished_twice_counts_once_with_its_newest_values(site: Conf
     assert stats(site, "-o", "jobids", "--filter-extra", "jobname", name).out.count(again.job_id) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [(), ("-b", "1970-01"), ("-s", "1970-01")])
 @pytest.mark.some(2)
 def test_hostile_rows_are_counted_and_nothing_breaks(hostile_site: ConfiguredSite, words: tuple[str, ...]) -> None:

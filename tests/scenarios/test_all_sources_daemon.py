@@ -299,6 +299,7 @@ def go(folder: Path, host: Credential, steps: int) -> None:
     assert sums == jobs.totals()
 
 
+@pytest.mark.slow
 def test_all_sources_break_and_are_mended_under_the_daemon(tmp_path: Path, host: Credential) -> None:
     go(tmp_path, host, steps=20)
 

@@ -360,6 +360,7 @@ def test_the_report_needs_a_state_and_a_database(machine: Machine) -> None:
     assert "accounting_v2.db" in err
 
 
+@pytest.mark.slow
 def test_many_jobs_take_little_memory(tmp_path: Path) -> None:
     bulk(tmp_path / "a.db", 2, 30_000, 1, at(1, 0, month=9), LAST)
     tracemalloc.start()

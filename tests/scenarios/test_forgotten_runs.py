@@ -78,6 +78,7 @@ def counted(site: ConfiguredSite) -> int:
     return len({line for line in texts if line.startswith("LocalJobId: ")})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("joins", [None, "arex"])
 @pytest.mark.parametrize("form", FORMS)
 def test_a_job_that_was_restarted_before_its_batch_system_was_read(
@@ -243,6 +244,7 @@ def test_whoever_does_not_read_to_the_end_lets_go_of_the_ledger(site: Configured
     assert list(parts) == []
 
 
+@pytest.mark.slow
 def test_killed_at_any_statement_it_is_done_again(site: ConfiguredSite) -> None:
     before, *others = arex_jobs(12, 7200)
     site.fill(before, *others)

@@ -375,6 +375,7 @@ def test_what_a_ce_has_had_is_remembered_by_a_database_of_an_earlier_version(sit
     assert batch_rows(site) == ["77"]
 
 
+@pytest.mark.slow
 def test_first_runs_stay_their_ces_whatever_ends_the_rounds(site: ConfiguredSite) -> None:
     """Jobs are restarted when they were delivered, and sacct tells of them only in the end."""
     site.config["targets"]["out"]["batch_records"] = 3

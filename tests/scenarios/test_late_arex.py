@@ -143,6 +143,7 @@ def test_a_job_that_was_published_already_is_not_published_again(form: str, join
     assert accounted(site) == 6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ended", ["database removed", "other host"])
 @pytest.mark.parametrize(("form", "join"), WAYS)
 def test_a_job_that_was_published_already_is_not_published_again_by_one_who_does_not_have_it(

@@ -74,6 +74,7 @@ def everything_lost(site: SiteUnderTest) -> None:
 LOSSES = {"machine": machine_lost, "ledger": ledger_lost, "backup too": everything_lost}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss", LOSSES)
 def test_after_a_loss_every_job_is_at_every_receiver_once(drilled: SiteUnderTest, loss: str) -> None:
     yesterday(drilled)

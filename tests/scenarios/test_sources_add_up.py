@@ -218,6 +218,7 @@ def begin(site: SiteUnderTest, entry: dict[str, Any], jobs: Sequence[SampleJob],
     site.save()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", FORMATS)
 @pytest.mark.parametrize("system", [slurm, htcondor, gridengine, sonar, joined])
 def test_totals_are_those_of_the_raw_files(

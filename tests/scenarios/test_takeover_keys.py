@@ -365,6 +365,7 @@ def test_single_records_of_arc_7_had_other_keys_and_their_months_are_held(
     assert not world.wrong_months()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("version", "messages"), MATRIX)
 def test_a_vo_that_its_fqan_does_not_name(tmp_path: Path, host: Credential, version: int, messages: str) -> None:
     """ARC tells it in summaries; of its single records APEL takes the FQAN's, and ours tells the job's own."""

@@ -530,6 +530,7 @@ def test_hostile_rows_are_jobs_or_skipped_or_open_and_stop_nobody(tmp_path: Path
             assert skipped in found.skipped or skipped.rule == "no-job-id"
 
 
+@pytest.mark.slow
 def test_a_large_page_tells_what_small_ones_tell(tmp_path: Path, schema: Schema) -> None:
     """What stands beside the rows of a large page is read piece by piece."""
     path = tmp_path / "a.db"

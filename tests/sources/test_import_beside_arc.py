@@ -87,6 +87,7 @@ def run_import(database, *logs):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("join", ["", "arex"])
 def test_killed_at_any_statement_each_run_is_in_one_place(tmp_path: Path, arc: Path, join: str) -> None:
     """Some wait for the CE, some it has, some are old enough to be nobody's."""

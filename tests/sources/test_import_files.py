@@ -104,6 +104,7 @@ def test_a_last_line_without_an_end_waits_for_its_rest(tmp_path: Path, database:
         assert (report.imported, report.bad) == (1, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [20_000_000, pytest.param(100_000_000, marks=pytest.mark.long)])
 def test_megabytes_of_empty_lines_are_not_looked_at_one_by_one(tmp_path: Path, database: Path, size: int) -> None:
     """A log on a disk that broke: 100 MB of them take 100 kB in an archive."""
@@ -544,6 +545,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return [folder / "expected.db", *logs]
 
 
+@pytest.mark.slow
 def test_an_import_that_is_killed_goes_on_where_it_was(files: list[Path], database: Path) -> None:
     expected, *logs = files
     rng = random.Random(1)

@@ -597,6 +597,7 @@ def test_a_header_says_what_it_is() -> None:
         Header(b"JobIDRaw")
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_text(tmp_path: Path) -> None:
     def peak(count: int) -> int:
         one = job(7)
