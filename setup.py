@@ -16,7 +16,10 @@ sys.path.insert(0, str(HERE))  # builds in isolation do not have the source tree
 
 def _documents(folder: str) -> list[tuple[str, list[str]]]:
     """A folder and those in it, below our documents, with the files in each."""
-    folders = [HERE / folder, *(path for path in sorted((HERE / folder).rglob("*")) if path.is_dir())]
+    folders = [
+        HERE / folder,
+        *(path for path in sorted((HERE / folder).rglob("*")) if path.is_dir()),
+    ]
     return [
         (
             f"share/doc/accounting-publisher/{found.relative_to(HERE)}",
@@ -31,10 +34,15 @@ def _shared() -> list[tuple[str, list[str]]]:
     from package import completions, pages
 
     written = [path.relative_to(HERE) for path in pages.write(HERE / MADE / "man")]
-    made = {path.name: path.relative_to(HERE) for path in completions.write(HERE / MADE / "completions")}
+    made = {
+        path.name: path.relative_to(HERE) for path in completions.write(HERE / MADE / "completions")
+    }
     return [
         *(
-            (f"share/man/man{section}", [str(page) for page in written if page.suffix == f".{section}"])
+            (
+                f"share/man/man{section}",
+                [str(page) for page in written if page.suffix == f".{section}"],
+            )
             for section in "157"
         ),
         ("share/bash-completion/completions", [str(made["publisher"])]),

@@ -55,9 +55,15 @@ def main(argv: list[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="make bench BENCH=...", description=__doc__)
-    parser.add_argument("--jobs", type=int, default=100_000, help="in the database, to 10,000,000 (%(default)s)")
-    parser.add_argument("--directory", type=Path, help="for databases and state: 1.8 kB a job (default: TMPDIR)")
-    parser.add_argument("--keep", action="store_true", help="keep the database there for the next run")
+    parser.add_argument(
+        "--jobs", type=int, default=100_000, help="in the database, to 10,000,000 (%(default)s)"
+    )
+    parser.add_argument(
+        "--directory", type=Path, help="for databases and state: 1.8 kB a job (default: TMPDIR)"
+    )
+    parser.add_argument(
+        "--keep", action="store_true", help="keep the database there for the next run"
+    )
     parser.add_argument(
         "--ladder",
         type=int,
@@ -79,23 +85,38 @@ def _benchmark(jobs: int, kept: Path, folder: Path) -> Iterator[Line]:
     _say(f"making {jobs:,} jobs")
     database = ground.accounting(kept, jobs)
     with ground.stand_in(folder) as (faithful, tally):
-        yield from _whole_runs(folder, database, jobs, faithful, f"CAR to the stand-in of AMS, {jobs:,} jobs")
+        yield from _whole_runs(
+            folder, database, jobs, faithful, f"CAR to the stand-in of AMS, {jobs:,} jobs"
+        )
         with ground.at_once(folder, faithful.credentials) as sink:
             config = ground.configuration(folder, database, sink)
-            yield from _whole_runs(folder, database, jobs, sink, f"CAR to a sink that answers at once, {jobs:,} jobs")
+            yield from _whole_runs(
+                folder, database, jobs, sink, f"CAR to a sink that answers at once, {jobs:,} jobs"
+            )
             sgas, summaries = ground.sgas(sink), ground.summaries(sink)
             yield from _whole_runs(
-                folder, database, jobs, sgas, f"OGF-UR to such a sink, as SGAS answers, {jobs:,} jobs"
+                folder,
+                database,
+                jobs,
+                sgas,
+                f"OGF-UR to such a sink, as SGAS answers, {jobs:,} jobs",
             )
             yield from _whole_runs(
-                folder, database, jobs, summaries, f"Summaries and sync to such a sink, {jobs:,} jobs"
+                folder,
+                database,
+                jobs,
+                summaries,
+                f"Summaries and sync to such a sink, {jobs:,} jobs",
             )
             yield from imports(folder, sink, jobs)
             few = min(jobs, _STAGE_JOBS)
             stages = list(_stages(folder, config, few))
             yield from stages
             yield from _stages(
-                folder, ground.configuration(folder, database, summaries), jobs, "Summaries stage by stage"
+                folder,
+                ground.configuration(folder, database, summaries),
+                jobs,
+                "Summaries stage by stage",
             )
             parts = list(_floors(folder, database, config, few))
             yield from parts
@@ -104,20 +125,30 @@ def _benchmark(jobs: int, kept: Path, folder: Path) -> Iterator[Line]:
     work = {"messages": tally.messages, "requests": tally.requests}
     free = Cost(wall_s=0.0, cpu_s=0.0)
     yield Line(
-        group="Counted by the stand-in", name="requests", count=tally.requests, unit="in all", cost=free, work=work
+        group="Counted by the stand-in",
+        name="requests",
+        count=tally.requests,
+        unit="in all",
+        cost=free,
+        work=work,
     )
 
 
 def _ladder(sizes: list[int], only: list[str] | None, kept: Path, folder: Path) -> Iterator[Line]:
     """The same rounds over databases of growing size: the first one grows with its jobs, the others with nothing."""
-    with ground.stand_in(folder) as (faithful, _), ground.at_once(folder, faithful.credentials) as sink:
+    with (
+        ground.stand_in(folder) as (faithful, _),
+        ground.at_once(folder, faithful.credentials) as sink,
+    ):
         receivers = {"summaries": ground.summaries(sink), "car": sink, "ogf-ur": ground.sgas(sink)}
         for jobs in sorted(sizes):
             _say(f"making {jobs:,} jobs")
             database = ground.accounting(kept, jobs)
             for form in only or _FORMATS:
                 receiver = receivers[form].instead(str(jobs))
-                yield from _whole_runs(folder, database, jobs, receiver, f"{form}, {jobs:,} jobs", sweep=False)
+                yield from _whole_runs(
+                    folder, database, jobs, receiver, f"{form}, {jobs:,} jobs", sweep=False
+                )
 
 
 def _whole_runs(
@@ -141,11 +172,21 @@ def _whole_runs(
     ground.take_away_new(database, jobs)
 
 
-def _publish(folder: Path, config: Path, receiver: Receiver, group: str, name: str, jobs: int, met: int) -> Line:
+def _publish(
+    folder: Path, config: Path, receiver: Receiver, group: str, name: str, jobs: int, met: int
+) -> Line:
     """One round. `jobs` are in the database, `met` those that it has to deal with."""
     _say(f"{group}: {name}")
     patience_s = _PATIENCE_S + jobs / 1000
-    arguments: list[str | Path] = [*PUBLISHER, "--config", config, "--quiet", "publish", "--force", "--json"]
+    arguments: list[str | Path] = [
+        *PUBLISHER,
+        "--config",
+        config,
+        "--quiet",
+        "publish",
+        "--force",
+        "--json",
+    ]
     ended = run_python(arguments, folder, patience_s=patience_s)
     if ended.status not in (0, 65):
         raise SystemExit(f"publish ended with {ended.status}:\n{ended.err[-4000:]}")
@@ -156,7 +197,9 @@ def _publish(folder: Path, config: Path, receiver: Receiver, group: str, name: s
     if told["records"]:
         note = f"{told['messages']:,} messages, {told['bytes'] / told['records']:,.0f} bytes a record on the wire"
         note += f", {work['state_bytes'] / max(jobs, met):.1f} bytes of state a job"
-    return Line(group=group, name=name, count=met, unit="jobs", cost=ended.cost, note=note, work=work)
+    return Line(
+        group=group, name=name, count=met, unit="jobs", cost=ended.cost, note=note, work=work
+    )
 
 
 def _stages(folder: Path, config: Path, jobs: int, group: str = "Stage by stage") -> Iterator[Line]:
@@ -187,12 +230,20 @@ def _starts(folder: Path) -> Iterator[Line]:
         if any(ended.status for ended in tries):
             raise SystemExit(f"a start ended with an error:\n{tries[0].err}")
         least = min((ended.cost for ended in tries), key=lambda cost: cost.cpu_s)
-        yield Line(group="Starts of Python, the least of five", name=name, count=1, unit="start", cost=least)
+        yield Line(
+            group="Starts of Python, the least of five",
+            name=name,
+            count=1,
+            unit="start",
+            cost=least,
+        )
 
 
 def _floors(folder: Path, database: Path, config: Path, jobs: int) -> Iterator[Line]:
     _say("the floors")
-    for found in _child(["-m", "benchmarks.floors", database, str(jobs), config, folder], folder, jobs):
+    for found in _child(
+        ["-m", "benchmarks.floors", database, str(jobs), config, folder], folder, jobs
+    ):
         yield Line(
             group="Floors of this machine, one core",
             name=found["name"],
@@ -205,13 +256,25 @@ def _floors(folder: Path, database: Path, config: Path, jobs: int) -> Iterator[L
 def _sum_of(parts: list[Line], whole: Line) -> Line:
     """What one record would cost if each part of the work were done at its floor, one after the other on one core."""
     payload_mb = whole.work["payload_bytes"] / 1e6
-    amount = {"jobs": whole.count, "records": whole.count, "MB": payload_mb, "MB on the wire": payload_mb * 4 / 3}
+    amount = {
+        "jobs": whole.count,
+        "records": whole.count,
+        "MB": payload_mb,
+        "MB on the wire": payload_mb * 4 / 3,
+    }
     parts = [part for part in parts if part.unit in amount]
     wall_s = sum(part.cost.wall_s / part.count * amount[part.unit] for part in parts)
     cpu_s = sum(part.cost.cpu_s / part.count * amount[part.unit] for part in parts)
     cost = Cost(wall_s=wall_s, cpu_s=cpu_s)
     note = f"the whole takes {whole.cost.cpu_s / cpu_s:.1f} times that CPU"
-    return Line(group=parts[0].group, name="their sum", count=whole.count, unit="records", cost=cost, note=note)
+    return Line(
+        group=parts[0].group,
+        name="their sum",
+        count=whole.count,
+        unit="records",
+        cost=cost,
+        note=note,
+    )
 
 
 def _child(arguments: list[str | Path], folder: Path, jobs: int) -> list[dict[str, Any]]:

@@ -24,7 +24,11 @@ class Configuration:
     """An arc.conf with what a publisher asks for."""
 
     def __init__(self, control: Path, certificate: str, key: str) -> None:
-        self._values = {"controldir": str(control), "x509_host_cert": certificate, "x509_host_key": key}
+        self._values = {
+            "controldir": str(control),
+            "x509_host_cert": certificate,
+            "x509_host_key": key,
+        }
 
     def get_value(self, name: str, _blocks: object = None, force_list: bool = False) -> Any:
         return self._values.get(name, [] if force_list else None)
@@ -38,7 +42,9 @@ def package_of(source: Path) -> Path:
     for below in (source / "src" / "utils" / "python", source):
         if (below / "arc" / "control" / "AccountingPublishing.py").exists():
             return below
-    raise FileNotFoundError(f"{source}: holds no arc/control/AccountingPublishing.py; ARC_SRC names a checkout of ARC")
+    raise FileNotFoundError(
+        f"{source}: holds no arc/control/AccountingPublishing.py; ARC_SRC names a checkout of ARC"
+    )
 
 
 def main(source: str, database: str, kind: str, certificate: str, key: str) -> None:
@@ -48,7 +54,9 @@ def main(source: str, database: str, kind: str, certificate: str, key: str) -> N
     sent: list[int] = []
 
     def signed(sender: Any, data: str) -> bool:
-        sent.append(len(base64.b64encode(sender._msg_sign(data).encode())))  # what it does before it connects
+        sent.append(
+            len(base64.b64encode(sender._msg_sign(data).encode()))
+        )  # what it does before it connects
         return True
 
     def posted(_sender: Any, data: str) -> bool:
@@ -62,7 +70,12 @@ def main(source: str, database: str, kind: str, certificate: str, key: str) -> N
         (control / "accounting").mkdir()
         (control / "accounting" / "accounting.db").symlink_to(Path(database).resolve())
         publisher = publishing.RecordsPublisher(Configuration(control, certificate, key))
-        target = {"targeturl": _URL, "gocdb_name": "EXAMPLE-SITE", "topic": "bench", "apel_messages": kind}
+        target = {
+            "targeturl": _URL,
+            "gocdb_name": "EXAMPLE-SITE",
+            "topic": "bench",
+            "apel_messages": kind,
+        }
         service = "sgas" if kind == "sgas" else "apel"
         if not publisher.republish(service, target, datetime(2000, 1, 1, tzinfo=UTC)):
             raise SystemExit("ARC's publisher failed")

@@ -86,7 +86,9 @@ Found = dict[tuple[str, str], Least]
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.asked", description=__doc__)
     parser.add_argument("--jobs", type=int, default=100_000, help="in each database (%(default)s)")
-    parser.add_argument("--runs", type=int, default=3, help="of which the least counts (%(default)s)")
+    parser.add_argument(
+        "--runs", type=int, default=3, help="of which the least counts (%(default)s)"
+    )
     parser.add_argument("--directory", type=Path, help="for databases and state (default: TMPDIR)")
     asked = parser.parse_args(argv)
     directory = asked.directory or Path(tempfile.gettempdir())
@@ -98,7 +100,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             "varied, schema 1": ground.varied(Path(folder), asked.jobs, 1),
             "varied, schema 2": ground.varied(Path(folder), asked.jobs, 2),
         }
-        with ground.stand_in(Path(folder)) as (faithful, _), ground.at_once(Path(folder), faithful.credentials) as sink:
+        with (
+            ground.stand_in(Path(folder)) as (faithful, _),
+            ground.at_once(Path(folder), faithful.credentials) as sink,
+        ):
             try:
                 for number in range(asked.runs):
                     for name, database in databases.items():
@@ -107,7 +112,9 @@ def main(argv: Sequence[str] | None = None) -> int:
                         _measure(Path(folder), name, database, asked.jobs, sink, found)
             except KeyboardInterrupt:
                 print("# what there is by now:", file=sys.stderr)
-    about = f"{asked.jobs:,} jobs, the least of {asked.runs} runs, yardstick {min(yardsticks):.2f} s"
+    about = (
+        f"{asked.jobs:,} jobs, the least of {asked.runs} runs, yardstick {min(yardsticks):.2f} s"
+    )
     print(f"{about}, {datetime.now(UTC):%Y-%m-%d}\n\n{table(found, min(yardsticks))}")
     return 0
 
@@ -123,7 +130,11 @@ def table(found: Found, yardstick_s: float) -> str:
     rows: list[tuple[str, ...]] = [("", "asked", *DATABASES, arc), ("---",) * 6]
     for line, (goal, what) in ASKED.items():
         cells = [_cell(found.get((line, name)), what, yardstick_s) for name in DATABASES]
-        theirs = _cell(found.get((line, "ARC")), what, yardstick_s) if line.endswith("first round") else ""
+        theirs = (
+            _cell(found.get((line, "ARC")), what, yardstick_s)
+            if line.endswith("first round")
+            else ""
+        )
         if line.endswith("first round") and not os.environ.get("ARC_SRC"):
             theirs = "not run: ARC_SRC is not set"
         rows.append((line, goal, *cells, theirs))
@@ -134,7 +145,9 @@ def _cell(least: Least | None, what: str, yardstick_s: float) -> str:
     return "" if least is None else least.shown(what, yardstick_s)
 
 
-def _runs(folder: Path, database: Path, jobs: int, sink: Receiver) -> Iterator[tuple[str, int, Cost]]:
+def _runs(
+    folder: Path, database: Path, jobs: int, sink: Receiver
+) -> Iterator[tuple[str, int, Cost]]:
     """Line, jobs and cost of every command, each in a process of its own; state begins anew."""
     receivers = {"car": sink, "ogf-ur": ground.sgas(sink), "summaries": ground.summaries(sink)}
     publish = ("--quiet", "publish", "--json")
@@ -142,7 +155,11 @@ def _runs(folder: Path, database: Path, jobs: int, sink: Receiver) -> Iterator[t
         shutil.rmtree(ground.state_of(folder, receiver).parent, ignore_errors=True)
         config = ground.configuration(folder, database, receiver)
         if form == "car":
-            yield "car: status, all jobs waiting", jobs, _command(folder, config, "status", "--json")
+            yield (
+                "car: status, all jobs waiting",
+                jobs,
+                _command(folder, config, "status", "--json"),
+            )
         yield f"{form}: first round", jobs, _command(folder, config, *publish)
         if form == "summaries":
             yield (
@@ -154,13 +171,19 @@ def _runs(folder: Path, database: Path, jobs: int, sink: Receiver) -> Iterator[t
             time.sleep(1)  # until the next round is due
             yield "car: nothing to do", jobs, _command(folder, config, *publish)
             yield "car: stats", jobs, _command(folder, config, "stats")
-            yield "car: export", jobs, _command(folder, config, "export", "--output", str(folder / "exported"))
+            yield (
+                "car: export",
+                jobs,
+                _command(folder, config, "export", "--output", str(folder / "exported")),
+            )
             ground.add_new(database, NEW_JOBS)
             yield f"car: {NEW_JOBS:,} new jobs", NEW_JOBS, _command(folder, config, *publish)
             ground.take_away_new(database, jobs)
 
 
-def _measure(folder: Path, name: str, database: Path, jobs: int, sink: Receiver, found: Found) -> None:
+def _measure(
+    folder: Path, name: str, database: Path, jobs: int, sink: Receiver, found: Found
+) -> None:
     for line, of_jobs, cost in _runs(folder, database, jobs, sink):
         found.setdefault((line, name), Least(of_jobs)).costs.append(cost)
     for line, cost in _arc(folder, database, sink) if "schema 1" in name else ():

@@ -28,12 +28,20 @@ def compared(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
         if line["group"] != group:
             group = line["group"]
             rows.append((group,))
-        rows.append((f"  {line['name']}", *_costs(was["cost"], line["cost"]), "; ".join(_changed(was, line))))
+        rows.append(
+            (
+                f"  {line['name']}",
+                *_costs(was["cost"], line["cost"]),
+                "; ".join(_changed(was, line)),
+            )
+        )
     widths = [max(len(row[at]) for row in rows if len(row) > 1) for at in range(len(_COLUMNS))]
     return "\n".join(
         row[0]
         if len(row) == 1
-        else "  ".join((row[0].ljust(widths[0]), *_right(row[1:-1], widths[1:-1]), row[-1])).rstrip()
+        else "  ".join(
+            (row[0].ljust(widths[0]), *_right(row[1:-1], widths[1:-1]), row[-1])
+        ).rstrip()
         for row in rows
     )
 

@@ -44,7 +44,9 @@ _GROUPED: Final = """
     SELECT EndpointID, QueueID, UserID, VOID, FQANID, StatusID, BenchmarkID, NodeCount, CPUCount, EndTime / 2629746,
            count(*), sum(UsedWalltime), sum(UsedCPUUserTime + UsedCPUKernelTime), min(EndTime), max(EndTime)
     FROM AAR WHERE RecordID BETWEEN ? AND ? GROUP BY 1, 2, 3, 4, 5, 6, 7, 8, 9, 10"""
-_COMPLETE: Final = "SELECT count(*) FROM JobEvents WHERE RecordID BETWEEN ? AND ? AND +EventKey = 'FINISHED'"
+_COMPLETE: Final = (
+    "SELECT count(*) FROM JobEvents WHERE RecordID BETWEEN ? AND ? AND +EventKey = 'FINISHED'"
+)
 
 Floor = tuple[str, float, str, Cost]
 
@@ -52,7 +54,12 @@ Floor = tuple[str, float, str, Cost]
 def floors(database: Path, jobs: int, settings: dict[str, Any], folder: Path) -> Iterator[Floor]:
     """Name, how many of what, and the cost."""
     yield "rows joined with side rows, as tuples", jobs, "jobs", _rows(database, jobs)
-    yield "rows summed by SQLite, and seen to be complete", jobs, "jobs summed", _sums(database, jobs)
+    yield (
+        "rows summed by SQLite, and seen to be complete",
+        jobs,
+        "jobs summed",
+        _sums(database, jobs),
+    )
     yield "records from a template, values escaped", jobs, "records", _template(jobs)
     megabytes = _MESSAGES * _MESSAGE_BYTES / 1e6
     yield "detached signatures, DER", megabytes, "MB", _sign(settings["credentials"])
@@ -63,7 +70,9 @@ def floors(database: Path, jobs: int, settings: dict[str, Any], folder: Path) ->
 
 def _rows(database: Path, jobs: int) -> Cost:
     with (
-        closing(sqlite3.connect(f"{database.as_uri()}?mode=ro", uri=True, isolation_level=None)) as connection,
+        closing(
+            sqlite3.connect(f"{database.as_uri()}?mode=ro", uri=True, isolation_level=None)
+        ) as connection,
         measured() as stretch,
     ):
         for first in range(1, jobs + 1, _PAGE):
@@ -77,7 +86,9 @@ def _rows(database: Path, jobs: int) -> Cost:
 def _sums(database: Path, jobs: int) -> Cost:
     """What summaries cannot do without: sums by all that tells groups apart, and a look for each job's FINISHED event."""
     with (
-        closing(sqlite3.connect(f"{database.as_uri()}?mode=ro", uri=True, isolation_level=None)) as connection,
+        closing(
+            sqlite3.connect(f"{database.as_uri()}?mode=ro", uri=True, isolation_level=None)
+        ) as connection,
         measured() as stretch,
     ):
         for first in range(1, jobs + 1, _SUMMED_PAGE):
@@ -119,7 +130,10 @@ def _base64() -> Cost:
     payload = b"x" * _MESSAGE_BYTES
     with measured() as stretch:
         for _ in range(_MESSAGES):
-            b'{"messages":[{"attributes":{"empaid":"%b"},"data":"%b"}]}' % (b"id", base64.b64encode(payload))
+            b'{"messages":[{"attributes":{"empaid":"%b"},"data":"%b"}]}' % (
+                b"id",
+                base64.b64encode(payload),
+            )
     return stretch.cost
 
 
@@ -155,6 +169,16 @@ def _write(folder: Path) -> Cost:
 
 if __name__ == "__main__":
     found = floors(
-        Path(sys.argv[1]), int(sys.argv[2]), yaml.safe_load(Path(sys.argv[3]).read_text()), Path(sys.argv[4])
+        Path(sys.argv[1]),
+        int(sys.argv[2]),
+        yaml.safe_load(Path(sys.argv[3]).read_text()),
+        Path(sys.argv[4]),
     )
-    print(json.dumps([{"name": name, "count": n, "unit": unit, "cost": asdict(cost)} for name, n, unit, cost in found]))
+    print(
+        json.dumps(
+            [
+                {"name": name, "count": n, "unit": unit, "cost": asdict(cost)}
+                for name, n, unit, cost in found
+            ]
+        )
+    )

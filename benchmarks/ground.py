@@ -38,7 +38,9 @@ class Receiver:
 
     def instead(self, name: str, **keys: object) -> Receiver:
         """The same receiver for another target: its keys with these in their place."""
-        return Receiver(name=f"{self.name}-{name}", credentials=self.credentials, target={**self.target, **keys})
+        return Receiver(
+            name=f"{self.name}-{name}", credentials=self.credentials, target={**self.target, **keys}
+        )
 
 
 def accounting(directory: Path, jobs: int) -> Path:
@@ -79,7 +81,12 @@ def take_away_new(path: Path, jobs: int) -> None:
 
 
 def sgas(sink: Receiver) -> Receiver:
-    target = {"type": "sgas", "url": f"{sink.target['url']}/sgas/ur", "format": "ogf-ur", "batch_records": 50}
+    target = {
+        "type": "sgas",
+        "url": f"{sink.target['url']}/sgas/ur",
+        "format": "ogf-ur",
+        "batch_records": 50,
+    }
     return Receiver(name="sgas", credentials=sink.credentials, target=target)
 
 
@@ -129,7 +136,14 @@ class Tally:
 def stand_in(folder: Path) -> Iterator[tuple[Receiver, Tally]]:
     """tests/fake_ams in its own process: parses what it gets and keeps digests."""
     child = subprocess.Popen(
-        [sys.executable, "-m", "tests.fake_ams", "--directory", str(folder / "pki"), "--counts-only"],
+        [
+            sys.executable,
+            "-m",
+            "tests.fake_ams",
+            "--directory",
+            str(folder / "pki"),
+            "--counts-only",
+        ],
         stdout=subprocess.PIPE,
         text=True,
     )
@@ -172,7 +186,13 @@ if __name__ == "__main__":
     file, jobs, *schema = sys.argv[1:]
     if schema:
         bulk(
-            Path(file), 1 if schema == ["1"] else 2, int(jobs), _SEED, START, END, patterns=patterns(_SEED, START, END)
+            Path(file),
+            1 if schema == ["1"] else 2,
+            int(jobs),
+            _SEED,
+            START,
+            END,
+            patterns=patterns(_SEED, START, END),
         )
     else:
         bulk(Path(file), 2, int(jobs), _SEED, START, END)

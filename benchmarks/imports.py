@@ -39,7 +39,9 @@ def imports(folder: Path, receiver: Receiver, records: int) -> Iterator[Line]:
     for name in CLUSTERS:
         files = folder / name
         files.mkdir()
-        subprocess.run([sys.executable, "-m", "benchmarks.imports", name, str(files), str(records)], check=True)
+        subprocess.run(
+            [sys.executable, "-m", "benchmarks.imports", name, str(files), str(records)], check=True
+        )
         database = folder / f"{name}.db"
         config = _configuration(folder, name, database, receiver)
         group = f"Import of {_TOLD[name]}, {records:,} records"
@@ -63,7 +65,16 @@ def _import(
     folder: Path, config: Path, name: str, database: Path, group: str, line: str, records: int
 ) -> tuple[Line, dict[str, Any]]:
     print(f"# {group}: {line}", file=sys.stderr, flush=True)
-    arguments: list[str | Path] = [*PUBLISHER, "--config", config, "import", name, "--json", "--database", database]
+    arguments: list[str | Path] = [
+        *PUBLISHER,
+        "--config",
+        config,
+        "import",
+        name,
+        "--json",
+        "--database",
+        database,
+    ]
     ended = run_python([*arguments, folder / name], folder, patience_s=_PATIENCE_S + records / 1000)
     if ended.status:
         raise SystemExit(f"import {name} ended with {ended.status}:\n{ended.err[-4000:]}")
@@ -75,19 +86,37 @@ def _import(
         if told["imported"]
         else ""
     )
-    made = Line(group=group, name=line, count=told["lines"], unit="records", cost=ended.cost, note=note, work=work)
+    made = Line(
+        group=group,
+        name=line,
+        count=told["lines"],
+        unit="records",
+        cost=ended.cost,
+        note=note,
+        work=work,
+    )
     return made, told
 
 
 def _publish(folder: Path, config: Path, group: str, jobs: int) -> Line:
     print(f"# {group}: published", file=sys.stderr, flush=True)
-    arguments: list[str | Path] = [*PUBLISHER, "--config", config, "--quiet", "publish", "--force", "--json"]
+    arguments: list[str | Path] = [
+        *PUBLISHER,
+        "--config",
+        config,
+        "--quiet",
+        "publish",
+        "--force",
+        "--json",
+    ]
     ended = run_python(arguments, folder, patience_s=_PATIENCE_S + jobs / 1000)
     if ended.status not in (0, 65):
         raise SystemExit(f"publish ended with {ended.status}:\n{ended.err[-4000:]}")
     told: dict[str, Any] = json.loads(ended.out)["targets"]["bench"]
     work = {name: told[name] for name in ("messages", "records", "bytes", "quarantined")}
-    return Line(group=group, name="then published", count=jobs, unit="jobs", cost=ended.cost, work=work)
+    return Line(
+        group=group, name="then published", count=jobs, unit="jobs", cost=ended.cost, work=work
+    )
 
 
 def make(name: str, folder: Path, records: int) -> None:

@@ -36,7 +36,9 @@ def main() -> None:
         raise SystemExit(__doc__)
     runs = [json.loads(Path(name).read_text()) for name in sys.argv[1:]]
     about = runs[0]
-    print(f"{about['jobs']:,} jobs; {about['machine']}; {about['when']}; the least of {len(runs)} runs\n")
+    print(
+        f"{about['jobs']:,} jobs; {about['machine']}; {about['when']}; the least of {len(runs)} runs\n"
+    )
     print(table(least(runs)))
 
 

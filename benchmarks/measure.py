@@ -15,9 +15,7 @@ from typing import Final
 
 # What the console script does, without needing it on a path.
 PUBLISHER: Final = ("-c", "from publisher.cli.main import main; main()")
-_SILENT: Final = (
-    300  # seconds without an end after which a child is taken for stuck, a job in it given a millisecond more
-)
+_SILENT: Final = 300  # seconds without an end after which a child is taken for stuck, a job in it given a millisecond more
 _SAMPLE_S: Final = 0.1
 
 
@@ -44,7 +42,9 @@ class Ended:
     err: str
 
 
-def run_python(arguments: Sequence[str | Path], folder: Path, *, patience_s: float = _SILENT) -> Ended:
+def run_python(
+    arguments: Sequence[str | Path], folder: Path, *, patience_s: float = _SILENT
+) -> Ended:
     """Run this interpreter as a child and measure it alone. Its output goes through files: a pipe would need a reader.
 
     Linux lets a child's peak begin with what its parent had in memory when it started it. So this process stays small, and
@@ -54,7 +54,10 @@ def run_python(arguments: Sequence[str | Path], folder: Path, *, patience_s: flo
     with out.open("wb") as to_out, err.open("wb") as to_err:
         began = time.perf_counter()
         child = subprocess.Popen(
-            [sys.executable, *map(str, arguments)], stdout=to_out, stderr=to_err, env=as_installed(os.environ)
+            [sys.executable, *map(str, arguments)],
+            stdout=to_out,
+            stderr=to_err,
+            env=as_installed(os.environ),
         )
         deadline = began + patience_s
         pss_mib, sampled = 0.0, began
@@ -72,7 +75,10 @@ def run_python(arguments: Sequence[str | Path], folder: Path, *, patience_s: flo
         wall_s = time.perf_counter() - began
         child.returncode = os.waitstatus_to_exitcode(status)
     cost = Cost(
-        wall_s=wall_s, cpu_s=usage.ru_utime + usage.ru_stime, peak_mib=usage.ru_maxrss / 1024, pss_mib=pss_mib or None
+        wall_s=wall_s,
+        cpu_s=usage.ru_utime + usage.ru_stime,
+        peak_mib=usage.ru_maxrss / 1024,
+        pss_mib=pss_mib or None,
     )
     return Ended(cost=cost, status=child.returncode, out=out.read_text(), err=err.read_text())
 
@@ -89,7 +95,9 @@ def _family(process: int) -> Iterator[int]:
 def _pss_mib(process: int) -> float:
     """Proportional set size, as Linux has it in proc(5), smaps_rollup; 0 for a process that ended meanwhile."""
     with suppress(OSError):
-        found = re.search(r"^Pss: +([0-9]+) kB", Path(f"/proc/{process}/smaps_rollup").read_text(), re.MULTILINE)
+        found = re.search(
+            r"^Pss: +([0-9]+) kB", Path(f"/proc/{process}/smaps_rollup").read_text(), re.MULTILINE
+        )
         return int(found[1]) / 1024 if found else 0.0
     return 0.0
 

@@ -53,7 +53,14 @@ def _exchange(connection: ssl.SSLSocket, buffer: bytearray) -> bool:
             return False
         head += piece
     head, _, rest = head.partition(b"\r\n\r\n")
-    length = next((int(line[15:]) for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")), 0)
+    length = next(
+        (
+            int(line[15:])
+            for line in head.lower().split(b"\r\n")
+            if line.startswith(b"content-length:")
+        ),
+        0,
+    )
     to_sgas = head.startswith(b"POST /sgas")
     kept = bytearray(rest)
     left = length - len(rest)
@@ -66,7 +73,8 @@ def _exchange(connection: ssl.SSLSocket, buffer: bytearray) -> bool:
             kept += buffer[:got]
     answer = _rows(kept) if to_sgas else _TOKEN if head.startswith(b"GET") else _STORED
     connection.sendall(
-        b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%b" % (len(answer), answer)
+        b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%b"
+        % (len(answer), answer)
     )
     return True
 

@@ -87,7 +87,13 @@ class Rehearsed(DryRunLedger):
         self._checked_digest = "" if check_all else policy_digest
 
     def begin_round(
-        self, target: str, *, start_rule: str, start: Epoch | None, selection_digest: str, now: datetime
+        self,
+        target: str,
+        *,
+        start_rule: str,
+        start: Epoch | None,
+        selection_digest: str,
+        now: datetime,
     ) -> TargetState:
         state = super().begin_round(
             target, start_rule=start_rule, start=start, selection_digest=selection_digest, now=now
@@ -106,7 +112,11 @@ class TakesAll:
         return self._limit
 
     def deliver(self, message: Message, now: datetime) -> Receipt:
-        sent = base64.b64encode(self._signer.sign(message.payload)) if self._signer else message.payload
+        sent = (
+            base64.b64encode(self._signer.sign(message.payload))
+            if self._signer
+            else message.payload
+        )
         return Receipt(verdict=Verdict.DELIVERED, remote_id="1", bytes_sent=len(sent))
 
     def preflight(self) -> tuple[Step, ...]:
@@ -136,7 +146,8 @@ def stages(site: LiveSite, jobs: int, folder: Path) -> Iterator[tuple[str, Cost,
     (target,) = site.settings.targets
     credentials = site.settings.credentials
     signer = Signer(
-        Credentials(certificate=credentials.certificate, key=credentials.key, ca=credentials.ca), datetime.now(UTC)
+        Credentials(certificate=credentials.certificate, key=credentials.key, ca=credentials.ca),
+        datetime.now(UTC),
     )
     digest, limit = site.live(target).policy_digest, site.live(target).transport.payload_limit()
 
@@ -153,10 +164,15 @@ def stages(site: LiveSite, jobs: int, folder: Path) -> Iterator[tuple[str, Cost,
     ]
     for name, (ledger, transport) in zip(STAGES[1:], made, strict=True):
         live = site.live(target)
-        yield name, *_round(site, live._replace(transport=transport(live.transport)), ledger(), jobs)
+        yield (
+            name,
+            *_round(site, live._replace(transport=transport(live.transport)), ledger(), jobs),
+        )
 
 
-def summary_stages(site: LiveSite, jobs: int, folder: Path) -> Iterator[tuple[str, Cost, dict[str, float]]]:
+def summary_stages(
+    site: LiveSite, jobs: int, folder: Path
+) -> Iterator[tuple[str, Cost, dict[str, float]]]:
     """The same for monthly totals of all jobs, which are only counted."""
     (target,) = site.settings.targets
     live = site.live(target)
@@ -164,23 +180,37 @@ def summary_stages(site: LiveSite, jobs: int, folder: Path) -> Iterator[tuple[st
     yield SUMMARY_STAGES[0], *_pages(site, jobs, columns=True)
     ledger = Rehearsed(folder, live.policy_digest, check_all=True)
     yield SUMMARY_STAGES[1], *_round(site, taking, ledger, None)
-    yield SUMMARY_STAGES[2], *_round(site, live, SqlLedger(open_database(folder / "summary-stages.db")), None)
+    yield (
+        SUMMARY_STAGES[2],
+        *_round(site, live, SqlLedger(open_database(folder / "summary-stages.db")), None),
+    )
 
 
 def _pages(site: LiveSite, jobs: int, *, columns: bool = False) -> tuple[Cost, dict[str, float]]:
     rows = 0
     with closing(site.source()) as source, measured() as stretch:
-        for page in source.since(None, next(iter(source.databases())), frozenset(), datetime.now(UTC), columns=columns):
+        for page in source.since(
+            None, next(iter(source.databases())), frozenset(), datetime.now(UTC), columns=columns
+        ):
             rows += page.rows_read
             if rows >= jobs:
                 break
     return stretch.cost, {"rows": rows}
 
 
-def _round(site: LiveSite, live: LiveTarget, ledger: Ledger, jobs: int | None) -> tuple[Cost, dict[str, float]]:
+def _round(
+    site: LiveSite, live: LiveTarget, ledger: Ledger, jobs: int | None
+) -> tuple[Cost, dict[str, float]]:
     counted = Counted()
-    with closing(ledger), closing(site.source()) as source, closing(live.transport), measured() as stretch:
-        outcome = Round(live, source, ledger, counted, site.process.clock, site.process.wait).run(jobs)
+    with (
+        closing(ledger),
+        closing(site.source()) as source,
+        closing(live.transport),
+        measured() as stretch,
+    ):
+        outcome = Round(live, source, ledger, counted, site.process.clock, site.process.wait).run(
+            jobs
+        )
     if outcome.exit_status not in (0, 65):
         raise RuntimeError(f"the round ended with {outcome}")
     work: dict[str, float] = {
@@ -197,4 +227,8 @@ if __name__ == "__main__":
     site = live(Path(sys.argv[1]))
     split = summary_stages if is_summary_format(site.settings.targets[0].format) else stages
     found = split(site, int(sys.argv[2]), Path(sys.argv[3]))
-    print(json.dumps([{"name": name, "cost": asdict(cost), "work": work} for name, cost, work in found]))
+    print(
+        json.dumps(
+            [{"name": name, "cost": asdict(cost), "work": work} for name, cost, work in found]
+        )
+    )

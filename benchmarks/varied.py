@@ -19,7 +19,14 @@ PROJECTS: Final = 45
 PATTERNS: Final = 4_000
 _VOS: Final = ("atlas", "cms", "alice", "lhcb", "belle", "vo.example.org", "enmr.eu", "biomed")
 _QUEUES: Final = ("grid", "long", "gpu", "short", "himem", "express")
-_BENCHMARKS: Final = ("HEPscore23:11.9", "HEPscore23:14.2", "HEPSPEC:10.5", "HEPSPEC:1.0", "Si2k:2625", None)
+_BENCHMARKS: Final = (
+    "HEPscore23:11.9",
+    "HEPscore23:14.2",
+    "HEPSPEC:10.5",
+    "HEPSPEC:1.0",
+    "Si2k:2625",
+    None,
+)
 _WITHOUT_VO: Final = 0.15
 _RESTARTED: Final = 0.03
 _LONG: Final = 0.05  # of names

@@ -76,7 +76,9 @@ _publisher_complete() {{
   done
 }}
 """
-_EACH_CHOICE: Final = 'current_action_choices="$(printf \'%s\\n\' "${!current_action_choices_var}")"'
+_EACH_CHOICE: Final = (
+    'current_action_choices="$(printf \'%s\\n\' "${!current_action_choices_var}")"'
+)
 _ZSH: Final = f"""\
 _publisher_ask() {{
   local -a offered
@@ -89,7 +91,9 @@ _publisher_ask() {{
 def _functions(asking: str) -> str:
     """A function for each kind: shtab calls them with the word before the cursor, or with nothing."""
     kinds = sorted(set(_ASKED.values()))
-    return asking + "".join(f'_publisher_{kind}() {{ _publisher_ask {kind} "$1"; }}\n' for kind in kinds)
+    return asking + "".join(
+        f'_publisher_{kind}() {{ _publisher_ask {kind} "$1"; }}\n' for kind in kinds
+    )
 
 
 _FUNCTIONS: Final = {"bash": _functions(_BASH), "zsh": _functions(_ZSH)}
@@ -110,7 +114,11 @@ def script(shell: str) -> str:
     for action in _arguments(parser):
         kind = _ASKED.get(action.dest)
         if kind is not None and action.metavar is not None:
-            vars(action)["complete"] = {"bash": f"_publisher_{kind}", "zsh": f"_publisher_{kind}", "tcsh": ""}
+            vars(action)["complete"] = {
+                "bash": f"_publisher_{kind}",
+                "zsh": f"_publisher_{kind}",
+                "tcsh": "",
+            }
         elif action.type is Path:
             vars(action)["complete"] = shtab.FILE
     made: str = shtab.complete(parser, shell=shell, preamble=_FUNCTIONS.get(shell, ""))
@@ -121,7 +129,10 @@ def _for_bash(script: str) -> str:
     """With our function before shtab's, and what Debian 12's shtab (1.5) does not do: offer more than the first choice."""
     for old, new in (
         ("-F _shtab_publisher publisher", "-F _publisher_complete publisher"),
-        ("complete -o filenames -F", "complete -F"),  # would quote a second time what _publisher_complete has quoted
+        (
+            "complete -o filenames -F",
+            "complete -F",
+        ),  # would quote a second time what _publisher_complete has quoted
         ('_choices_var="${current_action}_choices"', '_choices_var="${current_action}_choices[@]"'),
         ('current_action_choices="${!current_action_choices_var}"', _EACH_CHOICE),
     ):

@@ -19,10 +19,13 @@ from docutils.writers.manpage import Writer
 from publisher.cli.parser import Parser, parser, usages
 
 MAN: Final = Path(__file__).parent.parent / "man"
-_ALSO: Final = (
-    "publisher(1) for the options of every command, exit statuses and files, publisher.yaml(5), publisher-accounting(7)"
-)
-_SETTINGS: Final = {"halt_level": 2, "report_level": 2, "output_encoding": "unicode", "_disable_config": True}
+_ALSO: Final = "publisher(1) for the options of every command, exit statuses and files, publisher.yaml(5), publisher-accounting(7)"
+_SETTINGS: Final = {
+    "halt_level": 2,
+    "report_level": 2,
+    "output_encoding": "unicode",
+    "_disable_config": True,
+}
 
 
 def write(folder: Path) -> list[Path]:
@@ -67,7 +70,9 @@ def of_commands() -> Iterator[tuple[str, nodes.document]]:
     for command in dict.fromkeys(path.split()[0] for path in texts):
         mine = [path for path in texts if path.split()[0] == command]
         page = _parse(_header(f"publisher-{command}", called[command].summary))
-        page += _section("SYNOPSIS", [nodes.literal_block("", "\n".join(called[path].usage for path in mine))])
+        page += _section(
+            "SYNOPSIS", [nodes.literal_block("", "\n".join(called[path].usage for path in mine))]
+        )
         page += _section("DESCRIPTION", _bodies({path: texts[path] for path in mine}, "publisher "))
         shown = {path: body for path, body in objects.items() if path.split()[0] == command}
         if shown:
@@ -103,12 +108,24 @@ def _parse(text: str) -> nodes.document:
 
 def _as_man(document: nodes.document) -> str:
     page = cast(str, publish_from_doctree(document, writer=Writer(), settings_overrides=_SETTINGS))
-    page = re.sub(r"^\.ft [CP]\n", "", page, flags=re.MULTILINE)  # a font that is not everywhere; docutils before 0.21
-    return re.sub(r"^(\.S[HS] .*\n)\.sp\n", r"\1", page, flags=re.MULTILINE)  # space in the wrong place
+    page = re.sub(
+        r"^\.ft [CP]\n", "", page, flags=re.MULTILINE
+    )  # a font that is not everywhere; docutils before 0.21
+    return re.sub(
+        r"^(\.S[HS] .*\n)\.sp\n", r"\1", page, flags=re.MULTILINE
+    )  # space in the wrong place
 
 
 def _header(name: str, summary: str) -> str:
-    lines = "=" * len(name), name, "=" * len(name), "-" * len(summary), summary, "-" * len(summary), ""
+    lines = (
+        "=" * len(name),
+        name,
+        "=" * len(name),
+        "-" * len(summary),
+        summary,
+        "-" * len(summary),
+        "",
+    )
     return "\n".join((*lines, ":Manual section: 1", ":Manual group: publisher manual", ""))
 
 
@@ -121,7 +138,8 @@ def _bodies(texts: dict[str, nodes.section], prefix: str) -> list[nodes.Node]:
     if len(texts) == 1:
         return [child.deepcopy() for each in texts.values() for child in each.children[1:]]
     return [
-        _section(f"{prefix}{path}", [child.deepcopy() for child in each.children[1:]]) for path, each in texts.items()
+        _section(f"{prefix}{path}", [child.deepcopy() for child in each.children[1:]])
+        for path, each in texts.items()
     ]
 
 
@@ -144,13 +162,21 @@ def _add_options(section: nodes.section, command: Parser) -> None:
         section.remove(old)
     made = nodes.definition_list()
     for action in command._actions:
-        if action.help == argparse.SUPPRESS or isinstance(action, argparse._SubParsersAction | argparse._HelpAction):
+        if action.help == argparse.SUPPRESS or isinstance(
+            action, argparse._SubParsersAction | argparse._HelpAction
+        ):
             continue
         for names, head in _heads(action):
             said = [prose.pop(name) for name in names if name in prose]
-            made += _entry(head, "" if action.choices and not action.option_strings else action.help or "", said)
+            made += _entry(
+                head,
+                "" if action.choices and not action.option_strings else action.help or "",
+                said,
+            )
     if prose:
-        raise ValueError(f"man/publisher.rst, {section[0].astext()}: no such option: {', '.join(prose)}")
+        raise ValueError(
+            f"man/publisher.rst, {section[0].astext()}: no such option: {', '.join(prose)}"
+        )
     if made.children:
         section += made
 
@@ -170,7 +196,9 @@ def _heads(action: argparse.Action) -> Iterator[tuple[list[str], list[nodes.Node
         yield [word], [nodes.strong("", word) if choices else nodes.emphasis("", word)]
 
 
-def _entry(head: list[nodes.Node], text: str, prose: list[nodes.definition]) -> nodes.definition_list_item:
+def _entry(
+    head: list[nodes.Node], text: str, prose: list[nodes.definition]
+) -> nodes.definition_list_item:
     paragraphs = [child.deepcopy() for each in prose for child in each.children]
     if text:
         text = f"{text[0].upper()}{text[1:]}."
@@ -178,4 +206,6 @@ def _entry(head: list[nodes.Node], text: str, prose: list[nodes.definition]) -> 
             paragraphs[0] = nodes.paragraph("", "", nodes.Text(f"{text} "), *paragraphs[0].children)
         else:
             paragraphs = [nodes.paragraph("", text)]
-    return nodes.definition_list_item("", nodes.term("", "", *head), nodes.definition("", *paragraphs))
+    return nodes.definition_list_item(
+        "", nodes.term("", "", *head), nodes.definition("", *paragraphs)
+    )

@@ -19,12 +19,17 @@ Schema = dict[str, Any]
 
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 CONFIGURATION: Final = "conf/schemas/publisher.yaml.json"
-_TEXT: Final[Schema] = {"type": ["string", "number", "boolean"]}  # YAML's readers take `0.10` and `no` for others
+_TEXT: Final[Schema] = {
+    "type": ["string", "number", "boolean"]
+}  # YAML's readers take `0.10` and `no` for others
 _NUMBER: Final[Schema] = {"type": "number"}
 _WHOLE: Final[Schema] = {"type": "integer"}
 _TRUTH: Final[Schema] = {"enum": [True, False, "yes", "no", "on", "off"]}
 _PATH: Final[Schema] = {"type": "string"}
-_DURATION: Final[Schema] = {"type": ["string", "integer"], "pattern": r"^[0-9]{1,12}(\.[0-9]{1,6})? ?[smhdw]?$"}
+_DURATION: Final[Schema] = {
+    "type": ["string", "integer"],
+    "pattern": r"^[0-9]{1,12}(\.[0-9]{1,6})? ?[smhdw]?$",
+}
 _SCALARS: Final[Mapping[Any, Schema]] = {
     str: _TEXT,
     int: _WHOLE,
@@ -61,7 +66,9 @@ def configuration() -> Schema:
     }
 
 
-def _with_type(keys: type, plugins: Mapping[str, Callable[[], type]], further: type | None = None) -> Schema:
+def _with_type(
+    keys: type, plugins: Mapping[str, Callable[[], type]], further: type | None = None
+) -> Schema:
     """A block of which `type` decides about more keys: those that all have, and those of each type."""
     common = _block(keys)
     if further is not None:
@@ -108,8 +115,12 @@ def _kinds(shape: type) -> Mapping[str, Any]:
     own = {entry.name for entry in schema.keys_of(shape).values() if "read" not in entry.metadata}
     found: dict[str, Any] = {}
     for each in reversed(shape.__mro__):
-        hints = {name: kind for name, kind in getattr(each, "__annotations__", {}).items() if name in own}
-        found |= get_type_hints(type("Shape", (), {"__annotations__": hints, "__module__": each.__module__}))
+        hints = {
+            name: kind for name, kind in getattr(each, "__annotations__", {}).items() if name in own
+        }
+        found |= get_type_hints(
+            type("Shape", (), {"__annotations__": hints, "__module__": each.__module__})
+        )
     return found
 
 

@@ -92,7 +92,9 @@ def run(argv: Sequence[str], stop: threading.Event | None = None) -> int:
 
 def _bug(error: Exception) -> int:
     log.critical("a bug in publisher", exc_info=error)
-    error_line(f"a bug in publisher: {type(error).__name__}: {error}; run with -vv and report what it prints")
+    error_line(
+        f"a bug in publisher: {type(error).__name__}: {error}; run with -vv and report what it prints"
+    )
     return BUG
 
 
@@ -110,11 +112,18 @@ def _missing(error: ModuleNotFoundError) -> int:
 
 def _is_of_output(error: OSError) -> bool:
     """Whether standard output takes no more: errors of files that we open carry their names."""
-    return error.filename is None and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+    return error.filename is None and error.errno in (
+        errno.ENOSPC,
+        errno.EDQUOT,
+        errno.EFBIG,
+        errno.EIO,
+    )
 
 
 def _cannot_print(error: OSError) -> int:
-    error_line(f"cannot print the result: {error.strerror}; what was done is not undone; `publisher status` shows it")
+    error_line(
+        f"cannot print the result: {error.strerror}; what was done is not undone; `publisher status` shows it"
+    )
     _abandon(sys.stdout)
     return LedgerError.exit_status
 

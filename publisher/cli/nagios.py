@@ -90,7 +90,9 @@ class _CheckedValue(NamedTuple):
 
 def thresholds(warning: Sequence[str], critical: Sequence[str]) -> Thresholds:
     """Of words such as age=36h and late=100. Raises: UsageError."""
-    return Thresholds(warning=dict(map(_threshold, warning)), critical=dict(map(_threshold, critical)))
+    return Thresholds(
+        warning=dict(map(_threshold, warning)), critical=dict(map(_threshold, critical))
+    )
 
 
 def _threshold(text: str) -> tuple[str, int]:
@@ -120,7 +122,11 @@ def status_nagios(
     """
     checked = [one for status in found for one in _checked_values(status, now, limits)]
     parts = [_allocation(one, limits) for one in sorted(allocations, key=attrgetter("share"))]
-    messages = [*_messages(checked, found, trouble), *_of_sources(sources), *_of_charges(parts, uncharged)]
+    messages = [
+        *_messages(checked, found, trouble),
+        *_of_sources(sources),
+        *_of_charges(parts, uncharged),
+    ]
     messages.sort(key=lambda message: _GRAVEST_FIRST.index(message[0]))
     messages = messages or list(_when_well(checked))
     state = messages[0][0] if messages else OK
@@ -149,12 +155,16 @@ def _allocation(one: UsedAllocation, limits: Thresholds) -> tuple[int, str, str]
         state = CRITICAL
     elif exactly > warning:
         state = WARNING
-    text = f"{one.project}: {used} % of the allocation of {amount_text(one.granted)} {one.unit} used"
+    text = (
+        f"{one.project}: {used} % of the allocation of {amount_text(one.granted)} {one.unit} used"
+    )
     label = f"{one.project}_{one.unit}".translate(_NOT_IN_LABELS)
     return state, text, performance(label, used, "%", warning, critical)
 
 
-def _of_charges(parts: Sequence[tuple[int, str, str]], uncharged: Sequence[str]) -> Iterator[tuple[int, str]]:
+def _of_charges(
+    parts: Sequence[tuple[int, str, str]], uncharged: Sequence[str]
+) -> Iterator[tuple[int, str]]:
     yield from ((state, text) for state, text, _ in parts if state is not OK)
     for project in uncharged:
         yield WARNING, f"{project}: its charges were never computed; run `publisher charge`"
@@ -187,10 +197,16 @@ def _messages(
         yield UNKNOWN, trouble
 
 
-def _checked_values(status: TargetStatus, now: datetime, limits: Thresholds) -> Iterator[_CheckedValue]:
+def _checked_values(
+    status: TargetStatus, now: datetime, limits: Thresholds
+) -> Iterator[_CheckedValue]:
     values: dict[str, int | None] = {
-        "age": None if status.last_success is None else max(0, round((now - status.last_success).total_seconds())),
-        "oldest": None if status.oldest_unsent is None else max(0, round(now.timestamp()) - status.oldest_unsent),
+        "age": None
+        if status.last_success is None
+        else max(0, round((now - status.last_success).total_seconds())),
+        "oldest": None
+        if status.oldest_unsent is None
+        else max(0, round(now.timestamp()) - status.oldest_unsent),
         "pending": status.pending,
         "late": status.late,
         "in_doubt": status.in_doubt,

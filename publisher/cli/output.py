@@ -91,15 +91,22 @@ def _width_of_column(cells: Sequence[int]) -> int:
 
 def _print_plain(rows: Sequence[Sequence[str]], widths: Sequence[int], out: TextIO) -> None:
     for row in rows:
-        cells = (text + " " * (width - _width(text)) for text, width in zip(row, widths, strict=True))
+        cells = (
+            text + " " * (width - _width(text)) for text, width in zip(row, widths, strict=True)
+        )
         out.write("  ".join(cells).rstrip() + "\n")
 
 
-def _print_drawn(columns: Sequence[str], rows: Sequence[Sequence[str]], widths: Sequence[int], out: TextIO) -> None:
+def _print_drawn(
+    columns: Sequence[str], rows: Sequence[Sequence[str]], widths: Sequence[int], out: TextIO
+) -> None:
     """In a frame of box-drawing characters."""
 
     def line(ends: str, cells: Iterable[str], between: str, fill: str = " ") -> None:
-        padded = [f"{fill}{cell}{fill * (width - _width(cell) + 1)}" for cell, width in zip(cells, widths, strict=True)]
+        padded = [
+            f"{fill}{cell}{fill * (width - _width(cell) + 1)}"
+            for cell, width in zip(cells, widths, strict=True)
+        ]
         out.write(ends[0] + between.join(padded) + ends[1] + "\n")
 
     empty = [""] * len(widths)
@@ -202,7 +209,10 @@ def print_list(name: str, entries: Iterable[Any], *, form: Form, after: Json) ->
 def attributes(source: object, *names: str) -> dict[str, Any]:
     """Some of its attributes by name, as JSON shows them; moments as text."""
     found = {name: getattr(source, name) for name in names}
-    return {name: moment_text(value) if isinstance(value, datetime) else value for name, value in found.items()}
+    return {
+        name: moment_text(value) if isinstance(value, datetime) else value
+        for name, value in found.items()
+    }
 
 
 def moment_text(moment: datetime | Epoch | None) -> str | None:

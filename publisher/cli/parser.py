@@ -52,7 +52,11 @@ class Parser(argparse.ArgumentParser):
     def below(self) -> dict[str, Parser]:
         """The parsers of the commands, or of this command's actions, by name."""
         self.load()
-        found = [action.choices for action in self._actions if isinstance(action, argparse._SubParsersAction)]
+        found = [
+            action.choices
+            for action in self._actions
+            if isinstance(action, argparse._SubParsersAction)
+        ]
         return {name: parser for choices in found for name, parser in choices.items()}
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
@@ -89,7 +93,9 @@ class Parser(argparse.ArgumentParser):
             option = word.partition("=")[0]
             if not option.startswith("-") or {option, option[:2]} & set(own):
                 continue
-            suggestions = get_close_matches(option, missing, n=1) or get_close_matches(option, own, n=1)
+            suggestions = get_close_matches(option, missing, n=1) or get_close_matches(
+                option, own, n=1
+            )
             yield from (f"did you mean {one}?" for one in suggestions)
 
 
@@ -136,10 +142,16 @@ def parser() -> Parser:
     )
     _add_global_options(top)
     commands: Any = top.add_subparsers(
-        dest="command", metavar="COMMAND", title="commands", prog=top.prog, parser_class=_CommandParser
+        dest="command",
+        metavar="COMMAND",
+        title="commands",
+        prog=top.prog,
+        parser_class=_CommandParser,
     )
     for one in COMMANDS:
-        commands.add_parser(one.name, help=one.summary, description=one.summary, fill=one.add_arguments)
+        commands.add_parser(
+            one.name, help=one.summary, description=one.summary, fill=one.add_arguments
+        )
     return top
 
 
@@ -160,9 +172,21 @@ def _add_global_options(parser: argparse.ArgumentParser, *, repeated: bool = Fal
     )
     # Each place has a count of its own: argparse would forget the one before the command.
     place = f"verbose {parser.prog}"
-    add("-v", "--verbose", dest=place, action="count", default=0, text="log more; -vv also prints tracebacks")
+    add(
+        "-v",
+        "--verbose",
+        dest=place,
+        action="count",
+        default=0,
+        text="log more; -vv also prints tracebacks",
+    )
     add("-q", "--quiet", action="store_true", default=False, text="log only warnings and errors")
-    add("--log-format", choices=("text", "json"), default="text", text="format of the log on standard error")
+    add(
+        "--log-format",
+        choices=("text", "json"),
+        default="text",
+        text="format of the log on standard error",
+    )
     version = f"publisher {__version__}"
     add(
         "--version",
@@ -221,7 +245,11 @@ def is_quiet(arguments: argparse.Namespace) -> bool:
 
 def add_targets(command: argparse.ArgumentParser) -> None:
     command.add_argument(
-        "--target", action="append", default=[], metavar="NAME", help="this target; may be repeated (default: all)"
+        "--target",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="this target; may be repeated (default: all)",
     )
 
 
@@ -230,7 +258,11 @@ TO_HELP: Final = "and before this time; a month or a day includes its end"
 
 
 def add_window(
-    command: argparse.ArgumentParser, *, start: str = FROM_HELP, end: str = TO_HELP, required: bool = False
+    command: argparse.ArgumentParser,
+    *,
+    start: str = FROM_HELP,
+    end: str = TO_HELP,
+    required: bool = False,
 ) -> None:
     """`--from` and `--to` with their help; `window_of` reads them."""
     command.add_argument("--from", dest="start", required=required, metavar="WHEN", help=start)
@@ -255,7 +287,9 @@ def add_accept_state(parser: argparse.ArgumentParser) -> None:
 
 
 def add_dry_run(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--dry-run", action="store_true", help="do everything except send and record")
+    command.add_argument(
+        "--dry-run", action="store_true", help="do everything except send and record"
+    )
 
 
 def add_all_instances(command: argparse._ActionsContainer) -> None:
@@ -268,7 +302,9 @@ def add_all_instances(command: argparse._ActionsContainer) -> None:
 
 def add_nagios(command: argparse._ActionsContainer) -> None:
     command.add_argument(
-        "--nagios", action="store_true", help="print one line with performance data, exit 0, 1, 2 or 3"
+        "--nagios",
+        action="store_true",
+        help="print one line with performance data, exit 0, 1, 2 or 3",
     )
 
 

@@ -44,7 +44,11 @@ class _StatusLine:
     def waits(self, names: Sequence[str]) -> None:
         """What is being examined, the last first: a service that does not answer is waited for."""
         *others, last = dict.fromkeys(names)
-        more = f", {others[-1]}" + (f" and {len(others) - 1} more" if others[1:] else "") if others else ""
+        more = (
+            f", {others[-1]}" + (f" and {len(others) - 1} more" if others[1:] else "")
+            if others
+            else ""
+        )
         self.draw(f"looking at {last}{more} ...")
 
     def close(self) -> None:
@@ -74,7 +78,9 @@ class ProgressReport:
         self._status_line = _StatusLine(stream, shown=not quiet)
         self._drawn_at = monotonic()
         self._lock = Lock()
-        self._targets: defaultdict[str, _TargetProgress] = defaultdict(lambda: _TargetProgress(monotonic()))
+        self._targets: defaultdict[str, _TargetProgress] = defaultdict(
+            lambda: _TargetProgress(monotonic())
+        )
         self._expected = 0
         self._all_records = 0
         self._all_began = self._drawn_at
@@ -101,14 +107,20 @@ class ProgressReport:
             progress.quarantined += 1
             self._status_line.close()
             if progress.quarantined <= _SHOWN_QUARANTINED:
-                log.warning("target %s: job %s set aside: %s: %s", target, job.job_id, job.rule, job.reason)
+                log.warning(
+                    "target %s: job %s set aside: %s: %s", target, job.job_id, job.rule, job.reason
+                )
             elif progress.quarantined == _SHOWN_QUARANTINED + 1:
-                log.warning("target %s: more jobs set aside; `publisher quarantine list` shows all", target)
+                log.warning(
+                    "target %s: more jobs set aside; `publisher quarantine list` shows all", target
+                )
 
     def record_shed(self, target: str, job_id: JobId, reason: str) -> None:
         with self._lock:
             self._status_line.close()
-            log.warning("target %s: job %s is sent without its file transfers: %s", target, job_id, reason)
+            log.warning(
+                "target %s: job %s is sent without its file transfers: %s", target, job_id, reason
+            )
 
     def message_prepared(self, message: Message) -> None:
         pass
@@ -180,7 +192,9 @@ class ProgressReport:
 class CountingReport:
     """Reports how far a long count has come: in one line on a terminal, elsewhere one a minute."""
 
-    def __init__(self, stream: TextIO, *, monotonic: Callable[[], float], quiet: bool, what: str) -> None:
+    def __init__(
+        self, stream: TextIO, *, monotonic: Callable[[], float], quiet: bool, what: str
+    ) -> None:
         self._monotonic = monotonic
         self._quiet = quiet
         self._what = what

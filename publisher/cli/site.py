@@ -36,7 +36,14 @@ from publisher.model.time import Window
 from publisher.pipeline.batch_systems import delivered_since
 from publisher.pipeline.site import LiveTarget, MetricsOutput, ProcessEnvironment, Site
 from publisher.sources import LRMS, READS_IMPORTED, importer_plugin, offered, source_plugin
-from publisher.sources.base import BatchEntry, DatabaseEntry, JoinedEntry, Namesake, Source, WritingOrder
+from publisher.sources.base import (
+    BatchEntry,
+    DatabaseEntry,
+    JoinedEntry,
+    Namesake,
+    Source,
+    WritingOrder,
+)
 from publisher.transports import create_transport
 from publisher.transports.base import (
     Credentials,
@@ -99,7 +106,11 @@ class LiveSite:
     @property
     def ledger_name(self) -> str:
         server = self.settings.server
-        return str(self.settings.state) if server is None else f"{server.address}, instance {server.instance}"
+        return (
+            str(self.settings.state)
+            if server is None
+            else f"{server.address}, instance {server.instance}"
+        )
 
     @property
     def targets(self) -> Sequence[ConfiguredTarget]:
@@ -172,9 +183,13 @@ class LiveSite:
 
     def _databases(self, lock_wait_s: float | None = None) -> Source:
         plugin = source_plugin(self.settings.source.type)
-        return plugin.create(self.settings.source.options, self.environment, lock_wait_s=lock_wait_s)
+        return plugin.create(
+            self.settings.source.options, self.environment, lock_wait_s=lock_wait_s
+        )
 
-    def _batch_runs(self, lock_wait_s: float | None = None, *, to_publish: bool = False) -> BatchRuns | None:
+    def _batch_runs(
+        self, lock_wait_s: float | None = None, *, to_publish: bool = False
+    ) -> BatchRuns | None:
         """What is known of A-REX's jobs by the batch systems that CEs submit to."""
         if not (entries := self._joined_entries()):
             return None
@@ -198,7 +213,9 @@ class LiveSite:
         return [
             JoinedEntry(entry.name, LRMS[entry.type], entry.database, entry.join_wait_s)
             for entry in self.batch_entries
-            if entry.in_rounds and self.settings.written and getattr(entry.options, "arc_databases", None) != ()
+            if entry.in_rounds
+            and self.settings.written
+            and getattr(entry.options, "arc_databases", None) != ()
         ]
 
     def database(self, *, to_read: bool = False) -> Database:
@@ -230,12 +247,16 @@ class LiveSite:
     def other_instances(self) -> Iterator[LiveSite]:
         server = self.settings.server
         if server is None:
-            raise UsageError("one file has no other instances; publisher.yaml(5) explains a ledger in PostgreSQL")
+            raise UsageError(
+                "one file has no other instances; publisher.yaml(5) explains a ledger in PostgreSQL"
+            )
         from publisher.ledger.postgres.connection import instances
 
         for name in instances(server.address):
             if name != server.instance:
-                yield replace(self, settings=self.settings._replace(server=server._replace(instance=name)))
+                yield replace(
+                    self, settings=self.settings._replace(server=server._replace(instance=name))
+                )
 
     def charge_book(self, *, to_read: bool = False) -> ChargeBook:
         from publisher.ledger.sql.charges import SqlChargeBook
@@ -255,7 +276,9 @@ class LiveSite:
         accounts: Accounts = self._counted("create_statistics", "stats, job, export and complete")
         return accounts
 
-    def writing_order(self, source: Source) -> AbstractContextManager[Sequence[WritingOrder]] | None:
+    def writing_order(
+        self, source: Source
+    ) -> AbstractContextManager[Sequence[WritingOrder]] | None:
         opener = getattr(source_plugin(self.settings.source.type), "writing_order", None)
         return None if opener is None else opener(source, self.environment)
 
@@ -283,9 +306,13 @@ class LiveSite:
         options: Any = entry.options
         if reading and entry.in_rounds and self.settings.written and options.arc_databases is None:
             paths = [path for ce in self.database_entries for path in self.database_files(ce)]
-            options = replace(options, arc_databases=tuple(map(Path, paths)), arc_lrms=LRMS[entry.type])
+            options = replace(
+                options, arc_databases=tuple(map(Path, paths)), arc_lrms=LRMS[entry.type]
+            )
         if reading:
-            options = replace(options, arc_delivered=lambda mark: delivered_since(self, entry, mark))
+            options = replace(
+                options, arc_delivered=lambda mark: delivered_since(self, entry, mark)
+            )
         return importer_plugin(entry.type).create(options, self.environment, self.wait)
 
     def read_entry(self, entry: BatchEntry) -> ImportReport | None:
@@ -304,12 +331,16 @@ class LiveSite:
         return last_reading(entry.database, self._copies)
 
     def database_files(self, entry: DatabaseEntry) -> Sequence[str]:
-        paths: Sequence[str] = offered(entry.type, "database_paths", "status")(entry.options, self.environment)
+        paths: Sequence[str] = offered(entry.type, "database_paths", "status")(
+            entry.options, self.environment
+        )
         return paths
 
     def newest_job(self, database: str, *, lock_wait_s: float) -> NewestJob:
         ask = offered(self.settings.source.type, "newest_job", "status")
-        newest: NewestJob = ask(database, self.environment, now=self.clock(), lock_wait_s=lock_wait_s)
+        newest: NewestJob = ask(
+            database, self.environment, now=self.clock(), lock_wait_s=lock_wait_s
+        )
         return newest
 
     def retry_bad_lines(self, entry: BatchEntry) -> Retried | None:
@@ -351,7 +382,9 @@ class LiveSite:
 
         return bad_lines(entry.database, limit, self._copies)
 
-    def live(self, target: Target, *, dry_run: bool = False, accept_key_change: bool = False) -> LiveTarget:
+    def live(
+        self, target: Target, *, dry_run: bool = False, accept_key_change: bool = False
+    ) -> LiveTarget:
         """A target, live. Raises: CredentialError."""
         transport = self.transport(target)
         transport = DryRunTransport(transport) if dry_run or target.shadow else transport
@@ -379,20 +412,33 @@ class LiveSite:
     def _reader_command(self, target: Target) -> tuple[str, ...]:
         """Whatever directories modules were found in, the other process finds them there."""
         code = f"import sys; sys.path[:] = {sys.path!r}; from publisher.cli.site import read_ahead; read_ahead()"
-        return sys.executable, "-c", code, str(self.settings.path), target.name, self.reading_digest(target)
+        return (
+            sys.executable,
+            "-c",
+            code,
+            str(self.settings.path),
+            target.name,
+            self.reading_digest(target),
+        )
 
     def reading_digest(self, target: Target) -> str:
         """Of everything that decides which records are made of accounting data."""
-        return _digest(self.selection_digest(target), self.policy_digest(target), self._source_digest())
+        return _digest(
+            self.selection_digest(target), self.policy_digest(target), self._source_digest()
+        )
 
     def _source_digest(self) -> str:
         return _digest(self.settings.source, self.settings.batch_entries)
 
     def selection_digest(self, target: Target) -> str:
-        return _digest(sorted(target.statuses), sorted(target.vos or ()), sorted(target.exclude_vos))
+        return _digest(
+            sorted(target.statuses), sorted(target.vos or ()), sorted(target.exclude_vos)
+        )
 
     def policy_digest(self, target: Target) -> str:
-        return _digest(__version__, target.format, target.type, target.policy, target.policy.identity.secret)
+        return _digest(
+            __version__, target.format, target.type, target.policy, target.policy.identity.secret
+        )
 
     def take_over(self, target: Target, source: Source, ledger: Ledger) -> LostJobs | None:
         from publisher.pipeline.takeover.adopt import take_over
@@ -486,7 +532,10 @@ def read_ahead() -> None:
             sent_by_jura=_sent_by_jura(target),
         )
         # Not `sys.stdout.buffer`, which PYTHONUNBUFFERED makes write as much as goes at once.
-        with closing(site.source(to_publish=True)) as source, os.fdopen(1, "wb", BUFFER_BYTES, closefd=False) as out:
+        with (
+            closing(site.source(to_publish=True)) as source,
+            os.fdopen(1, "wb", BUFFER_BYTES, closefd=False) as out,
+        ):
             write_pages(job_format(target.format), decider, source, asked, out)
 
 

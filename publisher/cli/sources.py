@@ -17,7 +17,10 @@ _COLUMNS = ("source", "type", "last read", "newest job ended", "set aside", "sta
 
 
 def sources_json(found: Sequence[SourceStatus]) -> Json:
-    return {one.name: {"type": one.type, "database": ", ".join(one.databases), **_reading_json(one)} for one in found}
+    return {
+        one.name: {"type": one.type, "database": ", ".join(one.databases), **_reading_json(one)}
+        for one in found
+    }
 
 
 def _reading_json(one: SourceStatus) -> Json:
@@ -50,7 +53,11 @@ def _waiting_json(last: LastReading | None) -> list[Json]:
 
 def _newest_json(one: SourceStatus) -> Json:
     if one.newest is None:
-        return {"newest_end_time": None, "jobs_in_four_weeks": None, "cpu_unknown_in_four_weeks": None}
+        return {
+            "newest_end_time": None,
+            "jobs_in_four_weeks": None,
+            "cpu_unknown_in_four_weeks": None,
+        }
     return {
         "newest_end_time": moment_text(one.newest.ended_at),
         "jobs_in_four_weeks": one.newest.four_weeks,
@@ -75,7 +82,14 @@ def _row(one: SourceStatus) -> tuple[str, ...]:
         return one.name, one.type, "in place", newest, "-", one.trouble or one.silence or "ok"
     if last is None:
         return one.name, one.type, "unknown", newest, "unknown", one.trouble
-    return one.name, one.type, moment_text(last.ended) or "never", newest, f"{last.bad_lines:,}", _state(one, last)
+    return (
+        one.name,
+        one.type,
+        moment_text(last.ended) or "never",
+        newest,
+        f"{last.bad_lines:,}",
+        _state(one, last),
+    )
 
 
 def _state(one: SourceStatus, last: LastReading) -> str:

@@ -44,7 +44,8 @@ _check_unit: Final = schema.check(
     f"{{}} is not a unit; write up to {_UNIT_CHARACTERS} characters of ASCII, such as CPUh",
 )
 _check_description: Final = schema.check(
-    lambda text: len(text) <= _DESCRIPTION_CHARACTERS, f"has more than {_DESCRIPTION_CHARACTERS} characters"
+    lambda text: len(text) <= _DESCRIPTION_CHARACTERS,
+    f"has more than {_DESCRIPTION_CHARACTERS} characters",
 )
 
 
@@ -56,7 +57,9 @@ def _check_places(places: int) -> str | None:
 class RoundingKeys:
     """Places behind the point, and how an amount between two is rounded. Places None: not."""
 
-    places: int | None = field(metadata={"check": _check_places, "help": "write how many places stay behind the point"})
+    places: int | None = field(
+        metadata={"check": _check_places, "help": "write how many places stay behind the point"}
+    )
     mode: Rounding = Rounding.HALF_UP
 
 
@@ -79,7 +82,9 @@ class ChargeKeys:
     """One rule. `partitions` is another word for `queues`, `validity_*` for `valid_*`."""
 
     formula: str = field(metadata={"help": f"write what a job costs, such as {_EXAMPLE}"})
-    unit: str = field(metadata={"check": _check_unit, "help": "write the unit of the amount, such as CPUh"})
+    unit: str = field(
+        metadata={"check": _check_unit, "help": "write the unit of the amount, such as CPUh"}
+    )
     description: str = field(default="", metadata={"check": _check_description})
     queues: tuple[str, ...] | None = field(default=None, metadata={"check": _check_patterns})
     partitions: tuple[str, ...] | None = field(default=None, metadata={"check": _check_patterns})
@@ -172,7 +177,9 @@ _check_number: Final = schema.check(_is_number, "{} is not a number such as 4.5"
 
 
 def _check_pue(text: str) -> str | None:
-    return _check_number(text) or (None if 1 <= Decimal(text) <= 10 else f"{text} is not between 1 and 10")
+    return _check_number(text) or (
+        None if 1 <= Decimal(text) <= 10 else f"{text} is not between 1 and 10"
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,11 +237,17 @@ def _carbon_table(path: Path) -> CarbonTable:
         with path.open(encoding="utf-8") as file:
             text = file.read(_MOST_CHARACTERS + 1)
     except (OSError, ValueError) as error:
-        raise Wrong(f"carbon_file {path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
+        raise Wrong(
+            f"carbon_file {path} cannot be read: {getattr(error, 'strerror', None) or error}"
+        ) from error
     if len(text) > _MOST_CHARACTERS:
-        raise Wrong(f"carbon_file {path} has more than {_MOST_CHARACTERS:,} characters; keep the years that matter")
+        raise Wrong(
+            f"carbon_file {path} has more than {_MOST_CHARACTERS:,} characters; keep the years that matter"
+        )
     found = sorted(
-        _period(path, number, line) for number, line in enumerate(text.splitlines(), start=1) if _words(line)
+        _period(path, number, line)
+        for number, line in enumerate(text.splitlines(), start=1)
+        if _words(line)
     )
     for first, second in pairwise(found):
         if second.start < first.end:
@@ -260,8 +273,12 @@ def _period(path: Path, number: int, line: str) -> CarbonPeriod:
     return CarbonPeriod(start, end, Decimal(words[1]))
 
 
-_ALLOCATION_EXAMPLE: Final = "{project: nn9, valid_from: 2026-04, valid_to: 2026-09, gpu_hours: 500}"
-_check_amount: Final = schema.check(lambda text: _is_number(text) and Decimal(text) > 0, "{} is not a number above 0")
+_ALLOCATION_EXAMPLE: Final = (
+    "{project: nn9, valid_from: 2026-04, valid_to: 2026-09, gpu_hours: 500}"
+)
+_check_amount: Final = schema.check(
+    lambda text: _is_number(text) and Decimal(text) > 0, "{} is not a number above 0"
+)
 
 _check_benchmark_type: Final = schema.check(
     lambda text: text in KINDS.values(), f"{{}} is none of {', '.join(KINDS.values())}"
@@ -286,9 +303,13 @@ class AllocationKeys:
         if bool(self.project) == bool(self.vo):
             raise ValueError(f"write either project or vo, as in {_ALLOCATION_EXAMPLE}")
         if self.charge is None and self.gpu_hours is None and self.benchmark_hours is None:
-            raise ValueError("has none of charge, gpu_hours and benchmark_hours; write what may be used")
+            raise ValueError(
+                "has none of charge, gpu_hours and benchmark_hours; write what may be used"
+            )
         if self.charge is not None and self.vo:
-            raise ValueError("has charge, which projects have; write gpu_hours or benchmark_hours for a VO")
+            raise ValueError(
+                "has charge, which projects have; write gpu_hours or benchmark_hours for a VO"
+            )
         if (self.benchmark_hours is None) != (self.benchmark is None):
             raise ValueError("write benchmark and benchmark_hours together, or neither")
         if self.charge is not None and self.unit is None:

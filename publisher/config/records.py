@@ -16,8 +16,21 @@ from publisher.config import schema
 from publisher.config.schema import Listing, Node, ReadContext, Text, Wrong, YamlBlock
 from publisher.model.errors import Unfit, UsageError
 from publisher.model.identity import VO_RULE_FIELDS, Identity, IdentityMode, VoRule
-from publisher.model.policy import ImportedPlace, Infrastructure, KeyStyle, RecordPolicy, StartTime, check_description
-from publisher.model.rates import Allocation, Benchmark, BenchmarkPolicy, BenchmarkRule, make_benchmark
+from publisher.model.policy import (
+    ImportedPlace,
+    Infrastructure,
+    KeyStyle,
+    RecordPolicy,
+    StartTime,
+    check_description,
+)
+from publisher.model.rates import (
+    Allocation,
+    Benchmark,
+    BenchmarkPolicy,
+    BenchmarkRule,
+    make_benchmark,
+)
 from publisher.model.text import is_domain_name
 from publisher.model.time import fixed_period, window
 from publisher.sources import BY_INTERFACE
@@ -74,7 +87,8 @@ _check_localid_prefix: Final = schema.check(
     "{} has blanks around it or a character that is not printable; it becomes part of a key",
 )
 _check_machine_name: Final = schema.check(
-    lambda name: not name or is_domain_name(name), "{} is not a full host name; the record schemas take only those"
+    lambda name: not name or is_domain_name(name),
+    "{} is not a full host name; the record schemas take only those",
 )
 
 
@@ -109,15 +123,21 @@ def _check_field(name: str) -> str | None:
     return f"{schema.quoted(name)} is not a field of a job; {schema.nearest(name, VO_RULE_FIELDS)}"
 
 
-_check_word: Final = schema.check(lambda text: text and " " not in text, "must be one word without blanks")
-_check_group: Final = schema.check(lambda group: group.startswith("/"), "{} must begin with a slash, as in /atlas/de")
+_check_word: Final = schema.check(
+    lambda text: text and " " not in text, "must be one word without blanks"
+)
+_check_group: Final = schema.check(
+    lambda group: group.startswith("/"), "{} must begin with a slash, as in /atlas/de"
+)
 
 
 @dataclass(kw_only=True)
 class VoRuleKeys:
     """One rule of `vo_rules`."""
 
-    field_: str = field(metadata={"check": _check_field, "help": f"write one of {', '.join(VO_RULE_FIELDS)}"})
+    field_: str = field(
+        metadata={"check": _check_field, "help": f"write one of {', '.join(VO_RULE_FIELDS)}"}
+    )
     pattern: str = "*"
     vo: str = field(metadata={"check": _check_word, "help": "write the VO of the jobs that match"})
     group: str | None = field(default=None, metadata={"check": _check_group})
@@ -184,8 +204,12 @@ def _benchmark(kind: str, value: str) -> Benchmark:
 
 
 def vo_rules(node: Node, reading: ReadContext) -> tuple[VoRule, ...]:
-    entries = schema.listing(node, "one rule a line, as in - {field: queue, pattern: atlas*, vo: atlas}").entries
-    return schema.read_each(entries, lambda entry: _vo_rule(schema.read_block(entry, VoRuleKeys, reading)), reading)
+    entries = schema.listing(
+        node, "one rule a line, as in - {field: queue, pattern: atlas*, vo: atlas}"
+    ).entries
+    return schema.read_each(
+        entries, lambda entry: _vo_rule(schema.read_block(entry, VoRuleKeys, reading)), reading
+    )
 
 
 def _vo_rule(keys: VoRuleKeys) -> VoRule:
@@ -198,7 +222,9 @@ def _vo_rule(keys: VoRuleKeys) -> VoRule:
 class RecordSettings:
     """The keys of `records`, with their defaults."""
 
-    statuses: tuple[str, ...] = field(default=("completed", "failed"), metadata={"check": _check_statuses})
+    statuses: tuple[str, ...] = field(
+        default=("completed", "failed"), metadata={"check": _check_statuses}
+    )
     # Grid for jobs of an ARC CE, local for imported ones
     infrastructure: Infrastructure = Infrastructure.AUTO
     benchmark: tuple[BenchmarkRule, ...] = field(default=(), metadata={"read": benchmark_rules})
@@ -217,7 +243,9 @@ class RecordSettings:
     batch_server: str = ""
     infrastructure_description: str = field(default="", metadata={"check": check_description})
     charges: "Charges | None" = field(default=None, metadata={"read": schema.read_by("charges")})
-    power: "Power | None" = field(default=None, metadata={"read": schema.read_by("charges", "read_power")})
+    power: "Power | None" = field(
+        default=None, metadata={"read": schema.read_by("charges", "read_power")}
+    )
     allocations: tuple[Allocation, ...] = field(
         default=(), metadata={"read": schema.read_by("charges", "read_allocations")}
     )
@@ -241,11 +269,15 @@ class RecordSettings:
             site=site,
             host_name=host_name,
             infrastructure=_unless_auto(self.infrastructure) or str(Infrastructure.GRID),
-            benchmarks=BenchmarkPolicy(rules=self.benchmark, distrust_default=self.distrust_default),
+            benchmarks=BenchmarkPolicy(
+                rules=self.benchmark, distrust_default=self.distrust_default
+            ),
             default_vo=self.default_vo,
             vo_rules=self.vo_rules,
             vo_groups=self.vo_group,
-            identity=Identity(mode=identity.mode, secret=identity.secret, period=str(identity.period)),
+            identity=Identity(
+                mode=identity.mode, secret=identity.secret, period=str(identity.period)
+            ),
             key_style=self.key_style,
             start_time=self.start_time,
             localid_prefix=self.localid_prefix,
@@ -257,7 +289,9 @@ class RecordSettings:
             gpus_only=gpus_only,
         )
 
-    def _imported_places(self, batch_entries: Sequence[BatchEntry]) -> Mapping[tuple[str, str], ImportedPlace]:
+    def _imported_places(
+        self, batch_entries: Sequence[BatchEntry]
+    ) -> Mapping[tuple[str, str], ImportedPlace]:
         places: dict[tuple[str, str], ImportedPlace] = {}
         for interface, kind in BY_INTERFACE.items():
             found: list[Any] = [each.options for each in batch_entries if each.type == kind]
@@ -317,9 +351,14 @@ def _identity(node: Node, reading: ReadContext) -> IdentitySettings:
     if found.mode is not IdentityMode.PSEUDONYM:
         return found
     if found.secret_file is None:
-        raise Wrong("pseudonyms need a secret; write {mode: pseudonym, secret_file: /etc/publisher/pseudonym.secret}")
+        raise Wrong(
+            "pseudonyms need a secret; write {mode: pseudonym, secret_file: /etc/publisher/pseudonym.secret}"
+        )
     return IdentitySettings(
-        mode=found.mode, secret_file=found.secret_file, period=found.period, secret=_secret(found.secret_file)
+        mode=found.mode,
+        secret_file=found.secret_file,
+        period=found.period,
+        secret=_secret(found.secret_file),
     )
 
 
@@ -330,7 +369,9 @@ def _secret(path: Path) -> bytes:
             open_to_all = os.fstat(file.fileno()).st_mode & stat.S_IROTH
             secret = file.read(_SECRET_BYTES[-1] + 1).strip()
     except (OSError, ValueError) as error:
-        raise Wrong(f"secret_file {path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
+        raise Wrong(
+            f"secret_file {path} cannot be read: {getattr(error, 'strerror', None) or error}"
+        ) from error
     if open_to_all:
         raise Wrong(f"secret_file {path} may be read by everybody; chmod 600 it")
     if len(secret) not in _SECRET_BYTES:

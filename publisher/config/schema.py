@@ -174,7 +174,9 @@ def read_by(module: str, function: str = "read") -> Callable[[Node, ReadContext]
 def scalar(node: Node, wanted: str) -> str:
     """The text of a scalar. Raises: Wrong for a list, a mapping or nothing."""
     if not isinstance(node, Text):
-        raise Wrong(f"is a {'list' if isinstance(node, Listing) else 'mapping'}; it must be {wanted}")
+        raise Wrong(
+            f"is a {'list' if isinstance(node, Listing) else 'mapping'}; it must be {wanted}"
+        )
     if node.null:
         raise Wrong(f"has no value; it must be {wanted}")
     return node.text
@@ -214,7 +216,9 @@ def duration_s(node: Node) -> float:
     text = scalar(node, "a time such as 24h")
     found = _DURATION.fullmatch(text)
     if not found:
-        raise Wrong(f"{quoted(text)} is not a length of time; write 90s, 30m, 24h or 7d (a bare number is seconds)")
+        raise Wrong(
+            f"{quoted(text)} is not a length of time; write 90s, 30m, 24h or 7d (a bare number is seconds)"
+        )
     return float(found[1]) * _UNIT_S[found[2]]
 
 
@@ -258,7 +262,9 @@ def path(node: Node, reading: ReadContext) -> Path:
         directory = reading.environment.get(CREDENTIALS_DIRECTORY)
         return Path(directory, credential[1]) if directory else Path(text)
     if "$" in text or text.startswith("~"):
-        raise Wrong(f"{quoted(text)}: only $CREDENTIALS_DIRECTORY/NAME is filled in; write the full path")
+        raise Wrong(
+            f"{quoted(text)}: only $CREDENTIALS_DIRECTORY/NAME is filled in; write the full path"
+        )
     return reading.folder / text
 
 
@@ -269,7 +275,9 @@ def listing(node: Node, example: str) -> Listing:
     raise Wrong(f"is not a list; write it in brackets: {example}")
 
 
-def read_each(entries: Sequence[Node], read: Callable[[Node], Value], reading: ReadContext) -> tuple[Value, ...]:
+def read_each(
+    entries: Sequence[Node], read: Callable[[Node], Value], reading: ReadContext
+) -> tuple[Value, ...]:
     """What `read` makes of each. Raises: Wrong, when all that is wrong has been reported."""
     made = []
     for entry in entries:
@@ -335,7 +343,10 @@ def default_of(entry: Field[Any]) -> Any:
 
 
 def check_names(
-    block: YamlBlock, valid: Iterable[str], reading: ReadContext, hints: dict[str, str] | None = None
+    block: YamlBlock,
+    valid: Iterable[str],
+    reading: ReadContext,
+    hints: dict[str, str] | None = None,
 ) -> None:
     """Every key that is not valid here is a problem, with the nearest valid one or a hint."""
     names = tuple(valid)
@@ -379,10 +390,14 @@ def missing_keys(block: YamlBlock, shape: type, reading: ReadContext) -> bool:
     return bool(lacking)
 
 
-def build(block: YamlBlock, shape: type[Shape], known: dict[str, Any], reading: ReadContext) -> Shape | None:
+def build(
+    block: YamlBlock, shape: type[Shape], known: dict[str, Any], reading: ReadContext
+) -> Shape | None:
     """The instance, when every key that was written is right and none is missing."""
     written = {
-        entry.name for name, entry in keys_of(shape).items() if name in block.keys and not _is_null(block.keys[name])
+        entry.name
+        for name, entry in keys_of(shape).items()
+        if name in block.keys and not _is_null(block.keys[name])
     }
     if missing_keys(block, shape, reading) or not written <= set(known):
         return None
@@ -410,7 +425,9 @@ def _kinds(shape: type) -> dict[str, Any]:
     kinds: dict[str, Any] = {}
     for each in reversed(shape.__mro__):
         own = {name: kind for name, kind in get_annotations(each).items() if name in by_type}
-        kinds |= get_type_hints(type(each.__name__, (), {"__annotations__": own, "__module__": each.__module__}))
+        kinds |= get_type_hints(
+            type(each.__name__, (), {"__annotations__": own, "__module__": each.__module__})
+        )
     return kinds
 
 
@@ -425,7 +442,9 @@ def _value(node: Node, kind: Any, entry: Field[Any], reading: ReadContext) -> An
     if get_origin(kind) in (Union, UnionType):
         kinds = [member for member in get_args(kind) if member is not NoneType]
         if len(kinds) != 1:
-            raise TypeError(f"{entry.name}: {kind} is more than one type; give the field a metadata['read']")
+            raise TypeError(
+                f"{entry.name}: {kind} is more than one type; give the field a metadata['read']"
+            )
         kind = kinds[0]
     if get_origin(kind) is tuple:
         (member,) = get_args(kind)[:1]

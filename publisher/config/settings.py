@@ -13,7 +13,16 @@ from urllib.parse import parse_qs, urlsplit
 
 from publisher.config import schema
 from publisher.config.records import RecordSettings, read_records
-from publisher.config.schema import Listing, Node, Place, Problems, ReadContext, Text, Wrong, YamlBlock
+from publisher.config.schema import (
+    Listing,
+    Node,
+    Place,
+    Problems,
+    ReadContext,
+    Text,
+    Wrong,
+    YamlBlock,
+)
 from publisher.config.targets import (
     NAME,
     REGISTERED,
@@ -51,20 +60,28 @@ class Listen:
 def _read_textfile(node: Node, reading: ReadContext) -> Path:
     path = schema.path(node, reading)
     if path.suffix != ".prom":
-        raise Wrong(f"{schema.quoted(str(path))} does not end in .prom; the node exporter reads no other files")
+        raise Wrong(
+            f"{schema.quoted(str(path))} does not end in .prom; the node exporter reads no other files"
+        )
     return path
 
 
 def _read_listen(node: Node, _reading: ReadContext) -> Listen:
     text = schema.scalar(node, "an address and a port, such as 127.0.0.1:9645")
     host, _colon, port = text.rpartition(":")
-    host = {"": _LOOPBACK, "localhost": _LOOPBACK}.get(host, host.removeprefix("[").removesuffix("]"))
+    host = {"": _LOOPBACK, "localhost": _LOOPBACK}.get(
+        host, host.removeprefix("[").removesuffix("]")
+    )
     try:
         ip_address(host)
     except ValueError:
-        raise Wrong(f"{schema.quoted(text)}: {schema.quoted(host)} is no IP address; write 127.0.0.1:9645") from None
+        raise Wrong(
+            f"{schema.quoted(text)}: {schema.quoted(host)} is no IP address; write 127.0.0.1:9645"
+        ) from None
     if not port.isascii() or not port.isdigit() or int(port) not in _PORTS:
-        raise Wrong(f"{schema.quoted(text)}: {schema.quoted(port)} is not a port; write 127.0.0.1:9645")
+        raise Wrong(
+            f"{schema.quoted(text)}: {schema.quoted(port)} is not a port; write 127.0.0.1:9645"
+        )
     return Listen(host=host, port=int(port))
 
 
@@ -78,7 +95,9 @@ class MetricsSettings:
 
     def __post_init__(self) -> None:
         if self.textfile is None and self.listen is None:
-            raise ValueError("names neither textfile nor listen; remove it, or say where metrics are wanted")
+            raise ValueError(
+                "names neither textfile nor listen; remove it, or say where metrics are wanted"
+            )
 
 
 check_library: Final = schema.check(
@@ -101,11 +120,15 @@ def read_state(node: Node, reading: ReadContext) -> Path | str:
     text = schema.scalar(node, "a path, or the address of a PostgreSQL database")
     if not text.startswith(_SERVER):
         if "://" in text:
-            raise Wrong("is no address of a ledger; write a path, postgresql://HOST/DATABASE or service=NAME")
+            raise Wrong(
+                "is no address of a ledger; write a path, postgresql://HOST/DATABASE or service=NAME"
+            )
         return schema.path(node, reading)
     if text.startswith("service="):
         if not NAME.fullmatch(text.removeprefix("service=")):
-            raise Wrong(f"{schema.quoted(text)} names no service; write service=NAME, of the file .pg_service.conf")
+            raise Wrong(
+                f"{schema.quoted(text)} names no service; write service=NAME, of the file .pg_service.conf"
+            )
     elif not text.isascii() or not text.isprintable() or " " in text:
         raise Wrong("is no address; write postgresql://HOST/DATABASE, or service=NAME")
     elif _has_password(text):  # not quoted: the message may end in a log
@@ -113,7 +136,9 @@ def read_state(node: Node, reading: ReadContext) -> Path | str:
             "holds a password, which others could read here; put it into a password file (PGPASSFILE) or libpq's service file"
         )
     if find_spec("psycopg") is None:
-        raise Wrong("needs the Python library psycopg 3: install accounting-publisher[postgres] by pip, or name a file")
+        raise Wrong(
+            "needs the Python library psycopg 3: install accounting-publisher[postgres] by pip, or name a file"
+        )
     return text
 
 
@@ -122,7 +147,9 @@ def _has_password(address: str) -> bool:
     try:
         parts = urlsplit(address)
         options = parse_qs(parts.query, strict_parsing=bool(parts.query))
-        return parts.password is not None or not options.keys().isdisjoint({"password", "sslpassword"})
+        return parts.password is not None or not options.keys().isdisjoint(
+            {"password", "sslpassword"}
+        )
     except ValueError:
         raise Wrong("is no address; write postgresql://HOST/DATABASE, or service=NAME") from None
 
@@ -187,10 +214,14 @@ class Joined(StrEnum):
 class SourceKeys:
     """The keys of every source; the rest are those of its type."""
 
-    type: str = field(metadata={"help": "write the kind of accounting database, arex, or the batch system"})
+    type: str = field(
+        metadata={"help": "write the kind of accounting database, arex, or the batch system"}
+    )
     name: str = field(default="", metadata={"check": _check_source_name})
     join: Joined | None = None
-    join_wait: int = field(default=_JOIN_WAIT_S, metadata={"read": lambda node, _: schema.whole_duration_s(node)})
+    join_wait: int = field(
+        default=_JOIN_WAIT_S, metadata={"read": lambda node, _: schema.whole_duration_s(node)}
+    )
     keep: int = field(default=0, metadata={"read": schema.months})
 
 
@@ -207,7 +238,9 @@ class TopKeys:
     """The keys of the file. Blocks that need each other are read one after the other by `load`."""
 
     site: str = field(metadata={"check": check_site, "help": "write the site's name as in GOCDB"})
-    source: object = field(metadata={"read": lambda node, _: _source_blocks(node), "help": "say where jobs come from"})
+    source: object = field(
+        metadata={"read": lambda node, _: _source_blocks(node), "help": "say where jobs come from"}
+    )
     state: Path | str = field(default_factory=lambda: DEFAULT_STATE, metadata={"read": read_state})
     instance: str = field(default="", metadata={"check": check_instance})
     state_directory: Path | None = None
@@ -215,8 +248,12 @@ class TopKeys:
     credentials: CredentialSettings = CredentialSettings()
     metrics: MetricsSettings | None = field(default=None, metadata={"check": check_library})
     records: object = field(default=None, metadata={"read": lambda node, _: schema.as_block(node)})
-    importers: object = field(default=None, metadata={"read": lambda node, _: schema.as_block(node)})
-    targets: object = field(metadata={"read": lambda node, _: schema.as_block(node), "help": "say where records go"})
+    importers: object = field(
+        default=None, metadata={"read": lambda node, _: schema.as_block(node)}
+    )
+    targets: object = field(
+        metadata={"read": lambda node, _: schema.as_block(node), "help": "say where records go"}
+    )
 
 
 class Settings(NamedTuple):
@@ -246,7 +283,11 @@ class Settings(NamedTuple):
 
 
 def load(
-    path: Path, environment: Mapping[str, str], *, host_name: str, registered: Registered = REGISTERED
+    path: Path,
+    environment: Mapping[str, str],
+    *,
+    host_name: str,
+    registered: Registered = REGISTERED,
 ) -> Settings:
     """The settings of a file. Relative paths in it start in its directory.
 
@@ -333,7 +374,13 @@ def _settings(
     sources = _Sources(registered, state, reading)
     sources.read(known.get("source", ()), known.get("importers"))
     batch_entries = tuple(sources.batch_entries)
-    common = Common(site=site, host_name=host_name, records=records, registered=registered, batch_entries=batch_entries)
+    common = Common(
+        site=site,
+        host_name=host_name,
+        records=records,
+        registered=registered,
+        batch_entries=batch_entries,
+    )
     targets = read_targets(known["targets"], common, reading) if "targets" in known else ()
     source = sources.effective()
     if missing or source is None or ("credentials" in tree.keys and "credentials" not in known):
@@ -355,19 +402,26 @@ def _settings(
     )
 
 
-def _ledger(tree: YamlBlock, known: Mapping[str, Any], reading: ReadContext) -> tuple[Path, LedgerServer | None]:
+def _ledger(
+    tree: YamlBlock, known: Mapping[str, Any], reading: ReadContext
+) -> tuple[Path, LedgerServer | None]:
     """Where the ledger is. `instance` and `state_directory` go with a server."""
     state = known.get("state", DEFAULT_STATE)
     if isinstance(state, Path):
         if (metrics := known.get("metrics")) and metrics.all_instances:
-            reading.wrong(tree.keys["metrics"].place, "all_instances is for a ledger in PostgreSQL only; remove it")
+            reading.wrong(
+                tree.keys["metrics"].place,
+                "all_instances is for a ledger in PostgreSQL only; remove it",
+            )
         for key in ("instance", "state_directory"):
             if key in tree.keys and ("state" in known or "state" not in tree.keys):
                 reading.wrong(tree.keys[key].place, "is for a ledger in PostgreSQL only; remove it")
         return state, None
     if "instance" not in tree.keys:
         missing = tree.place.under("instance", tree.keys["state"].place.line)
-        reading.wrong(missing, "missing; name this CE's instance; the two hosts of a pair name the same one")
+        reading.wrong(
+            missing, "missing; name this CE's instance; the two hosts of a pair name the same one"
+        )
     local = (known.get("state_directory") or DEFAULT_STATE.parent) / DEFAULT_STATE.name
     return local, LedgerServer(address=state, instance=known.get("instance", ""))
 
@@ -400,7 +454,9 @@ class _Sources:
         if importers is not None:
             self._importers(importers)
         for place in () if self.written else self._joins:
-            self._reading.wrong(place, "there is no entry of the type arex whose jobs could be joined")
+            self._reading.wrong(
+                place, "there is no entry of the type arex whose jobs could be joined"
+            )
 
     def effective(self) -> SourceSettings | None:
         """What all databases are read by; None where nothing names one."""
@@ -414,7 +470,11 @@ class _Sources:
                 options = replace(options, imported=databases)
             return first._replace(options=options)
         shape = self._registered.sources[READS_IMPORTED]()
-        return SourceSettings(type=READS_IMPORTED, options=shape(imported=databases)) if databases else None
+        return (
+            SourceSettings(type=READS_IMPORTED, options=shape(imported=databases))
+            if databases
+            else None
+        )
 
     def _entry(self, block: YamlBlock) -> None:
         registered, reading = self._registered, self._reading
@@ -427,12 +487,16 @@ class _Sources:
         name = keys.get("name") or kind
         options: Any = schema.build(block, shape, schema.read_keys(block, shape, reading), reading)
         if name in self._names:
-            reading.wrong(block.place, f"another source is called {name} too; give each a name of its own")
+            reading.wrong(
+                block.place, f"another source is called {name} too; give each a name of its own"
+            )
         elif kind is not None and name is not None and options is not None:
             self._names.add(name)
             join_wait_s = keys.get("join_wait", _JOIN_WAIT_S) if keys.get("join") else None
             database = imported_database(self._state, name)
-            entry = BatchEntry(name, kind, options, database, True, join_wait_s, keys.get("keep", 0))
+            entry = BatchEntry(
+                name, kind, options, database, True, join_wait_s, keys.get("keep", 0)
+            )
             if kind in registered.importers:
                 self._add_batch_system(block, entry, options)
             else:
@@ -441,16 +505,22 @@ class _Sources:
     def _add_databases(self, block: YamlBlock, keys: BatchEntry) -> None:
         """One plug-in reads all, and users and files are spelled alike: statistics need both."""
         if keys.join_wait_s is not None:
-            self._reading.wrong(block.keys["join"].place, "is a key of a batch system, whose runs are joined")
+            self._reading.wrong(
+                block.keys["join"].place, "is a key of a batch system, whose runs are joined"
+            )
         if keys.keep_months:
-            self._reading.wrong(block.keys["keep"].place, "is a key of a batch system; ARC's databases are only read")
+            self._reading.wrong(
+                block.keys["keep"].place,
+                "is a key of a batch system; ARC's databases are only read",
+            )
         entry = SourceSettings(type=keys.type, name=keys.name, options=keys.options)
         first = self.written[0] if self.written else entry
         one, other = (getattr(each.options, "unescape", None) for each in (first, entry))
         alike = first.type == entry.type and one == other
         if not alike or not (first is entry or hasattr(entry.options, "further")):
             self._reading.wrong(
-                block.place, f"cannot be read beside the entry {first.name}: write both with the same type and unescape"
+                block.place,
+                f"cannot be read beside the entry {first.name}: write both with the same type and unescape",
             )
         else:
             self.written.append(entry)
@@ -461,7 +531,9 @@ class _Sources:
             place = block.keys["join"].place
             self._joins.append(place)
             if options.arc_databases == ():
-                reading.wrong(place, "arc_databases says that no CE submits to this cluster; take out one")
+                reading.wrong(
+                    place, "arc_databases says that no CE submits to this cluster; take out one"
+                )
         if options.must_read and not options.reads:
             missing = block.place.under(options.reads_key, block.place.line)
             reading.wrong(missing, "missing; name the files or directories to read")
@@ -474,9 +546,12 @@ class _Sources:
         others: list[Any] = [each.options for each in self.batch_entries if each.type == entry.type]
         if options.submit_host and options.submit_host in [each.submit_host for each in others]:
             reading.wrong(
-                block.place, f"another {entry.type} has the submit_host {options.submit_host}; give each its own"
+                block.place,
+                f"another {entry.type} has the submit_host {options.submit_host}; give each its own",
             )
-        options = replace(options, place=f"source.{entry.name}", join=join, keep_months=entry.keep_months)
+        options = replace(
+            options, place=f"source.{entry.name}", join=join, keep_months=entry.keep_months
+        )
         self.batch_entries.append(entry._replace(options=options))
 
     def _importers(self, block: YamlBlock) -> None:
@@ -493,5 +568,7 @@ class _Sources:
                     raise Wrong(f"`source` has an entry of the type {name}; write these keys there")
                 options = replace(options, place=f"importers.{name}")
                 self.batch_entries.append(
-                    BatchEntry(name=name, type=name, options=options, database=database, in_rounds=False)
+                    BatchEntry(
+                        name=name, type=name, options=options, database=database, in_rounds=False
+                    )
                 )

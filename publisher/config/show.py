@@ -28,13 +28,18 @@ _UNITS_S: Final = ((86400, "d"), (3600, "h"), (60, "m"))
 
 def show(settings: Settings) -> str:
     """YAML that `load` reads back to the same; of targets' `records` keys, what differs."""
-    importers = {each.name: _set_keys(each.options) for each in settings.batch_entries if not each.in_rounds}
+    importers = {
+        each.name: _set_keys(each.options) for each in settings.batch_entries if not each.in_rounds
+    }
     tree = {
         "site": settings.site,
         "source": _sources(settings),
         **_ledger(settings),
         "targets_at_once": settings.targets_at_once,
-        "credentials": {**_keys(settings.credentials), "ca": str(settings.credentials.ca or "system")},
+        "credentials": {
+            **_keys(settings.credentials),
+            "ca": str(settings.credentials.ca or "system"),
+        },
         **({"metrics": _set_keys(settings.metrics)} if settings.metrics else {}),
         "records": _records(settings.records),
         **({"importers": importers} if importers else {}),
@@ -48,12 +53,18 @@ def _ledger(settings: Settings) -> dict[str, str]:
     server = settings.server
     if server is None:
         return {"state": str(settings.state)}
-    return {"state": server.address, "instance": server.instance, "state_directory": str(settings.state.parent)}
+    return {
+        "state": server.address,
+        "instance": server.instance,
+        "state_directory": str(settings.state.parent),
+    }
 
 
 def _sources(settings: Settings) -> Any:
     """One mapping where there is one ARC entry and no other."""
-    entries = [{"type": each.type, "name": each.name, **_keys(each.options)} for each in settings.written]
+    entries = [
+        {"type": each.type, "name": each.name, **_keys(each.options)} for each in settings.written
+    ]
     entries += [
         {"type": each.type, "name": each.name, **_of_entry(each), **_set_keys(each.options)}
         for each in settings.batch_entries
@@ -64,7 +75,11 @@ def _sources(settings: Settings) -> Any:
 
 def _of_entry(entry: BatchEntry) -> dict[str, Any]:
     keep = {"keep": f"{entry.keep_months} months"} if entry.keep_months else {}
-    join = {} if entry.join_wait_s is None else {"join": "arex", "join_wait": _duration(entry.join_wait_s)}
+    join = (
+        {}
+        if entry.join_wait_s is None
+        else {"join": "arex", "join_wait": _duration(entry.join_wait_s)}
+    )
     return {**join, **keep}
 
 
@@ -99,7 +114,9 @@ def _records(records: RecordSettings) -> dict[str, Any]:
     shown["benchmark"] = [_benchmark_rule(rule) for rule in records.benchmark]
     shown["vo_rules"] = [_vo_rule(rule) for rule in records.vo_rules]
     shown["identity"] = _set_keys(records.identity)
-    shown["charges"] = [_charge_rule(rule) for rule in records.charges.rules] if records.charges else []
+    shown["charges"] = (
+        [_charge_rule(rule) for rule in records.charges.rules] if records.charges else []
+    )
     shown["power"] = [_power_rule(rule) for rule in records.power.rules] if records.power else []
     shown["allocations"] = [_allocation(one) for one in records.allocations]
     return shown
@@ -155,7 +172,9 @@ def _charge_rule(rule: ChargeRule) -> dict[str, Any]:
         "groups": list(rule.groups),
         **_validity(rule.valid),
         "time_unit": str(rule.time_unit),
-        "rounding": "none" if rule.places is None else {"places": rule.places, "mode": str(rule.rounding)},
+        "rounding": "none"
+        if rule.places is None
+        else {"places": rule.places, "mode": str(rule.rounding)},
         "compat": str(rule.compat),
         "on_error": str(rule.on_error),
     }
@@ -174,7 +193,8 @@ def _bounds(moments: Mapping[str, int | None]) -> dict[str, str]:
 
 def _keys(settings: object) -> dict[str, Any]:
     return {
-        key: _plain(entry.name, getattr(settings, entry.name)) for key, entry in schema.keys_of(type(settings)).items()
+        key: _plain(entry.name, getattr(settings, entry.name))
+        for key, entry in schema.keys_of(type(settings)).items()
     }
 
 

@@ -83,12 +83,17 @@ def plugin_options(
         return None, None
     name = node.text if node.text in known else None
     if name is None:
-        reading.wrong(node.place, f"{schema.quoted(node.text)} is not known; {schema.nearest(node.text, tuple(known))}")
+        reading.wrong(
+            node.place,
+            f"{schema.quoted(node.text)} is not known; {schema.nearest(node.text, tuple(known))}",
+        )
     probable = name or schema.closest(node.text, known)
     try:
         return name, known[probable]() if probable else None
     except ImportError as error:
-        reading.wrong(node.place, f"{probable} cannot be loaded here: {error}; install what is missing")
+        reading.wrong(
+            node.place, f"{probable} cannot be loaded here: {error}; install what is missing"
+        )
         return None, None
 
 
@@ -125,7 +130,9 @@ def _seconds(allowed: range, what: str) -> Callable[[Node, ReadContext], int]:
     return read
 
 
-_read_every: Final = _seconds(range(1, 366 * 86400 + 1), "must be between 1s and 366d; write 1h, 24h, 7d")
+_read_every: Final = _seconds(
+    range(1, 366 * 86400 + 1), "must be between 1s and 366d; write 1h, 24h, 7d"
+)
 _read_jitter: Final = _seconds(range(86400 + 1), "must be between 0 and 1d; write 90s, 10m, 1h")
 
 
@@ -139,7 +146,9 @@ def _read_batch_records(node: Node, _reading: ReadContext) -> int:
     return count
 
 
-_check_vos: Final = schema.check(bool, "is empty, so no job would be published; leave the key out for all VOs")
+_check_vos: Final = schema.check(
+    bool, "is empty, so no job would be published; leave the key out for all VOs"
+)
 
 
 @dataclass(kw_only=True)
@@ -178,7 +187,9 @@ class Common(NamedTuple):
     batch_entries: Sequence[BatchEntry] = ()
 
 
-def read_targets(block: YamlBlock, common: Common, reading: ReadContext) -> tuple[ConfiguredTarget, ...]:
+def read_targets(
+    block: YamlBlock, common: Common, reading: ReadContext
+) -> tuple[ConfiguredTarget, ...]:
     """Every target that could be read; what is wrong goes to the problems."""
     if not block.keys:
         reading.wrong(block.place, "holds no target; add one, or nothing is ever published")
@@ -186,7 +197,8 @@ def read_targets(block: YamlBlock, common: Common, reading: ReadContext) -> tupl
     for name, node in block.keys.items():
         if not NAME.fullmatch(name):
             reading.wrong(
-                node.place, "a target's name is letters, digits, '.', '_' and '-', and begins with a letter or digit"
+                node.place,
+                "a target's name is letters, digits, '.', '_' and '-', and begins with a letter or digit",
             )
         with reading.reporting(node.place):
             target = read_target(name, schema.as_block(node), common, reading)
@@ -195,7 +207,9 @@ def read_targets(block: YamlBlock, common: Common, reading: ReadContext) -> tupl
     return tuple(made)
 
 
-def read_target(name: str, block: YamlBlock, common: Common, reading: ReadContext) -> ConfiguredTarget | None:
+def read_target(
+    name: str, block: YamlBlock, common: Common, reading: ReadContext
+) -> ConfiguredTarget | None:
     """One target; None when it cannot be used, the reasons being among the problems."""
     kind, options_shape = plugin_options(block, common.registered.transports, reading)
     if options_shape is not None:
@@ -208,7 +222,9 @@ def read_target(name: str, block: YamlBlock, common: Common, reading: ReadContex
     records = replace(common.records, **overrides)
     options: Any = None
     if options_shape is not None:
-        options = schema.build(block, options_shape, schema.read_keys(block, options_shape, reading), reading)
+        options = schema.build(
+            block, options_shape, schema.read_keys(block, options_shape, reading), reading
+        )
         if reason := format_problem(kind, options_shape, format_name):
             reading.wrong(block.keys["format"].place, reason)
     keys = schema.build(block, TargetKeys, known, reading)
@@ -223,7 +239,11 @@ def read_target(name: str, block: YamlBlock, common: Common, reading: ReadContex
 def _settings(
     name: str, keys: TargetKeys, options: object, records: RecordSettings, common: Common
 ) -> ConfiguredTarget:
-    batch = receiver_of(keys.format).default_batch_records if keys.batch_records is None else keys.batch_records
+    batch = (
+        receiver_of(keys.format).default_batch_records
+        if keys.batch_records is None
+        else keys.batch_records
+    )
     usual_s = _SUMMARY_EVERY_S if is_summary_format(keys.format) else _JOBS_EVERY_S
     vos = None if keys.vos is None else frozenset(keys.vos)
 
@@ -239,7 +259,9 @@ def _settings(
         if keys.jura_until is None or not receiver.needs_benchmark:
             return policy
         month = month_of(datetime.fromtimestamp(keys.jura_until, UTC))
-        return replace(policy, benchmarks=policy.benchmarks._replace(jura_before=epoch(month.next.start)))
+        return replace(
+            policy, benchmarks=policy.benchmarks._replace(jura_before=epoch(month.next.start))
+        )
 
     return ConfiguredTarget(
         name=name,
@@ -272,7 +294,9 @@ def _format(block: YamlBlock, valid: Collection[str], reading: ReadContext) -> s
         return None
     if node.text in valid:
         return node.text
-    reading.wrong(node.place, f"{schema.quoted(node.text)} is not known; {schema.nearest(node.text, valid)}")
+    reading.wrong(
+        node.place, f"{schema.quoted(node.text)} is not known; {schema.nearest(node.text, valid)}"
+    )
     return None
 
 
@@ -285,28 +309,41 @@ def format_problem(kind: str | None, options: object, format_name: str | None) -
 
 
 def _is_inside_a_month(start: StartRule) -> bool:
-    return start.kind is StartKind.NOW or (start.since is not None and start.since != month_of(start.since).start)
+    return start.kind is StartKind.NOW or (
+        start.since is not None and start.since != month_of(start.since).start
+    )
 
 
-def _check_keys(known: Mapping[str, Any], format_name: str | None, block: YamlBlock, reading: ReadContext) -> None:
+def _check_keys(
+    known: Mapping[str, Any], format_name: str | None, block: YamlBlock, reading: ReadContext
+) -> None:
     """What is wrong between a target's own keys."""
     if known.get("every") and known.get("cron"):
         reading.wrong(block.keys["cron"].place, "cannot be combined with every; remove one of them")
     if both := sorted(set(known.get("vos") or ()) & set(known.get("exclude_vos", ()))):
-        reading.wrong(block.keys["exclude_vos"].place, f"{', '.join(both)} is in vos too; remove it from one of them")
+        reading.wrong(
+            block.keys["exclude_vos"].place,
+            f"{', '.join(both)} is in vos too; remove it from one of them",
+        )
     if format_name is not None:
         _check_with_format(known, format_name, block, reading)
 
 
-def _check_with_format(known: Mapping[str, Any], format_name: str, block: YamlBlock, reading: ReadContext) -> None:
+def _check_with_format(
+    known: Mapping[str, Any], format_name: str, block: YamlBlock, reading: ReadContext
+) -> None:
     receiver = receiver_of(format_name)
     asked, most = known.get("batch_records"), receiver.most_batch_records
     if most and asked is not None and not 0 < asked <= most:
         reading.wrong(
-            block.keys["batch_records"].place, f"{asked} is not between 1 and {most}, which {format_name} allows"
+            block.keys["batch_records"].place,
+            f"{asked} is not between 1 and {most}, which {format_name} allows",
         )
     if known.get("sync") and not receiver.sync_format:
-        reading.wrong(block.keys["sync"].place, f"{receiver.name}, which reads {format_name}, takes no sync counts")
+        reading.wrong(
+            block.keys["sync"].place,
+            f"{receiver.name}, which reads {format_name}, takes no sync counts",
+        )
     if is_summary_format(format_name) and _is_inside_a_month(known.get("start", StartRule())):
         reading.wrong(
             block.keys["start"].place,
@@ -321,7 +358,10 @@ def _check_records(
     """What is wrong between `records` keys, as this target sees them."""
     if records.infrastructure is Infrastructure.LOCAL and not records.batch_server:
         at = block.keys["infrastructure"].place if "infrastructure" in overrides else block.place
-        reading.wrong(at, "infrastructure: local needs batch_server, the host name that local jobs were submitted to")
+        reading.wrong(
+            at,
+            "infrastructure: local needs batch_server, the host name that local jobs were submitted to",
+        )
 
 
 def _check_mixtures(targets: Sequence[Target], block: YamlBlock, reading: ReadContext) -> None:
@@ -330,11 +370,19 @@ def _check_mixtures(targets: Sequence[Target], block: YamlBlock, reading: ReadCo
     A shadow target hands nothing over and may be beside the one that it is compared with.
     """
     for first, second in combinations([target for target in targets if not target.shadow], 2):
-        if (there := destination(first)) is None or there != destination(second) or not added_up(first, second):
+        if (
+            (there := destination(first)) is None
+            or there != destination(second)
+            or not added_up(first, second)
+        ):
             continue
         node = block.keys[second.name]
         if trouble := _mixed(first, second, there):
-            node = node.keys["format"] if isinstance(node, YamlBlock) and first.format != second.format else node
+            node = (
+                node.keys["format"]
+                if isinstance(node, YamlBlock) and first.format != second.format
+                else node
+            )
             reading.wrong(node.place, trouble)
 
 

@@ -14,7 +14,8 @@ MAX_BYTES: Final = 1024 * 1024
 _MAX_DEPTH: Final = 20  # a configuration needs six; a thousand would exhaust the stack
 _TAG: Final = "tag:yaml.org,2002:"
 _KNOWN_TAGS: Final = frozenset(
-    _TAG + name for name in ("str", "null", "bool", "int", "float", "timestamp", "seq", "map", "merge", "value")
+    _TAG + name
+    for name in ("str", "null", "bool", "int", "float", "timestamp", "seq", "map", "merge", "value")
 )
 
 
@@ -31,7 +32,10 @@ def read_tree(path: Path, problems: Problems) -> YamlBlock | None:
     except FileNotFoundError:
         problems.add(whole, "no such file; `publisher config example` prints one to start from")
     except PermissionError:
-        problems.add(whole, "this user may not read it; run as the service's user, or give it the right to read")
+        problems.add(
+            whole,
+            "this user may not read it; run as the service's user, or give it the right to read",
+        )
     except (OSError, ValueError) as error:  # ValueError: a NUL in the name
         problems.add(whole, f"cannot be read: {getattr(error, 'strerror', None) or error}")
     else:
@@ -42,20 +46,28 @@ def read_tree(path: Path, problems: Problems) -> YamlBlock | None:
 def parse_tree(content: bytes, problems: Problems) -> YamlBlock | None:
     """As `read_tree`, for bytes that are already here."""
     if len(content) > MAX_BYTES:
-        problems.add(Place(line=0, path=""), f"larger than {MAX_BYTES} bytes; this is not a configuration")
+        problems.add(
+            Place(line=0, path=""), f"larger than {MAX_BYTES} bytes; this is not a configuration"
+        )
         return None
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
-        problems.add(Place(line=line, path=""), f"byte 0x{content[error.start]:02x} is not UTF-8; save it as UTF-8")
+        problems.add(
+            Place(line=line, path=""),
+            f"byte 0x{content[error.start]:02x} is not UTF-8; save it as UTF-8",
+        )
         return None
     root = _compose(text, problems)
     if root is None:
         return None
     top = _Converter(problems).node(root, Place(line=root.start_mark.line + 1, path=""))
     if not isinstance(top, YamlBlock):
-        problems.add(top.place, "not a mapping; it must consist of `key: value` lines such as `site: EXAMPLE-SITE`")
+        problems.add(
+            top.place,
+            "not a mapping; it must consist of `key: value` lines such as `site: EXAMPLE-SITE`",
+        )
         return None
     return top
 
@@ -115,7 +127,10 @@ class _Converter:
 
     def node(self, node: yaml.Node, place: Place) -> Node:
         if node.tag not in _KNOWN_TAGS:
-            self.problems.add(place, f"the tag {node.tag.removeprefix(_TAG)!r} is not used here; write the plain value")
+            self.problems.add(
+                place,
+                f"the tag {node.tag.removeprefix(_TAG)!r} is not used here; write the plain value",
+            )
         if isinstance(node, yaml.MappingNode):
             return self._block(node, place)
         if isinstance(node, yaml.SequenceNode):
@@ -123,7 +138,9 @@ class _Converter:
             return Listing(
                 place=place,
                 entries=tuple(
-                    self.node(entry, Place(line=entry.start_mark.line + 1, path=f"{place.path}[{number}]"))
+                    self.node(
+                        entry, Place(line=entry.start_mark.line + 1, path=f"{place.path}[{number}]")
+                    )
                     for number, entry in entries
                 ),
             )

@@ -58,7 +58,8 @@ def check_databases(site: Site, settings: Settings, targets: Sequence[Target]) -
             yield from _newest(site, source, targets, now)
     except (SourceError, ConfigError) as error:
         yield question.error(
-            error, "check that A-REX's accounting is enabled ([arex] in arc.conf), and look at that file"
+            error,
+            "check that A-REX's accounting is enabled ([arex] in arc.conf), and look at that file",
         )
         because = "the accounting data cannot be read"
         yield not_asked(Question("benchmarks", "source", _WHY_BENCHMARKS), because)
@@ -75,7 +76,9 @@ def _of_arex(site: Site, settings: Settings) -> Iterator[tuple[str, Any]]:
     imported = {str(each.database) for each in site.batch_entries}
     for entry in settings.written:
         options: Any = entry.options
-        if hasattr(options, "time_zone") and (options.control_dir or set(options.databases) - imported):
+        if hasattr(options, "time_zone") and (
+            options.control_dir or set(options.databases) - imported
+        ):
             yield entry.name, options
 
 
@@ -91,9 +94,14 @@ def _zone_of(question: Question, zone: str, site: Site) -> Finding:
 
 def check_known_databases(site: Site, targets: Sequence[Target]) -> Iterator[Finding]:
     """Whether all databases that were read once are still there."""
-    question = Question("known databases", "source", "jobs that are in no other database are counted nowhere")
+    question = Question(
+        "known databases", "source", "jobs that are in no other database are counted nowhere"
+    )
     try:
-        with closing(site.ledger_to_read()) as ledger, closing(site.source(lock_wait_s=LOCK_WAIT_S)) as source:
+        with (
+            closing(site.ledger_to_read()) as ledger,
+            closing(site.source(lock_wait_s=LOCK_WAIT_S)) as source,
+        ):
             missing = missed(targets, source, ledger)
     except (LedgerError, SourceError, ConfigError):
         return  # a finding of its own
@@ -116,7 +124,11 @@ def _opened(facts: SourceFacts) -> Finding:
 
 
 def _indexes(facts: SourceFacts) -> Finding:
-    question = Question("indexes", facts.path, "without them every page of jobs reads whole tables, and the CE notices")
+    question = Question(
+        "indexes",
+        facts.path,
+        "without them every page of jobs reads whole tables, and the CE notices",
+    )
     if facts.unindexed:
         return question.warning(f"no index helps our queries of {join(facts.unindexed)}", _OPTIMIZE)
     return question.ok("every query uses an index")
@@ -155,9 +167,7 @@ def _future(source: Source, now: datetime) -> Finding:
     return question.ok("none in the future")
 
 
-_WHY_BENCHMARKS: Final = (
-    "a job without a benchmark cannot be counted and is set aside; with a wrong one its work counts too little"
-)
+_WHY_BENCHMARKS: Final = "a job without a benchmark cannot be counted and is set aside; with a wrong one its work counts too little"
 _ADVICE_BENCHMARKS: Final = (
     "write it under `records`, such as `benchmark: {type: HEPscore23, value: 11.5}` or a list of rules with `queue:`, and "
     "with `override: true` where jobs carry one that is wrong or cannot be read; what arc.conf says (benchmark in [lrms] and "
@@ -182,7 +192,9 @@ class _JobFates:
         return f"the newest {plural(self.looked_at, 'job')}, of {plural(len(self.queues), 'queue')}"
 
 
-def _newest(site: Site, source: Source, targets: Sequence[Target], now: datetime) -> Iterator[Finding]:
+def _newest(
+    site: Site, source: Source, targets: Sequence[Target], now: datetime
+) -> Iterator[Finding]:
     jobs, skipped = _recent(source, now)
     for target in targets:
         outcomes = _outcomes_of(target, jobs, now)
@@ -223,7 +235,9 @@ def _rules_broken(target: Target, outcomes: _JobFates, skipped: Counter[str]) ->
         return question.ok(f"none of {outcomes.among} would be set aside")
     broken = join(f"{rule} ({count:,})" for rule, count in rules.most_common())
     advice = "`publisher explain JOB` shows why; `publisher quarantine list` has them after a round"
-    return question.warning(f"jobs that would be set aside, among {outcomes.among}: {broken}", advice)
+    return question.warning(
+        f"jobs that would be set aside, among {outcomes.among}: {broken}", advice
+    )
 
 
 def _machine_names(site: Site, target: Target, machines: Set[str]) -> Iterator[Finding]:
@@ -245,13 +259,17 @@ def _machine_names(site: Site, target: Target, machines: Set[str]) -> Iterator[F
     if not foreign:
         yield question.ok(f"{join(sorted(machines))}, of the domain of the certificate's CN {host}")
     elif state is not None and state.delivered and not state.quarantined:
-        yield question.ok(f"{join(foreign)}, not of the domain of the certificate's CN {host}, but records were taken")
+        yield question.ok(
+            f"{join(foreign)}, not of the domain of the certificate's CN {host}, but records were taken"
+        )
     else:
         advice = (
             f"ask the administrator of {receiver} for `jobinsert:machine_name={';'.join(foreign)}` for the DN under "
             "`subject`, or correct `records: machine_name`"
         )
-        yield question.warning(f"{join(foreign)}, not of the domain of the certificate's CN {host}", advice)
+        yield question.warning(
+            f"{join(foreign)}, not of the domain of the certificate's CN {host}", advice
+        )
 
 
 def _recent(source: Source, now: datetime) -> tuple[list[JobRecord], Counter[str]]:

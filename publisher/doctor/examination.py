@@ -44,9 +44,7 @@ _TIMER: Final = "timers.target.wants/publisher.timer"
 _DAEMONS: Final = "multi-user.target.wants/publisher*.service"
 _CRON: Final = "publisher"
 _BLOCKS: Final = ("arex/jura/apel:", "arex/jura/sgas:")
-_STOP_JURA: Final = (
-    "remove the block from {path} and restart A-REX (`arcctl service restart -a`), or mark our target `shadow: true`"
-)
+_STOP_JURA: Final = "remove the block from {path} and restart A-REX (`arcctl service restart -a`), or mark our target `shadow: true`"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +58,12 @@ class Host:
 
 
 def examine(
-    site: Site, settings: Settings, host: Host, *, targets: Sequence[str], waits: Callable[[Sequence[str]], None]
+    site: Site,
+    settings: Settings,
+    host: Host,
+    *,
+    targets: Sequence[str],
+    waits: Callable[[Sequence[str]], None],
 ) -> Diagnosis:
     """Ask everything at once, whatever is found. `waits` gets the names of the parts not done yet.
 
@@ -76,7 +79,9 @@ def examine(
         identity.set_result(found)
         return found
 
-    def part(name: str, source: str, where: str, ask: Callable[[], Iterable[Finding | PerfData]]) -> ExaminedPart:
+    def part(
+        name: str, source: str, where: str, ask: Callable[[], Iterable[Finding | PerfData]]
+    ) -> ExaminedPart:
         return ExaminedPart(
             name,
             Question(name.removeprefix("the "), source, _WHY_HANGS),
@@ -91,22 +96,51 @@ def examine(
             "check that its file system responds",
             lambda: check_settings(settings, ours),
         ),
-        part("the accounting data", "source", _FILES, lambda: check_databases(site, settings, chosen)),
+        part(
+            "the accounting data", "source", _FILES, lambda: check_databases(site, settings, chosen)
+        ),
         part("the sources", "source", _FILES, lambda: check_sources(site)),
-        part("the state directory", "state", _FILES, lambda: check_directory(site.state, host.free_bytes)),
+        part(
+            "the state directory",
+            "state",
+            _FILES,
+            lambda: check_directory(site.state, host.free_bytes),
+        ),
         part("the ledger", "state", _LEDGER, lambda: check_ledger(site, chosen)),
         part("the other instances", "state", _LEDGER, lambda: check_instances(site, chosen)),
-        part("the databases that were read before", "source", _FILES, lambda: check_known_databases(site, chosen)),
-        part("certificate, key and CAs", "credentials", "does their file system answer?", ask_identity),
+        part(
+            "the databases that were read before",
+            "source",
+            _FILES,
+            lambda: check_known_databases(site, chosen),
+        ),
+        part(
+            "certificate, key and CAs",
+            "credentials",
+            "does their file system answer?",
+            ask_identity,
+        ),
         *(
-            part("the services", one.name, _SERVICES, partial(check_services, site, one, identity.result, examined))
+            part(
+                "the services",
+                one.name,
+                _SERVICES,
+                partial(check_services, site, one, identity.result, examined),
+            )
             for one in chosen
         ),
         part(
-            "this machine", "host", "check that its file system responds", lambda: check_machine(host, settings, chosen)
+            "this machine",
+            "host",
+            "check that its file system responds",
+            lambda: check_machine(host, settings, chosen),
         ),
     ]
-    answers = [one for found in ask_all(parts, within_s=WITHIN_S, clock=site.monotonic, waits=waits) for one in found]
+    answers = [
+        one
+        for found in ask_all(parts, within_s=WITHIN_S, clock=site.monotonic, waits=waits)
+        for one in found
+    ]
     return Diagnosis(
         findings=tuple(one for one in answers if isinstance(one, Finding)),
         measures=tuple(one for one in answers if isinstance(one, PerfData)),
@@ -129,12 +163,18 @@ def _file(settings: Settings) -> Finding:
         mode = stat.S_IMODE(settings.path.stat().st_mode)
     except OSError as error:
         return question.failure(
-            f"{settings.path}: {error.strerror}", "put it back, and run doctor again", ConfigError.exit_status
+            f"{settings.path}: {error.strerror}",
+            "put it back, and run doctor again",
+            ConfigError.exit_status,
         )
     if mode & 0o022:
         found = f"{settings.path} loads, but users other than its owner may write to it (mode {mode:04o})"
-        return question.warning(found, f"`chmod go-w {settings.path}`: whoever writes to it decides where records go")
-    return question.ok(f"{settings.path} loads; site {settings.site}, {plural(len(settings.targets), 'target')}")
+        return question.warning(
+            found, f"`chmod go-w {settings.path}`: whoever writes to it decides where records go"
+        )
+    return question.ok(
+        f"{settings.path} loads; site {settings.site}, {plural(len(settings.targets), 'target')}"
+    )
 
 
 def _target(target: Target, settings: Settings) -> Iterator[Finding]:
@@ -142,13 +182,17 @@ def _target(target: Target, settings: Settings) -> Iterator[Finding]:
     question = Question("target", target.name, "its settings decide what the receiver gets")
     odd = []
     if target.shadow:
-        odd.append(("`shadow: true`: nothing is sent", "remove `shadow` when the comparison is over"))
+        odd.append(
+            ("`shadow: true`: nothing is sent", "remove `shadow` when the comparison is over")
+        )
     if isinstance(target.options, TransportOptions):
         odd += target.options.doubts()
     receiver = receiver_of(target.format)
     if receiver.sync_format and not target.shadow and not _synced(target, settings):
         advice = "set `sync: true`, so that the portal can check whether it has everything"
-        odd.append((f"no sync counts are sent, against which {receiver.name} checks what it has", advice))
+        odd.append(
+            (f"no sync counts are sent, against which {receiver.name} checks what it has", advice)
+        )
     if not odd:
         yield question.ok(f"{target.format} to {target.type}, {target.timetable}")
     for found, advice in odd:
@@ -159,11 +203,19 @@ def _twice(target: Target, settings: Settings) -> Iterator[Finding]:
     """Records that an earlier target sends to the same place; totals are refused earlier."""
     place = destination(target)
     for other in settings.targets[: settings.targets.index(target)]:
-        if place is None or place != destination(other) or target.shadow or other.shadow or apart(other, target):
+        if (
+            place is None
+            or place != destination(other)
+            or target.shadow
+            or other.shadow
+            or apart(other, target)
+        ):
             continue
         if not added_up(other, target):
             continue
-        question = Question("target", target.name, "the receiver keeps one copy, and the work of the other is lost")
+        question = Question(
+            "target", target.name, "the receiver keeps one copy, and the work of the other is lost"
+        )
         yield question.warning(
             f"its jobs go to the same place as those of target {other.name}: everything is sent there twice",
             "remove one of the two, correct its address, or give each target its own `vos`",
@@ -174,7 +226,8 @@ def _synced(target: Target, settings: Settings) -> bool:
     """Whether this target or one beside it at the same place sends counts."""
     there = destination(target)
     return target.sync or any(
-        other.sync and there is not None and there == destination(other) for other in settings.targets
+        other.sync and there is not None and there == destination(other)
+        for other in settings.targets
     )
 
 
@@ -188,7 +241,9 @@ def _secret(path: Path) -> Finding:
     try:
         found = path.stat()
     except OSError as error:
-        return question.failure(f"{path}: {error.strerror}", "put it back from a backup", ConfigError.exit_status)
+        return question.failure(
+            f"{path}: {error.strerror}", "put it back from a backup", ConfigError.exit_status
+        )
     mode = stat.S_IMODE(found.st_mode)
     if mode & 0o077:
         return question.warning(f"{path} has mode {mode:04o}", f"`chmod 0400 {path}`")
@@ -247,7 +302,11 @@ def _one_starter(question: Question, starters: Sequence[str], ways: int) -> Find
 
 
 def _jura(path: Path, targets: Sequence[Target]) -> Iterator[Finding]:
-    question = Question("jura-ng", "host", "two publishers of one CE count its jobs twice where their spelling differs")
+    question = Question(
+        "jura-ng",
+        "host",
+        "two publishers of one CE count its jobs twice where their spelling differs",
+    )
     try:
         if not path.exists():
             yield question.ok(f"there is no {path}: ARC does not publish from here")
@@ -264,19 +323,29 @@ def _jura(path: Path, targets: Sequence[Target]) -> Iterator[Finding]:
         yield _jura_still_publishes(question, conf, block, targets)
 
 
-def _jura_still_publishes(question: Question, conf: ArcConf, block: str, targets: Sequence[Target]) -> Finding:
+def _jura_still_publishes(
+    question: Question, conf: ArcConf, block: str, targets: Sequence[Target]
+) -> Finding:
     """A target of ARC's publisher: at ours' service it counts twice, elsewhere it may be meant."""
     advice = _STOP_JURA.format(path=" and ".join(conf.blocks[block].files))
     try:
         given = ArcValues(conf).first(block, "targeturl")
         url = given.text if given else ""
     except (ByHand, ConfigError) as error:
-        return question.warning(f"[{block}] is active, with a targeturl that cannot be resolved: {error}", advice)
-    ours = [target.name for target in targets if not target.shadow and _host(target) == urlsplit(url).hostname]
+        return question.warning(
+            f"[{block}] is active, with a targeturl that cannot be resolved: {error}", advice
+        )
+    ours = [
+        target.name
+        for target in targets
+        if not target.shadow and _host(target) == urlsplit(url).hostname
+    ]
     if ours:
         found = f"[{block}] publishes to {url}, where our target {join(ours)} publishes too"
         return question.failure(found, advice, ConfigError.exit_status)
-    return question.warning(f"[{block}] still publishes to {url or 'a place that it does not name'}", advice)
+    return question.warning(
+        f"[{block}] still publishes to {url or 'a place that it does not name'}", advice
+    )
 
 
 def _host(target: Target) -> str:

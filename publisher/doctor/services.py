@@ -39,7 +39,9 @@ _WHY: Final[Mapping[str, str]] = {
     "clock": "signatures, certificates and our end times depend on it",
 }
 _ELSE: Final = StepText("the transport needs this before it can send", "")
-_CREDENTIAL_STEPS: Final = frozenset({"certificate", "certificate dates", "certificate purpose", "key"})
+_CREDENTIAL_STEPS: Final = frozenset(
+    {"certificate", "certificate dates", "certificate purpose", "key"}
+)
 
 
 def check_identity(site: Site, targets: Sequence[Target]) -> Iterator[Finding | PerfData]:
@@ -49,12 +51,17 @@ def check_identity(site: Site, targets: Sequence[Target]) -> Iterator[Finding | 
     if not options:
         return
     allow_open_key = all(getattr(one, "allow_open_key", False) for one in options)
-    for step in check_credentials(credentials, now, site.environment, allow_open_key=allow_open_key):
+    for step in check_credentials(
+        credentials, now, site.environment, allow_open_key=allow_open_key
+    ):
         yield _finding(step, "credentials")
     ends = certificate_ends(credentials)
     if ends is not None:
         yield PerfData(
-            label="certificate_days", value=(ends - now).days, warn=f"{SOON.days}:", critical=f"{TOO_LATE.days}:"
+            label="certificate_days",
+            value=(ends - now).days,
+            warn=f"{SOON.days}:",
+            critical=f"{TOO_LATE.days}:",
         )
     for step in check_trust(credentials, now):
         yield _finding(step, "credentials")
@@ -76,12 +83,17 @@ def _ways(site: Site, target: Target, known: Examined) -> Iterator[Finding]:
 
 
 def check_services(
-    site: Site, target: Target, identity: Callable[[], Sequence[Finding | PerfData]], known: Examined
+    site: Site,
+    target: Target,
+    identity: Callable[[], Sequence[Finding | PerfData]],
+    known: Examined,
 ) -> Iterator[Finding]:
     """The way to each service of a target, and its answer. `identity` waits for credentials."""
     ways = list(_ways(site, target, known))
     yield from ways
-    question = Question("preflight", target.name, "only the service itself can say whether it will take our records")
+    question = Question(
+        "preflight", target.name, "only the service itself can say whether it will take our records"
+    )
     found = [one for one in identity() if isinstance(one, Finding) and one.state is State.FAILURE]
     unfit = [one for one in found if one.name in _CREDENTIAL_STEPS]
     because = _reason_not_to_ask(site, target, unfit, ways)
@@ -91,10 +103,15 @@ def check_services(
         yield from _preflight(site, target, question)
 
 
-def _reason_not_to_ask(site: Site, target: Target, unfit: Sequence[Finding], ways: Sequence[Finding]) -> str:
+def _reason_not_to_ask(
+    site: Site, target: Target, unfit: Sequence[Finding], ways: Sequence[Finding]
+) -> str:
     """'' where the service can be asked."""
     shows_certificate = _shows_certificate(target)
-    failed = [*(unfit if shows_certificate else ()), *(one for one in ways if one.state is State.FAILURE)]
+    failed = [
+        *(unfit if shows_certificate else ()),
+        *(one for one in ways if one.state is State.FAILURE),
+    ]
     if failed:
         return f"of the finding about {failed[0].name} ({failed[0].part})"
     if shows_certificate and not_here(site.credentials()) is not None:
@@ -125,9 +142,9 @@ def _preflight(site: Site, target: Target, question: Question) -> Iterator[Findi
             for warning in transport.warnings(site.clock()):
                 if not warning.startswith("the certificate "):
                     found, _, advice = warning.partition(": ")
-                    yield Question("target", target.name, "its settings decide what the receiver gets").warning(
-                        found, advice or "see publisher.yaml(5)"
-                    )
+                    yield Question(
+                        "target", target.name, "its settings decide what the receiver gets"
+                    ).warning(found, advice or "see publisher.yaml(5)")
     except CredentialError as error:
         yield question.error(error, "renew or correct the certificate or its key")
 

@@ -37,14 +37,19 @@ def ask_all(
     found: list[list[Answer]] = [[] for _ in parts]
     ended: SimpleQueue[int] = SimpleQueue()
     for at, part in enumerate(parts):
-        Thread(target=_ask, args=(part, found[at].append, lambda at=at: ended.put(at)), daemon=True).start()
+        Thread(
+            target=_ask, args=(part, found[at].append, lambda at=at: ended.put(at)), daemon=True
+        ).start()
     waiting = dict(enumerate(parts))
     deadline = clock() + within_s
     with suppress(Empty):
         while waiting:
             waits([part.name for part in waiting.values()])
             del waiting[ended.get(timeout=max(0.0, deadline - clock()))]
-    return [[*found[at], _no_end(part, within_s)] if at in waiting else found[at] for at, part in enumerate(parts)]
+    return [
+        [*found[at], _no_end(part, within_s)] if at in waiting else found[at]
+        for at, part in enumerate(parts)
+    ]
 
 
 def _ask(part: ExaminedPart, note: Callable[[Answer], None], ended: Callable[[], None]) -> None:

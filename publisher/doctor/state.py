@@ -25,7 +25,9 @@ _MIB: Final = 1 << 20
 SPACE_WARNING: Final = 500 * _MIB
 SPACE_FAILURE: Final = 50 * _MIB
 _TOO_LONG: Final = timedelta(days=7)
-_WHY_SUCCESS: Final = "a target that has received nothing for long has a problem that somebody must fix"
+_WHY_SUCCESS: Final = (
+    "a target that has received nothing for long has a problem that somebody must fix"
+)
 _WHY_DIRECTORY: Final = "it records what was sent: without it jobs are sent twice, or not at all"
 
 
@@ -35,7 +37,9 @@ def check_directory(state: Path, free_bytes: Callable[[Path], int]) -> Iterator[
     directory = state.parent
     if not _holds_files(directory):
         advice = "choose a file on a disk for `state`, such as /var/lib/publisher/publishing.db"
-        yield question.failure(f"{directory} is on a file system that cannot hold our files", advice, _STATUS)
+        yield question.failure(
+            f"{directory} is on a file system that cannot hold our files", advice, _STATUS
+        )
         return
     try:
         found = directory.stat()
@@ -66,45 +70,66 @@ def _holds_files(directory: Path) -> bool:
 
 def _missing(question: Question, directory: Path) -> Finding:
     made = f"`install -d -o publisher -g publisher -m 0700 {directory}`, or let systemd-tmpfiles make it"
-    if directory.parent.is_dir() and os.access(directory.parent, os.W_OK | os.X_OK, effective_ids=True):
+    if directory.parent.is_dir() and os.access(
+        directory.parent, os.W_OK | os.X_OK, effective_ids=True
+    ):
         return question.warning(
-            f"{directory} does not exist; the first round will create it, and start from scratch", made
+            f"{directory} does not exist; the first round will create it, and start from scratch",
+            made,
         )
-    return question.failure(f"{directory} does not exist, and this user cannot create it", made, _STATUS)
+    return question.failure(
+        f"{directory} does not exist, and this user cannot create it", made, _STATUS
+    )
 
 
 def _directory(question: Question, directory: Path, found: os.stat_result) -> Finding:
     mode = stat.S_IMODE(found.st_mode)
     if not stat.S_ISDIR(found.st_mode):
-        return question.failure(f"{directory} is not a directory", "choose another file for `state`", _STATUS)
+        return question.failure(
+            f"{directory} is not a directory", "choose another file for `state`", _STATUS
+        )
     if not os.access(directory, os.R_OK | os.W_OK | os.X_OK, effective_ids=True):
         advice = (
             "run doctor as the user who publishes: `runuser -u publisher -- publisher doctor`; "
             "if this is that user, chown the directory"
         )
-        return question.failure(f"{directory} may not be written by user {os.geteuid()}", advice, _STATUS)
-    if mode & 0o022:
-        found_mode = (
-            f"users other than its owner may write to {directory} (mode {mode:04o}), and so change what was sent"
+        return question.failure(
+            f"{directory} may not be written by user {os.geteuid()}", advice, _STATUS
         )
+    if mode & 0o022:
+        found_mode = f"users other than its owner may write to {directory} (mode {mode:04o}), and so change what was sent"
         return question.warning(found_mode, f"`chmod 0700 {directory}`")
     if mode & 0o005:
-        found_mode = f"everybody can read {directory} (mode {mode:04o}), which contains users' names"
+        found_mode = (
+            f"everybody can read {directory} (mode {mode:04o}), which contains users' names"
+        )
         return question.warning(found_mode, f"`chmod 0700 {directory}`")
     return question.ok(f"{directory}, mode {mode:04o}")
 
 
 def _owners(state: Path, owner: int) -> Finding:
     """Files that root made in there, the service cannot change later."""
-    question = Question("state files", "state", "the service cannot change files that another user has created there")
+    question = Question(
+        "state files",
+        "state",
+        "the service cannot change files that another user has created there",
+    )
     try:
-        entries = sorted(entry for entry in state.parent.iterdir() if entry.name.startswith(state.name))
+        entries = sorted(
+            entry for entry in state.parent.iterdir() if entry.name.startswith(state.name)
+        )
         others = [entry.name for entry in entries if _owner(entry, owner) != owner]
     except OSError as error:
-        return question.failure(f"{state.parent}: {error.strerror}", "run doctor as the user who publishes", _STATUS)
+        return question.failure(
+            f"{state.parent}: {error.strerror}", "run doctor as the user who publishes", _STATUS
+        )
     if others:
-        advice = f"`chown --reference={state.parent} {state}*`, and run commands that write as that user"
-        return question.failure(f"not owned by the owner of the directory: {join(others)}", advice, _STATUS)
+        advice = (
+            f"`chown --reference={state.parent} {state}*`, and run commands that write as that user"
+        )
+        return question.failure(
+            f"not owned by the owner of the directory: {join(others)}", advice, _STATUS
+        )
     return question.ok("all have the same owner")
 
 
@@ -117,7 +142,9 @@ def _owner(entry: Path, gone: int) -> int:
 
 
 def _space(directory: Path, free: int) -> Finding:
-    question = Question("disk space", "state", "on a full disk nothing can be recorded, so nothing is sent")
+    question = Question(
+        "disk space", "state", "on a full disk nothing can be recorded, so nothing is sent"
+    )
     found = f"{free // _MIB:,} MiB free for {directory}"
     advice = f"make room on the file system of {directory} (`df -h {directory}`), but never in that directory"
     if free < SPACE_FAILURE:
@@ -136,7 +163,9 @@ def check_ledger(site: Site, targets: Sequence[Target]) -> Iterator[Finding | Pe
         with closing(site.ledger_to_read()) as ledger:
             states = [(target, ledger.target(target.name)) for target in targets]
             there = any(state is not None for _, state in states) or site.state.exists()
-            yield question.ok(f"{site.ledger_name}{'' if there else ' does not exist yet; the first round creates it'}")
+            yield question.ok(
+                f"{site.ledger_name}{'' if there else ' does not exist yet; the first round creates it'}"
+            )
             if damage := ledger.damage():
                 advice = "`publisher state check` checks all of it; restore the last sound backup"
                 yield question.failure(f"the ledger is damaged: {join(damage)}", advice, _STATUS)
@@ -145,7 +174,9 @@ def check_ledger(site: Site, targets: Sequence[Target]) -> Iterator[Finding | Pe
     except LedgerError as error:
         yield question.error(error, "restore it from a backup")
         for target in targets:
-            yield not_asked(Question("last success", target.name, _WHY_SUCCESS), "the state cannot be read")
+            yield not_asked(
+                Question("last success", target.name, _WHY_SUCCESS), "the state cannot be read"
+            )
 
 
 def check_instances(site: Site, targets: Sequence[Target]) -> Iterator[Finding]:
@@ -168,7 +199,9 @@ def check_instances(site: Site, targets: Sequence[Target]) -> Iterator[Finding]:
         yield question.error(error, "see the finding about the state")
         return
     if shared:
-        advice = "let one of them publish this CE, or give the two hosts of a pair the same `instance`"
+        advice = (
+            "let one of them publish this CE, or give the two hosts of a pair the same `instance`"
+        )
         yield question.warning(join(shared), advice)
     else:
         yield question.ok("no other instance delivers jobs of this CE")
@@ -180,12 +213,16 @@ def _hosts(ledger: Ledger, target: str) -> set[tuple[int, str]]:
 
 
 def _not_ours(target: str, trouble: str) -> Finding:
-    question = Question("ledger in time", target, "an older one would send again what it does not know of")
+    question = Question(
+        "ledger in time", target, "an older one would send again what it does not know of"
+    )
     advice = f"put the right ledger in place; if this is it, `publisher publish --accept-state --target {target}`"
     return question.failure(f"the ledger {trouble}", advice, _STATUS)
 
 
-def _target(target: Target, state: TargetState | None, ledger: Ledger, now: datetime) -> Iterator[Finding | PerfData]:
+def _target(
+    target: Target, state: TargetState | None, ledger: Ledger, now: datetime
+) -> Iterator[Finding | PerfData]:
     name = target.name
     if trouble := ledger.state_trouble(name):
         yield _not_ours(name, trouble)
@@ -203,13 +240,20 @@ def _target(target: Target, state: TargetState | None, ledger: Ledger, now: date
         )
     yield PerfData(label=f"{name}_quarantined", value=state.quarantined, warn="0")
     yield PerfData(label=f"{name}_in_doubt", value=state.in_doubt)
-    yield _quarantine(Question("quarantine", name, "these jobs are counted nowhere until somebody acts"), state)
+    yield _quarantine(
+        Question("quarantine", name, "these jobs are counted nowhere until somebody acts"), state
+    )
     yield _doubt(
-        Question("in doubt", name, "their answers were lost, and they are sent again under the same id"), state
+        Question(
+            "in doubt", name, "their answers were lost, and they are sent again under the same id"
+        ),
+        state,
     )
     if is_summary_format(target.format):
         yield PerfData(label=f"{name}_held_months", value=len(state.held), warn="0")
-        yield _months(Question("held months", name, "the receiver has old numbers for them"), state.held)
+        yield _months(
+            Question("held months", name, "the receiver has old numbers for them"), state.held
+        )
 
 
 def _limit(target: Target, success: datetime) -> timedelta:
@@ -217,12 +261,12 @@ def _limit(target: Target, success: datetime) -> timedelta:
     return target.overdue_after(success) - success
 
 
-def _last_success(question: Question, target: Target, state: TargetState | None, now: datetime) -> Finding:
+def _last_success(
+    question: Question, target: Target, state: TargetState | None, now: datetime
+) -> Finding:
     look = f"`publisher publish --force --target {target.name}` shows what is wrong, as does `journalctl -u publisher`"
     if state is None or state.last_round is None:
-        advice = (
-            f"`publisher publish --dry-run --target {target.name}`, then the same without --dry-run, then the timer"
-        )
+        advice = f"`publisher publish --dry-run --target {target.name}`, then the same without --dry-run, then the timer"
         return question.warning("there was no round yet", advice)
     if state.last_success is None:
         return question.failure("no round has ever succeeded", look, Later.exit_status)
@@ -235,15 +279,17 @@ def _last_success(question: Question, target: Target, state: TargetState | None,
 
 
 def _spoken(age: timedelta) -> str:
-    return f"{age.days} days" if age.days > 1 else plural(max(0, round(age.total_seconds() / 60)), "minute")
+    return (
+        f"{age.days} days"
+        if age.days > 1
+        else plural(max(0, round(age.total_seconds() / 60)), "minute")
+    )
 
 
 def _quarantine(question: Question, state: TargetState) -> Finding:
     if not state.quarantined:
         return question.ok("empty")
-    advice = (
-        f"`publisher quarantine list --target {state.target}` names the rule that each broke; fix, release or drop them"
-    )
+    advice = f"`publisher quarantine list --target {state.target}` names the rule that each broke; fix, release or drop them"
     return question.warning(f"{plural(state.quarantined, 'job is', 'jobs are')} set aside", advice)
 
 

@@ -19,7 +19,12 @@ AHEAD_S: Final = 86_400
 QUEUE_CHARACTERS: Final = 100
 LOCAL_USER_CHARACTERS: Final = 255
 CPU_OVER_WALL: Final = "cpu-over-wall"
-_NOT_IN_TOTALS: Final = ("queue-too-long", "local-user-too-long", "start-after-end", "start-unknown")
+_NOT_IN_TOTALS: Final = (
+    "queue-too-long",
+    "local-user-too-long",
+    "start-after-end",
+    "start-unknown",
+)
 
 
 class Rule(NamedTuple, Generic[Subject]):
@@ -78,10 +83,18 @@ def is_not_given(text: str) -> bool:
 
 
 def rule(
-    name: str, broken: Callable[[Subject], object], reason: Callable[[Subject], str], *, receiver: str = "apel"
+    name: str,
+    broken: Callable[[Subject], object],
+    reason: Callable[[Subject], str],
+    *,
+    receiver: str = "apel",
 ) -> Rule[Subject]:
     """A rule in two parts: whether it is broken, and the reason to give then."""
-    return Rule(name=name, receiver=receiver, check=lambda subject: reason(subject) if broken(subject) else "")
+    return Rule(
+        name=name,
+        receiver=receiver,
+        check=lambda subject: reason(subject) if broken(subject) else "",
+    )
 
 
 def length_rule(name: str, what: str, limit: int, text: Callable[[Subject], str]) -> Rule[Subject]:
@@ -99,7 +112,8 @@ WARNINGS: Final[tuple[Rule[PublishedJob], ...]] = (
     rule(
         CPU_OVER_WALL,
         lambda job: (
-            job.job.cpu_count and job.job.cpu_user_s + job.job.cpu_kernel_s > job.job.wall_s * job.job.cpu_count
+            job.job.cpu_count
+            and job.job.cpu_user_s + job.job.cpu_kernel_s > job.job.wall_s * job.job.cpu_count
         ),
         lambda _: "more CPU time than wall time x cores",
     ),
@@ -109,10 +123,15 @@ WARNINGS: Final[tuple[Rule[PublishedJob], ...]] = (
     # jobs that never reached a queue; APEL stores it as not given. So such a job is published, not
     # set aside.
     rule(
-        "queue-missing", lambda job: is_not_given(job.where.queue), lambda _: "the queue is not known", receiver="car"
+        "queue-missing",
+        lambda job: is_not_given(job.where.queue),
+        lambda _: "the queue is not known",
+        receiver="car",
     ),
     length_rule("queue-too-long", "queue", QUEUE_CHARACTERS, lambda job: job.where.queue),
-    length_rule("local-user-too-long", "local user", LOCAL_USER_CHARACTERS, lambda job: job.local_user),
+    length_rule(
+        "local-user-too-long", "local user", LOCAL_USER_CHARACTERS, lambda job: job.local_user
+    ),
     # A start after the end would reject the message; model/policy.py takes the end less wall
     rule(
         "start-after-end",
@@ -121,6 +140,8 @@ WARNINGS: Final[tuple[Rule[PublishedJob], ...]] = (
     ),
     # The server loads a start of 0
     rule(
-        "start-unknown", lambda job: job.started_at <= 0 and not job.start_is_derived, lambda _: "the start time is 0"
+        "start-unknown",
+        lambda job: job.started_at <= 0 and not job.start_is_derived,
+        lambda _: "the start time is 0",
     ),
 )

@@ -43,8 +43,8 @@ class ChargeRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
-    """How many jobs: assessed, with a charge, without a result (some of which cost 0), without a rule, unreadable; and what
-    was new of them.
+    """How many jobs: assessed, with a charge, without a result (some of which cost 0), without a
+    rule, unreadable; and what was new of them.
     """
 
     jobs: int = 0
@@ -58,7 +58,9 @@ class Counts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChargeRun:
-    """One run. Times are UTC; `noted_at` is when it last wrote something down. `reason` is why it failed."""
+    """One run. Times are UTC; `noted_at` is when it last wrote something down. `reason` is why it
+    failed.
+    """
 
     number: RunNumber
     state: RunState
@@ -73,7 +75,9 @@ class ChargeRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptCharge:
-    """A job as it is kept. `news` is what run `news_of` brought of it; `was` is what it replaced, None for the first."""
+    """A job as it is kept. `news` is what run `news_of` brought of it; `was` is what it replaced,
+    None for the first.
+    """
 
     job: AssessedJob
     news: News
@@ -107,20 +111,27 @@ class ChargeBook(Protocol):
     def asked(
         self, request: ChargeRequest, clock: Callable[[], datetime], patience: Callable[[], bool]
     ) -> AbstractContextManager[RunNumber]:
-        """Enter a run, wait until no other is at work, and let it run; it has failed when the block is left by an error.
+        """Enter a run, wait until no other is at work, and let it run; it has failed when the block
+        is left by an error.
 
         `patience` waits a little and says whether to look again. Raises: Busy when it ends.
         """
 
-    def keep(self, number: RunNumber, jobs: Sequence[AssessedJob], *, unreadable: int, now: datetime) -> None:
-        """Some jobs of a run, in place of what was kept of them. Of jobs that never had a rule nothing is kept."""
+    def keep(
+        self, number: RunNumber, jobs: Sequence[AssessedJob], *, unreadable: int, now: datetime
+    ) -> None:
+        """Some jobs of a run, in place of what was kept of them. Of jobs that never had a rule
+        nothing is kept.
+        """
 
     def close(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DailyDelivery:
-    """What one target accepted on one day in one format. Bytes are those of the payloads, before signing and encoding."""
+    """What one target accepted on one day in one format. Bytes are those of the payloads, before
+    signing and encoding.
+    """
 
     messages: int
     records: int
@@ -142,7 +153,9 @@ class TargetHistory:
 
 
 class SentMessages(NamedTuple):
-    """How many messages were accepted, and one digest of them: SHA-256 of the SHA-256 of each payload, in order; '' of none."""
+    """How many messages were accepted, and one digest of them: SHA-256 of the SHA-256 of each
+    payload, in order; '' of none.
+    """
 
     messages: int
     digest: str
@@ -166,20 +179,26 @@ class History(Protocol):
     """What the ledger can tell of the past."""
 
     def accepted(self) -> Mapping[str, Sequence[int]]:
-        """By month (`2026-10`), how many messages were accepted in it, how many runs they had, and the number of the last."""
+        """By month (`2026-10`), how many messages were accepted in it, how many runs they had, and
+        the number of the last.
+        """
 
     def deliveries(self, accepted: Window) -> Iterator[DeliveredPart]:
         """The runs of messages that were accepted in a window; a message may come in several parts."""
 
-    def delivered_since(self, mark: str, files: Callable[[str], bool]) -> tuple[str, Generator[PlacedRuns, None, None]]:
+    def delivered_since(
+        self, mark: str, files: Callable[[str], bool]
+    ) -> tuple[str, Generator[PlacedRuns, None, None]]:
         """What was delivered, or is on its way, of these databases since a mark ('': ever).
 
-        With the mark of now before it. Each part is of one database; '' is an unknown one. To be closed by whoever
-        does not read to the end.
+        With the mark of now before it. Each part is of one database; '' is an unknown one. To be
+        closed by whoever does not read to the end.
         """
 
     def targets(self, names: Sequence[str], window: Window) -> Mapping[str, TargetHistory]:
-        """Those of the targets that ever had a round. Its memory grows with messages, not with jobs."""
+        """Those of the targets that ever had a round. Its memory grows with messages, not with
+        jobs.
+        """
 
     def sent(self, target: str, month: Window) -> SentMessages:
         """The messages with jobs that ended in a calendar month, or with its totals."""
@@ -209,7 +228,11 @@ class MeasureBook(Protocol):
     def delivered(self, target: str) -> tuple[int, int]:
         """Messages that a target accepted so far, and the records in them."""
 
-    def note(self, target: str, *, set_to: Measures, added: Measures, unknown: Sequence[str]) -> None:
-        """Gauges as they are now, what to add to counters, and the names of gauges of which nothing is known any more."""
+    def note(
+        self, target: str, *, set_to: Measures, added: Measures, unknown: Sequence[str]
+    ) -> None:
+        """Gauges as they are now, what to add to counters, and the names of gauges of which nothing
+        is known any more.
+        """
 
     def close(self) -> None: ...

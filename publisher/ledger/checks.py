@@ -1,7 +1,9 @@
-"""Whether a ledger agrees with itself: its file or server, the checksums of its rows, and sums and references against rows.
+"""Whether a ledger agrees with itself: its file or server, the checksums of its rows, and sums and
+references against rows.
 
-Messages and delivered pages, which are nearly all of a ledger, carry checksums. SQLite looks after the structure of its file,
-and compares the indexes with the tables; PostgreSQL has checksums of its own, where they were switched on.
+Messages and delivered pages, which are nearly all of a ledger, carry checksums. SQLite looks after
+the structure of its file, and compares the indexes with the tables; PostgreSQL has checksums of its
+own, where they were switched on.
 """
 
 from __future__ import annotations
@@ -38,22 +40,32 @@ def disagreements(database: Database, *, quick: bool = False) -> list[Disagreeme
     with database.snapshot():
         found = [Disagreement(what, 1) for what in database.damage(quick=quick)]
         for table in tables():  # their columns are there, with these names
-            database.execute(f"SELECT {', '.join(table.columns)} FROM {table.name} LIMIT 1").fetchone()
-        found += [Disagreement(what, len(rows)) for what, rows in _damaged_rows(database, quick=quick)]
+            database.execute(
+                f"SELECT {', '.join(table.columns)} FROM {table.name} LIMIT 1"
+            ).fetchone()
+        found += [
+            Disagreement(what, len(rows)) for what, rows in _damaged_rows(database, quick=quick)
+        ]
         if not quick:
-            counted = [(what, int(database.execute(ask).fetchone()[0])) for what, ask in AGREEMENTS.items()]
+            counted = [
+                (what, int(database.execute(ask).fetchone()[0])) for what, ask in AGREEMENTS.items()
+            ]
             found += [Disagreement(what, times) for what, times in counted]
     return [one for one in found if one.times]
 
 
 def damaged_in_sample(database: Database, day: datetime) -> list[Disagreement]:
-    """What is damaged in that day's part of the rows: after a month all of them were looked at. Raises: LedgerError."""
+    """What is damaged in that day's part of the rows: after a month all of them were looked at.
+    Raises: LedgerError.
+    """
     with database.snapshot():
         found = _damaged_rows(database, quick=False, part=day.toordinal() % _DAYS, parts=_DAYS)
         return [Disagreement(what, len(rows)) for what, rows in found if rows]
 
 
-def _damaged_rows(database: Database, *, quick: bool, part: int = 0, parts: int = 1) -> Iterator[tuple[str, list[int]]]:
+def _damaged_rows(
+    database: Database, *, quick: bool, part: int = 0, parts: int = 1
+) -> Iterator[tuple[str, list[int]]]:
     asked = {"limit": _QUICK if quick else 1 << 62, "part": part, "parts": parts}
     for what, ask, is_sound in _CHECKED:
         yield what, [row[0] for row in database.stream(ask, asked) if not is_sound(row)]
@@ -70,7 +82,9 @@ def _sound_page(row: Any) -> bool:
 
 
 def _sound_month(row: Any) -> bool:
-    """What was counted, what is on its way and what the receiver has, where all of it has one digest."""
+    """What was counted, what is on its way and what the receiver has, where all of it has one
+    digest.
+    """
     _, *columns = row
     try:
         return all(
@@ -106,7 +120,11 @@ _CHECKED: Final[tuple[tuple[str, str, Callable[[Any], bool]], ...]] = (
         "WHERE month % :parts = :part ORDER BY month DESC LIMIT :limit",
         _sound_month,
     ),
-    ("damaged texts of keys", "SELECT digest, site, text FROM key_text LIMIT :limit", _sound_key_text),
+    (
+        "damaged texts of keys",
+        "SELECT digest, site, text FROM key_text LIMIT :limit",
+        _sound_key_text,
+    ),
 )
 
 

@@ -1,8 +1,9 @@
 """The ledger's contract: six small parts, and the `Ledger` that has them all.
 
-A caller takes the part that it needs. What only reads never writes. Every write is one transaction: it happens whole or not at
-all, and it is on the disk when it returns. All methods raise: LedgerError when the publishing database cannot be read or
-written; "cannot tell" is never "nothing".
+A caller takes the part that it needs. What only reads never writes. Every write is one transaction:
+it happens whole or not at all, and it is on the disk when it returns. All methods raise:
+LedgerError when the publishing database cannot be read or written; "cannot tell" is never
+"nothing".
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -33,7 +34,9 @@ def impatient() -> bool:
 
 class MessageState(StrEnum):
     PREPARED = "prepared"  # written down by the process that holds the target's lock, to be sent or given up
-    IN_DOUBT = "in doubt"  # perhaps stored: the answer was lost, or the process ended before it came
+    IN_DOUBT = (
+        "in doubt"  # perhaps stored: the answer was lost, or the process ended before it came
+    )
     SENT = "sent"  # accepted by the receiver
     REJECTED = "rejected"  # refused for good; its records are in quarantine
     COUNTED = "counted"  # jobs added to their months; the months' messages follow
@@ -60,7 +63,8 @@ class DeliveredRun(NamedTuple):
 
 
 class OutboxRecord(NamedTuple):
-    """One record of an outstanding message: enough to cut the message in two, to set the record aside, or to give it up.
+    """One record of an outstanding message: enough to cut the message in two, to set the record
+    aside, or to give it up.
 
     `group` is the place of a summary's row among those of its month, from 1; 0 for other records.
     """
@@ -86,7 +90,9 @@ class OutboxRecord(NamedTuple):
 
 
 class Outstanding(NamedTuple):
-    """A message without a receipt. `narrowing` is set while a refused message is halved down to its culprits."""
+    """A message without a receipt. `narrowing` is set while a refused message is halved down to its
+    culprits.
+    """
 
     number: int
     message: Message
@@ -96,7 +102,9 @@ class Outstanding(NamedTuple):
 
 
 class SentMessage(NamedTuple):
-    """A message that the receiver took, with its own ids of it and, by JobID, of the records; when its receipt came."""
+    """A message that the receiver took, with its own ids of it and, by JobID, of the records; when
+    its receipt came.
+    """
 
     message: Message
     remote_id: str
@@ -125,7 +133,9 @@ class TargetState(NamedTuple):
 
     @property
     def is_behind(self) -> bool:
-        """Whether the last round left something that it should have sent, so that the next one need not wait."""
+        """Whether the last round left something that it should have sent, so that the next one need
+        not wait.
+        """
         if self.last_success is None or self.prepared or self.in_doubt:
             return True
         return self.last_round is not None and self.last_round > self.last_success
@@ -144,7 +154,9 @@ class Quarantined(NamedTuple):
 
 
 class KnownDatabase(NamedTuple):
-    """An accounting database that rounds of a target have found; `retired` since an administrator said that it is gone."""
+    """An accounting database that rounds of a target have found; `retired` since an administrator
+    said that it is gone.
+    """
 
     target: str
     file: str
@@ -172,7 +184,9 @@ class Delivery(NamedTuple):
 
 
 class MonthState(NamedTuple):
-    """A month of a summary target. `month` is 12 x year + month - 1; digests are of the groups, '' before the first."""
+    """A month of a summary target. `month` is 12 x year + month - 1; digests are of the groups, ''
+    before the first.
+    """
 
     month: int
     jobs: int = 0
@@ -180,14 +194,14 @@ class MonthState(NamedTuple):
     basis: str = ""
     dirty: bool = True
     moved: int = 0  # runs that left it since it was summed up, less those that came
-    by_settings: bool = (
-        False  # since it was sent, something else than a change of the accounting data may have moved its jobs
-    )
+    by_settings: bool = False  # since it was sent, something else than a change of the accounting data may have moved its jobs
     accepted_jobs: int = 0
     accepted_digest: str = ""
     accepted_format: str = ""  # '' before the first
     on_its_way: bool = False
-    sending_digest: str = ""  # of all that is on its way; '' for nothing, or for a part of the month
+    sending_digest: str = (
+        ""  # of all that is on its way; '' for nothing, or for a part of the month
+    )
     sending_jobs: int = 0
 
 
@@ -200,7 +214,8 @@ class MonthMessage(NamedTuple):
 
 
 class HostCounts(NamedTuple):
-    """Jobs by (month, submit host): carried by the target's records, delivered by another before us, reported to the receiver.
+    """Jobs by (month, submit host): carried by the target's records, delivered by another before
+    us, reported to the receiver.
 
     `before_basis` is of what `before` was counted from; '' when it has to be counted again.
     """
@@ -229,10 +244,13 @@ class Targets(Protocol):
     def targets(self) -> Sequence[str]:
         """The names of all that ever had a round."""
 
-    def working_on(self, target: str, patience: Callable[[], bool] = impatient) -> AbstractContextManager[None]:
+    def working_on(
+        self, target: str, patience: Callable[[], bool] = impatient
+    ) -> AbstractContextManager[None]:
         """Hold the target's lock. `patience` waits a little and says whether to look again.
 
-        Raises: Busy when another publisher has it and patience ends; LedgerError when the ledger went back in time.
+        Raises: Busy when another publisher has it and patience ends; LedgerError when the ledger
+        went back in time.
         """
 
     def damage(self, on: datetime | None = None) -> Sequence[str]:
@@ -242,14 +260,30 @@ class Targets(Protocol):
         """Why this is not the ledger that this host knows, so that no round begins; '' where it is."""
 
     def begin_round(
-        self, target: str, *, start_rule: str, start: Epoch | None, selection_digest: str, now: datetime
+        self,
+        target: str,
+        *,
+        start_rule: str,
+        start: Epoch | None,
+        selection_digest: str,
+        now: datetime,
     ) -> TargetState:
-        """Enter the target if it is new. A start is fixed on first use, and anew only when its rule changes."""
+        """Enter the target if it is new. A start is fixed on first use, and anew only when its rule
+        changes.
+        """
 
     def end_round(
-        self, target: str, *, success: bool, swept: bool, checked: str | None, now: datetime, held: Sequence[int] = ()
+        self,
+        target: str,
+        *,
+        success: bool,
+        swept: bool,
+        checked: str | None,
+        now: datetime,
+        held: Sequence[int] = (),
     ) -> None:
-        """`swept`: every row was looked at. `checked`: the policy digest under which everything was checked.
+        """`swept`: every row was looked at. `checked`: the policy digest under which everything was
+        checked.
 
         `held`: months that are held back.
         """
@@ -277,7 +311,8 @@ class Outbox(Protocol):
         policy_digest: str,
         before: SentMessage | None = None,
     ) -> None:
-        """Write a message down before it is sent, with its records and the progress that it completes.
+        """Write a message down before it is sent, with its records and the progress that it
+        completes.
 
         `before` was sent, and is settled in the same transaction: both or neither.
         """
@@ -291,27 +326,41 @@ class Outbox(Protocol):
     def outstanding(self, target: str, besides: Collection[MessageId] = ()) -> Outstanding | None:
         """The first message in the queue without a receipt."""
 
-    def sent(self, message: Message, *, remote_id: str, remote_ids: Mapping[str, str], now: datetime) -> None:
+    def sent(
+        self, message: Message, *, remote_id: str, remote_ids: Mapping[str, str], now: datetime
+    ) -> None:
         """Settle a message after its receipt; `remote_ids` by JobID. Asking twice changes nothing."""
 
     def in_doubt(self, message: Message, reason: str) -> None: ...
 
     def leave_in_doubt(self, target: str) -> None:
-        """Every prepared message may have been stored: the process that wrote it down ended before it knew."""
+        """Every prepared message may have been stored: the process that wrote it down ended before
+        it knew.
+        """
 
-    def give_up(self, target: str, besides: Collection[MessageId], behind: Mapping[str, WindowMark | None]) -> None:
+    def give_up(
+        self, target: str, besides: Collection[MessageId], behind: Mapping[str, WindowMark | None]
+    ) -> None:
         """Undo what writing the prepared messages down did, besides these: they were not stored.
 
-        Their jobs are unknown again and will be looked at; their months and counts were not sent. `behind` is a window that
-        goes on from there (None: from its beginning). Only for messages that this process wrote down.
+        Their jobs are unknown again and will be looked at; their months and counts were not sent.
+        `behind` is a window that goes on from there (None: from its beginning). Only for messages
+        that this process wrote down.
         """
 
     def split(
-        self, whole: Outstanding, halves: Sequence[tuple[Message, Sequence[OutboxRecord]]], narrowing: bool
+        self,
+        whole: Outstanding,
+        halves: Sequence[tuple[Message, Sequence[OutboxRecord]]],
+        narrowing: bool,
     ) -> None:
-        """Replace an outstanding message by its halves, in order, at its place in the queue, in doubt if it was."""
+        """Replace an outstanding message by its halves, in order, at its place in the queue, in
+        doubt if it was.
+        """
 
-    def refuse(self, whole: Outstanding, rule: str, reason: str, policy_digest: str, now: datetime) -> None:
+    def refuse(
+        self, whole: Outstanding, rule: str, reason: str, policy_digest: str, now: datetime
+    ) -> None:
         """Settle a message as rejected and set its records aside."""
 
     def trace(self, job_id: JobId) -> Sequence[Delivery]:
@@ -321,7 +370,9 @@ class Outbox(Protocol):
 class Delivered(Protocol):
     """Which runs of jobs were delivered, or are on their way."""
 
-    def known(self, target: str, runs: Mapping[JobKey, RowRef | None]) -> Mapping[JobKey, DeliveredRun]:
+    def known(
+        self, target: str, runs: Mapping[JobKey, RowRef | None]
+    ) -> Mapping[JobKey, DeliveredRun]:
         """Those of the runs that were delivered or are on their way.
 
         They are given with their rows of today, None where that is not known. Quick for rows of databases that
@@ -331,17 +382,22 @@ class Delivered(Protocol):
     def known_at(
         self, target: str, database: str, record_ids: Sequence[int], keys: Sequence[JobKey]
     ) -> Mapping[JobKey, DeliveredRun]:
-        """The same for many rows of one database, in columns; other runs of the same jobs are among them."""
+        """The same for many rows of one database, in columns; other runs of the same jobs are among
+        them.
+        """
 
     def settled_at(
         self, target: str, database: str, record_ids: Sequence[int], ends: Sequence[Epoch]
     ) -> Sequence[bool]:
         """From which of these rows just one run was delivered, with this end, and accepted.
 
-        False, too, where the rows do not tell. Neither keys nor fingerprints are compared, so this is quick.
+        False, too, where the rows do not tell. Neither keys nor fingerprints are compared, so this
+        is quick.
         """
 
-    def other_runs(self, target: str, runs: Mapping[JobKey, RowRef | None]) -> Mapping[JobKey, Sequence[DeliveredRun]]:
+    def other_runs(
+        self, target: str, runs: Mapping[JobKey, RowRef | None]
+    ) -> Mapping[JobKey, Sequence[DeliveredRun]]:
         """By each of these runs, the other runs of its job that were delivered or are on their way.
 
         Before a restart a job had another LocalJobID.
@@ -373,7 +429,8 @@ class Positions(Protocol):
     def check_numbering(
         self, target: str, database: str, fits: Callable[[Cursor], bool], *, restarted: bool = False
     ) -> None:
-        """Rows of a database were read: see whether they still have the numbers under which they were delivered.
+        """Rows of a database were read: see whether they still have the numbers under which they
+        were delivered.
 
         `fits` tells whether the row that was read last is still the same job; `restarted`, that reading began again because it
         was not. Where the numbers changed, what was delivered is looked for by key from now on.
@@ -403,7 +460,9 @@ class Positions(Protocol):
 
 
 class Months(Protocol):
-    """What jobs come to, by month and submit host: counted here, accepted by the receiver, or reported to it."""
+    """What jobs come to, by month and submit host: counted here, accepted by the receiver, or
+    reported to it.
+    """
 
     def months(self, target: str) -> Sequence[MonthState]: ...
 
@@ -414,7 +473,9 @@ class Months(Protocol):
         """The groups that the receiver accepted last."""
 
     def sending(self, target: str, month: int) -> Sequence[SummaryGroup]:
-        """The groups that outstanding messages were made of, in the order that `OutboxRecord.group` numbers."""
+        """The groups that outstanding messages were made of, in the order that `OutboxRecord.group`
+        numbers.
+        """
 
     def count(
         self,
@@ -449,10 +510,14 @@ class Months(Protocol):
         hosts: Mapping[tuple[int, str], int],
         policy_digest: str,
     ) -> None:
-        """Months were sent whole as single records: these are their keys and counts, and as totals they are no more."""
+        """Months were sent whole as single records: these are their keys and counts, and as totals
+        they are no more.
+        """
 
     def summary_keys(self, target: str, month: int) -> Sequence[tuple[KeyTotal, str]]:
-        """The receiver's summary keys that single records of a month made, each with its policy's digest."""
+        """The receiver's summary keys that single records of a month made, each with its policy's
+        digest.
+        """
 
     def accepted_changes(self, target: str) -> Sequence[AcceptedChange]:
         """Every key change that was accepted, oldest first."""
@@ -460,9 +525,11 @@ class Months(Protocol):
     def accept_change(
         self, target: str, month: int, orphaned: Sequence[KeyTotal], lost_jobs: int, now: datetime
     ) -> None:
-        """An administrator accepted that rows stay at the receiver, or that it loses jobs: they are no news any more.
+        """An administrator accepted that rows stay at the receiver, or that it loses jobs: they are
+        no news any more.
 
-        Of a month of totals that has no jobs by now, nothing counts as accepted by the receiver then.
+        Of a month of totals that has no jobs by now, nothing counts as accepted by the receiver
+        then.
         """
 
     def adopt(self, target: str, inherited: InheritedMonth) -> None:

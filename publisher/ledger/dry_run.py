@@ -29,8 +29,9 @@ from publisher.model.totals import InheritedMonth, KeyTotal, SummaryGroup, month
 class DryRunLedger(LedgerReader):
     """`Ledger` over a publishing database that is only read.
 
-    What a round needs to go on as if it had written is kept in memory: the ids of the messages that it "sent", the months
-    that it counted and adopted, and their messages. All other writes are forgotten.
+    What a round needs to go on as if it had written is kept in memory: the ids of the messages that
+    it "sent", the months that it counted and adopted, and their messages. All other writes are
+    forgotten.
     """
 
     def __init__(self, database: Database) -> None:
@@ -42,14 +43,16 @@ class DryRunLedger(LedgerReader):
         self._moved: Counter[tuple[str, int]] = Counter()
         self._waiting: list[Outstanding] = []
         self._adopted: dict[tuple[str, int], InheritedMonth] = {}
-        self._arrived: dict[tuple[str, int], list[OutboxRecord]] = {}  # of months whose messages are in doubt
+        self._arrived: dict[
+            tuple[str, int], list[OutboxRecord]
+        ] = {}  # of months whose messages are in doubt
 
     def _forget(self, *_: object, **__: object) -> None:
         """A write of which nothing is asked later."""
 
-    note = found_databases = retire_database = rename_database = finish_window = learn_limit = take_over = end_round = (
-        _forget
-    )
+    note = found_databases = retire_database = rename_database = finish_window = learn_limit = (
+        take_over
+    ) = end_round = _forget
     set_before = set_singles = accept_change = _forget
     prepare = in_doubt = leave_in_doubt = give_up = split = refuse = _forget
 
@@ -60,10 +63,16 @@ class DryRunLedger(LedgerReader):
 
     def outstanding(self, target: str, besides: Collection[MessageId] = ()) -> Outstanding | None:
         passed = {*besides, *self._sent}
-        waiting = (one for one in self._waiting if one.message.target == target and one.message.id not in passed)
+        waiting = (
+            one
+            for one in self._waiting
+            if one.message.target == target and one.message.id not in passed
+        )
         return super().outstanding(target, passed) or next(waiting, None)
 
-    def _recounted(self, target: str, before: MonthState, groups: Sequence[SummaryGroup], basis: str) -> MonthState:
+    def _recounted(
+        self, target: str, before: MonthState, groups: Sequence[SummaryGroup], basis: str
+    ) -> MonthState:
         jobs = sum(group.jobs for group in groups)
         digest = month_text.digest(month_text.encode(groups))
         by_settings = before.by_settings or (target, before.month) in self._by_settings
@@ -80,9 +89,13 @@ class DryRunLedger(LedgerReader):
 
     def months(self, target: str) -> Sequence[MonthState]:
         counted = self._counted.get(target, {})
-        states = {state.month: self._with_arrived(target, state) for state in super().months(target)}
+        states = {
+            state.month: self._with_arrived(target, state) for state in super().months(target)
+        }
         for month, (groups, basis) in counted.items():
-            states[month] = self._recounted(target, states.get(month, _nothing_of(month)), groups, basis)
+            states[month] = self._recounted(
+                target, states.get(month, _nothing_of(month)), groups, basis
+            )
         for (name, month), inherited in self._adopted.items():
             if name == target and inherited.groups:
                 jobs = sum(group.jobs for group in inherited.groups)
@@ -101,7 +114,9 @@ class DryRunLedger(LedgerReader):
             return state
         if not state.sending_digest:
             return state._replace(accepted_digest=PART)
-        return state._replace(accepted_digest=state.sending_digest, accepted_jobs=state.sending_jobs)
+        return state._replace(
+            accepted_digest=state.sending_digest, accepted_jobs=state.sending_jobs
+        )
 
     def counted(self, target: str, month: int) -> Sequence[SummaryGroup]:
         counted = self._counted.get(target, {})
@@ -113,7 +128,9 @@ class DryRunLedger(LedgerReader):
             return inherited.groups
         accepted = super().accepted(target, month)
         places = {record.group - 1 for record in self._arrived.get((target, month), ())}
-        new = [group for place, group in enumerate(super().sending(target, month)) if place in places]
+        new = [
+            group for place, group in enumerate(super().sending(target, month)) if place in places
+        ]
         return joined(accepted, new)
 
     def summary_keys(self, target: str, month: int) -> Sequence[tuple[KeyTotal, str]]:
@@ -163,16 +180,28 @@ class DryRunLedger(LedgerReader):
     def _await(self, messages: Sequence[MonthMessage] | Sequence[SyncMessage]) -> None:
         self._waiting += [
             Outstanding(
-                number=0, message=one.message, state=MessageState.PREPARED, records=one.records, narrowing=False
+                number=0,
+                message=one.message,
+                state=MessageState.PREPARED,
+                records=one.records,
+                narrowing=False,
             )
             for one in messages
         ]
 
-    def working_on(self, target: str, patience: Callable[[], bool] = impatient) -> AbstractContextManager[None]:
+    def working_on(
+        self, target: str, patience: Callable[[], bool] = impatient
+    ) -> AbstractContextManager[None]:
         return nullcontext()
 
     def begin_round(
-        self, target: str, *, start_rule: str, start: Epoch | None, selection_digest: str, now: datetime
+        self,
+        target: str,
+        *,
+        start_rule: str,
+        start: Epoch | None,
+        selection_digest: str,
+        now: datetime,
     ) -> TargetState:
         state = super().target(target)
         if state is not None and state.start_rule == start_rule:
@@ -195,7 +224,9 @@ class DryRunLedger(LedgerReader):
             held=(),
         )
 
-    def sent(self, message: Message, *, remote_id: str, remote_ids: Mapping[str, str], now: datetime) -> None:
+    def sent(
+        self, message: Message, *, remote_id: str, remote_ids: Mapping[str, str], now: datetime
+    ) -> None:
         first = super().outstanding(message.target, self._sent)
         if first is not None and first.message.id == message.id:
             for record in first.records:

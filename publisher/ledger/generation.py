@@ -1,4 +1,5 @@
-"""What a host keeps beside the ledger, so that a ledger that went back in time is noticed before anything is sent again.
+"""What a host keeps beside the ledger, so that a ledger that went back in time is noticed before
+anything is sent again.
 
 `<state>.<target>.generation` names the last message that this host knows to be delivered, and the last one that it wrote
 down to be sent. A restored older ledger, one without its WAL, and a PostgreSQL server that lacks the last commits do not
@@ -32,14 +33,16 @@ _HOW_ON: Final = (
 )
 
 
-_POSITION = "SELECT id, generation, accepted_messages, accepted_records FROM target WHERE name = :name"
+_POSITION = (
+    "SELECT id, generation, accepted_messages, accepted_records FROM target WHERE name = :name"
+)
 # Of the newest only: a target that sends so much less than others is as well off without.
 _LAST = """
 SELECT id, message_id, settled_at FROM message
 WHERE id > (SELECT max(id) - 10000 FROM message) AND target = :target AND state = 2 ORDER BY id DESC LIMIT 1"""
 _IS_DELIVERED = "SELECT EXISTS (SELECT 1 FROM message WHERE id = :number AND message_id = :message_id AND state = 2)"
-# The file is not synced: after a power failure it may name a message that was cut in two, whose halves mostly have
-# higher numbers.
+# The file is not synced: after a power failure it may name a message that was cut in two, whose
+# halves mostly have higher numbers.
 _IS_KNOWN = """
 SELECT EXISTS (SELECT 1 FROM message WHERE id = :number AND message_id = :message_id)
     OR EXISTS (SELECT 1 FROM message WHERE id > :number AND target = :target)"""
@@ -47,7 +50,9 @@ _SET = "UPDATE target SET generation = :generation WHERE name = :name"
 
 
 class LocalRecord(NamedTuple):
-    """What the file says: how far the ledger had come. `number` is 0 before the first message, -1 in a damaged file."""
+    """What the file says: how far the ledger had come. `number` is 0 before the first message, -1
+    in a damaged file.
+    """
 
     generation: int = 0
     host: str = ""
@@ -62,7 +67,9 @@ class LocalRecord(NamedTuple):
 
 
 class LedgerPosition(NamedTuple):
-    """Where the ledger stands with a target: its number there, its generation (0: none yet), accepted messages and records."""
+    """Where the ledger stands with a target: its number there, its generation (0: none yet),
+    accepted messages and records.
+    """
 
     target: int
     generation: int
@@ -99,7 +106,9 @@ class GenerationFile:
         partial = self._path.with_name(f"{self._path.name}.part")
         try:
             self._path.parent.mkdir(mode=0o700, exist_ok=True)
-            with open(os.open(partial, os.O_CREAT | os.O_TRUNC | os.O_WRONLY | os.O_CLOEXEC, 0o600), "wb") as file:
+            with open(
+                os.open(partial, os.O_CREAT | os.O_TRUNC | os.O_WRONLY | os.O_CLOEXEC, 0o600), "wb"
+            ) as file:
                 record = record._replace(file=_identity(file.fileno()))
                 file.write(_packed(record))
                 file.flush()
@@ -111,11 +120,18 @@ class GenerationFile:
         self._known = record
 
     def begun(self, number: int, message_id: str) -> None:
-        """A message is written down and may be handed over from now on; 0 when none is left that was."""
+        """A message is written down and may be handed over from now on; 0 when none is left that
+        was.
+        """
         self._overwrite(self._known._replace(begun=number, begun_id=message_id))
 
     def delivered(
-        self, number: int, message_id: str, at: int, records: int, begun: tuple[int, str] | None = None
+        self,
+        number: int,
+        message_id: str,
+        at: int,
+        records: int,
+        begun: tuple[int, str] | None = None,
     ) -> None:
         """One message more; `begun`: another was written down at the same time, as number and id."""
         known = self._known
@@ -131,7 +147,9 @@ class GenerationFile:
         self._overwrite(record)
 
     def _overwrite(self, record: LocalRecord) -> None:
-        """Hot path: nothing is synced, since an older file does no harm, and the next round brings it up."""
+        """Hot path: nothing is synced, since an older file does no harm, and the next round brings
+        it up.
+        """
         self._known = record
         with suppress(OSError):
             if self._descriptor is None:
@@ -144,7 +162,9 @@ class GenerationFile:
             self._descriptor = None
 
     def _trouble(self, error: OSError) -> LedgerError:
-        why = refused_by_system(error, "the state directory must exist and belong to the user who publishes")
+        why = refused_by_system(
+            error, "the state directory must exist and belong to the user who publishes"
+        )
         return LedgerError(f"{self._path}: {why}: nothing is lost")
 
 
@@ -180,12 +200,15 @@ class StateGuard(NamedTuple):
         return GenerationFile(self.state.with_name(f"{self.state.name}.{target}.generation"))
 
     def trouble(self, database: Database, target: str) -> str:
-        """Why no round of the target would begin; '' where one would. Only reads. Raises: LedgerError."""
+        """Why no round of the target would begin; '' where one would. Only reads. Raises:
+        LedgerError.
+        """
         file = self.file(target)
         return self._trouble(database, file, file.read(), _position(database, target))
 
     def check(self, database: Database, target: str, file: GenerationFile) -> None:
-        """Hold the ledger against the file, and bring both up to date. With the target's lock, outside transactions.
+        """Hold the ledger against the file, and bring both up to date. With the target's lock,
+        outside transactions.
 
         Raises: LedgerError when the ledger is not the one that this host knows.
         """
@@ -200,9 +223,13 @@ class StateGuard(NamedTuple):
             return
         known = [each.generation for each in (ledger, local) if each]
         generation = max([*known, 1]) + bool(trouble)
-        # In this order: a file of a higher generation is lawful, and a ledger that has one needs a file.
+        # In this order: a file of a higher generation is lawful, and a ledger that has one needs a
+        # file.
         kept = None if trouble else local
-        if kept is None or (kept.generation, kept.messages) != (generation, ledger and ledger.messages):
+        if kept is None or (kept.generation, kept.messages) != (
+            generation,
+            ledger and ledger.messages,
+        ):
             record = self._record(database, ledger, generation)
             if kept is not None:
                 record = record._replace(begun=kept.begun, begun_id=kept.begun_id)
@@ -212,7 +239,11 @@ class StateGuard(NamedTuple):
                 database.execute(_SET, {"name": target, "generation": generation})
 
     def _trouble(
-        self, database: Database, file: GenerationFile, local: LocalRecord | None, ledger: LedgerPosition | None
+        self,
+        database: Database,
+        file: GenerationFile,
+        local: LocalRecord | None,
+        ledger: LedgerPosition | None,
     ) -> str:
         if local is None:
             if ledger is None or not ledger.generation or self.shared:
@@ -223,14 +254,18 @@ class StateGuard(NamedTuple):
                 f"delivered after {at} would be sent again"
             )
         if local.number < 0:
-            return f"cannot be compared with the record of it in {self.state.parent}, which is damaged"
+            return (
+                f"cannot be compared with the record of it in {self.state.parent}, which is damaged"
+            )
         if not self.shared and (trouble := self._trouble_of_place(file, local)):
             return trouble
         accepted_elsewhere = ledger is not None and local.generation < ledger.generation
         return "" if accepted_elsewhere else _trouble_in_time(database, local, ledger)
 
     def _trouble_of_place(self, file: GenerationFile, local: LocalRecord) -> str:
-        """Whether a ledger of this host alone was another's, or came from a backup with the file beside it."""
+        """Whether a ledger of this host alone was another's, or came from a backup with the file
+        beside it.
+        """
         if "" not in (local.host, self.host) and local.host != self.host:
             return "was in use on another host: it was moved or copied"
         if file.is_another:
@@ -240,7 +275,9 @@ class StateGuard(NamedTuple):
             )
         return ""
 
-    def _record(self, database: Database, ledger: LedgerPosition | None, generation: int) -> LocalRecord:
+    def _record(
+        self, database: Database, ledger: LedgerPosition | None, generation: int
+    ) -> LocalRecord:
         if ledger is None:
             return LocalRecord(generation=generation, host=self.host)
         with database.reading():
@@ -291,7 +328,11 @@ def _trouble_in_time(database: Database, local: LocalRecord, ledger: LedgerPosit
 def _went_back(local: LocalRecord, ledger: LedgerPosition | None) -> str:
     messages = local.messages - (ledger.messages if ledger else 0)
     records = local.records - (ledger.records if ledger else 0)
-    missing = f"{plural(messages, 'message')} with {plural(records, 'record')}" if messages > 0 else "what is missing"
+    missing = (
+        f"{plural(messages, 'message')} with {plural(records, 'record')}"
+        if messages > 0
+        else "what is missing"
+    )
     return (
         f"went back in time: it does not have message {local.message_id}, delivered at {_moment(local.at)}; {missing} would "
         "be sent again"
@@ -299,7 +340,9 @@ def _went_back(local: LocalRecord, ledger: LedgerPosition | None) -> str:
 
 
 def host_identity(machine_id: Path) -> str:
-    """This installation, as far as it says; '' where it does not. Spec: machine-id(5), which wants it hashed."""
+    """This installation, as far as it says; '' where it does not. Spec: machine-id(5), which wants
+    it hashed.
+    """
     try:
         text = machine_id.read_text().strip()
     except (OSError, ValueError):
@@ -308,7 +351,9 @@ def host_identity(machine_id: Path) -> str:
 
 
 def _identity(descriptor: int) -> str:
-    """Which file this is, even where another one got its number after it: both are kept in no copy and in no backup."""
+    """Which file this is, even where another one got its number after it: both are kept in no copy
+    and in no backup.
+    """
     version = bytearray(8)
     with suppress(OSError):  # some file systems have no versions
         fcntl.ioctl(descriptor, _GET_VERSION, version)

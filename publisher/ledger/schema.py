@@ -1,10 +1,11 @@
 """Schema of the publishing database, as SQLite reads it; postgres/schema.py spells it for PostgreSQL.
 `UPGRADES` says how each version becomes the next; an older publisher refuses a newer one.
 
-Times are epoch seconds UTC. A message keeps about 150 bytes for ever; its payload and its list of jobs stay in `outbox` only
-until it is settled. Delivered runs are kept in pages by the rows of their jobs (sql/delivered/pages.py), 20 bytes each. A job
-with a charge takes about 200 bytes for ever, metrics some thirty rows a target. Checksums are of what never changes in a row;
-those of a version without are NULL.
+Times are epoch seconds UTC. A message keeps about 150 bytes for ever; its payload and its list of
+jobs stay in `outbox` only until it is settled. Delivered runs are kept in pages by the rows of
+their jobs (sql/delivered/pages.py), 20 bytes each. A job with a charge takes about 200 bytes for
+ever, metrics some thirty rows a target. Checksums are of what never changes in a row; those of a
+version without are NULL.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """A ledger in another database, row by row, and whether two have the same rows.
 
-What is there already is compared, not copied again: a copy that was broken off goes on, and one of a ledger that changed
-meanwhile is brought up to it. Rows are read a portion at a time, in the order of their keys, which is the same everywhere.
+What is there already is compared, not copied again: a copy that was broken off goes on, and one of
+a ledger that changed meanwhile is brought up to it. Rows are read a portion at a time, in the order
+of their keys, which is the same everywhere.
 """
 
 import re
@@ -41,7 +42,10 @@ class Transferred(NamedTuple):
 
 def tables() -> list[LedgerTable]:
     """All tables of a publishing database."""
-    return [_table(*found) for found in re.findall(r"CREATE TABLE (\w+) \((.*?)\n\)", schema.TABLES, re.DOTALL)]
+    return [
+        _table(*found)
+        for found in re.findall(r"CREATE TABLE (\w+) \((.*?)\n\)", schema.TABLES, re.DOTALL)
+    ]
 
 
 def _table(name: str, body: str) -> LedgerTable:
@@ -54,7 +58,9 @@ def _table(name: str, body: str) -> LedgerTable:
         name=name,
         columns=list(columns),
         key=key,
-        truths=frozenset(column for column, spelling in columns.items() if spelling.startswith("BOOLEAN")),
+        truths=frozenset(
+            column for column, spelling in columns.items() if spelling.startswith("BOOLEAN")
+        ),
     )
 
 
@@ -67,10 +73,14 @@ def copy(source: Database, destination: Database, note: Callable[[Transferred], 
     refuse_older(source, destination)
     _refuse_another(source, destination)
     for table in tables():
-        changed = sum(len(portion) for portion in _differences(source, destination, table, write=True))
+        changed = sum(
+            len(portion) for portion in _differences(source, destination, table, write=True)
+        )
         note(Transferred(table.name, _count(source, table), changed))
     with destination.atomic():
-        destination.rows_were_copied([table.name for table in tables() if list(table.key) == ["id"]])
+        destination.rows_were_copied(
+            [table.name for table in tables() if list(table.key) == ["id"]]
+        )
     if different := compare(source, destination):
         raise LedgerError(
             f"the copy differs: {', '.join(different)}; run the same command again, and report it if it stays"
@@ -92,7 +102,9 @@ def refuse_older(*databases: Database) -> None:
 
 
 def _refuse_another(source: Database, destination: Database) -> None:
-    """A destination that rounds have used since must not be set back, nor the ledger of another CE be overwritten."""
+    """A destination that rounds have used since must not be set back, nor the ledger of another CE
+    be overwritten.
+    """
     (messages,) = (table for table in tables() if table.name == "message")
     state, message_id = (messages.columns.index(column) for column in ("state", "message_id"))
     for _, there, wanted in _pairs(source, destination, messages):
@@ -132,14 +144,18 @@ def nobody_works(*databases: Database) -> Iterator[None]:
         yield
 
 
-def _differences(source: Database, destination: Database, table: LedgerTable, *, write: bool) -> Iterator[list[_Row]]:
+def _differences(
+    source: Database, destination: Database, table: LedgerTable, *, write: bool
+) -> Iterator[list[_Row]]:
     """The keys of rows that differ, a portion at a time; with `write`, made equal."""
     for wanted, there in _portions(source, destination, table):
         different = [key for key in wanted | there if wanted.get(key) != there.get(key)]
         if not different:
             continue
         if write:
-            _write(destination, table, different, [wanted[key] for key in different if key in wanted])
+            _write(
+                destination, table, different, [wanted[key] for key in different if key in wanted]
+            )
         yield different
 
 
@@ -166,7 +182,12 @@ def _portions(
 
 
 def _portion(
-    database: Database, table: LedgerTable, after: _Row | None, last: _Row | None, *, limited: bool = True
+    database: Database,
+    table: LedgerTable,
+    after: _Row | None,
+    last: _Row | None,
+    *,
+    limited: bool = True,
 ) -> dict[_Row, _Row]:
     """Rows by key, behind one and up to another."""
     key = ", ".join(table.key)
@@ -187,16 +208,24 @@ def _portion(
 def _comparable(table: LedgerTable, row: _Row) -> _Row:
     """As every database gives it back."""
     return tuple(
-        bool(value) if column in table.truths else value.replace("\0", "\\x00") if isinstance(value, str) else value
+        bool(value)
+        if column in table.truths
+        else value.replace("\0", "\\x00")
+        if isinstance(value, str)
+        else value
         for column, value in zip(table.columns, row, strict=True)
     )
 
 
-def _write(database: Database, table: LedgerTable, gone: Sequence[_Row], rows: Sequence[_Row]) -> None:
+def _write(
+    database: Database, table: LedgerTable, gone: Sequence[_Row], rows: Sequence[_Row]
+) -> None:
     columns = ", ".join(table.columns)
     where = " AND ".join(f"{column} = :key{place}" for place, column in enumerate(table.key))
     with database.atomic():
-        database.execute_many(f"DELETE FROM {table.name} WHERE {where}", [_values("key", key) for key in gone])
+        database.execute_many(
+            f"DELETE FROM {table.name} WHERE {where}", [_values("key", key) for key in gone]
+        )
         database.execute_many(
             f"INSERT INTO {table.name} ({columns}) VALUES ({', '.join(f':{column}' for column in table.columns)})",
             [dict(zip(table.columns, row, strict=True)) for row in rows],

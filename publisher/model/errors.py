@@ -76,7 +76,9 @@ class ConfigError(PublisherError):
         self.problems = (problems,) if isinstance(problems, str) else tuple(problems)
         shown = self.problems[:_MOST_SHOWN]
         more = len(self.problems) - len(shown)
-        super().__init__("\n".join([*shown, *([f"and {more} more problems; mend these first"] if more else [])]))
+        super().__init__(
+            "\n".join([*shown, *([f"and {more} more problems; mend these first"] if more else [])])
+        )
 
 
 class UsageError(PublisherError):
@@ -92,7 +94,9 @@ def gravest(statuses: Iterable[int]) -> int:
 
 
 _NO_ROOM: Final = "make room on its file system, and look at quotas and limits of file size"
-_TOO_MANY_FILES: Final = "too many files are open: raise the limit (LimitNOFILE= of the service, or ulimit -n)"
+_TOO_MANY_FILES: Final = (
+    "too many files are open: raise the limit (LimitNOFILE= of the service, or ulimit -n)"
+)
 _OF_THE_MACHINE: Final = {
     errno.ENOSPC: _NO_ROOM,
     errno.EDQUOT: _NO_ROOM,

@@ -33,7 +33,9 @@ def parse_fqan(text: str) -> Fqan:
     if not first.startswith("/"):
         return Fqan(vo=first, group=None, role=None)
     parts = first[1:].split("/")
-    at = next((place for place, part in enumerate(parts) if part.lower().startswith("role=")), len(parts))
+    at = next(
+        (place for place, part in enumerate(parts) if part.lower().startswith("role=")), len(parts)
+    )
     groups = parts[:at]
     role = parts[at] if at < len(parts) else None
     if not groups:
@@ -89,7 +91,16 @@ def period_label(moment: Epoch, period: str) -> str:
     return f"{when:%Y}"
 
 
-VO_RULE_FIELDS: Final = ("issuer", "group", "local_user", "local_group", "queue", "project", "user", "any")
+VO_RULE_FIELDS: Final = (
+    "issuer",
+    "group",
+    "local_user",
+    "local_group",
+    "queue",
+    "project",
+    "user",
+    "any",
+)
 
 # Of these: what is in a job's own row
 RULED_BY_ROW: Final = frozenset({"issuer", "queue", "user", "any"})
@@ -106,13 +117,19 @@ class VoRule(NamedTuple):
     override: bool = False  # also for jobs that carry a VO of their own
 
     def matches(self, job: JobRecord) -> bool:
-        return self.field == "any" or any(fnmatchcase(text, self.pattern) for text in self._texts(job))
+        return self.field == "any" or any(
+            fnmatchcase(text, self.pattern) for text in self._texts(job)
+        )
 
     def _texts(self, job: JobRecord) -> tuple[str, ...]:
         match self.field:
             case "issuer":
                 # Token users are stored as `issuer/subject`.
-                return (job.user.rpartition("/")[0],) if "://" in job.user and not job.user.startswith("/") else ()
+                return (
+                    (job.user.rpartition("/")[0],)
+                    if "://" in job.user and not job.user.startswith("/")
+                    else ()
+                )
             case "group":
                 return job.fqans + tuple(value for _, value in job.attributes)
             case "project":

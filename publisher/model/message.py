@@ -62,7 +62,9 @@ class PlacedRuns:
     @classmethod
     def of(cls, records: "RecordColumns") -> "PlacedRuns":
         """The runs of rendered records (hot path)."""
-        runs = cls(records.keys, records.ended_at, records.fingerprints, record_ids=records.record_ids)
+        runs = cls(
+            records.keys, records.ended_at, records.fingerprints, record_ids=records.record_ids
+        )
         runs.files = list(records.files)
         if has_two_spellings("".join(records.job_ids)):
             runs.files = [delivered_from(record.job_id, record.row) for record in records]
@@ -71,7 +73,9 @@ class PlacedRuns:
     def __len__(self) -> int:
         return len(self.keys)
 
-    def add(self, key: JobKey, ended_at: Epoch, fingerprint: int, file: str, record_id: int) -> None:
+    def add(
+        self, key: JobKey, ended_at: Epoch, fingerprint: int, file: str, record_id: int
+    ) -> None:
         self.keys.append(key)
         self.files.append(file)
         self.ended_at.append(ended_at)
@@ -139,7 +143,17 @@ class RecordColumns:
     """
 
     __slots__ = (
-        *("files", "record_ids", "job_ids", "local_ids", "wall_s", "cpu_s", "keys", "ended_at", "fingerprints"),
+        *(
+            "files",
+            "record_ids",
+            "job_ids",
+            "local_ids",
+            "wall_s",
+            "cpu_s",
+            "keys",
+            "ended_at",
+            "fingerprints",
+        ),
         *("contents", "first_time", "submit_hosts", "summary_keys", "formed", "whole"),
     )
 
@@ -160,7 +174,9 @@ class RecordColumns:
         self.summary_keys: list[SummaryKey | None]
         self.formed: list[bool]
         self.whole: list[JobRecord | None]
-        for name, column in zip(self.__slots__, columns or [[] for _ in self.__slots__], strict=True):
+        for name, column in zip(
+            self.__slots__, columns or [[] for _ in self.__slots__], strict=True
+        ):
             setattr(self, name, column)
 
     @classmethod
@@ -205,7 +221,9 @@ class Message(NamedTuple):
     made_at: datetime
 
 
-def message_of(payload: bytes, target: str, format_name: str, records: int, made_at: datetime) -> Message:
+def message_of(
+    payload: bytes, target: str, format_name: str, records: int, made_at: datetime
+) -> Message:
     """A payload under its own id: `YYYYMMDD/YYYYMMDDhhmmss-` and 16 hex digits of the digest.
 
     The same bytes, made at the same time, have the same id.

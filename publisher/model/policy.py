@@ -197,7 +197,9 @@ class PublishedJob(NamedTuple):
         return self.job.transfers if self.identity_open else ()
 
 
-def published_projects(projects: tuple[str, ...], local_user: str, identity_open: bool) -> tuple[str, ...]:
+def published_projects(
+    projects: tuple[str, ...], local_user: str, identity_open: bool
+) -> tuple[str, ...]:
     """Of a job's projects those that a record may name."""
     if identity_open:
         return projects
@@ -237,8 +239,12 @@ class RecordPolicy:
     imported: Mapping[tuple[str, str], ImportedPlace] = field(default_factory=dict)
     charging: Charging | None = None  # of formats that have a place for a charge
     gpus_only: bool = False  # of formats whose records are of accelerators
-    _who: dict[tuple[object, ...], UserIdentity] = field(default_factory=dict, repr=False, compare=False)
-    _where: dict[tuple[str, str, str, str], Placement] = field(default_factory=dict, repr=False, compare=False)
+    _who: dict[tuple[object, ...], UserIdentity] = field(
+        default_factory=dict, repr=False, compare=False
+    )
+    _where: dict[tuple[str, str, str, str], Placement] = field(
+        default_factory=dict, repr=False, compare=False
+    )
 
     @property
     def depends_on_row_only(self) -> bool:
@@ -265,7 +271,10 @@ class RecordPolicy:
     def change_times(self) -> frozenset[Epoch]:
         """Ends from which on something else may be said, beside the beginnings of months."""
         windows = [rule.window for rule in self.benchmarks.rules]
-        edges = [self.benchmarks.jura_before, *(edge for one in windows for edge in (one.start, one.end))]
+        edges = [
+            self.benchmarks.jura_before,
+            *(edge for one in windows for edge in (one.start, one.end)),
+        ]
         return frozenset(edge for edge in edges if edge is not None)
 
     def describe(self, job: JobRecord) -> PublishedJob:
@@ -297,14 +306,24 @@ class RecordPolicy:
         """Which time of a job is its StartTime, and why."""
         if job.submitted_at > job.ended_at and not self._starts_with_run(job):
             return ValueOrigin(
-                name="StartTime", rule="end less wall time: it was submitted after its end", source="ended_at, wall_s"
+                name="StartTime",
+                rule="end less wall time: it was submitted after its end",
+                source="ended_at, wall_s",
             )
         if self.start_time is StartTime.SUBMISSION:
-            return ValueOrigin(name="StartTime", rule="records.start_time: submission", source="submitted_at")
+            return ValueOrigin(
+                name="StartTime", rule="records.start_time: submission", source="submitted_at"
+            )
         if job.started_at is None:
-            return ValueOrigin(name="StartTime", rule="the start of the run is not known", source="submitted_at")
+            return ValueOrigin(
+                name="StartTime", rule="the start of the run is not known", source="submitted_at"
+            )
         if job.started_at > job.ended_at:
-            return ValueOrigin(name="StartTime", rule="the start of the run is after the end", source="submitted_at")
+            return ValueOrigin(
+                name="StartTime",
+                rule="the start of the run is after the end",
+                source="submitted_at",
+            )
         return ValueOrigin(name="StartTime", rule="records.start_time: run", source="started_at")
 
     def _start(self, job: JobRecord) -> Epoch:
@@ -315,10 +334,18 @@ class RecordPolicy:
         return Epoch(max(0, job.ended_at - max(0, job.wall_s)))
 
     def _starts_with_run(self, job: JobRecord) -> bool:
-        return self.start_time is StartTime.RUN and job.started_at is not None and job.started_at <= job.ended_at
+        return (
+            self.start_time is StartTime.RUN
+            and job.started_at is not None
+            and job.started_at <= job.ended_at
+        )
 
     def _user(self, job: JobRecord) -> UserIdentity:
-        ruled = (job.local_user, job.local_group, job.queue, job.projects, job.attributes) if self.vo_rules else ()
+        ruled = (
+            (job.local_user, job.local_group, job.queue, job.projects, job.attributes)
+            if self.vo_rules
+            else ()
+        )
         period = self.identity.period_of(job.ended_at)
         inputs = (job.user, job.vo, job.fqans, job.escaped, period, ruled)
         known = self._who.get(inputs)
@@ -330,9 +357,13 @@ class RecordPolicy:
 
     def _describe_user(self, job: JobRecord, period: str) -> UserIdentity:
         belongs = self._affiliation(job)
-        vo, group, role = (self.receiver_text(job, text) for text in (belongs.vo, belongs.group, belongs.role))
+        vo, group, role = (
+            self.receiver_text(job, text) for text in (belongs.vo, belongs.group, belongs.role)
+        )
         if self.key_style is KeyStyle.JURA:
-            receiver_group, receiver_role = jura_group_and_role(vo, group, role, self.receiver_text(job, belongs.fqan))
+            receiver_group, receiver_role = jura_group_and_role(
+                vo, group, role, self.receiver_text(job, belongs.fqan)
+            )
         else:
             receiver_group, receiver_role = group, role
         rule = f"records.identity: {self.identity.mode}{f' of {period}' if period else ''}"
@@ -346,7 +377,10 @@ class RecordPolicy:
             receiver_role=receiver_role,
             fqans=tuple(self.receiver_text(job, fqan) for fqan in job.fqans),
             extra_groups=self.vo_groups,
-            origins=(ValueOrigin(name="GlobalUserName", rule=rule, source="user"), *belongs.origins),
+            origins=(
+                ValueOrigin(name="GlobalUserName", rule=rule, source="user"),
+                *belongs.origins,
+            ),
         )
 
     def _affiliation(self, job: JobRecord) -> _Affiliation:
@@ -363,7 +397,9 @@ class RecordPolicy:
             origins = _vo_origins("the main FQAN", "fqans")
             if own != main.vo:
                 origins = ValueOrigin(name="VO", rule="the job's VO", source="vo"), *origins[1:]
-            return _Affiliation(vo=own, group=main.group or "", role=main.role or "", fqan=fqan, origins=origins)
+            return _Affiliation(
+                vo=own, group=main.group or "", role=main.role or "", fqan=fqan, origins=origins
+            )
         if own:
             return _Affiliation(vo=own, origins=_vo_origins("the job's VO", "vo"))
         return self._by_default()
@@ -410,12 +446,17 @@ class RecordPolicy:
         elif is_domain_name(host):
             machine, origin = host, ("the endpoint's host", "endpoint")
         else:
-            machine, origin = self.host_name, ("this host's name: the endpoint names none that schemas allow", "")
+            machine, origin = (
+                self.host_name,
+                ("this host's name: the endpoint names none that schemas allow", ""),
+            )
         infrastructure, server, description = self._infrastructure_of(job)
         local = infrastructure[0] == "local"
         jura = self.key_style is KeyStyle.JURA and not local
         if local and not server[0]:
-            raise Unfit("batch-server-unknown", "a local job needs records.batch_server as its SubmitHost")
+            raise Unfit(
+                "batch-server-unknown", "a local job needs records.batch_server as its SubmitHost"
+            )
         submit_host = server[0] if local else job.endpoint
         receiver_host = jura_submit_host(job.interface, job.endpoint) if jura else submit_host
         description_source = "lrms" if description[1].endswith(_AND_LRMS) else ""
@@ -431,7 +472,9 @@ class RecordPolicy:
             origins=(
                 ValueOrigin(name="Site", rule="site"),
                 ValueOrigin(name="InfrastructureType", rule=infrastructure[1]),
-                ValueOrigin(name="InfrastructureDescription", rule=description[1], source=description_source),
+                ValueOrigin(
+                    name="InfrastructureDescription", rule=description[1], source=description_source
+                ),
                 ValueOrigin(name="SubmitHost", rule=server[1])
                 if local
                 else ValueOrigin(name="SubmitHost", rule="the endpoint's URL", source="endpoint"),
@@ -443,7 +486,9 @@ class RecordPolicy:
     def _infrastructure_of(self, job: JobRecord) -> tuple[_Attributed, _Attributed, _Attributed]:
         """Infrastructure type, batch server and description, each with the rule that decided."""
         lrms = (job.lrms or "fork").upper()
-        imported = self.imported.get((job.interface, job.endpoint)) or self.imported.get((job.interface, ""))
+        imported = self.imported.get((job.interface, job.endpoint)) or self.imported.get(
+            (job.interface, "")
+        )
         if imported is None:
             description = (self.infrastructure_description, "records.infrastructure_description")
             return (
@@ -461,7 +506,9 @@ class RecordPolicy:
 
 
 def _vo_origins(rule: str, source: str = "") -> tuple[ValueOrigin, ...]:
-    return tuple(ValueOrigin(name=name, rule=rule, source=source) for name in ("VO", "VOGroup", "VORole"))
+    return tuple(
+        ValueOrigin(name=name, rule=rule, source=source) for name in ("VO", "VOGroup", "VORole")
+    )
 
 
 # Interfaces with a bare URL in jura-ng, and the set of characters stripped off other names.

@@ -80,7 +80,9 @@ class BenchmarkRule:
     applied: AppliedBenchmark = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "applied", AppliedBenchmark(benchmarks=self.benchmarks, origin=self.origin))
+        object.__setattr__(
+            self, "applied", AppliedBenchmark(benchmarks=self.benchmarks, origin=self.origin)
+        )
 
     def matches(self, job: JobRecord) -> bool:
         return (
@@ -112,7 +114,11 @@ class BenchmarkPolicy(NamedTuple):
         return own or _NOTHING
 
     def _own_of(self, job: JobRecord) -> AppliedBenchmark | None:
-        if self.jura_before is not None and job.ended_at < self.jura_before and not is_read_by_jura(job.benchmark):
+        if (
+            self.jura_before is not None
+            and job.ended_at < self.jura_before
+            and not is_read_by_jura(job.benchmark)
+        ):
             return _JURAS
         own = _own(job.benchmark) if job.benchmark else None
         return None if own is not None and own.arex_default and self.distrust_default else own
@@ -123,8 +129,12 @@ def _own(text: str) -> AppliedBenchmark:
     try:
         benchmark = parse_benchmark(text)
     except Unfit as unfit:
-        return AppliedBenchmark(benchmarks=(), origin="the job", unreadable=unfit.with_traceback(None))
-    return AppliedBenchmark(benchmarks=(benchmark,), origin="the job", arex_default=benchmark == AREX_DEFAULT)
+        return AppliedBenchmark(
+            benchmarks=(), origin="the job", unreadable=unfit.with_traceback(None)
+        )
+    return AppliedBenchmark(
+        benchmarks=(benchmark,), origin="the job", arex_default=benchmark == AREX_DEFAULT
+    )
 
 
 def parse_benchmark(text: str) -> Benchmark:
@@ -145,15 +155,23 @@ def make_benchmark(kind: str, value: str) -> Benchmark:
     known = KINDS.get(kind.strip().lower())
     if known is None:
         raise Unfit(
-            "benchmark-unknown-type", f"benchmark type {kind.strip()!r}: APEL knows {', '.join(KINDS.values())}"
+            "benchmark-unknown-type",
+            f"benchmark type {kind.strip()!r}: APEL knows {', '.join(KINDS.values())}",
         )
     text = value.strip()
     if len(text) > _LONGEST_NUMBER or not _NUMBER.fullmatch(text):
-        raise Unfit("benchmark-unreadable", f"benchmark value {text[:_LONGEST_NUMBER]!r} is not a number")
+        raise Unfit(
+            "benchmark-unreadable", f"benchmark value {text[:_LONGEST_NUMBER]!r} is not a number"
+        )
     number = Decimal(text)
     # The range before the rounding: quantize() fails in its own way beyond 28 digits.
-    if not 0 < number <= _LARGEST or not (number := number.quantize(_THREE_PLACES, rounding=ROUND_HALF_UP)):
-        raise Unfit("benchmark-range", f"benchmark value {text!r} is not in (0, {_LARGEST}] at three decimals")
+    if not 0 < number <= _LARGEST or not (
+        number := number.quantize(_THREE_PLACES, rounding=ROUND_HALF_UP)
+    ):
+        raise Unfit(
+            "benchmark-range",
+            f"benchmark value {text!r} is not in (0, {_LARGEST}] at three decimals",
+        )
     return Benchmark(kind=known, value=number)
 
 

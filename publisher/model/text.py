@@ -49,7 +49,10 @@ def is_domain_name(host: str) -> bool:
         0 < len(host) <= 255
         and host.isascii()
         and all(
-            len(label) >= 2 and label[0].isalnum() and label[-1].isalnum() and label.replace("-", "").isalnum()
+            len(label) >= 2
+            and label[0].isalnum()
+            and label[-1].isalnum()
+            and label.replace("-", "").isalnum()
             for label in labels
         )
     )
@@ -82,7 +85,9 @@ def ascii_text(text: str) -> str:
         return text.strip()
     # Decomposed first: ǿ is ø with an accent, and only then found in the table.
     decomposed = unicodedata.normalize("NFKD", _BLANKS.sub(" ", text))
-    decomposed = "".join(letter for letter in decomposed if not unicodedata.combining(letter)).translate(_LETTERS)
+    decomposed = "".join(
+        letter for letter in decomposed if not unicodedata.combining(letter)
+    ).translate(_LETTERS)
     return _UNPRINTABLE.sub("?", decomposed).strip()
 
 
@@ -161,7 +166,8 @@ def visible(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(
-        letter if letter.isprintable() else letter.encode("unicode_escape").decode("ascii") for letter in text
+        letter if letter.isprintable() else letter.encode("unicode_escape").decode("ascii")
+        for letter in text
     )
 
 

@@ -28,7 +28,9 @@ class Window:
     end: Epoch | None = None
 
     def __contains__(self, ended_at: int) -> bool:
-        return (self.start is None or ended_at >= self.start) and (self.end is None or ended_at < self.end)
+        return (self.start is None or ended_at >= self.start) and (
+            self.end is None or ended_at < self.end
+        )
 
     def __str__(self) -> str:
         start = "the beginning" if self.start is None else iso_epoch(self.start)
@@ -130,7 +132,11 @@ def parse_to(text: str, now: datetime) -> datetime:
 def parse_when(text: str, now: datetime) -> Period:
     """The period that the text names. Raises: UsageError when it names none."""
     named = _NAMED.get(text.strip())
-    return named(now.astimezone(UTC)) if named else _fixed_period(text, f"{_FORMS}, {', '.join(_NAMED)}")
+    return (
+        named(now.astimezone(UTC))
+        if named
+        else _fixed_period(text, f"{_FORMS}, {', '.join(_NAMED)}")
+    )
 
 
 def fixed_period(text: str) -> Period:
@@ -148,7 +154,9 @@ def _fixed_period(text: str, forms: str) -> Period:
             try:
                 return read(*numbers)
             except ValueError as error:
-                raise UsageError(f"{text!r} is not in the calendar ({error}); write {forms}") from error
+                raise UsageError(
+                    f"{text!r} is not in the calendar ({error}); write {forms}"
+                ) from error
     raise UsageError(f"{text[:60]!r} is not a time; write {forms}")
 
 
@@ -281,5 +289,7 @@ class Durations:
         """How many took less than each edge but not the one before; at last, those beyond all."""
         counts = [0] * (len(edges_min) + 1)
         for minute, count in self.minutes.items():
-            counts[next((at for at, edge in enumerate(edges_min) if minute < edge), len(edges_min))] += count
+            counts[
+                next((at for at, edge in enumerate(edges_min) if minute < edge), len(edges_min))
+            ] += count
         return counts

@@ -82,7 +82,9 @@ _PREFERENCE: Final = ("HEPscore23", "HEPSPEC", "Si2k")  # of a dictionary with s
 # Texts, type and value of the benchmark, nodes, processors. A tuple: joined texts would make
 # (1, 12) of (11, 2).
 RowKey = tuple[tuple[str, ...], str, Decimal, int, int]
-GroupKey = tuple[int, tuple[str, ...], str, Decimal, int, int]  # with the number of the month before
+GroupKey = tuple[
+    int, tuple[str, ...], str, Decimal, int, int
+]  # with the number of the month before
 
 
 class Grouping(NamedTuple):
@@ -135,18 +137,25 @@ class SummaryGroup(NamedTuple):
 
     def row(self, *, by_level: bool) -> "KeyTotal":
         """As a row of the receiver, for people. `by_level`: its table has a benchmark's value."""
-        level = " ".join(f"{one.kind} {one.text}" if by_level else one.kind for one in self.benchmarks) or self.kind
+        level = (
+            " ".join(f"{one.kind} {one.text}" if by_level else one.kind for one in self.benchmarks)
+            or self.kind
+        )
         text = (
             f"VO {self.vo or 'None'}, group {self.vo_group or 'None'}, role {self.role or 'None'}, "
             f"user {self.user or 'None'}, SubmitHost {self.submit_host or 'None'}, {self.infrastructure}, {level}, "
             f"nodes {self.node_count}, processors {self.cpu_count}"
         )
-        key = SummaryKey(month=Month(self.year, self.month).number, digest=b"", text=text, site=self.site)
+        key = SummaryKey(
+            month=Month(self.year, self.month).number, digest=b"", text=text, site=self.site
+        )
         return KeyTotal(key=key, jobs=self.jobs, wall_s=self.wall_s, cpu_s=self.cpu_s)
 
     def without_usage(self) -> "SummaryGroup":
         """The record that empties the row."""
-        return self._replace(jobs=0, wall_s=0, cpu_s=0, normalised_wall_micro=0, normalised_cpu_micro=0)
+        return self._replace(
+            jobs=0, wall_s=0, cpu_s=0, normalised_wall_micro=0, normalised_cpu_micro=0
+        )
 
     def has_begun(self, now: datetime) -> bool:
         """Whether the server surely takes the month as begun; else the group completes later."""
@@ -206,7 +215,10 @@ class GroupPlace:
 
 
 def add_runs(
-    places: Iterable[GroupPlace], ended_at: Iterable[Epoch], wall_s: Iterable[int], cpu_s: Iterable[int]
+    places: Iterable[GroupPlace],
+    ended_at: Iterable[Epoch],
+    wall_s: Iterable[int],
+    cpu_s: Iterable[int],
 ) -> None:
     """Count jobs that ended then and used that, in seconds, each at its place (hot path)."""
     for place, end, wall, cpu in zip(places, ended_at, wall_s, cpu_s, strict=True):
@@ -284,7 +296,9 @@ class Accumulator:
             self._rows[at] = row, shared
         return self._rows[at][0]
 
-    def _group(self, key: GroupKey, spelling: tuple[str, ...], benchmarks: tuple[Benchmark, ...]) -> _Sums:
+    def _group(
+        self, key: GroupKey, spelling: tuple[str, ...], benchmarks: tuple[Benchmark, ...]
+    ) -> _Sums:
         """The group with that key, made if need be."""
         sums = self._groups.get(key)
         if sums is None:
@@ -319,7 +333,9 @@ def _travelling(grouping: Grouping, applied: AppliedBenchmark) -> tuple[Benchmar
 def group_key(grouping: Grouping, group: SummaryGroup) -> GroupKey:
     """The key of the group's row at the server, after its normalisation."""
     number = Month(group.year, group.month).number
-    row = _key(grouping, _texts(group), group.kind, group.benchmarks, group.node_count, group.cpu_count)
+    row = _key(
+        grouping, _texts(group), group.kind, group.benchmarks, group.node_count, group.cpu_count
+    )
     return number, *row
 
 
@@ -346,7 +362,15 @@ def rounded(micro: int) -> int:
 
 
 def _texts(group: SummaryGroup) -> tuple[str, ...]:
-    return group.site, group.user, group.vo, group.vo_group, group.role, group.submit_host, group.infrastructure
+    return (
+        group.site,
+        group.user,
+        group.vo,
+        group.vo_group,
+        group.role,
+        group.submit_host,
+        group.infrastructure,
+    )
 
 
 def _key(
@@ -366,7 +390,9 @@ def _finished(key: GroupKey, sums: _Sums) -> SummaryGroup:
     counted = nodes, cores, sums.earliest_end, sums.latest_end, sums.wall_s, sums.cpu_s
     normalised = sums.normalised_wall_micro, sums.normalised_cpu_micro
     texts = *sums.spelling, kind
-    return SummaryGroup._make((*year_and_month(number), *texts, sums.benchmarks, *counted, *normalised, sums.jobs))
+    return SummaryGroup._make(
+        (*year_and_month(number), *texts, sums.benchmarks, *counted, *normalised, sums.jobs)
+    )
 
 
 class SyncCount(NamedTuple):
@@ -461,7 +487,9 @@ def month_window(number: int) -> Window:
 
 
 def left_behind(
-    key: Callable[[SummaryGroup], object], accepted: Sequence[SummaryGroup], new: Iterable[SummaryGroup]
+    key: Callable[[SummaryGroup], object],
+    accepted: Sequence[SummaryGroup],
+    new: Iterable[SummaryGroup],
 ) -> list[SummaryGroup]:
     """Accepted groups whose keys the new ones do not replace: they would be counted beside them."""
     replaced = {key(group) for group in new} if accepted else ()
@@ -476,7 +504,10 @@ class FoundJobs(NamedTuple):
 
 
 def rows_with_gone(
-    key: Callable[[SummaryGroup], object], counted: Sequence[SummaryGroup], found: FoundJobs, gone: int
+    key: Callable[[SummaryGroup], object],
+    counted: Sequence[SummaryGroup],
+    found: FoundJobs,
+    gone: int,
 ) -> Sequence[SummaryGroup] | None:
     """A month with counted jobs that are gone, each row as it was counted or as it is found.
 

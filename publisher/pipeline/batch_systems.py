@@ -1,4 +1,6 @@
-"""The entries of `source`: batch systems are read before a round; and how old what is there has become. Nothing here prints."""
+"""The entries of `source`: batch systems are read before a round; and how old what is there has
+become. Nothing here prints.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +22,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("publisher")
 
 _TOO_LONG: Final = timedelta(days=1)
-# A source is silent when none of its jobs ended in the last two days, although 100 a day or more did, on average, in the four
-# weeks before its newest one.
+# A source is silent when none of its jobs ended in the last two days, although 100 a day or more
+# did, on average, in the four weeks before its newest one.
 _SILENCE: Final = timedelta(days=2)
 _BUSY_JOBS: Final = 28 * 100
 _LOGGED_BAD: Final = 10
@@ -29,7 +31,8 @@ _SHOWN_BAD: Final = 1_000
 
 
 class SourceStatus(NamedTuple):
-    """An entry of `source`. `trouble` is that of its last reading, or why nothing can be told of it.
+    """An entry of `source`. `trouble` is that of its last reading, or why nothing can be told of
+    it.
 
     `last` is the last reading of a batch system; None where that cannot be told, and of databases that are read in place.
     """
@@ -54,7 +57,9 @@ class SetAside(NamedTuple):
 
 
 def read_sources(site: Site) -> Sequence[str]:
-    """Read what is new of each batch system, before a round; one's trouble stops nobody. Tells what went wrong, by name."""
+    """Read what is new of each batch system, before a round; one's trouble stops nobody. Tells what
+    went wrong, by name.
+    """
     return [line for entry in _in_rounds(site) for line in _read(site, entry)]
 
 
@@ -67,15 +72,26 @@ def _read(site: Site, entry: BatchEntry) -> Sequence[str]:
         return [f"source {entry.name}: {error}"]
     except Exception as error:  # the boundary: a bug in reading one source must not stop what is there from going out
         log.critical("source %s: a bug in publisher: %s", entry.name, error, exc_info=True)
-        return [f"source {entry.name}: a bug in publisher ({type(error).__name__}: {error}); please report it"]
+        return [
+            f"source {entry.name}: a bug in publisher ({type(error).__name__}: {error}); please report it"
+        ]
     if report is None:
         return ()
-    log.info("source %s: %s imported, %s updated", entry.name, plural(report.imported, "job"), f"{report.updated:,}")
+    log.info(
+        "source %s: %s imported, %s updated",
+        entry.name,
+        plural(report.imported, "job"),
+        f"{report.updated:,}",
+    )
     for line in report.bad_lines[:_LOGGED_BAD]:
-        log.warning("source %s: set aside: %s, byte %s: %s", entry.name, line.path, line.offset, line.reason)
+        log.warning(
+            "source %s: set aside: %s, byte %s: %s", entry.name, line.path, line.offset, line.reason
+        )
     if report.bad > _LOGGED_BAD:
         log.warning(
-            "source %s: %s set aside; `publisher source bad-lines` has all", entry.name, plural(report.bad, "line")
+            "source %s: %s set aside; `publisher source bad-lines` has all",
+            entry.name,
+            plural(report.bad, "line"),
         )
     for damaged in report.damaged:
         log.warning("source %s: skipped: %s", entry.name, damaged)
@@ -85,7 +101,9 @@ def _read(site: Site, entry: BatchEntry) -> Sequence[str]:
 
 
 def _refuse_second_name(site: Site, entry: BatchEntry) -> None:
-    """Raises: SourceError where jobs of a new source were delivered under other ids, and would count twice."""
+    """Raises: SourceError where jobs of a new source were delivered under other ids, and would
+    count twice.
+    """
     found = site.namesakes(entry)
     if not found:
         return
@@ -101,8 +119,12 @@ def _refuse_second_name(site: Site, entry: BatchEntry) -> None:
 
 
 @contextmanager
-def delivered_since(site: Site, entry: BatchEntry, mark: str) -> Iterator[tuple[str, Iterator[PlacedRuns]]]:
-    """What the ledger has, for who reads a batch system beside a CE (`History.delivered_since`). Raises: LedgerError."""
+def delivered_since(
+    site: Site, entry: BatchEntry, mark: str
+) -> Iterator[tuple[str, Iterator[PlacedRuns]]]:
+    """What the ledger has, for who reads a batch system beside a CE (`History.delivered_since`).
+    Raises: LedgerError.
+    """
     others = {one.database for one in site.batch_entries} - {entry.database}
     names = {each for other in others for each in (other.stem, str(other))}
     with closing(site.history()) as history:
@@ -127,7 +149,9 @@ def set_aside(site: Site, name: str | None) -> tuple[Sequence[SetAside], int]:
     Raises: UsageError for a name that is not configured, SourceError.
     """
     chosen = chosen_entries(site, name)
-    lines = [SetAside(entry.name, line) for entry in chosen for line in site.bad_lines(entry, _SHOWN_BAD)]
+    lines = [
+        SetAside(entry.name, line) for entry in chosen for line in site.bad_lines(entry, _SHOWN_BAD)
+    ]
     return lines, sum(site.last_reading(entry).bad_lines for entry in chosen)
 
 
@@ -159,7 +183,11 @@ def _status(site: Site, entry: BatchEntry) -> SourceStatus:
     silence = waiting = ""
     try:
         last = site.last_reading(entry)
-        newest = site.newest_job(str(entry.database), lock_wait_s=LOCK_WAIT_S) if entry.is_read() else NewestJob()
+        newest = (
+            site.newest_job(str(entry.database), lock_wait_s=LOCK_WAIT_S)
+            if entry.is_read()
+            else NewestJob()
+        )
     except SourceError as error:
         last, trouble, alarm = None, str(error), f"source {entry.name}: {error}"
     else:
@@ -184,7 +212,9 @@ def _status(site: Site, entry: BatchEntry) -> SourceStatus:
 def _waiting(name: str, last: LastReading) -> str:
     if not last.awaited:
         return ""
-    ces = " and ".join(f"{each.name} since {each.written:%Y-%m-%dT%H:%M:%SZ}" for each in last.awaited)
+    ces = " and ".join(
+        f"{each.name} since {each.written:%Y-%m-%dT%H:%M:%SZ}" for each in last.awaited
+    )
     jobs = max(each.jobs for each in last.awaited)
     return (
         f"source {name}: {plural(jobs, 'job')} that may belong to an ARC CE {'waits' if jobs == 1 else 'wait'} for it: it has "
@@ -193,7 +223,9 @@ def _waiting(name: str, last: LastReading) -> str:
 
 
 def _in_place(site: Site, entry: DatabaseEntry) -> SourceStatus:
-    """Databases that cannot be read are an alarm of the targets, and of several the one with the newest job tells."""
+    """Databases that cannot be read are an alarm of the targets, and of several the one with the
+    newest job tells.
+    """
     files: Sequence[str] = ()
     newest, trouble, silence = None, "", ""
     try:
@@ -229,13 +261,22 @@ def _silence(name: str, newest: NewestJob, now: datetime) -> str:
 
 
 def _alarm(name: str, last: LastReading, now: datetime) -> str:
-    """Of what was not read for longer than a day, whether it failed or nobody tried, or waits for a CE for longer than that.
+    """Of what was not read for longer than a day, whether it failed or nobody tried, or waits for a
+    CE for longer than that.
 
     A clock that went back raises none.
     """
     since = last.succeeded or last.failing_since
     if since is None or now - since <= _TOO_LONG:
-        return _waiting(name, last) if any(now - each.since > _TOO_LONG for each in last.awaited) else ""
-    what = "has never been read" if last.succeeded is None else f"was last read at {since:%Y-%m-%dT%H:%M:%SZ}"
+        return (
+            _waiting(name, last)
+            if any(now - each.since > _TOO_LONG for each in last.awaited)
+            else ""
+        )
+    what = (
+        "has never been read"
+        if last.succeeded is None
+        else f"was last read at {since:%Y-%m-%dT%H:%M:%SZ}"
+    )
     why = last.trouble or "no round has run since; check the timer or the daemon"
     return f"source {name}: {what}: {why}"

@@ -1,4 +1,5 @@
-"""The daemon: one regular round after the other for each target, on its own timetable, until it is asked to stop.
+"""The daemon: one regular round after the other for each target, on its own timetable, until it is
+asked to stop.
 
 `config/cron.py` reads crontab's notation; APScheduler keeps the timetable. One loop on the main thread schedules and listens,
 once a second; each round runs in a thread of its own. The loop continues whatever a round ends with. systemd is notified of
@@ -34,7 +35,8 @@ from publisher.pipeline.site import Site
 
 
 class RoundScheduler:
-    """Starts `round_of(name)` in a thread of its own when its moment has come; never two of one name at once.
+    """Starts `round_of(name)` in a thread of its own when its moment has come; never two of one
+    name at once.
 
     Of more than `at_once`, the others wait in their threads.
     """
@@ -44,9 +46,13 @@ class RoundScheduler:
         self._ended: SimpleQueue[str] = SimpleQueue()
         self.running: set[str] = set()
         self._scheduler = _PolledScheduler(executors={"default": _Threads(at_once)}, timezone=UTC)
-        self._scheduler.add_listener(lambda event: self.running.add(event.job_id), EVENT_JOB_SUBMITTED)
+        self._scheduler.add_listener(
+            lambda event: self.running.add(event.job_id), EVENT_JOB_SUBMITTED
+        )
         # In the round's own thread, when its place is free again.
-        self._scheduler.add_listener(lambda event: self._ended.put(event.job_id), EVENT_JOB_EXECUTED | EVENT_JOB_ERROR)
+        self._scheduler.add_listener(
+            lambda event: self._ended.put(event.job_id), EVENT_JOB_EXECUTED | EVENT_JOB_ERROR
+        )
         self._scheduler.start()
 
     def plan(self, name: str, moment: datetime) -> None:
@@ -101,7 +107,9 @@ class _PolledScheduler(BaseScheduler):  # type: ignore[misc]  # APScheduler 3 ha
 
 
 class _Threads(BaseExecutor):  # type: ignore[misc]  # APScheduler 3 has no types
-    """A daemon thread a round: at the end of the process nobody waits for a service that does not answer."""
+    """A daemon thread a round: at the end of the process nobody waits for a service that does not
+    answer.
+    """
 
     def __init__(self, at_once: int) -> None:
         super().__init__()
@@ -116,7 +124,8 @@ class _Threads(BaseExecutor):  # type: ignore[misc]  # APScheduler 3 has no type
         self._run_job_success(job.id, events)
 
 
-# A target that failed is tried again as the hourly timer would, though its own rounds be further apart.
+# A target that failed is tried again as the hourly timer would, though its own rounds be further
+# apart.
 _TRY_AGAIN_S: Final = 3600
 
 
@@ -189,7 +198,9 @@ class Daemon:
         self._watchdog_sent_at = site.monotonic()
 
     def serve(self) -> None:
-        """Until it is asked to stop. Raises: LedgerError when the state cannot be read at the start, or the turn is over."""
+        """Until it is asked to stop. Raises: LedgerError when the state cannot be read at the
+        start, or the turn is over.
+        """
         self._plan_all()
         self._manager.ready()
         log.info("ready: %s", self._timetables())
@@ -213,7 +224,9 @@ class Daemon:
             self._tried.add(name)
             self._plan_or_wait(name)
         self._scheduler.start_what_is_due()
-        self._manager.status("; ".join([*self._refused, *(self._status_of(name) for name in self._targets)]))
+        self._manager.status(
+            "; ".join([*self._refused, *(self._status_of(name) for name in self._targets)])
+        )
         self._say_alive()
 
     def _say_alive(self) -> None:
@@ -265,7 +278,9 @@ class Daemon:
         due = next_due(target, state, now)
         if due is not None:
             self._tried.discard(name)
-            self._scheduler.plan(name, due + self._site.chance() * timedelta(seconds=target.jitter_s))
+            self._scheduler.plan(
+                name, due + self._site.chance() * timedelta(seconds=target.jitter_s)
+            )
         elif name in self._tried:
             self._scheduler.plan(name, now + again_after(target))
         else:
@@ -352,7 +367,8 @@ _SERVER_AWAY_S: Final = 5.0
 
 
 class StandbyDaemon:
-    """The daemons of a pair of hosts: one serves, the other stands by until the first is gone or silent.
+    """The daemons of a pair of hosts: one serves, the other stands by until the first is gone or
+    silent.
 
     `serve` is a daemon's, given what it calls to see whether it still is the one.
     """
@@ -372,7 +388,9 @@ class StandbyDaemon:
         self._stands_by = False
 
     def serve(self) -> None:
-        """Until it is asked to stop. Raises: LedgerError when the ledger cannot be opened at the start."""
+        """Until it is asked to stop. Raises: LedgerError when the ledger cannot be opened at the
+        start.
+        """
         began = False
         while True:
             try:
@@ -380,7 +398,9 @@ class StandbyDaemon:
                     began = True
                     with ledger.working_on(_TURN, self._wait):
                         self._stands_by = False
-                        self._serve(lambda: ledger.target(""))  # on the connection that holds the lock
+                        self._serve(
+                            lambda: ledger.target("")
+                        )  # on the connection that holds the lock
                 return
             except Busy:
                 return  # it was asked to stop
@@ -394,7 +414,9 @@ class StandbyDaemon:
     def _wait(self) -> bool:
         if not self._stands_by:
             self._stands_by = True
-            log.info("standby: another host works on this instance; this one takes over when it is gone")
+            log.info(
+                "standby: another host works on this instance; this one takes over when it is gone"
+            )
             self._manager.ready()
             self._manager.status("standby")
         if self._manager.alive_every_s is not None:
@@ -407,7 +429,9 @@ _TIMEOUT_S: Final = 1.0
 
 
 class ServiceManager:
-    """Sends datagrams to the socket that systemd names in NOTIFY_SOCKET; without one it says nothing."""
+    """Sends datagrams to the socket that systemd names in NOTIFY_SOCKET; without one it says
+    nothing.
+    """
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._address = environment.get("NOTIFY_SOCKET", "")
@@ -438,13 +462,16 @@ class ServiceManager:
     def _notify(self, message: str) -> None:
         if not self._address:
             return
-        # A name that begins with @ is of Linux's abstract sockets, which the kernel writes with a NUL.
+        # A name that begins with @ is of Linux's abstract sockets, which the kernel writes with a
+        # NUL.
         address = "\0" + self._address[1:] if self._address.startswith("@") else self._address
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sender:
                 sender.settimeout(_TIMEOUT_S)
                 sender.sendto(message.encode(), address)
-        except OSError as error:  # publishing continues; if it matters, systemd's own time-out says so
+        except (
+            OSError
+        ) as error:  # publishing continues; if it matters, systemd's own time-out says so
             if not self._complained:
                 log.warning("cannot notify systemd at %s: %s", self._address, error)
             self._complained = True

@@ -1,15 +1,17 @@
-"""`publish` and `sync`: one regular round of every target that is due, or its job counts. Nothing here prints.
+"""`publish` and `sync`: one regular round of every target that is due, or its job counts. Nothing
+here prints.
 
-A service that accepts connections and then says nothing costs its target up to `retry_budget_s` and one attempt more: 13
-minutes with the default options. Whoever came after it in the file would wait as long, in every round. So each target gets a
-thread, with a ledger and a source of its own: a connection of SQLite belongs to one thread, and a target's rows in the ledger
-to one publisher (its lock). The only thing that two of them share is the ledger's file, whose transactions take milliseconds.
-What one target raises is its own outcome.
+A service that accepts connections and then says nothing costs its target up to `retry_budget_s` and
+one attempt more: 13 minutes with the default options. Whoever came after it in the file would wait
+as long, in every round. So each target gets a thread, with a ledger and a source of its own: a
+connection of SQLite belongs to one thread, and a target's rows in the ledger to one publisher (its
+lock). The only thing that two of them share is the ledger's file, whose transactions take
+milliseconds. What one target raises is its own outcome.
 
 Memory is for those at work: no more than `targets_at_once`. The others wait until one is done.
 
-A single target gets its thread too: the main thread must be free to hear SIGTERM, which Python delivers only between two steps
-of its own, and a wait for SQLite's locks is one step.
+A single target gets its thread too: the main thread must be free to hear SIGTERM, which Python
+delivers only between two steps of its own, and a wait for SQLite's locks is one step.
 """
 
 from __future__ import annotations
@@ -48,26 +50,40 @@ _LOOK_EVERY_S = 0.5  # a wait without an end would not hear SIGTERM
 Work = Callable[[Target, Source, Ledger], Outcome]
 
 
-def for_each_target(site: Site, targets: Sequence[Target], work: Work, *, dry_run: bool = False) -> list[Outcome]:
-    """What came of the work on each target, in their order. `work` sees to it that trouble is an outcome.
+def for_each_target(
+    site: Site, targets: Sequence[Target], work: Work, *, dry_run: bool = False
+) -> list[Outcome]:
+    """What came of the work on each target, in their order. `work` sees to it that trouble is an
+    outcome.
 
     Raises: LedgerError, SourceError for what concerns all targets.
     """
-    with closing(site.ledger(dry_run=dry_run)) as ledger, closing(site.source(to_publish=not dry_run)) as source:
+    with (
+        closing(site.ledger(dry_run=dry_run)) as ledger,
+        closing(site.source(to_publish=not dry_run)) as source,
+    ):
         if not site.targets_at_once:
             return [work(target, source, ledger) for target in targets]
-        # What is wrong with the ledger as a whole was raised just now, once; the threads open it again.
+        # What is wrong with the ledger as a whole was raised just now, once; the threads open it
+        # again.
         places, begun = Semaphore(site.targets_at_once), []
         for target in targets:
             while not places.acquire(timeout=_LOOK_EVERY_S):
                 continue
-            begun.append(BackgroundTask(partial(_in_thread, site, target, work, places, dry_run=dry_run)))
+            begun.append(
+                BackgroundTask(partial(_in_thread, site, target, work, places, dry_run=dry_run))
+            )
         return [one.result() for one in begun]
 
 
-def _in_thread(site: Site, target: Target, work: Work, places: Semaphore, *, dry_run: bool) -> Outcome:
+def _in_thread(
+    site: Site, target: Target, work: Work, places: Semaphore, *, dry_run: bool
+) -> Outcome:
     try:
-        with closing(site.ledger(dry_run=dry_run)) as ledger, closing(site.source(to_publish=not dry_run)) as source:
+        with (
+            closing(site.ledger(dry_run=dry_run)) as ledger,
+            closing(site.source(to_publish=not dry_run)) as source,
+        ):
             return work(target, source, ledger)
     except PublisherError as error:
         return broken_off(target.name, error)
@@ -85,7 +101,8 @@ def publish(
     limit: int | None = None,
     accept_key_change: bool = False,
 ) -> list[Outcome]:
-    """One regular round of every target that is due. One target's trouble never stops another, nor delays it.
+    """One regular round of every target that is due. One target's trouble never stops another, nor
+    delays it.
 
     Before it, but not in a dry run, the batch systems of `source` are read.
 
@@ -101,7 +118,9 @@ def publish(
     def work(target: Target, source: Source, ledger: Ledger) -> Outcome:
         waiting = None if force else _not_due(ledger.target(target.name), target, site.clock())
         if waiting:
-            return incomplete(Outcome(target=target.name, outcome="nothing", reason=waiting), unread)
+            return incomplete(
+                Outcome(target=target.name, outcome="nothing", reason=waiting), unread
+            )
         began = monotonic()
         outcome = _attempt(
             site,
@@ -143,7 +162,9 @@ def sync(
         try:
             live = site.live(target, dry_run=dry_run)
             with closing(live.transport):
-                return counts.send_counts(site, target, live, source, ledger, observer, months=months)
+                return counts.send_counts(
+                    site, target, live, source, ledger, observer, months=months
+                )
         except PublisherError as error:
             return broken_off(target.name, error)
 
@@ -196,8 +217,12 @@ def _attempt(
         return Outcome(target=target.name, outcome="error", reason=reason, exit_status=BUG)
 
 
-def _take_over(site: Site, target: Target, live: LiveTarget, source: Source, ledger: Ledger) -> LostJobs | None:
-    """Before the first round after another publisher: what it left at the receiver, and what it has passed over."""
+def _take_over(
+    site: Site, target: Target, live: LiveTarget, source: Source, ledger: Ledger
+) -> LostJobs | None:
+    """Before the first round after another publisher: what it left at the receiver, and what it has
+    passed over.
+    """
     if target.jura_until is None or ledger.took_over(target.name) == target.jura_until:
         return None
     with ledger.working_on(target.name):
@@ -225,7 +250,8 @@ def _send_counts(
 
 
 def after_round(site: Site, outcome: Outcome) -> None:
-    """What follows every round, of `publish` and of the daemon alike; its trouble does not hide what the round did.
+    """What follows every round, of `publish` and of the daemon alike; its trouble does not hide
+    what the round did.
 
     Called from the thread of the round: of several targets at once.
     """
@@ -235,7 +261,12 @@ def after_round(site: Site, outcome: Outcome) -> None:
         except PublisherError as error:
             log.error("target %s: after its round: %s", outcome.target, error)
         except Exception as error:  # the boundary: what follows a round must not undo it
-            log.critical("target %s: a bug in publisher, after its round: %s", outcome.target, error, exc_info=True)
+            log.critical(
+                "target %s: a bug in publisher, after its round: %s",
+                outcome.target,
+                error,
+                exc_info=True,
+            )
 
 
 def _not_due(state: TargetState | None, target: Target, now: datetime) -> str | None:
@@ -246,5 +277,7 @@ def _not_due(state: TargetState | None, target: Target, now: datetime) -> str | 
     if target.cron is None:
         due -= min(_EARLY, (due - state.last_success) / 10)
     if state.last_success <= now < due:
-        return f"not due before {due:%Y-%m-%dT%H:%M:%SZ} ({target.timetable}; --force publishes now)"
+        return (
+            f"not due before {due:%Y-%m-%dT%H:%M:%SZ} ({target.timetable}; --force publishes now)"
+        )
     return None

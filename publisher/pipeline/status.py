@@ -1,7 +1,9 @@
-"""The state of targets: what was delivered, what is in quarantine, and what waits: jobs that were not accepted yet.
+"""The state of targets: what was delivered, what is in quarantine, and what waits: jobs that were
+not accepted yet.
 
-People and monitoring ask when something is wrong, which is when most waits. So the first rows behind what was read are looked
-at as a round would, and of the others SQLite only counts those that ended: then the numbers say "at most".
+People and monitoring ask when something is wrong, which is when most waits. So the first rows
+behind what was read are looked at as a round would, and of the others SQLite only counts those that
+ended: then the numbers say "at most".
 """
 
 from __future__ import annotations
@@ -32,7 +34,9 @@ LOOKED_AT: Final = 1_000  # rows of all targets together
 
 
 class WaitingJobs(NamedTuple):
-    """Jobs that the next round would send; `exact`, or at most so many. `awaited` wait for what their batch system tells."""
+    """Jobs that the next round would send; `exact`, or at most so many. `awaited` wait for what
+    their batch system tells.
+    """
 
     pending: int
     late: int  # of them ended before the last published end
@@ -42,14 +46,25 @@ class WaitingJobs(NamedTuple):
 
 
 def count_pending(
-    site: Site, target: Target, state: TargetState | None, source: Source, ledger: Ledger, looked_at: int = LOOKED_AT
+    site: Site,
+    target: Target,
+    state: TargetState | None,
+    source: Source,
+    ledger: Ledger,
+    looked_at: int = LOOKED_AT,
 ) -> WaitingJobs:
-    """What waits for a target; so many rows are examined, in whole pages. Raises: LedgerError, SourceError."""
+    """What waits for a target; so many rows are examined, in whole pages. Raises: LedgerError,
+    SourceError.
+    """
     now = site.clock()
     start = state.start if state else target.start.begin(now)
     published = state.last_published_end if state else None
     pending, ends = _on_their_way(target, state, ledger)
-    parts = list(_not_read(target, target.selection(Window(start=start)), published, source, ledger, now, looked_at))
+    parts = list(
+        _not_read(
+            target, target.selection(Window(start=start)), published, source, ledger, now, looked_at
+        )
+    )
     ends += [part.first_end for part in parts if part.first_end is not None]
     return WaitingJobs(
         pending=pending + sum(part.pending for part in parts),
@@ -60,18 +75,26 @@ def count_pending(
     )
 
 
-def _on_their_way(target: Target, state: TargetState | None, ledger: Ledger) -> tuple[int, list[Epoch]]:
+def _on_their_way(
+    target: Target, state: TargetState | None, ledger: Ledger
+) -> tuple[int, list[Epoch]]:
     """Jobs that were read and are not delivered, and when they ended."""
     if is_summary_format(target.format):
-        # Jobs, not rows: those counted into months whose last content the receiver has not accepted.
-        months = [month for month in ledger.months(target.name) if month.digest != month.accepted_digest]
+        # Jobs, not rows: those counted into months whose last content the receiver has not
+        # accepted.
+        months = [
+            month for month in ledger.months(target.name) if month.digest != month.accepted_digest
+        ]
         pending = sum(max(month.jobs - month.accepted_jobs, 0) for month in months)
-        # Which jobs these are is not known any more: most ended after what was published last, all of them in their month.
+        # Which jobs these are is not known any more: most ended after what was published last, all
+        # of them in their month.
         published = state.last_published_end if state else None
         return pending, [_within(month.month, published) for month in months]
     if state is None:
         return 0, []
-    return state.prepared, list(_ends_on_their_way(target, ledger)) if state.prepared or state.in_doubt else []
+    return state.prepared, list(
+        _ends_on_their_way(target, ledger)
+    ) if state.prepared or state.in_doubt else []
 
 
 def _not_read(
@@ -83,7 +106,9 @@ def _not_read(
     now: datetime,
     looked_at: int,
 ) -> Iterator[WaitingJobs]:
-    """What no round has dealt with: rows that were not finished when they were read, and those behind the cursors."""
+    """What no round has dealt with: rows that were not finished when they were read, and those
+    behind the cursors.
+    """
 
     def of_page(page: Page) -> WaitingJobs:
         found = _ended(_unknown_ends(target, selection, ledger, page), published, exact=True)
@@ -92,7 +117,9 @@ def _not_read(
     rows = ledger.open_rows(target.name)
     ends = source.ends(rows)
     finished = [row for row in rows if row.row in ends]
-    for page in numbered(source.reread(finished[:looked_at], frozenset(), now), target.name, source, ledger):
+    for page in numbered(
+        source.reread(finished[:looked_at], frozenset(), now), target.name, source, ledger
+    ):
         yield of_page(page)
     if further := _within_window([ends[row.row] for row in finished[looked_at:]], selection.window):
         yield _ended(further, published, exact=False)
@@ -132,9 +159,14 @@ def _ended(ends: Sequence[Epoch], published: Epoch | None, *, exact: bool) -> Wa
 def _ends_on_their_way(target: Target, ledger: Ledger) -> Iterable[Epoch]:
     """When the jobs ended that are in messages without a receipt."""
     seen: set[MessageId] = set()
-    while not is_summary_format(target.format) and (one := ledger.outstanding(target.name, seen)) is not None:
+    while (
+        not is_summary_format(target.format)
+        and (one := ledger.outstanding(target.name, seen)) is not None
+    ):
         seen.add(one.message.id)
-        yield from (record.ended_at for record in one.records if record.row.record_id)  # counts have no row
+        yield from (
+            record.ended_at for record in one.records if record.row.record_id
+        )  # counts have no row
 
 
 def _within(month: int, last: Epoch | None) -> Epoch:
@@ -145,11 +177,12 @@ def _within(month: int, last: Epoch | None) -> Epoch:
 
 
 class TargetStatus(NamedTuple):
-    """A target as `status` shows it. `pending` and `late` are None when the accounting data cannot be read.
+    """A target as `status` shows it. `pending` and `late` are None when the accounting data cannot
+    be read.
 
-    Both are upper bounds unless `exact`. `oldest_unsent` is the end of the pending job that ended first, None without any or
-    when that cannot be determined. `overdue` is when somebody should look at it, if it has no success until then; None before
-    the first one.
+    Both are upper bounds unless `exact`. `oldest_unsent` is the end of the pending job that ended
+    first, None without any or when that cannot be determined. `overdue` is when somebody should
+    look at it, if it has no success until then; None before the first one.
     """
 
     target: str
@@ -166,24 +199,31 @@ class TargetStatus(NamedTuple):
     began: bool  # it had a round
     exact: bool = True
     missing: Sequence[Missing] = ()  # databases that its rounds have read
-    awaited: int | None = 0  # jobs that are over and wait for what their batch system tells; None as for `pending`
+    awaited: int | None = (
+        0  # jobs that are over and wait for what their batch system tells; None as for `pending`
+    )
 
 
 class Traced(NamedTuple):
-    """All that is known of a job: the messages that carried it, where it is set aside, and its rows now."""
+    """All that is known of a job: the messages that carried it, where it is set aside, and its rows
+    now.
+    """
 
     job_id: JobId
     deliveries: Sequence[Delivery]
     quarantined: Sequence[Quarantined]
-    rows: Sequence[JobRecord] | None  # None when the accounting data cannot be read; `trouble` says why
+    rows: (
+        Sequence[JobRecord] | None
+    )  # None when the accounting data cannot be read; `trouble` says why
     trouble: str
 
 
 def status(site: Site, *, targets: Sequence[str]) -> tuple[list[TargetStatus], str]:
-    """Every target's state, and what kept the pending jobs from being counted, if anything did. Only reads.
+    """Every target's state, and what kept the pending jobs from being counted, if anything did.
+    Only reads.
 
-    Whoever finds the accounting data locked, or gone, does not wait for it once more for the next target.
-    Raises: UsageError, LedgerError.
+    Whoever finds the accounting data locked, or gone, does not wait for it once more for the next
+    target. Raises: UsageError, LedgerError.
     """
     chosen = choose(site.targets, targets)
     with closing(site.ledger_to_read()) as ledger:
@@ -197,7 +237,9 @@ def status(site: Site, *, targets: Sequence[str]) -> tuple[list[TargetStatus], s
                 if not trouble:
                     with closing(site.source(lock_wait_s=LOCK_WAIT_S)) as source:
                         missing = missing_databases(target.name, source, ledger)
-                        waits = count_pending(site, target, state, source, ledger, LOOKED_AT // len(chosen))
+                        waits = count_pending(
+                            site, target, state, source, ledger, LOOKED_AT // len(chosen)
+                        )
             except SourceError as error:
                 trouble = str(error)
             found.append(_status(target, state, waits, missing))
@@ -205,14 +247,13 @@ def status(site: Site, *, targets: Sequence[str]) -> tuple[list[TargetStatus], s
 
 
 def _status(
-    target: Target,
-    state: TargetState | None,
-    waits: WaitingJobs | None,
-    missing: Sequence[Missing],
+    target: Target, state: TargetState | None, waits: WaitingJobs | None, missing: Sequence[Missing]
 ) -> TargetStatus:
     success = state and state.last_success
     overdue = None if success is None else target.overdue_after(success)
-    pending, late, oldest = (waits.pending, waits.late, waits.first_end) if waits else (None, None, None)
+    pending, late, oldest = (
+        (waits.pending, waits.late, waits.first_end) if waits else (None, None, None)
+    )
     return TargetStatus(
         **_done(state),
         target=target.name,
@@ -255,7 +296,9 @@ def status_of_all(site: Site) -> tuple[list[TargetStatus], str]:
 
 
 def recorded_status(other: Site) -> list[TargetStatus]:
-    """What the ledger of another instance has of its targets, as INSTANCE/TARGET. Raises: LedgerError."""
+    """What the ledger of another instance has of its targets, as INSTANCE/TARGET. Raises:
+    LedgerError.
+    """
     with closing(other.ledger_to_read()) as ledger:
         states = [state for name in ledger.targets() if (state := ledger.target(name)) is not None]
     return [_recorded(other.instance, state) for state in states]
@@ -282,7 +325,8 @@ def _recorded(instance: str, state: TargetState) -> TargetStatus:
 
 
 def trace(site: Site, job_id: JobId, *, all_instances: bool = False) -> Traced:
-    """Every message that carried a job, and its state; of all instances with their names before those of the targets.
+    """Every message that carried a job, and its state; of all instances with their names before
+    those of the targets.
 
     Raises: UsageError for a job that is known nowhere, LedgerError.
     """
@@ -304,7 +348,9 @@ def trace(site: Site, job_id: JobId, *, all_instances: bool = False) -> Traced:
             "and `publisher stats -o jobids` lists those that are there"
         )
     rows = None if page is None else page.jobs
-    return Traced(job_id=job_id, deliveries=deliveries, quarantined=held, rows=rows, trouble=trouble)
+    return Traced(
+        job_id=job_id, deliveries=deliveries, quarantined=held, rows=rows, trouble=trouble
+    )
 
 
 def _of_instances(
@@ -314,8 +360,14 @@ def _of_instances(
     kept = [one._replace(target=f"{site.instance}/{one.target}") for one in held]
     for other in site.other_instances():
         with closing(other.ledger_to_read()) as ledger:
-            sent += [one._replace(target=f"{other.instance}/{one.target}") for one in ledger.trace(job_id)]
-            kept += [one._replace(target=f"{other.instance}/{one.target}") for one in ledger.quarantined(job_id)]
+            sent += [
+                one._replace(target=f"{other.instance}/{one.target}")
+                for one in ledger.trace(job_id)
+            ]
+            kept += [
+                one._replace(target=f"{other.instance}/{one.target}")
+                for one in ledger.quarantined(job_id)
+            ]
     return sent, kept
 
 
@@ -329,13 +381,17 @@ def quarantined(site: Site, *, targets: Sequence[str]) -> list[Quarantined]:
 def release_or_drop(
     site: Site, chosen: Sequence[str], hold: Hold, *, every: bool, targets: Sequence[str]
 ) -> Sequence[Quarantined]:
-    """Release or drop quarantined jobs, by number or JobID; returns them. Raises: UsageError, LedgerError."""
+    """Release or drop quarantined jobs, by number or JobID; returns them. Raises: UsageError,
+    LedgerError.
+    """
     held = quarantined(site, targets=targets)
     names = set(chosen)
     found = [one for one in held if every or str(one.number) in names or one.job.job_id in names]
     known = {str(one.number) for one in held} | {str(one.job.job_id) for one in held}
     if unknown := sorted(names - known):
-        raise UsageError(f"not in quarantine: {', '.join(unknown)}; `publisher quarantine list` shows what is")
+        raise UsageError(
+            f"not in quarantine: {', '.join(unknown)}; `publisher quarantine list` shows what is"
+        )
     numbers = [one.number for one in found]
     with closing(site.ledger()) as ledger:
         _ = ledger.release(numbers) if hold is Hold.RELEASED else ledger.drop(numbers)

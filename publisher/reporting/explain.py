@@ -12,7 +12,13 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
 
-from publisher.formats import JOB_FORMATS, SUMMARY_FORMATS, is_summary_format, receiver_of, record_format
+from publisher.formats import (
+    JOB_FORMATS,
+    SUMMARY_FORMATS,
+    is_summary_format,
+    receiver_of,
+    record_format,
+)
 from publisher.formats.base import JobFormat, OnChange, Receiver, SummaryFormat
 from publisher.formats.rules import WARNINGS
 from publisher.ledger.contract import DeliveredRun, Hold, Ledger, Quarantined
@@ -72,18 +78,24 @@ class ExplainedValue:
     source: str
 
 
-def explained(policy: RecordPolicy, job: PublishedJob, receiver: Receiver, *, summary: bool) -> list[ExplainedValue]:
+def explained(
+    policy: RecordPolicy, job: PublishedJob, receiver: Receiver, *, summary: bool
+) -> list[ExplainedValue]:
     """Every value of a record for a receiver, a job's or (`summary`) of its group."""
     origins = {origin.name: origin for origin in _origins(policy, job, receiver, summary=summary)}
     unknown = {"CpuDuration": "unknown"} if job.job.cpu_unknown else {}
     return [
-        ExplainedValue(name=name, value=unknown.get(name, value), rule=origin.rule, source=origin.source)
+        ExplainedValue(
+            name=name, value=unknown.get(name, value), rule=origin.rule, source=origin.source
+        )
         for name, value in receiver.values(job, summary)
         for origin in [origins.get(name, ValueOrigin(name, _BY_FORMAT))]
     ]
 
 
-def _origins(policy: RecordPolicy, job: PublishedJob, receiver: Receiver, *, summary: bool) -> Iterator[ValueOrigin]:
+def _origins(
+    policy: RecordPolicy, job: PublishedJob, receiver: Receiver, *, summary: bool
+) -> Iterator[ValueOrigin]:
     """Later ones win."""
     yield from (ValueOrigin(name, _AS_IT_IS, source) for name, source in _PLAIN.items())
     yield from job.who.origins
@@ -93,14 +105,18 @@ def _origins(policy: RecordPolicy, job: PublishedJob, receiver: Receiver, *, sum
     yield ValueOrigin("EndTime", _AS_IT_IS, "ended_at")
     if job.job.cpu_unknown:
         yield ValueOrigin("CpuDuration", _NOT_MEASURED, _PLAIN["CpuDuration"])
-    yield ValueOrigin("RecordId", "ur-, the endpoint's host (or MachineName), the job's id", "endpoint, job_id")
+    yield ValueOrigin(
+        "RecordId", "ur-, the endpoint's host (or MachineName), the job's id", "endpoint, job_id"
+    )
     yield _local_id(policy, job)
     yield _fqan(job)
     yield _service_level(job)
     charged = f"records.charges: {job.charge.tariff.formula}" if job.charge else "none"
     yield ValueOrigin("Charge", charged)
     if summary and policy.key_style is KeyStyle.JURA:
-        respelled = [origin for origin in (*job.who.origins, *job.where.origins) if origin.name in _RESPELLED]
+        respelled = [
+            origin for origin in (*job.who.origins, *job.where.origins) if origin.name in _RESPELLED
+        ]
         for origin in respelled:
             rule = f"{origin.rule}; spelled as jura-ng did (records.key_style)"
             yield ValueOrigin(origin.name, rule, origin.source)
@@ -125,7 +141,9 @@ def _local_id(policy: RecordPolicy, job: PublishedJob) -> ValueOrigin:
     prefix = "records.localid_prefix, then " if policy.localid_prefix else ""
     if job.job.local_id:
         return ValueOrigin("LocalJobId", f"{prefix}the batch system's id", "local_id")
-    return ValueOrigin("LocalJobId", f"{prefix}the job's id, because the batch system gave none", "job_id")
+    return ValueOrigin(
+        "LocalJobId", f"{prefix}the job's id, because the batch system gave none", "job_id"
+    )
 
 
 def _service_level(job: PublishedJob) -> ValueOrigin:
@@ -133,9 +151,16 @@ def _service_level(job: PublishedJob) -> ValueOrigin:
     if applied.unreadable is not None:
         rule = f"the job's cannot be read: {applied.unreadable.reason}"
     elif applied.origin == "the job":
-        rule = "the job: HEPSPEC 1.0, which A-REX writes where arc.conf has none" if applied.arex_default else "the job"
+        rule = (
+            "the job: HEPSPEC 1.0, which A-REX writes where arc.conf has none"
+            if applied.arex_default
+            else "the job"
+        )
     else:
-        rule, source = applied.origin + (f", whose override wins over the job's {own!r}" if own else ""), ""
+        rule, source = (
+            applied.origin + (f", whose override wins over the job's {own!r}" if own else ""),
+            "",
+        )
     return ValueOrigin("ServiceLevel", rule, source)
 
 
@@ -196,7 +221,9 @@ class ExplainedCharge:
     published: bool
 
 
-def explain(site: Site, job_id: JobId, *, targets: Sequence[str], format_name: str | None) -> list[Explanation]:
+def explain(
+    site: Site, job_id: JobId, *, targets: Sequence[str], format_name: str | None
+) -> list[Explanation]:
     """Every run of a job at every target, in `format_name` or the target's own format.
 
     Raises: UsageError for a job that is not there; LedgerError, SourceError.
@@ -207,27 +234,37 @@ def explain(site: Site, job_id: JobId, *, targets: Sequence[str], format_name: s
     page = _page(site, job_id, formats.values(), now)
     rules = {job.row: _import_rules(site, job) for job in page.jobs}
     # An importer's database says which of its records each row is of.
-    origins = {job.row: site.imported_from(job) for job in page.jobs if job.interface in BY_INTERFACE}
+    origins = {
+        job.row: site.imported_from(job) for job in page.jobs if job.interface in BY_INTERFACE
+    }
     with closing(site.ledger_to_read()) as ledger:
         found = [
             one
             for target in chosen
-            for one in _at_target(_Bench(target, formats[target.name], ledger, site.policy_digest(target), now), page)
+            for one in _at_target(
+                _Bench(target, formats[target.name], ledger, site.policy_digest(target), now), page
+            )
         ]
     return [_with_origins(one, rules.get(one.row, ()), origins.get(one.row)) for one in found]
 
 
-def _with_origins(one: Explanation, rules: Sequence[ImportRule], origin: ImportedFrom | None) -> Explanation:
+def _with_origins(
+    one: Explanation, rules: Sequence[ImportRule], origin: ImportedFrom | None
+) -> Explanation:
     """With how the fields of its job record came about; joined values are marked as such."""
     joined = {} if origin is not None else dict(rules)
     values = [replace(value, rule=joined.get(value.source, value.rule)) for value in one.values]
     return replace(one, values=values, imported=rules, origin=origin)
 
 
-def _page(site: Site, job_id: JobId, formats: Iterable[JobFormat | SummaryFormat], now: datetime) -> Page:
+def _page(
+    site: Site, job_id: JobId, formats: Iterable[JobFormat | SummaryFormat], now: datetime
+) -> Page:
     """The job's runs, with all that the formats need. Raises: UsageError, SourceError."""
     with closing(site.source()) as source:
-        page = source.find(job_id, frozenset[SideTable]().union(*(each.needs for each in formats)), now)
+        page = source.find(
+            job_id, frozenset[SideTable]().union(*(each.needs for each in formats)), now
+        )
     if any((page.jobs, page.skipped, page.open)):
         return page
     raise not_found(
@@ -266,13 +303,17 @@ class _Bench:
 
     def explanation(self, row: RowRef, local_id: str, fate: str, reason: str) -> Explanation:
         target, form = self.target.name, self.format.name
-        return Explanation(target=target, format=form, row=row, local_id=local_id, fate=fate, reason=reason)
+        return Explanation(
+            target=target, format=form, row=row, local_id=local_id, fate=fate, reason=reason
+        )
 
 
 def _at_target(bench: _Bench, page: Page) -> list[Explanation]:
     return [
         *(
-            bench.explanation(skipped.row, skipped.local_id, "set aside", f"{skipped.rule}: {skipped.reason}")
+            bench.explanation(
+                skipped.row, skipped.local_id, "set aside", f"{skipped.rule}: {skipped.reason}"
+            )
             for skipped in page.skipped
         ),
         *(_of(bench, job) for job in page.jobs),
@@ -301,9 +342,13 @@ def _of(bench: _Bench, job: JobRecord) -> Explanation:
             published = published._replace(later_run=is_later_run(target.name, job, bench.ledger))
     except Unfit as unfit:
         fate, reason = _fate(bench, job, None, known, held, str(unfit))
-        return replace(bench.explanation(job.row, job.local_id, fate, reason), charge=charge, unfit=str(unfit))
+        return replace(
+            bench.explanation(job.row, job.local_id, fate, reason), charge=charge, unfit=str(unfit)
+        )
     own = bench.format if bench.format.name == target.format else _format(target.format)
-    fate, reason = _fate(bench, job, published, known, held, _rendered(own, published, bench.now)[1])
+    fate, reason = _fate(
+        bench, job, published, known, held, _rendered(own, published, bench.now)[1]
+    )
     if sent_otherwise:
         reason += "; A-REX restarted the job after a run under another local job id was delivered, which counts beside this one"
     record, unfit_here = _rendered(bench.format, published, bench.now)
@@ -311,7 +356,9 @@ def _of(bench: _Bench, job: JobRecord) -> Explanation:
     return replace(
         bench.explanation(job.row, job.local_id, fate, reason),
         charge=charge,
-        values=explained(target.policy, published, receiver, summary=isinstance(bench.format, SummaryFormat)),
+        values=explained(
+            target.policy, published, receiver, summary=isinstance(bench.format, SummaryFormat)
+        ),
         oddities=[(rule.name, text) for rule in WARNINGS if (text := rule.check(published))],
         altered=receiver.omitted(published),
         record=record,
@@ -362,7 +409,11 @@ def _fate(
 
 
 def _stays_held(bench: _Bench, held: Quarantined, job: JobRecord) -> bool:
-    return held.hold is Hold.HELD and held.policy_digest == bench.policy_digest and is_unchanged(held, job)
+    return (
+        held.hold is Hold.HELD
+        and held.policy_digest == bench.policy_digest
+        and is_unchanged(held, job)
+    )
 
 
 def _why_not_wanted(bench: _Bench, job: JobRecord, published: PublishedJob | None) -> str:
@@ -400,7 +451,9 @@ def _when_sent(bench: _Bench, job: JobRecord, held: Quarantined | None) -> str:
     return f"its row changed after it was read, and such rows {_FOLLOW}"
 
 
-def _rendered(form: JobFormat | SummaryFormat, published: PublishedJob, now: datetime) -> tuple[str, str]:
+def _rendered(
+    form: JobFormat | SummaryFormat, published: PublishedJob, now: datetime
+) -> tuple[str, str]:
     """The record in its frame, of a summary the job's own group; and why there is none, or ''."""
     try:
         if isinstance(form, SummaryFormat):

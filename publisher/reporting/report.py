@@ -25,7 +25,15 @@ from publisher.pipeline.guards.prune import refuse_pruned
 from publisher.pipeline.site import Site
 from publisher.pipeline.status import TargetStatus
 from publisher.reporting.charges.allocations import never_charged, overlapping, used_allocations
-from publisher.reporting.usage import DAY_S, OWN_PROJECT, ExpectedJobs, FailureGroup, HostMonth, Usage, UsageReport
+from publisher.reporting.usage import (
+    DAY_S,
+    OWN_PROJECT,
+    ExpectedJobs,
+    FailureGroup,
+    HostMonth,
+    Usage,
+    UsageReport,
+)
 from publisher.sources.statistics import Used
 
 RowsRead = Callable[[int], None]
@@ -128,7 +136,9 @@ class Report:
             first -= 1
         found: list[UsedMonth] = []
         for month in range(first, last + 1):
-            is_whole = month_name(month) not in self.partial and (month_window(month).end or 0) <= epoch(self.made_at)
+            is_whole = month_name(month) not in self.partial and (
+                month_window(month).end or 0
+            ) <= epoch(self.made_at)
             used, before = sums.get(month, Used()), found[-1] if found else None
             change = _change(before, used) if is_whole else None
             found.append(UsedMonth(month_name(month), used, is_whole, change))
@@ -138,7 +148,9 @@ class Report:
     def failures(self) -> list[tuple[FailureGroup, Used]]:
         """Most jobs first."""
         found = self.usage.failures.items()
-        return sorted(found, key=lambda one: (-one[1].jobs, one[0].vo, one[0].queue, one[0].exit_code or 0))
+        return sorted(
+            found, key=lambda one: (-one[1].jobs, one[0].vo, one[0].queue, one[0].exit_code or 0)
+        )
 
     @property
     def charge_command(self) -> str:
@@ -238,7 +250,9 @@ def _all_drift(
 
 def _of_ledger(
     site: Site,
-) -> tuple[Mapping[str, TargetState | None], Mapping[str, HostCounts], Mapping[str, Mapping[str, int]]]:
+) -> tuple[
+    Mapping[str, TargetState | None], Mapping[str, HostCounts], Mapping[str, Mapping[str, int]]
+]:
     """By target: its state, its counts, and the jobs set aside by rule."""
     names = [target.name for target in site.targets]
     with closing(site.ledger_to_read()) as ledger:
@@ -265,9 +279,13 @@ def _refuse_to_name_users(by: Sequence[str], policy: RecordPolicy, *, name_users
     if policy.identity.open:
         return
     if "local-user" in by:
-        raise UsageError("--by local-user: records.identity does not let users be named; take --by account or project")
+        raise UsageError(
+            "--by local-user: records.identity does not let users be named; take --by account or project"
+        )
     if name_users:
-        raise UsageError("--name-users: records.identity does not let users be named; leave the option out")
+        raise UsageError(
+            "--name-users: records.identity does not let users be named; leave the option out"
+        )
 
 
 def _start(target: Target, state: TargetState | None, now: datetime) -> Epoch | None:
@@ -275,10 +293,14 @@ def _start(target: Target, state: TargetState | None, now: datetime) -> Epoch | 
 
 
 def _set_aside(ledger: Quarantine, target: str) -> Mapping[str, int]:
-    return Counter(held.job.rule for held in ledger.quarantine(target) if held.hold is not Hold.DROPPED)
+    return Counter(
+        held.job.rule for held in ledger.quarantine(target) if held.hold is not Hold.DROPPED
+    )
 
 
-def _charges(site: Site, window: Window, *, open_to_all: bool, usage: Usage) -> Sequence[ChargedSum]:
+def _charges(
+    site: Site, window: Window, *, open_to_all: bool, usage: Usage
+) -> Sequence[ChargedSum]:
     """By project, group and unit; those of one user are named only where users are."""
     with closing(site.charge_book(to_read=True)) as book:
         kept = book.sums(window)
@@ -288,9 +310,12 @@ def _charges(site: Site, window: Window, *, open_to_all: bool, usage: Usage) -> 
     for one in kept:
         project = one.project if one.project in usage.projects else OWN_PROJECT
         before = sums.get(
-            (project, one.unit), ChargedSum(project=project, group="", unit=one.unit, jobs=0, amount=Decimal(0))
+            (project, one.unit),
+            ChargedSum(project=project, group="", unit=one.unit, jobs=0, amount=Decimal(0)),
         )
-        sums[project, one.unit] = replace(before, jobs=before.jobs + one.jobs, amount=before.amount + one.amount)
+        sums[project, one.unit] = replace(
+            before, jobs=before.jobs + one.jobs, amount=before.amount + one.amount
+        )
     return [sums[at] for at in sorted(sums)]
 
 
@@ -302,7 +327,9 @@ def _targets(
 ) -> list[TargetReport]:
     # Of a target without a round everything would have to be read to say that all of it waits.
     begun = [name for name, state in states.items() if state is not None]
-    status = {one.target: one for one in target_status.status(site, targets=begun)[0]} if begun else {}
+    status = (
+        {one.target: one for one in target_status.status(site, targets=begun)[0]} if begun else {}
+    )
     with closing(site.history()) as history:
         past = history.targets(begun, window)
     return [
@@ -350,8 +377,16 @@ def _months(window: Window, now: datetime) -> tuple[list[int], list[int]]:
     return whole, partial
 
 
-def _drift(target: Target, wanted: ExpectedJobs, counts: HostCounts, months: Sequence[int]) -> list[CountDrift]:
-    places: set[HostMonth] = {*wanted.since, *wanted.before, *counts.delivered, *counts.before, *counts.reported}
+def _drift(
+    target: Target, wanted: ExpectedJobs, counts: HostCounts, months: Sequence[int]
+) -> list[CountDrift]:
+    places: set[HostMonth] = {
+        *wanted.since,
+        *wanted.before,
+        *counts.delivered,
+        *counts.before,
+        *counts.reported,
+    }
     rows = []
     for month, host in sorted(at for at in places if at[0] in months):
         at = month, host

@@ -147,7 +147,9 @@ class _Found:
         return [row for row in self.rows if row.target == target.name and row.month in months]
 
     def accepted_of(self, target: Target) -> list[AcceptedChange]:
-        return [one for name, one in self.accepted if name == target.name and one.month == self.number]
+        return [
+            one for name, one in self.accepted if name == target.name and one.month == self.number
+        ]
 
 
 def collect(
@@ -176,12 +178,16 @@ def collect(
     with closing(site.history()) as history, closing(site.ledger_to_read()) as ledger:
         stated = [_of_target(target, found, ledger, history) for target in targets]
     alarms = [line for one in source_status(site) for line in (one.alarm, one.silence) if line]
-    return Statement(site=site.name, month=month, made_at=now, targets=stated, others=others, alarms=alarms)
+    return Statement(
+        site=site.name, month=month, made_at=now, targets=stated, others=others, alarms=alarms
+    )
 
 
 def _used(site: Site, targets: Sequence[Target], month: Month) -> Mapping[str, Used]:
     """What the jobs used that each target wants."""
-    tally = UsageReport(month.window, site.policy, [(target, None) for target in targets], power=None)
+    tally = UsageReport(
+        month.window, site.policy, [(target, None) for target in targets], power=None
+    )
     tally.read(site)
     return {target.name: wanted.used for target, wanted in zip(targets, tally.wanted, strict=True)}
 
@@ -193,14 +199,23 @@ def _of_target(target: Target, found: _Found, ledger: Ledger, history: History) 
     here = [row for row in all_hosts if row.submit_host != EVERY_HOST]
     jobs = sum(row.database for row in here)
     delivered = _with_gpus(
-        _delivered(target.name, number, sum(row.delivered for row in here), ledger), target, found, here
+        _delivered(target.name, number, sum(row.delivered for row in here), ledger),
+        target,
+        found,
+        here,
     )
     state = ledger.target(target.name)
     return TargetStatement(
         target=target.name,
         format=target.format,
         shadow=target.shadow,
-        at_ce=Work(jobs=jobs, wall_s=used.wall_s, cpu_s=used.cpu_s, scaled=used.scaled, gpu_s=found.gpu_s(target)),
+        at_ce=Work(
+            jobs=jobs,
+            wall_s=used.wall_s,
+            cpu_s=used.cpu_s,
+            scaled=used.scaled,
+            gpu_s=found.gpu_s(target),
+        ),
         measured=used.jobs,
         delivered=delivered,
         reported=_sum_of_known(row.reported for row in here),
@@ -217,7 +232,11 @@ def _of_target(target: Target, found: _Found, ledger: Ledger, history: History) 
 def _with_gpus(delivered: Work, target: Target, found: _Found, rows: Sequence[Compared]) -> Work:
     """GPU time, which no ledger keeps: the CE's, where just its jobs were delivered as they are."""
     used = found.used[target.name]
-    same_usage = (used.jobs, used.wall_s, used.cpu_s) == (delivered.jobs, delivered.wall_s, delivered.cpu_s)
+    same_usage = (used.jobs, used.wall_s, used.cpu_s) == (
+        delivered.jobs,
+        delivered.wall_s,
+        delivered.cpu_s,
+    )
     if receiver_of(target.format).gpus_only and same_usage and _same_jobs(rows):
         return replace(delivered, gpu_s=found.gpu_s(target))
     return delivered
@@ -229,7 +248,9 @@ def _others(
     """The other instances' targets, and the portal's counts without those of their hosts."""
     number = month.number
     if portal is not None and (number, EVERY_HOST) in portal:
-        raise UsageError("--all-instances needs the submit hosts in the portal's file: each belongs to an instance")
+        raise UsageError(
+            "--all-instances needs the submit hosts in the portal's file: each belongs to an instance"
+        )
     others: list[RecordedStatement] = []
     theirs: set[HostMonth] = set()
     for other in site.other_instances():
@@ -240,13 +261,21 @@ def _others(
                 theirs |= at
                 in_portal = _sum_of_known(portal.get(place) for place in at) if portal else None
                 sent = history.sent(name, month.window)
-                others.append(_of_other(other.instance, name, month, ledger, sent, in_portal, site.clock()))
+                others.append(
+                    _of_other(other.instance, name, month, ledger, sent, in_portal, site.clock())
+                )
     own = portal and {at: jobs for at, jobs in portal.items() if at not in theirs}
     return others, own
 
 
 def _of_other(
-    instance: str, name: str, month: Month, ledger: Ledger, sent: SentMessages, portal: int | None, now: datetime
+    instance: str,
+    name: str,
+    month: Month,
+    ledger: Ledger,
+    sent: SentMessages,
+    portal: int | None,
+    now: datetime,
 ) -> RecordedStatement:
     number = month.number
     state, counts = ledger.target(name), ledger.counts(name)
@@ -259,13 +288,18 @@ def _of_other(
         before=_of_month(counts.before, number),
         reported=reported,
         portal=portal,
-        quarantined=sum(each.ended_at is not None and each.ended_at in month.window for each in held),
+        quarantined=sum(
+            each.ended_at is not None and each.ended_at in month.window for each in held
+        ),
         held=state is not None and number in state.held,
         emptied=_has_emptied_rows(ledger, name, number),
         sent=sent,
         missing=(),
     )
-    return replace(found, missing=[f"{line}, at {instance}" for line in _missing_there(found, name, month, now)])
+    return replace(
+        found,
+        missing=[f"{line}, at {instance}" for line in _missing_there(found, name, month, now)],
+    )
 
 
 def _has_emptied_rows(ledger: Ledger, target: str, month: int) -> bool:
@@ -276,7 +310,9 @@ def _of_month(counts: Mapping[HostMonth, int], month: int) -> int:
     return sum(jobs for at, jobs in counts.items() if at[0] == month)
 
 
-def _missing_there(found: RecordedStatement, name: str, month: Month, now: datetime) -> Iterator[str]:
+def _missing_there(
+    found: RecordedStatement, name: str, month: Month, now: datetime
+) -> Iterator[str]:
     """What a ledger alone tells of a month that may be missing at the receiver."""
     jobs = found.delivered.jobs + found.before
     if found.last_success is None:
@@ -335,17 +371,26 @@ def _repairs(rows: Sequence[Compared]) -> Iterator[str]:
     hosts = {row.submit_host for row in rows if row.month != UNKNOWN_MONTH} - {EVERY_HOST}
     repairs = [(row, repair) for row in rows for repair in row.repairs]
     times = Counter(repair for _, repair in repairs)
-    lines = [_of_host(row, repair, alone=len(hosts) > 1 and times[repair] == 1) for row, repair in repairs]
+    lines = [
+        _of_host(row, repair, alone=len(hosts) > 1 and times[repair] == 1)
+        for row, repair in repairs
+    ]
     yield from dict.fromkeys(lines)
 
 
 def _of_host(row: Compared, repair: str, *, alone: bool) -> str:
     if row.month == UNKNOWN_MONTH:
         return f"rows without a readable end time: {repair}"
-    return f"{row.submit_host or 'no submit host'}: {repair}" if alone and row.submit_host != EVERY_HOST else repair
+    return (
+        f"{row.submit_host or 'no submit host'}: {repair}"
+        if alone and row.submit_host != EVERY_HOST
+        else repair
+    )
 
 
-def _other_usage(target: Target, month: Month, rows: Sequence[Compared], used: Used, delivered: Work) -> Iterator[str]:
+def _other_usage(
+    target: Target, month: Month, rows: Sequence[Compared], used: Used, delivered: Work
+) -> Iterator[str]:
     """Where the same jobs were delivered with other usage; other jobs differ by right."""
     if not _same_jobs(rows) or delivered.wall_s is None or used.jobs != delivered.jobs:
         return
@@ -359,4 +404,7 @@ def _other_usage(target: Target, month: Month, rows: Sequence[Compared], used: U
 
 def _same_jobs(rows: Sequence[Compared]) -> bool:
     """Whether just the CE's jobs were delivered, and none of them has to go out again."""
-    return all(row.database == row.delivered and not (row.pending or row.purged or row.restarted) for row in rows)
+    return all(
+        row.database == row.delivered and not (row.pending or row.purged or row.restarted)
+        for row in rows
+    )

@@ -11,12 +11,7 @@ from publisher.model.job import JobId
 from publisher.model.text import arex_unescape
 from publisher.pipeline.guards.databases import not_found
 from publisher.pipeline.site import Site
-from publisher.sources.statistics import (
-    JobDetails,
-    JobFilter,
-    JobStatistics,
-    NameKind,
-)
+from publisher.sources.statistics import JobDetails, JobFilter, JobStatistics, NameKind
 
 RowsRead = Callable[[int], None]
 
@@ -63,7 +58,9 @@ def refuse_strange_names(site: Site, wanted: JobFilter) -> None:
         for kind, names in asked.items():
             known = accounts.names(kind) if names else frozenset()
             known |= _STATES if kind is NameKind.STATE else frozenset()
-            strange = (name for name in sorted(names) if name and not {name, arex_unescape(name)} & known)
+            strange = (
+                name for name in sorted(names) if name and not {name, arex_unescape(name)} & known
+            )
             lines += [_strange(kind, name, known) for name in strange]
     if lines:
         raise not_found(site, "\n".join(lines))
@@ -87,14 +84,20 @@ def job(site: Site, job_id: JobId) -> tuple[JobDetails, str]:
         meant = accounts.with_local_id(job_id) if job_id else ()
     hint = f"; in the batch system, this is the id of {' and '.join(meant)}" if meant else ""
     raise not_found(
-        site, f"no job is called {job_id!r} in the accounting data; give the JobID that the CE assigned{hint}"
+        site,
+        f"no job is called {job_id!r} in the accounting data; give the JobID that the CE assigned{hint}",
     )
 
 
 def _strange(kind: NameKind, name: str, known: frozenset[str]) -> str:
-    near = get_close_matches(name, known, n=1) or sorted(one for one in known if name.lower() in one.lower())[:1]
+    near = (
+        get_close_matches(name, known, n=1)
+        or sorted(one for one in known if name.lower() in one.lower())[:1]
+    )
     words = next((words for words, each in NAMES.items() if each is kind), "")
     listed = (
-        f"`publisher complete {words}` lists those that it knows" if words else f"there are {', '.join(sorted(known))}"
+        f"`publisher complete {words}` lists those that it knows"
+        if words
+        else f"there are {', '.join(sorted(known))}"
     )
     return f"the accounting data has no {kind} {name!r}; {f'did you mean {near[0]!r}?' if near else listed}"

@@ -83,7 +83,9 @@ class Cells:
 
     def _coarse(self, cell: Cell) -> Cell:
         if "days" in self.left_out:
-            cell = cell._replace(day=(month_window(month_number(cell.day * DAY_S)).start or 0) // DAY_S)
+            cell = cell._replace(
+                day=(month_window(month_number(cell.day * DAY_S)).start or 0) // DAY_S
+            )
         if "projects" in self.left_out:
             cell = cell._replace(project="")
         return cell._replace(user="") if "users" in self.left_out else cell
@@ -144,7 +146,9 @@ class _SiteValues:
     at_targets: tuple[tuple[str, _Weight] | None, ...]
 
 
-def _turns(window: Window, starts: Iterable[Epoch | None], policies: Iterable[RecordPolicy]) -> set[Epoch]:
+def _turns(
+    window: Window, starts: Iterable[Epoch | None], policies: Iterable[RecordPolicy]
+) -> set[Epoch]:
     """When the answers of the policies, the month or the target's part may change."""
     found = {epoch(month.start) for month in months(window)}
     found.update(start for start in starts if start is not None)
@@ -179,7 +183,9 @@ class UsageReport:
         self._power = power
         self.alone = power is not None or not all(one.depends_on_row_only for one in policies)
         # The GPUs of a group are its own; its example may be one of other jobs.
-        self._selections = [target.selection(Window())._replace(gpus_only=False) for target, _ in targets]
+        self._selections = [
+            target.selection(Window())._replace(gpus_only=False) for target, _ in targets
+        ]
         self._turns = sorted(_turns(window, [start for _, start in targets], policies))
         self.eras = sorted({*_days(window.start, window.end), *self._turns})
         self._known: dict[tuple[int, int], tuple[JobRecord, _SiteValues]] = {}
@@ -200,7 +206,9 @@ class UsageReport:
                 since = Epoch(max(self.eras[group.era - 1], since))
             values = self._site_values(group.example, since)
             self._add(group, values, since // DAY_S)
-            for wanted, (target, start), there in zip(self.wanted, self._targets, values.at_targets, strict=True):
+            for wanted, (target, start), there in zip(
+                self.wanted, self._targets, values.at_targets, strict=True
+            ):
                 if there is not None and (group.gpus or not target.policy.gpus_only):
                     host, weight = there
                     counts = wanted.before if start is not None and since < start else wanted.since
@@ -228,8 +236,12 @@ class UsageReport:
             usage.arex_default_wall_s[example.queue] += group.wall_s
         usage.days[day].add(group, values.weight, energy)
         if example.status == "failed":
-            usage.failures[FailureGroup(values.vo, example.queue, group.exit_code)].add(group, values.weight, energy)
-        usage.cells.add(Cell(day, values.vo, example.queue, values.user, project), group, values.weight)
+            usage.failures[FailureGroup(values.vo, example.queue, group.exit_code)].add(
+                group, values.weight, energy
+            )
+        usage.cells.add(
+            Cell(day, values.vo, example.queue, values.user, project), group, values.weight
+        )
         usage.wall_core_s_by_vo[day, values.vo] += group.wall_s * (example.cpu_count or 1)
         for model, gpus in group.gpus:
             usage.gpu_model_jobs[model] += group.jobs

@@ -29,7 +29,8 @@ IMPORTERS: Final[Mapping[str, str]] = {
 
 _IMPORTED_DATABASE: Final = "imported.db"
 READS_IMPORTED: Final = "arex"  # the source that reads what they write
-# What each of them writes as the interface of a job's endpoint. A-REX's own are org.nordugrid.* and the like.
+# What each of them writes as the interface of a job's endpoint. A-REX's own are org.nordugrid.* and
+# the like.
 BY_INTERFACE: Final[Mapping[str, str]] = {
     "gridengine": "gridengine",
     "htcondor": "htcondor",
@@ -37,11 +38,18 @@ BY_INTERFACE: Final[Mapping[str, str]] = {
     "slurm": "sonar",
 }
 # What A-REX calls the batch systems that they read, or a part of it.
-LRMS: Final[Mapping[str, str]] = {"gridengine": "sge", "htcondor": "condor", "slurm": "slurm", "sonar": "slurm"}
+LRMS: Final[Mapping[str, str]] = {
+    "gridengine": "sge",
+    "htcondor": "condor",
+    "slurm": "slurm",
+    "sonar": "slurm",
+}
 
 
 def imported_database(state: Path, name: str) -> Path:
-    """The database, beside the ledger, of an entry of `source`; '' for the one of all blocks of `importers`."""
+    """The database, beside the ledger, of an entry of `source`; '' for the one of all blocks of
+    `importers`.
+    """
     return state.parent / "sources" / f"{name}.db" if name else state.with_name(_IMPORTED_DATABASE)
 
 
@@ -51,9 +59,7 @@ def importer_plugin(name: str) -> ImporterPlugin:
     return plugin
 
 
-SOURCES: Final[Mapping[str, str]] = {
-    "arex": "publisher.sources.arex",
-}
+SOURCES: Final[Mapping[str, str]] = {"arex": "publisher.sources.arex"}
 
 
 def source_plugin(name: str) -> SourcePlugin:
@@ -63,7 +69,9 @@ def source_plugin(name: str) -> SourcePlugin:
 
 
 def offered(name: str, factory: str, commands: str) -> Callable[..., Any]:
-    """What a source's plug-in offers beside `create`. Raises: ConfigError where it lacks what these commands need."""
+    """What a source's plug-in offers beside `create`. Raises: ConfigError where it lacks what these
+    commands need.
+    """
     found: Callable[..., Any] | str | None = getattr(source_plugin(name), factory, None)
     if found is None:
         raise ConfigError(

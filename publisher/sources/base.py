@@ -90,14 +90,18 @@ class SourceFacts(NamedTuple):
 
 
 class Absent(NamedTuple):
-    """Something that the configuration names and that is not there; `patterns` match the files that it would name."""
+    """Something that the configuration names and that is not there; `patterns` match the files that
+    it would name.
+    """
 
     patterns: tuple[str, ...]
     reason: str
 
 
 class RowsAhead(NamedTuple):
-    """Rows behind a cursor, counted and not examined: at most so many finished jobs, and when the first of them ended."""
+    """Rows behind a cursor, counted and not examined: at most so many finished jobs, and when the
+    first of them ended.
+    """
 
     rows: int
     late: int  # of them ended before the moment that was asked about
@@ -111,14 +115,16 @@ Knows = Callable[[str, Sequence[int], Sequence[Epoch]], Sequence[bool]]
 
 
 class Source(Protocol):
-    """Finished jobs of a site. Only reads. Every call opens, reads one page at a time, and lets go between pages.
+    """Finished jobs of a site. Only reads. Every call opens, reads one page at a time, and lets go
+    between pages.
 
     Of several databases, those that are there are read; `absent` reports on the others.
     All methods raise: SourceError when the data cannot be read; never an empty answer instead.
     """
 
     def databases(self) -> Mapping[str, str]:
-        """Files of the databases by name, the most authoritative first: a job finished in two of them counts in the first.
+        """Files of the databases by name, the most authoritative first: a job finished in two of
+        them counts in the first.
 
         Everybody else knows a database by its name, and the ledger keeps that.
         """
@@ -141,30 +147,41 @@ class Source(Protocol):
         alike: bool = False,
         names: bool = True,
     ) -> Iterator[Page]:
-        """Pages in row order of everything after the cursor; from the first row when it is None or no longer fits.
+        """Pages in row order of everything after the cursor; from the first row when it is None or
+        no longer fits.
 
-        Runs that `done_with` knows are left out, before what is beside their rows is read. `columns`: jobs are
-        only counted, so they may come as `Page.runs`. `alike`: those of a kind may come as `Page.alike`.
-        Without `names`, those of jobs, hosts and clients may be left out.
+        Runs that `done_with` knows are left out, before what is beside their rows is read.
+        `columns`: jobs are only counted, so they may come as `Page.runs`. `alike`: those of a kind
+        may come as `Page.alike`. Without `names`, those of jobs, hosts and clients may be left out.
         """
 
     def ahead(self, cursor: Cursor, start: Epoch | None, late_before: Epoch | None) -> RowsAhead:
-        """What `since` would still yield of the cursor's database, and ended at `start` or later: an upper bound, at once."""
+        """What `since` would still yield of the cursor's database, and ended at `start` or later:
+        an upper bound, at once.
+        """
 
     def rows_behind(self, database: str, cursor: Cursor | None) -> int:
         """How many rows `since` has before it, by their numbers: no row is read."""
 
     def ends(self, rows: Sequence[OpenRow]) -> Mapping[RowRef, Epoch]:
-        """When the jobs of some rows ended; those that have not are left out. Only that is read of a row."""
+        """When the jobs of some rows ended; those that have not are left out. Only that is read of
+        a row.
+        """
 
     def rows(self) -> int:
-        """Rows of finished jobs in all databases, from indexes; a job that is in two of them counts in both."""
+        """Rows of finished jobs in all databases, from indexes; a job that is in two of them counts
+        in both.
+        """
 
     def fits(self, cursor: Cursor) -> bool:
         """Whether the cursor's row still is the job that it was."""
 
-    def reread(self, rows: Sequence[OpenRow], needs: frozenset[SideTable], now: datetime) -> Iterator[Page]:
-        """Pages of the named rows: finished ones as jobs, others as still open, vanished ones as gone."""
+    def reread(
+        self, rows: Sequence[OpenRow], needs: frozenset[SideTable], now: datetime
+    ) -> Iterator[Page]:
+        """Pages of the named rows: finished ones as jobs, others as still open, vanished ones as
+        gone.
+        """
 
     def window(
         self,
@@ -178,7 +195,8 @@ class Source(Protocol):
         alike: bool = False,
         names: bool = True,
     ) -> Iterator[Page]:
-        """Pages by (EndTime, RecordID) of the finished jobs in a half-open window, database by database.
+        """Pages by (EndTime, RecordID) of the finished jobs in a half-open window, database by
+        database.
 
         `columns`, `alike` and `names` as for `since`; then jobs that the caller `knows` may come as `Page.known`.
         """
@@ -186,12 +204,14 @@ class Source(Protocol):
     def count(self, window: Window) -> int:
         """How many rows end in a half-open window: an upper bound of the jobs that `window` yields.
 
-        A job that is finished in two databases counts once. One database answers from an index alone; of several, the
-        JobIDs of all but the first are looked up in those before it.
+        A job that is finished in two databases counts once. One database answers from an index
+        alone; of several, the JobIDs of all but the first are looked up in those before it.
         """
 
     def by_end(self) -> AbstractContextManager[EndedIn]:
-        """Keeps the databases open to be asked who ended in some seconds, at least where several did."""
+        """Keeps the databases open to be asked who ended in some seconds, at least where several
+        did.
+        """
 
     def find(self, job_id: JobId, needs: frozenset[SideTable], now: datetime) -> Page:
         """The job with this id, in any database; an empty page when there is none."""
@@ -221,17 +241,25 @@ class WritingOrder(Protocol):
         """Page by page, in short transactions. Raises: SourceError."""
 
     def finished_among(self, job_ids: Sequence[str]) -> set[str]:
-        """Which of some jobs, named as `WrittenJob` names them, are finished here. Raises: SourceError."""
+        """Which of some jobs, named as `WrittenJob` names them, are finished here. Raises:
+        SourceError.
+        """
 
 
-# The key of JobExtraInfo under which importers keep what formulas of charges may ask for: `mem=4096 TimeLimit=3600`.
+# The key of JobExtraInfo under which importers keep what formulas of charges may ask for: `mem=4096
+# TimeLimit=3600`.
 QUANTITIES: Final = "quantities"
 GPU_MODELS: Final = "gpumodels"
-CPU_UNKNOWN: Final = ("cputime", "unknown")  # nobody measured it; the columns have 0, which formats want
+CPU_UNKNOWN: Final = (
+    "cputime",
+    "unknown",
+)  # nobody measured it; the columns have 0, which formats want
 
 
 class ImportedFrom(NamedTuple):
-    """The importer, its record's key, and where the file was last seen in which that stood ('': not known, or many)."""
+    """The importer, its record's key, and where the file was last seen in which that stood ('': not
+    known, or many).
+    """
 
     importer: str
     key: str
@@ -239,7 +267,8 @@ class ImportedFrom(NamedTuple):
 
 
 class BatchEntry(NamedTuple):
-    """A batch system of the configuration: an entry of `source`, which every round reads, or a block of `importers`.
+    """A batch system of the configuration: an entry of `source`, which every round reads, or a
+    block of `importers`.
 
     `join_wait_s` is how long A-REX's jobs wait for its runs, which are joined to them; None where they are not.
     """
@@ -258,7 +287,9 @@ class BatchEntry(NamedTuple):
 
 
 def has_file(path: Path) -> bool:
-    """Raises: SourceError when that cannot be told, which `Path.exists` takes for no since Python 3.14."""
+    """Raises: SourceError when that cannot be told, which `Path.exists` takes for no since Python
+    3.14.
+    """
     try:
         path.stat()
     except (FileNotFoundError, NotADirectoryError):
@@ -270,7 +301,8 @@ def has_file(path: Path) -> bool:
 
 
 class JoinedEntry(NamedTuple):
-    """A batch system that CEs submit to: its name, what A-REX calls it, and the database that it is read into.
+    """A batch system that CEs submit to: its name, what A-REX calls it, and the database that it is
+    read into.
 
     `wait_s` is how long A-REX's jobs wait for its runs, which are joined to them; None where they are not.
     """
@@ -294,14 +326,17 @@ class RunAt(NamedTuple):
     wall_s: int
 
 
-# By row, what is known in addition by the fields of a job record; None where the batch system counts the job.
+# By row, what is known in addition by the fields of a job record; None where the batch system
+# counts the job.
 Additions = Mapping[int, Mapping[str, Any] | None]
 
 
 class JoinedRuns(Protocol):
     """What batch systems know of A-REX's jobs, for those who read its rows by themselves."""
 
-    def known(self, runs: Mapping[int, RunAt], lrms_of: Callable[[Collection[int]], Mapping[int, str]]) -> Additions:
+    def known(
+        self, runs: Mapping[int, RunAt], lrms_of: Callable[[Collection[int]], Mapping[int, str]]
+    ) -> Additions:
         """Of some rows; `lrms_of` tells what A-REX calls their batch systems. Raises: SourceError."""
 
     def close(self) -> None: ...
@@ -326,7 +361,9 @@ class Namesake(NamedTuple):
 
 
 class AwaitedCe(NamedTuple):
-    """A CE that has jobs in progress and tells nothing, and the runs of a batch system that wait for it: they may be these."""
+    """A CE that has jobs in progress and tells nothing, and the runs of a batch system that wait
+    for it: they may be these.
+    """
 
     name: str  # its directory or database
     written: datetime  # what it told last
@@ -368,5 +405,7 @@ class SourcePlugin(Protocol):
 
     Options: type
 
-    def create(self, options: object, environment: Mapping[str, str], *, lock_wait_s: float | None = None) -> Source:
+    def create(
+        self, options: object, environment: Mapping[str, str], *, lock_wait_s: float | None = None
+    ) -> Source:
         """`lock_wait_s` is how long a writer is waited for at most, whatever the options say."""

@@ -1,4 +1,6 @@
-"""The interface of importers: read accounting files, write rows of an accounting database, and report on every record."""
+"""The interface of importers: read accounting files, write rows of an accounting database, and
+report on every record.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,8 @@ from publisher.model.message import PlacedRuns
 
 
 class ImportedJob(NamedTuple):
-    """One finished run, as a row of AAR with its extra information. 0 and '' are unknown, as ARC writes it.
+    """One finished run, as a row of AAR with its extra information. 0 and '' are unknown, as ARC
+    writes it.
 
     A tuple, because there are millions.
     """
@@ -65,7 +68,9 @@ class BadLine(NamedTuple):
     digest: bytes  # of the whole line: the same line is set aside once, wherever it is met again
 
     @classmethod
-    def of(cls, path: Path, offset: int, length: int, reason: str, content: bytes, digest: bytes = b"") -> BadLine:
+    def of(
+        cls, path: Path, offset: int, length: int, reason: str, content: bytes, digest: bytes = b""
+    ) -> BadLine:
         """`digest` is needed where `content` is not the whole line."""
         digest = digest or blake2b(content, digest_size=DIGEST_BYTES).digest()
         return cls(str(path), offset, length, reason, content[:KEPT_BYTES], digest)
@@ -86,7 +91,9 @@ _SHOWN_BAD: Final = 100
 PUBLISHED: Final = "an ARC CE publishes it"  # why a job is skipped
 
 DeliveredSince = Callable[[str], AbstractContextManager[tuple[str, Iterator[PlacedRuns]]]]
-"""Asked with a mark: the mark of now, and what was delivered since the other one, but for other batch systems' runs."""
+"""Asked with a mark: the mark of now, and what was delivered since the other one, but for other
+batch systems' runs.
+"""
 
 Watch = Callable[[int], None]
 """Called with how many records more have been read, after each step."""
@@ -103,7 +110,9 @@ def never_stopped(seconds: float) -> bool:
 
 @dataclass(slots=True, kw_only=True)
 class ImportReport:
-    """What one run did. `held`, `orphans` and `bad_kept` are what the database holds after it, the rest is of this run."""
+    """What one run did. `held`, `orphans` and `bad_kept` are what the database holds after it, the
+    rest is of this run.
+    """
 
     importer: str
     database: Path
@@ -123,7 +132,9 @@ class ImportReport:
     orphans_are: tuple[str, str] = ("record of a parallel task", "records of parallel tasks")
     bad_kept: int = 0  # lines set aside, in the table ImportBadLine
     notes: list[str] = field(default_factory=list)  # what an administrator must know
-    troubles: list[str] = field(default_factory=list)  # files that could not be read to the end, and why
+    troubles: list[str] = field(
+        default_factory=list
+    )  # files that could not be read to the end, and why
     damaged: list[str] = field(default_factory=list)  # those of them that are of a damaged archive
     watch: Watch = unwatched
 
@@ -155,12 +166,17 @@ class ImportReport:
     @property
     def exit_status(self) -> int:
         return gravest(
-            [SourceError.exit_status if self.troubles else 0, RecordError.exit_status if self.bad else 0],
+            [
+                SourceError.exit_status if self.troubles else 0,
+                RecordError.exit_status if self.bad else 0,
+            ]
         )
 
 
 class Retried(NamedTuple):
-    """What became of lines that had been set aside. `gone` are files that are not there any more, with their lines."""
+    """What became of lines that had been set aside. `gone` are files that are not there any more,
+    with their lines.
+    """
 
     tried: int
     still_bad: int
@@ -176,20 +192,29 @@ class ImportRule(NamedTuple):
 
 
 class Importer(Protocol):
-    """Reads another system's accounting. Idempotent, resumable, safe beside others: each step is one transaction."""
+    """Reads another system's accounting. Idempotent, resumable, safe beside others: each step is
+    one transaction.
+    """
 
-    def run(self, paths: Sequence[Path], database: Path, now: datetime, watch: Watch = unwatched) -> ImportReport:
-        """Read what is new in these files, or without any where the options say. One file's trouble never stops another.
+    def run(
+        self, paths: Sequence[Path], database: Path, now: datetime, watch: Watch = unwatched
+    ) -> ImportReport:
+        """Read what is new in these files, or without any where the options say. One file's trouble
+        never stops another.
 
-        Raises: UsageError without anything to read, or for a database that is not ours, LedgerError when it cannot be
-        written, Busy when another process keeps it locked.
+        Raises: UsageError without anything to read, or for a database that is not ours, LedgerError
+        when it cannot be written, Busy when another process keeps it locked.
         """
 
     def forget_file(self, connection: Connection, path: Path) -> None:
-        """Forget what is kept of a file beside how far it was read, inside a transaction: it is to be read again."""
+        """Forget what is kept of a file beside how far it was read, inside a transaction: it is to
+        be read again.
+        """
 
     def ask_again(self, connection: Connection, path: Path, now: datetime) -> bool:
-        """Whether the next run without files asks once more for what a program printed then, inside a transaction."""
+        """Whether the next run without files asks once more for what a program printed then, inside
+        a transaction.
+        """
 
     def explain(self, job: JobRecord) -> Sequence[ImportRule]:
         """How the fields of a job that it imported came about, by the rules of today."""
@@ -203,6 +228,9 @@ class ImporterPlugin(Protocol):
     PATHS: str  # what it reads, for its help
 
     def create(
-        self, options: object, environment: Mapping[str, str], wait: Callable[[float], bool] = never_stopped
+        self,
+        options: object,
+        environment: Mapping[str, str],
+        wait: Callable[[float], bool] = never_stopped,
     ) -> Importer:
         """`wait(seconds)` waits, and says whether a stop was asked for."""

@@ -1,4 +1,5 @@
-"""Opening an SQLite file that somebody else writes: no committed row is missed, nothing is written beside it.
+"""Opening an SQLite file that somebody else writes: no committed row is missed, nothing is written
+beside it.
 
 Three ways, in this order (tried with SQLite 3.40 as another user):
 
@@ -27,14 +28,16 @@ from urllib.parse import quote
 
 from publisher.model.errors import SourceError, refused_by_system
 
-# Not /tmp, which is often memory: a copy may be as large as the database. It lies in a private directory, which mkdtemp makes.
+# Not /tmp, which is often memory: a copy may be as large as the database. It lies in a private
+# directory, which mkdtemp makes.
 _COPIES: Final = "/var/tmp"  # noqa: S108  # never written to itself
 
 _NAME = "copy.db"
 
 
 class PrivateCopy:
-    """An open copy whose files are gone from the directory already: nothing is left behind, whatever ends the process.
+    """An open copy whose files are gone from the directory already: nothing is left behind,
+    whatever ends the process.
 
     Counted: the connection closes when the directory of copies and all readers have released it.
     """
@@ -54,9 +57,11 @@ class PrivateCopy:
 
 
 def copy_database(path: str, directory: Path) -> PrivateCopy:
-    """Copy the file, its `-wal` and its `-journal`, and open the copy with the WAL worked in or the journal rolled back.
+    """Copy the file, its `-wal` and its `-journal`, and open the copy with the WAL worked in or the
+    journal rolled back.
 
-    It takes the space of the file and its WAL below `directory` until it is released. Raises: SourceError.
+    It takes the space of the file and its WAL below `directory` until it is released. Raises:
+    SourceError.
     """
     private = ""
     try:
@@ -65,7 +70,9 @@ def copy_database(path: str, directory: Path) -> PrivateCopy:
         real = os.path.realpath(path)
         shutil.copyfile(real, target)
         for suffix in ("-wal", "-journal"):
-            with suppress(FileNotFoundError):  # nothing else that is refused passes for "there is none"
+            with suppress(
+                FileNotFoundError
+            ):  # nothing else that is refused passes for "there is none"
                 shutil.copyfile(real + suffix, target + suffix)
         return PrivateCopy(_recovered(target))
     except OSError as error:
@@ -86,7 +93,8 @@ def copy_database(path: str, directory: Path) -> PrivateCopy:
 def _recovered(path: str) -> sqlite3.Connection:
     recovering = sqlite3.connect(path, isolation_level=None)
     try:
-        # Leaving WAL mode moves every committed frame into the file; a hot journal is rolled back by the first read.
+        # Leaving WAL mode moves every committed frame into the file; a hot journal is rolled back
+        # by the first read.
         recovering.execute("PRAGMA journal_mode = DELETE").fetchone()
         recovering.execute("SELECT count(*) FROM sqlite_master").fetchone()
     finally:
@@ -106,8 +114,9 @@ Marks = tuple[tuple[int, int, int, int] | None, ...]
 
 BUSY_TIMEOUT_S: Final = 30.0
 _ATTEMPTS: Final = 5
-# One question at a time is asked of a file in this process, whichever target asks: to open the file past SQLite's locks, and to
-# close it again, takes away those of all other connections of the process (SQLite, How To Corrupt, section 2.2).
+# One question at a time is asked of a file in this process, whichever target asks: to open the file
+# past SQLite's locks, and to close it again, takes away those of all other connections of the
+# process (SQLite, How To Corrupt, section 2.2).
 _ASKING: Final[dict[str, RLock]] = {}
 _COMPANION_FILES: Final = ("", "-wal", "-journal")
 _CANNOT_SHARE: Final = frozenset({sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY})
@@ -148,7 +157,9 @@ class CopyDirectory:
         self._copies: dict[str, tuple[Marks, PrivateCopy]] = {}
 
     def take(self, path: str) -> PrivateCopy:
-        """A copy of the file as it is now; to be given back with its `release`. Raises: SourceError."""
+        """A copy of the file as it is now; to be given back with its `release`. Raises:
+        SourceError.
+        """
         for _ in range(_ATTEMPTS):
             real = os.path.realpath(path)
             marks = file_marks(real)
@@ -164,7 +175,9 @@ class CopyDirectory:
                 self._copies[path] = (marks, fresh)
                 return fresh.acquire()
             fresh.release()
-        raise SourceError(f"{path}: changed {_ATTEMPTS} times while it was being copied; try again when it is quieter")
+        raise SourceError(
+            f"{path}: changed {_ATTEMPTS} times while it was being copied; try again when it is quieter"
+        )
 
     def close(self) -> None:
         for _, kept in self._copies.values():
@@ -175,10 +188,13 @@ class CopyDirectory:
 class ReadOnlyFile:
     """One SQLite file, open for reading; `way` and `why` say how and for what reason.
 
-    A file that is replaced under us is noticed at the next opening (copy) or question (shared, unlocked).
+    A file that is replaced under us is noticed at the next opening (copy) or question (shared,
+    unlocked).
     """
 
-    def __init__(self, path: str, copies: CopyDirectory, *, busy_timeout_s: float = BUSY_TIMEOUT_S) -> None:
+    def __init__(
+        self, path: str, copies: CopyDirectory, *, busy_timeout_s: float = BUSY_TIMEOUT_S
+    ) -> None:
         """Raises: SourceError when no way leads to all rows."""
         self.path = path
         self.way = OpenMode.SHARED
@@ -189,7 +205,9 @@ class ReadOnlyFile:
         self._copy: PrivateCopy | None = None
         self._marks: Marks = ()
         self._file: tuple[int, int] | None = None
-        self._real = os.path.realpath(path)  # SQLite keeps -wal and -journal beside the file that a link points to
+        self._real = os.path.realpath(
+            path
+        )  # SQLite keeps -wal and -journal beside the file that a link points to
         self._asking = _ASKING.setdefault(self._real, RLock())
         with self._asking:
             self._open()
@@ -197,7 +215,8 @@ class ReadOnlyFile:
     def ask(self, question: Callable[[sqlite3.Connection], Answer]) -> Answer:
         """The answer to a question, asked in one short read transaction.
 
-        It may be asked again, of another connection, when the file was changed meanwhile. Raises: SourceError.
+        It may be asked again, of another connection, when the file was changed meanwhile. Raises:
+        SourceError.
         """
         with self._asking:
             for _ in range(_ATTEMPTS):
@@ -212,12 +231,16 @@ class ReadOnlyFile:
                     continue
                 if self._unchanged():
                     return answer
-            raise SourceError(f"{self.path}: changes faster than it can be read, {_ATTEMPTS} times; try again")
+            raise SourceError(
+                f"{self.path}: changes faster than it can be read, {_ATTEMPTS} times; try again"
+            )
 
     def journal_mode(self) -> str:
         """`wal`, or the journal mode that SQLite reports. Raises: SourceError."""
         if self.way is OpenMode.SHARED:
-            return str(self.ask(lambda connection: connection.execute("PRAGMA journal_mode").fetchone()[0]))
+            return str(
+                self.ask(lambda connection: connection.execute("PRAGMA journal_mode").fetchone()[0])
+            )
         with self._asking:
             return "wal" if _is_wal(self.path) else "delete"
 
@@ -239,16 +262,20 @@ class ReadOnlyFile:
             return
         if isinstance(error, SourceError):
             raise error
-        if isinstance(error, UnicodeDecodeError):  # SQLite's words about a damaged schema quote what it found there
+        if isinstance(
+            error, UnicodeDecodeError
+        ):  # SQLite's words about a damaged schema quote what it found there
             raise source_error(self.path, error) from error
         if self.way is OpenMode.UNLOCKED or primary_code(error) not in _CANNOT_SHARE:
             raise source_error(self.path, error) from error
 
     def _unchanged(self) -> bool:
-        """Whether an answer is to be trusted: the file is not another one, and unlocked, it is as it was.
+        """Whether an answer is to be trusted: the file is not another one, and unlocked, it is as
+        it was.
 
-        Who has a replaced file open reads it together with the `-wal` and `-shm` of the new one, which have its name: SQLite
-        then finds the file damaged, or does not notice (SQLite, How To Corrupt, "Unlinking or renaming").
+        Who has a replaced file open reads it together with the `-wal` and `-shm` of the new one,
+        which have its name: SQLite then finds the file damaged, or does not notice (SQLite, How To
+        Corrupt, "Unlinking or renaming").
         """
         match self.way:
             case OpenMode.SHARED:
@@ -274,7 +301,9 @@ class ReadOnlyFile:
             self._marks = file_marks(self._real)
             if not any(mark and mark[1] for mark in self._marks[1:]):
                 return self._open_by_uri(
-                    "mode=ro&immutable=1", OpenMode.UNLOCKED, "read without locks: nobody has it open"
+                    "mode=ro&immutable=1",
+                    OpenMode.UNLOCKED,
+                    "read without locks: nobody has it open",
                 )
         except (sqlite3.Error, UnicodeDecodeError) as error:
             raise source_error(self.path, error) from error
@@ -290,9 +319,11 @@ class ReadOnlyFile:
     def _open_by_uri(self, mode: str, way: OpenMode, why: str) -> sqlite3.Connection:
         connection = connect(self.path, mode, self._busy_timeout_s)
         try:
-            # The first read finds out whether the file can be read at all, and binds its -wal and -shm.
+            # The first read finds out whether the file can be read at all, and binds its -wal and
+            # -shm.
             connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
-            # KiB, instead of 2,000: rows are mostly read in order, and the system keeps the file in memory as well.
+            # KiB, instead of 2,000: rows are mostly read in order, and the system keeps the file in
+            # memory as well.
             connection.execute("PRAGMA cache_size = -500")
         except BaseException:
             connection.close()
@@ -302,10 +333,14 @@ class ReadOnlyFile:
 
 
 def connect(path: str, mode: str, busy_timeout_s: float) -> sqlite3.Connection:
-    """A connection in autocommit, by URI; the path may hold any byte but NUL. Raises: sqlite3.Error."""
+    """A connection in autocommit, by URI; the path may hold any byte but NUL. Raises:
+    sqlite3.Error.
+    """
     # An empty authority keeps a path that begins with two slashes from being taken for a host.
     uri = f"file://{quote(os.fsencode(os.path.abspath(path)))}?{mode}"
-    return sqlite3.connect(uri, uri=True, timeout=busy_timeout_s, isolation_level=None, check_same_thread=False)
+    return sqlite3.connect(
+        uri, uri=True, timeout=busy_timeout_s, isolation_level=None, check_same_thread=False
+    )
 
 
 def check_readable(path: str) -> None:
@@ -313,7 +348,9 @@ def check_readable(path: str) -> None:
     try:
         found = os.stat(path)
     except FileNotFoundError as error:
-        raise SourceError(f"{path}: there is no such file; correct source.control_dir or source.databases") from error
+        raise SourceError(
+            f"{path}: there is no such file; correct source.control_dir or source.databases"
+        ) from error
     except PermissionError as error:
         raise out_of_reach(path) from error
     except (OSError, ValueError) as error:
@@ -321,7 +358,9 @@ def check_readable(path: str) -> None:
     if not stat.S_ISREG(found.st_mode):
         raise SourceError(f"{path}: is not a regular file; name an accounting database")
     if not os.access(path, os.R_OK, effective_ids=True):
-        raise SourceError(f"{path}: may not be read by user {os.geteuid()}; grant it with setfacl or a group")
+        raise SourceError(
+            f"{path}: may not be read by user {os.geteuid()}; grant it with setfacl or a group"
+        )
 
 
 def out_of_reach(path: str) -> SourceError:
@@ -332,8 +371,8 @@ def out_of_reach(path: str) -> SourceError:
 
 
 def file_marks(real: str) -> Marks:
-    """What changes when the file, its `-wal` or its `-journal` is written or replaced; None where there
-    is no such file. `real` is no link.
+    """What changes when the file, its `-wal` or its `-journal` is written or replaced; None where
+    there is no such file. `real` is no link.
 
     Raises: SourceError when they cannot be examined.
     """
@@ -356,7 +395,11 @@ def source_error(path: str, error: sqlite3.Error | UnicodeDecodeError) -> Source
 
 
 def _refused(error: OSError | ValueError) -> str:
-    return refused_by_system(error, "let this user read it") if isinstance(error, OSError) else str(error)
+    return (
+        refused_by_system(error, "let this user read it")
+        if isinstance(error, OSError)
+        else str(error)
+    )
 
 
 def _mark(path: str) -> tuple[int, int, int, int] | None:
@@ -370,7 +413,9 @@ def _mark(path: str) -> tuple[int, int, int, int] | None:
 
 
 def _identity(path: str) -> tuple[int, int] | None:
-    """Which file has this name now: device and inode. No other one gets the inode of a file that is open."""
+    """Which file has this name now: device and inode. No other one gets the inode of a file that is
+    open.
+    """
     try:
         found = os.stat(path)
     except OSError:  # none, which the next opening tells in words
@@ -378,18 +423,23 @@ def _identity(path: str) -> tuple[int, int] | None:
     return found.st_dev, found.st_ino
 
 
-def _in_one_transaction(connection: sqlite3.Connection, question: Callable[[sqlite3.Connection], Answer]) -> Answer:
+def _in_one_transaction(
+    connection: sqlite3.Connection, question: Callable[[sqlite3.Connection], Answer]
+) -> Answer:
     connection.execute("BEGIN")
     try:
         return question(connection)
     finally:
-        # Nothing was written: rolling back just ends the snapshot. Some errors have ended it already.
+        # Nothing was written: rolling back just ends the snapshot. Some errors have ended it
+        # already.
         if connection.in_transaction:
             connection.execute("ROLLBACK")
 
 
 def _sharing_would_create_files(real: str) -> bool:
-    """Whether `mode=ro` would make `-wal` or `-shm`: a WAL database that nobody has open, in a directory we may write."""
+    """Whether `mode=ro` would make `-wal` or `-shm`: a WAL database that nobody has open, in a
+    directory we may write.
+    """
     return (
         not (os.path.exists(real + "-wal") and os.path.exists(real + "-shm"))
         and os.access(os.path.dirname(real), os.W_OK, effective_ids=True)

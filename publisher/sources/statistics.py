@@ -26,7 +26,8 @@ from publisher.model.time import Window
 class StoredEvent:
     """A change of state. `local_time` is the CE's clock, as stored; `moments` what it may mean.
 
-    One moment usually; two in the hour in which clocks go back, none for text that is not a time of the zone.
+    One moment usually; two in the hour in which clocks go back, none for text that is not a time of
+    the zone.
     """
 
     key: str
@@ -84,10 +85,11 @@ _NOTHING: Final = Decimal(0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobFilter:
-    """Which jobs count. Several values of a field: any of them; several fields: all. Empty takes every job.
+    """Which jobs count. Several values of a field: any of them; several fields: all. Empty takes
+    every job.
 
-    A window with a bound takes no job that lacks the time. `extras` are attributes by name (`rte`, `vomsfqan`, ...), with the
-    values of which a job must have one.
+    A window with a bound takes no job that lacks the time. `extras` are attributes by name (`rte`,
+    `vomsfqan`, ...), with the values of which a job must have one.
     """
 
     ended: Window = Window()
@@ -102,7 +104,9 @@ class JobFilter:
 
     def takes(self, job: CountedJob) -> bool:
         """Whether a job is wanted, but for its extra attributes: a `CountedJob` has none."""
-        within = _is_within(self.ended, job.ended_at) and _is_within(self.submitted, job.submitted_at)
+        within = _is_within(self.ended, job.ended_at) and _is_within(
+            self.submitted, job.submitted_at
+        )
         return within and self.takes_names(job)
 
     def takes_names(self, job: CountedJob) -> bool:
@@ -113,7 +117,9 @@ class JobFilter:
             (self.queues, job.queue),
             (self.interfaces, job.interface),
         )
-        return all(not names or name in names for names, name in asked) and bool(job.gpu_count or not self.gpus)
+        return all(not names or name in names for names, name in asked) and bool(
+            job.gpu_count or not self.gpus
+        )
 
 
 def _is_within(window: Window, moment: Epoch | None) -> bool:
@@ -125,7 +131,8 @@ def _is_within(window: Window, moment: Epoch | None) -> bool:
 class CountedJob(NamedTuple):
     """What statistics need of a job, finished or not. Made for every row, so a tuple.
 
-    None is unknown. '' is a name that is not there. `unreadable` is whether some value is not a number, or a negative time.
+    None is unknown. '' is a name that is not there. `unreadable` is whether some value is not a
+    number, or a negative time.
     """
 
     job_id: str
@@ -150,7 +157,9 @@ class CountedJob(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class Totals:
-    """Sums over some jobs. `jobs` includes those in progress, which have no usage yet; unknown values add nothing."""
+    """Sums over some jobs. `jobs` includes those in progress, which have no usage yet; unknown
+    values add nothing.
+    """
 
     jobs: int = 0
     in_progress: int = 0
@@ -183,7 +192,9 @@ class Totals:
         self.cpu_unknown += other.cpu_unknown
         self.gpu_jobs += other.gpu_jobs
         self.gpu_s += other.gpu_s
-        submitted = [at for at in (self.first_submitted_at, other.first_submitted_at) if at is not None]
+        submitted = [
+            at for at in (self.first_submitted_at, other.first_submitted_at) if at is not None
+        ]
         first_ended = [at for at in (self.first_ended_at, other.first_ended_at) if at is not None]
         ended = [at for at in (self.last_ended_at, other.last_ended_at) if at is not None]
         self.first_submitted_at = min(submitted, default=None)
@@ -238,7 +249,9 @@ class JobStatistics:
 
 
 def end_month(job: CountedJob) -> str:
-    """The calendar month, in UTC, in which a job ended: `2026-03`; '' when it has not, or in no calendar."""
+    """The calendar month, in UTC, in which a job ended: `2026-03`; '' when it has not, or in no
+    calendar.
+    """
     return "" if job.ended_at is None else _month(job.ended_at // _DAY_S)
 
 
@@ -265,7 +278,9 @@ GROUPINGS: Final[Mapping[str, Callable[[CountedJob], str]]] = {
 
 
 class LocalNames(NamedTuple):
-    """What the batch system calls who runs a job, '' where it is not known. `project` is the first one."""
+    """What the batch system calls who runs a job, '' where it is not known. `project` is the first
+    one.
+    """
 
     project: str
     account: str
@@ -293,7 +308,9 @@ class UsageGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsagePage:
-    """The groups of some rows that were read in one short transaction. `unreadable` jobs are in no group."""
+    """The groups of some rows that were read in one short transaction. `unreadable` jobs are in no
+    group.
+    """
 
     groups: tuple[UsageGroup, ...]
     unreadable: int
@@ -327,8 +344,12 @@ class Used:
     carbon_unknown: int = 0
     meters_rejected: int = 0
 
-    def add(self, group: UsageGroup, benchmark: tuple[str, int] | None, energy: JobEnergy | None = None) -> None:
-        """`benchmark` is its type and 1000 times its value, `energy` that of the one job of the group."""
+    def add(
+        self, group: UsageGroup, benchmark: tuple[str, int] | None, energy: JobEnergy | None = None
+    ) -> None:
+        """`benchmark` is its type and 1000 times its value, `energy` that of the one job of the
+        group.
+        """
         cores = group.example.cpu_count
         wall_core_s = group.wall_s * (cores or 1)
         self.jobs += group.jobs
@@ -361,7 +382,9 @@ class Used:
 
     @property
     def efficiency(self) -> float | None:
-        """CPU time over wall time x cores, of jobs whose CPU time was measured; None where there were none."""
+        """CPU time over wall time x cores, of jobs whose CPU time was measured; None where there
+        were none.
+        """
         measured_core_s = self.wall_core_s - self.unmeasured_core_s
         return self.cpu_s / measured_core_s if measured_core_s else None
 
@@ -412,7 +435,8 @@ class NameKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CountedPage:
-    """The jobs of a page that a filter takes, of so many rows that were read in one short transaction.
+    """The jobs of a page that a filter takes, of so many rows that were read in one short
+    transaction.
 
     `rows` are the rows of the jobs, in the same order.
     """
@@ -431,7 +455,8 @@ class SummedPage:
 
 
 class Accounts(Protocol):
-    """A site's accounting data, to be looked into. Only reads; a job in two databases counts once, where it is finished.
+    """A site's accounting data, to be looked into. Only reads; a job in two databases counts once,
+    where it is finished.
 
     All methods raise: SourceError when the data cannot be read; never an empty answer instead.
     """
@@ -444,13 +469,17 @@ class Accounts(Protocol):
         """The jobs that a filter takes, page by page; pages may be empty."""
 
     def summed(self, wanted: JobFilter, by: str | None) -> Iterator[SummedPage]:
-        """The same jobs, added up page by page so that they can be distinguished `by` one of `GROUPINGS`."""
+        """The same jobs, added up page by page so that they can be distinguished `by` one of
+        `GROUPINGS`.
+        """
 
     def names(self, kind: NameKind) -> frozenset[str]:
         """All names of that kind."""
 
     def sheet(self, job_id: JobId) -> JobDetails | None:
-        """Everything known about a job, in the database in which it counts; None when there is no such job."""
+        """Everything known about a job, in the database in which it counts; None when there is no
+        such job.
+        """
 
     def with_local_id(self, local_id: str) -> tuple[JobId, ...]:
         """Some of the jobs that have this id in the batch system."""
@@ -462,10 +491,13 @@ class Accounts(Protocol):
 
 
 class UsageReader(Protocol):
-    """A site's finished jobs in groups. Only reads; a job that is finished in two databases counts once."""
+    """A site's finished jobs in groups. Only reads; a job that is finished in two databases counts
+    once.
+    """
 
     def groups(self, window: Window, eras: Sequence[Epoch], *, alone: bool) -> Iterator[UsagePage]:
-        """The jobs that ended in a window, page by page, whether or not everything beside their rows is written yet.
+        """The jobs that ended in a window, page by page, whether or not everything beside their
+        rows is written yet.
 
         `eras` are moments in order: group `era` n ended before `eras[n]` and not before the one in front of it. `alone`: each
         job is a group of its own, with all that is known of it.

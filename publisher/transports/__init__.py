@@ -6,7 +6,13 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any, Final
 
-from publisher.transports.base import Credentials, Environment, Transport, TransportMaker, TransportPlugin
+from publisher.transports.base import (
+    Credentials,
+    Environment,
+    Transport,
+    TransportMaker,
+    TransportPlugin,
+)
 
 TRANSPORTS: Final[Mapping[str, str]] = {
     "ams": "publisher.transports.ams",
@@ -25,13 +31,17 @@ def transport_plugin(name: str) -> TransportPlugin:
     return plugin
 
 
-def create_transport(name: str, options: object, credentials: Credentials, environment: Environment) -> Transport:
+def create_transport(
+    name: str, options: object, credentials: Credentials, environment: Environment
+) -> Transport:
     """A transport, not yet connected. Raises: ConfigError, CredentialError as its `create`.
 
     A package has `create` in its module `transport`, with the libraries that options do without.
     """
     plugin = import_module(TRANSPORTS[name])
-    maker: TransportMaker = import_module(f"{plugin.__name__}.transport") if hasattr(plugin, "__path__") else plugin
+    maker: TransportMaker = (
+        import_module(f"{plugin.__name__}.transport") if hasattr(plugin, "__path__") else plugin
+    )
     return maker.create(options, credentials, environment)
 
 

@@ -178,7 +178,11 @@ class TransportOptions:
 
 def batch_bytes_problem(size: int) -> str | None:
     """Why no message can be kept below a size, or None."""
-    return None if size in _BATCH_BYTES else f"{size} is not between {_BATCH_BYTES[0]} and {_BATCH_BYTES[-1]}"
+    return (
+        None
+        if size in _BATCH_BYTES
+        else f"{size} is not between {_BATCH_BYTES[0]} and {_BATCH_BYTES[-1]}"
+    )
 
 
 def own_options(options: object, kind: type[Kind]) -> Kind:
@@ -221,7 +225,9 @@ class TransportPlugin(Protocol):
 class TransportMaker(Protocol):
     """The same module or, of a package, its module `transport`, which is loaded late."""
 
-    def create(self, options: object, credentials: Credentials, circumstances: Environment) -> Transport:
+    def create(
+        self, options: object, credentials: Credentials, circumstances: Environment
+    ) -> Transport:
         """A transport, ready but not yet connected.
 
         Raises: ConfigError for options that cannot work, CredentialError for certificate, key or
@@ -237,7 +243,12 @@ class DryRunTransport:
         self.warnings, self.close = real.warnings, real.close
 
     def deliver(self, message: Message, now: datetime) -> Receipt:
-        return Receipt(verdict=Verdict.DELIVERED, remote_id="rehearsal", bytes_sent=len(message.payload), attempts=0)
+        return Receipt(
+            verdict=Verdict.DELIVERED,
+            remote_id="rehearsal",
+            bytes_sent=len(message.payload),
+            attempts=0,
+        )
 
 
 class BackgroundTask(Generic[Result]):

@@ -33,8 +33,26 @@ from publisher.reporting.charges import run as charging
 from publisher.reporting.charges.run import Change, ChargedAccount, ChargeReport
 
 _SUM_COLUMNS: Final = ("project", "group", "jobs", "amount", "unit")
-_COUNTS: Final = ("jobs", "charged", "without_result", "without_rule", "unreadable", "first", "changed")
-_RUN_COLUMNS: Final = ("run", "state", "jobs that ended in", "project", "group", "asked", "jobs", "charged", "changed")
+_COUNTS: Final = (
+    "jobs",
+    "charged",
+    "without_result",
+    "without_rule",
+    "unreadable",
+    "first",
+    "changed",
+)
+_RUN_COLUMNS: Final = (
+    "run",
+    "state",
+    "jobs that ended in",
+    "project",
+    "group",
+    "asked",
+    "jobs",
+    "charged",
+    "changed",
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -43,8 +61,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--group", metavar="G", help="only jobs of this local group")
     parser.add_argument("--jobs", action="store_true", help="also list each job")
     what = parser.add_mutually_exclusive_group()
-    what.add_argument("--stored", action="store_true", help="list stored charges without computing anything")
-    what.add_argument("--runs", action="store_true", help="list the runs that computed charges, and how they ended")
+    what.add_argument(
+        "--stored", action="store_true", help="list stored charges without computing anything"
+    )
+    what.add_argument(
+        "--runs",
+        action="store_true",
+        help="list the runs that computed charges, and how they ended",
+    )
     add_json(parser)
 
 
@@ -65,7 +89,9 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     jobs = charging.jobs(site, request) if arguments.jobs else None
     status = 0 if arguments.stored else incomplete(site)
     if arguments.form is not Form.TABLE and jobs is not None:
-        print_list("charges", map(_kept_json, jobs), form=arguments.form, after=_charge_json(report))
+        print_list(
+            "charges", map(_kept_json, jobs), form=arguments.form, after=_charge_json(report)
+        )
         return status
     for one in jobs or ():
         print_line(_kept_line(one))
@@ -84,7 +110,9 @@ def _report(arguments: argparse.Namespace, site: Site, request: ChargeRequest) -
 def _request(arguments: argparse.Namespace, site: Site) -> ChargeRequest:
     """Raises: UsageError."""
     if arguments.start is None or arguments.end is None:
-        raise UsageError("charge needs --from and --to, as in --from last-month --to last-month; or --runs")
+        raise UsageError(
+            "charge needs --from and --to, as in --from last-month --to last-month; or --runs"
+        )
     window = window_of(arguments, site.clock())
     return ChargeRequest(window=window, project=arguments.project, group=arguments.group)
 
@@ -103,7 +131,10 @@ def _charge_json(report: ChargeReport) -> Json:
         "to": moment_text(request.window.end),
         **attributes(request, "project", "group"),
         **attributes(bill, "jobs", "charged"),
-        **{name: run and getattr(run.counts, name) for name in ("without_rule", "unreadable", "first", "changed")},
+        **{
+            name: run and getattr(run.counts, name)
+            for name in ("without_rule", "unreadable", "first", "changed")
+        },
         "totals": [
             {"unit": unit, "jobs": total.jobs, "amount": amount_text(total.amount)}
             for unit, total in sorted(bill.totals.items())
@@ -171,7 +202,11 @@ def _payer_json(payer: ChargedAccount | AssessedJob) -> dict[str, Any]:
 
 def _tariff_json(job: AssessedJob) -> dict[str, Any]:
     tariff = job.tariff
-    return {"amount": _amount(job.amount), "unit": tariff and tariff.unit, "formula": tariff and tariff.formula}
+    return {
+        "amount": _amount(job.amount),
+        "unit": tariff and tariff.unit,
+        "formula": tariff and tariff.formula,
+    }
 
 
 def _run_json(run: ChargeRun) -> Json:
@@ -199,7 +234,13 @@ def _as_text(report: ChargeReport) -> Iterator[Part]:
 def _sum_rows(report: ChargeReport) -> list[tuple[str, ...]]:
     """By project and group, then the totals."""
     rows: list[tuple[str, ...]] = [
-        (payer.project or "-", payer.group or "-", f"{total.jobs:,}", amount_text(total.amount), payer.unit)
+        (
+            payer.project or "-",
+            payer.group or "-",
+            f"{total.jobs:,}",
+            amount_text(total.amount),
+            payer.unit,
+        )
         for payer, total in sorted(report.bill.sums.items())
     ]
     if len(rows) > 1:
@@ -259,7 +300,13 @@ def _runs_text(runs: Sequence[ChargeRun]) -> Iterator[Part]:
 def _run_row(request: ChargeRequest, run: ChargeRun) -> tuple[str, ...]:
     whose = (str(request.window), request.project or "all", request.group or "all")
     counts = attributes(run.counts, "jobs", "charged", "changed").values()
-    return str(run.number), run.state, *whose, iso(run.asked_at), *(f"{count:,}" for count in counts)
+    return (
+        str(run.number),
+        run.state,
+        *whose,
+        iso(run.asked_at),
+        *(f"{count:,}" for count in counts),
+    )
 
 
 def _amount_text(tariff: Tariff | None, amount: Decimal) -> str:

@@ -34,17 +34,29 @@ from publisher.sources.arex.source import create, writing_order
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = add_actions(parser)
     add_action(actions, "check", "check the configuration and list every problem")
-    add_action(actions, "show", "print the configuration with all defaults filled in, without secrets")
+    add_action(
+        actions, "show", "print the configuration with all defaults filled in, without secrets"
+    )
     add_action(actions, "example", "print a commented example")
     from_arc = add_action(
-        actions, "from-arc", "print a configuration that does what ARC's publisher did, made from arc.conf"
-    )
-    from_arc.add_argument("arc_conf", type=Path, metavar="FILE", help="usually /etc/arc.conf; only read")
-    from_arc.add_argument(
-        "--state", type=Path, metavar="FILE", help="ARC's publishing.db (default: below A-REX's control directory)"
+        actions,
+        "from-arc",
+        "print a configuration that does what ARC's publisher did, made from arc.conf",
     )
     from_arc.add_argument(
-        "--site", default="", metavar="NAME", help="the site, if arc.conf names none, or more than one"
+        "arc_conf", type=Path, metavar="FILE", help="usually /etc/arc.conf; only read"
+    )
+    from_arc.add_argument(
+        "--state",
+        type=Path,
+        metavar="FILE",
+        help="ARC's publishing.db (default: below A-REX's control directory)",
+    )
+    from_arc.add_argument(
+        "--site",
+        default="",
+        metavar="NAME",
+        help="the site, if arc.conf names none, or more than one",
     )
     from_arc.add_argument(
         "--update",
@@ -75,12 +87,18 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
 def _check(arguments: argparse.Namespace, site: LiveSite) -> None:
     _check_importers(site)
     settings = site.settings
-    print_line(f"{arguments.config}: OK; targets: {', '.join(target.name for target in settings.targets)}")
+    print_line(
+        f"{arguments.config}: OK; targets: {', '.join(target.name for target in settings.targets)}"
+    )
     price_lists = [settings.records.charges, *(target.charging for target in settings.targets)]
-    rules = [each.rules for each in (*price_lists, settings.records.power) if isinstance(each, Rules)]
+    rules = [
+        each.rules for each in (*price_lists, settings.records.power) if isinstance(each, Rules)
+    ]
     for target in settings.targets:
         if unreleased := receiver_of(target.format).unreleased:
-            print_line(f"note: target {target.name}: {unreleased}; ask its operators before records are sent")
+            print_line(
+                f"note: target {target.name}: {unreleased}; ask its operators before records are sent"
+            )
     # Each pair of rules that overlap once, though targets have them too.
     for note in dict.fromkeys(note for each in rules for note in overlap_notes(each)):
         print_line(f"note: {note}")
@@ -101,7 +119,11 @@ def _check_importers(site: LiveSite) -> None:
 def _from_arc(arguments: argparse.Namespace) -> int:
     now = datetime.now(UTC)
     page = arc_conf.convert(
-        arguments.arc_conf, state=arguments.state, site=arguments.site, now=now, environment=os.environ
+        arguments.arc_conf,
+        state=arguments.state,
+        site=arguments.site,
+        now=now,
+        environment=os.environ,
     )
     if not page.targets and (arguments.look_for_lost or arguments.update):
         raise UsageError(
@@ -137,7 +159,9 @@ def _update(path: Path, page: ConfigurationText) -> None:
             shutil.copy2(path, f"{path}.old")
             path.write_text(updated.text, encoding="utf-8")
     except (OSError, UnicodeDecodeError, UsageError) as error:
-        raise UsageError(f"{path}: {error}; `config from-arc` without --update prints a new one") from error
+        raise UsageError(
+            f"{path}: {error}; `config from-arc` without --update prints a new one"
+        ) from error
     texts = before.splitlines(), updated.text.splitlines()
     for line in difflib.unified_diff(*texts, f"{path}.old", str(path), n=0, lineterm=""):
         print_line(line)
@@ -168,17 +192,28 @@ def _lost_jobs(page: ConfigurationText, *, environment: Mapping[str, str]) -> li
     """
     marks = [mark for mark in map(_watermark, page.targets) if mark is not None]
     if not marks:
-        raise UsageError("ARC's publishing.db has no last end time for any of these targets; name it with --state FILE")
+        raise UsageError(
+            "ARC's publishing.db has no last end time for any of these targets; name it with --state FILE"
+        )
     if not page.control_dir:
-        raise UsageError("arc.conf does not say where the accounting database is: set [arex] controldir by hand")
+        raise UsageError(
+            "arc.conf does not say where the accounting database is: set [arex] controldir by hand"
+        )
     source = create(Options(control_dir=Path(page.control_dir)), environment)
     with closing(source), writing_order(source, environment) as databases:
-        searches = look_for_lost(databases, marks, lambda last: source.count(Window(end=Epoch(last + 1))))
+        searches = look_for_lost(
+            databases, marks, lambda last: source.count(Window(end=Epoch(last + 1)))
+        )
         return [line for search in searches for line in report(search)]
 
 
 def _watermark(draft: Draft) -> Watermark | None:
-    if draft.obstacles or draft.begin is None or draft.begin.at is None or draft.begin.last_end is None:
+    if (
+        draft.obstacles
+        or draft.begin is None
+        or draft.begin.at is None
+        or draft.begin.last_end is None
+    ):
         return None
     return Watermark(
         target=draft.name,

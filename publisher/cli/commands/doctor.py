@@ -25,12 +25,20 @@ if TYPE_CHECKING:
 # The configuration and the files that it names, before anything else can be asked
 LOADED_WITHIN_S: Final = 3
 # Where it looks for what starts the rounds.
-UNIT_FOLDERS = (Path("/etc/systemd/system"), Path("/run/systemd/system"), Path("/usr/lib/systemd/system"))
+UNIT_FOLDERS = (
+    Path("/etc/systemd/system"),
+    Path("/run/systemd/system"),
+    Path("/usr/lib/systemd/system"),
+)
 CRON_FOLDERS = (Path("/etc/cron.d"),)
 
 
 # Gravest first
-_NAGIOS: Final = {State.FAILURE: nagios.CRITICAL, State.WARNING: nagios.WARNING, State.OK: nagios.OK}
+_NAGIOS: Final = {
+    State.FAILURE: nagios.CRITICAL,
+    State.WARNING: nagios.WARNING,
+    State.OK: nagios.OK,
+}
 _COUNTED: Final = (
     (State.OK, "ok", "ok"),
     (State.WARNING, "warning", "warnings"),
@@ -84,7 +92,9 @@ def _diagnosis(arguments: argparse.Namespace, context: Context) -> Diagnosis:
             cron=CRON_FOLDERS,
             free_bytes=lambda directory: shutil.disk_usage(directory).free,
         )
-        found: Diagnosis = examination.examine(site, site.settings, host, targets=arguments.target, waits=stages.waits)
+        found: Diagnosis = examination.examine(
+            site, site.settings, host, targets=arguments.target, waits=stages.waits
+        )
     return found
 
 
@@ -136,8 +146,15 @@ def _as_text(diagnosis: Diagnosis) -> list[str]:
 
 def _as_nagios(diagnosis: Diagnosis) -> tuple[str, int]:
     """The plug-in's line and exit status. Spec: Monitoring Plugins Guidelines, sections 2 and 3."""
-    status = next((status for state, status in _NAGIOS.items() if diagnosis.count(state)), nagios.OK)
-    bad = [one for state in (State.FAILURE, State.WARNING) for one in diagnosis.findings if one.state is state]
+    status = next(
+        (status for state, status in _NAGIOS.items() if diagnosis.count(state)), nagios.OK
+    )
+    bad = [
+        one
+        for state in (State.FAILURE, State.WARNING)
+        for one in diagnosis.findings
+        if one.state is state
+    ]
     parts = [f"{_named(one)}: {one.found}" for one in bad]
     text = "; ".join(parts) or f"{len(diagnosis.findings)} checks, no problems"
     counts = [

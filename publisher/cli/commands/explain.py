@@ -25,7 +25,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace, context: Context) -> int:
     job_id = JobId(arguments.job)
-    found = explaining.explain(context.load(), job_id, targets=arguments.target, format_name=arguments.format)
+    found = explaining.explain(
+        context.load(), job_id, targets=arguments.target, format_name=arguments.format
+    )
     print_result(
         found,
         lambda each: {"job": job_id, "explanations": list(map(_explanation_json, each))},
@@ -49,13 +51,19 @@ def _explanation_json(one: Explanation) -> Json:
         "unfit": one.unfit or None,
         "group_jobs": one.group_jobs,
         "charge": one.charge and _charge_json(one.charge),
-        "origin": origin and {"importer": origin.importer, "record": origin.key, "file": origin.file or None},
+        "origin": origin
+        and {"importer": origin.importer, "record": origin.key, "file": origin.file or None},
         "imported": [{"field": field, "rule": rule} for field, rule in one.imported] or None,
     }
 
 
 def _value_json(each: ExplainedValue) -> Json:
-    return {"name": each.name, "value": each.value or None, "rule": each.rule, "field": each.source or None}
+    return {
+        "name": each.name,
+        "value": each.value or None,
+        "rule": each.rule,
+        "field": each.source or None,
+    }
 
 
 def _charge_json(charge: ExplainedCharge) -> Json:
@@ -63,7 +71,8 @@ def _charge_json(charge: ExplainedCharge) -> Json:
         "rule": charge.place,
         "formula": charge.formula,
         "quantities": [
-            {"name": name, "value": value or None, "field": field} for name, value, field in charge.quantities
+            {"name": name, "value": value or None, "field": field}
+            for name, value, field in charge.quantities
         ],
         "amount": charge.amount or None,
         "unit": charge.unit,
@@ -78,7 +87,9 @@ def _as_text(found: Sequence[Explanation]) -> Iterator[Part]:
         yield f"row {one.row.record_id} of {one.row.database}, batch id {one.local_id or 'none'}"
         yield f"{one.fate}: {one.reason}"
         if one.values:
-            rows = [(each.name, each.value or "-", each.rule, each.source or "-") for each in one.values]
+            rows = [
+                (each.name, each.value or "-", each.rule, each.source or "-") for each in one.values
+            ]
             yield TextTable(_COLUMNS, rows)
         yield from _notes(one)
         yield from one.record.splitlines()
@@ -94,10 +105,14 @@ def _notes(one: Explanation) -> list[str]:
     if one.origin is not None:
         read_from = f", read from {one.origin.file}" if one.origin.file else ""
         notes.append(f"origin: {one.origin.importer} record {one.origin.key}{read_from}")
-    notes += [f"{'imported: ' if one.origin else ''}{field}: {rule}" for field, rule in one.imported]
+    notes += [
+        f"{'imported: ' if one.origin else ''}{field}: {rule}" for field, rule in one.imported
+    ]
     notes += _charge_notes(one.charge)
     if one.group_jobs is not None:
-        notes.append(f"the record shows this job alone; its group has {one.group_jobs:,} jobs by now")
+        notes.append(
+            f"the record shows this job alone; its group has {one.group_jobs:,} jobs by now"
+        )
     return notes
 
 
@@ -105,8 +120,12 @@ def _charge_notes(charge: ExplainedCharge | None) -> list[str]:
     if charge is None:
         return []
     lines = [f"charge: {charge.formula}  ({charge.place})"]
-    lines += [f"  {name} = {value or 'not known'}  ({field})" for name, value, field in charge.quantities]
+    lines += [
+        f"  {name} = {value or 'not known'}  ({field})" for name, value, field in charge.quantities
+    ]
     result = f"{charge.amount} {charge.unit}" if charge.amount else "no charge"
     reason = f": {charge.reason}" if charge.reason else ""
-    not_published = "" if charge.published or not charge.amount else "; this format has no field for it"
+    not_published = (
+        "" if charge.published or not charge.amount else "; this format has no field for it"
+    )
     return [*lines, f"  = {result}{reason}{not_published}"]

@@ -17,7 +17,15 @@ from publisher.cli import progress
 from publisher.cli.commands import Context, load_part
 from publisher.cli.commands.stats import add_filters, job_filter
 from publisher.cli.logs import notice
-from publisher.cli.output import Json, Part, TextTable, print_csv, print_line, print_result, print_table
+from publisher.cli.output import (
+    Json,
+    Part,
+    TextTable,
+    print_csv,
+    print_line,
+    print_result,
+    print_table,
+)
 from publisher.cli.parser import Form
 from publisher.cli.site import LiveSite
 from publisher.cli.sources import incomplete
@@ -58,29 +66,46 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="write to this file (default: standard output); for parquet, the directory of the files",
     )
     parser.add_argument(
-        "--partition", choices=("month",), default="month", help="which jobs share a parquet file (default month)"
+        "--partition",
+        choices=("month",),
+        default="month",
+        help="which jobs share a parquet file (default month)",
     )
-    parser.add_argument("--columns", action="store_true", help="print what each column means, and export nothing")
+    parser.add_argument(
+        "--columns", action="store_true", help="print what each column means, and export nothing"
+    )
 
 
 def run(arguments: argparse.Namespace, context: Context) -> int:
     if arguments.columns and arguments.form != _PARQUET:
         # The same at every site: no configuration is read
-        print_result(COLUMNS, _definitions, _definitions_table, form=Form(arguments.form or Form.TABLE), rows="columns")
+        print_result(
+            COLUMNS,
+            _definitions,
+            _definitions_table,
+            form=Form(arguments.form or Form.TABLE),
+            rows="columns",
+        )
         return 0
     if arguments.form == _PARQUET:
         return _run_parquet(arguments, context.load())
     form = Form(arguments.form or Form.JSON_LINES)
     if form is Form.TABLE:
-        raise UsageError("a job has too many columns for a table; use --as csv, or `publisher stats`")
+        raise UsageError(
+            "a job has too many columns for a table; use --as csv, or `publisher stats`"
+        )
     site = context.load()
     wanted = job_filter(arguments, site)
     refuse_pruned(site, wanted.ended)
     left_out = SkippedJobs()
     with (
-        progress.counting("rows of jobs", quiet=arguments.quiet or arguments.output is None) as counting,
+        progress.counting(
+            "rows of jobs", quiet=arguments.quiet or arguments.output is None
+        ) as counting,
         closing(FinishedJobs(site, left_out=left_out, rows_read=counting.seen)) as jobs,
-        nullcontext(sys.stdout) if arguments.output is None else whole_file(arguments.output) as out,
+        nullcontext(sys.stdout)
+        if arguments.output is None
+        else whole_file(arguments.output) as out,
     ):
         _write(form, jobs.pages(wanted), out)
     _report_skipped(left_out)
@@ -97,14 +122,20 @@ def _report_skipped(left_out: SkippedJobs) -> None:
 def _run_parquet(arguments: argparse.Namespace, site: LiveSite) -> int:
     """All months; those that did not change stay as they are."""
     if job_filter(arguments, site) != JobFilter() or arguments.columns:
-        raise UsageError("parquet has all jobs and all columns: leave out the period, the filters and --columns")
+        raise UsageError(
+            "parquet has all jobs and all columns: leave out the period, the filters and --columns"
+        )
     if arguments.output is None:
         raise UsageError("parquet makes several files: name their directory with --output")
     parquet = load_part("reporting.export.parquet")  # its library may be missing
     left_out = SkippedJobs()
     with progress.counting("rows of jobs", quiet=arguments.quiet) as counting:
         done = parquet.export(site, arguments.output, left_out=left_out, rows_read=counting.seen)
-    rows = [(what, month, str(count)) for what, months in done.written.items() for month, count in months.items()]
+    rows = [
+        (what, month, str(count))
+        for what, months in done.written.items()
+        for month, count in months.items()
+    ]
     print_table(("data", "month", "rows"), rows)
     if done.unchanged:
         print_line(f"{plural(done.unchanged, 'file')} of other months unchanged")
@@ -115,7 +146,8 @@ def _run_parquet(arguments: argparse.Namespace, site: LiveSite) -> int:
 def _definitions(columns: Sequence[Column]) -> Json:
     return {
         "columns": [
-            {"column": each.name, "type": each.kind, "unit": each.unit, "meaning": each.meaning} for each in columns
+            {"column": each.name, "type": each.kind, "unit": each.unit, "meaning": each.meaning}
+            for each in columns
         ]
     }
 
@@ -128,7 +160,9 @@ def _definitions_table(columns: Sequence[Column]) -> Iterator[Part]:
 def _write(form: Form, pages: Iterator[ExportPage], out: TextIO) -> None:
     """A line a job with every column; decimals are numbers as they are written, never rounded."""
     if form is Form.CSV:
-        print_csv([column.name for column in COLUMNS], chain.from_iterable(map(_csv_rows, pages)), out)
+        print_csv(
+            [column.name for column in COLUMNS], chain.from_iterable(map(_csv_rows, pages)), out
+        )
         return
     writer = _LineWriter()
     lines = chain.from_iterable(map(writer.of, pages))
@@ -164,7 +198,10 @@ class _LineWriter:
         if known is None:
             if len(self._known) >= _REMEMBERED:
                 self._known.clear()
-            texts = [_named(column, _JSON[type(value := column.value(one))](value)) for column in _RUNS[place]]
+            texts = [
+                _named(column, _JSON[type(value := column.value(one))](value))
+                for column in _RUNS[place]
+            ]
             # Held, so that no id comes to mean another
             known = self._known[place, id(one)] = one, ", ".join(texts)
         return known[1]
@@ -190,8 +227,12 @@ _LINE: Final = "{" + ", ".join(map(_place_of, _RUNS)) + "}"
 
 # Of many values of a column at once; numbers are texts already for who fills them in.
 _JSON_TEXTS: Final[Mapping[str, Callable[[Sequence[Any]], Sequence[Any]]]] = {
-    "integer": lambda values: ["null" if value is None else value for value in values] if None in values else values,
-    "text": lambda values: ["null" if value is None else encode_basestring_ascii(value) for value in values],
+    "integer": lambda values: (
+        ["null" if value is None else value for value in values] if None in values else values
+    ),
+    "text": lambda values: [
+        "null" if value is None else encode_basestring_ascii(value) for value in values
+    ],
     "time": lambda values: ["null" if value is None else f'"{value}"' for value in values],
     "decimal": lambda values: ["null" if value is None else format(value, "f") for value in values],
     "texts": lambda values: ["null" if value is None else json.dumps(value) for value in values],

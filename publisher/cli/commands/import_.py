@@ -21,7 +21,17 @@ from publisher.sources.importers import ImportReport, Watch
 
 _ABORTED = "aborted"
 _SHOWN = 10  # bad lines that are printed; the JSON has a hundred, the database all
-_COLUMNS = ("files", "lines", "imported", "updated", "merged", "duplicates", "skipped", "bad", "held")
+_COLUMNS = (
+    "files",
+    "lines",
+    "imported",
+    "updated",
+    "merged",
+    "duplicates",
+    "skipped",
+    "bad",
+    "held",
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,7 +41,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action = add_action(actions, name, importer.SUMMARY)
         action.add_argument("paths", nargs="*", type=Path, metavar="PATH", help=importer.PATHS)
         action.add_argument(
-            "--source", metavar="NAME", help=f"which entry of `source`, where several are of type {name}"
+            "--source",
+            metavar="NAME",
+            help=f"which entry of `source`, where several are of type {name}",
         )
         action.add_argument(
             "--database",
@@ -75,12 +87,18 @@ def _import(site: Site, arguments: argparse.Namespace, watch: Watch) -> ImportRe
 
 def _entry(site: Site, kind: str, name: str | None) -> BatchEntry:
     """Raises: ConfigError, UsageError."""
-    found = [entry for entry in site.batch_entries if entry.type == kind and name in (None, entry.name)]
+    found = [
+        entry for entry in site.batch_entries if entry.type == kind and name in (None, entry.name)
+    ]
     if not found and name is None:
-        raise ConfigError(f"{site.configuration}: importers.{kind}: missing; publisher.yaml(5) explains its keys")
+        raise ConfigError(
+            f"{site.configuration}: importers.{kind}: missing; publisher.yaml(5) explains its keys"
+        )
     if len(found) != 1:
         names = ", ".join(entry.name for entry in site.batch_entries if entry.type == kind)
-        raise UsageError(f"--source must name one of the sources of type {kind}: {names or 'there is none'}")
+        raise UsageError(
+            f"--source must name one of the sources of type {kind}: {names or 'there is none'}"
+        )
     return found[0]
 
 
@@ -89,7 +107,9 @@ def _as_json(report: ImportReport) -> Json:
         "importer": report.importer,
         "database": str(report.database),
         **attributes(report, "files", "lines", "imported", "updated", "merged", "duplicates"),
-        "skipped": [{"reason": reason, "records": count} for reason, count in report.skipped.most_common()],
+        "skipped": [
+            {"reason": reason, "records": count} for reason, count in report.skipped.most_common()
+        ],
         "bad": report.bad,
         "bad_lines": [
             {"file": line.path, "offset": line.offset, "length": line.length, "reason": line.reason}
@@ -107,7 +127,10 @@ def _as_text(report: ImportReport) -> Iterator[Part]:
     counts = attributes(report, *_COLUMNS) | {"skipped": report.skipped.total()}
     yield TextTable(_COLUMNS, [[f"{count:,}" for count in counts.values()]])
     yield from (f"{count:,} skipped: {reason}" for reason, count in report.skipped.most_common())
-    yield from (f"set aside: {line.path}, byte {line.offset}: {line.reason}" for line in report.bad_lines[:_SHOWN])
+    yield from (
+        f"set aside: {line.path}, byte {line.offset}: {line.reason}"
+        for line in report.bad_lines[:_SHOWN]
+    )
     if report.bad > _SHOWN:
         yield f"and {plural(report.bad - _SHOWN, 'more line')} set aside"
     if report.bad_kept:

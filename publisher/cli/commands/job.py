@@ -9,7 +9,17 @@ from typing import Final
 
 from publisher.cli.commands import Context
 from publisher.cli.commands.stats import add_database_file, chosen_database
-from publisher.cli.output import Json, Part, TextTable, attributes, duration, moment, moment_text, print_result, size
+from publisher.cli.output import (
+    Json,
+    Part,
+    TextTable,
+    attributes,
+    duration,
+    moment,
+    moment_text,
+    print_result,
+    size,
+)
 from publisher.cli.parser import Form, add_action, add_actions, add_job, add_json
 from publisher.cli.sources import incomplete
 from publisher.formats.sgas.values import public_url
@@ -18,7 +28,14 @@ from publisher.reporting import statistics
 from publisher.sources.statistics import JobDetails, StoredEvent
 
 _EVENT_COLUMNS: Final = ("UTC", "CE's local time", "event")
-_TRANSFER_COLUMNS: Final = ("direction", "size (bytes)", "began (UTC)", "ended (UTC)", "seconds", "URL")
+_TRANSFER_COLUMNS: Final = (
+    "direction",
+    "size (bytes)",
+    "began (UTC)",
+    "ended (UTC)",
+    "seconds",
+    "URL",
+)
 _DIRECTIONS: Final = {"download": "in", "cached": "in, from cache", "upload": "out"}
 
 
@@ -27,11 +44,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     info = add_action(actions, "info", "who, where, when, and what it used")
     parts = ("all", *_PARTS, "json")
     info.add_argument(
-        "-o", "--output", choices=parts, default="all", metavar="WHAT", help=f"one of {', '.join(parts)} (default all)"
+        "-o",
+        "--output",
+        choices=parts,
+        default="all",
+        metavar="WHAT",
+        help=f"one of {', '.join(parts)} (default all)",
     )
-    events = add_action(actions, "events", "its changes of state, in UTC and in the CE's local time")
+    events = add_action(
+        actions, "events", "its changes of state, in UTC and in the CE's local time"
+    )
     transfers = add_action(actions, "transfers", "the files that were staged in and out")
-    transfers.add_argument("--full-urls", action="store_true", help="show passwords and signatures in URLs")
+    transfers.add_argument(
+        "--full-urls", action="store_true", help="show passwords and signatures in URLs"
+    )
     for action in (info, events, transfers):
         add_database_file(action)
         add_job(action)
@@ -42,7 +68,9 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     site = chosen_database(arguments, context.load())
     sheet, zone = statistics.job(site, JobId(arguments.job))
     as_json, as_text = _answers(arguments, zone)
-    form = Form.JSON if arguments.action == "info" and arguments.output == "json" else arguments.form
+    form = (
+        Form.JSON if arguments.action == "info" and arguments.output == "json" else arguments.form
+    )
     rows = "" if arguments.action == "info" else arguments.action
     print_result(sheet, as_json, as_text, form=form, rows=rows)
     if not arguments.database_file:
@@ -61,7 +89,9 @@ def _answers(
             return partial(_events_json, zone=zone), partial(_events_text, zone=zone)
         case _:
             full = arguments.full_urls
-            return partial(_transfers_json, full_urls=full), partial(_transfers_text, full_urls=full)
+            return partial(_transfers_json, full_urls=full), partial(
+                _transfers_text, full_urls=full
+            )
 
 
 def _info_json(sheet: JobDetails) -> Json:
@@ -101,7 +131,11 @@ def _events_json(sheet: JobDetails, zone: str) -> Json:
         "in_progress": sheet.in_progress,
         "zone": zone or None,
         "events": [
-            {"event": event.key, "local_time": event.local_time, "utc": list(map(moment_text, event.moments))}
+            {
+                "event": event.key,
+                "local_time": event.local_time,
+                "utc": list(map(moment_text, event.moments)),
+            }
             for event in sheet.events
         ],
     }
@@ -110,7 +144,9 @@ def _events_json(sheet: JobDetails, zone: str) -> Json:
 def _events_text(sheet: JobDetails, zone: str) -> Iterator[Part]:
     yield from _heading(sheet)
     if sheet.events:
-        yield TextTable(_EVENT_COLUMNS, [(_utc(event), event.local_time, event.key) for event in sheet.events])
+        yield TextTable(
+            _EVENT_COLUMNS, [(_utc(event), event.local_time, event.key) for event in sheet.events]
+        )
         if zone:
             yield f"local times are in {zone} (source.time_zone)"
         else:
@@ -238,5 +274,7 @@ _PARTS: Final[Mapping[str, Callable[[JobDetails], Sequence[str]]]] = {
     "description": _description_lines,
     "resources": _resource_lines,
     "rtes": lambda sheet: [f"runtime environment  {name}" for name in sheet.runtime_environments],
-    "authtokens": lambda sheet: [f"token attribute  {key}: {value}" for key, value in sheet.attributes],
+    "authtokens": lambda sheet: [
+        f"token attribute  {key}: {value}" for key, value in sheet.attributes
+    ],
 }

@@ -10,7 +10,14 @@ from publisher.cli import progress
 from publisher.cli.commands import Context
 from publisher.cli.logs import log_trouble
 from publisher.cli.output import Json, Part, TextTable, attributes, moment_text, print_result
-from publisher.cli.parser import add_accept_state, add_dry_run, add_json, add_targets, count, is_quiet
+from publisher.cli.parser import (
+    add_accept_state,
+    add_dry_run,
+    add_json,
+    add_targets,
+    count,
+    is_quiet,
+)
 from publisher.cli.sources import sources_json, sources_text
 from publisher.formats import receiver_of
 from publisher.model.rates import wall_text
@@ -31,7 +38,9 @@ _COLUMNS = ("target", "outcome", "messages", "records", "bytes", "set aside")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_targets(parser)
     parser.add_argument(
-        "--force", action="store_true", help="also publish to targets that are not due yet, and check every row again"
+        "--force",
+        action="store_true",
+        help="also publish to targets that are not due yet, and check every row again",
     )
     add_dry_run(parser)
     parser.add_argument(
@@ -39,7 +48,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="send months even if rows under other keys remain at the receiver (its team must delete them)",
     )
-    parser.add_argument("--limit", type=count, metavar="N", help="at most N jobs per target (not for summaries)")
+    parser.add_argument(
+        "--limit", type=count, metavar="N", help="at most N jobs per target (not for summaries)"
+    )
     add_accept_state(parser)
     add_json(parser)
 
@@ -70,7 +81,9 @@ def print_outcomes(
     receivers = {target.name: receiver_of(target.format).name for target in targets or site.targets}
     shadows = {target.name for target in site.targets if target.shadow}
     outcomes = [
-        outcome._replace(shadow=outcome.shadow or (outcome.target in shadows and outcome.outcome != "nothing"))
+        outcome._replace(
+            shadow=outcome.shadow or (outcome.target in shadows and outcome.outcome != "nothing")
+        )
         for outcome in outcomes
     ]
     for outcome in outcomes:
@@ -89,7 +102,9 @@ def as_json(outcomes: Sequence[Outcome], sources: Sequence[SourceStatus]) -> Jso
     return {
         "targets": {
             outcome.target: {
-                **attributes(outcome, "messages", "records", "bytes", "quarantined", "shed", "kept"),
+                **attributes(
+                    outcome, "messages", "records", "bytes", "quarantined", "shed", "kept"
+                ),
                 "arex_default_benchmarks": outcome.arex_default_benchmarks,
                 "arex_default_wall_s": sum(outcome.arex_default_wall_s.values()),
                 "arex_default_queues": sorted(outcome.arex_default_wall_s),
@@ -122,7 +137,10 @@ def usage_text(total: KeyTotal) -> str:
 
 
 def _lost_json(lost: LostJobs) -> Json:
-    jobs = [{"job": one.job_id, "end_time": moment_text(one.ended_at), "certain": one.certain} for one in lost.jobs]
+    jobs = [
+        {"job": one.job_id, "end_time": moment_text(one.ended_at), "certain": one.certain}
+        for one in lost.jobs
+    ]
     return {**attributes(lost, "certain", "perhaps"), "jobs": jobs}
 
 
@@ -157,13 +175,17 @@ def notes(outcome: Outcome) -> list[str]:
     """What an administrator must know of a round in addition to its counts."""
     lines = []
     if outcome.shadow:
-        lines.append(f"{outcome.target}: shadow target: everything was done and recorded, but nothing was sent")
+        lines.append(
+            f"{outcome.target}: shadow target: everything was done and recorded, but nothing was sent"
+        )
     if outcome.lost is not None:
         lines += outcome.lost.lines
     if outcome.reason:
         lines.append(f"{outcome.target}: {outcome.reason}")
     if outcome.quarantined:
-        lines.append(f"{outcome.target}: {outcome.quarantined} set aside; `publisher quarantine list` shows why")
+        lines.append(
+            f"{outcome.target}: {outcome.quarantined} set aside; `publisher quarantine list` shows why"
+        )
     if outcome.warnings:
         lines.append(f"{outcome.target}: {_odd(outcome)}; `publisher explain JOB` shows why")
     if outcome.shed:
@@ -192,7 +214,9 @@ def _default_benchmarks(outcome: Outcome) -> str:
 
 def ticket(site: str, receiver: str, outcome: Outcome) -> list[str]:
     """What to write to the accounting team, so that they delete the rows that would stay behind."""
-    orphaned = [(held.name, total) for held in outcome.held if not held.emptied for total in held.orphaned]
+    orphaned = [
+        (held.name, total) for held in outcome.held if not held.emptied for total in held.orphaned
+    ]
     if not orphaned:
         return []
     lines = [

@@ -17,20 +17,35 @@ _COLUMNS = ("number", "target", "job", "rule", "reason", "hold", "since")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = add_actions(parser)
-    listing = add_action(actions, "list", "list the jobs that were set aside, with the rule that each breaks")
+    listing = add_action(
+        actions, "list", "list the jobs that were set aside, with the rule that each breaks"
+    )
     add_targets(listing)
     add_json(listing)
-    for name, text in (("release", "try these jobs again in the next round"), ("drop", "never send these jobs")):
+    for name, text in (
+        ("release", "try these jobs again in the next round"),
+        ("drop", "never send these jobs"),
+    ):
         action = add_action(
-            actions, name, text, usage=f"publisher quarantine {name} JOB... | --all [--target NAME] [--json]"
+            actions,
+            name,
+            text,
+            usage=f"publisher quarantine {name} JOB... | --all [--target NAME] [--json]",
         )
         # Not nargs="*", which takes nothing as soon as an option comes first.
         jobs = action.add_argument(
-            "jobs", nargs="+", default=[], metavar="JOB", help="number of a job in the list, or its id"
+            "jobs",
+            nargs="+",
+            default=[],
+            metavar="JOB",
+            help="number of a job in the list, or its id",
         )
         jobs.required = False
         action.add_argument(
-            "--all", action="store_true", dest="every", help="all jobs in the list; with --target, all of that target"
+            "--all",
+            action="store_true",
+            dest="every",
+            help="all jobs in the list; with --target, all of that target",
         )
         add_targets(action)
         add_json(action)
@@ -51,11 +66,17 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     if bool(arguments.jobs) == arguments.every:
         raise UsageError(f"quarantine {arguments.action} takes numbers or ids of jobs, or --all")
     hold = Hold.RELEASED if arguments.action == "release" else Hold.DROPPED
-    changed = operations.release_or_drop(site, arguments.jobs, hold, every=arguments.every, targets=arguments.target)
+    changed = operations.release_or_drop(
+        site, arguments.jobs, hold, every=arguments.every, targets=arguments.target
+    )
     replaces = [one for one in changed if hold is Hold.RELEASED and one.job.rule == KEY_COLLISION]
     print_result(
         replaces,
-        lambda jobs: {"changed": len(changed), "hold": hold, "replaces": list(map(quarantined_json, jobs))},
+        lambda jobs: {
+            "changed": len(changed),
+            "hold": hold,
+            "replaces": list(map(quarantined_json, jobs)),
+        },
         lambda jobs: [f"{len(changed)} {hold}", *map(_what_it_replaces, jobs)],
         form=arguments.form,
     )

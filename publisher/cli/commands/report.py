@@ -30,7 +30,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.set_defaults(start="last-month", end="this-month")
     parser.add_argument(
-        "-o", "--output", type=Path, metavar="FILE", help="write the page to this file; - is standard output"
+        "-o",
+        "--output",
+        type=Path,
+        metavar="FILE",
+        help="write the page to this file; - is standard output",
     )
     parser.add_argument(
         "--format",
@@ -46,11 +50,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"also a table by {', '.join(LOCAL_NAMES)} (default project); may be repeated",
     )
     parser.add_argument(
-        "--name-users", action="store_true", help="name users as the accounting data does, not by numbers"
+        "--name-users",
+        action="store_true",
+        help="name users as the accounting data does, not by numbers",
     )
     add_all_instances(parser)
     parser.add_argument(
-        "--csv", type=Path, metavar="DIR", help="write each table to a CSV file in this directory, with definitions"
+        "--csv",
+        type=Path,
+        metavar="DIR",
+        help="write each table to a CSV file in this directory, with definitions",
     )
 
 
@@ -84,7 +93,9 @@ def _is_page(arguments: argparse.Namespace) -> bool:
     """Whether a page is wanted. Raises: UsageError when nothing is, or two things at once."""
     if arguments.format == "terminal":
         if arguments.output is not None:
-            raise UsageError("-o is for the HTML page and cannot be combined with --format terminal")
+            raise UsageError(
+                "-o is for the HTML page and cannot be combined with --format terminal"
+            )
         return False
     if arguments.output is None and arguments.csv is None:
         raise UsageError("report needs -o FILE.html for a page, --format terminal, or --csv DIR")
@@ -104,7 +115,9 @@ def _write_files(directory: Path, found: Report) -> None:
     try:
         directory.mkdir(exist_ok=True)
     except OSError as error:
-        raise UsageError(f"{directory}: {error.strerror}; name another directory with --csv") from error
+        raise UsageError(
+            f"{directory}: {error.strerror}; name another directory with --csv"
+        ) from error
     for name, text in written.files(found):
         with whole_file(directory / name) as out:
             out.write(text)

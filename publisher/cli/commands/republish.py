@@ -48,7 +48,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_targets(parser)
     parser.add_argument("--format", metavar="F", help="another format than the target's own")
     _add_one_off_target(parser)
-    parser.add_argument("--exact", action="store_true", help="do not round out to whole months (job formats only)")
+    parser.add_argument(
+        "--exact", action="store_true", help="do not round out to whole months (job formats only)"
+    )
     parser.add_argument("--yes", action="store_true", help="do not ask for confirmation")
     parser.add_argument(
         "--no-brake",
@@ -68,16 +70,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _add_one_off_target(parser: argparse.ArgumentParser) -> None:
     ways = _ways()
     for way in ways:
-        parser.add_argument(way.option, dest=way.option, metavar=way.once.key.upper(), help=way.once.help)
+        parser.add_argument(
+            way.option, dest=way.option, metavar=way.once.key.upper(), help=way.once.help
+        )
     parser.add_argument("--site", help="with --ams-url or --sgas-url: another site name")
     for key in dict.fromkeys(key for way in ways for key in way.once.options):
-        chosen = [f"{way.option}: default {way.defaults[key]}" for way in ways if key in way.defaults]
+        chosen = [
+            f"{way.option}: default {way.defaults[key]}" for way in ways if key in way.defaults
+        ]
         parser.add_argument(_option(key), help=f"with {', with '.join(chosen)}")
     parser.add_argument(
-        "--vo", action="append", default=[], metavar="NAME", help="with a URL: only jobs of this VO; may be repeated"
+        "--vo",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="with a URL: only jobs of this VO; may be repeated",
     )
-    parser.add_argument("--localid-prefix", metavar="TEXT", help="with a URL: put this before the batch system's ids")
-    parser.add_argument("--batch-records", type=count, metavar="N", help="with a URL: at most N records per message")
+    parser.add_argument(
+        "--localid-prefix",
+        metavar="TEXT",
+        help="with a URL: put this before the batch system's ids",
+    )
+    parser.add_argument(
+        "--batch-records", type=count, metavar="N", help="with a URL: at most N records per message"
+    )
 
 
 def run(arguments: argparse.Namespace, context: Context) -> int:
@@ -95,7 +111,9 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
         return 0
     with progress.rounds(quiet=quiet) as report:
         report.expect(sum(plan.records or plan.jobs for plan in plans))
-        ended = republishing.carry_out(site, targets, plans, request, report, dry_run=arguments.dry_run)
+        ended = republishing.carry_out(
+            site, targets, plans, request, report, dry_run=arguments.dry_run
+        )
     requested = [planning.as_requested(target, request) for target in targets]
     return print_outcomes(arguments, site, ended, requested)
 
@@ -118,7 +136,9 @@ def _check_format(targets: Iterable[Target], name: str | None) -> None:
     """Raises: UsageError for a format that the service of a target does not read."""
     for target in targets:
         if reason := format_problem(target.type, target.options, name):
-            raise UsageError(f"target {target.name}: {reason}; leave --format out, or choose others with --target")
+            raise UsageError(
+                f"target {target.name}: {reason}; leave --format out, or choose others with --target"
+            )
 
 
 class _Way(NamedTuple):
@@ -141,7 +161,9 @@ def _ways() -> list[_Way]:
     return found
 
 
-def _chosen(ways: Sequence[_Way], given: Sequence[_Way], own: Mapping[str, object], *, named: bool) -> _Way:
+def _chosen(
+    ways: Sequence[_Way], given: Sequence[_Way], own: Mapping[str, object], *, named: bool
+) -> _Way:
     """Raises: UsageError for options that do not go together."""
     options = [way.option for way in ways]
     if not given:
@@ -180,10 +202,19 @@ def _once(arguments: argparse.Namespace, site: LiveSite) -> list[Target]:
         return []
     way = _chosen(ways, given, own, named=bool(arguments.target))
     place = getattr(arguments, way.option)
-    keys = {"type": way.transport, way.once.key: place, "format": arguments.format or way.once.format, **further}
+    keys = {
+        "type": way.transport,
+        way.once.key: place,
+        "format": arguments.format or way.once.format,
+        **further,
+    }
     # Its name keys the ledger: the same place for once again is the same target.
     name = f"once-{sha256(repr((place, *own.values())).encode()).hexdigest()[:8]}"
-    return [config.one_off_target(site.settings, name, keys, site=arguments.site, host_name=socket.gethostname())]
+    return [
+        config.one_off_target(
+            site.settings, name, keys, site=arguments.site, host_name=socket.gethostname()
+        )
+    ]
 
 
 def _confirmed() -> bool:

@@ -51,13 +51,17 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
                     next_command=next_command,
                     stop=context.stop,
                     manager=manager,
-                    observer=progress.ProgressReport(sys.stderr, monotonic=time.monotonic, quiet=True),
+                    observer=progress.ProgressReport(
+                        sys.stderr, monotonic=time.monotonic, quiet=True
+                    ),
                     report=_log_outcome,
                     check_turn=check_turn,
                 ).serve()
 
             if site.instance:
-                daemon.StandbyDaemon(site, next_command=next_command, manager=manager, serve=serve).serve()
+                daemon.StandbyDaemon(
+                    site, next_command=next_command, manager=manager, serve=serve
+                ).serve()
             else:
                 serve()
     return 0

@@ -12,7 +12,13 @@ from publisher.cli.parser import Form, add_action, add_actions, add_json
 from publisher.cli.sources import sources_json, sources_text
 from publisher.model.errors import RecordError, SourceError, UsageError
 from publisher.model.text import plural
-from publisher.pipeline.batch_systems import SetAside, SourceStatus, retry_bad_lines, set_aside, source_status
+from publisher.pipeline.batch_systems import (
+    SetAside,
+    SourceStatus,
+    retry_bad_lines,
+    set_aside,
+    source_status,
+)
 from publisher.pipeline.guards import databases
 from publisher.pipeline.guards import prune as pruning
 from publisher.pipeline.guards.databases import SourceFile
@@ -30,14 +36,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ("list", "show each source and database, when it was last read, and whether it is retired"),
         ("bad-lines", "show the lines of batch systems that could not be understood, and why"),
         ("prune", "delete old jobs that every target has accepted, from sources with `keep`"),
-        ("retry", "read files with bad lines again, once they are repaired or publisher is updated"),
+        (
+            "retry",
+            "read files with bad lines again, once they are repaired or publisher is updated",
+        ),
     ):
         parser_of_action = add_action(actions, action, text)
-        parser_of_action.add_argument("source", nargs="?", metavar="NAME", help="of the source (default: all)")
+        parser_of_action.add_argument(
+            "source", nargs="?", metavar="NAME", help="of the source (default: all)"
+        )
         add_json(parser_of_action)
-    retire = add_action(actions, "retire", "no longer expect these databases: they are gone for good")
+    retire = add_action(
+        actions, "retire", "no longer expect these databases: they are gone for good"
+    )
     retire.add_argument(
-        "databases", nargs="+", metavar="NAME", help="a source's name, or a file as `source list` shows it"
+        "databases",
+        nargs="+",
+        metavar="NAME",
+        help="a source's name, or a file as `source list` shows it",
     )
     add_json(retire)
 
@@ -49,17 +65,29 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
         print_result(found, _listed_json, _listed_text, form=arguments.form, rows="databases")
     elif arguments.action == "bad-lines":
         print_result(
-            set_aside(site, arguments.source), _bad_lines_json, _bad_lines_text, form=arguments.form, rows="bad_lines"
+            set_aside(site, arguments.source),
+            _bad_lines_json,
+            _bad_lines_text,
+            form=arguments.form,
+            rows="bad_lines",
         )
     elif arguments.action == "prune":
         print_result(
-            pruning.prune(site, arguments.source), _pruned_json, _pruned_text, form=arguments.form, rows="sources"
+            pruning.prune(site, arguments.source),
+            _pruned_json,
+            _pruned_text,
+            form=arguments.form,
+            rows="sources",
         )
     elif arguments.action == "retry":
         return _retry(retry_bad_lines(site, arguments.source), form=arguments.form)
     else:
         print_result(
-            databases.retire(site, arguments.databases), _as_json, _as_retired, form=arguments.form, rows="databases"
+            databases.retire(site, arguments.databases),
+            _as_json,
+            _as_retired,
+            form=arguments.form,
+            rows="databases",
         )
     return 0
 
@@ -71,17 +99,23 @@ def _listed(site: Site, name: str | None) -> tuple[Sequence[SourceFile], Sequenc
         return files, sources
     chosen = [one for one in sources if one.name == name]
     if not chosen:
-        raise UsageError(f"{name}: no such source; there are: {', '.join(one.name for one in sources)}")
+        raise UsageError(
+            f"{name}: no such source; there are: {', '.join(one.name for one in sources)}"
+        )
     return [one for one in files if one.file in (name, *chosen[0].databases)], chosen
 
 
 def _retry(found: Mapping[str, Retried | None], *, form: Form) -> int:
     retried = {name: one for name, one in found.items() if one is not None}
     print_result(retried, _retried_json, _retried_text, form=form, rows="sources")
-    troubles = [f"source {name}: {line}" for name, one in retried.items() for line in one.report.troubles]
+    troubles = [
+        f"source {name}: {line}" for name, one in retried.items() for line in one.report.troubles
+    ]
     for line in troubles:
         error_line(line)
-    bad = RecordError.exit_status if any(one.still_bad or one.gone for one in retried.values()) else 0
+    bad = (
+        RecordError.exit_status if any(one.still_bad or one.gone for one in retried.values()) else 0
+    )
     return SourceError.exit_status if troubles else bad
 
 
@@ -102,7 +136,13 @@ def _retried_text(found: Mapping[str, Retried]) -> Iterator[Part]:
     yield TextTable(
         ("source", "tried", "still bad", "imported", "updated"),
         [
-            (name, f"{one.tried:,}", f"{one.still_bad:,}", f"{one.report.imported:,}", f"{one.report.updated:,}")
+            (
+                name,
+                f"{one.tried:,}",
+                f"{one.still_bad:,}",
+                f"{one.report.imported:,}",
+                f"{one.report.updated:,}",
+            )
             for name, one in found.items()
         ],
     )
@@ -113,7 +153,10 @@ def _retried_text(found: Mapping[str, Retried]) -> Iterator[Part]:
 
 def _pruned_json(found: Mapping[str, Pruned]) -> Json:
     return {
-        "sources": {name: {"before": str(one.before), **attributes(one, "jobs", "kept")} for name, one in found.items()}
+        "sources": {
+            name: {"before": str(one.before), **attributes(one, "jobs", "kept")}
+            for name, one in found.items()
+        }
     }
 
 
@@ -165,13 +208,20 @@ def _bad_lines_text(found: tuple[Sequence[SetAside], int]) -> Iterator[Part]:
 
 def _as_json(found: Iterable[SourceFile]) -> Json:
     rows = [
-        {"file": one.file, "last_seen": moment_text(one.seen), **attributes(one, "retired", "there")} for one in found
+        {
+            "file": one.file,
+            "last_seen": moment_text(one.seen),
+            **attributes(one, "retired", "there"),
+        }
+        for one in found
     ]
     return {"databases": rows}
 
 
 def _as_text(found: Iterable[SourceFile]) -> Iterator[Part]:
-    yield TextTable(_COLUMNS, [(one.file, moment_text(one.seen) or "-", _state(one)) for one in found])
+    yield TextTable(
+        _COLUMNS, [(one.file, moment_text(one.seen) or "-", _state(one)) for one in found]
+    )
 
 
 def _as_retired(found: Iterable[SourceFile]) -> Iterator[Part]:

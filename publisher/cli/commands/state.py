@@ -22,16 +22,28 @@ _PLACE = "path of a file, postgresql://HOST/DATABASE, or service=NAME"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = add_actions(parser)
-    copying = add_action(actions, "copy", "copy the ledger into another database; rows already there are compared")
+    copying = add_action(
+        actions, "copy", "copy the ledger into another database; rows already there are compared"
+    )
     copying.add_argument("--to", required=True, metavar="PLACE", help=_PLACE)
     checking = add_action(
-        actions, "check", "look for damage, and check that sums and references agree with the rows; only reads"
+        actions,
+        "check",
+        "look for damage, and check that sums and references agree with the rows; only reads",
     )
-    checking.add_argument("--with", dest="other", metavar="PLACE", help=f"compare all rows with this ledger: {_PLACE}")
+    checking.add_argument(
+        "--with", dest="other", metavar="PLACE", help=f"compare all rows with this ledger: {_PLACE}"
+    )
     for action in (copying, checking):
-        action.add_argument("--instance", help="in PostgreSQL, which ledger; default: that of the configuration")
-    backup = add_action(actions, "backup", "write a consistent copy into a new file, while rounds go on")
-    backup.add_argument("file", metavar="FILE", type=Path, help="the file to create: a ledger in SQLite")
+        action.add_argument(
+            "--instance", help="in PostgreSQL, which ledger; default: that of the configuration"
+        )
+    backup = add_action(
+        actions, "backup", "write a consistent copy into a new file, while rounds go on"
+    )
+    backup.add_argument(
+        "file", metavar="FILE", type=Path, help="the file to create: a ledger in SQLite"
+    )
     for action in (copying, checking, backup):
         add_json(action)
 
@@ -58,7 +70,9 @@ def _copy(arguments: argparse.Namespace, context: Context) -> int:
 
 def _check(arguments: argparse.Namespace, context: Context) -> int:
     site = context.load()
-    other = _place(arguments.other, arguments.instance or site.instance) if arguments.other else None
+    other = (
+        _place(arguments.other, arguments.instance or site.instance) if arguments.other else None
+    )
     if isinstance(other, Path) and not other.exists():
         raise UsageError(f"{other} does not exist; name a ledger with --with")
     differing: list[str] = []
@@ -79,7 +93,9 @@ def _check(arguments: argparse.Namespace, context: Context) -> int:
             f"{site.ledger_name}: the ledger is damaged or does not agree with itself; restore the last sound backup"
         )
     if differing:
-        error_line(f"{arguments.other}: this ledger differs; `publisher state copy` brings a copy up to date")
+        error_line(
+            f"{arguments.other}: this ledger differs; `publisher state copy` brings a copy up to date"
+        )
     return LedgerError.exit_status if wrong else 0
 
 
@@ -120,8 +136,14 @@ def _place(text: str, instance: str) -> Path | LedgerServer:
 def _print(done: list[Transferred], arguments: argparse.Namespace) -> None:
     print_result(
         done,
-        lambda tables: {"tables": {one.table: {"rows": one.rows, "written": one.changed} for one in tables}},
-        lambda tables: [TextTable(_COLUMNS, [(one.table, f"{one.rows:,}", f"{one.changed:,}") for one in tables])],
+        lambda tables: {
+            "tables": {one.table: {"rows": one.rows, "written": one.changed} for one in tables}
+        },
+        lambda tables: [
+            TextTable(
+                _COLUMNS, [(one.table, f"{one.rows:,}", f"{one.changed:,}") for one in tables]
+            )
+        ],
         form=arguments.form,
         rows="tables",
     )

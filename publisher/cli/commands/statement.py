@@ -48,14 +48,22 @@ th:first-child, td:first-child {{ text-align: left; white-space: normal; min-wid
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("month", metavar="MONTH", help="a calendar month in UTC: 2026-03, last-month")
+    parser.add_argument(
+        "month", metavar="MONTH", help="a calendar month in UTC: 2026-03, last-month"
+    )
     add_targets(parser)
     add_all_instances(parser)
     parser.add_argument(
-        "--portal", type=Path, metavar="FILE", help="also compare with counts saved from the portal, CSV or JSON"
+        "--portal",
+        type=Path,
+        metavar="FILE",
+        help="also compare with counts saved from the portal, CSV or JSON",
     )
     parser.add_argument(
-        "--format", choices=("text", "html"), default="text", help="text, or an HTML page that needs no other file"
+        "--format",
+        choices=("text", "html"),
+        default="text",
+        help="text, or an HTML page that needs no other file",
     )
     add_json(parser)
 
@@ -114,7 +122,11 @@ def _verdict(found: Statement, target: TargetStatement, status: int) -> str:
     if found.alarms:
         return "complete as far as can be told: see below about the sources"
     complete = "complete, without any job" if not target.at_ce.jobs else "complete"
-    return complete if found.is_over else f"complete so far; the month ends at {iso(found.month.next.start)}"
+    return (
+        complete
+        if found.is_over
+        else f"complete so far; the month ends at {iso(found.month.next.start)}"
+    )
 
 
 def _as_text(found: Statement, status: int) -> Iterator[Part]:
@@ -138,7 +150,17 @@ def _as_text(found: Statement, status: int) -> Iterator[Part]:
 def _others_as_text(found: Statement, others: Sequence[RecordedStatement]) -> Iterator[Part]:
     """What the other instances' ledgers have, and the site's sums."""
     yield "Other instances, as far as their ledgers tell:"
-    columns = ("target", "delivered", "before", "told", "in the portal", "wall time", "CPU time", "messages", "verdict")
+    columns = (
+        "target",
+        "delivered",
+        "before",
+        "told",
+        "in the portal",
+        "wall time",
+        "CPU time",
+        "messages",
+        "verdict",
+    )
     yield TextTable(columns, [_other_row(each) for each in others])
     for each in others:
         yield from (f"  {each.target}: {line}" for line in each.missing)
@@ -146,7 +168,8 @@ def _others_as_text(found: Statement, others: Sequence[RecordedStatement]) -> It
         yield f"  {each.target}: SHA-256 of what was sent {each.sent.digest or '-'}"
     yield ""
     yield TextTable(
-        ("target, all instances", "jobs delivered"), [(name, f"{jobs:,}") for name, jobs in found.delivered().items()]
+        ("target, all instances", "jobs delivered"),
+        [(name, f"{jobs:,}") for name, jobs in found.delivered().items()],
     )
     yield ""
 
@@ -171,7 +194,9 @@ def _work_of(each: RecordedStatement) -> Iterator[str]:
 
 
 def _other_verdict(each: RecordedStatement) -> str:
-    return f"not complete: {plural(len(each.missing), 'difference')}" if each.missing else "complete"
+    return (
+        f"not complete: {plural(len(each.missing), 'difference')}" if each.missing else "complete"
+    )
 
 
 def _usage_rows(target: TargetStatement) -> list[tuple[str, str, str]]:
@@ -309,7 +334,9 @@ def _target_json(found: Statement, target: TargetStatement, status: int) -> Json
         "missing": list(target.missing),
         "at_ce": _work_json(target.at_ce),
         "delivered": _work_json(target.delivered),
-        **attributes(target, "format", "shadow", "measured", "portal", "before", "pending", "quarantined"),
+        **attributes(
+            target, "format", "shadow", "measured", "portal", "before", "pending", "quarantined"
+        ),
         **attributes(target, "held", "purged", "restarted", "emptied"),
         "told": target.reported,
         "lost_accepted": sum(change.lost_jobs for change in target.accepted),
@@ -321,5 +348,7 @@ def _target_json(found: Statement, target: TargetStatement, status: int) -> Json
 def _work_json(work: Work) -> Json:
     scaled: Mapping[str, float] | None = None
     if work.scaled is not None:
-        scaled = {kind: thousandths / 3_600_000 for kind, thousandths in sorted(work.scaled.items())}
+        scaled = {
+            kind: thousandths / 3_600_000 for kind, thousandths in sorted(work.scaled.items())
+        }
     return {**attributes(work, "jobs", "wall_s", "cpu_s", "gpu_s"), "work_hours": scaled}

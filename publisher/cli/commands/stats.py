@@ -37,7 +37,16 @@ from publisher.sources import offered
 from publisher.sources.statistics import GROUPINGS, JobFilter, JobStatistics, Totals
 
 _SUMS: Final = (
-    *("jobs", "in_progress", "wall_s", "cpu_s", "cpu_user_s", "cpu_kernel_s", "stage_in_bytes", "stage_out_bytes"),
+    *(
+        "jobs",
+        "in_progress",
+        "wall_s",
+        "cpu_s",
+        "cpu_user_s",
+        "cpu_kernel_s",
+        "stage_in_bytes",
+        "stage_out_bytes",
+    ),
     *("cpu_unknown", "gpu_jobs", "gpu_s"),
 )
 _COLUMNS: Final = (*_SUMS, "first_submitted", "last_ended")
@@ -64,10 +73,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"one of {', '.join(outputs)} (default brief)",
     )
     by = tuple(GROUPINGS)
-    parser.add_argument("--by", choices=by, metavar="WHAT", help=f"also a table: by {', '.join(by)}")
+    parser.add_argument(
+        "--by", choices=by, metavar="WHAT", help=f"also a table: by {', '.join(by)}"
+    )
     printed = parser.add_mutually_exclusive_group()
     add_json(printed)
-    printed.add_argument("--csv", dest="form", action="store_const", const=Form.CSV, help="the same as --as csv")
+    printed.add_argument(
+        "--csv", dest="form", action="store_const", const=Form.CSV, help="the same as --as csv"
+    )
 
 
 def run(arguments: argparse.Namespace, context: Context) -> int:
@@ -115,7 +128,9 @@ def _as_json(wanted: JobFilter, tally: JobStatistics) -> Json:
         "states": [{"state": state, "jobs": jobs} for state, jobs in sorted(tally.states.items())],
         "vos": sorted(tally.vos),
         "users": sorted(tally.users),
-        "groups": [{"name": name, **_totals_json(totals)} for name, totals in sorted(tally.groups.items())],
+        "groups": [
+            {"name": name, **_totals_json(totals)} for name, totals in sorted(tally.groups.items())
+        ],
     }
 
 
@@ -165,7 +180,9 @@ def _print_job_ids(arguments: argparse.Namespace, site: Site, wanted: JobFilter)
         print_rows(({"job_id": job_id} for job_id in job_ids), arguments.form, ("job_id",))
 
 
-def _rows(arguments: argparse.Namespace, tally: JobStatistics) -> tuple[Sequence[str], Iterable[Json]]:
+def _rows(
+    arguments: argparse.Namespace, tally: JobStatistics
+) -> tuple[Sequence[str], Iterable[Json]]:
     """For programs: columns, and what is in them."""
     single = _single(arguments.output, tally)
     if single is not None:
@@ -174,7 +191,9 @@ def _rows(arguments: argparse.Namespace, tally: JobStatistics) -> tuple[Sequence
     if not arguments.by:
         return _COLUMNS, [_totals_json(tally.totals)]
     groups = sorted(tally.groups.items())
-    return (arguments.by, *_COLUMNS), ({arguments.by: name, **_totals_json(totals)} for name, totals in groups)
+    return (arguments.by, *_COLUMNS), (
+        {arguments.by: name, **_totals_json(totals)} for name, totals in groups
+    )
 
 
 def _as_text(arguments: argparse.Namespace, tally: JobStatistics) -> Iterator[Part]:
@@ -184,7 +203,9 @@ def _as_text(arguments: argparse.Namespace, tally: JobStatistics) -> Iterator[Pa
         return
     yield from _brief_lines(tally)
     if arguments.by:
-        rows = [(name or "(none)", *_cells(totals)) for name, totals in sorted(tally.groups.items())]
+        rows = [
+            (name or "(none)", *_cells(totals)) for name, totals in sorted(tally.groups.items())
+        ]
         yield ""
         yield TextTable((arguments.by, *_COLUMNS), rows)
 
@@ -193,7 +214,11 @@ def _single(output: str, tally: JobStatistics) -> tuple[str, list[str]] | None:
     """What an output of one column is called, and its values; None for the totals."""
     if name := _SINGLE.get(output):
         return name, [str(getattr(tally.totals, name))]
-    lists = {"wlcgvos": ("vo", tally.vos), "fqans": ("fqan", _fqans(tally)), "users": ("user", tally.users)}
+    lists = {
+        "wlcgvos": ("vo", tally.vos),
+        "fqans": ("fqan", _fqans(tally)),
+        "users": ("user", tally.users),
+    }
     if output not in lists:
         return None
     name, values = lists[output]
@@ -203,12 +228,17 @@ def _single(output: str, tally: JobStatistics) -> tuple[str, list[str]] | None:
 def _brief_lines(tally: JobStatistics) -> list[str]:
     """Totals for people, each with its unit."""
     totals = tally.totals
-    states = ", ".join(f"{state or '(none)'} {jobs:,}" for state, jobs in sorted(tally.states.items()))
+    states = ", ".join(
+        f"{state or '(none)'} {jobs:,}" for state, jobs in sorted(tally.states.items())
+    )
     vos = ", ".join(sorted(tally.vos))
     overview = [
         ("jobs", _counted(totals.jobs, states)),
         ("wall time", duration(totals.wall_s)),
-        ("CPU time", f"{duration(totals.cpu_s)}: user {totals.cpu_user_s:,} s, kernel {totals.cpu_kernel_s:,} s"),
+        (
+            "CPU time",
+            f"{duration(totals.cpu_s)}: user {totals.cpu_user_s:,} s, kernel {totals.cpu_kernel_s:,} s",
+        ),
         ("GPU time", _gpu_time(totals)),
         ("staged in", size(totals.stage_in_bytes)),
         ("staged out", size(totals.stage_out_bytes)),
@@ -245,10 +275,7 @@ def _cells(totals: Totals) -> tuple[str, ...]:
 
 def add_filters(parser: argparse.ArgumentParser) -> None:
     for words, what in (
-        (
-            ("-b", "--end-from", "--from"),
-            FROM_HELP,
-        ),
+        (("-b", "--end-from", "--from"), FROM_HELP),
         (("-e", "--end-till", "--to"), TO_HELP),
         (("-s", "--start-from"), "jobs that were submitted at or after this time"),
     ):
@@ -259,13 +286,23 @@ def add_filters(parser: argparse.ArgumentParser) -> None:
         ("user", "only jobs of this user (DN, or issuer/subject)"),
         ("state", "only jobs in this state: completed, failed, in-progress"),
         ("queue", "only jobs in this queue"),
-        ("endpoint", "only jobs that came through endpoints of this type, such as org.nordugrid.arcrest"),
+        (
+            "endpoint",
+            "only jobs that came through endpoints of this type, such as org.nordugrid.arcrest",
+        ),
     ):
         parser.add_argument(
-            f"--filter-{name}", action="append", default=[], metavar="NAME", help=f"{what}; may be repeated"
+            f"--filter-{name}",
+            action="append",
+            default=[],
+            metavar="NAME",
+            help=f"{what}; may be repeated",
         )
     parser.add_argument(
-        "-a", "--show-active", action="store_true", help="with --filter-state: also jobs that are in progress"
+        "-a",
+        "--show-active",
+        action="store_true",
+        help="with --filter-state: also jobs that are in progress",
     )
     parser.add_argument("--filter-gpus", action="store_true", help="only jobs that had GPUs")
     parser.add_argument(
@@ -293,7 +330,9 @@ def chosen_database(arguments: argparse.Namespace, site: LiveSite) -> LiveSite:
     source = site.settings.source
     only = offered(source.type, "only_database", "--database-file")
     alone = source._replace(options=only(source.options, arguments.database_file))
-    return replace(site, settings=site.settings._replace(source=alone, batch_entries=(), written=()))
+    return replace(
+        site, settings=site.settings._replace(source=alone, batch_entries=(), written=())
+    )
 
 
 def job_filter(arguments: argparse.Namespace, site: Site) -> JobFilter:

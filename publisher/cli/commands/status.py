@@ -8,7 +8,15 @@ from collections.abc import Iterable, Sequence
 from publisher.cli import nagios
 from publisher.cli.commands import Context, load_part
 from publisher.cli.logs import error_line
-from publisher.cli.output import Json, Part, TextTable, attributes, moment_text, print_line, print_result
+from publisher.cli.output import (
+    Json,
+    Part,
+    TextTable,
+    attributes,
+    moment_text,
+    print_line,
+    print_result,
+)
 from publisher.cli.parser import add_all_instances, add_json, add_nagios, add_targets
 from publisher.cli.sources import sources_json, sources_text
 from publisher.model.errors import PublisherError, SourceError, UsageError
@@ -82,11 +90,15 @@ def _nagios(arguments: argparse.Namespace, context: Context) -> int:
         current = () if arguments.all_instances or trouble else _current(site)
         counting = load_part("reporting.charges.allocations")
         allocations = counting.used_allocations(site, current) if current else ()
-        uncharged = list(dict.fromkeys(one.project for one in counting.never_charged(site, current)))
+        uncharged = list(
+            dict.fromkeys(one.project for one in counting.never_charged(site, current))
+        )
     except PublisherError as error:
         print_line(nagios.nagios_line(nagios.UNKNOWN, str(error)))
         return nagios.UNKNOWN
-    line, state = nagios.status_nagios(found, trouble, site.clock(), limits, sources, allocations, uncharged)
+    line, state = nagios.status_nagios(
+        found, trouble, site.clock(), limits, sources, allocations, uncharged
+    )
     print_line(line)
     return state
 
@@ -98,14 +110,27 @@ def _current(site: Site) -> list[Allocation]:
 
 def _as_json(both: tuple[Iterable[TargetStatus], Sequence[SourceStatus]]) -> Json:
     found, sources = both
-    return {"targets": {one.target: _target_json(one) for one in found}, "sources": sources_json(sources)}
+    return {
+        "targets": {one.target: _target_json(one) for one in found},
+        "sources": sources_json(sources),
+    }
 
 
 def _target_json(one: TargetStatus) -> Json:
     return {
         "last_success": moment_text(one.last_success),
         "last_published_end_time": moment_text(one.last_published_end),
-        **attributes(one, "delivered", "pending", "late", "awaited", "exact", "in_doubt", "quarantined", "held"),
+        **attributes(
+            one,
+            "delivered",
+            "pending",
+            "late",
+            "awaited",
+            "exact",
+            "in_doubt",
+            "quarantined",
+            "held",
+        ),
         "missing_databases": [missing.file for missing in one.missing],
     }
 

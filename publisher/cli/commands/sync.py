@@ -31,19 +31,44 @@ from publisher.reporting import statistics
 from publisher.sources.statistics import JobFilter
 
 _COLUMNS = (
-    *("target", "month", "submit host", "database", "delivered", "before us", "set aside", "pending"),
+    *(
+        "target",
+        "month",
+        "submit host",
+        "database",
+        "delivered",
+        "before us",
+        "set aside",
+        "pending",
+    ),
     *("reported", "portal", "difference"),
 )
 
-_OTHERS = ("other instance", "month", "submit host", "delivered", "before us", "reported", "as of", "difference")
+_OTHERS = (
+    "other instance",
+    "month",
+    "submit host",
+    "delivered",
+    "before us",
+    "reported",
+    "as of",
+    "difference",
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_targets(parser)
-    parser.add_argument("--check", action="store_true", help="send nothing; compare database, ledger and last sync")
-    parser.add_argument("--months", default="12", metavar="N", help="the last N months (default 12), or all")
     parser.add_argument(
-        "--portal", type=Path, metavar="FILE", help="with --check: counts saved from the portal, CSV or JSON"
+        "--check", action="store_true", help="send nothing; compare database, ledger and last sync"
+    )
+    parser.add_argument(
+        "--months", default="12", metavar="N", help="the last N months (default 12), or all"
+    )
+    parser.add_argument(
+        "--portal",
+        type=Path,
+        metavar="FILE",
+        help="with --check: counts saved from the portal, CSV or JSON",
     )
     add_all_instances(parser)
     add_dry_run(parser)
@@ -68,7 +93,9 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
 def _targets(arguments: argparse.Namespace, site: LiveSite) -> list[Target]:
     """Those whose counts are sent or compared. Raises: UsageError."""
     chosen = choose(site.targets, arguments.target)
-    targets: list[Target] = [target for target in chosen if arguments.target or arguments.check or target.sync]
+    targets: list[Target] = [
+        target for target in chosen if arguments.target or arguments.check or target.sync
+    ]
     if not targets:
         raise _no_target(chosen)
     elsewhere = [target.name for target in targets if not _takes_counts(target)]
@@ -81,7 +108,9 @@ def _no_target(chosen: Sequence[Target]) -> UsageError:
     names = " or ".join(f"`--target {target.name}`" for target in chosen if _takes_counts(target))
     if not names:
         return UsageError("no target has a receiver that takes job counts")
-    return UsageError(f"no target has `sync: true`; set it in the configuration, or name one: {names}")
+    return UsageError(
+        f"no target has `sync: true`; set it in the configuration, or name one: {names}"
+    )
 
 
 def _takes_counts(target: Target) -> bool:
@@ -115,7 +144,9 @@ class _Check:
         return gravest([self.incomplete, RecordError.exit_status if self.different else 0])
 
 
-def _check(arguments: argparse.Namespace, site: LiveSite, targets: Sequence[Target], months: int | None) -> int:
+def _check(
+    arguments: argparse.Namespace, site: LiveSite, targets: Sequence[Target], months: int | None
+) -> int:
     refuse_pruned(site, earliest(site.clock(), months))
     counts = portal.read(arguments.portal, site.name) if arguments.portal else None
     with progress.counting("jobs compared", quiet=is_quiet(arguments)) as counting:
@@ -158,7 +189,14 @@ def _as_json(found: _Check) -> Json:
                 "target": row.target,
                 "month": row.month_name,
                 **attributes(
-                    row, "submit_host", "database", "delivered", "restarted", "before", "quarantined", "pending"
+                    row,
+                    "submit_host",
+                    "database",
+                    "delivered",
+                    "restarted",
+                    "before",
+                    "quarantined",
+                    "pending",
                 ),
                 "told": row.reported,
                 **attributes(row, "portal", "purged", "repairs"),
@@ -230,7 +268,10 @@ def _row(row: Compared, gone: str) -> tuple[str, ...]:
         row.target,
         row.month_name,
         _host(row),
-        *(f"{count:,}" for count in (row.database, row.delivered, row.before, row.quarantined, row.pending)),
+        *(
+            f"{count:,}"
+            for count in (row.database, row.delivered, row.before, row.quarantined, row.pending)
+        ),
         "-" if row.reported is None else f"{row.reported:,}",
         "-" if row.portal is None else f"{row.portal:,}",
         "; ".join(_differences(row, gone)),
@@ -266,7 +307,9 @@ def _shadow_lines(shadows: Sequence[ComparedMonth]) -> Iterator[str]:
         rows = f"{plural(one.equal, 'row')} equal, {len(one.different):,} not"
         yield f"{one.target}, a shadow: {one.month_name}: our {one.format} beside jura-ng's {one.their_format}: {rows}"
         for row in one.different:
-            ours, theirs = (usage_text(total) if total else "none" for total in (row.ours, row.theirs))
+            ours, theirs = (
+                usage_text(total) if total else "none" for total in (row.ours, row.theirs)
+            )
             yield f"  {row.row}: ours {ours}, jura-ng's {theirs}"
 
 
@@ -285,7 +328,9 @@ def _accepted_lines(accepted: Sequence[tuple[str, AcceptedChange]]) -> Iterator[
 def _ticket(found: _Check) -> Iterator[str]:
     """About what the portal has beyond ours."""
     for receiver in dict.fromkeys(found.receivers.values()):
-        too_many = [row for row in found.compared if row.beyond and found.receivers[row.target] == receiver]
+        too_many = [
+            row for row in found.compared if row.beyond and found.receivers[row.target] == receiver
+        ]
         if too_many:
             yield from _ticket_to(receiver, found, too_many)
 
@@ -303,7 +348,10 @@ def _ticket_to(receiver: str, found: _Check, too_many: Sequence[Compared]) -> It
     if ours:
         yield "  those that we do not send any more:"
         for change in ours:
-            yield from (f"  {month_name(change.month)}: {row.key.text}: {row.jobs:,} jobs" for row in change.rows)
+            yield from (
+                f"  {month_name(change.month)}: {row.key.text}: {row.jobs:,} jobs"
+                for row in change.rows
+            )
     else:
         yield "  those that we name as not ours."
     yield ""

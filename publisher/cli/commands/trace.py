@@ -26,7 +26,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, context: Context) -> int:
-    traced = operations.trace(context.load(), JobId(arguments.job), all_instances=arguments.all_instances)
+    traced = operations.trace(
+        context.load(), JobId(arguments.job), all_instances=arguments.all_instances
+    )
     print_result(traced, _as_json, _as_text, form=arguments.form, rows="deliveries")
     if traced.trouble:
         error_line(traced.trouble)
@@ -90,5 +92,14 @@ def _as_text(traced: Traced) -> Iterator[Part]:
 
 def _cells(one: Delivery) -> list[str]:
     sent, ended = moment_text(one.settled_at), moment_text(one.ended_at)
-    cells = (one.target, str(one.state), sent, one.message_id, one.remote_id, one.row_id, ended, one.digest[:16])
+    cells = (
+        one.target,
+        str(one.state),
+        sent,
+        one.message_id,
+        one.remote_id,
+        one.row_id,
+        ended,
+        one.digest[:16],
+    )
     return [cell or "-" for cell in cells]

@@ -13,8 +13,23 @@ from pathlib import Path
 from typing import Final
 
 from publisher import __version__
-from publisher.config.from_arc.page import Sheet, VoDefaults, site_of, write_credentials, write_records, write_source
-from publisher.config.from_arc.reader import JURA, ArcBlock, ArcConf, ArcValues, ByHand, parse_arc_conf, read_arc_conf
+from publisher.config.from_arc.page import (
+    Sheet,
+    VoDefaults,
+    site_of,
+    write_credentials,
+    write_records,
+    write_source,
+)
+from publisher.config.from_arc.reader import (
+    JURA,
+    ArcBlock,
+    ArcConf,
+    ArcValues,
+    ByHand,
+    parse_arc_conf,
+    read_arc_conf,
+)
 from publisher.config.from_arc.targets import (
     APEL,
     SGAS,
@@ -25,7 +40,13 @@ from publisher.config.from_arc.targets import (
     refuse,
     write_targets,
 )
-from publisher.config.from_arc.update import HEADING, Updated, commented_targets, update, with_digests
+from publisher.config.from_arc.update import (
+    HEADING,
+    Updated,
+    commented_targets,
+    update,
+    with_digests,
+)
 from publisher.model.errors import SourceError, UsageError
 from publisher.model.text import shown
 from publisher.sources.sqlite_reader import copies_directory
@@ -59,7 +80,9 @@ def convert(
     stopped = None
     if where is not None and (state is not None or _is_there(where)):
         stopped = read_publishing_state(where, copies_directory(environment))
-    return make_page(conf, Takeover(stopped=stopped, where=str(where or _STATE), now=now), site=site)
+    return make_page(
+        conf, Takeover(stopped=stopped, where=str(where or _STATE), now=now), site=site
+    )
 
 
 def _is_there(path: Path) -> bool:
@@ -196,7 +219,8 @@ def _add_remarks(conf: ArcConf, sheet: Sheet, drafted: list[Draft]) -> None:
     if JURA not in conf.blocks:
         old = "grid-manager" in conf.blocks
         sheet.hand(
-            "no block [arex/jura]: " + ("this is of ARC 5, which is not read" if old else "ARC publishes nothing here")
+            "no block [arex/jura]: "
+            + ("this is of ARC 5, which is not read" if old else "ARC publishes nothing here")
         )
     if drafted and all(draft.obstacles for draft in drafted):
         sheet.hand("no target could be carried over")
@@ -209,7 +233,9 @@ def _add_remarks(conf: ArcConf, sheet: Sheet, drafted: list[Draft]) -> None:
 def _report_unknown(block: ArcBlock, sheet: Sheet) -> None:
     known = _known(block)
     if known is None:
-        sheet.lost(f"[{shown(block.name)}]: publisher keeps no archive and has no such part", block.place)
+        sheet.lost(
+            f"[{shown(block.name)}]: publisher keeps no archive and has no such part", block.place
+        )
         return
     for option in block.options:
         if option.key not in known:

@@ -70,7 +70,9 @@ class Sheet:
     def say(self, indent: int, *texts: str) -> None:
         self.lines += [f"{'  ' * indent}# {text}".rstrip() for text in texts]
 
-    def leave_open(self, indent: int, key: str, example: str, why: str = "see the list at the end") -> None:
+    def leave_open(
+        self, indent: int, key: str, example: str, why: str = "see the list at the end"
+    ) -> None:
         """A key that is not written; a comment is in its place."""
         self.lines.append(f"{'  ' * indent}#{key}: {example}".rstrip() + f"  # {why}")
 
@@ -93,22 +95,38 @@ class Sheet:
         return True
 
 
-def site_of(values: ArcValues, sheet: Sheet, names: Sequence[ArcValue], chosen: str, *, only_sgas: bool = False) -> str:
+def site_of(
+    values: ArcValues,
+    sheet: Sheet,
+    names: Sequence[ArcValue],
+    chosen: str,
+    *,
+    only_sgas: bool = False,
+) -> str:
     """Write `site`: the one of the command line, or the first gocdb_name. Returns it, or ''."""
     if text := chosen or (names[0].text if names else ""):
         _write_named_site(sheet, names, text)
         return text
     domain = values.first("infosys/glue2", "admindomain_name")
     if domain is not None and not check_site(domain.text):
-        sheet.put(0, "site", scalar(domain.text), f"{origin_of(domain)}: check that it is the name in GOCDB")
-        sheet.hand("site is taken from [infosys/glue2] admindomain_name, because no target has a gocdb_name: check it")
+        sheet.put(
+            0,
+            "site",
+            scalar(domain.text),
+            f"{origin_of(domain)}: check that it is the name in GOCDB",
+        )
+        sheet.hand(
+            "site is taken from [infosys/glue2] admindomain_name, because no target has a gocdb_name: check it"
+        )
         return domain.text
     if only_sgas:
         host = values.first("common", "hostname")
         text = _NO_SITE if host is None or check_site(host.text) else host.text
         sheet.put(0, "site", scalar(text), "no part of what SGAS is sent; any name will do")
         return text
-    raise ByHand("no target has a gocdb_name; write the site's name as in GOCDB, or ask again with --site NAME")
+    raise ByHand(
+        "no target has a gocdb_name; write the site's name as in GOCDB, or ask again with --site NAME"
+    )
 
 
 def _write_named_site(sheet: Sheet, names: Sequence[ArcValue], text: str) -> None:
@@ -169,13 +187,17 @@ def _write_key(values: ArcValues, sheet: Sheet) -> None:
 def _write_ca(values: ArcValues, sheet: Sheet) -> None:
     policy = values.first(JURA, "x509_cert_policy")
     if policy is None or policy.text not in _POLICIES:
-        raise ByHand(f"x509_cert_policy is none of {', '.join(_POLICIES)}; write a directory, or system")
+        raise ByHand(
+            f"x509_cert_policy is none of {', '.join(_POLICIES)}; write a directory, or system"
+        )
     if policy.text == "system":
         sheet.put(1, "ca", "system", origin_of(policy))
         return
     directory = values.first(JURA, "x509_cert_dir")
     if directory is not None and not directory.text:
-        raise ByHand("is empty: ARC's publisher then checked no certificate at all; write the directory of trusted CAs")
+        raise ByHand(
+            "is empty: ARC's publisher then checked no certificate at all; write the directory of trusted CAs"
+        )
     _write_path(values, sheet, "ca", JURA, "x509_cert_dir")
     if policy.text == "any":
         sheet.hand(
@@ -188,7 +210,10 @@ def _write_ca(values: ArcValues, sheet: Sheet) -> None:
 def write_records(values: ArcValues, sheet: Sheet) -> None:
     """The `records` block, for all targets. `VoDefaults` writes the VOs of jobs without one."""
     sheet.lines.append("records:")
-    sheet.say(1, "Receivers know the jobs of this site by jura-ng's spelling; another one would count months twice.")
+    sheet.say(
+        1,
+        "Receivers know the jobs of this site by jura-ng's spelling; another one would count months twice.",
+    )
     sheet.put(1, "key_style", "jura")
     sheet.say(
         1,
@@ -198,7 +223,10 @@ def write_records(values: ArcValues, sheet: Sheet) -> None:
     sheet.put(1, "start_time", "run")
     _write_benchmarks(values, sheet)
     groups: list[ArcValue] = []
-    if sheet.attempt(f"[{JURA}] vo_group", "", lambda: groups.extend(values.all(JURA, "vo_group"))) and groups:
+    if (
+        sheet.attempt(f"[{JURA}] vo_group", "", lambda: groups.extend(values.all(JURA, "vo_group")))
+        and groups
+    ):
         listed = ", ".join(scalar(group.text) for group in groups if group.text)
         sheet.put(1, "vo_group", f"[{listed}]", origin_of(groups[0]))
 
@@ -207,7 +235,11 @@ def _write_benchmarks(values: ArcValues, sheet: Sheet) -> None:
     rules: list[str] = []
     lrms = values.conf.blocks.get("lrms")
     for block in (*values.conf.under(_QUEUE), *((lrms,) if lrms else ())):
-        sheet.attempt(f"[{shown(block.name)}] benchmark", block.place, partial(_add_benchmark, values, block, rules))
+        sheet.attempt(
+            f"[{shown(block.name)}] benchmark",
+            block.place,
+            partial(_add_benchmark, values, block, rules),
+        )
     if not rules:
         example = "{type: HEPscore23, value: 11.5}"
         sheet.leave_open(1, "benchmark", example, "arc.conf has none, see the list at the end")
@@ -232,7 +264,9 @@ def _add_benchmark(values: ArcValues, block: ArcBlock, rules: list[str]) -> None
     benchmark = _benchmark(given.text)
     name = block.name.removeprefix(_QUEUE)
     queue = f"queue: {scalar(_literally(name))}, " if block.name != "lrms" else ""
-    rules.append(f"    - {{{queue}type: {benchmark.kind}, value: {benchmark.text}}}  # {origin_of(given)}")
+    rules.append(
+        f"    - {{{queue}type: {benchmark.kind}, value: {benchmark.text}}}  # {origin_of(given)}"
+    )
 
 
 def _benchmark(text: str) -> Benchmark:
@@ -270,9 +304,13 @@ class VoDefaults:
         self._values = values
         self._sheet = sheet
         found: list[ArcValue] = []
-        sheet.attempt(f"[{JURA}] vomsless_vo", "", lambda: found.extend(values.all(JURA, "vomsless_vo")))
+        sheet.attempt(
+            f"[{JURA}] vomsless_vo", "", lambda: found.extend(values.all(JURA, "vomsless_vo"))
+        )
         for given in found:
-            sheet.attempt(f"{given.origin.removeprefix('from ')}", given.place, partial(self._add, given))
+            sheet.attempt(
+                f"{given.origin.removeprefix('from ')}", given.place, partial(self._add, given)
+            )
 
     def __bool__(self) -> bool:
         return bool(self.default or self.rules)
@@ -304,7 +342,9 @@ class VoDefaults:
         elif self.default is None:
             self.default = given
         else:
-            raise ByHand("is in addition to another default VO, and every job without a VO already has the first")
+            raise ByHand(
+                "is in addition to another default VO, and every job without a VO already has the first"
+            )
 
     def _add_group(self, given: ArcValue, group: str, vo: str, issuer: str) -> None:
         """A job's row does not tell which authgroup its user was in: only what names users."""
@@ -314,7 +354,8 @@ class VoDefaults:
         ]
         if issuer:
             self._sheet.lost(
-                f"[{JURA}] vomsless_vo: the issuer {shown(issuer)!r}; a VO rule names the VO only", given.place
+                f"[{JURA}] vomsless_vo: the issuer {shown(issuer)!r}; a VO rule names the VO only",
+                given.place,
             )
         self.rules += rules
 
@@ -337,7 +378,11 @@ def _member(key: str, text: str) -> list[tuple[str, str]]:
     words = text.split()
     if key == "subject" and text.startswith("/"):
         return [("user", _literally(text))]
-    if key == "authtokens" and len(words) == _TOKEN_FIELDS and [words[0], *words[2:]] == ["*"] * (_TOKEN_FIELDS - 1):
+    if (
+        key == "authtokens"
+        and len(words) == _TOKEN_FIELDS
+        and [words[0], *words[2:]] == ["*"] * (_TOKEN_FIELDS - 1)
+    ):
         issuer = words[1].rstrip("/")
         # Users are stored as issuer/subject, and issuers end in a slash of their own or do not.
         return (

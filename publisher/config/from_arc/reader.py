@@ -136,10 +136,14 @@ def _read_file(path: Path) -> ArcConf:
                 raise ConfigError(f"{file}: is not a regular file; name the arc.conf of this CE")
             content = stream.read(MAX_BYTES + 1)
     except FileNotFoundError as error:
-        raise ConfigError(f"{file}: no such file; ARC's configuration usually is /etc/arc.conf") from error
+        raise ConfigError(
+            f"{file}: no such file; ARC's configuration usually is /etc/arc.conf"
+        ) from error
     except (OSError, ValueError) as error:  # ValueError: a NUL in the name
         reason = getattr(error, "strerror", None) or error
-        raise ConfigError(f"{file}: cannot be read: {reason}; run this as a user who may") from error
+        raise ConfigError(
+            f"{file}: cannot be read: {reason}; run this as a user who may"
+        ) from error
     return parse_arc_conf(content, file)
 
 
@@ -175,7 +179,10 @@ def parse_arc_conf(content: bytes, file: str) -> ArcConf:
                 break
     if problems:
         raise ConfigError(problems)
-    blocks = {name: ArcBlock(name=name, file=file, line=at, options=tuple(has)) for name, (at, has) in found.items()}
+    blocks = {
+        name: ArcBlock(name=name, file=file, line=at, options=tuple(has))
+        for name, (at, has) in found.items()
+    }
     return ArcConf(file=file, blocks=blocks)
 
 
@@ -194,7 +201,9 @@ def _add_option(text: str, file: str, number: int, block: list[Option] | None) -
     """Raises: ValueError that says what is wrong."""
     key, equals, value = (part.strip() for part in text.partition("="))
     if not key or (not equals and len(key.split()) > 1):
-        raise ValueError(f"{shown(text)!r} is neither [block], key = value, a key alone nor a comment")
+        raise ValueError(
+            f"{shown(text)!r} is neither [block], key = value, a key alone nor a comment"
+        )
     if block is None:
         raise ValueError(f"{shown(key)!r} stands before the first [block]")
     if len(text) > _MAX_LINE:
@@ -218,7 +227,9 @@ DEFAULTS: Final[Mapping[tuple[str, str], str]] = {
     (COMMON, "x509_cert_policy"): "grid",
     ("arex", "controldir"): "/var/spool/arc/jobstatus",
 }
-_INHERITED: Final = frozenset({"x509_host_cert", "x509_host_key", "x509_cert_dir", "x509_cert_policy", "http_proxy"})
+_INHERITED: Final = frozenset(
+    {"x509_host_cert", "x509_host_key", "x509_cert_dir", "x509_cert_policy", "http_proxy"}
+)
 _REFERENCE: Final = re.compile(r"\$(VAR|EXEC|EVAL)\{")
 _NAMED: Final = re.compile(r"(?:\[([^\[\]]+)\])?\s*([^\s\[\]{}$]+)")
 # In one value: a few lines that name each other twice unfold to billions
@@ -281,7 +292,10 @@ class ArcValues:
         if len(text) > _MAX_TEXT:
             raise ByHand(f"is longer than {_MAX_TEXT} characters")
         return ArcValue(
-            text=text, origin=f"from [{shown(block)}] {shown(option.key)}", place=option.place, repeated=repeated
+            text=text,
+            origin=f"from [{shown(block)}] {shown(option.key)}",
+            place=option.place,
+            repeated=repeated,
         )
 
     def _expand(self, text: str, block: str, expansion: _Expansion, place: str) -> str:
@@ -294,7 +308,9 @@ class ArcValues:
             parts.append(text[at : found.start()])
             end = _closing_brace(text, found.end())
             if found[1] != "VAR":
-                raise ByHand(f"holds ${found[1]}{{...}}, which publisher never runs; write down what it gives")
+                raise ByHand(
+                    f"holds ${found[1]}{{...}}, which publisher never runs; write down what it gives"
+                )
             inside = self._expand(text[found.end() : end], block, expansion, place)
             parts.append(self._refer(inside.strip(), block, expansion, place))
             at = end + 1
@@ -309,7 +325,9 @@ class ArcValues:
         expansion.references += 1
         named = _NAMED.fullmatch(name)
         if not named:
-            raise ByHand(f"refers to {shown(name)!r}; a reference is $VAR{{key}} or $VAR{{[block]key}}")
+            raise ByHand(
+                f"refers to {shown(name)!r}; a reference is $VAR{{key}} or $VAR{{[block]key}}"
+            )
         there = ":".join(part.strip() for part in named[1].split(":", 1)) if named[1] else block
         wanted = (there, named[2])
         if wanted in expansion.chain:

@@ -58,7 +58,9 @@ _LONGEST_S: Final = 366 * 86_400
 _PROCESS_S: Final = 3600  # A-REX starts its publisher no more often
 _APEL_S: Final = 86_000  # ARC's urdelivery_frequency for APEL
 _DEFAULT_S: Final = {True: 86_400, False: 3600}  # ours, for summaries and for jobs
-_QUESTION: Final = "SELECT TargetID, LastEndTime, LastReport FROM AccountingTargets ORDER BY TargetID LIMIT 1000"
+_QUESTION: Final = (
+    "SELECT TargetID, LastEndTime, LastReport FROM AccountingTargets ORDER BY TargetID LIMIT 1000"
+)
 _BEYOND_ZONES: Final = timedelta(days=1)
 
 
@@ -127,7 +129,9 @@ class Takeover:
     now: datetime
 
 
-def drafts(values: ArcValues, sheet: Sheet, vo_defaults: VoDefaults, takeover: Takeover) -> list[Draft]:
+def drafts(
+    values: ArcValues, sheet: Sheet, vo_defaults: VoDefaults, takeover: Takeover
+) -> list[Draft]:
     """Every target of the file, in its order."""
     used: set[str] = set()
     made = []
@@ -144,7 +148,9 @@ def refuse(drafted: Sequence[Draft], site: str) -> None:
     """Targets of another site, and those whose format would be counted twice beside another's."""
     live: list[Draft] = []
     for draft in drafted:
-        same_destination = [one for one in live if draft.destination and one.destination == draft.destination]
+        same_destination = [
+            one for one in live if draft.destination and one.destination == draft.destination
+        ]
         draft.obstacles += _obstacles(draft, site, same_destination)
         if not draft.obstacles:
             _leave_counts_out(same_destination, draft)
@@ -180,7 +186,9 @@ def _leave_counts_out(others: Sequence[Draft], draft: Draft) -> None:
     if not others:
         return
     for one in (*others, draft):
-        one.lines.lines = [line for line in one.lines.lines if not line.lstrip().startswith("sync:")]
+        one.lines.lines = [
+            line for line in one.lines.lines if not line.lstrip().startswith("sync:")
+        ]
     names = ", ".join(one.name for one in (*others, draft))
     draft.lines.by_hand.append(
         f"targets {names} go to one topic, where the counts of each would replace those of the others, so none are sent; make "
@@ -198,7 +206,9 @@ def write_targets(drafted: Sequence[Draft], sheet: Sheet) -> None:
             for line in (f"  {draft.name}:  # [{shown(draft.block.name)}]", *draft.lines.lines)
         ]
         for obstacle in draft.obstacles:
-            sheet.hand(f"target {draft.name} is written as a comment: {obstacle}", draft.block.place)
+            sheet.hand(
+                f"target {draft.name} is written as a comment: {obstacle}", draft.block.place
+            )
         if not draft.obstacles:
             sheet.by_hand += draft.lines.by_hand
         sheet.unmatched += draft.lines.unmatched
@@ -286,14 +296,19 @@ def _write_sgas_url(draft: Draft, values: ArcValues) -> None:
     given, parts = _target_url(draft, values)
     draft.lines.put(2, "url", scalar(f"https://{parts.netloc}{parts.path}"), origin_of(given))
     if not parts.path.strip("/"):
-        draft.lines.hand(f"[{shown(draft.block.name)}] targeturl has no path; publisher then takes /sgas", given.place)
+        draft.lines.hand(
+            f"[{shown(draft.block.name)}] targeturl has no path; publisher then takes /sgas",
+            given.place,
+        )
 
 
 def _target_url(draft: Draft, values: ArcValues) -> tuple[ArcValue, SplitResult]:
     given = _needed(draft, values, "targeturl")
     url = given.text
     if "?" in url or "#" in url:
-        raise ByHand("has a query or a fragment, which is not repeated here; records go to https://HOST[:PORT][/PATH]")
+        raise ByHand(
+            "has a query or a fragment, which is not repeated here; records go to https://HOST[:PORT][/PATH]"
+        )
     problem = https_problem(url)  # it quotes no address with a password in it
     if problem:
         subject = "it " if "@" in url else ""
@@ -307,7 +322,9 @@ def _write_ams_name(draft: Draft, values: ArcValues, key: str, default: str) -> 
     given = values.first(draft.block.name, key)
     text = given.text if given else default
     if text.startswith("/queue/"):
-        raise ByHand(f"is {shown(text)}, of the message brokers that AMS has replaced; AMS's topic is gLite-APEL")
+        raise ByHand(
+            f"is {shown(text)}, of the message brokers that AMS has replaced; AMS's topic is gLite-APEL"
+        )
     if not _AMS_NAME.fullmatch(text):
         raise ByHand(f"is {shown(text)!r}, and AMS takes letters, digits, _ and -")
     origin = origin_of(given) if given else "ARC's default"
@@ -321,7 +338,9 @@ def _write_format(draft: Draft, values: ArcValues) -> None:
     if text not in JURA_APEL_FORMATS:
         raise ByHand(f"is {shown(text)!r}, and ARC knows {', '.join(JURA_APEL_FORMATS)}")
     draft.format = JURA_APEL_FORMATS[text]
-    comment = f"{origin_of(given)} = {text}" if given else "ARC's default of apel_messages: summaries"
+    comment = (
+        f"{origin_of(given)} = {text}" if given else "ARC's default of apel_messages: summaries"
+    )
     draft.lines.put(2, "format", draft.format, comment)
 
 
@@ -348,7 +367,9 @@ def _write_batch(draft: Draft, values: ArcValues) -> None:
     if given is None:
         return
     if not _COUNT.fullmatch(given.text) or int(given.text) > _MOST_RECORDS:
-        raise ByHand(f"is {shown(given.text)!r}, no count from 0 to {_MOST_RECORDS}; the default holds")
+        raise ByHand(
+            f"is {shown(given.text)!r}, no count from 0 to {_MOST_RECORDS}; the default holds"
+        )
     unlimited = "" if int(given.text) else ", no limit but the size of a message"
     draft.lines.put(2, "batch_records", str(int(given.text)), origin_of(given) + unlimited)
 
@@ -358,7 +379,9 @@ def _write_prefix(draft: Draft, values: ArcValues) -> None:
     if given is None or not given.text:
         return
     if draft.apel:
-        draft.lines.lost(f"[{shown(draft.block.name)}] localid_prefix: ARC used it for SGAS only", given.place)
+        draft.lines.lost(
+            f"[{shown(draft.block.name)}] localid_prefix: ARC used it for SGAS only", given.place
+        )
         return
     draft.lines.put(2, "localid_prefix", scalar(given.text), origin_of(given))
 
@@ -384,7 +407,9 @@ def _seconds(given: ArcValue | None, default: int) -> int:
     if given is None:
         return default
     if not _COUNT.fullmatch(given.text) or int(given.text) > _LONGEST_S:
-        raise ByHand(f"is {shown(given.text)!r}, no number of seconds within a year; the default of `every` holds")
+        raise ByHand(
+            f"is {shown(given.text)!r}, no number of seconds within a year; the default of `every` holds"
+        )
     return int(given.text)
 
 
@@ -394,7 +419,9 @@ def _is_proxy(url: str) -> bool:
         has_host = bool(parts.hostname) and parts.port != 0
     except ValueError:
         return False
-    return has_host and parts.scheme == "http" and not parts.path and url.isascii() and " " not in url
+    return (
+        has_host and parts.scheme == "http" and not parts.path and url.isascii() and " " not in url
+    )
 
 
 def _write_proxy(draft: Draft, values: ArcValues) -> None:
@@ -408,7 +435,9 @@ def _write_proxy(draft: Draft, values: ArcValues) -> None:
     url = (given.text if "://" in given.text else f"http://{given.text}").removesuffix("/")
     if not _is_proxy(url):
         raise ByHand(f"is {shown(given.text)!r}, and a proxy here is http://HOST:PORT")
-    draft.lines.put(2, "proxy", scalar(url), f"{origin_of(given)}; remove it if the service is reached without")
+    draft.lines.put(
+        2, "proxy", scalar(url), f"{origin_of(given)}; remove it if the service is reached without"
+    )
 
 
 def _write_start(draft: Draft, takeover: Takeover) -> None:
@@ -418,7 +447,9 @@ def _write_start(draft: Draft, takeover: Takeover) -> None:
     if takeover.stopped is None:
         lines.leave_open(2, "start", "month", f"no publishing.db at {shown(takeover.where)}")
         return
-    draft.begin = begin(takeover.stopped.get(draft.block.name), summary=draft.summary, now=takeover.now)
+    draft.begin = begin(
+        takeover.stopped.get(draft.block.name), summary=draft.summary, now=takeover.now
+    )
     if draft.begin.trouble:
         lines.hand(f"[{shown(draft.block.name)}] start: {draft.begin.trouble}", draft.block.place)
     if draft.begin.at is None:
@@ -427,7 +458,12 @@ def _write_start(draft: Draft, takeover: Takeover) -> None:
         lines.put(2, "start", draft.begin.text(summary=draft.summary), draft.begin.why)
     if draft.begin.last_end is not None:
         until = iso_epoch(draft.begin.last_end)
-        lines.put(2, "jura_until", until, "so that what jura-ng left and lost is looked for; see publisher.yaml(5)")
+        lines.put(
+            2,
+            "jura_until",
+            until,
+            "so that what jura-ng left and lost is looked for; see publisher.yaml(5)",
+        )
 
 
 def read_publishing_state(path: Path, copies_below: Path) -> Mapping[str, ArcProgress]:
@@ -452,11 +488,17 @@ def read_publishing_state(path: Path, copies_below: Path) -> Mapping[str, ArcPro
 def begin(stopped: ArcProgress | None, *, summary: bool, now: datetime) -> TakeoverStart:
     """Where publishing continues."""
     if stopped is None or stopped.last_end is None:
-        return TakeoverStart(at=None, why="ARC never published to this target: publishing.db has no end time for it")
+        return TakeoverStart(
+            at=None, why="ARC never published to this target: publishing.db has no end time for it"
+        )
     last = _time(stopped.last_end)
     if last is not None and last <= now:
         why = "the last end time in publishing.db"
-        why = f"the month of {iso(last)}, {why}" if summary else f"{why}; the jobs of that second are sent again"
+        why = (
+            f"the month of {iso(last)}, {why}"
+            if summary
+            else f"{why}; the jobs of that second are sent again"
+        )
         return TakeoverStart(at=_rounded(last, summary), why=why, last_end=stopped.last_end)
     report = None if stopped.last_report is None else _time(stopped.last_report)
     last_text = "beyond the calendar" if last is None else iso(last)
@@ -466,7 +508,9 @@ def begin(stopped: ArcProgress | None, *, summary: bool, now: datetime) -> Takeo
     )
     if report is None or report > now + _BEYOND_ZONES:
         return TakeoverStart(
-            at=None, why="", trouble=f"{trouble}, and does not say since when; set start by what the receiver has"
+            at=None,
+            why="",
+            trouble=f"{trouble}, and does not say since when; set start by what the receiver has",
         )
     return TakeoverStart(
         at=_rounded(report - _BEYOND_ZONES, summary),
@@ -481,9 +525,13 @@ def _rounded(moment: datetime, summary: bool) -> datetime:
 
 
 def _rows(connection: sqlite3.Connection, path: Path) -> list[tuple[object, object, object]]:
-    (known,) = connection.execute("SELECT count(*) FROM sqlite_master WHERE name = 'AccountingTargets'").fetchone()
+    (known,) = connection.execute(
+        "SELECT count(*) FROM sqlite_master WHERE name = 'AccountingTargets'"
+    ).fetchone()
     if not known:
-        raise SourceError(f"{path}: holds no table AccountingTargets: this is not ARC's publishing.db")
+        raise SourceError(
+            f"{path}: holds no table AccountingTargets: this is not ARC's publishing.db"
+        )
     connection.text_factory = lambda stored: stored.decode("utf-8", "backslashreplace")
     return connection.execute(_QUESTION).fetchall()
 

@@ -40,7 +40,9 @@ def update(changed: str, page: str) -> Updated:
     """The changed text with the page's news. Raises: UsageError for a text that was no page."""
     above, heading, below = changed.partition(f"{HEADING}\n")
     if not heading:
-        raise UsageError("was not made by `publisher config from-arc` of this version: there is nothing to update")
+        raise UsageError(
+            "was not made by `publisher config from-arc` of this version: there is nothing to update"
+        )
     base = below.replace(_PREFIX, "").split()
     lines, kept = _merged(base, above.rstrip("\n").splitlines(), page.splitlines())
     return Updated(text=f"{chr(10).join(lines)}\n{with_digests(page)[len(page) :]}", kept=kept)
@@ -50,7 +52,9 @@ def _digest(line: str) -> str:
     return sha256(line.rstrip().encode()).hexdigest()[:_DIGEST_CHARACTERS]
 
 
-def _merged(base: Sequence[str], mine: Sequence[str], theirs: Sequence[str]) -> tuple[list[str], list[str]]:
+def _merged(
+    base: Sequence[str], mine: Sequence[str], theirs: Sequence[str]
+) -> tuple[list[str], list[str]]:
     lines: list[str] = []
     kept: list[str] = []
     at = (0, 0, 0)
@@ -64,7 +68,9 @@ def _merged(base: Sequence[str], mine: Sequence[str], theirs: Sequence[str]) -> 
     return lines, kept
 
 
-def _common(base: Sequence[str], mine: Sequence[str], theirs: Sequence[str]) -> Iterator[tuple[int, int, int, int]]:
+def _common(
+    base: Sequence[str], mine: Sequence[str], theirs: Sequence[str]
+) -> Iterator[tuple[int, int, int, int]]:
     """Runs of lines that all three have: where they begin, and how many; at last the end of all."""
     ours = _matches(base, mine)
     others = _matches(base, theirs)
@@ -85,19 +91,33 @@ def _matches(base: Sequence[str], lines: Sequence[str]) -> list[tuple[int, int, 
 _Parts = tuple[Sequence[str], Sequence[str], Sequence[str]]
 
 
-def _line_by_line(base: Sequence[str], mine: Sequence[str], theirs: Sequence[str]) -> Iterator[_Parts]:
+def _line_by_line(
+    base: Sequence[str], mine: Sequence[str], theirs: Sequence[str]
+) -> Iterator[_Parts]:
     """As many lines in each: they are the same lines, each changed by one of the two or by both."""
     if len(base) == len(mine) == len(theirs):
-        yield from (([old], [ours], [new]) for old, ours, new in zip(base, mine, theirs, strict=True))
+        yield from (
+            ([old], [ours], [new]) for old, ours, new in zip(base, mine, theirs, strict=True)
+        )
     else:
         yield base, mine, theirs
 
 
-def _choose(base: Sequence[str], mine: Sequence[str], theirs: Sequence[str], lines: list[str], kept: list[str]) -> None:
+def _choose(
+    base: Sequence[str],
+    mine: Sequence[str],
+    theirs: Sequence[str],
+    lines: list[str],
+    kept: list[str],
+) -> None:
     """What was not changed becomes what it is now; what was, stays."""
     as_made = [_digest(line) for line in mine] == list(base)
     lines += theirs if as_made else mine
-    if not as_made and [_digest(line) for line in theirs] != list(base) and list(theirs) != list(mine):
+    if (
+        not as_made
+        and [_digest(line) for line in theirs] != list(base)
+        and list(theirs) != list(mine)
+    ):
         kept += [shown(line.strip()) for line in theirs if line not in mine]
 
 

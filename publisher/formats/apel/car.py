@@ -32,7 +32,16 @@ from publisher.formats.apel.rules import (
 from publisher.formats.base import Frame, OwnValues, Receiver
 from publisher.formats.rules import Rule, RunUnderTest, latest_end, require
 from publisher.formats.xml.charge import charge_element, charge_pattern
-from publisher.formats.xml.pattern import DOMAIN, NOTHING, NUMBER, POSITIVE, TEXT, TIME, Patterns, RecordPattern
+from publisher.formats.xml.pattern import (
+    DOMAIN,
+    NOTHING,
+    NUMBER,
+    POSITIVE,
+    TEXT,
+    TIME,
+    Patterns,
+    RecordPattern,
+)
 from publisher.formats.xml.template import MADE_AT, Field, Scope, TemplateCompiler
 from publisher.formats.xml.text import escape_ascii, instant
 from publisher.model.errors import Unfit
@@ -156,7 +165,10 @@ _PATTERNS: Final[Patterns] = {
     _description: TEXT,
     _kind: "|".join(KINDS.values()),
 }
-_CPU_OF_ALL: Final = f'<CpuDuration {PREFIX}:usageType="all">PT{NUMBER}S</CpuDuration>|' + re.escape(_cpu_of_all(None))
+_CPU_OF_ALL: Final = (
+    f'<CpuDuration {PREFIX}:usageType="all">PT{NUMBER}S</CpuDuration>|'
+    + re.escape(_cpu_of_all(None))
+)
 _GIVEN: Final = f"(?! *(?:[Nn][Oo][Nn][Ee]|[Nn][Uu][Ll][Ll])? *<){TEXT}"
 _LEVEL: Final = r"[0-9]{1,9}(?:\.[0-9]{1,9})?"
 

@@ -18,7 +18,8 @@ _CAR: Final = "{http://eu-emi.eu/namespaces/2012/11/computerecord}"
 _PKCS7: Final = (b"application/pkcs7-mime", b"application/x-pkcs7-mime")
 _RULE: Final = "car-schema"
 _LOCAL_ID, _CPU, _LEVEL, _END, _START, _SITE = (
-    f"{_CAR}{name}" for name in ("LocalJobId", "CpuDuration", "ServiceLevel", "EndTime", "StartTime", "Site")
+    f"{_CAR}{name}"
+    for name in ("LocalJobId", "CpuDuration", "ServiceLevel", "EndTime", "StartTime", "Site")
 )
 
 
@@ -27,14 +28,19 @@ def check(payload: bytes) -> None:
     if not payload.isascii():
         raise Unfit("not-ascii", "the document is not pure ASCII; APEL's receiver would stop")
     if not payload.startswith(b"<UsageRecord"):
-        raise Unfit(_RULE, "the document does not begin with its root element; APEL would not know it")
+        raise Unfit(
+            _RULE, "the document does not begin with its root element; APEL would not know it"
+        )
     lowered = payload.lower()
     if any(name in lowered for name in _PKCS7):
         raise Unfit(
-            "forbidden-text", "the document names a pkcs7-mime type; APEL's receiver would take it for encrypted"
+            "forbidden-text",
+            "the document names a pkcs7-mime type; APEL's receiver would take it for encrypted",
         )
     try:
-        root = etree.fromstring(payload, etree.XMLParser(resolve_entities=False, no_network=True, huge_tree=False))
+        root = etree.fromstring(
+            payload, etree.XMLParser(resolve_entities=False, no_network=True, huge_tree=False)
+        )
     except etree.XMLSyntaxError as error:
         raise Unfit(_RULE, f"not well-formed: {error}") from error
     with ONE_SCHEMA_AT_A_TIME:
@@ -65,11 +71,16 @@ def _check_records(root: etree._Element) -> None:
         elif tag == _LEVEL:
             kind = element.get(f"{_CAR}type", "")
             if kind.lower() not in KINDS:
-                raise Unfit(_RULE, f"record {number}: ServiceLevel of type {kind!r}, which APEL does not know")
+                raise Unfit(
+                    _RULE,
+                    f"record {number}: ServiceLevel of type {kind!r}, which APEL does not know",
+                )
         elif tag == _END:
             ended = element.text or ""
             if totals != 1:
-                raise Unfit(_RULE, f"record {number}: {totals} CpuDurations for all usage, one is wanted")
+                raise Unfit(
+                    _RULE, f"record {number}: {totals} CpuDurations for all usage, one is wanted"
+                )
         elif tag == _SITE:
             _require_given(number, "Site", element)
         # Both as written here: UTC to the second, so that text compares as time does

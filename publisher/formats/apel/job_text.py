@@ -26,7 +26,15 @@ from publisher.formats.apel.rules import (
     apel_local_user,
     apel_queue,
 )
-from publisher.formats.apel.text_message import TextKind, TextLine, ValueComparison, levels, text_user, whole, written
+from publisher.formats.apel.text_message import (
+    TextKind,
+    TextLine,
+    ValueComparison,
+    levels,
+    text_user,
+    whole,
+    written,
+)
 from publisher.formats.base import Frame, OwnValues, Receiver
 from publisher.formats.rules import QUEUE_CHARACTERS, Rule, RunUnderTest, latest_end, require
 from publisher.formats.xml.template import Part, Scope, Template, shared_part
@@ -57,10 +65,28 @@ LINES: Final = (
     # Recommended for jobs from the batch system, and ignored; not in summaries and sync
     TextLine("SubmitHostType", _submit_host_type, of=Scope.WHERE),
     TextLine("MachineName", lambda where: where.machine_name, of=Scope.WHERE, spare=True),
-    TextLine("Queue", lambda where: apel_queue(where.queue), of=Scope.WHERE, limit=QUEUE_CHARACTERS, spare=True),
-    TextLine("InfrastructureDescription", lambda where: where.description, of=Scope.WHERE, limit=100, spare=True),
+    TextLine(
+        "Queue",
+        lambda where: apel_queue(where.queue),
+        of=Scope.WHERE,
+        limit=QUEUE_CHARACTERS,
+        spare=True,
+    ),
+    TextLine(
+        "InfrastructureDescription",
+        lambda where: where.description,
+        of=Scope.WHERE,
+        limit=100,
+        spare=True,
+    ),
     # Absent it would be stored as neither grid nor local
-    TextLine("InfrastructureType", lambda where: where.infrastructure, of=Scope.WHERE, limit=20, mandatory=True),
+    TextLine(
+        "InfrastructureType",
+        lambda where: where.infrastructure,
+        of=Scope.WHERE,
+        limit=20,
+        mandatory=True,
+    ),
     # Part of the server's key: Site, LocalJobId, EndTime
     TextLine("LocalJobId", lambda job: job.local_id, mandatory=True),
     TextLine("LocalUserId", lambda job: apel_local_user(job.local_user), of=Scope.USER, spare=True),
@@ -77,8 +103,15 @@ LINES: Final = (
     whole("NodeCount", lambda job: job.job.node_count or 0),
     whole("StartTime", lambda job: job.started_at, limit=YEAR_9999),
     whole("EndTime", lambda job: job.ended_at, limit=YEAR_9999),
-    TextLine("MemoryReal", lambda job: _memory(job.job.memory_kib), kind=TextKind.WHOLE, limit=INT_MAX),
-    TextLine("MemoryVirtual", lambda job: _memory(job.job.virtual_memory_kib), kind=TextKind.WHOLE, limit=INT_MAX),
+    TextLine(
+        "MemoryReal", lambda job: _memory(job.job.memory_kib), kind=TextKind.WHOLE, limit=INT_MAX
+    ),
+    TextLine(
+        "MemoryVirtual",
+        lambda job: _memory(job.job.virtual_memory_kib),
+        kind=TextKind.WHOLE,
+        limit=INT_MAX,
+    ),
 )
 
 
@@ -91,7 +124,9 @@ MAIN_BENCHMARK: Final = (
     _benchmark("ServiceLevel", lambda applied: applied.benchmarks[0].text, TextKind.LEVEL),
 )
 ALL_BENCHMARKS: Final = (
-    _benchmark("ServiceLevel", lambda applied: levels(by_preference(applied.benchmarks)), TextKind.LEVELS),
+    _benchmark(
+        "ServiceLevel", lambda applied: levels(by_preference(applied.benchmarks)), TextKind.LEVELS
+    ),
 )
 
 _RULES: Final[dict[Scope, tuple[Rule[Any], ...]]] = {
@@ -126,7 +161,9 @@ class ApelJob:
     )
 
     def __init__(self) -> None:
-        parts = [_part(of, tuple(group)) for of, group in groupby(self.lines, key=lambda line: line.of)]
+        parts = [
+            _part(of, tuple(group)) for of, group in groupby(self.lines, key=lambda line: line.of)
+        ]
         self._plan = Template(parts)
         self.user_texts, self.place_texts = self._plan.user_texts, self._plan.place_texts
         self._now = (datetime(1970, 1, 1, tzinfo=UTC), 0)

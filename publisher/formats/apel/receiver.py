@@ -30,7 +30,9 @@ class SummaryKeys:
         """`several`: all benchmarks of a job travel, and the server keeps the one it prefers."""
         self._several = several
         # The shared objects are held, so that their ids cannot come to mean others.
-        self._known: dict[tuple[int, ...], tuple[RowKey, tuple[UserIdentity, Placement, AppliedBenchmark]]] = {}
+        self._known: dict[
+            tuple[int, ...], tuple[RowKey, tuple[UserIdentity, Placement, AppliedBenchmark]]
+        ] = {}
 
     def of(self, job: PublishedJob) -> RowKey:
         nodes, cores = job.job.node_count or 0, job.job.cpu_count or 0
@@ -50,8 +52,18 @@ def _key(job: PublishedJob, nodes: int, cores: int, several: bool) -> RowKey:
     who, where = job.who, job.where
     benchmarks = by_preference(job.benchmark.benchmarks) if several else job.benchmark.benchmarks
     level = " ".join(f"{one.kind} {one.text}" for one in benchmarks[:1]) or "no benchmark"
-    texts = (where.site, who.user, who.vo, who.group, who.role, where.submit_host, where.infrastructure)
-    site, user, vo, group, role, host, infrastructure = (ascii_key(text) or "None" for text in texts)
+    texts = (
+        where.site,
+        who.user,
+        who.vo,
+        who.group,
+        who.role,
+        where.submit_host,
+        where.infrastructure,
+    )
+    site, user, vo, group, role, host, infrastructure = (
+        ascii_key(text) or "None" for text in texts
+    )
     text = f"VO {vo}, group {group}, role {role}, user {user}, SubmitHost {host}, {infrastructure}, {level}"
     text += f", nodes {nodes}, processors {cores}"
     return RowKey.of(tuple(map(column, texts)), level, nodes, cores, text=text, site=site)
@@ -113,7 +125,9 @@ JOBS: Final = Receiver(
 JOBS_WITH_ALL_BENCHMARKS: Final = JOBS._replace(row_keys=partial(SummaryKeys, several=True))
 CAR_JOBS: Final = JOBS._replace(takes_charges=True)
 SUMMARIES: Final = JOBS._replace(on_change=OnChange.RECOUNT, table="Summaries", row_keys=None)
-NORMALISED_SUMMARIES: Final = SUMMARIES._replace(table="NormalisedSummaries", keeps_benchmark_values=False)
+NORMALISED_SUMMARIES: Final = SUMMARIES._replace(
+    table="NormalisedSummaries", keeps_benchmark_values=False
+)
 SYNC: Final = SUMMARIES._replace(table="SyncRecords")
 
 

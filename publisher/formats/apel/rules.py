@@ -41,12 +41,16 @@ def apel_local_user(user: str) -> str:
     return text if len(text) <= LOCAL_USER_CHARACTERS else ""
 
 
-def _range(name: str, what: str, number: Callable[[RunUnderTest], int | None]) -> Rule[RunUnderTest]:
+def _range(
+    name: str, what: str, number: Callable[[RunUnderTest], int | None]
+) -> Rule[RunUnderTest]:
     return Rule(name=name, receiver="apel", check=lambda subject: _outside(what, number(subject)))
 
 
 def _outside(what: str, value: int | None) -> str:
-    return "" if value is None or 0 <= value <= INT_MAX else f"{what} {value} is not in 0 to {INT_MAX}"
+    return (
+        "" if value is None or 0 <= value <= INT_MAX else f"{what} {value} is not in 0 to {INT_MAX}"
+    )
 
 
 def _cpu(job: PublishedJob) -> str:
@@ -105,7 +109,9 @@ WHERE_RULES: Final[tuple[Rule[Placement], ...]] = (
     length_rule("site-too-long", "site", 255, lambda where: where.site),
     # The server's columns: SubmitHost 255, InfrastructureDescription 100
     length_rule("submit-host-too-long", "submit host", 255, lambda where: where.submit_host),
-    length_rule("description-too-long", "infrastructure description", 100, lambda where: where.description),
+    length_rule(
+        "description-too-long", "infrastructure description", 100, lambda where: where.description
+    ),
     # CAR's Infrastructure; anything else is neither grid nor local at the server
     rule(
         "infrastructure",
@@ -116,7 +122,9 @@ WHERE_RULES: Final[tuple[Rule[Placement], ...]] = (
     rule(
         "machine-name",
         lambda where: not is_domain_name(where.machine_name),
-        lambda where: f"machine name {where.machine_name!r} is not a domain name; set records.machine_name",
+        lambda where: (
+            f"machine name {where.machine_name!r} is not a domain name; set records.machine_name"
+        ),
         receiver="car",
     ),
 )
@@ -163,4 +171,6 @@ def require_text(name: str, value: str) -> None:
     """For an ASCII value of a text message. Raises: Unfit when no text message may hold it."""
     found = FORBIDDEN_IN_TEXT.search(value)
     if found:
-        raise Unfit("forbidden-text", f"{name} holds {found[0]!r}, which would sink the whole message")
+        raise Unfit(
+            "forbidden-text", f"{name} holds {found[0]!r}, which would sink the whole message"
+        )

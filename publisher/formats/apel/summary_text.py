@@ -56,8 +56,12 @@ _WHO_AND_WHERE: Final = (
     TextLine("VORole", attrgetter("role")),
     TextLine("SubmitHost", attrgetter("submit_host")),
 )
-_INFRASTRUCTURE_TYPE: Final = TextLine("InfrastructureType", attrgetter("infrastructure"), limit=20, mandatory=True)
-_INFRASTRUCTURE: Final = TextLine("Infrastructure", attrgetter("infrastructure"), limit=20, mandatory=True)
+_INFRASTRUCTURE_TYPE: Final = TextLine(
+    "InfrastructureType", attrgetter("infrastructure"), limit=20, mandatory=True
+)
+_INFRASTRUCTURE: Final = TextLine(
+    "Infrastructure", attrgetter("infrastructure"), limit=20, mandatory=True
+)
 _SERVICE_LEVEL_TYPE: Final = TextLine(
     "ServiceLevelType", attrgetter("kind"), kind=TextKind.TYPE, limit=50, mandatory=True
 )
@@ -134,12 +138,17 @@ class ApelSummary:
         by_month = {(group.year, group.month): group for group in groups}
         for group in by_month.values():
             if not group.has_begun(made_at):
-                raise Unfit("month-not-begun", f"{group.year}-{group.month:02} has not begun for the server")
+                raise Unfit(
+                    "month-not-begun", f"{group.year}-{group.month:02} has not begun for the server"
+                )
         for group in groups:
             # Such a product stops the server's summariser for all sites, even where it is not said
             if group.normalised_wall_micro > _MICRO_MAX or group.normalised_cpu_micro > _MICRO_MAX:
                 seconds = max(group.normalised_wall_s, group.normalised_cpu_s)
-                raise Unfit("number-out-of-range", f"{seconds} normalised seconds are more than {BIGINT_MAX}")
+                raise Unfit(
+                    "number-out-of-range",
+                    f"{seconds} normalised seconds are more than {BIGINT_MAX}",
+                )
         return [text.encode("ascii") for text in written_each(self.lines, groups)]
 
     def receiver_key(self, group: SummaryGroup) -> GroupKey:
@@ -159,7 +168,12 @@ class ApelSummary02(ApelSummary):
         *_WHO_AND_WHERE,
         _INFRASTRUCTURE_TYPE,
         _SERVICE_LEVEL_TYPE,
-        TextLine("ServiceLevel", lambda group: group.benchmarks[0].text, kind=TextKind.LEVEL, mandatory=True),
+        TextLine(
+            "ServiceLevel",
+            lambda group: group.benchmarks[0].text,
+            kind=TextKind.LEVEL,
+            mandatory=True,
+        ),
         *_COUNTS,
         _JOBS,
     )
@@ -173,7 +187,12 @@ class ApelSummary04(ApelSummary):
     lines = (
         *_WHO_AND_WHERE,
         _INFRASTRUCTURE_TYPE,
-        TextLine("ServiceLevel", lambda group: levels(group.benchmarks), kind=TextKind.LEVELS, mandatory=True),
+        TextLine(
+            "ServiceLevel",
+            lambda group: levels(group.benchmarks),
+            kind=TextKind.LEVELS,
+            mandatory=True,
+        ),
         *_COUNTS,
         _JOBS,
     )
@@ -247,4 +266,6 @@ def _seconds(year: int, month: int) -> range:
     return range(epoch(whole.start), epoch(whole.next.start))
 
 
-BETWEEN: Final = ValueComparison(("Month", "Year", "EarliestEndTime", "LatestEndTime"), _fault_between)
+BETWEEN: Final = ValueComparison(
+    ("Month", "Year", "EarliestEndTime", "LatestEndTime"), _fault_between
+)

@@ -148,7 +148,9 @@ class ValueComparison(NamedTuple):
 _NONE: Final = ValueComparison()
 
 
-def check(payload: bytes, form: Frame, lines: tuple[TextLine, ...], compare: ValueComparison = _NONE) -> None:
+def check(
+    payload: bytes, form: Frame, lines: tuple[TextLine, ...], compare: ValueComparison = _NONE
+) -> None:
     """Hold a payload against its table.
 
     A record that is written as the table writes it is looked at once, any other line by line.
@@ -157,7 +159,10 @@ def check(payload: bytes, form: Frame, lines: tuple[TextLine, ...], compare: Val
     if not payload.isascii():
         raise Unfit("not-ascii", "the message is not pure ASCII; APEL's receiver would stop")
     if not payload.startswith(form.head) or not payload.endswith(b"\n" + form.tail):
-        raise Unfit("text-layout", "the message does not begin with its header, or does not end with a closing %%")
+        raise Unfit(
+            "text-layout",
+            "the message does not begin with its header, or does not end with a closing %%",
+        )
     by_key = {line.key: line for line in lines}
     as_written = _as_written(lines).fullmatch
     body = payload[len(form.head) : -len(form.tail)].decode("ascii").removesuffix("\n")
@@ -178,7 +183,10 @@ def _fault_between(match: re.Match[str], compare: ValueComparison) -> str:
 def _as_written(lines: tuple[TextLine, ...]) -> re.Pattern[str]:
     """Matches nearly every sound record with lines in the order of the table, and no other."""
     return re.compile(
-        "".join(f"(?:{line.key}: (?P<{line.key}>{_pattern(line)})\n){'?'[line.mandatory :]}" for line in lines)
+        "".join(
+            f"(?:{line.key}: (?P<{line.key}>{_pattern(line)})\n){'?'[line.mandatory :]}"
+            for line in lines
+        )
     )
 
 
@@ -220,7 +228,11 @@ def _fault(record: str, by_key: Mapping[str, TextLine], compare: ValueComparison
             return f"{key} {fault}"
         values[key] = value
     missing = [line.key for line in by_key.values() if line.mandatory and line.key not in values]
-    return f"{missing[0]} is missing" if missing else compare.fault(*(values[key] for key in compare.keys))
+    return (
+        f"{missing[0]} is missing"
+        if missing
+        else compare.fault(*(values[key] for key in compare.keys))
+    )
 
 
 def _value_fault(line: TextLine, value: str) -> str:
@@ -230,7 +242,11 @@ def _value_fault(line: TextLine, value: str) -> str:
         case TextKind.TEXT:
             return _text_fault(value, line.limit)
         case TextKind.WHOLE:
-            return "" if _is_whole(value, line.limit) else f"{value!r} is not a whole number up to {line.limit}"
+            return (
+                ""
+                if _is_whole(value, line.limit)
+                else f"{value!r} is not a whole number up to {line.limit}"
+            )
         case TextKind.TYPE:
             return "" if value in KINDS.values() else f"{value!r} is not a benchmark type"
         case TextKind.LEVEL:
@@ -254,9 +270,15 @@ def _entries_fault(line: TextLine, value: str) -> str:
         return f"{value!r} has a type twice"
     if line.kind is TextKind.WHOLES:
         return (
-            "" if all(_is_whole(number, line.limit) for _, number in entries) else f"{value!r}: a number is not whole"
+            ""
+            if all(_is_whole(number, line.limit) for _, number in entries)
+            else f"{value!r}: a number is not whole"
         )
-    return "" if all(_LEVEL.fullmatch(number) for _, number in entries) else f"{value!r}: a value is not a benchmark's"
+    return (
+        ""
+        if all(_LEVEL.fullmatch(number) for _, number in entries)
+        else f"{value!r}: a value is not a benchmark's"
+    )
 
 
 def _is_whole(text: str, limit: int) -> bool:

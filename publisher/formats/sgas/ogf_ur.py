@@ -19,7 +19,15 @@ from publisher.formats.sgas import check_ogf_ur, values
 from publisher.formats.sgas.receiver import USAGE_RECORDS
 from publisher.formats.sgas.rules import SGAS_RUN_RULES, SGAS_WHERE_RULES, SGAS_WHO_RULES
 from publisher.formats.xml.charge import charge_element, charge_pattern
-from publisher.formats.xml.pattern import DOMAIN, NUMBER, POSITIVE, TIME, Patterns, RecordPattern, at_most
+from publisher.formats.xml.pattern import (
+    DOMAIN,
+    NUMBER,
+    POSITIVE,
+    TIME,
+    Patterns,
+    RecordPattern,
+    at_most,
+)
 from publisher.formats.xml.template import MADE_AT, Field, Scope, TemplateCompiler
 from publisher.formats.xml.text import escape_unicode, instant
 from publisher.model.job import SideTable, Transfer
@@ -41,7 +49,9 @@ _TRANSFER_PATTERN: Final = (
     f"<tr:URL>{at_most(2500)}</tr:URL>(?:<tr:Size>[0-9]{{1,18}}</tr:Size>)?"
     f"(?:<tr:StartTime>{TIME}</tr:StartTime>)?(?:<tr:EndTime>{TIME}</tr:EndTime>)?"
 )
-ALLOCATED_GPUS: Final = '<sgas:AllocResource sgas:resourceType="gres/gpu" sgas:resourceAmount="[1-9][0-9]{0,8}"/>'
+ALLOCATED_GPUS: Final = (
+    '<sgas:AllocResource sgas:resourceType="gres/gpu" sgas:resourceAmount="[1-9][0-9]{0,8}"/>'
+)
 FILE_TRANSFERS: Final = (
     f"(?:<tr:FileDownload>{_TRANSFER_PATTERN}<tr:RetrievedFromCache>(?:true|false)</tr:RetrievedFromCache></tr:FileDownload>"
     f"|<tr:FileUpload>{_TRANSFER_PATTERN}</tr:FileUpload>)++"
@@ -58,7 +68,8 @@ def _global_identity(who: UserIdentity) -> str:
     require(SGAS_WHO_RULES, who)
     attributes = "".join(
         _element(
-            "vo:Attribute", _element("vo:Group", escape_unicode(group)) + _element("vo:Role", escape_unicode(role))
+            "vo:Attribute",
+            _element("vo:Group", escape_unicode(group)) + _element("vo:Role", escape_unicode(role)),
         )
         for group, role in values.vo_attributes(who)
     )
@@ -79,7 +90,11 @@ def user_identity(job: PublishedJob) -> str:
 
 def allocated_gpus(count: int | None) -> str:
     """The whole element; '' where there are none."""
-    return f'<sgas:AllocResource sgas:resourceType="gres/gpu" sgas:resourceAmount="{count}"/>' if count else ""
+    return (
+        f'<sgas:AllocResource sgas:resourceType="gres/gpu" sgas:resourceAmount="{count}"/>'
+        if count
+        else ""
+    )
 
 
 def file_transfers(all_of_them: Sequence[Transfer]) -> str:
@@ -101,9 +116,7 @@ def _transfer(transfer: Transfer, url: str) -> str:
     if transfer.kind == _UPLOAD:
         return f"<tr:FileUpload>{''.join(elements)}</tr:FileUpload>"
     cached = "true" if transfer.kind == _CACHED else "false"
-    return (
-        f"<tr:FileDownload>{''.join(elements)}<tr:RetrievedFromCache>{cached}</tr:RetrievedFromCache></tr:FileDownload>"
-    )
+    return f"<tr:FileDownload>{''.join(elements)}<tr:RetrievedFromCache>{cached}</tr:RetrievedFromCache></tr:FileDownload>"
 
 
 NAMESPACE: Final = "http://schema.ogf.org/urf/2003/09/urf"
@@ -241,7 +254,9 @@ class OgfUr:
 
     name: ClassVar[str] = "ogf-ur"
     receiver: ClassVar[Receiver] = USAGE_RECORDS
-    needs: ClassVar[frozenset[SideTable]] = frozenset((SideTable.TRANSFERS, SideTable.RUNTIME_ENVIRONMENTS))
+    needs: ClassVar[frozenset[SideTable]] = frozenset(
+        (SideTable.TRANSFERS, SideTable.RUNTIME_ENVIRONMENTS)
+    )
     # Declared once: on every record these would be 500 bytes of 2,000. Release 3.8.1 takes the
     # encoding from the declaration.
     frame: ClassVar[Frame] = Frame(
@@ -298,7 +313,9 @@ class OgfUr:
         begin = content.find(_TRANSFERS_BEGIN)
         if begin < 0:
             return None
-        return content[:begin] + content[content.index(_TRANSFERS_END, begin) + len(_TRANSFERS_END) :]
+        return (
+            content[:begin] + content[content.index(_TRANSFERS_END, begin) + len(_TRANSFERS_END) :]
+        )
 
     def _begin(self, made_at: datetime) -> None:
         self._made_at, self._latest_end = made_at, latest_end(made_at)

@@ -22,7 +22,9 @@ def check(payload: bytes) -> None:
     """Raises: Unfit naming the first fault and the record that has it."""
     try:
         payload.decode("utf-8")
-        root = etree.fromstring(payload, etree.XMLParser(resolve_entities=False, no_network=True, huge_tree=False))
+        root = etree.fromstring(
+            payload, etree.XMLParser(resolve_entities=False, no_network=True, huge_tree=False)
+        )
     except (UnicodeDecodeError, etree.XMLSyntaxError) as error:
         raise Unfit(_RULE, f"not well-formed: {error}") from error
     with ONE_SCHEMA_AT_A_TIME:
@@ -37,7 +39,10 @@ def check(payload: bytes) -> None:
     for number, identity in enumerate(root.iter(f"{_UR}RecordIdentity"), start=1):
         record_id = str(identity.get(f"{_UR}recordId"))
         if record_id in seen:
-            raise Unfit(_RULE, f"record {number}: {record_id!r} is in the document already; SGAS keeps the first")
+            raise Unfit(
+                _RULE,
+                f"record {number}: {record_id!r} is in the document already; SGAS keeps the first",
+            )
         seen.add(record_id)
 
 
@@ -47,6 +52,10 @@ def _schema(*, with_cpu: bool = False) -> etree.RelaxNG:
     grammar = etree.fromstring(_SCHEMA.read_bytes())
     for reference in grammar.iterfind(f".//{_RNG}optional/{_RNG}ref") if with_cpu else ():
         optional = reference.getparent()
-        if reference.get("name") in _CPU and optional is not None and (around := optional.getparent()) is not None:
+        if (
+            reference.get("name") in _CPU
+            and optional is not None
+            and (around := optional.getparent()) is not None
+        ):
             around.replace(optional, reference)
     return etree.RelaxNG(grammar)

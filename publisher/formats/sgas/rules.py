@@ -32,7 +32,9 @@ class OmittedValue:
 
 def sgas_omissions(job: PublishedJob) -> tuple[tuple[str, str], ...]:
     """Name and details of each value that a record omits or changes; for `explain`."""
-    return tuple((omission.name, escaped) for omission in OMISSIONS if (escaped := omission.check(job)))
+    return tuple(
+        (omission.name, escaped) for omission in OMISSIONS if (escaped := omission.check(job))
+    )
 
 
 def _length(rule: str, what: str, limit: int, text: Callable[[Subject], str]) -> Rule[Subject]:
@@ -44,17 +46,23 @@ def _length(rule: str, what: str, limit: int, text: Callable[[Subject], str]) ->
             return f"{what} has {len(escaped)} characters, SGAS keeps {limit}"
         size = len(escaped.encode())
         return (
-            f"{what} has {size} bytes, SGAS's index bears {values.INDEXED_BYTES}" if size > values.INDEXED_BYTES else ""
+            f"{what} has {size} bytes, SGAS's index bears {values.INDEXED_BYTES}"
+            if size > values.INDEXED_BYTES
+            else ""
         )
 
     return Rule(name=rule, receiver="sgas", check=check)
 
 
-def _range(rule: str, what: str, number: Callable[[RunUnderTest], int | None]) -> Rule[RunUnderTest]:
+def _range(
+    rule: str, what: str, number: Callable[[RunUnderTest], int | None]
+) -> Rule[RunUnderTest]:
     def check(run: RunUnderTest) -> str:
         value = number(run)
         return (
-            "" if value is None or 0 <= value <= values.INT4_MAX else f"{what} {value} is not in 0 to {values.INT4_MAX}"
+            ""
+            if value is None or 0 <= value <= values.INT4_MAX
+            else f"{what} {value} is not in 0 to {values.INT4_MAX}"
         )
 
     return Rule(name=rule, receiver="sgas", check=check)
@@ -135,11 +143,17 @@ SGAS_WHO_RULES: Final[tuple[Rule[UserIdentity], ...]] = (
 
 def _local_id(job: PublishedJob) -> str:
     left_out = xml_text(job.job.local_id) and not values.local_id(job)
-    return f"local job id {job.local_id!r} would make SGAS rewrite the record's id" if left_out else ""
+    return (
+        f"local job id {job.local_id!r} would make SGAS rewrite the record's id" if left_out else ""
+    )
 
 
 def _start(job: PublishedJob) -> str:
-    return "" if values.start_time(job) else f"start {job.started_at} is unknown, or after the end {job.ended_at}"
+    return (
+        ""
+        if values.start_time(job)
+        else f"start {job.started_at} is unknown, or after the end {job.ended_at}"
+    )
 
 
 def _fewer(what: str, before: int, after: int) -> str:

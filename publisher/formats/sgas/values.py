@@ -124,7 +124,9 @@ def positive(*counts: int | None) -> int | None:
 
 def start_time(job: PublishedJob) -> Epoch | None:
     """None for a start that is unknown or after the end: no run was like that."""
-    return job.started_at if 0 < job.started_at <= job.ended_at and not job.start_is_derived else None
+    return (
+        job.started_at if 0 < job.started_at <= job.ended_at and not job.start_is_derived else None
+    )
 
 
 def known_time(moment: int | None) -> int | None:
@@ -167,7 +169,9 @@ def vo_attributes(who: UserIdentity) -> tuple[tuple[str, str], ...]:
     """
     if not xml_text(who.vo):
         return ()
-    return tuple(pair for pair in _attributes(who) if max(map(len, pair)) <= VO_ATTRIBUTE_CHARACTERS)
+    return tuple(
+        pair for pair in _attributes(who) if max(map(len, pair)) <= VO_ATTRIBUTE_CHARACTERS
+    )
 
 
 def _attributes(who: UserIdentity) -> tuple[tuple[str, str], ...]:
@@ -222,8 +226,12 @@ def public_url(url: str) -> str:
     """The URL without users, passwords, fragments, and queries (signatures, tokens) but for SFN."""
     if "@" not in url and "?" not in url and "#" not in url:
         return url
-    address, _, query = _USER_INFO.sub("", _without_odd_password(url)).partition("#")[0].partition("?")
-    kept = [part for part in _QUERY_PARTS.split(query) if part.partition("=")[0].lower() in _QUERY_KEPT]
+    address, _, query = (
+        _USER_INFO.sub("", _without_odd_password(url)).partition("#")[0].partition("?")
+    )
+    kept = [
+        part for part in _QUERY_PARTS.split(query) if part.partition("=")[0].lower() in _QUERY_KEPT
+    ]
     return f"{address}?{'&'.join(kept)}" if kept else address
 
 
@@ -232,6 +240,12 @@ def _without_odd_password(url: str) -> str:
     scheme, slashes, rest = url.partition("://")
     authority = re.split("[/?#]", rest, maxsplit=1)[0]
     _, colon, port = authority.rpartition(":")
-    if not slashes or "@" in authority or not colon or port.partition(";")[0].isdecimal() or "]" in authority:
+    if (
+        not slashes
+        or "@" in authority
+        or not colon
+        or port.partition(";")[0].isdecimal()
+        or "]" in authority
+    ):
         return url
     return f"{scheme}://{rest.rpartition('@')[2]}"

@@ -50,14 +50,19 @@ class RecordPattern:
     `pattern` can be asked for.
     """
 
-    def __init__(self, planner: TemplateCompiler, record: str, fields: Iterable[Field], pattern: Patterns) -> None:
+    def __init__(
+        self, planner: TemplateCompiler, record: str, fields: Iterable[Field], pattern: Patterns
+    ) -> None:
         self._patterns = pattern
         self._planner = planner
         written = [f"<{record}>"]
         container = ""
         for field in fields:
             if field.inside != container:
-                written += [f"</{container}>" if container else "", f"<{field.inside}>" if field.inside else ""]
+                written += [
+                    f"</{container}>" if container else "",
+                    f"<{field.inside}>" if field.inside else "",
+                ]
                 container = field.inside
             written.append(self._element(field))
         if container:

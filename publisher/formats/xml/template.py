@@ -81,11 +81,17 @@ class Template:
         self._of_place = self._places_of(Scope.WHERE, Scope.BENCHMARK)
 
     def _places_of(self, *scopes: Scope) -> list[int]:
-        return [at for at, part in enumerate(self._parts) if isinstance(part, Part) and part.of in scopes]
+        return [
+            at
+            for at, part in enumerate(self._parts)
+            if isinstance(part, Part) and part.of in scopes
+        ]
 
     def begin(self, created: str) -> None:
         """From now on records are made at that time."""
-        self._texts = [part.replace(MADE_AT, created) if isinstance(part, str) else "" for part in self._parts]
+        self._texts = [
+            part.replace(MADE_AT, created) if isinstance(part, str) else "" for part in self._parts
+        ]
 
     def fill(self, job: PublishedJob, *, marked: bool = False) -> str:
         """One record; `marked`: with marks for user and place. Raises: Unfit when a rule about what
@@ -138,7 +144,9 @@ class TemplateCompiler(NamedTuple):
 
     def _step(self, field: Field) -> tuple[str, Part, str]:
         """What is before a value, the value, and what is after it; optional elements alone."""
-        shell = _VALUE if field.whole else self.element(field, self._attributes(field, None), _VALUE)
+        shell = (
+            _VALUE if field.whole else self.element(field, self._attributes(field, None), _VALUE)
+        )
         before, _, after = shell.partition(_VALUE)
         value, write = field.value, field.write
         if field.mandatory and not field.each:
@@ -155,7 +163,8 @@ class TemplateCompiler(NamedTuple):
                 attributes = self._attributes(field, subject)
                 value = field.value(subject)
                 elements += [
-                    self.element(field, attributes, field.write(one)) for one in (value if field.each else (value,))
+                    self.element(field, attributes, field.write(one))
+                    for one in (value if field.each else (value,))
                 ]
             return "".join(elements)
 
@@ -163,14 +172,21 @@ class TemplateCompiler(NamedTuple):
 
     def _attributes(self, field: Field, subject: object) -> list[tuple[str, str]]:
         """The attributes with their texts, escaped."""
-        attributes = [(name, text if isinstance(text, str) else text(subject)) for name, text in field.attributes]
-        return [(name, text if text == MADE_AT else self.attribute(text)) for name, text in attributes]
+        attributes = [
+            (name, text if isinstance(text, str) else text(subject))
+            for name, text in field.attributes
+        ]
+        return [
+            (name, text if text == MADE_AT else self.attribute(text)) for name, text in attributes
+        ]
 
     def element(self, field: Field, attributes: Iterable[tuple[str, str]], text: str) -> str:
         """The whole element around escaped texts; '' for an optional one without text."""
         if not text and not field.mandatory:
             return ""
-        opening = f"<{field.name}" + "".join([f' {self.prefix}:{name}="{text}"' for name, text in attributes])
+        opening = f"<{field.name}" + "".join(
+            [f' {self.prefix}:{name}="{text}"' for name, text in attributes]
+        )
         if field.value_in:
             return f'{opening} {self.prefix}:{field.value_in}="{text}"/>'
         return f"{opening}>{field.form % text}</{field.name}>" if text else f"{opening}/>"
@@ -189,7 +205,9 @@ def shared_part(of: Scope, rules: tuple[Rule[Any], ...], render: Callable[[Any],
     return Part(of, lambda job: fragments(take(job)))
 
 
-def _of_user(rules: tuple[Rule[Any], ...], render: Callable[[PublishedJob], str]) -> Callable[[PublishedJob], str]:
+def _of_user(
+    rules: tuple[Rule[Any], ...], render: Callable[[PublishedJob], str]
+) -> Callable[[PublishedJob], str]:
     # Who it is is held, so that its id cannot come to mean another.
     known: dict[tuple[object, ...], tuple[str, object]] = {}
 
@@ -218,7 +236,9 @@ def _joined(parts: Iterable[str | Part]) -> Iterator[str | Part]:
 def _optional(field: Field, before: str, after: str) -> Callable[[Any], str]:
     write = field.write
     if field.each:
-        return lambda several: "".join([f"{before}{text}{after}" for text in map(write, several) if text])
+        return lambda several: "".join(
+            [f"{before}{text}{after}" for text in map(write, several) if text]
+        )
     if field.whole:
         return write
 

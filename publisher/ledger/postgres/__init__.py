@@ -1,1 +1,3 @@
-"""The publishing databases of a site's instances in PostgreSQL: one schema each, in one database of the site."""
+"""The publishing databases of a site's instances in PostgreSQL: one schema each, in one database of
+the site.
+"""

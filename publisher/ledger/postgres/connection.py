@@ -1,7 +1,8 @@
-"""The publishing database of one instance in PostgreSQL: opening it, whole transactions, the driver's errors in our words.
+"""The publishing database of one instance in PostgreSQL: opening it, whole transactions, the
+driver's errors in our words.
 
-A lost connection is never replaced: the locks of its targets went with it, so the round ends, and the next one begins with what
-was on its way.
+A lost connection is never replaced: the locks of its targets went with it, so the round ends, and
+the next one begins with what was on its way.
 """
 
 from __future__ import annotations
@@ -27,7 +28,11 @@ from publisher.ledger.sql.database import NO_PARAMETERS, ChargeLocks, Database, 
 from publisher.model.errors import LedgerError
 
 # Shorter than a lease: who waits for a lock gives no sign of life.
-_SETTINGS: Final = {"synchronous_commit": "on", "lock_timeout": "10s", "client_min_messages": "warning"}
+_SETTINGS: Final = {
+    "synchronous_commit": "on",
+    "lock_timeout": "10s",
+    "client_min_messages": "warning",
+}
 _CONNECT: Final = {
     "application_name": "publisher",
     "client_encoding": "utf8",
@@ -39,7 +44,9 @@ _PORTION: Final = 200  # rows of a stream
 
 
 class PostgresDatabase:
-    """`Database` of an instance. One thread works with it; the renewal of its leases comes in between."""
+    """`Database` of an instance. One thread works with it; the renewal of its leases comes in
+    between.
+    """
 
     def __init__(self, connection: psycopg.Connection, place: str, instance: str) -> None:
         self._connection = connection
@@ -49,7 +56,9 @@ class PostgresDatabase:
         self._streams = count(1)
         self._leases = Leases(self, instance)
 
-    def atomic(self, to_settle: int = 0) -> AbstractContextManager[None]:  # the disk is the server's
+    def atomic(
+        self, to_settle: int = 0
+    ) -> AbstractContextManager[None]:  # the disk is the server's
         return self._transaction("BEGIN", self._leases.check)
 
     def reading(self) -> AbstractContextManager[None]:
@@ -62,7 +71,9 @@ class PostgresDatabase:
 
     def execute(self, statement: str, parameters: Parameters = NO_PARAMETERS) -> Rows:
         with self._turn:
-            found: Rows = self._connection.execute(_translation(statement), _sendable(parameters), binary=True)
+            found: Rows = self._connection.execute(
+                _translation(statement), _sendable(parameters), binary=True
+            )
             return found
 
     def stream(self, statement: str, parameters: Parameters = NO_PARAMETERS) -> Iterator[Any]:
@@ -73,7 +84,9 @@ class PostgresDatabase:
             yield from cursor
 
     def execute_many(self, statement: str, parameters: Iterable[Parameters]) -> None:
-        rows = list(map(_sendable, parameters))  # whoever makes these may ask the database: nothing else is under way
+        rows = list(
+            map(_sendable, parameters)
+        )  # whoever makes these may ask the database: nothing else is under way
         with self._turn, self._connection.cursor() as cursor:
             cursor.executemany(_translation(statement), rows)
 
@@ -82,9 +95,13 @@ class PostgresDatabase:
 
     def rows_were_copied(self, tables: Iterable[str]) -> None:
         for table in tables:
-            self.execute(f"SELECT setval(pg_get_serial_sequence('{table}', 'id'), max(id)) FROM {table}")
+            self.execute(
+                f"SELECT setval(pg_get_serial_sequence('{table}', 'id'), max(id)) FROM {table}"
+            )
 
-    def target_lock(self, target: str, patience: Callable[[], bool]) -> AbstractContextManager[None]:
+    def target_lock(
+        self, target: str, patience: Callable[[], bool]
+    ) -> AbstractContextManager[None]:
         return self._leases.hold(target, patience)
 
     def charge_locks(self) -> ChargeLocks:
@@ -123,7 +140,9 @@ def open_database(address: str, instance: str) -> Database:
 
 
 def open_database_to_read(address: str, instance: str) -> Database:
-    """The same, only to read; an empty one when there is no such instance yet. Raises: LedgerError, also from every write."""
+    """The same, only to read; an empty one when there is no such instance yet. Raises: LedgerError,
+    also from every write.
+    """
     return _open(address, instance, read_only=True)
 
 
@@ -150,7 +169,8 @@ def parameters(address: str) -> dict[str, str]:
     given = _given(address)
     if _is_local(given):
         given.setdefault("sslmode", "prefer")
-    # Beneath the service file too, but above libpq's own default, which takes any server for the right one.
+    # Beneath the service file too, but above libpq's own default, which takes any server for the
+    # right one.
     os.environ.setdefault("PGSSLMODE", "verify-full")
     return _CONNECT | given
 
@@ -162,7 +182,9 @@ class _WaitingConnection(psycopg.Connection[Any]):
         try:
             return super().wait(*arguments, **named)
         except OSError as error:  # of poll(2)
-            raise psycopg.OperationalError(f"cannot wait for the server: {error.strerror}") from error
+            raise psycopg.OperationalError(
+                f"cannot wait for the server: {error.strerror}"
+            ) from error
 
 
 def _connect(address: str) -> psycopg.Connection:
@@ -200,15 +222,22 @@ def place_of(address: str) -> str:
 
 
 def _given(address: str) -> dict[str, str]:
-    return {name: str(value) for name, value in conninfo_to_dict(address).items() if value is not None}
+    return {
+        name: str(value) for name, value in conninfo_to_dict(address).items() if value is not None
+    }
 
 
 def _is_local(given: dict[str, str]) -> bool:
-    """Whether nobody is between this process and the server: a socket, or loopback. Of a service its file tells."""
+    """Whether nobody is between this process and the server: a socket, or loopback. Of a service
+    its file tells.
+    """
     if "service" in given:
         return False
     hosts = (given.get("hostaddr") or given.get("host") or "").split(",")
-    return all(host in ("", "localhost") or host.startswith(("/", "@")) or _is_loopback(host) for host in hosts)
+    return all(
+        host in ("", "localhost") or host.startswith(("/", "@")) or _is_loopback(host)
+        for host in hosts
+    )
 
 
 def _is_loopback(host: str) -> bool:
@@ -274,9 +303,13 @@ _AWAY: Final = (
 
 def _advice(error: psycopg.Error) -> str:
     if error.sqlstate:
-        found = next((advice for begin, advice in _ADVICE.items() if error.sqlstate.startswith(begin)), "")
+        found = next(
+            (advice for begin, advice in _ADVICE.items() if error.sqlstate.startswith(begin)), ""
+        )
     else:
-        found = next((advice for text, advice in _REFUSED.items() if re.search(text, str(error))), "")
+        found = next(
+            (advice for text, advice in _REFUSED.items() if re.search(text, str(error))), ""
+        )
     if found:
         return found.format(schema=f'"{schema.PREFIX}INSTANCE"')
     if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):

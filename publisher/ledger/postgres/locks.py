@@ -1,9 +1,11 @@
-"""Who works on a target, and which runs of charges are alive: advisory locks of PostgreSQL, which end with their connection.
+"""Who works on a target, and which runs of charges are alive: advisory locks of PostgreSQL, which
+end with their connection.
 
-Beside the lock of a target stands its *lease*: who holds it, when the holder last gave a sign of life, and its fencing
-number. A holder that hangs, was stopped, or is cut off keeps its lock as long as the server believes in its connection.
-Whoever waits for the lock ends that connection when the holder was silent for `LEASE_S`; the server then undoes what it had
-not committed. Every transaction of a holder first looks whether the lease still has its number.
+Beside the lock of a target stands its *lease*: who holds it, when the holder last gave a sign of
+life, and its fencing number. A holder that hangs, was stopped, or is cut off keeps its lock as long
+as the server believes in its connection. Whoever waits for the lock ends that connection when the
+holder was silent for `LEASE_S`; the server then undoes what it had not committed. Every transaction
+of a holder first looks whether the lease still has its number.
 """
 
 from __future__ import annotations
@@ -33,7 +35,8 @@ _UNLOCK = "SELECT pg_advisory_unlock(CAST(:key AS BIGINT))"
 _RENEW = "UPDATE lease SET renewed_at = clock_timestamp() WHERE fence = :fence"
 _HOLDER = "SELECT holder FROM lease WHERE target = :target"
 _STILL_MINE = "SELECT EXISTS (SELECT 1 FROM lease WHERE fence = :fence)"
-# The last sign of life is the renewal, or what the holder's connection did last; one for which the server is at work lives.
+# The last sign of life is the renewal, or what the holder's connection did last; one for which the
+# server is at work lives.
 _END_SILENT = """
 SELECT pg_terminate_backend(activity.pid)
 FROM pg_locks JOIN pg_stat_activity AS activity ON activity.pid = pg_locks.pid JOIN lease ON lease.target = :target
@@ -45,7 +48,9 @@ _WAIT = "SELECT pg_sleep(:seconds)"
 
 
 class Leases:
-    """The targets that a connection works on. `name` tells the database from others of the server's advisory locks."""
+    """The targets that a connection works on. `name` tells the database from others of the server's
+    advisory locks.
+    """
 
     def __init__(self, database: Database, name: str) -> None:
         self._database = database
@@ -54,13 +59,17 @@ class Leases:
 
     @contextmanager
     def hold(self, target: str, patience: Callable[[], bool]) -> Iterator[None]:
-        """Hold a target's lock and lease. Raises: Busy when another publisher has it and patience ends; LedgerError."""
+        """Hold a target's lock and lease. Raises: Busy when another publisher has it and patience
+        ends; LedgerError.
+        """
         key = _key(self._name, target)
         with self._database.reading():
             fence = self._take(target, key, patience)
         self._fences[target] = fence
         released = Event()
-        renewal = Thread(target=self._renew, args=(fence, released), name=f"{target}: lease", daemon=True)
+        renewal = Thread(
+            target=self._renew, args=(fence, released), name=f"{target}: lease", daemon=True
+        )
         renewal.start()
         try:
             yield
@@ -68,12 +77,17 @@ class Leases:
             released.set()
             renewal.join()
             del self._fences[target]
-            with suppress(LedgerError), self._database.reading():  # a connection that ended holds nothing
+            with (
+                suppress(LedgerError),
+                self._database.reading(),
+            ):  # a connection that ended holds nothing
                 self._database.execute(_LEAVE, {"fence": fence})
                 self._database.execute(_UNLOCK, {"key": key})
 
     def check(self) -> None:
-        """Inside every transaction. Raises: LedgerError when somebody else works on what this connection held."""
+        """Inside every transaction. Raises: LedgerError when somebody else works on what this
+        connection held.
+        """
         for target, fence in self._fences.items():
             if not self._database.execute(_STILL_MINE, {"fence": fence}).fetchone()[0]:
                 raise LedgerError(
@@ -82,7 +96,11 @@ class Leases:
                 )
 
     def _take(self, target: str, key: int, patience: Callable[[], bool]) -> int:
-        asked = {"target": target, "key": key, "holder": f"{socket.gethostname()}, process {os.getpid()}"}
+        asked = {
+            "target": target,
+            "key": key,
+            "holder": f"{socket.gethostname()}, process {os.getpid()}",
+        }
         while True:
             taken = self._database.execute(_TAKE, asked).fetchone()
             if taken is None and self._end_silent(target, key):
@@ -96,7 +114,12 @@ class Leases:
 
     def _end_silent(self, target: str, key: int) -> bool:
         """Whether a holder that was silent for too long was ended."""
-        asked = {"target": target, "high": key >> 32 & 0xFFFFFFFF, "low": key & 0xFFFFFFFF, "lease": LEASE_S}
+        asked = {
+            "target": target,
+            "high": key >> 32 & 0xFFFFFFFF,
+            "low": key & 0xFFFFFFFF,
+            "lease": LEASE_S,
+        }
         if not self._database.execute(_END_SILENT, asked).fetchone():
             return False
         self._database.execute(_WAIT, {"seconds": _GONE_S})
@@ -120,7 +143,9 @@ class AdvisoryChargeLocks:
 
     def hold(self, run: int) -> None:
         with self._database.reading():
-            self._database.execute("SELECT pg_advisory_lock(CAST(:key AS BIGINT))", {"key": self._key(run)})
+            self._database.execute(
+                "SELECT pg_advisory_lock(CAST(:key AS BIGINT))", {"key": self._key(run)}
+            )
         self._mine.add(run)
 
     def work(self, patience: Callable[[], bool]) -> None:
@@ -153,7 +178,9 @@ class AdvisoryChargeLocks:
         with self._database.reading():
             asked = {"key": self._key(run)}
             return bool(
-                self._database.execute("SELECT pg_try_advisory_lock(CAST(:key AS BIGINT))", asked).fetchone()[0]
+                self._database.execute(
+                    "SELECT pg_try_advisory_lock(CAST(:key AS BIGINT))", asked
+                ).fetchone()[0]
             )
 
     def _key(self, run: int) -> int:

@@ -10,7 +10,16 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any, Final
 
-from publisher.ledger.books import ChargedSum, ChargeRequest, ChargeRun, Counts, KeptCharge, News, RunNumber, RunState
+from publisher.ledger.books import (
+    ChargedSum,
+    ChargeRequest,
+    ChargeRun,
+    Counts,
+    KeptCharge,
+    News,
+    RunNumber,
+    RunState,
+)
 from publisher.ledger.sql.database import Database
 from publisher.model.errors import LedgerError, PublisherError
 from publisher.model.job import Epoch, JobId, JobKey
@@ -25,7 +34,9 @@ _ENTER = """
 INSERT INTO charge_run (state, end_from, end_to, project, job_group, asked_at, noted_at)
 VALUES ('queued', :start, :end, :project, :group, :now, :now)"""
 _BEGIN = "UPDATE charge_run SET state = 'running', began_at = :now, noted_at = :now WHERE id = :id"
-_FINISH = "UPDATE charge_run SET state = 'finished', ended_at = :now, noted_at = :now WHERE id = :id"
+_FINISH = (
+    "UPDATE charge_run SET state = 'finished', ended_at = :now, noted_at = :now WHERE id = :id"
+)
 _FAIL = "UPDATE charge_run SET state = 'failed', reason = :reason, ended_at = :now, noted_at = :now WHERE id = :id"
 _NOTE = """
 UPDATE charge_run SET noted_at = :now, jobs = jobs + :jobs, charged = charged + :charged, first = first + :first,
@@ -38,8 +49,12 @@ SELECT id, state, end_from, end_to, project, job_group, asked_at, began_at, note
 FROM charge_run ORDER BY id"""
 _UNFINISHED_RUNS = "SELECT id FROM charge_run WHERE state IN ('queued', 'running')"
 _FAILED = "SELECT id FROM charge_run WHERE state = 'failed'"
-_TARIFF = "SELECT id FROM tariff WHERE unit = :unit AND formula = :formula AND description = :description"
-_NEW_TARIFF = "INSERT INTO tariff (unit, formula, description) VALUES (:unit, :formula, :description)"
+_TARIFF = (
+    "SELECT id FROM tariff WHERE unit = :unit AND formula = :formula AND description = :description"
+)
+_NEW_TARIFF = (
+    "INSERT INTO tariff (unit, formula, description) VALUES (:unit, :formula, :description)"
+)
 _KEPT = """
 SELECT charge.key, job_id, local_id, ended_at, queue, project, job_group, amount, reason, news, news_of,
        was_amount, was_reason, now.unit, now.formula, now.description, was.unit, was.formula, was.description
@@ -94,7 +109,9 @@ class SqlChargeBook:
         }
         while True:
             with self._database.reading():
-                rows = self._database.execute(_LISTED, asked | {"start": start, "key": key}).fetchall()
+                rows = self._database.execute(
+                    _LISTED, asked | {"start": start, "key": key}
+                ).fetchall()
             yield from map(_kept, rows)
             if len(rows) < _PORTION:
                 return
@@ -117,7 +134,9 @@ class SqlChargeBook:
                 break
             start, key = rows[-1][:2]
         return [
-            ChargedSum(project=payer[0], group=payer[1], unit=payer[2], jobs=jobs[payer], amount=amount)
+            ChargedSum(
+                project=payer[0], group=payer[1], unit=payer[2], jobs=jobs[payer], amount=amount
+            )
             for payer, amount in sorted(amounts.items())
         ]
 
@@ -135,23 +154,37 @@ class SqlChargeBook:
             with self._database.atomic():
                 self._database.execute(_FINISH, {"id": number, "now": epoch(clock())})
         except BaseException as error:
-            reason = str(error) if isinstance(error, PublisherError) else f"interrupted ({type(error).__name__})"
-            with suppress(LedgerError):  # where it cannot be written, the lock that is let go of tells the same
+            reason = (
+                str(error)
+                if isinstance(error, PublisherError)
+                else f"interrupted ({type(error).__name__})"
+            )
+            with suppress(
+                LedgerError
+            ):  # where it cannot be written, the lock that is let go of tells the same
                 self._fail(number, reason, clock())
             raise
         finally:
             self._locks.leave(number)
 
-    def keep(self, number: RunNumber, jobs: Sequence[AssessedJob], *, unreadable: int, now: datetime) -> None:
+    def keep(
+        self, number: RunNumber, jobs: Sequence[AssessedJob], *, unreadable: int, now: datetime
+    ) -> None:
         counted = {"unreadable": unreadable}
         with self._database.atomic():
             pairs = [(job, self._of(job.key)) for job in jobs]
             kept = [self._merged(number, job, before) for job, before in pairs]
             news = [one.news for one in kept if one is not None and one.news_of == number]
-            changed = [one for one, (_, before) in zip(kept, pairs, strict=True) if one is not None and one != before]
+            changed = [
+                one
+                for one, (_, before) in zip(kept, pairs, strict=True)
+                if one is not None and one != before
+            ]
             self._database.execute_many(_KEEP, map(self._row, changed))
             counted |= {"first": news.count(News.FIRST), "changed": news.count(News.CHANGED)}
-            self._database.execute(_NOTE, _counts(jobs) | counted | {"id": number, "now": epoch(now)})
+            self._database.execute(
+                _NOTE, _counts(jobs) | counted | {"id": number, "now": epoch(now)}
+            )
 
     def close(self) -> None:
         self._locks.close()
@@ -171,7 +204,9 @@ class SqlChargeBook:
         return number
 
     def _fail_abandoned_runs(self, number: RunNumber, now: datetime) -> None:
-        """Runs without a process have failed. The next run that finds them reports what they changed."""
+        """Runs without a process have failed. The next run that finds them reports what they
+        changed.
+        """
         for (other,) in self._database.execute(_UNFINISHED_RUNS).fetchall():
             if other != number and not self._locks.is_alive(other):
                 self._database.execute(_FAIL, {"id": other, "reason": _GONE, "now": epoch(now)})
@@ -182,7 +217,9 @@ class SqlChargeBook:
             self._database.execute(_FAIL, {"id": number, "reason": reason, "now": epoch(now)})
 
     def _as_it_is(self, run: ChargeRun) -> ChargeRun:
-        if run.state in (RunState.QUEUED, RunState.RUNNING) and not self._locks.is_alive(run.number):
+        if run.state in (RunState.QUEUED, RunState.RUNNING) and not self._locks.is_alive(
+            run.number
+        ):
             return replace(run, state=RunState.FAILED, reason=_GONE)
         return run
 
@@ -190,10 +227,16 @@ class SqlChargeBook:
         row = self._database.execute(_OF_JOB, {"key": key}).fetchone()
         return None if row is None else _kept(row)
 
-    def _merged(self, number: RunNumber, job: AssessedJob, before: KeptCharge | None) -> KeptCharge | None:
+    def _merged(
+        self, number: RunNumber, job: AssessedJob, before: KeptCharge | None
+    ) -> KeptCharge | None:
         """What is kept of a job from now on; None for nothing."""
         if before is None:
-            return None if job.tariff is None else KeptCharge(job=job, news=News.FIRST, news_of=number, was=None)
+            return (
+                None
+                if job.tariff is None
+                else KeptCharge(job=job, news=News.FIRST, news_of=number, was=None)
+            )
         if job.tariff is None:
             job = job._replace(reason=NO_RULE)
         # What a run changed that failed later was reported to nobody: this one reports it.
@@ -230,9 +273,15 @@ class SqlChargeBook:
         if tariff is None:
             return None
         if tariff not in self._tariffs:
-            texts = {"unit": tariff.unit, "formula": tariff.formula, "description": tariff.description}
+            texts = {
+                "unit": tariff.unit,
+                "formula": tariff.formula,
+                "description": tariff.description,
+            }
             found = self._database.execute(_TARIFF, texts).fetchone()
-            self._tariffs[tariff] = found[0] if found else self._database.insert_returning_id(_NEW_TARIFF, texts)
+            self._tariffs[tariff] = (
+                found[0] if found else self._database.insert_returning_id(_NEW_TARIFF, texts)
+            )
         return self._tariffs[tariff]
 
 
@@ -242,9 +291,21 @@ def _charge_values(job: AssessedJob) -> tuple[object, ...]:
 
 
 def _kept(row: Sequence[Any]) -> KeptCharge:
-    (key, job_id, local_id, ended_at, queue, project, group, amount, reason, news, news_of, was_amount, was_reason) = (
-        row[:13]
-    )
+    (
+        key,
+        job_id,
+        local_id,
+        ended_at,
+        queue,
+        project,
+        group,
+        amount,
+        reason,
+        news,
+        news_of,
+        was_amount,
+        was_reason,
+    ) = row[:13]
     job = AssessedJob(
         key=JobKey(key),
         job_id=JobId(job_id),
@@ -259,13 +320,19 @@ def _kept(row: Sequence[Any]) -> KeptCharge:
     )
     was = None
     if was_reason is not None:
-        was = job._replace(tariff=_tariff_of(row[16:19]), amount=_amount(was_amount), reason=was_reason)
+        was = job._replace(
+            tariff=_tariff_of(row[16:19]), amount=_amount(was_amount), reason=was_reason
+        )
     return KeptCharge(job=job, news=News(news), news_of=RunNumber(news_of), was=was)
 
 
 def _tariff_of(texts: Sequence[str | None]) -> Tariff | None:
     unit, formula, description = texts
-    return None if unit is None else Tariff(unit=unit, formula=formula or "", description=description or "")
+    return (
+        None
+        if unit is None
+        else Tariff(unit=unit, formula=formula or "", description=description or "")
+    )
 
 
 def _run(row: Sequence[Any]) -> ChargeRun:
@@ -279,7 +346,9 @@ def _run(row: Sequence[Any]) -> ChargeRun:
     return ChargeRun(
         number=RunNumber(row[0]),
         state=RunState(row[1]),
-        request=ChargeRequest(window=Window(start=row[2], end=row[3]), project=row[4], group=row[5]),
+        request=ChargeRequest(
+            window=Window(start=row[2], end=row[3]), project=row[4], group=row[5]
+        ),
         asked_at=datetime.fromtimestamp(row[6], UTC),
         began_at=moment(row[7]),
         noted_at=datetime.fromtimestamp(row[8], UTC),

@@ -1,4 +1,6 @@
-"""How many jobs each target's records carry, by submit host and month, and what was last reported to the receiver."""
+"""How many jobs each target's records carry, by submit host and month, and what was last reported
+to the receiver.
+"""
 
 from __future__ import annotations
 
@@ -18,18 +20,26 @@ ON CONFLICT (target, month, host) DO UPDATE SET jobs = delivered_count.jobs + ex
 _LOOK_AGAIN = """
 UPDATE target SET before_basis = '' WHERE id = :target AND start_at > :earliest AND before_basis <> ''"""
 _DELIVERED = "SELECT month, host, jobs FROM delivered_count WHERE target = :target"
-_ACCEPTED = "SELECT month, accepted_hosts FROM month WHERE target = :target AND accepted_hosts IS NOT NULL"
+_ACCEPTED = (
+    "SELECT month, accepted_hosts FROM month WHERE target = :target AND accepted_hosts IS NOT NULL"
+)
 _BEFORE = "SELECT month, host, jobs FROM count_before WHERE target = :target"
-_REPORTED = "SELECT month, host, reported FROM sync_count WHERE target = :target AND reported IS NOT NULL"
+_REPORTED = (
+    "SELECT month, host, reported FROM sync_count WHERE target = :target AND reported IS NOT NULL"
+)
 _SENDING = """
 INSERT INTO sync_count (target, month, host, reporting, message) VALUES (:target, :month, :host, :jobs, :message)
 ON CONFLICT (target, month, host) DO UPDATE SET reporting = excluded.reporting, message = excluded.message"""
-_ACCEPTED_COUNTS = "UPDATE sync_count SET reported = reporting, reported_at = :now WHERE message = :message"
+_ACCEPTED_COUNTS = (
+    "UPDATE sync_count SET reported = reporting, reported_at = :now WHERE message = :message"
+)
 _ADOPT = """
 INSERT INTO sync_count (target, month, host, reported) VALUES (:target, :month, :host, :jobs)
 ON CONFLICT (target, month, host) DO UPDATE SET reported = excluded.reported"""
 _SET_BASIS = "UPDATE target SET before_basis = :basis WHERE id = :target"
-_SET_BEFORE = "INSERT INTO count_before (target, month, host, jobs) VALUES (:target, :month, :host, :jobs)"
+_SET_BEFORE = (
+    "INSERT INTO count_before (target, month, host, jobs) VALUES (:target, :month, :host, :jobs)"
+)
 _FORGET_BEFORE = "DELETE FROM count_before WHERE target = :target"
 _FORGET_MONTH = "DELETE FROM delivered_count WHERE target = :target AND month = :month"
 _DELETE_UNREPORTED = "DELETE FROM sync_count WHERE message = :message AND reported IS NULL"
@@ -45,13 +55,24 @@ def add(database: Database, target: int, ended: Iterable[tuple[Epoch, str]]) -> 
     for (month, host), count in found.items():
         jobs[month, sync_host(host)] += count
     database.execute_many(
-        _ADD, [{"target": target, "month": month, "host": host, "jobs": count} for (month, host), count in jobs.items()]
+        _ADD,
+        [
+            {"target": target, "month": month, "host": host, "jobs": count}
+            for (month, host), count in jobs.items()
+        ],
     )
 
 
 def delivered(database: Database, target: int | None) -> dict[HostMonth, int]:
-    """What the target's records carry: single records as they were delivered, months as they were accepted."""
-    counts = Counter({(month, host): jobs for month, host, jobs in database.execute(_DELIVERED, {"target": target})})
+    """What the target's records carry: single records as they were delivered, months as they were
+    accepted.
+    """
+    counts = Counter(
+        {
+            (month, host): jobs
+            for month, host, jobs in database.execute(_DELIVERED, {"target": target})
+        }
+    )
     for month, accepted in database.execute(_ACCEPTED, {"target": target}):
         for host, jobs in json.loads(accepted).items():
             counts[month, host] += jobs
@@ -60,20 +81,29 @@ def delivered(database: Database, target: int | None) -> dict[HostMonth, int]:
 
 def before(database: Database, target: int | None) -> dict[HostMonth, int]:
     """Eligible jobs of the month of the start that another publisher delivered before us."""
-    return {(month, host): jobs for month, host, jobs in database.execute(_BEFORE, {"target": target})}
+    return {
+        (month, host): jobs for month, host, jobs in database.execute(_BEFORE, {"target": target})
+    }
 
 
 def reported(database: Database, target: int | None) -> dict[HostMonth, int]:
     """What the receiver accepted last."""
-    return {(month, host): jobs for month, host, jobs in database.execute(_REPORTED, {"target": target})}
+    return {
+        (month, host): jobs for month, host, jobs in database.execute(_REPORTED, {"target": target})
+    }
 
 
-def set_before(database: Database, target: int, counts: Mapping[HostMonth, int], basis: str) -> None:
+def set_before(
+    database: Database, target: int, counts: Mapping[HostMonth, int], basis: str
+) -> None:
     database.execute(_SET_BASIS, {"target": target, "basis": basis})
     database.execute(_FORGET_BEFORE, {"target": target})
     database.execute_many(
         _SET_BEFORE,
-        [{"target": target, "month": month, "host": host, "jobs": jobs} for (month, host), jobs in counts.items()],
+        [
+            {"target": target, "month": month, "host": host, "jobs": jobs}
+            for (month, host), jobs in counts.items()
+        ],
     )
 
 
@@ -82,16 +112,25 @@ def look_before_again(database: Database, target: int, ended: Iterable[Epoch]) -
     database.execute(_LOOK_AGAIN, {"target": target, "earliest": min(ended, default=None)})
 
 
-def replace(database: Database, target: int, months: Iterable[int], counts: Mapping[HostMonth, int]) -> None:
-    """Months were sent whole as single records, or as totals: so many of their jobs were delivered one by one."""
+def replace(
+    database: Database, target: int, months: Iterable[int], counts: Mapping[HostMonth, int]
+) -> None:
+    """Months were sent whole as single records, or as totals: so many of their jobs were delivered
+    one by one.
+    """
     database.execute_many(_FORGET_MONTH, [{"target": target, "month": month} for month in months])
     database.execute_many(
         _ADD,
-        [{"target": target, "month": month, "host": host, "jobs": jobs} for (month, host), jobs in counts.items()],
+        [
+            {"target": target, "month": month, "host": host, "jobs": jobs}
+            for (month, host), jobs in counts.items()
+        ],
     )
 
 
-def record_sending(database: Database, target: int, message: int, counts: Sequence[tuple[HostMonth, int]]) -> None:
+def record_sending(
+    database: Database, target: int, message: int, counts: Sequence[tuple[HostMonth, int]]
+) -> None:
     """What a message that is about to be sent says."""
     database.execute_many(
         _SENDING,
@@ -103,10 +142,15 @@ def record_sending(database: Database, target: int, message: int, counts: Sequen
 
 
 def adopt(database: Database, target: int, hosts: Mapping[HostMonth, int]) -> None:
-    """Another publisher reported these counts: those under hosts that we spell otherwise are to be reported as 0."""
+    """Another publisher reported these counts: those under hosts that we spell otherwise are to be
+    reported as 0.
+    """
     database.execute_many(
         _ADOPT,
-        [{"target": target, "month": month, "host": host, "jobs": jobs} for (month, host), jobs in hosts.items()],
+        [
+            {"target": target, "month": month, "host": host, "jobs": jobs}
+            for (month, host), jobs in hosts.items()
+        ],
     )
 
 
@@ -131,5 +175,6 @@ def is_sync(database: Database, message: int) -> bool:
 def move(database: Database, whole: int, half: int, hosts: Iterable[HostMonth]) -> None:
     """A half of a message of counts says some of them now."""
     database.execute_many(
-        _MOVE, [{"half": half, "whole": whole, "month": month, "host": host} for month, host in hosts]
+        _MOVE,
+        [{"half": half, "whole": whole, "month": month, "host": host} for month, host in hosts],
     )

@@ -1,7 +1,9 @@
-"""What the statements of this folder need of a database: SQLite today, any other that speaks the same SQL.
+"""What the statements of this folder need of a database: SQLite today, any other that speaks the
+same SQL.
 
 Statements have named parameters (`:name`) and keep to what SQLite and PostgreSQL both understand
-(`tests/ledger/test_portable_sql.py` says what that leaves out). Everything that only one of them knows is behind this Protocol.
+(`tests/ledger/test_portable_sql.py` says what that leaves out). Everything that only one of them
+knows is behind this Protocol.
 """
 
 from __future__ import annotations
@@ -56,7 +58,9 @@ class Database(Protocol):
         """Translates the errors of statements that only read. Raises: LedgerError."""
 
     def snapshot(self) -> AbstractContextManager[None]:
-        """Everything read inside is of one moment; only temporary tables may be written. Raises: LedgerError."""
+        """Everything read inside is of one moment; only temporary tables may be written. Raises:
+        LedgerError.
+        """
 
     def execute(self, statement: str, parameters: Parameters = NO_PARAMETERS) -> Rows: ...
 
@@ -71,8 +75,12 @@ class Database(Protocol):
     def rows_were_copied(self, tables: Iterable[str]) -> None:
         """Rows with an `id` were entered into these tables: those to come get higher ones."""
 
-    def target_lock(self, target: str, patience: Callable[[], bool]) -> AbstractContextManager[None]:
-        """Hold a target's lock. Raises: Busy when another publisher has it and patience ends; LedgerError."""
+    def target_lock(
+        self, target: str, patience: Callable[[], bool]
+    ) -> AbstractContextManager[None]:
+        """Hold a target's lock. Raises: Busy when another publisher has it and patience ends;
+        LedgerError.
+        """
 
     def charge_locks(self) -> ChargeLocks: ...
 
@@ -80,6 +88,8 @@ class Database(Protocol):
         """False for one of an older publisher that was opened only to read. Raises: LedgerError."""
 
     def damage(self, *, quick: bool) -> list[str]:
-        """What the database itself finds wrong with its files. `quick`: without what takes long. Raises: LedgerError."""
+        """What the database itself finds wrong with its files. `quick`: without what takes long.
+        Raises: LedgerError.
+        """
 
     def close(self) -> None: ...

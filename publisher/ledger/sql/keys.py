@@ -1,4 +1,6 @@
-"""The receiver's summary keys that a target's single records made, by month, with what was sent under each."""
+"""The receiver's summary keys that a target's single records made, by month, with what was sent
+under each.
+"""
 
 from __future__ import annotations
 
@@ -43,11 +45,15 @@ SELECT month, summary_key.digest, text, jobs, wall_s, cpu_s, policy, site
 FROM summary_key JOIN key_text ON key_text.digest = text_digest
 WHERE target = :target AND month = :month ORDER BY summary_key.digest"""
 
-_ACCEPTED = "SELECT month, accepted_at, stale, lost_jobs FROM key_change WHERE target = :target ORDER BY id"
+_ACCEPTED = (
+    "SELECT month, accepted_at, stale, lost_jobs FROM key_change WHERE target = :target ORDER BY id"
+)
 
 
 class Addition(NamedTuple):
-    """What a message's records added: enough to take it away again. `before` are the policies of the keys that were there."""
+    """What a message's records added: enough to take it away again. `before` are the policies of
+    the keys that were there.
+    """
 
     keys: Sequence[JobKey]
     parts: Sequence[_Part]  # of each record
@@ -55,20 +61,28 @@ class Addition(NamedTuple):
     written: Sequence[bytes]  # digests of keys that were not known to be there, under its policy
 
 
-# Under which key a record is added up, whether it goes out for the first time, wall time and CPU time.
+# Under which key a record is added up, whether it goes out for the first time, wall time and CPU
+# time.
 _Part = tuple[SummaryKey | None, bool, int, int]
 
 
 def add(
-    database: Database, target: int, records: RecordColumns, policy_digest: str, there: Container[bytes]
+    database: Database,
+    target: int,
+    records: RecordColumns,
+    policy_digest: str,
+    there: Container[bytes],
 ) -> Addition:
-    """The keys of a message's records. Only jobs that go out for the first time add to what is under them.
+    """The keys of a message's records. Only jobs that go out for the first time add to what is
+    under them.
 
     `there`: digests of keys that are known to be written, under this policy.
     """
     known: list[dict[str, object]] = []
     others, before = [], {}
-    parts = list(zip(records.summary_keys, records.first_time, records.wall_s, records.cpu_s, strict=True))
+    parts = list(
+        zip(records.summary_keys, records.first_time, records.wall_s, records.cpu_s, strict=True)
+    )
     for total in _totals(parts):
         digest = total.key.digest
         if digest in there:
@@ -80,10 +94,17 @@ def add(
     before.update(_policies(database, target, others))
     database.execute_many(_ADD_TO, known)
     _write(database, target, others, policy_digest)
-    return Addition(keys=records.keys, parts=parts, before=before, written=[total.key.digest for total in others])
+    return Addition(
+        keys=records.keys,
+        parts=parts,
+        before=before,
+        written=[total.key.digest for total in others],
+    )
 
 
-def _policies(database: Database, target: int, totals: Sequence[KeyTotal]) -> Iterator[tuple[bytes, str]]:
+def _policies(
+    database: Database, target: int, totals: Sequence[KeyTotal]
+) -> Iterator[tuple[bytes, str]]:
     """What the keys that are there already were said by."""
     months: defaultdict[int, list[bytes]] = defaultdict(list)
     for total in totals:
@@ -95,7 +116,9 @@ def _policies(database: Database, target: int, totals: Sequence[KeyTotal]) -> It
             yield from database.execute(_POLICIES, {"target": target, "month": month, **asked})
 
 
-def take_away(database: Database, target: int, additions: Sequence[Addition], runs: Collection[JobKey]) -> None:
+def take_away(
+    database: Database, target: int, additions: Sequence[Addition], runs: Collection[JobKey]
+) -> None:
     """What these runs added, in whichever of the messages they were, was never sent."""
     for added in reversed(additions):
         are_gone = [key in runs for key in added.keys]
@@ -129,7 +152,8 @@ def _totals(parts: Iterable[_Part]) -> list[KeyTotal]:
                 here[1] += wall_s
                 here[2] += cpu_s
     return [
-        KeyTotal(key=by_digest[digest], jobs=jobs, wall_s=wall, cpu_s=cpu) for digest, (jobs, wall, cpu) in sums.items()
+        KeyTotal(key=by_digest[digest], jobs=jobs, wall_s=wall, cpu_s=cpu)
+        for digest, (jobs, wall, cpu) in sums.items()
     ]
 
 
@@ -158,23 +182,35 @@ def accepted_changes(database: Database, target: int | None) -> list[AcceptedCha
             rows=_orphaned(month, orphaned),
             lost_jobs=lost_jobs,
         )
-        for month, accepted_at, orphaned, lost_jobs in database.execute(_ACCEPTED, {"target": target})
+        for month, accepted_at, orphaned, lost_jobs in database.execute(
+            _ACCEPTED, {"target": target}
+        )
     ]
 
 
 def _orphaned(month: int, stored: str) -> tuple[KeyTotal, ...]:
     return tuple(
-        KeyTotal(key=SummaryKey(month=month, digest=b"", text=text, site=""), jobs=jobs, wall_s=wall_s, cpu_s=cpu_s)
+        KeyTotal(
+            key=SummaryKey(month=month, digest=b"", text=text, site=""),
+            jobs=jobs,
+            wall_s=wall_s,
+            cpu_s=cpu_s,
+        )
         for text, jobs, wall_s, cpu_s in json.loads(stored)
     )
 
 
 def forget(database: Database, target: int, month: int, totals: Iterable[KeyTotal]) -> None:
     """Keys under which we have nothing any more."""
-    database.execute_many(_FORGET, [{"target": target, "month": month, "digest": total.key.digest} for total in totals])
+    database.execute_many(
+        _FORGET,
+        [{"target": target, "month": month, "digest": total.key.digest} for total in totals],
+    )
 
 
-def replace(database: Database, target: int, months: Mapping[int, Iterable[KeyTotal]], policy_digest: str) -> None:
+def replace(
+    database: Database, target: int, months: Mapping[int, Iterable[KeyTotal]], policy_digest: str
+) -> None:
     """A month was sent whole: these are its keys now."""
     for month, totals in months.items():
         database.execute(_FORGET_MONTH, {"target": target, "month": month})

@@ -54,7 +54,9 @@ _PREPARED = "SELECT id, message_id FROM message WHERE target = :target AND state
 _LEAVE_IN_DOUBT = """
 UPDATE message SET state = 1, reason = 'the process that sent it ended before the answer came'
 WHERE target = :target AND state < 2 AND state = 0"""
-_UNSETTLED = "SELECT id FROM message WHERE target = :target AND state < 2 AND message_id = :message_id"
+_UNSETTLED = (
+    "SELECT id FROM message WHERE target = :target AND state < 2 AND message_id = :message_id"
+)
 _DELIVERED = """
 UPDATE target SET delivered = delivered + :records,
     last_end = CASE WHEN last_end > :last_end THEN last_end ELSE :last_end END
@@ -69,10 +71,19 @@ VALUES (:target, :month, :now, :stale, :lost_jobs)"""
 _FOUND_DATABASE = """
 INSERT INTO source_file (target, file, inode, seen_at) VALUES (:target, :file, :inode, :now)
 ON CONFLICT (target, file) DO UPDATE SET inode = excluded.inode, seen_at = excluded.seen_at, retired_at = NULL"""
-_RETIRE_DATABASE = "UPDATE source_file SET retired_at = :now WHERE target = :target AND file = :file"
+_RETIRE_DATABASE = (
+    "UPDATE source_file SET retired_at = :now WHERE target = :target AND file = :file"
+)
 _RENAME_DATABASE = tuple(
     f"UPDATE {table} SET file = :name WHERE target = :target AND file = :file"
-    for table in ("source_file", "reading", "numbering", "open_row", "quarantine", "window_progress")
+    for table in (
+        "source_file",
+        "reading",
+        "numbering",
+        "open_row",
+        "quarantine",
+        "window_progress",
+    )
 )
 _FORGET_OPEN_ROWS = "DELETE FROM open_row WHERE target = :target AND file = :file"
 _LEARN_LIMIT = """
@@ -99,16 +110,21 @@ class SqlLedger(LedgerReader):
     def __init__(self, database: Database, guard: StateGuard | None = None) -> None:
         super().__init__(database, guard)
         self._files: dict[str, GenerationFile] = {}  # of the targets that this one works on
-        # Digests of the receiver's keys that were written for a target under a policy, while its lock was held (hot path).
+        # Digests of the receiver's keys that were written for a target under a policy, while its
+        # lock was held (hot path).
         self._written_keys: tuple[int, str, set[bytes]] = (0, "", set())
 
-    def working_on(self, target: str, patience: Callable[[], bool] = impatient) -> AbstractContextManager[None]:
+    def working_on(
+        self, target: str, patience: Callable[[], bool] = impatient
+    ) -> AbstractContextManager[None]:
         self._forget_keys()  # whoever held the lock before may have changed them
         lock = super().working_on(target, patience)
         return lock if self._guard is None else self._guarded(self._guard, target, lock)
 
     @contextmanager
-    def _guarded(self, guard: StateGuard, target: str, lock: AbstractContextManager[None]) -> Iterator[None]:
+    def _guarded(
+        self, guard: StateGuard, target: str, lock: AbstractContextManager[None]
+    ) -> Iterator[None]:
         with lock, closing(guard.file(target)) as file:
             guard.check(self._database, target, file)
             self._files[target] = file
@@ -118,11 +134,18 @@ class SqlLedger(LedgerReader):
                 del self._files[target]
 
     def begin_round(
-        self, target: str, *, start_rule: str, start: Epoch | None, selection_digest: str, now: datetime
+        self,
+        target: str,
+        *,
+        start_rule: str,
+        start: Epoch | None,
+        selection_digest: str,
+        now: datetime,
     ) -> TargetState:
         with self._database.atomic():
             self._database.execute(
-                _ENTER_TARGET, {"name": target, "rule": start_rule, "start": start, "digest": selection_digest}
+                _ENTER_TARGET,
+                {"name": target, "rule": start_rule, "start": start, "digest": selection_digest},
             )
         if self._guard is not None and target in self._files:
             self._guard.check(self._database, target, self._files[target])
@@ -142,7 +165,10 @@ class SqlLedger(LedgerReader):
     ) -> None:
         summary = rows.summary_of(records)
         target = self._known_number(message.target)
-        none_left, number_before = False, None if before is None else self._unsettled(target, before.message)
+        none_left, number_before = (
+            False,
+            None if before is None else self._unsettled(target, before.message),
+        )
         with self._database.atomic(to_settle=len(message.payload)):
             if before is not None and number_before is not None:
                 none_left = self._settle(target, number_before, before)
@@ -150,10 +176,17 @@ class SqlLedger(LedgerReader):
             number = rows.enter(self._database, target, message, text, place=None, narrowing=False)
             self._delivered.add(target, number, PlacedRuns.of(records))
             rows.advance(self._database, target, progress, policy_digest, message.made_at)
-            added = keys.add(self._database, target, records, policy_digest, self._keys_of(target, policy_digest))
-            counts.look_before_again(self._database, target, [ended_at for ended_at, _ in summary.first])
+            added = keys.add(
+                self._database, target, records, policy_digest, self._keys_of(target, policy_digest)
+            )
+            counts.look_before_again(
+                self._database, target, [ended_at for ended_at, _ in summary.first]
+            )
             # Before it ends: whatever is raised afterwards, this can be taken away again.
-            self._additions[target] = [*([] if none_left else self._additions.get(target, ())), added]
+            self._additions[target] = [
+                *([] if none_left else self._additions.get(target, ())),
+                added,
+            ]
         if before is not None and number_before is not None:
             self._settled(number_before, before, (number, message.id))
         elif message.target in self._files:
@@ -162,20 +195,28 @@ class SqlLedger(LedgerReader):
         self._keys_of(target, policy_digest).update(added.written)
 
     def _keys_of(self, target: int, policy_digest: str) -> set[bytes]:
-        if self._written_keys[:2] != (target, policy_digest) or len(self._written_keys[2]) > _REMEMBERED_KEYS:
+        if (
+            self._written_keys[:2] != (target, policy_digest)
+            or len(self._written_keys[2]) > _REMEMBERED_KEYS
+        ):
             self._written_keys = (target, policy_digest, set())
         return self._written_keys[2]
 
     def _forget_keys(self) -> None:
         self._written_keys = (0, "", set())
 
-    def _replace_keys(self, target: int, months: Mapping[int, Iterable[KeyTotal]], policy_digest: str) -> None:
+    def _replace_keys(
+        self, target: int, months: Mapping[int, Iterable[KeyTotal]], policy_digest: str
+    ) -> None:
         self._forget_keys()
         keys.replace(self._database, target, months, policy_digest)
 
     def found_databases(self, target: str, inodes: Mapping[str, int], now: datetime) -> None:
         number = self._known_number(target)
-        found = [{"target": number, "file": file, "inode": inode, "now": epoch(now)} for file, inode in inodes.items()]
+        found = [
+            {"target": number, "file": file, "inode": inode, "now": epoch(now)}
+            for file, inode in inodes.items()
+        ]
         with self._database.atomic():
             self._database.execute_many(_FOUND_DATABASE, found)
 
@@ -216,9 +257,13 @@ class SqlLedger(LedgerReader):
             months.count(self._database, number, contents, dirty, clean, by_settings, basis)
             rows.advance(self._database, number, progress, policy_digest, now)
             known = zip(runs.keys, runs.fingerprints, strict=True)
-            rows.leave_quarantine(self._database, number, (key for key, values in known if values != REMOVED))
+            rows.leave_quarantine(
+                self._database, number, (key for key, values in known if values != REMOVED)
+            )
             if runs:
-                self._delivered.add(number, rows.enter_counted(self._database, number, len(runs), now), runs)
+                self._delivered.add(
+                    number, rows.enter_counted(self._database, number, len(runs), now), runs
+                )
                 counts.look_before_again(self._database, number, [Epoch(min(runs.ended_at))])
 
     def prepare_months(self, target: str, messages: Sequence[MonthMessage]) -> None:
@@ -229,7 +274,9 @@ class SqlLedger(LedgerReader):
                 months.send(self._database, number, month)
             for one in messages:
                 text = carried_text(rows.columns_of_outbox(one.records))
-                entered = rows.enter(self._database, number, one.message, text, place=None, narrowing=False)
+                entered = rows.enter(
+                    self._database, number, one.message, text, place=None, narrowing=False
+                )
                 months.link(self._database, number, entered, one.months)
 
     def set_before(self, target: str, jobs: Mapping[tuple[int, str], int], basis: str) -> None:
@@ -286,12 +333,19 @@ class SqlLedger(LedgerReader):
         with self._database.atomic(to_settle=sum(len(one.message.payload) for one in messages)):
             for one in messages:
                 text = carried_text(rows.columns_of_outbox(one.records))
-                entered = rows.enter(self._database, number, one.message, text, place=None, narrowing=False)
+                entered = rows.enter(
+                    self._database, number, one.message, text, place=None, narrowing=False
+                )
                 counts.record_sending(self._database, number, entered, one.counts)
 
-    def sent(self, message: Message, *, remote_id: str, remote_ids: Mapping[str, str], now: datetime) -> None:
+    def sent(
+        self, message: Message, *, remote_id: str, remote_ids: Mapping[str, str], now: datetime
+    ) -> None:
         target = self._known_number(message.target)
-        sent, number = SentMessage(message, remote_id, remote_ids, now), self._unsettled(target, message)
+        sent, number = (
+            SentMessage(message, remote_id, remote_ids, now),
+            self._unsettled(target, message),
+        )
         if number is None:
             return
         with self._database.atomic():
@@ -303,28 +357,41 @@ class SqlLedger(LedgerReader):
     def _unsettled(self, target: int, message: Message) -> int | None:
         """The number of a message; None where it is settled already."""
         with self._database.reading():
-            found = self._database.execute(_UNSETTLED, {"target": target, "message_id": message.id}).fetchone()
+            found = self._database.execute(
+                _UNSETTLED, {"target": target, "message_id": message.id}
+            ).fetchone()
         return None if found is None else int(found[0])
 
     def _settle(self, target: int, number: int, sent: SentMessage) -> bool:
-        """Inside the caller's transaction; gives whether no message of the target is on its way any more."""
+        """Inside the caller's transaction; gives whether no message of the target is on its way any
+        more.
+        """
         message, remote_id, remote_ids, at = sent
         if months.months_of(self._database, number):
             self._months_sent(target, number, remote_id, at)
             return False
         summary = self._summary(number, message.id)
-        rows.accept(self._database, number, at, remote_id=remote_id, remote_ids=summary.rows_blob(remote_ids))
+        rows.accept(
+            self._database,
+            number,
+            at,
+            remote_id=remote_id,
+            remote_ids=summary.rows_blob(remote_ids),
+        )
         rows.leave_quarantine(self._database, target, summary.keys)
         if counts.accept(self._database, number, epoch(at)):
             self._database.execute(_SYNCED, {"id": target, "now": epoch(at)})
             return False
         counts.add(self._database, target, summary.first)
         self._database.execute(
-            _DELIVERED, {"target": target, "records": len(summary.first), "last_end": summary.last_end}
+            _DELIVERED,
+            {"target": target, "records": len(summary.first), "last_end": summary.last_end},
         )
         return not self._database.execute(_PREPARED, {"target": target}).fetchone()
 
-    def _settled(self, number: int, sent: SentMessage, begun: tuple[int, MessageId] | None = None) -> None:
+    def _settled(
+        self, number: int, sent: SentMessage, begun: tuple[int, MessageId] | None = None
+    ) -> None:
         """After that transaction, which wrote down the message `begun` too."""
         if (file := self._files.get(sent.message.target)) is not None:
             file.delivered(number, sent.message.id, epoch(sent.at), sent.message.records, begun)
@@ -354,7 +421,9 @@ class SqlLedger(LedgerReader):
             with self._database.atomic():
                 self._database.execute(_LEAVE_IN_DOUBT, found)
 
-    def give_up(self, target: str, besides: Collection[MessageId], behind: Mapping[str, WindowMark | None]) -> None:
+    def give_up(
+        self, target: str, besides: Collection[MessageId], behind: Mapping[str, WindowMark | None]
+    ) -> None:
         number = self._number(target)
         with self._database.reading():
             prepared = self._database.execute(_PREPARED, {"target": number}).fetchall()
@@ -362,7 +431,9 @@ class SqlLedger(LedgerReader):
         if number is None or not given_up:
             return
         if target in self._files:
-            self._files[target].begun(*max((one for one in prepared if one[0] not in given_up), default=(0, "")))
+            self._files[target].begun(
+                *max((one for one in prepared if one[0] not in given_up), default=(0, ""))
+            )
         runs: set[JobKey] = set()
         with self._database.atomic():
             for message in given_up:
@@ -389,9 +460,15 @@ class SqlLedger(LedgerReader):
         self._database.execute(_FORGET_MESSAGE, {"message": message})
 
     def split(
-        self, whole: Outstanding, halves: Sequence[tuple[Message, Sequence[OutboxRecord]]], narrowing: bool
+        self,
+        whole: Outstanding,
+        halves: Sequence[tuple[Message, Sequence[OutboxRecord]]],
+        narrowing: bool,
     ) -> None:
-        target, file = self._known_number(whole.message.target), self._files.get(whole.message.target)
+        target, file = (
+            self._known_number(whole.message.target),
+            self._files.get(whole.message.target),
+        )
         if file is not None:
             file.begun(0, "")  # the whole is gone soon, and a half may even have its number
         with self._database.atomic():
@@ -405,10 +482,14 @@ class SqlLedger(LedgerReader):
             for at, (message, records) in enumerate(halves):
                 where = place + (following - place) * at / len(halves)
                 text = carried_text(rows.columns_of_outbox(records))
-                number = rows.enter(self._database, target, message, text, place=where, narrowing=narrowing)
+                number = rows.enter(
+                    self._database, target, message, text, place=where, narrowing=narrowing
+                )
                 self._database.execute(_SET_DOUBT, {"id": number, "state": state, "reason": reason})
                 if of_counts:
-                    hosts = [(month_number(record.ended_at), record.submit_host) for record in records]
+                    hosts = [
+                        (month_number(record.ended_at), record.submit_host) for record in records
+                    ]
                     counts.move(self._database, whole.number, number, hosts)
                 elif of_months:
                     months.link(self._database, target, number, of_months)
@@ -417,7 +498,9 @@ class SqlLedger(LedgerReader):
         if file is not None:
             file.begun(number, message.id)
 
-    def refuse(self, whole: Outstanding, rule: str, reason: str, policy_digest: str, now: datetime) -> None:
+    def refuse(
+        self, whole: Outstanding, rule: str, reason: str, policy_digest: str, now: datetime
+    ) -> None:
         target = self._known_number(whole.message.target)
         with self._database.atomic():
             pages.forget(self._database, whole.number)
@@ -433,10 +516,19 @@ class SqlLedger(LedgerReader):
 
     def finish_window(self, target: str, name: str) -> None:
         with self._database.atomic():
-            self._database.execute(rows.FINISH_WINDOW, {"target": self._known_number(target), "name": name})
+            self._database.execute(
+                rows.FINISH_WINDOW, {"target": self._known_number(target), "name": name}
+            )
 
     def end_round(
-        self, target: str, *, success: bool, swept: bool, checked: str | None, now: datetime, held: Sequence[int] = ()
+        self,
+        target: str,
+        *,
+        success: bool,
+        swept: bool,
+        checked: str | None,
+        now: datetime,
+        held: Sequence[int] = (),
     ) -> None:
         with self._database.atomic():
             self._database.execute(
@@ -459,10 +551,15 @@ class SqlLedger(LedgerReader):
 
     def _hold(self, numbers: Iterable[int], hold: Hold) -> int:
         with self._database.atomic():
-            return sum(self._database.execute(_HOLD, {"id": number, "hold": hold}).rowcount for number in numbers)
+            return sum(
+                self._database.execute(_HOLD, {"id": number, "hold": hold}).rowcount
+                for number in numbers
+            )
 
     def _summary(self, number: int, message: MessageId) -> MessageSummary:
-        """What is counted of an outstanding message: of one that was prepared just now, or as it is written down."""
+        """What is counted of an outstanding message: of one that was prepared just now, or as it is
+        written down.
+        """
         prepared, name, summary = self._on_its_way
         # By its id too: of a message that was cut in two, the number is free for others.
         if (prepared, name) == (number, message):

@@ -1,10 +1,13 @@
-"""Messages in the publishing database: their rows, the records of an outstanding one, and the receiver's ids of its records.
+"""Messages in the publishing database: their rows, the records of an outstanding one, and the
+receiver's ids of its records.
 
-The records are text, in the column `outbox.records`; whatever writes rows runs inside the caller's transaction.
+The records are text, in the column `outbox.records`; whatever writes rows runs inside the caller's
+transaction.
 
-The receiver's ids are packed, and found again by the run's key. Entries do not keep a job's place in its message, so each id
-has a tag: as few leading bytes of the run's key as tell the runs of this message apart, for 50 nearly always two. SGAS numbers
-its rows in order, so that the ids beside the tags are a few ranges: some 2 bytes a job, where the reply itself has 85.
+The receiver's ids are packed, and found again by the run's key. Entries do not keep a job's place
+in its message, so each id has a tag: as few leading bytes of the run's key as tell the runs of this
+message apart, for 50 nearly always two. SGAS numbers its rows in order, so that the ids beside the
+tags are a few ranges: some 2 bytes a job, where the reply itself has 85.
 """
 
 import json
@@ -26,14 +29,22 @@ _ENCODER: Final = json.JSONEncoder(separators=(",", ":"), check_circular=False)
 
 
 Columns = Sequence[Sequence[str | int]]
-"""What is kept of each record: database, RecordID, JobID, LocalJobID, end, fingerprint, bytes, whether
-it goes out for the first time, submit host, and the place of a summary's row among those of its
-month."""
+"""What is kept of each record: database, RecordID, JobID, LocalJobID, end, fingerprint, bytes,
+whether it goes out for the first time, submit host, and the place of a summary's row among those of
+its month.
+"""
 
 
 def columns_of(records: RecordColumns) -> Columns:
     """Of records that are about to leave (hot path)."""
-    runs = records.files, records.record_ids, records.job_ids, records.local_ids, records.ended_at, records.fingerprints
+    runs = (
+        records.files,
+        records.record_ids,
+        records.job_ids,
+        records.local_ids,
+        records.ended_at,
+        records.fingerprints,
+    )
     return (
         *runs,
         list(map(len, records.contents)),
@@ -45,20 +56,27 @@ def columns_of(records: RecordColumns) -> Columns:
 
 def columns_of_outbox(records: Iterable[OutboxRecord]) -> Columns:
     """Of records as they were written down before."""
-    return list(zip(*((*one.row, *one[1:6], int(one.first_time), *one[7:]) for one in records), strict=True))
+    return list(
+        zip(*((*one.row, *one[1:6], int(one.first_time), *one[7:]) for one in records), strict=True)
+    )
 
 
 def carried_text(columns: Columns) -> str:
-    """The records of an outstanding message, as `outbox.records` keeps them: their number, and each column, or the one value
-    that all of it has."""
+    """The records of an outstanding message, as `outbox.records` keeps them: their number, and each
+    column, or the one value that all of it has.
+    """
     count = len(columns[0]) if columns else 0
-    return _ENCODER.encode([count, *(column[0] if column.count(column[0]) == count else column for column in columns)])
+    return _ENCODER.encode(
+        [count, *(column[0] if column.count(column[0]) == count else column for column in columns)]
+    )
 
 
 def _columns_from(text: str) -> Columns:
     count, *columns = json.loads(text) or (0,)
     if isinstance(count, list):  # schema 1 had a list for each record, without a place that is 0
-        return list(zip(*(line + [0] * (10 - len(line)) for line in (count, *columns)), strict=True))
+        return list(
+            zip(*(line + [0] * (10 - len(line)) for line in (count, *columns)), strict=True)
+        )
     return [column if isinstance(column, list) else [column] * count for column in columns]
 
 
@@ -96,7 +114,9 @@ class CarriedRecords(Sequence[OutboxRecord]):
         columns: Sequence[Sequence[Any]] = _columns_from(self._text)
         if not columns:
             return []
-        return list(compress(zip(columns[_GROUP], columns[_ENDED_AT], strict=True), columns[_GROUP]))
+        return list(
+            compress(zip(columns[_GROUP], columns[_ENDED_AT], strict=True), columns[_GROUP])
+        )
 
 
 def _carried(file: object, record_id: object, *values: object) -> OutboxRecord:
@@ -114,11 +134,15 @@ def _carried(file: object, record_id: object, *values: object) -> OutboxRecord:
     )
 
 
-_TEXTS: Final = 0x80  # in the first byte, beside the width of the tags: the ids are no plain numbers
+_TEXTS: Final = (
+    0x80  # in the first byte, beside the width of the tags: the ids are no plain numbers
+)
 
 
 def _distinct_width(keys: Collection[JobKey]) -> int:
-    """As few leading bytes as tell keys apart, also those of runs without an id, which must not be found under another's."""
+    """As few leading bytes as tell keys apart, also those of runs without an id, which must not be
+    found under another's.
+    """
     width = 1
     while len({key[:width] for key in keys}) < len(keys):
         width += 1
@@ -140,7 +164,11 @@ def pack(named: Sequence[tuple[JobKey, str]]) -> bytes | None:
     head = _varint(len(known)) + b"".join(key[:width] for key in known)
     if all(_is_number(text) for text in known.values()):
         return bytes([width]) + head + _ranges([int(text) for text in known.values()])
-    return bytes([width | _TEXTS]) + head + json.dumps(list(known.values()), separators=(",", ":")).encode()
+    return (
+        bytes([width | _TEXTS])
+        + head
+        + json.dumps(list(known.values()), separators=(",", ":")).encode()
+    )
 
 
 def find(packed: bytes | None, key: JobKey) -> str:
@@ -164,11 +192,20 @@ def _is_number(text: str) -> bool:
 
 
 def _ranges(numbers: Sequence[int]) -> bytes:
-    """Numbers as ranges that count up by one: how far each begins from the end of the last, and how long it is."""
-    begins = [place for place, number in enumerate(numbers) if not place or number != numbers[place - 1] + 1]
+    """Numbers as ranges that count up by one: how far each begins from the end of the last, and how
+    long it is.
+    """
+    begins = [
+        place
+        for place, number in enumerate(numbers)
+        if not place or number != numbers[place - 1] + 1
+    ]
     packed = []
     for begin, following in zip(begins, [*begins[1:], len(numbers)], strict=True):
-        packed += [_varint(_folded(numbers[begin] - (numbers[begin - 1] if begin else 0))), _varint(following - begin)]
+        packed += [
+            _varint(_folded(numbers[begin] - (numbers[begin - 1] if begin else 0))),
+            _varint(following - begin),
+        ]
     return b"".join(packed)
 
 
@@ -217,7 +254,9 @@ def _read_varint(packed: bytes, at: int) -> tuple[int, int]:
 
 
 class MessageSummary(NamedTuple):
-    """Job ids and keys in the message's order; `first` are end time and submit host of what was never delivered before."""
+    """Job ids and keys in the message's order; `first` are end time and submit host of what was
+    never delivered before.
+    """
 
     job_ids: Sequence[JobId] = ()
     keys: Sequence[JobKey] = ()
@@ -225,10 +264,17 @@ class MessageSummary(NamedTuple):
     last_end: int = 0
 
     def rows_blob(self, remote_ids: Mapping[str, str]) -> bytes | None:
-        """Ids by JobID as `message.remote_ids` keeps them; of the months of a summary there are none."""
+        """Ids by JobID as `message.remote_ids` keeps them; of the months of a summary there are
+        none.
+        """
         if not remote_ids:
             return None
-        return pack([(key, remote_ids.get(job_id, "")) for job_id, key in zip(self.job_ids, self.keys, strict=True)])
+        return pack(
+            [
+                (key, remote_ids.get(job_id, ""))
+                for job_id, key in zip(self.job_ids, self.keys, strict=True)
+            ]
+        )
 
 
 def summary_of(records: RecordColumns) -> MessageSummary:
@@ -236,7 +282,9 @@ def summary_of(records: RecordColumns) -> MessageSummary:
     return MessageSummary(
         job_ids=records.job_ids,
         keys=records.keys,
-        first=list(compress(zip(records.ended_at, records.submit_hosts, strict=True), records.first_time)),
+        first=list(
+            compress(zip(records.ended_at, records.submit_hosts, strict=True), records.first_time)
+        ),
         last_end=max(records.ended_at, default=0),
     )
 
@@ -278,7 +326,9 @@ ON CONFLICT (target, key) DO UPDATE SET
     reason = excluded.reason, fingerprint = excluded.fingerprint,
     hold = CASE WHEN quarantine.hold = 'dropped' THEN quarantine.hold ELSE 'held' END, policy_digest = excluded.policy_digest"""
 _ANY_HELD = "SELECT EXISTS (SELECT 1 FROM quarantine WHERE target = :target)"
-_LEAVE_QUARANTINE = "DELETE FROM quarantine WHERE target = :target AND key = :key AND hold <> 'dropped'"
+_LEAVE_QUARANTINE = (
+    "DELETE FROM quarantine WHERE target = :target AND key = :key AND hold <> 'dropped'"
+)
 _READ_TO = """
 INSERT INTO reading (target, file, record_id, anchor) VALUES (:target, :file, :record_id, :anchor)
 ON CONFLICT (target, file) DO UPDATE SET record_id = excluded.record_id, anchor = excluded.anchor"""
@@ -322,7 +372,9 @@ def enter(
         "made_at": epoch(message.made_at),
     }
     checksum = message_checksum(*unchanging.values())
-    number = database.insert_returning_id(_ENTER_MESSAGE, unchanging | {"target": target, "checksum": checksum})
+    number = database.insert_returning_id(
+        _ENTER_MESSAGE, unchanging | {"target": target, "checksum": checksum}
+    )
     database.execute(
         _ENTER_OUTBOX,
         {
@@ -337,7 +389,9 @@ def enter(
 
 
 def message_checksum(*unchanging: object) -> int:
-    """By which a row that was damaged on the disk is known: of id, format, records, bytes, digest and time of making."""
+    """By which a row that was damaged on the disk is known: of id, format, records, bytes, digest
+    and time of making.
+    """
     return crc32(repr(unchanging).encode()) & 0x7FFF
 
 
@@ -354,7 +408,9 @@ def leave_quarantine(database: Database, target: int, keys: Iterable[JobKey]) ->
         database.execute_many(_LEAVE_QUARANTINE, [{"target": target, "key": key} for key in keys])
 
 
-def advance(database: Database, target: int, progress: Progress, policy_digest: str, now: datetime) -> None:
+def advance(
+    database: Database, target: int, progress: Progress, policy_digest: str, now: datetime
+) -> None:
     execute = database.execute_many
     execute(
         _READ_TO,
@@ -375,7 +431,13 @@ def advance(database: Database, target: int, progress: Progress, policy_digest: 
             for row in progress.opened
         ],
     )
-    execute(_CLOSE, [{"target": target, "file": row.database, "record_id": row.record_id} for row in progress.closed])
+    execute(
+        _CLOSE,
+        [
+            {"target": target, "file": row.database, "record_id": row.record_id}
+            for row in progress.closed
+        ],
+    )
     if mark := progress.window_mark:
         _go_on_from(database, target, mark)
     leave_quarantine(database, target, progress.left_quarantine)
@@ -408,7 +470,10 @@ def open_again(database: Database, target: int, records: Iterable[OutboxRecord])
     """Rows that are to be looked at again. Those beyond what was read will be met anyway."""
     database.execute_many(
         _OPEN_AGAIN,
-        [{"target": target, "file": one.row.database, "record_id": one.row.record_id} for one in records],
+        [
+            {"target": target, "file": one.row.database, "record_id": one.row.record_id}
+            for one in records
+        ],
     )
 
 
@@ -420,7 +485,9 @@ def rename_carried(database: Database, target: int, file: str, name: str) -> Non
         database.execute(_CARRY, {"message": message, "records": carried_text([renamed, *others])})
 
 
-def quarantine(database: Database, target: int, jobs: Sequence[SkippedJob], policy_digest: str, now: datetime) -> None:
+def quarantine(
+    database: Database, target: int, jobs: Sequence[SkippedJob], policy_digest: str, now: datetime
+) -> None:
     database.execute_many(
         _SET_ASIDE,
         [
@@ -467,8 +534,12 @@ def settle(
     leave_outbox(database, number)
 
 
-def accept(database: Database, number: int, now: datetime, *, remote_id: str, remote_ids: bytes | None) -> None:
-    """A message was accepted. Its target counts it, so that nobody has to go through all messages to know how many."""
+def accept(
+    database: Database, number: int, now: datetime, *, remote_id: str, remote_ids: bytes | None
+) -> None:
+    """A message was accepted. Its target counts it, so that nobody has to go through all messages
+    to know how many.
+    """
     settle(database, number, _SENT, now, remote_id=remote_id, remote_ids=remote_ids)
     database.execute(_ACCEPTED, {"id": number})
 

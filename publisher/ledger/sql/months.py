@@ -1,4 +1,5 @@
-"""Months in the ledger: what was counted, what the receiver accepted, and what is on its way. Rows of `month`.
+"""Months in the ledger: what was counted, what the receiver accepted, and what is on its way. Rows
+of `month`.
 
 Groups are kept as JSON, compressed, with their fields in order: the same bytes for the same groups.
 """
@@ -49,7 +50,9 @@ def _text(groups: Sequence[SummaryGroup]) -> bytes:
 @lru_cache(maxsize=2)  # of the month whose messages arrive one after the other
 def decode(text: bytes | None) -> tuple[SummaryGroup, ...]:
     """No groups for None: nothing was counted or accepted yet."""
-    columns: list[Iterable[Any]] = [] if text is None else list(zip(*json.loads(zlib.decompress(text)), strict=True))
+    columns: list[Iterable[Any]] = (
+        [] if text is None else list(zip(*json.loads(zlib.decompress(text)), strict=True))
+    )
     if columns:
         columns[_BENCHMARKS] = [tuple(starmap(_benchmark, each)) for each in columns[_BENCHMARKS]]
     return tuple(map(SummaryGroup._make, zip(*columns, strict=True)))
@@ -81,7 +84,8 @@ SELECT month, jobs, digest, basis, dirty, accepted_jobs, accepted_digest, accept
 FROM month
 WHERE target = :target ORDER BY month"""
 _CONTENT = "SELECT counted, sending, accepted FROM month WHERE target = :target AND month = :month"
-# What was only added to is of the basis of before: it has to be summed up again under the one of now.
+# What was only added to is of the basis of before: it has to be summed up again under the one of
+# now.
 _COUNT = """
 INSERT INTO month (target, month, counted, jobs, hosts, last_end, digest, basis, dirty, by_settings)
 VALUES (:target, :month, :counted, :jobs, :hosts, :last_end, :digest, :basis, FALSE, :by_settings)
@@ -115,7 +119,8 @@ _ARRIVALS = """
 SELECT arrived FROM month_message
 WHERE target = :target AND month = :month AND arrived <> ''"""
 _NO_ARRIVALS = "UPDATE month_message SET arrived = '' WHERE target = :target AND month = :month AND arrived <> ''"
-# Instead of a digest, and before one: never that of our own, so that the rest is sent, and all of it, whatever it says.
+# Instead of a digest, and before one: never that of our own, so that the rest is sent, and all of
+# it, whatever it says.
 PART: Final = "part"
 ADOPTED: Final = "adopted "
 _ACCEPT_PART = f"""
@@ -171,16 +176,26 @@ def content(
     database: Database, target: int | None, month: int
 ) -> tuple[tuple[SummaryGroup, ...], tuple[SummaryGroup, ...]]:
     """The groups counted and the groups accepted."""
-    row = database.execute(_CONTENT, {"target": target, "month": month}).fetchone() or (None, None, None)
+    row = database.execute(_CONTENT, {"target": target, "month": month}).fetchone() or (
+        None,
+        None,
+        None,
+    )
     counted, _, accepted = row
-    return decode(counted), tuple(joined(decode(accepted), _arrived_of(database, target, month, row[1])))
+    return decode(counted), tuple(
+        joined(decode(accepted), _arrived_of(database, target, month, row[1]))
+    )
 
 
-def _arrived_of(database: Database, target: int | None, month: int, groups: bytes | None) -> list[SummaryGroup]:
+def _arrived_of(
+    database: Database, target: int | None, month: int, groups: bytes | None
+) -> list[SummaryGroup]:
     """Those of the groups on their way that are at the receiver already."""
     arrivals = database.execute(_ARRIVALS, {"target": target, "month": month}).fetchall()
     places = {place for (arrived,) in arrivals for place in json.loads(arrived)}
-    return [group for place, group in enumerate(decode(groups)) if place in places] if places else []
+    return (
+        [group for place, group in enumerate(decode(groups)) if place in places] if places else []
+    )
 
 
 def count(
@@ -242,13 +257,17 @@ def adopt(database: Database, target: int, left: InheritedMonth) -> None:
 
 
 def emptied(database: Database, target: int, month: int) -> None:
-    """A month without jobs by now has nothing to be sent: what stays of it at the receiver was accepted to stay."""
+    """A month without jobs by now has nothing to be sent: what stays of it at the receiver was
+    accepted to stay.
+    """
     if database.execute(_EMPTIED, {"target": target, "month": month}).rowcount:
         database.execute(_TOTALS, {"target": target})
 
 
 def _hosts(groups: Sequence[SummaryGroup]) -> str:
-    """The jobs of some groups by submit host, as JSON, so that `sync` need not take apart what every month holds."""
+    """The jobs of some groups by submit host, as JSON, so that `sync` need not take apart what
+    every month holds.
+    """
     by_host: Counter[str] = Counter()
     for host, jobs in zip(map(_HOST, groups), map(_JOBS, groups), strict=True):
         by_host[host] += jobs
@@ -265,7 +284,9 @@ def send(database: Database, target: int, month: int) -> None:
 
 
 def link(database: Database, target: int, message: int, months: Collection[int]) -> None:
-    database.execute_many(_LINK, [{"message": message, "target": target, "month": month} for month in months])
+    database.execute_many(
+        _LINK, [{"message": message, "target": target, "month": month} for month in months]
+    )
 
 
 def months_of(database: Database, message: int) -> list[int]:
@@ -291,10 +312,14 @@ def not_accepted(database: Database, target: int) -> list[int]:
     return [month for (month,) in database.execute(_NOT_ACCEPTED, {"target": target})]
 
 
-def arrived(database: Database, target: int, message: int, records: CarriedRecords, now: datetime) -> list[int]:
-    """After a message of months was accepted; gives those that are accepted whole, with the last of their messages.
+def arrived(
+    database: Database, target: int, message: int, records: CarriedRecords, now: datetime
+) -> list[int]:
+    """After a message of months was accepted; gives those that are accepted whole, with the last of
+    their messages.
 
-    Of the others the rows that arrived are known to be at the receiver, whatever becomes of the rest.
+    Of the others the rows that arrived are known to be at the receiver, whatever becomes of the
+    rest.
     """
     whole = []
     for month in months_of(database, message):
@@ -308,7 +333,9 @@ def arrived(database: Database, target: int, message: int, records: CarriedRecor
             continue
         places = _places(records, month)
         if is_sending and places:
-            database.execute(_ARRIVED, {"arrived": json.dumps(places), "message": message, "month": month})
+            database.execute(
+                _ARRIVED, {"arrived": json.dumps(places), "message": message, "month": month}
+            )
             database.execute(_ACCEPT_PART, at | {"message": message})
         if not is_out:
             _end_sending(database, target, month)
@@ -336,7 +363,9 @@ def _end_sending(database: Database, target: int, month: int) -> None:
 
 
 def take_back(database: Database, target: int, months: Collection[int]) -> None:
-    """A message of these months, which is no longer outstanding, did not arrive: they were not sent whole."""
+    """A message of these months, which is no longer outstanding, did not arrive: they were not sent
+    whole.
+    """
     for month in months:
         at = {"target": target, "month": month}
         (is_out,) = database.execute(_STILL_OUT, at).fetchone()
@@ -347,7 +376,9 @@ def take_back(database: Database, target: int, months: Collection[int]) -> None:
 
 
 def count_delivered(database: Database, target: int) -> None:
-    """How many jobs the target's records carry, after what the receiver accepted of its months changed."""
+    """How many jobs the target's records carry, after what the receiver accepted of its months
+    changed.
+    """
     database.execute(_TOTALS, {"target": target})
 
 
@@ -358,7 +389,15 @@ def joined(accepted: Sequence[SummaryGroup], new: Sequence[SummaryGroup]) -> lis
 
 
 _SUMS: Final = frozenset(
-    {"earliest_end", "latest_end", "wall_s", "cpu_s", "normalised_wall_micro", "normalised_cpu_micro", "jobs"}
+    {
+        "earliest_end",
+        "latest_end",
+        "wall_s",
+        "cpu_s",
+        "normalised_wall_micro",
+        "normalised_cpu_micro",
+        "jobs",
+    }
 )
 # What tells a row from others, without what is added up in it.
 _row: Final = attrgetter(*(name for name in SummaryGroup._fields if name not in _SUMS))

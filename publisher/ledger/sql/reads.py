@@ -30,7 +30,15 @@ from publisher.ledger.sql.delivered.lookup import DeliveredRuns
 from publisher.ledger.sql.delivered.pages import PagedRun
 from publisher.ledger.sql.messages import CarriedRecords, MessageSummary
 from publisher.model.errors import LedgerError
-from publisher.model.job import JOB_DIGEST_BYTES, Epoch, JobId, JobKey, RowRef, SkippedJob, job_digest
+from publisher.model.job import (
+    JOB_DIGEST_BYTES,
+    Epoch,
+    JobId,
+    JobKey,
+    RowRef,
+    SkippedJob,
+    job_digest,
+)
 from publisher.model.message import (
     REMOVED,
     Cursor,
@@ -41,7 +49,13 @@ from publisher.model.message import (
     WindowMark,
 )
 from publisher.model.time import moment
-from publisher.model.totals import AcceptedChange, KeyTotal, SummaryGroup, month_number, month_window
+from publisher.model.totals import (
+    AcceptedChange,
+    KeyTotal,
+    SummaryGroup,
+    month_number,
+    month_window,
+)
 
 STATES: Final = (
     MessageState.PREPARED,
@@ -73,7 +87,9 @@ _CURSOR = "SELECT file, record_id, anchor FROM reading WHERE target = :target AN
 _KNOWN_DATABASES = """
 SELECT target.name, file, inode, seen_at, retired_at FROM source_file JOIN target ON target.id = source_file.target
 WHERE CAST(:name AS TEXT) IS NULL OR target.name = :name ORDER BY file, target.name"""
-_WINDOW_PROGRESS = "SELECT ended_at, file, record_id FROM window_progress WHERE target = :target AND name = :name"
+_WINDOW_PROGRESS = (
+    "SELECT ended_at, file, record_id FROM window_progress WHERE target = :target AND name = :name"
+)
 _LIMIT = "SELECT payload_bytes, wire, learnt_at FROM learnt_limit WHERE target = :target"
 _OPEN_ROWS = "SELECT file, record_id, finished_at FROM open_row WHERE target = :target ORDER BY file, record_id"
 _QUARANTINED = """
@@ -104,7 +120,9 @@ def _sound(what: str) -> Iterator[None]:
     try:
         yield
     except (ArithmeticError, AttributeError, LookupError, OSError, TypeError, ValueError) as error:
-        raise LedgerError(f"the ledger is damaged: {what} cannot be read; restore the last sound backup") from error
+        raise LedgerError(
+            f"the ledger is damaged: {what} cannot be read; restore the last sound backup"
+        ) from error
 
 
 def _target_state(target: str, row: Sequence[Any]) -> TargetState:
@@ -153,8 +171,14 @@ class LedgerReader:
         self._guard = guard
         self._numbers: dict[str, int] = {}  # of targets, which keep theirs
         self._delivered = DeliveredRuns(database)
-        self._on_its_way: tuple[int, MessageId, MessageSummary] = (0, MessageId(""), MessageSummary())  # prepared last
-        self._additions: dict[int, list[keys.Addition]] = {}  # by target, of messages that are not settled
+        self._on_its_way: tuple[int, MessageId, MessageSummary] = (
+            0,
+            MessageId(""),
+            MessageSummary(),
+        )  # prepared last
+        self._additions: dict[
+            int, list[keys.Addition]
+        ] = {}  # by target, of messages that are not settled
 
     def target(self, target: str) -> TargetState | None:
         with self._database.reading():
@@ -173,7 +197,9 @@ class LedgerReader:
             row = self._database.execute(_TOOK_OVER, {"name": target}).fetchone()
         return None if row is None or row[0] is None else Epoch(row[0])
 
-    def known(self, target: str, runs: Mapping[JobKey, RowRef | None]) -> Mapping[JobKey, DeliveredRun]:
+    def known(
+        self, target: str, runs: Mapping[JobKey, RowRef | None]
+    ) -> Mapping[JobKey, DeliveredRun]:
         number = self._number(target)
         if number is None or not runs:
             return {}
@@ -187,7 +213,9 @@ class LedgerReader:
         if number is None or not keys:
             return {}
         with self._database.reading():
-            return self._as_delivered(number, self._delivered.find_at(number, database, record_ids, keys))
+            return self._as_delivered(
+                number, self._delivered.find_at(number, database, record_ids, keys)
+            )
 
     def settled_at(
         self, target: str, database: str, record_ids: Sequence[int], ends: Sequence[Epoch]
@@ -199,7 +227,9 @@ class LedgerReader:
             delivered = self._delivered.ends_at(number, database, record_ids, self._is_settled)
         return list(map(eq, delivered, ends))
 
-    def other_runs(self, target: str, runs: Mapping[JobKey, RowRef | None]) -> Mapping[JobKey, Sequence[DeliveredRun]]:
+    def other_runs(
+        self, target: str, runs: Mapping[JobKey, RowRef | None]
+    ) -> Mapping[JobKey, Sequence[DeliveredRun]]:
         number = self._number(target)
         if number is None or not runs:
             return {}
@@ -213,7 +243,9 @@ class LedgerReader:
                         delivered[key].append(DeliveredRun(one.ended_at, one.fingerprint, settled))
         return delivered
 
-    def _as_delivered(self, target: int, found: Mapping[JobKey, PagedRun]) -> dict[JobKey, DeliveredRun]:
+    def _as_delivered(
+        self, target: int, found: Mapping[JobKey, PagedRun]
+    ) -> dict[JobKey, DeliveredRun]:
         messages = {run.message for run in found.values()}
         states = {message: self._state_of(message) for message in messages}
         settled = {message: state in _SETTLED for message, state in states.items()}
@@ -224,8 +256,12 @@ class LedgerReader:
             for key, message, end, fingerprint in found.values()
         }
 
-    def _not_accepted(self, target: int, runs: Iterable[PagedRun], counted: Collection[int]) -> set[JobKey]:
-        """Runs that were only `counted`, by these messages, into months that the receiver has not as they are now."""
+    def _not_accepted(
+        self, target: int, runs: Iterable[PagedRun], counted: Collection[int]
+    ) -> set[JobKey]:
+        """Runs that were only `counted`, by these messages, into months that the receiver has not
+        as they are now.
+        """
         windows = list(map(month_window, months.not_accepted(self._database, target)))
         found = set()
         for key, message, end, _ in runs:
@@ -253,7 +289,11 @@ class LedgerReader:
         with self._database.reading():
             if not self._database.execute(_ANY_HELD, {"target": number}).fetchone()[0]:
                 return {}
-            rows = [row for key in keys for row in self._database.execute(_HELD, {"target": number, "key": key})]
+            rows = [
+                row
+                for key in keys
+                for row in self._database.execute(_HELD, {"target": number, "key": key})
+            ]
         return {held.key: held for held in map(_quarantined, rows)}
 
     def outstanding(self, target: str, besides: Collection[MessageId] = ()) -> Outstanding | None:
@@ -261,7 +301,9 @@ class LedgerReader:
         passed = 0
         while True:
             with self._database.reading():
-                row = self._database.execute(_OUTSTANDING, {"target": number, "passed": passed}).fetchone()
+                row = self._database.execute(
+                    _OUTSTANDING, {"target": number, "passed": passed}
+                ).fetchone()
             if row is None:
                 return None
             if row[1] not in besides:
@@ -270,7 +312,9 @@ class LedgerReader:
 
     def cursor(self, target: str, database: str) -> Cursor | None:
         with self._database.reading():
-            row = self._database.execute(_CURSOR, {"target": self._number(target), "file": database}).fetchone()
+            row = self._database.execute(
+                _CURSOR, {"target": self._number(target), "file": database}
+            ).fetchone()
         return None if row is None else Cursor(database=row[0], record_id=row[1], anchor=row[2])
 
     def known_databases(self, target: str | None = None) -> Sequence[KnownDatabase]:
@@ -289,23 +333,32 @@ class LedgerReader:
 
     def window_progress(self, target: str, name: str) -> WindowMark | None:
         with self._database.reading():
-            row = self._database.execute(_WINDOW_PROGRESS, {"target": self._number(target), "name": name}).fetchone()
+            row = self._database.execute(
+                _WINDOW_PROGRESS, {"target": self._number(target), "name": name}
+            ).fetchone()
         if row is None:
             return None
-        return WindowMark(window_progress=name, ended_at=Epoch(row[0]), row=RowRef(database=row[1], record_id=row[2]))
+        return WindowMark(
+            window_progress=name,
+            ended_at=Epoch(row[0]),
+            row=RowRef(database=row[1], record_id=row[2]),
+        )
 
     def limit(self, target: str) -> LearntLimit | None:
         with self._database.reading():
             row = self._database.execute(_LIMIT, {"target": self._number(target)}).fetchone()
         if row is None:
             return None
-        return LearntLimit(payload_bytes=row[0], wire=row[1], learnt_at=datetime.fromtimestamp(row[2], UTC))
+        return LearntLimit(
+            payload_bytes=row[0], wire=row[1], learnt_at=datetime.fromtimestamp(row[2], UTC)
+        )
 
     def open_rows(self, target: str) -> Sequence[OpenRow]:
         with self._database.reading():
             rows = self._database.execute(_OPEN_ROWS, {"target": self._number(target)}).fetchall()
         return [
-            OpenRow(row=RowRef(database=file, record_id=number), finished_seen_at=seen) for file, number, seen in rows
+            OpenRow(row=RowRef(database=file, record_id=number), finished_seen_at=seen)
+            for file, number, seen in rows
         ]
 
     def quarantine(self, target: str | None = None) -> Iterator[Quarantined]:
@@ -321,7 +374,10 @@ class LedgerReader:
 
     def quarantined(self, job_id: JobId) -> Sequence[Quarantined]:
         with self._database.reading():
-            return [_quarantined(row) for row in self._database.execute(_QUARANTINED_JOB, {"job_id": job_id})]
+            return [
+                _quarantined(row)
+                for row in self._database.execute(_QUARANTINED_JOB, {"job_id": job_id})
+            ]
 
     def trace(self, job_id: JobId) -> Sequence[Delivery]:
         digest = job_digest(job_id)
@@ -369,13 +425,19 @@ class LedgerReader:
                 before_basis=row[1],
             )
 
-    def working_on(self, target: str, patience: Callable[[], bool] = impatient) -> AbstractContextManager[None]:
+    def working_on(
+        self, target: str, patience: Callable[[], bool] = impatient
+    ) -> AbstractContextManager[None]:
         return self._database.target_lock(target, patience)
 
     def damage(self, on: datetime | None = None) -> Sequence[str]:
         if not self._database.is_current():
             return ()
-        found = disagreements(self._database, quick=True) if on is None else damaged_in_sample(self._database, on)
+        found = (
+            disagreements(self._database, quick=True)
+            if on is None
+            else damaged_in_sample(self._database, on)
+        )
         return [one.what for one in found]
 
     def state_trouble(self, target: str) -> str:
@@ -385,7 +447,9 @@ class LedgerReader:
         self._database.close()
 
     def _deliveries(self, number: int, target: str, run: PagedRun) -> list[Delivery]:
-        """The message that carried a run; of a job that was counted, every message of its month since then."""
+        """The message that carried a run; of a job that was counted, every message of its month
+        since then.
+        """
         first = self._delivery(target, run, run.message)
         if first.state is not MessageState.COUNTED:
             return [first]
@@ -421,13 +485,36 @@ class LedgerReader:
 
 def _outstanding(target: str, row: tuple[Any, ...]) -> Outstanding:
     made_at = datetime.fromtimestamp(row[4], UTC)
-    message = Message(MessageId(row[1]), target, row[3], row[6], bytes(row[8]).hex(), row[9], made_at)
+    message = Message(
+        MessageId(row[1]), target, row[3], row[6], bytes(row[8]).hex(), row[9], made_at
+    )
     records = CarriedRecords(row[7])
-    return Outstanding(number=row[0], message=message, state=STATES[row[2]], records=records, narrowing=bool(row[5]))
+    return Outstanding(
+        number=row[0],
+        message=message,
+        state=STATES[row[2]],
+        records=records,
+        narrowing=bool(row[5]),
+    )
 
 
 def _quarantined(row: Sequence[Any]) -> Quarantined:
-    number, name, file, record_id, job_id, local_id, ended_at, rule, reason, fingerprint, hold, digest, since, key = row
+    (
+        number,
+        name,
+        file,
+        record_id,
+        job_id,
+        local_id,
+        ended_at,
+        rule,
+        reason,
+        fingerprint,
+        hold,
+        digest,
+        since,
+        key,
+    ) = row
     job = SkippedJob(
         row=RowRef(database=file, record_id=record_id),
         job_id=job_id,

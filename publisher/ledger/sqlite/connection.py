@@ -1,4 +1,6 @@
-"""The publishing database in one SQLite file: opening it with care, whole transactions, SQLite's errors in our words."""
+"""The publishing database in one SQLite file: opening it with care, whole transactions, SQLite's
+errors in our words.
+"""
 
 from __future__ import annotations
 
@@ -23,14 +25,18 @@ from publisher.ledger.sqlite.locks import FileChargeLocks, target_lock
 from publisher.ledger.sqlite.room import DiskRoom
 from publisher.model.errors import LedgerError, refused_by_system
 
-# Several targets share the file (pipeline/publish.py), each with a transaction before and after every message.
+# Several targets share the file (pipeline/publish.py), each with a transaction before and after
+# every message.
 _WAIT_S: Final = 120.0
-# Nobody who writes is in the way of those who only read, unless somebody took the file for himself: that is their answer.
+# Nobody who writes is in the way of those who only read, unless somebody took the file for himself:
+# that is their answer.
 _READER_WAIT_S: Final = 2.0
 _DAMAGE_SHOWN: Final = 20
 _WRITE: Final = "BEGIN IMMEDIATE"
 _HEADER_BYTES: Final = 100
-_APPLICATION_ID: Final = 0x50554231  # 'PUB1' in the file's header, so that `file` and we know it from another's
+_APPLICATION_ID: Final = (
+    0x50554231  # 'PUB1' in the file's header, so that `file` and we know it from another's
+)
 _DAMAGED: Final = (
     "the file is damaged: move it away and restore the last backup; without one, a new one begins, "
     "`start` decides from when, and receivers keep one copy of what they get twice. Either way, `--accept-state` goes on"
@@ -80,7 +86,9 @@ class SqliteDatabase:
     def rows_were_copied(self, tables: Iterable[str]) -> None:
         """SQLite sees to it."""
 
-    def target_lock(self, target: str, patience: Callable[[], bool]) -> AbstractContextManager[None]:
+    def target_lock(
+        self, target: str, patience: Callable[[], bool]
+    ) -> AbstractContextManager[None]:
         return target_lock(self._path, target, patience)
 
     def charge_locks(self) -> ChargeLocks:
@@ -93,7 +101,10 @@ class SqliteDatabase:
     def damage(self, *, quick: bool) -> list[str]:
         pragma = "quick_check" if quick else "integrity_check"
         with _translated(self._path):
-            found = [str(text) for (text,) in self._connection.execute(f"PRAGMA {pragma}({_DAMAGE_SHOWN})")]
+            found = [
+                str(text)
+                for (text,) in self._connection.execute(f"PRAGMA {pragma}({_DAMAGE_SHOWN})")
+            ]
         return [] if found == ["ok"] else found
 
     def close(self) -> None:
@@ -107,7 +118,8 @@ def open_database(path: Path) -> Database:
 
 
 def open_database_to_read(path: Path) -> Database:
-    """The publishing database, only to read; an empty one in memory when there is none yet, or its tables are just being made.
+    """The publishing database, only to read; an empty one in memory when there is none yet, or its
+    tables are just being made.
 
     Raises: LedgerError, also from every write.
     """
@@ -115,7 +127,8 @@ def open_database_to_read(path: Path) -> Database:
 
 
 def open_ledger_file(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
-    """A connection to the publishing database, made when it is not there yet (directory 0700, file 0600).
+    """A connection to the publishing database, made when it is not there yet (directory 0700, file
+    0600).
 
     `synchronous=FULL` in WAL mode: what a transaction wrote is on the disk when it ends.
     Raises: LedgerError when it cannot be opened, is another's file, is damaged, or has a newer schema.
@@ -144,7 +157,9 @@ def _uri(path: Path, mode: str) -> str:
 
 
 def is_there(path: Path) -> bool:
-    """Whether there is a publishing database. Raises: LedgerError when the directory cannot be searched."""
+    """Whether there is a publishing database. Raises: LedgerError when the directory cannot be
+    searched.
+    """
     with _translated(path):
         try:
             _refuse_directory(path)
@@ -196,18 +211,23 @@ def _translated(path: Path) -> Iterator[None]:
         yield
     except sqlite3.Error as error:
         raise LedgerError(f"{path}: {_explained(error, path)}") from error
-    except UnicodeDecodeError as error:  # SQLite's words about a damaged schema quote what it found there
+    except (
+        UnicodeDecodeError
+    ) as error:  # SQLite's words about a damaged schema quote what it found there
         raise LedgerError(f"{path}: its schema is not text; {_DAMAGED}") from error
     except OSError as error:
-        why = refused_by_system(error, "the state directory must exist and belong to the user who publishes")
+        why = refused_by_system(
+            error, "the state directory must exist and belong to the user who publishes"
+        )
         raise LedgerError(f"{path}: {why}") from error
 
 
 def _create_private(path: Path) -> bool:
     """Make the file, and say whether it was not there.
 
-    One that is there is never opened: to close it again would take away the locks that other connections of this process
-    hold on it, and a stranger that leaves would then delete their WAL (SQLite, How To Corrupt, 2.2).
+    One that is there is never opened: to close it again would take away the locks that other
+    connections of this process hold on it, and a stranger that leaves would then delete their WAL
+    (SQLite, How To Corrupt, 2.2).
     """
     new = not path.parent.exists()
     path.parent.mkdir(mode=0o700, exist_ok=True)
@@ -227,13 +247,19 @@ def _create_private(path: Path) -> bool:
 
 
 def _refuse_directory(path: Path) -> None:
-    """A directory or a device never was a ledger; SQLite's words about it would send people to look for a broken disk."""
+    """A directory or a device never was a ledger; SQLite's words about it would send people to look
+    for a broken disk.
+    """
     if not stat.S_ISREG(path.stat().st_mode):
-        raise LedgerError(f"{path}: is no regular file; name a file in `state`, such as {path / 'publishing.db'}")
+        raise LedgerError(
+            f"{path}: is no regular file; name a file in `state`, such as {path / 'publishing.db'}"
+        )
 
 
 def _refuse_without_locks(path: Path) -> None:
-    """SQLite takes "no locks available" for "locked", and waits for two minutes as if another program held the file."""
+    """SQLite takes "no locks available" for "locked", and waits for two minutes as if another
+    program held the file.
+    """
     if _cannot_lock(path):
         raise LedgerError(f"{path}: {_NO_LOCKS.format(folder=path.parent)}")
 
@@ -248,12 +274,15 @@ def _cannot_lock(path: Path) -> bool:
 
 
 def _refuse_cut(path: Path) -> None:
-    """SQLite takes a file without a whole header for a new database, and everything would be sent again.
+    """SQLite takes a file without a whole header for a new database, and everything would be sent
+    again.
 
-    Empty it is when the first publisher of all ended just after making it; then nobody has locked a target yet, which
-    comes after the tables.
+    Empty it is when the first publisher of all ended just after making it; then nobody has locked a
+    target yet, which comes after the tables.
     """
-    worked = _was_worked_with(path)  # before the size, which a publisher that begins just now makes grow first
+    worked = _was_worked_with(
+        path
+    )  # before the size, which a publisher that begins just now makes grow first
     size = path.stat().st_size
     if 0 < size < _HEADER_BYTES or (size == 0 and worked):
         raise LedgerError(f"{path}: was cut to {size} bytes; {_DAMAGED}")
@@ -281,10 +310,13 @@ def _prepare(connection: sqlite3.Connection, path: Path, *, read_only: bool) -> 
         return
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = FULL")
-    connection.execute("PRAGMA cache_size = -1000")  # KiB: a message fits, and each target has a connection
+    connection.execute(
+        "PRAGMA cache_size = -1000"
+    )  # KiB: a message fits, and each target has a connection
     connection.execute(f"PRAGMA journal_size_limit = {_WAL_BYTES}")
     connection.execute("PRAGMA wal_autocheckpoint = 4000")
-    # Debian's SQLite overwrites what is deleted, which writes each payload's pages a second time when it is settled.
+    # Debian's SQLite overwrites what is deleted, which writes each payload's pages a second time
+    # when it is settled.
     connection.execute("PRAGMA secure_delete = FAST")
     if not tables:
         with _transaction(connection, path, _WRITE):
@@ -301,7 +333,9 @@ def _prepare(connection: sqlite3.Connection, path: Path, *, read_only: bool) -> 
 
 def _upgrade(connection: sqlite3.Connection, path: Path) -> None:
     with _transaction(connection, path, _WRITE):
-        for version in range(_version(connection), schema.VERSION):  # another publisher may have been quicker
+        for version in range(
+            _version(connection), schema.VERSION
+        ):  # another publisher may have been quicker
             for statement in schema.UPGRADES[version]:
                 connection.execute(statement)
         connection.execute(f"PRAGMA user_version = {schema.VERSION}")
@@ -358,9 +392,12 @@ def _explained(error: sqlite3.Error, path: Path) -> str:
 
 
 def _about_damage(path: Path) -> str:
-    """SQLite says "malformed" of a page that the disk did not give, too: then a second look may find all of it well."""
+    """SQLite says "malformed" of a page that the disk did not give, too: then a second look may
+    find all of it well.
+    """
     try:
-        # Not by a file of our own, which would take away the locks of this process when it is closed.
+        # Not by a file of our own, which would take away the locks of this process when it is
+        # closed.
         with closing(sqlite3.connect(_uri(path, "ro"), uri=True)) as connection:
             if connection.execute("PRAGMA quick_check(1)").fetchone() == ("ok",):
                 return (

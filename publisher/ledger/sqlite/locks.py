@@ -1,7 +1,9 @@
-"""Locks that die with their process: one publisher at a time on a target, and which runs of charges are alive.
+"""Locks that die with their process: one publisher at a time on a target, and which runs of charges
+are alive.
 
-Charges have one file, with a byte for each run and one for the run at work. These are POSIX locks, because one process holds
-several of them; it loses all of them when it closes the file, so it must open it only once.
+Charges have one file, with a byte for each run and one for the run at work. These are POSIX locks,
+because one process holds several of them; it loses all of them when it closes the file, so it must
+open it only once.
 """
 
 from __future__ import annotations
@@ -34,7 +36,9 @@ class FileChargeLocks:
         """Say that a run is alive. Raises: LedgerError."""
         descriptor = self._open()
         try:
-            fcntl.lockf(descriptor, fcntl.LOCK_EX, 1, run)  # at once, but for a moment in which somebody looks
+            fcntl.lockf(
+                descriptor, fcntl.LOCK_EX, 1, run
+            )  # at once, but for a moment in which somebody looks
         except OSError as error:
             raise self._trouble(error) from error
         self._mine.add(run)
@@ -103,9 +107,9 @@ class FileChargeLocks:
 def target_lock(state: Path, target: str, patience: Callable[[], bool]) -> Iterator[None]:
     """Hold `<state>.<target>.lock`. `flock`, so that `kill -9` and power loss release it.
 
-    A republish lets go of the lock between its portions; with some patience a regular round
-    gets in between.
-    Raises: Busy when another process holds it and patience ends; LedgerError when the file cannot be made or locked.
+    A republish lets go of the lock between its portions; with some patience a regular round gets in
+    between. Raises: Busy when another process holds it and patience ends; LedgerError when the file
+    cannot be made or locked.
     """
     path = state.with_name(f"{state.name}.{target}.lock")
     try:
@@ -125,8 +129,13 @@ def _wait_for(descriptor: int, path: Path, target: str, patience: Callable[[], b
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return
         except OSError as error:
-            if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):  # network file systems without locks
+            if error.errno not in (
+                errno.EWOULDBLOCK,
+                errno.EACCES,
+            ):  # network file systems without locks
                 why = refused_by_system(error, "keep the state on a local file system")
                 raise LedgerError(f"{path}: cannot be locked: {why}") from error
         if not patience():
-            raise Busy(f"target {target}: another publisher is at work on it ({path}); this one leaves it alone")
+            raise Busy(
+                f"target {target}: another publisher is at work on it ({path}); this one leaves it alone"
+            )

@@ -1,9 +1,11 @@
-"""Room on the file system of the publishing database: no message is written down that there is no room to settle.
+"""Room on the file system of the publishing database: no message is written down that there is no
+room to settle.
 
-SQLite writes to its log first (`publishing.db-wal`) and copies the log into the file at a checkpoint. On a full disk neither
-can grow, and whatever is freed goes into the log again. So where little is free, the log is copied before a message is written
-down, room for message and receipt must be left, and 2 MiB are held back for the receipt, in a file without a name: another
-program may fill the disk while the receiver answers.
+SQLite writes to its log first (`publishing.db-wal`) and copies the log into the file at a
+checkpoint. On a full disk neither can grow, and whatever is freed goes into the log again. So where
+little is free, the log is copied before a message is written down, room for message and receipt
+must be left, and 2 MiB are held back for the receipt, in a file without a name: another program may
+fill the disk while the receiver answers.
 """
 
 from __future__ import annotations

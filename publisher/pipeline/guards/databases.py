@@ -66,7 +66,11 @@ def look_for_databases(target: str, source: Source, ledger: Positions) -> Databa
 def _lost(known: Sequence[KnownDatabase], files: Mapping[str, str]) -> list[KnownDatabase]:
     real = {os.path.realpath(path) for path in files.values()}
     missing = [one for one in known if one.retired is None and one.file not in files]
-    return [one for one in missing if not (os.path.isabs(one.file) and os.path.realpath(one.file) in real)]
+    return [
+        one
+        for one in missing
+        if not (os.path.isabs(one.file) and os.path.realpath(one.file) in real)
+    ]
 
 
 def know_by_name(target: str, source: Source, ledger: Positions) -> None:
@@ -101,7 +105,9 @@ def _inode(path: str) -> int | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
-        raise SourceError(f"{path}: {refused_by_system(error, 'let this user search its directory')}") from error
+        raise SourceError(
+            f"{path}: {refused_by_system(error, 'let this user search its directory')}"
+        ) from error
 
 
 def missing_databases(target: str, source: Source, ledger: Positions) -> Sequence[Missing]:
@@ -133,7 +139,11 @@ def not_found(site: Site, reason: str) -> PublisherError:
 
 
 def _new_name(
-    lost: KnownDatabase, there: Mapping[str, int], unknown: Collection[str], source: Source, ledger: Positions
+    lost: KnownDatabase,
+    there: Mapping[str, int],
+    unknown: Collection[str],
+    source: Source,
+    ledger: Positions,
 ) -> str | None:
     """The name that the same file has now, or that of an unread copy named in its place.
 
@@ -188,15 +198,24 @@ def listed(site: Site) -> list[SourceFile]:
     with closing(site.ledger_to_read()) as ledger:
         known = ledger.known_databases()
     there = _there(site)
-    return [_one_file(file, list(of_targets), there) for file, of_targets in groupby(known, key=lambda each: each.file)]
+    return [
+        _one_file(file, list(of_targets), there)
+        for file, of_targets in groupby(known, key=lambda each: each.file)
+    ]
 
 
-def _check_retirable(wanted: Sequence[str], known: Collection[str], there: frozenset[str] | None) -> None:
+def _check_retirable(
+    wanted: Sequence[str], known: Collection[str], there: frozenset[str] | None
+) -> None:
     for file in wanted:
         if file not in known:
-            raise UsageError(f"{file}: was never read; `publisher source list` shows what was: {', '.join(known)}")
+            raise UsageError(
+                f"{file}: was never read; `publisher source list` shows what was: {', '.join(known)}"
+            )
         if _is_read(file, there):
-            raise UsageError(f"{file}: is there and is read; to stop reading it, remove it from `source` first")
+            raise UsageError(
+                f"{file}: is there and is read; to stop reading it, remove it from `source` first"
+            )
 
 
 def retire(site: Site, files: Sequence[str]) -> list[SourceFile]:
@@ -223,7 +242,9 @@ def _file_of(name: str, known: Collection[str], site: Site) -> str:
     return next((file for file in (name, imported) if file in known), os.path.abspath(name))
 
 
-def _one_file(file: str, of_targets: Sequence[KnownDatabase], there: frozenset[str] | None) -> SourceFile:
+def _one_file(
+    file: str, of_targets: Sequence[KnownDatabase], there: frozenset[str] | None
+) -> SourceFile:
     seen = max(each.seen for each in of_targets)
     retired = [each.retired for each in of_targets if each.retired is not None]
     by_all = max(retired) if len(retired) == len(of_targets) else None

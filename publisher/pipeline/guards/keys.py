@@ -24,7 +24,16 @@ from publisher.formats import receiver_of
 from publisher.formats.base import JobFormat, OnChange, SummaryFormat
 from publisher.ledger.contract import DeliveredRun, Hold, Ledger, MessageState, Outbox, Quarantined
 from publisher.model.errors import Unfit
-from publisher.model.job import JOB_DIGEST_BYTES, Epoch, JobId, JobKey, JobRecord, SkippedJob, job_key, run_digest
+from publisher.model.job import (
+    JOB_DIGEST_BYTES,
+    Epoch,
+    JobId,
+    JobKey,
+    JobRecord,
+    SkippedJob,
+    job_key,
+    run_digest,
+)
 from publisher.model.message import REMOVED, RecordColumns
 from publisher.model.policy import RecordPolicy
 from publisher.model.target import Selection
@@ -93,7 +102,9 @@ def made(
 class _Making:
     """Adds up what the jobs of a window make."""
 
-    def __init__(self, wanted: JobScope, window: Window, ledger: Ledger, *, delivered: bool) -> None:
+    def __init__(
+        self, wanted: JobScope, window: Window, ledger: Ledger, *, delivered: bool
+    ) -> None:
         self._target = wanted.target
         self._window = window
         self._ledger = ledger
@@ -127,7 +138,9 @@ class _Making:
             if key in known or not (self._delivered or key in held):
                 fit = self._decider.decide(job, key, _settled(known.get(key)), None)
                 # Also if it is on its way once more.
-                row = self._count(fit, job.wall_s, job.cpu_user_s + job.cpu_kernel_s, again=key in known)
+                row = self._count(
+                    fit, job.wall_s, job.cpu_user_s + job.cpu_kernel_s, again=key in known
+                )
                 if row is not None and key in known:
                     self._again_by_row[row.digest] += 1
             self._add_earlier(job, others.get(key, ()))
@@ -136,7 +149,10 @@ class _Making:
         """Jobs that ended after the window: those that were delivered in it count there."""
         ids = [job.key for job in jobs]
         rows = dict(zip(ids, [job.row for job in jobs], strict=True))
-        known, others = self._ledger.known(self._target, rows), self._ledger.other_runs(self._target, rows)
+        known, others = (
+            self._ledger.known(self._target, rows),
+            self._ledger.other_runs(self._target, rows),
+        )
         for job, key in zip(jobs, ids, strict=True):
             self._add_earlier(job, others.get(key, ()))
             own = [known[key]] if key in known else []
@@ -157,7 +173,10 @@ class _Making:
         for month in {row.month for row in self._earlier}:
             rows[month] = self._with_earlier(month, rows[month])
         return WindowTotals(
-            rows=dict(rows), hosts=dict(self._hosts), again=dict(self._again), again_by_row=dict(self._again_by_row)
+            rows=dict(rows),
+            hosts=dict(self._hosts),
+            again=dict(self._again),
+            again_by_row=dict(self._again_by_row),
         )
 
     def _with_earlier(self, month: int, rows: Sequence[KeyTotal]) -> list[KeyTotal]:
@@ -167,7 +186,9 @@ class _Making:
         there are more jobs in such rows than earlier runs, or another row has got more of the
         delivered jobs than it had: then somebody moved.
         """
-        were = {total.key.digest: total for total, _ in self._ledger.summary_keys(self._target, month)}
+        were = {
+            total.key.digest: total for total, _ in self._ledger.summary_keys(self._target, month)
+        }
         own = {total.key.digest: total.jobs - self._earlier[total.key] for total in rows}
         theirs = [total for digest, total in were.items() if not own.get(digest)]
         had = {digest: were[digest].jobs if digest in were else 0 for digest in own}
@@ -175,8 +196,12 @@ class _Making:
         earlier = sum(self._earlier[total.key] for total in rows)
         if moved or sum(total.jobs for total in theirs) > earlier:
             return list(rows)
-        others = {digest: max(jobs, min(jobs + earlier, had[digest])) for digest, jobs in own.items()}
-        kept = [total._replace(jobs=others[total.key.digest]) for total in rows if own[total.key.digest]]
+        others = {
+            digest: max(jobs, min(jobs + earlier, had[digest])) for digest, jobs in own.items()
+        }
+        kept = [
+            total._replace(jobs=others[total.key.digest]) for total in rows if own[total.key.digest]
+        ]
         return kept + theirs
 
     def _covers(self, month: int) -> bool:
@@ -186,12 +211,17 @@ class _Making:
     def _add_earlier(self, job: JobRecord, runs: Iterable[DeliveredRun]) -> list[SummaryKey]:
         """Runs of the job that were delivered in the window, of unknown usage; gives their rows."""
         there = [run for run in runs if run.settled and run.ended_at in self._window]
-        fits = [self._decider.decide(job._replace(ended_at=run.ended_at), job.key, None, None) for run in there]
+        fits = [
+            self._decider.decide(job._replace(ended_at=run.ended_at), job.key, None, None)
+            for run in there
+        ]
         rows = [row for fit in fits if (row := self._count(fit, 0, 0, again=True)) is not None]
         self._earlier.update(rows)
         return rows
 
-    def _count(self, fit: Publish | SkippedJob | Skip, wall_s: int, cpu_s: int, *, again: bool) -> SummaryKey | None:
+    def _count(
+        self, fit: Publish | SkippedJob | Skip, wall_s: int, cpu_s: int, *, again: bool
+    ) -> SummaryKey | None:
         """Gives its row; None for a job that makes none."""
         if not isinstance(fit, Publish):
             return None
@@ -209,10 +239,14 @@ class _Making:
         return row
 
 
-def orphaned(ledger: Ledger, target: str, month: int, would_be: WindowTotals) -> tuple[KeyTotal, ...]:
+def orphaned(
+    ledger: Ledger, target: str, month: int, would_be: WindowTotals
+) -> tuple[KeyTotal, ...]:
     """Rows that a month's single records made before, and that nothing would make any more."""
     new = {total.key.digest for total in would_be.rows.get(month, ())}
-    return tuple(total for total, _ in ledger.summary_keys(target, month) if total.key.digest not in new)
+    return tuple(
+        total for total, _ in ledger.summary_keys(target, month) if total.key.digest not in new
+    )
 
 
 def lost(
@@ -263,7 +297,9 @@ def emptied(
     would_be = made(wanted, month_window(month), source, ledger, now)
     keys = ledger.summary_keys(wanted.target, month)
     rows = orphaned(ledger, wanted.target, month, would_be)
-    delivered = sum(jobs for (at, _), jobs in ledger.counts(wanted.target).delivered.items() if at == month)
+    delivered = sum(
+        jobs for (at, _), jobs in ledger.counts(wanted.target).delivered.items() if at == month
+    )
     gone = delivered - sum(would_be.again_by_row.values())
     were = {total.key.digest: total.jobs for total, _ in keys}
     came = any(would_be.again_by_row.get(row, 0) > were.get(row, 0) for row in changed)
@@ -271,7 +307,11 @@ def emptied(
         return ()
     policy_by = {total.key.digest: digest for total, digest in keys}
     moved = sum(changed.values())
-    return tuple(total for total in rows if policy_by[total.key.digest] == policy_digest or total.jobs <= moved)
+    return tuple(
+        total
+        for total in rows
+        if policy_by[total.key.digest] == policy_digest or total.jobs <= moved
+    )
 
 
 def _settled(known: DeliveredRun | None) -> DeliveredRun | None:
@@ -287,14 +327,18 @@ class NoCollisions:
 
     def look_up(self, jobs: Sequence[JobRecord]) -> None: ...
 
-    def in_the_way_of(self, records: RecordColumns, known: Mapping[JobKey, DeliveredRun]) -> Collection[JobKey]:
+    def in_the_way_of(
+        self, records: RecordColumns, known: Mapping[JobKey, DeliveredRun]
+    ) -> Collection[JobKey]:
         """Those of a page's runs of which another run may be in the way.
 
         `known`: what was delivered of them, and of other runs of the same jobs.
         """
         return ()
 
-    def checked(self, fit: Publish, held: Quarantined | None, is_waiting: Callable[[JobKey], bool]) -> Publish:
+    def checked(
+        self, fit: Publish, held: Quarantined | None, is_waiting: Callable[[JobKey], bool]
+    ) -> Publish:
         return fit
 
     def taken(self, fit: Publish) -> None: ...
@@ -321,12 +365,18 @@ class Collisions(NoCollisions):
             [job.ended_at for job in jobs],
         )
 
-    def in_the_way_of(self, records: RecordColumns, known: Mapping[JobKey, DeliveredRun]) -> Collection[JobKey]:
+    def in_the_way_of(
+        self, records: RecordColumns, known: Mapping[JobKey, DeliveredRun]
+    ) -> Collection[JobKey]:
         self._look_up(records.keys, records.job_ids, records.local_ids, records.ended_at)
         return self._others
 
     def _look_up(
-        self, keys: Sequence[JobKey], job_ids: Sequence[JobId], local_ids: Sequence[str], ends: Sequence[Epoch]
+        self,
+        keys: Sequence[JobKey],
+        job_ids: Sequence[JobId],
+        local_ids: Sequence[str],
+        ends: Sequence[Epoch],
     ) -> None:
         self._others = {}
         # A job that never reached the batch system is published under its JobID.
@@ -350,7 +400,9 @@ class Collisions(NoCollisions):
                 shared[end, _folded(local_id)][job_key(job_id, local_id)] = job_id
         return shared
 
-    def checked(self, fit: Publish, held: Quarantined | None, is_waiting: Callable[[JobKey], bool]) -> Publish:
+    def checked(
+        self, fit: Publish, held: Quarantined | None, is_waiting: Callable[[JobKey], bool]
+    ) -> Publish:
         """`is_waiting` reports on runs not written down yet. Raises: Unfit for the later of two."""
         if held is not None and held.hold is Hold.RELEASED and held.job.rule == KEY_COLLISION:
             return fit
@@ -366,7 +418,9 @@ class Collisions(NoCollisions):
                 )
         return fit
 
-    def _is_in_the_way(self, fit: Publish, other: JobKey, job_id: JobId, is_waiting: Callable[[JobKey], bool]) -> bool:
+    def _is_in_the_way(
+        self, fit: Publish, other: JobKey, job_id: JobId, is_waiting: Callable[[JobKey], bool]
+    ) -> bool:
         end = fit.published.ended_at
         known = self._known.get(other)
         delivered = known is not None and known.ended_at == end and known.fingerprint != REMOVED
@@ -378,7 +432,11 @@ class Collisions(NoCollisions):
         return going or (delivered and fit.known is None)
 
     def _last_sent(self, job_id: JobId, end: Epoch) -> datetime:
-        made = [one.made_at for one in self._ledger.trace(job_id) if (one.target, one.ended_at) == (self._target, end)]
+        made = [
+            one.made_at
+            for one in self._ledger.trace(job_id)
+            if (one.target, one.ended_at) == (self._target, end)
+        ]
         return max(made, default=_NEVER)
 
     def taken(self, fit: Publish) -> None:
@@ -399,17 +457,27 @@ class LaterRuns(NoCollisions):
     def look_up(self, jobs: Sequence[JobRecord]) -> None:
         self._others = self._ledger.other_runs(self._target, {job.key: job.row for job in jobs})
 
-    def in_the_way_of(self, records: RecordColumns, known: Mapping[JobKey, DeliveredRun]) -> Collection[JobKey]:
+    def in_the_way_of(
+        self, records: RecordColumns, known: Mapping[JobKey, DeliveredRun]
+    ) -> Collection[JobKey]:
         runs: defaultdict[bytes, set[JobKey]] = defaultdict(set)
         for key in known:
             runs[key[:JOB_DIGEST_BYTES]].add(key)
-        return {key for key in records.keys if runs.get(key[:JOB_DIGEST_BYTES], set()) - {key}} if runs else ()
+        return (
+            {key for key in records.keys if runs.get(key[:JOB_DIGEST_BYTES], set()) - {key}}
+            if runs
+            else ()
+        )
 
-    def checked(self, fit: Publish, held: Quarantined | None, is_waiting: Callable[[JobKey], bool]) -> Publish:
+    def checked(
+        self, fit: Publish, held: Quarantined | None, is_waiting: Callable[[JobKey], bool]
+    ) -> Publish:
         """The run as a later one, if it is. Raises: Unfit while the other one is on its way."""
         others = self._others.get(fit.entry.key, ())
         if fit.known is None and not all(run.settled for run in others):
-            raise Unfit(KEY_COLLISION, "another run of the job is on its way; the next round sends this one")
+            raise Unfit(
+                KEY_COLLISION, "another run of the job is on its way; the next round sends this one"
+            )
         if not others:
             return fit
         later = is_later_run(self._target, fit.published.job, self._ledger)
@@ -418,7 +486,11 @@ class LaterRuns(NoCollisions):
 
 def is_later_run(target: str, job: JobRecord, ledger: Outbox) -> bool:
     """Whether another run of the job was delivered before this one: that order never changes."""
-    sent = (one.run for one in ledger.trace(job.job_id) if one.target == target and one.state is MessageState.SENT)
+    sent = (
+        one.run
+        for one in ledger.trace(job.job_id)
+        if one.target == target and one.state is MessageState.SENT
+    )
     return next(sent, run_digest(job.key)) != run_digest(job.key)
 
 

@@ -35,7 +35,9 @@ def prune_after_rounds(site: Site) -> None:
     """What all targets have of each source with `keep`, daily. Trouble is logged only."""
     for entry in chosen_entries(site, None):
         try:
-            last = site.last_pruned(entry) if entry.keep_months and entry.is_read() else site.clock()
+            last = (
+                site.last_pruned(entry) if entry.keep_months and entry.is_read() else site.clock()
+            )
             if last is not None and timedelta(0) <= site.clock() - last < _EVERY:
                 continue
             found = _prune(site, entry)
@@ -47,12 +49,18 @@ def prune_after_rounds(site: Site) -> None:
 
 def prune(site: Site, name: str | None) -> Mapping[str, Pruned]:
     """At once, of one source or each with `keep`. Raises: UsageError, PublisherError."""
-    entries = [entry for entry in chosen_entries(site, name) if entry.keep_months and entry.is_read()]
+    entries = [
+        entry for entry in chosen_entries(site, name) if entry.keep_months and entry.is_read()
+    ]
     return {entry.name: _prune(site, entry) for entry in entries}
 
 
 def pruned_text(found: Pruned) -> str:
-    kept = f"; {plural(found.kept, 'job')} that not every target has accepted stayed" if found.kept else ""
+    kept = (
+        f"; {plural(found.kept, 'job')} that not every target has accepted stayed"
+        if found.kept
+        else ""
+    )
     return f"{plural(found.jobs, 'job')} that ended before {found.before} pruned{kept}"
 
 
@@ -122,4 +130,8 @@ def _accepted(target: Target, ledger: Ledger, jobs: Sequence[JobRecord]) -> list
 
 def earliest(now: datetime, months: int | None) -> Window:
     """The last months, this one among them; all without a number."""
-    return Window() if months is None else Window(start=epoch(_months_ago(now, max(months - 1, 0)).start))
+    return (
+        Window()
+        if months is None
+        else Window(start=epoch(_months_ago(now, max(months - 1, 0)).start))
+    )

@@ -114,12 +114,18 @@ class RepublishPlan:
 
     def stays_held(self, request: RepublishRequest) -> bool:
         """Whether months are held back: parts of months that are totals there are, in any case."""
-        return bool(self.held) and not (request.accept_key_change and not any(month.was for month in self.held))
+        return bool(self.held) and not (
+            request.accept_key_change and not any(month.was for month in self.held)
+        )
 
     def months_left(self) -> list[int]:
         """The months that are not dealt with, by number."""
         done = self.resume_from.ended_at if self.resume_from and self.summary else None
-        return [number for number in numbers(self.window) if done is None or (month_window(number).end or 0) > done]
+        return [
+            number
+            for number in numbers(self.window)
+            if done is None or (month_window(number).end or 0) > done
+        ]
 
 
 def numbers(window: Window) -> list[int]:
@@ -131,7 +137,9 @@ def as_requested(target: Target, request: RepublishRequest) -> Target:
     return target if request.format is None else target.in_format(request.format)
 
 
-def plan(site: Site, targets: Sequence[Target], request: RepublishRequest, looking: RowProgress) -> list[RepublishPlan]:
+def plan(
+    site: Site, targets: Sequence[Target], request: RepublishRequest, looking: RowProgress
+) -> list[RepublishPlan]:
     """What would be sent, target by target. Raises: UsageError, SourceError, LedgerError."""
     refuse_pruned(site, request.window)
     with closing(site.ledger(dry_run=True)) as ledger, closing(site.source()) as source:
@@ -139,7 +147,8 @@ def plan(site: Site, targets: Sequence[Target], request: RepublishRequest, looki
         if missing := missed([*site.targets, *targets], source, ledger):
             raise SourceError(f"nothing was sent: {missing_text(missing)}")
         planners = [
-            _Planner(site, as_requested(target, request), request, source, ledger, looking) for target in targets
+            _Planner(site, as_requested(target, request), request, source, ledger, looking)
+            for target in targets
         ]
         for planner in planners:
             planner.adopt()
@@ -186,7 +195,11 @@ class _Planner:
                 f"--exact is not for {target.format}"
             )
         all_rows = self._source.count(window)
-        keys = [total.key for at in self._numbers for total, _ in self._ledger.summary_keys(target.name, at)]
+        keys = [
+            total.key
+            for at in self._numbers
+            for total, _ in self._ledger.summary_keys(target.name, at)
+        ]
         outline = RepublishPlan(
             target=target.name,
             format=target.format,
@@ -208,7 +221,9 @@ class _Planner:
             policy_digest=f"{self._site.selection_digest(target)}-{self._site.policy_digest(target)}",
             brake=self._brake(all_rows),
         )
-        outline = replace(outline, resume_from=self._ledger.window_progress(target.name, outline.window_progress))
+        outline = replace(
+            outline, resume_from=self._ledger.window_progress(target.name, outline.window_progress)
+        )
         left = self._rows_left(outline)
         return outline if self._summary else self._sized(replace(outline, rows=left, jobs=left))
 
@@ -249,7 +264,12 @@ class _Planner:
                 by_size = -(-size // transport.payload_limit())
         except PublisherError:  # trouble with the certificate is reported when something is sent
             by_size = 0
-        return replace(planned, records=planned.jobs, messages=max(by_count, by_size, min(planned.jobs, 1)), bytes=size)
+        return replace(
+            planned,
+            records=planned.jobs,
+            messages=max(by_count, by_size, min(planned.jobs, 1)),
+            bytes=size,
+        )
 
     def _summed_up(self, outline: RepublishPlan) -> RepublishPlan:
         """With the months that are left, summed up as they would be sent."""
@@ -257,16 +277,27 @@ class _Planner:
         done = Outcome(target=target.name, outcome="nothing")
         observer = _RowCounter(self._looking.seen)
         try:
-            live = self._site.live(target, dry_run=True, accept_key_change=self._request.accept_key_change)
+            live = self._site.live(
+                target, dry_run=True, accept_key_change=self._request.accept_key_change
+            )
             with closing(live.transport):
                 for month in left:
-                    round_ = Round(live, self._source, self._ledger, observer, self._site.clock, self._site.wait)
+                    round_ = Round(
+                        live,
+                        self._source,
+                        self._ledger,
+                        observer,
+                        self._site.clock,
+                        self._site.wait,
+                    )
                     done = added(done, round_.republish_month(month))
         except CredentialError:  # reported when something is sent: other targets may be better off
             return outline
         return replace(
             outline,
-            jobs=sum(state.jobs for state in self._ledger.months(target.name) if state.month in left),
+            jobs=sum(
+                state.jobs for state in self._ledger.months(target.name) if state.month in left
+            ),
             counted=True,
             records=done.records,
             messages=done.messages,
@@ -308,7 +339,10 @@ class _Planner:
         target = self._target
         return key_guard.made(
             key_guard.JobScope(
-                target=target.name, format=target.format, selection=target.selection(Window()), policy=target.policy
+                target=target.name,
+                format=target.format,
+                selection=target.selection(Window()),
+                policy=target.policy,
             ),
             whole_months(self._window),
             self._source,
@@ -322,9 +356,14 @@ class _Planner:
         found = {}
         for state in self._ledger.months(self._target.name):
             if state.month in self._numbers and state.accepted_digest:
-                form, by_level = state.accepted_format, receiver_of(state.accepted_format).keeps_benchmark_values
+                form, by_level = (
+                    state.accepted_format,
+                    receiver_of(state.accepted_format).keeps_benchmark_values,
+                )
                 groups = self._ledger.accepted(self._target.name, state.month)
-                found[state.month] = [(group.row(by_level=by_level), form or "totals") for group in groups]
+                found[state.month] = [
+                    (group.row(by_level=by_level), form or "totals") for group in groups
+                ]
         return found
 
     def _brake(self, rows: int) -> str:
@@ -350,7 +389,12 @@ class _Planner:
 
 
 def _blocked(
-    month: int, totals: Sequence[tuple[KeyTotal, str]], orphaned: Sequence[KeyTotal], lost_jobs: int, *, exact: bool
+    month: int,
+    totals: Sequence[tuple[KeyTotal, str]],
+    orphaned: Sequence[KeyTotal],
+    lost_jobs: int,
+    *,
+    exact: bool,
 ) -> BlockedMonth:
     """A month with the rows that would stay; `totals` are those that records would add to."""
     rows = (*(total for total, _ in totals), *orphaned)

@@ -49,13 +49,19 @@ def carry_out(
             return Outcome(target=target.name, outcome="rejected", reason=reason, exit_status=65)
         requested = as_requested(target, request)
         try:
-            live = site.live(requested, dry_run=dry_run, accept_key_change=request.accept_key_change)
+            live = site.live(
+                requested, dry_run=dry_run, accept_key_change=request.accept_key_change
+            )
             # Two runs of one republish would each send everything: the second does nothing.
             with closing(live.transport), ledger.working_on(f"{target.name}~republish"):
                 republish = _Republish(site, requested, live, planned, source, ledger, observer)
                 if planned.summary:
                     return republish.months()
-                return republish.held_back() if planned.stays_held(request) else republish.records(dry_run=dry_run)
+                return (
+                    republish.held_back()
+                    if planned.stays_held(request)
+                    else republish.records(dry_run=dry_run)
+                )
         except PublisherError as error:
             return broken_off(target.name, error)
 
@@ -67,7 +73,9 @@ def _went_through(outcome: Outcome) -> bool:
 
 
 def _stopped(done: Outcome) -> Outcome:
-    return done._replace(outcome="deferred", reason="stopped; the same command continues from here", exit_status=75)
+    return done._replace(
+        outcome="deferred", reason="stopped; the same command continues from here", exit_status=75
+    )
 
 
 class _Republish:
@@ -150,10 +158,19 @@ class _Republish:
 
     def _rejected(self, reason: str, held: tuple[BlockedMonth, ...]) -> Outcome:
         status = RecordError.exit_status
-        return Outcome(target=self._live.name, outcome="rejected", reason=reason, held=held, exit_status=status)
+        return Outcome(
+            target=self._live.name, outcome="rejected", reason=reason, held=held, exit_status=status
+        )
 
     def _round(self) -> Round:
-        return Round(self._live, self._source, self._ledger, self._observer, self._site.clock, self._site.wait)
+        return Round(
+            self._live,
+            self._source,
+            self._ledger,
+            self._observer,
+            self._site.clock,
+            self._site.wait,
+        )
 
     def _begin(self) -> None:
         live = self._live
@@ -172,7 +189,11 @@ class _Republish:
         What we send again of their jobs leaves them behind.
         """
         rows = [(number, self._not_ours(number)) for number in self._numbers]
-        months = [BlockedMonth(month=number, orphaned=theirs, lost_jobs=0) for number, theirs in rows if theirs]
+        months = [
+            BlockedMonth(month=number, orphaned=theirs, lost_jobs=0)
+            for number, theirs in rows
+            if theirs
+        ]
         if not months:
             return None
         reason = f"the settings changed for {self._live.name} since this was planned: run the command again"
@@ -181,7 +202,9 @@ class _Republish:
     def _not_ours(self, number: int) -> tuple[KeyTotal, ...]:
         """Rows of a month that are not of our settings, and not from when this was planned."""
         made = self._planned.made
-        there = self._planned.noted | {total.key.digest for total in (made.rows.get(number, ()) if made else ())}
+        there = self._planned.noted | {
+            total.key.digest for total in (made.rows.get(number, ()) if made else ())
+        }
         return tuple(
             total
             for total, policy in self._ledger.summary_keys(self._live.name, number)
@@ -191,7 +214,9 @@ class _Republish:
     def _note_accepted(self) -> None:
         """An administrator said that these rows may stay behind."""
         for held in self._planned.held:
-            self._ledger.accept_change(self._live.name, held.month, held.orphaned, held.lost_jobs, self._site.clock())
+            self._ledger.accept_change(
+                self._live.name, held.month, held.orphaned, held.lost_jobs, self._site.clock()
+            )
 
     def _note_singles(self) -> None:
         """The months are at the receiver as single records, whole, as they are said now.
@@ -219,7 +244,12 @@ class _Republish:
     def _made(self) -> keys.WindowTotals:
         live = self._live
         return keys.made(
-            keys.JobScope(target=live.name, format=live.format.name, selection=live.selection, policy=live.policy),
+            keys.JobScope(
+                target=live.name,
+                format=live.format.name,
+                selection=live.selection,
+                policy=live.policy,
+            ),
             self._planned.window,
             self._source,
             self._ledger,
@@ -232,7 +262,9 @@ class _Republish:
         """What the ledger knows of the months by now, also from others."""
         self._begin()
         name = self._live.name
-        return self._ledger.counts(name).delivered, [self._ledger.summary_keys(name, at) for at in self._numbers]
+        return self._ledger.counts(name).delivered, [
+            self._ledger.summary_keys(name, at) for at in self._numbers
+        ]
 
     def _set_singles(self, made: keys.WindowTotals) -> None:
         rows = {at: (*made.rows.get(at, ()), *self._not_ours(at)) for at in self._numbers}
@@ -250,5 +282,7 @@ class _Republish:
                 return False
         delivered, hosts = self._ledger.counts(name).delivered, made.hosts
         return all(
-            delivered.get(at) == hosts.get(at) for at in delivered.keys() | hosts.keys() if at[0] in self._numbers
+            delivered.get(at) == hosts.get(at)
+            for at in delivered.keys() | hosts.keys()
+            if at[0] in self._numbers
         )

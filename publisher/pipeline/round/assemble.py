@@ -10,17 +10,14 @@ from publisher.formats.base import Formed, JobFormat, SummaryFormat, SyncFormat
 from publisher.ledger.contract import MonthMessage, OutboxRecord
 from publisher.model.errors import Unfit
 from publisher.model.job import JobId, RowRef
-from publisher.model.message import (
-    Batch,
-    Message,
-    Rendered,
-    message_of,
-)
+from publisher.model.message import Batch, Message, Rendered, message_of
 from publisher.model.totals import SummaryGroup
 
 
 class Assembled(NamedTuple):
-    """A message of a whole batch. `faults` are the records that a check found, each of which fails alone."""
+    """A message of a whole batch. `faults` are the records that a check found, each of which fails
+    alone.
+    """
 
     message: Message
     faults: tuple[tuple[Rendered, Unfit], ...] = ()
@@ -32,8 +29,12 @@ Format = JobFormat | SummaryFormat | SyncFormat
 _CHECKED_AT_ONCE: Final = 50  # records: the tree of a whole message took 5 MiB more
 
 
-def assemble_message(form: Format, target: str, batch: Batch, made_at: datetime, *, check: slice) -> Assembled:
-    """The message. Held against our schema are records of which their form does not show that they are sound, and `check`."""
+def assemble_message(
+    form: Format, target: str, batch: Batch, made_at: datetime, *, check: slice
+) -> Assembled:
+    """The message. Held against our schema are records of which their form does not show that they
+    are sound, and `check`.
+    """
     contents = batch.records.contents
     payload = form.frame.join(contents)
     made = Assembled(message=message_of(payload, target, form.name, len(batch.records), made_at))
@@ -83,13 +84,17 @@ def whole_messages(
         yield batch
 
 
-def make_months(form: SummaryFormat, target: str, batch: Sequence[MonthRow], made_at: datetime) -> MonthMessage:
+def make_months(
+    form: SummaryFormat, target: str, batch: Sequence[MonthRow], made_at: datetime
+) -> MonthMessage:
     """A message of rows of whole months. Raises: Unfit when the check finds a fault."""
     payload = form.frame.join([row.content for row in batch])
     form.check(payload)
     message = message_of(payload, target, form.name, len(batch), made_at)
     records = tuple(map(_carried, batch))
-    return MonthMessage(message=message, months=tuple(sorted({row.month for row in batch})), records=records)
+    return MonthMessage(
+        message=message, months=tuple(sorted({row.month for row in batch})), records=records
+    )
 
 
 _NOWHERE: Final = RowRef(database="", record_id=0)
@@ -102,4 +107,6 @@ def _carried(row: MonthRow) -> OutboxRecord:
         f"summary {group.year}-{group.month:02} of {group.vo or 'no VO'}, {group.user or 'no user'}, "
         f"{group.submit_host}, {group.kind}, {group.cpu_count} cores"
     )
-    return OutboxRecord(_NOWHERE, JobId(about), "", group.latest_end, 0, len(row.content), False, group=row.place)
+    return OutboxRecord(
+        _NOWHERE, JobId(about), "", group.latest_end, 0, len(row.content), False, group=row.place
+    )

@@ -1,4 +1,5 @@
-"""Where jobs to publish go: into batches of single records, each dispatched as it fills, or into the totals of their months.
+"""Where jobs to publish go: into batches of single records, each dispatched as it fills, or into
+the totals of their months.
 
 `BatchBuilder`: rendered records in, batches out that keep both limits, in order, with the progress that each completes.
 """
@@ -77,13 +78,16 @@ class BatchBuilder:
         return self._most_bytes - self._between
 
     def add(self, record: Rendered, progress: Progress | None = None) -> Sequence[Batch]:
-        """Add a record; gives the batches that it closes, if any. `progress` goes with the batch that holds it.
+        """Add a record; gives the batches that it closes, if any. `progress` goes with the batch
+        that holds it.
 
         Raises: Unfit for a record that no message can hold.
         """
         size = len(record.content) + self._between
         if size > self._most_bytes:
-            raise Unfit(TOO_LARGE, f"the record alone has {size} bytes, a message holds {self._most_bytes}")
+            raise Unfit(
+                TOO_LARGE, f"the record alone has {size} bytes, a message holds {self._most_bytes}"
+            )
         full = [] if self._room([size]) else [self._close()]
         self._append(RecordColumns.of([record]), size)
         if progress is not None:
@@ -91,8 +95,12 @@ class BatchBuilder:
         return [*full, self._close()] if self._is_full() else full
 
     def add_all(self, records: RecordColumns) -> Iterator[Batch]:
-        """The same of several records, each of which a message holds; a batch is given out as it is closed (hot path)."""
-        ends = list(accumulate([len(content) + self._between for content in records.contents], initial=0))
+        """The same of several records, each of which a message holds; a batch is given out as it is
+        closed (hot path).
+        """
+        ends = list(
+            accumulate([len(content) + self._between for content in records.contents], initial=0)
+        )
         begin = 0
         while begin < len(records):
             end = begin + self._room(ends[begin + 1 :], ends[begin])
@@ -102,7 +110,9 @@ class BatchBuilder:
                 yield self._close()
 
     def _room(self, ends: Sequence[int], before: int = 0) -> int:
-        """How many records, whose bytes add up to these from `before` on, go into the message that waits."""
+        """How many records, whose bytes add up to these from `before` on, go into the message that
+        waits.
+        """
         most = min(self._most_bytes, self._fill_to() - self._around) - self._bytes
         room = bisect_right(ends, before + most)
         if self._most_records:
@@ -119,7 +129,9 @@ class BatchBuilder:
         return 0 < self._most_records <= len(self._waiting)
 
     def mark(self, progress: Progress) -> None:
-        """Everything read so far is accounted for by `progress` once the records before it are written down."""
+        """Everything read so far is accounted for by `progress` once the records before it are
+        written down.
+        """
         if self._marks and self._marks[-1][0] == self._added:
             progress = self._marks.pop()[1] + progress
         self._marks.append((self._added, progress))
@@ -145,20 +157,27 @@ class BatchBuilder:
         return Batch(records=records, progress=progress)
 
 
-_CHANGED: Final = 2_000  # runs that changed after delivery and wait to be looked at together: some 10 MB
+_CHANGED: Final = (
+    2_000  # runs that changed after delivery and wait to be looked at together: some 10 MB
+)
 
 
 class RowsEmptied(Protocol):
-    """Asked for the rows at the receiver that lose their last jobs when changed runs of a month go out again.
+    """Asked for the rows at the receiver that lose their last jobs when changed runs of a month go
+    out again.
 
     `runs`: so many of each row, by its digest.
     """
 
-    def __call__(self, month: int, runs: Mapping[bytes, int], now: datetime) -> Sequence[KeyTotal]: ...
+    def __call__(
+        self, month: int, runs: Mapping[bytes, int], now: datetime
+    ) -> Sequence[KeyTotal]: ...
 
 
 class Guard(NamedTuple):
-    """What a regular round keeps back from a receiver that adds single records up, and never deletes a sum."""
+    """What a regular round keeps back from a receiver that adds single records up, and never
+    deletes a sum.
+    """
 
     totals: Mapping[int, BlockedMonth]  # months that it has as totals
     held_before: Collection[int]  # months that the last round held back
@@ -215,16 +234,26 @@ class JobBatches:
         self._changed: dict[JobKey, Rendered] = {}
         self._open: list[OpenRow] = []  # of runs held back: the next round looks at them again
         # Jobs that wait for totals to go were passed in an earlier round, and wait still.
-        before = () if guard is None else [guard.totals[at] for at in guard.held_before if at in guard.totals]
+        before = (
+            ()
+            if guard is None
+            else [guard.totals[at] for at in guard.held_before if at in guard.totals]
+        )
         self._held = {month.month: month for month in before}
-        self._shipped: set[JobKey] = set()  # since the last page began: of those before it the ledger tells
+        self._shipped: set[JobKey] = (
+            set()
+        )  # since the last page began: of those before it the ledger tells
 
     def __contains__(self, key: JobKey) -> bool:
         return key in self._builder or key in self._changed or key in self._shipped
 
     def met(self, keys: Sequence[JobKey]) -> set[JobKey]:
         """Which of these wait, or are on their way since the last page began."""
-        return self._builder.met(keys) | self._shipped.intersection(keys) | self._changed.keys() & set(keys)
+        return (
+            self._builder.met(keys)
+            | self._shipped.intersection(keys)
+            | self._changed.keys() & set(keys)
+        )
 
     @property
     def most_content(self) -> int:
@@ -242,7 +271,9 @@ class JobBatches:
         return self._builder.idle
 
     def take(self, fit: Publish, now: datetime, place: Progress | None = None) -> None:
-        """Render a job and pack it; ships the batch that it closes. Raises: Unfit; Stopped, SourceError."""
+        """Render a job and pack it; ships the batch that it closes. Raises: Unfit; Stopped,
+        SourceError.
+        """
         if self._is_held_back(fit.entry.ended_at):
             return
         record = self.rendered(fit, now)
@@ -254,9 +285,13 @@ class JobBatches:
         self._pack_and_send(record, place)
 
     def take_rendered(self, records: RecordColumns) -> None:
-        """Pack records of jobs that were never delivered, each of which a message holds. Raises: Stopped."""
+        """Pack records of jobs that were never delivered, each of which a message holds. Raises:
+        Stopped.
+        """
         if self._totals:
-            records = records.only([not self._is_held_back(ended_at) for ended_at in records.ended_at])
+            records = records.only(
+                [not self._is_held_back(ended_at) for ended_at in records.ended_at]
+            )
         for batch in self._builder.add_all(records):
             self._send(batch)
 
@@ -278,13 +313,17 @@ class JobBatches:
             self._send(batch)
 
     def _let_go(self, guard: Guard, now: datetime) -> None:
-        """Pack the changed runs of every month in which none of them was the last of its row at the receiver."""
+        """Pack the changed runs of every month in which none of them was the last of its row at the
+        receiver.
+        """
         changed, self._changed = self._changed, {}
         months: dict[int, list[Rendered]] = {}
         for record in changed.values():
             months.setdefault(month_number(record.ended_at), []).append(record)
         for month, records in months.items():
-            runs = Counter(record.summary_key.digest for record in records if record.summary_key is not None)
+            runs = Counter(
+                record.summary_key.digest for record in records if record.summary_key is not None
+            )
             if orphaned := guard.emptied(month, runs, now):
                 self._held[month] = BlockedMonth(month=month, orphaned=tuple(orphaned), lost_jobs=0)
                 self._open += [OpenRow(row=record.row, finished_seen_at=None) for record in records]
@@ -298,7 +337,9 @@ class JobBatches:
                     self._builder.mark(Progress(skipped=(quarantined,)))
 
     def _packed(self, record: Rendered, place: Progress | None) -> Sequence[Batch]:
-        """Pack a record; one that no message can hold, without what its format can leave out. Raises: Unfit."""
+        """Pack a record; one that no message can hold, without what its format can leave out.
+        Raises: Unfit.
+        """
         try:
             return self._builder.add(record, place)
         except Unfit as unfit:
@@ -387,7 +428,9 @@ def open_sink(
 
 
 def _sent_as_totals(live: LiveTarget, ledger: Ledger) -> dict[int, BlockedMonth]:
-    """Months that the receiver has as totals, in a format of before: single records would count beside them."""
+    """Months that the receiver has as totals, in a format of before: single records would count
+    beside them.
+    """
     found = {}
     for state in ledger.months(live.name):
         if state.accepted_digest or state.on_its_way:
@@ -396,7 +439,9 @@ def _sent_as_totals(live: LiveTarget, ledger: Ledger) -> dict[int, BlockedMonth]
                 for group in ledger.accepted(live.name, state.month)
             )
             was = state.accepted_format or "totals"
-            found[state.month] = BlockedMonth(month=state.month, orphaned=orphaned, lost_jobs=0, was=was)
+            found[state.month] = BlockedMonth(
+                month=state.month, orphaned=orphaned, lost_jobs=0, was=was
+            )
     return found
 
 

@@ -1,4 +1,6 @@
-"""Whether a job goes out, and what of it: known or new, wanted or not, fit or set aside. Decides, and does nothing."""
+"""Whether a job goes out, and what of it: known or new, wanted or not, fit or set aside. Decides,
+and does nothing.
+"""
 
 from collections.abc import Callable
 from typing import Final, NamedTuple
@@ -18,12 +20,15 @@ _DECIDED_AGAIN: Final = frozenset({"end-in-future", KEY_COLLISION})
 _SENT_ONCE: Final = frozenset({"refused-by-receiver", TOO_LARGE})
 
 
-# What another publisher told of a job that it may have sent; None for other jobs. Raises Unfit where that is not to be said.
+# What another publisher told of a job that it may have sent; None for other jobs. Raises Unfit
+# where that is not to be said.
 SentByJura = Callable[[JobRecord], PublishedJob | None]
 
 
 class Skip(NamedTuple):
-    """Nothing to do about a job: delivered, not wanted, or in quarantine for a reason that still holds."""
+    """Nothing to do about a job: delivered, not wanted, or in quarantine for a reason that still
+    holds.
+    """
 
     left_quarantine: bool = False  # it is not wanted any more
     kept: bool = False  # it changed after delivery, and the receiver keeps what it has
@@ -49,7 +54,9 @@ class Decider(NamedTuple):
 
     @property
     def is_alike(self) -> bool:
-        """Whether it makes the same of jobs that differ only in their own values (`model.job.OWN_VALUES`)."""
+        """Whether it makes the same of jobs that differ only in their own values
+        (`model.job.OWN_VALUES`).
+        """
         return self.sent_by_jura is None and self.policy.depends_on_kind_only
 
     def decide(
@@ -60,14 +67,15 @@ class Decider(NamedTuple):
             return Skip(left_quarantine=held is not None)
         known = self._in_this_form(known)
         if known is None and held is not None and self._may_be_stored(held):
-            # Before it was refused alone, its message may have arrived all the same: under the end time that was sent, what
-            # goes out now replaces it.
+            # Before it was refused alone, its message may have arrived all the same: under the end
+            # time that was sent, what goes out now replaces it.
             job = job._replace(ended_at=held.job.ended_at or job.ended_at)
         fingerprint = job.fingerprint
         if known is not None:
             if self.changed is OnChange.REPLACE and job.ended_at != known.ended_at:
-                # Under the end time that was delivered the changed run replaces the first at the receiver. When nothing but
-                # the end changed, the record would be the same once more.
+                # Under the end time that was delivered the changed run replaces the first at the
+                # receiver. When nothing but the end changed, the record would be the same once
+                # more.
                 job = job._replace(ended_at=known.ended_at)
                 fingerprint = job.fingerprint
             if passed := self._passed_over(known, held, job, fingerprint):
@@ -78,10 +86,14 @@ class Decider(NamedTuple):
         if not isinstance(published, PublishedJob):
             return published
         if known is not None and self.changed is OnChange.KEEP_FIRST:
-            fingerprint = known.fingerprint  # what it has, whatever is sent again: the difference must stay in sight
+            fingerprint = (
+                known.fingerprint
+            )  # what it has, whatever is sent again: the difference must stay in sight
         return Publish(published, RunKeyValues(key, published.ended_at, fingerprint), known)
 
-    def _described(self, job: JobRecord, held: Quarantined | None) -> PublishedJob | SkippedJob | Skip:
+    def _described(
+        self, job: JobRecord, held: Quarantined | None
+    ) -> PublishedJob | SkippedJob | Skip:
         try:
             published = self.policy.describe(job)
             if not self.selection.wants_vo(published.who.vo):
@@ -100,7 +112,8 @@ class Decider(NamedTuple):
             return Skip()
         released = held is not None and held.hold is Hold.RELEASED
         if known.fingerprint == fingerprint and not self.again and not released:
-            # As it was delivered. What was held of it with other values is no more; a refused repetition stays held.
+            # As it was delivered. What was held of it with other values is no more; a refused
+            # repetition stays held.
             return Skip(left_quarantine=held is not None and not is_unchanged(held, job))
         if self.changed is OnChange.KEEP_FIRST and not self.again:
             return Skip(left_quarantine=held is not None, kept=True)
@@ -115,7 +128,9 @@ class Decider(NamedTuple):
         return same and known.settled and not self.again and self._in_this_form(known) is not None
 
     def _in_this_form(self, known: DeliveredRun | None) -> DeliveredRun | None:
-        """None for what was only counted, for totals of a format of before that did not arrive: one by one it is new."""
+        """None for what was only counted, for totals of a format of before that did not arrive: one
+        by one it is new.
+        """
         if known is not None and known.only_counted and self.changed is not OnChange.RECOUNT:
             return None
         return known
@@ -124,7 +139,9 @@ class Decider(NamedTuple):
         return self.changed is OnChange.REPLACE and held.job.rule in _SENT_ONCE
 
     def stays_held(self, held: Quarantined, job: JobRecord) -> bool:
-        """A quarantined job is tried again when it was released, its row changed, or it is under another policy now."""
+        """A quarantined job is tried again when it was released, its row changed, or it is under
+        another policy now.
+        """
         if held.hold is Hold.DROPPED:
             return True
         return (
@@ -136,7 +153,9 @@ class Decider(NamedTuple):
 
 
 def is_unchanged(held: Quarantined, job: JobRecord) -> bool:
-    """Whether a quarantined job is what it was: all of it, or what counts of it where its receiver refused it."""
+    """Whether a quarantined job is what it was: all of it, or what counts of it where its receiver
+    refused it.
+    """
     return held.job.fingerprint in (job.content_fingerprint, job.fingerprint)
 
 

@@ -28,13 +28,19 @@ class RoundCounters:
     quarantined: int = 0
     shed: int = 0  # records that went without what made them too large
     kept: int = 0  # jobs that changed after delivery, where the receiver keeps what it has
-    # Jobs with wall time under A-REX's own HEPSPEC:1.0, delivered one by one or counted into their months.
+    # Jobs with wall time under A-REX's own HEPSPEC:1.0, delivered one by one or counted into their
+    # months.
     arex_default: int = 0
     arex_default_wall_s: Counter[str] = field(default_factory=Counter)  # theirs, by queue
-    warnings: Counter[str] = field(default_factory=Counter)  # jobs, as above, that look odd, by rule
-    # By month, counted jobs that are gone from the accounting data: what was counted of them stays in its totals.
+    warnings: Counter[str] = field(
+        default_factory=Counter
+    )  # jobs, as above, that look odd, by rule
+    # By month, counted jobs that are gone from the accounting data: what was counted of them stays
+    # in its totals.
     gone: dict[int, int] = field(default_factory=dict)
-    attempts: Counter[str] = field(default_factory=Counter)  # to hand a message over, by what came of each
+    attempts: Counter[str] = field(
+        default_factory=Counter
+    )  # to hand a message over, by what came of each
 
 
 class _Remark(NamedTuple):
@@ -46,7 +52,9 @@ class _Remark(NamedTuple):
 
 
 class Remarks:
-    """What is odd about jobs that are not delivered, or counted into their months, yet; it counts when they are."""
+    """What is odd about jobs that are not delivered, or counted into their months, yet; it counts
+    when they are.
+    """
 
     def __init__(self, tally: RoundCounters) -> None:
         self._tally = tally
@@ -54,7 +62,9 @@ class Remarks:
         self._lighter: set[JobKey] = set()  # records that were made lighter
         self._together: list[tuple[int, Mapping[str, int], Mapping[str, int]]] = []
 
-    def note(self, key: JobKey, queue: str, arex_default_wall_s: int, warnings: tuple[str, ...]) -> None:
+    def note(
+        self, key: JobKey, queue: str, arex_default_wall_s: int, warnings: tuple[str, ...]
+    ) -> None:
         if arex_default_wall_s or warnings:
             self._by_key[key] = _Remark(queue, arex_default_wall_s, warnings)
 
@@ -64,7 +74,9 @@ class Remarks:
     def note_together(
         self, arex_default: int, arex_default_wall_s: Mapping[str, int], warnings: Mapping[str, int]
     ) -> None:
-        """The same of jobs that were counted together; they count with the next that are counted into their months."""
+        """The same of jobs that were counted together; they count with the next that are counted
+        into their months.
+        """
         self._together.append((arex_default, arex_default_wall_s, warnings))
 
     def count(self, keys: Iterable[JobKey]) -> None:
@@ -90,7 +102,9 @@ class Remarks:
 
 
 class Outcome(NamedTuple):
-    """What a round did. `outcome` is ok, nothing, deferred, rejected or error; `exit_status` as in model/errors.py."""
+    """What a round did. `outcome` is ok, nothing, deferred, rejected or error; `exit_status` as in
+    model/errors.py.
+    """
 
     target: str
     outcome: str
@@ -101,27 +115,28 @@ class Outcome(NamedTuple):
     quarantined: int = 0
     shed: int = 0  # records that went without what made them too large
     kept: int = 0  # jobs that changed after delivery, where the receiver keeps what it has
-    arex_default_benchmarks: int = 0  # records with wall time under A-REX's HEPSPEC:1.0, where nearly all of it is lost
+    arex_default_benchmarks: int = (
+        0  # records with wall time under A-REX's HEPSPEC:1.0, where nearly all of it is lost
+    )
     arex_default_wall_s: Mapping[str, int] = _NONE  # theirs, by queue
     # By the rule's name, jobs that look odd among those delivered or counted.
     warnings: Mapping[str, int] = _NONE
     held: tuple[BlockedMonth, ...] = ()
-    # By month's name, delivered jobs that are gone from the accounting data: what was counted of them stays in its totals.
+    # By month's name, delivered jobs that are gone from the accounting data: what was counted of
+    # them stays in its totals.
     gone: Mapping[str, int] = _NONE
     shadow: bool = False  # everything was done but sent
     missing: tuple[str, ...] = ()  # what is said of databases that are not there any more
-    lost: "LostJobs | None" = None  # what another publisher has passed over, when that was looked for
+    lost: "LostJobs | None" = (
+        None  # what another publisher has passed over, when that was looked for
+    )
     attempts: Mapping[str, int] = _NONE  # to hand messages over, by what came of each
     seconds: float = 0.0  # how long it took
     exit_status: int = 0
 
 
 def concluded(
-    target: str,
-    receipt: Receipt | None,
-    tally: RoundCounters,
-    *,
-    held: Sequence[BlockedMonth],
+    target: str, receipt: Receipt | None, tally: RoundCounters, *, held: Sequence[BlockedMonth]
 ) -> Outcome:
     """The outcome of a round that came to its end, or to a receipt that ended it."""
     reason = receipt.reason if receipt else held_reason(held)
@@ -147,7 +162,9 @@ def broken_off(target: str, error: PublisherError, tally: RoundCounters | None =
     return _with_tally(target, word, str(error), [error.exit_status], tally or RoundCounters())
 
 
-def _with_tally(target: str, word: str, reason: str, statuses: Sequence[int], tally: RoundCounters) -> Outcome:
+def _with_tally(
+    target: str, word: str, reason: str, statuses: Sequence[int], tally: RoundCounters
+) -> Outcome:
     """Of the exit statuses the gravest, where jobs that were set aside have theirs."""
     of_jobs = [RecordError.exit_status] if tally.quarantined else []
     return Outcome(
@@ -169,7 +186,9 @@ def _with_tally(target: str, word: str, reason: str, statuses: Sequence[int], ta
 
 
 def incomplete(outcome: Outcome, reasons: Sequence[str]) -> Outcome:
-    """The outcome of a round that published what is there: without all of the accounting data it is no success."""
+    """The outcome of a round that published what is there: without all of the accounting data it is
+    no success.
+    """
     if not reasons:
         return outcome
     return outcome._replace(
@@ -231,7 +250,9 @@ def added(one: Outcome, other: Outcome) -> Outcome:
         shed=one.shed + other.shed,
         kept=one.kept + other.kept,
         arex_default_benchmarks=one.arex_default_benchmarks + other.arex_default_benchmarks,
-        arex_default_wall_s=dict(Counter(one.arex_default_wall_s) + Counter(other.arex_default_wall_s)),
+        arex_default_wall_s=dict(
+            Counter(one.arex_default_wall_s) + Counter(other.arex_default_wall_s)
+        ),
         warnings=dict(sorted((Counter(one.warnings) + Counter(other.warnings)).items())),
         held=one.held + other.held,
         missing=one.missing + other.missing,

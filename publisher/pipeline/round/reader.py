@@ -1,4 +1,6 @@
-"""What a round reads, and what the ledger may note once it is dealt with: everything new, or a window again."""
+"""What a round reads, and what the ledger may note once it is dealt with: everything new, or a
+window again.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,16 @@ from typing import Final, NamedTuple, Protocol, TypeVar
 
 from publisher.ledger.contract import DeliveredRun, Hold, Ledger, Positions
 from publisher.model.errors import Later
-from publisher.model.job import Epoch, JobKey, JobRecord, RowRef, RunValues, SideTable, SkippedJob, job_keys
+from publisher.model.job import (
+    Epoch,
+    JobKey,
+    JobRecord,
+    RowRef,
+    RunValues,
+    SideTable,
+    SkippedJob,
+    job_keys,
+)
 from publisher.model.message import Cursor, OpenRow, Progress, WindowMark
 from publisher.model.time import Window
 from publisher.pipeline.guards.databases import inodes
@@ -35,11 +46,15 @@ class JobReader(Protocol):
         """The same from the beginning, as far as the ledger has come."""
 
     def after(self, job: JobRecord) -> Progress | None:
-        """How far it has come with this job of the page; None where only a page's end is a place to go on from."""
+        """How far it has come with this job of the page; None where only a page's end is a place to
+        go on from.
+        """
 
 
 class ReadAhead(NamedTuple):
-    """A second reader for a backlog, which so many rows are: of a database, what is behind a cursor, as far as it comes."""
+    """A second reader for a backlog, which so many rows are: of a database, what is behind a
+    cursor, as far as it comes.
+    """
 
     least_rows: int
     pages: Callable[[str, Cursor | None], Iterator[Page]]
@@ -47,7 +62,9 @@ class ReadAhead(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class IncrementalReader:
-    """Open rows and quarantined jobs again, then everything after the cursors; in a sweep, every row."""
+    """Open rows and quarantined jobs again, then everything after the cursors; in a sweep, every
+    row.
+    """
 
     target: str
     source: Source
@@ -70,13 +87,17 @@ class IncrementalReader:
         self.repeats = False
         for database in self.source.databases():
             cursor = None if self.sweep else self.ledger.cursor(self.target, database)
-            done_with = partial(self._done_with, database) if self.sweep and self.nearly_all_done else None
+            done_with = (
+                partial(self._done_with, database) if self.sweep and self.nearly_all_done else None
+            )
             pages = self._since(cursor, database, now, done_with)
             for page in numbered(pages, self.target, self.source, self.ledger, chained=True):
                 cursors = (page.cursor,) if page.cursor else ()
                 yield page, Progress(cursors=cursors, opened=page.open)
 
-    def _since(self, cursor: Cursor | None, database: str, now: datetime, done_with: DoneWith | None) -> Iterator[Page]:
+    def _since(
+        self, cursor: Cursor | None, database: str, now: datetime, done_with: DoneWith | None
+    ) -> Iterator[Page]:
         """Everything after a cursor; of a backlog, most of it from the second reader."""
         if self.ahead and self.source.rows_behind(database, cursor) >= self.ahead.least_rows:
             for page in self.ahead.pages(database, cursor):
@@ -98,14 +119,17 @@ class IncrementalReader:
     def after(self, job: JobRecord) -> None:
         return None
 
-    def _done_with(self, database: str, rows: Sequence[int], runs: Sequence[RunValues]) -> list[bool]:
+    def _done_with(
+        self, database: str, rows: Sequence[int], runs: Sequence[RunValues]
+    ) -> list[bool]:
         """What was delivered as it is, or was never wanted. Quarantine wants a closer look."""
         keys = job_keys([run.job_id for run in runs], [run.local_id for run in runs])
         held = self.ledger.held(self.target, keys)
         wanted = [self.wants(run) for run in runs]
         known = self.ledger.known_at(self.target, database, rows, keys)
         return [
-            key not in held and (not yes or (key in known and self.delivered_as_it_is(run, known[key])))
+            key not in held
+            and (not yes or (key in known and self.delivered_as_it_is(run, known[key])))
             for run, key, yes in zip(runs, keys, wanted, strict=True)
         ]
 
@@ -114,7 +138,9 @@ class IncrementalReader:
         # Those of a database that is missing wait for it.
         rows = [row for row in self.ledger.open_rows(self.target) if row.row.database in there]
         still_open: set[RowRef] = set()
-        for page in numbered(self.source.reread(rows, self.needs, now), self.target, self.source, self.ledger):
+        for page in numbered(
+            self.source.reread(rows, self.needs, now), self.target, self.source, self.ledger
+        ):
             still_open.update(row.row for row in page.open)
             yield page, Progress(opened=page.open)
         closed = tuple(row.row for row in rows if row.row not in still_open)
@@ -122,19 +148,25 @@ class IncrementalReader:
             yield Page(jobs=()), Progress(closed=closed)
 
     def _quarantined(self, now: datetime) -> Iterator[Read]:
-        quarantined = (held for held in self.ledger.quarantine(self.target) if held.hold is not Hold.DROPPED)
+        quarantined = (
+            held for held in self.ledger.quarantine(self.target) if held.hold is not Hold.DROPPED
+        )
         while portion := list(islice(quarantined, _QUARANTINE_PORTION)):
-            # A row without a JobID is in quarantine under a key of its own, which no job has once there is one.
+            # A row without a JobID is in quarantine under a key of its own, which no job has once
+            # there is one.
             nameless = {held.job.row: held.key for held in portion if not held.job.job_id}
             again = [OpenRow(row=held.job.row, finished_seen_at=None) for held in portion]
-            for page in numbered(self.source.reread(again, self.needs, now), self.target, self.source, self.ledger):
+            for page in numbered(
+                self.source.reread(again, self.needs, now), self.target, self.source, self.ledger
+            ):
                 named = tuple(nameless[job.row] for job in page.jobs if job.row in nameless)
                 yield page, Progress(left_quarantine=named)
 
 
 @dataclass(slots=True, kw_only=True)
 class WindowReader:
-    """The finished jobs of a window, from where the last run of the same republish stopped; at most `most_pages` of them.
+    """The finished jobs of a window, from where the last run of the same republish stopped; at most
+    `most_pages` of them.
 
     `finished` tells, after the pages were used up, whether the window is.
     """
@@ -153,22 +185,33 @@ class WindowReader:
         return replace(self, finished=False)
 
     def after(self, job: JobRecord) -> Progress:
-        """What a message carried is behind it even if the page is not: a run that goes on sends nothing of it again."""
+        """What a message carried is behind it even if the page is not: a run that goes on sends
+        nothing of it again.
+        """
         return Progress(
-            window_mark=WindowMark(window_progress=self.window_progress, ended_at=job.ended_at, row=job.row)
+            window_mark=WindowMark(
+                window_progress=self.window_progress, ended_at=job.ended_at, row=job.row
+            )
         )
 
     def pages(self, now: datetime) -> Iterator[Read]:
         stopped_at = self.ledger.window_progress(self.target, self.window_progress)
-        # Where that database is gone by now (`migrate`), the place in it tells nothing: once more from the beginning.
+        # Where that database is gone by now (`migrate`), the place in it tells nothing: once more
+        # from the beginning.
         there = stopped_at is not None and stopped_at.row.database in self.source.databases()
         after = (stopped_at.ended_at, stopped_at.row) if stopped_at is not None and there else None
-        pages = whole_window(self.target, self.source, self.ledger, self.window, self.needs, now, after)
+        pages = whole_window(
+            self.target, self.source, self.ledger, self.window, self.needs, now, after
+        )
         for read, page in enumerate(pages):
             if read >= self.most_pages:
                 return
             place = _place(page)
-            mark = WindowMark(window_progress=self.window_progress, ended_at=place[0], row=place[1]) if place else None
+            mark = (
+                WindowMark(window_progress=self.window_progress, ended_at=place[0], row=place[1])
+                if place
+                else None
+            )
             yield page, Progress(window_mark=mark)
         self.finished = True
 
@@ -185,7 +228,8 @@ def whole_window(
     columns: bool = False,
     knows: Knows | None = None,
 ) -> Iterator[Page]:
-    """A window's pages, with those of its incomplete rows that were delivered: they were held off long enough once.
+    """A window's pages, with those of its incomplete rows that were delivered: they were held off
+    long enough once.
 
     That is not remembered, and a window by itself waits until a day after such a row's end.
     """
@@ -197,14 +241,18 @@ def whole_window(
             found = [job for whole in source.reread(given_up, needs, now) for job in whole.jobs]
             known = ledger.known(target, {job.key: job.row for job in found})
             jobs = [*page.jobs, *(job for job in found if job.key in known)]
-            page = replace(page, jobs=tuple(sorted(jobs, key=lambda job: (job.ended_at, job.row.record_id))))
+            page = replace(
+                page, jobs=tuple(sorted(jobs, key=lambda job: (job.ended_at, job.row.record_id)))
+            )
         yield page
 
 
 def undisturbed(source: Source, read: Callable[[], Found]) -> Found:
-    """What is read of all databases together, read again where one was replaced meanwhile (`rotate`, `migrate`).
+    """What is read of all databases together, read again where one was replaced meanwhile
+    (`rotate`, `migrate`).
 
-    A job that stands in two might be met in both otherwise, and one that went from one into another in neither.
+    A job that stands in two might be met in both otherwise, and one that went from one into another
+    in neither.
 
     Raises: Later when they are replaced every time; SourceError.
     """
@@ -213,13 +261,16 @@ def undisturbed(source: Source, read: Callable[[], Found]) -> Found:
         found = read()
         if inodes(source) == there:
             return found
-    raise Later("the accounting databases were replaced each time that they were read; the next round reads them again")
+    raise Later(
+        "the accounting databases were replaced each time that they were read; the next round reads them again"
+    )
 
 
 def see_numbering(target: str, source: Source, ledger: Positions) -> None:
     """See whether all rows have the numbers under which the ledger knows them, before any is read.
 
-    Otherwise rows of a file that is replaced just after they were read would pass for rows of its successor.
+    Otherwise rows of a file that is replaced just after they were read would pass for rows of its
+    successor.
     """
     for database in source.databases():
         ledger.check_numbering(target, database, source.fits)
@@ -228,10 +279,12 @@ def see_numbering(target: str, source: Source, ledger: Positions) -> None:
 def numbered(
     pages: Iterable[Page], target: str, source: Source, ledger: Positions, *, chained: bool = False
 ) -> Iterator[Page]:
-    """The pages, each after it was seen that its rows have the numbers under which the ledger knows them.
+    """The pages, each after it was seen that its rows have the numbers under which the ledger knows
+    them.
 
-    Afterwards, because the file may have been replaced since it was last looked at. A page is of one database. `chained`: with
-    each page the source looked, too, whether the last row of the page before it is still the same job (`Source.since`).
+    Afterwards, because the file may have been replaced since it was last looked at. A page is of
+    one database. `chained`: with each page the source looked, too, whether the last row of the page
+    before it is still the same job (`Source.since`).
     """
     shown = False
     for page in pages:
@@ -256,9 +309,16 @@ def _database_of(page: Page) -> str:
 
 
 def with_rows(
-    page: Page, progress: Progress, left: Sequence[RowRef], source: Source, needs: frozenset[SideTable], now: datetime
+    page: Page,
+    progress: Progress,
+    left: Sequence[RowRef],
+    source: Source,
+    needs: frozenset[SideTable],
+    now: datetime,
 ) -> tuple[Page, Progress]:
-    """A page of which some jobs were taken together, with the rows that are left, read whole. Raises: SourceError."""
+    """A page of which some jobs were taken together, with the rows that are left, read whole.
+    Raises: SourceError.
+    """
     page = replace(page, runs=None)
     asked = [OpenRow(row=row, finished_seen_at=None) for row in left]
     for whole in source.reread(asked, needs, now) if asked else ():
@@ -270,7 +330,9 @@ def with_rows(
 def position_of(
     reading: JobReader, job: JobRecord, quarantined: Sequence[SkippedJob], left: Sequence[JobKey]
 ) -> Progress | None:
-    """What may be noted with a job of a page, where the reading can go on within pages: also what was set aside before it."""
+    """What may be noted with a job of a page, where the reading can go on within pages: also what
+    was set aside before it.
+    """
     place = reading.after(job)
     if place is None or not (quarantined or left):
         return place
@@ -278,7 +340,11 @@ def position_of(
 
 
 def _place(page: Page) -> tuple[Epoch, RowRef] | None:
-    """The last row of a page by (end, row), as far as it tells: rows behind it are only read once more."""
+    """The last row of a page by (end, row), as far as it tells: rows behind it are only read once
+    more.
+    """
     places = [(job.ended_at, job.row) for job in page.jobs]
-    places += [(skipped.ended_at, skipped.row) for skipped in page.skipped if skipped.ended_at is not None]
+    places += [
+        (skipped.ended_at, skipped.row) for skipped in page.skipped if skipped.ended_at is not None
+    ]
     return max(places, default=None)

@@ -1,7 +1,9 @@
-"""The journey, and nothing else: pages of job records, decided on, taken, written down, sent; progress noted behind them.
+"""The journey, and nothing else: pages of job records, decided on, taken, written down, sent;
+progress noted behind them.
 
-One `Round` works on one target. What becomes of a job is decided in `decision.py`; it goes on as a single record
-(`batches.py`) or as part of its month (`totals.py`); what becomes of a message is the business of `sender.py`.
+One `Round` works on one target. What becomes of a job is decided in `decision.py`; it goes on as a
+single record (`batches.py`) or as part of its month (`totals.py`); what becomes of a message is the
+business of `sender.py`.
 """
 
 from __future__ import annotations
@@ -28,7 +30,13 @@ from publisher.pipeline.round.batches import JobBatches, RecordSink, open_sink
 from publisher.pipeline.round.decision import Decider, Publish, Skip, skipped_job
 from publisher.pipeline.round.grouped import GroupedCounter
 from publisher.pipeline.round.outcome import Outcome, broken_off, concluded
-from publisher.pipeline.round.reader import IncrementalReader, JobReader, ReadAhead, WindowReader, position_of
+from publisher.pipeline.round.reader import (
+    IncrementalReader,
+    JobReader,
+    ReadAhead,
+    WindowReader,
+    position_of,
+)
 from publisher.pipeline.round.rendering.pages import RenderedRecords, has_kinds
 from publisher.pipeline.round.rendering.read_ahead import read_backlog
 from publisher.pipeline.round.sender import MessageObserver, MessageSender, RoundStopped
@@ -43,20 +51,22 @@ SWEEP_EVERY: Final = timedelta(hours=24)
 _PATIENCE: Final = 50  # looks at a lock that another publisher holds
 _LOOK_EVERY_S: Final = 0.1
 _QUIET_PAGES: Final = 200  # pages without a wanted job between two notes of progress
-_QUARANTINE_BATCH: Final = 2_000  # jobs set aside between two of them: they wait in memory, 1.7 kB each
+_QUARANTINE_BATCH: Final = (
+    2_000  # jobs set aside between two of them: they wait in memory, 1.7 kB each
+)
 _DAMAGED: Final = "`publisher state check` checks all of it; restore the last sound backup"
 _STOP_REQUESTED: Final = Receipt(
     verdict=Verdict.RETRY_LATER,
     reason="stopped on request; the next run continues from here",
     exit_status=Later.exit_status,
 )
-_ACCEPT_AGAIN: Final = (
-    "what --accept-key-change accepted holds for the months that arrived: give it again to have the others sent"
-)
+_ACCEPT_AGAIN: Final = "what --accept-key-change accepted holds for the months that arrived: give it again to have the others sent"
 
 
 class Observer(MessageObserver, Protocol):
-    """Notified of every step: for progress bars, for logs, and for tests that end the process between two of them."""
+    """Notified of every step: for progress bars, for logs, and for tests that end the process
+    between two of them.
+    """
 
     def round_begins(self, state: TargetState, *, sweep: bool) -> None: ...
     def page_read(self, target: str, page: Page) -> None: ...
@@ -75,7 +85,9 @@ class Round:
         wait: Callable[[float], bool],
     ) -> None:
         self._live = live
-        self._summed = isinstance(live.format, SummaryFormat)  # asked once: of a Protocol it costs more than a record
+        self._summed = isinstance(
+            live.format, SummaryFormat
+        )  # asked once: of a Protocol it costs more than a record
         self._source = source
         self._ledger = ledger
         self._observer = observer
@@ -101,9 +113,13 @@ class Round:
             missing = self._look_for_databases(now)
             sweep = every_row or self._sweep_is_due(state, now)
             if sweep and (damage := self._ledger.damage(now)):
-                raise LedgerError(f"target {self._live.name}: the ledger is damaged: {', '.join(damage)}; {_DAMAGED}")
+                raise LedgerError(
+                    f"target {self._live.name}: the ledger is damaged: {', '.join(damage)}; {_DAMAGED}"
+                )
             self._observer.round_begins(state, sweep=sweep)
-            decider = self._decider(replace(self._live.selection.window, start=state.start), again=False)
+            decider = self._decider(
+                replace(self._live.selection.window, start=state.start), again=False
+            )
             reading = self._incremental(state, decider, sweep, limit, now)
             try:
                 receipt = self._travel(reading, decider, limit, now)
@@ -138,8 +154,11 @@ class Round:
             ahead=self._read_ahead(state, now, sweep=sweep, limit=limit),
         )
 
-    def republish(self, window: Window, window_progress: str, *, most_pages: int) -> tuple[Outcome, bool]:
-        """Publish the next portion of a window again, and say whether it was the last. Regular rounds go on as before.
+    def republish(
+        self, window: Window, window_progress: str, *, most_pages: int
+    ) -> tuple[Outcome, bool]:
+        """Publish the next portion of a window again, and say whether it was the last. Regular
+        rounds go on as before.
 
         Raises: PublisherError for whatever ends it before it has begun.
         """
@@ -165,7 +184,8 @@ class Round:
         return self._outcome(receipt), reading.finished or receipt is not None
 
     def republish_month(self, month: int, window_progress: str = "") -> Outcome:
-        """Sum a month (12 x year + month - 1) up again and send it whole; a republish that is broken off goes on behind it.
+        """Sum a month (12 x year + month - 1) up again and send it whole; a republish that is
+        broken off goes on behind it.
 
         Raises: PublisherError for whatever ends it before it has begun.
         """
@@ -173,8 +193,11 @@ class Round:
             now = self._clock()
             state = self._begin(now)
             self._observer.round_begins(state, sweep=False)
-            # The regular round counts what ended since the target's start; the same jobs make the month here.
-            decider = self._decider(replace(self._live.selection.window, start=state.start), again=True)
+            # The regular round counts what ended since the target's start; the same jobs make the
+            # month here.
+            decider = self._decider(
+                replace(self._live.selection.window, start=state.start), again=True
+            )
             try:
                 with self._sender:
                     self._sender.send_outstanding()
@@ -191,8 +214,12 @@ class Round:
 
     def _note_month(self, month: int, window_progress: str) -> None:
         done = Epoch(month_window(month).end or 0)
-        mark = WindowMark(window_progress=window_progress, ended_at=done, row=RowRef(database="", record_id=0))
-        self._ledger.note(self._live.name, Progress(window_mark=mark), self._live.policy_digest, self._clock())
+        mark = WindowMark(
+            window_progress=window_progress, ended_at=done, row=RowRef(database="", record_id=0)
+        )
+        self._ledger.note(
+            self._live.name, Progress(window_mark=mark), self._live.policy_digest, self._clock()
+        )
 
     def send_outstanding(self) -> Outcome:
         """Send what is in doubt, and nothing new.
@@ -214,7 +241,9 @@ class Round:
         return [] if self._outlet_now is None else self._outlet_now.held
 
     def _patience(self) -> Callable[[], bool]:
-        """Waits a little while another publisher is on the target; a republish lets go of it every few seconds."""
+        """Waits a little while another publisher is on the target; a republish lets go of it every
+        few seconds.
+        """
         left = iter(range(_PATIENCE))
         return lambda: next(left, None) is not None and not self._wait(_LOOK_EVERY_S)
 
@@ -232,12 +261,16 @@ class Round:
         return state
 
     def _sweep_is_due(self, state: TargetState, now: datetime) -> bool:
-        """Once a day, after a change of what is wanted, when the clock went back, or when rows were renumbered."""
+        """Once a day, after a change of what is wanted, when the clock went back, or when rows were
+        renumbered.
+        """
         if state.swept is None or not timedelta(0) <= now - state.swept < SWEEP_EVERY:
             return True
         if self._totals_were_left(state):
             return True
-        cursors = [self._ledger.cursor(self._live.name, database) for database in self._source.databases()]
+        cursors = [
+            self._ledger.cursor(self._live.name, database) for database in self._source.databases()
+        ]
         return any(cursor is not None and not self._source.fits(cursor) for cursor in cursors)
 
     def _look_for_databases(self, now: datetime) -> Sequence[Missing]:
@@ -247,7 +280,9 @@ class Round:
         self._ledger.found_databases(target, found.there, now)
         for file in found.returned:
             log.info(
-                "target %s: %s: was retired and is there again: it is read from where reading stopped", target, file
+                "target %s: %s: was retired and is there again: it is read from where reading stopped",
+                target,
+                file,
             )
         for file, name in found.renamed.items():
             log.info("target %s: %s: is called %s now", target, file, name)
@@ -255,10 +290,14 @@ class Round:
         return found.missing
 
     def _totals_were_left(self, state: TargetState) -> bool:
-        """Whether jobs were counted for totals that never arrived, in a format of before: now they go one by one."""
+        """Whether jobs were counted for totals that never arrived, in a format of before: now they
+        go one by one.
+        """
         if self._summed or state.checked_digest == self._live.policy_digest:
             return False
-        return any(month.digest != month.accepted_digest for month in self._ledger.months(self._live.name))
+        return any(
+            month.digest != month.accepted_digest for month in self._ledger.months(self._live.name)
+        )
 
     def _new_dispatch(self, state: TargetState) -> MessageSender:
         return MessageSender(
@@ -274,11 +313,14 @@ class Round:
             frame_of=self._live.frame_of,
         )
 
-    def _travel(self, reading: JobReader, decider: Decider, limit: int | None, now: datetime) -> Receipt | None:
+    def _travel(
+        self, reading: JobReader, decider: Decider, limit: int | None, now: datetime
+    ) -> Receipt | None:
         """The journey; returns the receipt that ended it early, if one did.
 
-        A refusal of names, such as a MachineName, is the records' fault if another name is accepted. When nothing but refused
-        names was met, a job of another name goes ahead of them to tell.
+        A refusal of names, such as a MachineName, is the records' fault if another name is
+        accepted. When nothing but refused names was met, a job of another name goes ahead of them
+        to tell.
         """
         receipt = self._travel_once(reading, decider, limit, now)
         refused: set[str] = set()
@@ -319,7 +361,9 @@ class Round:
     def _job_of_another_machine(
         self, reading: JobReader, decider: Decider, refused: set[str], now: datetime
     ) -> Rendered | None:
-        """The first job that would go out under none of these MachineNames; its own is added to them."""
+        """The first job that would go out under none of these MachineNames; its own is added to
+        them.
+        """
         sink = self._sink(decider)
         if self._live.policy.machine_name or not isinstance(sink, JobBatches):
             return None
@@ -328,7 +372,10 @@ class Round:
                 return None
             keys = [job.key for job in page.jobs]
             rows = dict(zip(keys, [job.row for job in page.jobs], strict=True))
-            known, held = self._ledger.known(self._live.name, rows), self._ledger.held(self._live.name, keys)
+            known, held = (
+                self._ledger.known(self._live.name, rows),
+                self._ledger.held(self._live.name, keys),
+            )
             for job, key in zip(page.jobs, keys, strict=True):
                 fit = decider.decide(job, key, known.get(key), held.get(key))
                 if isinstance(fit, Publish) and fit.published.where.machine_name not in refused:
@@ -338,7 +385,14 @@ class Round:
                         return found
         return None
 
-    def _read(self, reading: JobReader, decider: Decider, sink: RecordSink, limit: int | None, now: datetime) -> None:
+    def _read(
+        self,
+        reading: JobReader,
+        decider: Decider,
+        sink: RecordSink,
+        limit: int | None,
+        now: datetime,
+    ) -> None:
         """Raises: Stopped."""
         together = self._taken_together(decider, sink, now)
         for page, progress in reading.pages(now):
@@ -350,16 +404,31 @@ class Round:
             if not self._take_page(page, progress, reading, decider, sink, limit, now):
                 return
 
-    def _taken_together(self, decider: Decider, sink: RecordSink, now: datetime) -> GroupedCounter | RenderedRecords:
-        """Takes what of a page needs no look at each job: runs in columns, or jobs of kinds with their records."""
+    def _taken_together(
+        self, decider: Decider, sink: RecordSink, now: datetime
+    ) -> GroupedCounter | RenderedRecords:
+        """Takes what of a page needs no look at each job: runs in columns, or jobs of kinds with
+        their records.
+        """
         if isinstance(sink, MonthlyTotals):
             return GroupedCounter(self._live, decider, self._source, self._ledger, sink)
         return RenderedRecords(
-            self._live, decider, self._source, self._ledger, sink, self._sender, self._collisions, now
+            self._live,
+            decider,
+            self._source,
+            self._ledger,
+            sink,
+            self._sender,
+            self._collisions,
+            now,
         )
 
-    def _read_ahead(self, state: TargetState, now: datetime, *, sweep: bool, limit: int | None) -> ReadAhead | None:
-        """A process that reads a backlog; None for sums, which are quick, and for the daily look at what was delivered."""
+    def _read_ahead(
+        self, state: TargetState, now: datetime, *, sweep: bool, limit: int | None
+    ) -> ReadAhead | None:
+        """A process that reads a backlog; None for sums, which are quick, and for the daily look at
+        what was delivered.
+        """
         daily_look = sweep and state.swept is not None
         backlog_rows = self._live.backlog_rows
         if self._summed or backlog_rows is None or limit is not None or daily_look:
@@ -405,7 +474,9 @@ class Round:
     ) -> bool:
         """Judge a page's jobs and let them go on; False when the limit was reached before its end."""
         keys = [job.key for job in page.jobs]
-        known = self._ledger.known(self._live.name, dict(zip(keys, [job.row for job in page.jobs], strict=True)))
+        known = self._ledger.known(
+            self._live.name, dict(zip(keys, [job.row for job in page.jobs], strict=True))
+        )
         held = self._ledger.held(self._live.name, keys + [skipped.key for skipped in page.skipped])
         self._collisions.look_up(page.jobs)
         quarantined: list[SkippedJob] = []
@@ -415,13 +486,16 @@ class Round:
                 self._quarantine(skipped, held.get(skipped.key), quarantined, reading)
         for job, key in zip(page.jobs, keys, strict=True):
             if limit is not None and self._taken >= limit:
-                # The page is read again, but what was set aside of it is told now and must be found in quarantine.
+                # The page is read again, but what was set aside of it is told now and must be found
+                # in quarantine.
                 sink.mark(Progress(skipped=tuple(quarantined), left_quarantine=tuple(left)))
                 return False
             if key in sink:
                 continue
             verdict = decider.decide(job, key, known.get(key), held.get(key))
-            stays = self._take(verdict, held.get(key), sink, now, position_of(reading, job, quarantined, left))
+            stays = self._take(
+                verdict, held.get(key), sink, now, position_of(reading, job, quarantined, left)
+            )
             if stays is None:
                 continue
             if isinstance(stays, SkippedJob):
@@ -438,7 +512,9 @@ class Round:
         """After a page of which so many jobs were set aside."""
         self._quiet_pages += 1
         self._quarantine_waiting += quarantined
-        if (sink.idle and self._quiet_pages >= _QUIET_PAGES) or self._quarantine_waiting >= _QUARANTINE_BATCH:
+        if (
+            sink.idle and self._quiet_pages >= _QUIET_PAGES
+        ) or self._quarantine_waiting >= _QUARANTINE_BATCH:
             self._quiet_pages = self._quarantine_waiting = 0
             sink.write_down()
 
@@ -450,7 +526,9 @@ class Round:
         now: datetime,
         place: Progress | None,
     ) -> SkippedJob | Skip | None:
-        """None for a job that goes on; otherwise it is set aside, or there is nothing to do about it."""
+        """None for a job that goes on; otherwise it is set aside, or there is nothing to do about
+        it.
+        """
         if not isinstance(fit, Publish):
             return fit
         try:
@@ -462,11 +540,17 @@ class Round:
         self._taken += 1
         job = fit.published.job
         lost_s = job.wall_s if fit.published.benchmark.arex_default else 0
-        self._sender.remarks.note(fit.entry.key, job.queue, lost_s, warnings_about(fit.published, summed=self._summed))
+        self._sender.remarks.note(
+            fit.entry.key, job.queue, lost_s, warnings_about(fit.published, summed=self._summed)
+        )
         return None
 
     def _quarantine(
-        self, skipped: SkippedJob, held: Quarantined | None, quarantined: list[SkippedJob], reading: JobReader
+        self,
+        skipped: SkippedJob,
+        held: Quarantined | None,
+        quarantined: list[SkippedJob],
+        reading: JobReader,
     ) -> None:
         if held is not None and held.hold is Hold.DROPPED:
             return
@@ -484,5 +568,7 @@ class Round:
         return concluded(self._live.name, receipt, self._sender.tally, held=self._held)
 
     def _accepted_in_vain(self, receipt: Receipt) -> bool:
-        """Whether months that were sent because an administrator accepted it did not arrive: they are decided on again."""
+        """Whether months that were sent because an administrator accepted it did not arrive: they
+        are decided on again.
+        """
         return self._summed and self._live.accept_key_change and not receipt.doubt

@@ -1,11 +1,14 @@
-"""From a batch to a settled message: written down, handed over, settled; cut in two, shed or set aside when it must be.
+"""From a batch to a settled message: written down, handed over, settled; cut in two, shed or set
+aside when it must be.
 
-A message that may have been stored is sent again by the next round, the same bytes under the same id: one whose answer was
-lost, and one of a process that ended on the way. Whatever was certainly not stored is given up at the end of the round, so
-that the next one reads, decides on and renders its jobs again, under the configuration that holds then.
+A message that may have been stored is sent again by the next round, the same bytes under the same
+id: one whose answer was lost, and one of a process that ended on the way. Whatever was certainly
+not stored is given up at the end of the round, so that the next one reads, decides on and renders
+its jobs again, under the configuration that holds then.
 
-While the next batch is read, rendered and put together, the last one is signed and sent, beside the main thread. A message is
-written down in the transaction that settles the one before, so there is one outstanding at most.
+While the next batch is read, rendered and put together, the last one is signed and sent, beside the
+main thread. A message is written down in the transaction that settles the one before, so there is
+one outstanding at most.
 """
 
 from __future__ import annotations
@@ -35,14 +38,15 @@ from publisher.pipeline.round.assemble import Assembled, assemble_message
 from publisher.pipeline.round.outcome import Remarks, RoundCounters
 from publisher.transports.base import BackgroundTask, Receipt, Transport, Verdict
 
-# Of records whose form shows that they are sound, those that are held against the schema all the same, which costs five
-# times what rendering costs: one in so many, and the first after a change of version or configuration.
+# Of records whose form shows that they are sound, those that are held against the schema all the
+# same, which costs five times what rendering costs: one in so many, and the first after a change of
+# version or configuration.
 _CHECK_ONE_IN: Final = 250
 _CHECK_FIRST: Final = 1_000
-_TRIED_AGAIN: Final = "tried_again"  # the verdict on an attempt that was followed by another in the same round
-_SUSPECTS: Final = (
-    8  # messages that cannot be cut any more, refused for no clear reason, before the target itself is to blame
+_TRIED_AGAIN: Final = (
+    "tried_again"  # the verdict on an attempt that was followed by another in the same round
 )
+_SUSPECTS: Final = 8  # messages that cannot be cut any more, refused for no clear reason, before the target itself is to blame
 
 
 class RoundStopped(Exception):  # not an error: the round ends here, for the receipt's reason
@@ -64,7 +68,9 @@ class MessageObserver(Protocol):
 
 
 class _Arrival(NamedTuple):
-    """A message that the receiver took, with the keys of its records: nobody looks at them where nothing was odd."""
+    """A message that the receiver took, with the keys of its records: nobody looks at them where
+    nothing was odd.
+    """
 
     message: Message
     keys: Iterable[JobKey]
@@ -72,7 +78,9 @@ class _Arrival(NamedTuple):
 
 
 class MessageSender:
-    """Sends a target's messages, strictly one after the other. To be left as a context: then what was not sent is given up."""
+    """Sends a target's messages, strictly one after the other. To be left as a context: then what
+    was not sent is given up.
+    """
 
     def __init__(
         self,
@@ -99,17 +107,23 @@ class MessageSender:
         self._watcher = watcher
         self._clock = clock
         self._check_all = check_all
-        self._frame_of = frame_of  # an outstanding message may be of the format that was configured before
+        self._frame_of = (
+            frame_of  # an outstanding message may be of the format that was configured before
+        )
         self._found_faults = False
         self._shipped = 0  # records
         self._suspects: dict[MessageId, tuple[Outstanding, Receipt]] = {}
-        self._proven_healthy = (
-            False  # the target took something since it last refused a whole batch for no clear reason
+        self._proven_healthy = False  # the target took something since it last refused a whole batch for no clear reason
+        self._refusal: Receipt | None = (
+            None  # of a whole message, for what its records are called by
         )
-        self._refusal: Receipt | None = None  # of a whole message, for what its records are called by
         self._in_flight: tuple[Message, Sequence[JobKey], BackgroundTask[Receipt]] | None = None
-        self._handed_over: set[MessageId] = set()  # and nobody has said yet that they were not stored
-        self._behind: dict[str, WindowMark | None] = {}  # a republish, and where it stood before what is not settled
+        self._handed_over: set[MessageId] = (
+            set()
+        )  # and nobody has said yet that they were not stored
+        self._behind: dict[
+            str, WindowMark | None
+        ] = {}  # a republish, and where it stood before what is not settled
         self._news: dict[JobKey, SkippedJob] = {}  # set aside, and not written down yet
         self.tally = RoundCounters()
         self.remarks = Remarks(self.tally)
@@ -120,16 +134,22 @@ class MessageSender:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
-        """Give up what was certainly not stored. A ledger that failed is left alone: then everything is in doubt."""
+        """Give up what was certainly not stored. A ledger that failed is left alone: then
+        everything is in doubt.
+        """
         if not isinstance(error, LedgerError):
             self._ledger.give_up(self._target, self._handed_over, self._behind)
             self._suspects.clear()
             self._behind.clear()
 
     def payload_limit(self) -> int:
-        """How many bytes a payload shall have now: what the service refused in this run, or lately, counts.
+        """How many bytes a payload shall have now: what the service refused in this run, or lately,
+        counts.
 
         Asked for every record, worked out again after every message.
         """
@@ -140,9 +160,11 @@ class MessageSender:
         return self._limit
 
     def send(self, batch: Batch) -> None:
-        """Take a batch on its way, after those before it; `finish` makes sure that all have arrived.
+        """Take a batch on its way, after those before it; `finish` makes sure that all have
+        arrived.
 
-        Raises: Stopped when nothing more can be sent; then whatever is not written down will be read again.
+        Raises: Stopped when nothing more can be sent; then whatever is not written down will be
+        read again.
         """
         made = self._put_together(batch) if batch.records else None
         if made is not None and made.faults:
@@ -154,7 +176,9 @@ class MessageSender:
             self.note(batch.progress)
 
     def finish(self) -> None:
-        """Wait until everything that was shipped is settled. Raises: Stopped when nothing more can be sent."""
+        """Wait until everything that was shipped is settled. Raises: Stopped when nothing more can
+        be sent.
+        """
         self._settle()
 
     def abort(self, receipt: Receipt | None) -> Receipt | None:
@@ -169,12 +193,15 @@ class MessageSender:
         return receipt
 
     def send_outstanding(self) -> None:
-        """Everything that is written down without a receipt, in order. Raises: Stopped when nothing more can be sent."""
+        """Everything that is written down without a receipt, in order. Raises: Stopped when nothing
+        more can be sent.
+        """
         while outstanding := self._ledger.outstanding(self._target, self._suspects):
             self._deliver_now(outstanding)
 
     def conclude(self) -> None:
-        """Records refused for no clear reason, and nothing got through since: then the target is to blame.
+        """Records refused for no clear reason, and nothing got through since: then the target is to
+        blame.
 
         Raises: Stopped when it is the target.
         """
@@ -184,7 +211,9 @@ class MessageSender:
         if named:
             names = {name for receipt in named for name in receipt.refused_by}
             whole = self._refusal or named[0]
-            raise RoundStopped(whole._replace(verdict=Verdict.STOP_TARGET, refused_by=tuple(sorted(names))))
+            raise RoundStopped(
+                whole._replace(verdict=Verdict.STOP_TARGET, refused_by=tuple(sorted(names)))
+            )
         raise RoundStopped(
             Receipt(
                 verdict=Verdict.STOP_TARGET,
@@ -219,7 +248,9 @@ class MessageSender:
     # On the way
 
     def _is_to_be_checked(self) -> bool:
-        """Whether each record of the next message is held against the schema, whatever it looks like."""
+        """Whether each record of the next message is held against the schema, whatever it looks
+        like.
+        """
         if self._check_all and self._shipped >= _CHECK_FIRST and isinstance(self._format, Formed):
             self._check_all = False
         return self._check_all or self._found_faults
@@ -228,22 +259,31 @@ class MessageSender:
         """Where the republish stands that a mark is of."""
         if mark is None:
             return {}
-        return {mark.window_progress: self._ledger.window_progress(self._target, mark.window_progress)}
+        return {
+            mark.window_progress: self._ledger.window_progress(self._target, mark.window_progress)
+        }
 
     def _put_together(self, batch: Batch) -> Assembled:
-        check = slice(None) if self._is_to_be_checked() else slice(-self._shipped % _CHECK_ONE_IN, None, _CHECK_ONE_IN)
+        check = (
+            slice(None)
+            if self._is_to_be_checked()
+            else slice(-self._shipped % _CHECK_ONE_IN, None, _CHECK_ONE_IN)
+        )
         self._shipped += len(batch.records)
         return assemble_message(self._format, self._target, batch, self._clock(), check=check)
 
     def _hand_over(self, batch: Batch, message: Message) -> None:
-        """Settle the message before, write this one down in the same transaction, and have it signed and sent beside."""
+        """Settle the message before, write this one down in the same transaction, and have it
+        signed and sent beside.
+        """
         before = self._arrived()
         try:
             behind = self._window_before(batch.progress.window_mark)
             sent = None if before is None else self._sent(before)
             self._ledger.prepare(message, batch.records, batch.progress, self._policy_digest, sent)
         except Exception:
-            # What keeps this message from being written down, such as a full disk, need not keep the receipt.
+            # What keeps this message from being written down, such as a full disk, need not keep
+            # the receipt.
             if before is not None:
                 self._settle_alone(before)
             raise
@@ -252,13 +292,19 @@ class MessageSender:
             self._settled(before)
         self.written_down(batch.progress)
         self._watcher.message_prepared(message)
-        self._in_flight = message, batch.records.keys, BackgroundTask(partial(self._deliver, message, self._clock()))
+        self._in_flight = (
+            message,
+            batch.records.keys,
+            BackgroundTask(partial(self._deliver, message, self._clock())),
+        )
 
     def _deliver_now(self, outstanding: Outstanding) -> None:
         message = outstanding.message
         receipt = self._deliver(message, self._clock())
         self._note_attempts(message, receipt)
-        self._came_of(_Arrival(message, (record.key for record in outstanding.records), receipt), outstanding)
+        self._came_of(
+            _Arrival(message, (record.key for record in outstanding.records), receipt), outstanding
+        )
 
     def _deliver(self, message: Message, now: datetime) -> Receipt:
         self._handed_over.add(message.id)
@@ -270,8 +316,12 @@ class MessageSender:
             raise
 
     def _without(self, batch: Batch, made: Assembled) -> tuple[Batch, Assembled | None]:
-        """The batch without the records that failed, which are set aside; None where none is left to send."""
-        self._found_faults = True  # one got past the rules: look at every message of this round from now on
+        """The batch without the records that failed, which are set aside; None where none is left
+        to send.
+        """
+        self._found_faults = (
+            True  # one got past the rules: look at every message of this round from now on
+        )
         faulty = {record.key for record, _ in made.faults}
         quarantined = [record.set_aside(unfit) for record, unfit in made.faults]
         for job in quarantined:
@@ -281,7 +331,9 @@ class MessageSender:
         if not left:
             return batch, None
         payload = self._format.frame.join(left.contents)
-        return batch, Assembled(message_of(payload, self._target, self._format.name, len(left), made.message.made_at))
+        return batch, Assembled(
+            message_of(payload, self._target, self._format.name, len(left), made.message.made_at)
+        )
 
     def _settle(self) -> None:
         """Settle the message that was handed over. Raises: Stopped when nothing more can be sent."""
@@ -290,7 +342,8 @@ class MessageSender:
             self._behind.clear()
 
     def _arrived(self) -> _Arrival | None:
-        """The message that was handed over, if nothing is to be done but to settle it; what else came of it is seen to.
+        """The message that was handed over, if nothing is to be done but to settle it; what else
+        came of it is seen to.
 
         Raises: Stopped when nothing more can be sent.
         """
@@ -311,14 +364,20 @@ class MessageSender:
     def _settle_alone(self, arrived: _Arrival) -> bool:
         """As `_settled`, which it is then."""
         sent = self._sent(arrived)
-        self._ledger.sent(sent.message, remote_id=sent.remote_id, remote_ids=sent.remote_ids, now=sent.at)
+        self._ledger.sent(
+            sent.message, remote_id=sent.remote_id, remote_ids=sent.remote_ids, now=sent.at
+        )
         return self._settled(arrived)
 
     def _sent(self, arrived: _Arrival) -> SentMessage:
-        return SentMessage(arrived.message, arrived.receipt.remote_id, arrived.receipt.remote_ids, self._clock())
+        return SentMessage(
+            arrived.message, arrived.receipt.remote_id, arrived.receipt.remote_ids, self._clock()
+        )
 
     def _settled(self, arrived: _Arrival) -> bool:
-        """A message is settled in the ledger; False when some that were refused have to be sent again."""
+        """A message is settled in the ledger; False when some that were refused have to be sent
+        again.
+        """
         message, keys, receipt = arrived
         self._handed_over.discard(message.id)
         self.tally.messages += 1
@@ -347,19 +406,24 @@ class MessageSender:
         self._watcher.message_handed_over(message, receipt)
         self.tally.bytes += receipt.bytes_sent
         self._count_attempts(receipt)
-        if receipt.verdict is Verdict.IN_DOUBT or receipt.doubt:  # of several attempts, one may have been stored
+        if (
+            receipt.verdict is Verdict.IN_DOUBT or receipt.doubt
+        ):  # of several attempts, one may have been stored
             self._ledger.in_doubt(message, receipt.reason)
         elif receipt.verdict is not Verdict.DELIVERED:
             self._handed_over.discard(message.id)
 
     def _count_attempts(self, receipt: Receipt) -> None:
-        """Each but the last was followed by another at once; one that was not even made counts as what it was told."""
+        """Each but the last was followed by another at once; one that was not even made counts as
+        what it was told.
+        """
         self.tally.attempts[receipt.verdict.name.lower()] += 1
         if receipt.attempts > 1:
             self.tally.attempts[_TRIED_AGAIN] += receipt.attempts - 1
 
     def _bisect(self, whole: Outstanding, receipt: Receipt) -> None:
-        """Cut a message; make its only record lighter when it is too large, or set aside what cannot be cut any more.
+        """Cut a message; make its only record lighter when it is too large, or set aside what
+        cannot be cut any more.
 
         Records that are refused for what they are called by stay together.
         """
@@ -376,14 +440,20 @@ class MessageSender:
             self._refuse(whole, receipt)
 
     def _learn_limit(self, whole: Outstanding) -> int:
-        """Remember what the service takes: its word, not that of the option. Into how many pieces the message goes."""
-        limit = LearntLimit(payload_bytes=self.payload_limit(), wire=self._wire_digest, learnt_at=self._clock())
+        """Remember what the service takes: its word, not that of the option. Into how many pieces
+        the message goes.
+        """
+        limit = LearntLimit(
+            payload_bytes=self.payload_limit(), wire=self._wire_digest, learnt_at=self._clock()
+        )
         self._learnt = limit
         self._ledger.learn_limit(self._target, limit)
         return max(2, -(-len(whole.message.payload) // limit.payload_bytes))
 
     def _ask_again(self, receipt: Receipt, *, cut: bool) -> None:
-        """A whole message was refused for a reason that may be the target's: what was taken before tells nothing now."""
+        """A whole message was refused for a reason that may be the target's: what was taken before
+        tells nothing now.
+        """
         if receipt.refused_by and receipt.attempts:
             self._proven_healthy = False
             self._refusal = receipt
@@ -391,7 +461,9 @@ class MessageSender:
             self._proven_healthy = False
 
     def _shed(self, whole: Outstanding, reason: str) -> bool:
-        """Put a lighter message in the place of one with a single record; False when that is not possible."""
+        """Put a lighter message in the place of one with a single record; False when that is not
+        possible.
+        """
         (record,) = whole.records
         frame = self._frame_of(whole.message.format)
         (content,) = frame.split(whole.message.payload, [record.content_bytes])
@@ -399,12 +471,15 @@ class MessageSender:
         if less is None:
             return False
         message = self._half(whole.message, frame.join([less]), 1)
-        self._ledger.split(whole, [(message, [record._replace(content_bytes=len(less))])], narrowing=False)
+        self._ledger.split(
+            whole, [(message, [record._replace(content_bytes=len(less))])], narrowing=False
+        )
         self.shed(record.key, record.job_id, reason)
         return True
 
     def _suspect_poison(self, whole: Outstanding, receipt: Receipt) -> None:
-        """A message refused for no clear reason. Of many in a row, what waits furthest from them tells who is to blame.
+        """A message refused for no clear reason. Of many in a row, what waits furthest from them
+        tells who is to blame.
 
         Raises: Stopped when that is refused too: it is the target.
         """
@@ -420,7 +495,8 @@ class MessageSender:
         self.conclude()
 
     def _clear_suspects(self) -> bool:
-        """Something got through, so it is the records. One that was refused alone would say nothing new if asked again.
+        """Something got through, so it is the records. One that was refused alone would say nothing
+        new if asked again.
 
         False when there are several, which have to be sent again.
         """
@@ -442,7 +518,9 @@ class MessageSender:
         self, whole: Outstanding, parts: Sequence[Sequence[int]]
     ) -> list[tuple[Message, Sequence[OutboxRecord]]]:
         frame = self._frame_of(whole.message.format)
-        contents = frame.split(whole.message.payload, [record.content_bytes for record in whole.records])
+        contents = frame.split(
+            whole.message.payload, [record.content_bytes for record in whole.records]
+        )
         pieces: list[tuple[Message, Sequence[OutboxRecord]]] = []
         for part in parts:
             payload = frame.join([contents[at] for at in part])
@@ -461,7 +539,9 @@ class MessageSender:
 
 
 def _divided(count: int, names: Sequence[str], pieces: int) -> list[Sequence[int]]:
-    """Which records go together, by their places: those of one name, or else so many pieces of one size."""
+    """Which records go together, by their places: those of one name, or else so many pieces of one
+    size.
+    """
     if names:
         by_name: dict[str, list[int]] = {}
         for at, name in enumerate(names):

@@ -1,18 +1,21 @@
-"""Monthly totals: jobs are counted into their months, and every month that changed is sent, always whole.
+"""Monthly totals: jobs are counted into their months, and every month that changed is sent, always
+whole.
 
-A job is counted once, in the same transaction as the month that it made. A month is summed up again from its rows when a
-counted job changed, or when another selection or policy applies.
+A job is counted once, in the same transaction as the month that it made. A month is summed up again
+from its rows when a counted job changed, or when another selection or policy applies.
 
-What is sent replaces rows at the receiver by their keys and deletes none: a row that no job makes any more stays and counts.
-Where the receiver empties a row for a record of zeros under its key (`takes_zeros`), that is sent with the month. Our own
-configuration, or another version of this program, must not change unnoticed what is counted under which key, so a month that
-they moved is held back until an administrator accepts it. The ledger keeps the `basis` of each month's totals, a digest of
-selection, policy and version: under another one the month is marked `by_settings`, as it is when an unchanged job leaves it or
-when another publisher sent it.
+What is sent replaces rows at the receiver by their keys and deletes none: a row that no job makes
+any more stays and counts. Where the receiver empties a row for a record of zeros under its key
+(`takes_zeros`), that is sent with the month. Our own configuration, or another version of this
+program, must not change unnoticed what is counted under which key, so a month that they moved is
+held back until an administrator accepts it. The ledger keeps the `basis` of each month's totals, a
+digest of selection, policy and version: under another one the month is marked `by_settings`, as it
+is when an unchanged job leaves it or when another publisher sent it.
 
-Jobs that are gone from the accounting data (`cleanup`, `rotate`) never empty or shrink a row: rows that lack known runs keep
-the total that was counted (`rows_with_gone`), or else the whole month does. In formats without a known way to send zeros, a
-month that would leave rows behind, or that lost jobs, is held back, and those rows become a ticket.
+Jobs that are gone from the accounting data (`cleanup`, `rotate`) never empty or shrink a row: rows
+that lack known runs keep the total that was counted (`rows_with_gone`), or else the whole month
+does. In formats without a known way to send zeros, a month that would leave rows behind, or that
+lost jobs, is held back, and those rows become a ticket.
 """
 
 from __future__ import annotations
@@ -52,14 +55,20 @@ from publisher.pipeline.round.sender import MessageSender
 from publisher.sources import BY_INTERFACE
 from publisher.sources.base import Page, Source
 
-_QUARANTINE_BATCH: Final = 2_000  # jobs that have to leave a month, 1.7 kB each; the next sweep sets the others aside
+_QUARANTINE_BATCH: Final = (
+    2_000  # jobs that have to leave a month, 1.7 kB each; the next sweep sets the others aside
+)
 _SUMMED_OTHERWISE: Final = (
     "it was summed up without service levels, for the format of before, and rows of it are gone since; "
     "publish it in that format, or give their database to source.databases again"
 )
-_SENT_TOGETHER: Final = 1_000  # records, and what they were made of: some 3 MB, and less than 1 MB in the ledger
+_SENT_TOGETHER: Final = (
+    1_000  # records, and what they were made of: some 3 MB, and less than 1 MB in the ledger
+)
 _KEPT_GROUPS: Final = 12_000  # of months that were written down and may go on: some 12 MB
-_FLUSH_JOBS: Final = 65_536  # entries that wait for their transaction: with what it makes of them some 12 MB
+_FLUSH_JOBS: Final = (
+    65_536  # entries that wait for their transaction: with what it makes of them some 12 MB
+)
 
 
 class MessageLimits(NamedTuple):
@@ -83,12 +92,19 @@ class _MonthRows:
         self.imported = False  # some rows: our importer writes them, and perhaps otherwise now
 
     def add(
-        self, job: JobRecord | SkippedJob, fit: Publish | SkippedJob | None, was: DeliveredRun | None, *, was_held: bool
+        self,
+        job: JobRecord | SkippedJob,
+        fit: Publish | SkippedJob | None,
+        was: DeliveredRun | None,
+        *,
+        was_held: bool,
     ) -> None:
         """Count a job of the month, by what was known of it before."""
         before = None if was is None or was.fingerprint == REMOVED else month_number(was.ended_at)
         self.present += before == self._month
-        self.imported |= before == self._month and isinstance(job, JobRecord) and job.interface in BY_INTERFACE
+        self.imported |= (
+            before == self._month and isinstance(job, JobRecord) and job.interface in BY_INTERFACE
+        )
         place = delivered_from(job.job_id, job.row), job.row.record_id
         if isinstance(fit, Publish):
             if self._sum(fit, was, before):
@@ -97,12 +113,16 @@ class _MonthRows:
             self.runs.add(job.key, was.ended_at, REMOVED, *place)
             self.moved[before] += 1
             if before == self._month:
-                self.by_settings |= not isinstance(job, JobRecord) or job.fingerprint == was.fingerprint
+                self.by_settings |= (
+                    not isinstance(job, JobRecord) or job.fingerprint == was.fingerprint
+                )
             if fit is not None and not was_held and len(self.quarantined) < _QUARANTINE_BATCH:
                 self.quarantined.append(fit)
 
     def _sum(self, fit: Publish, was: DeliveredRun | None, before: int | None) -> bool:
-        """Add a job to the sums; whether its run is to be written down. `before` is the month that it was counted in."""
+        """Add a job to the sums; whether its run is to be written down. `before` is the month that
+        it was counted in.
+        """
         if before == self._month and was is not None and was.fingerprint == fit.entry.fingerprint:
             self.unchanged.add(fit.published)
             return False
@@ -152,15 +172,23 @@ class MonthlyTotals:
         self._clock = clock
         self._page_read = page_read
         self._months: dict[int, Accumulator | None] = {}
-        self._jobs_written: dict[int, int] = {}  # in the totals of these months, when they were written down
+        self._jobs_written: dict[
+            int, int
+        ] = {}  # in the totals of these months, when they were written down
         self._runs = PlacedRuns()  # counted, and not written down yet
-        self._waiting: set[JobKey] = set()  # these, and those that are counted when their month is summed up again
+        self._waiting: set[JobKey] = (
+            set()
+        )  # these, and those that are counted when their month is summed up again
         # Months to sum up again, with the runs that left them, less those that came.
         self._dirty: Counter[int] = Counter()
         self._progress = Progress()
-        self.remark = sender.remarks.note_together  # what is odd about jobs that are counted at once
+        self.remark = (
+            sender.remarks.note_together
+        )  # what is odd about jobs that are counted at once
         self.held: list[BlockedMonth] = []  # months that wait for an administrator
-        self._accepted: list[tuple[int, tuple[KeyTotal, ...], int]] = []  # by month: rows left behind, jobs lost
+        self._accepted: list[
+            tuple[int, tuple[KeyTotal, ...], int]
+        ] = []  # by month: rows left behind, jobs lost
 
     def __contains__(self, key: JobKey) -> bool:
         return key in self._waiting
@@ -171,7 +199,8 @@ class MonthlyTotals:
         return True
 
     def take(self, fit: Publish, now: datetime, place: Progress | None = None) -> None:
-        """Count a job into its month; one that was counted before with other values has its months summed up again.
+        """Count a job into its month; one that was counted before with other values has its months
+        summed up again.
 
         Raises: Unfit.
         """
@@ -180,8 +209,12 @@ class MonthlyTotals:
         job = fit.published.job
         key, ended_at, value = fit.entry.key, fit.entry.ended_at, fit.entry.fingerprint
         self._waiting.add(key)
-        if fit.known is not None and (ended_at, value) != (fit.known.ended_at, fit.known.fingerprint):
-            # Its entry stays as it is until then: it tells which jobs are in the month's totals with other values.
+        if fit.known is not None and (ended_at, value) != (
+            fit.known.ended_at,
+            fit.known.fingerprint,
+        ):
+            # Its entry stays as it is until then: it tells which jobs are in the month's totals
+            # with other values.
             self._dirty.update({month: 0, month_number(fit.known.ended_at): 0})
             return
         if fit.known is not None:
@@ -247,11 +280,16 @@ class MonthlyTotals:
     def write_down(self) -> None:
         """Everything counted so far, with how far was read, in one transaction."""
         jobs = {month: totals.jobs for month, totals in self._months.items() if totals is not None}
-        added_to = {month: self._months[month] for month in jobs if jobs[month] != self._jobs_written[month]}
-        contents = {month: list(totals.groups()) for month, totals in added_to.items() if totals is not None}
+        added_to = {
+            month: self._months[month] for month in jobs if jobs[month] != self._jobs_written[month]
+        }
+        contents = {
+            month: list(totals.groups()) for month, totals in added_to.items() if totals is not None
+        }
         self._count(self._runs, contents, dirty=self._dirty, progress=self._progress)
         self._jobs_written = jobs
-        # Months to which nothing came lately are read again should something come: jobs are written in the order of time.
+        # Months to which nothing came lately are read again should something come: jobs are written
+        # in the order of time.
         self._months = {} if sum(map(len, contents.values())) > _KEPT_GROUPS else added_to
         self._runs = PlacedRuns()
         self._waiting.clear()
@@ -259,19 +297,30 @@ class MonthlyTotals:
         self._progress = Progress()
 
     def conclude(self, now: datetime) -> None:
-        """Sum up again what must be, and send the months that changed. Raises: Stopped, SourceError."""
+        """Sum up again what must be, and send the months that changed. Raises: Stopped,
+        SourceError.
+        """
         self.write_down()
         self._months = {}
         for month, state in self._states().items():
             if state.dirty or state.basis != self._basis or self._takes_singles_over(state):
-                self._recount_month(self._states()[month], now)  # as it is after the months before it
+                self._recount_month(
+                    self._states()[month], now
+                )  # as it is after the months before it
         for month, state in self._states().items():
-            if state.dirty and not self._is_held(month):  # jobs of it were found in another month just now
+            if state.dirty and not self._is_held(
+                month
+            ):  # jobs of it were found in another month just now
                 self._recount_month(self._states()[month], now)
-        self._send([state for state in self._states().values() if state.digest != state.accepted_digest], now)
+        self._send(
+            [state for state in self._states().values() if state.digest != state.accepted_digest],
+            now,
+        )
 
     def resend(self, month: int, now: datetime) -> None:
-        """Sum a month up again and send it, whatever the receiver accepted. Raises: Stopped, SourceError."""
+        """Sum a month up again and send it, whatever the receiver accepted. Raises: Stopped,
+        SourceError.
+        """
         self._recount_month(self._states().get(month, MonthState(month)), now)
         self._send([state for state in self._states().values() if state.month == month], now)
 
@@ -282,15 +331,23 @@ class MonthlyTotals:
         return any(held.month == month for held in self.held)
 
     def _fit_format(self, groups: Iterable[SummaryGroup]) -> bool:
-        """Whether they were summed up so that this format has a place for each: without levels none can be told by level."""
+        """Whether they were summed up so that this format has a place for each: without levels none
+        can be told by level.
+        """
         return not self._format.grouping.by_level or all(group.benchmarks for group in groups)
 
     def _takes_singles_over(self, state: MonthState) -> bool:
-        """Whether what was sent of a month one by one, in an earlier format, becomes part of its totals now."""
-        return self._accept_key_change and bool(self._ledger.summary_keys(self._target, state.month))
+        """Whether what was sent of a month one by one, in an earlier format, becomes part of its
+        totals now.
+        """
+        return self._accept_key_change and bool(
+            self._ledger.summary_keys(self._target, state.month)
+        )
 
     def _recount_month(self, state: MonthState, now: datetime) -> None:
-        self._write_summed_up(state, undisturbed(self._source, lambda: self._month_rows(state, now)))
+        self._write_summed_up(
+            state, undisturbed(self._source, lambda: self._month_rows(state, now))
+        )
 
     def _month_rows(self, state: MonthState, now: datetime) -> _MonthRows:
         """One month from its rows. Those that are gone (`cleanup`, `rotate`) must not shrink it."""
@@ -298,18 +355,27 @@ class MonthlyTotals:
         found.by_settings = state.basis != self._basis
         decider = self._decider_of(state.month)
         window = month_window(state.month)
-        for page in whole_window(self._target, self._source, self._ledger, window, self._format.needs, now):
+        for page in whole_window(
+            self._target, self._source, self._ledger, window, self._format.needs, now
+        ):
             if self._decider.again:  # a regular round tells of its own reading only
                 self._page_read(page)
             jobs: tuple[JobRecord | SkippedJob, ...] = (*page.jobs, *page.skipped)
             keys = [job.key for job in jobs]
             rows = dict(zip(keys, [job.row for job in jobs], strict=True))
-            known, held = self._ledger.known(self._target, rows), self._ledger.held(self._target, keys)
+            known, held = (
+                self._ledger.known(self._target, rows),
+                self._ledger.held(self._target, keys),
+            )
             for job, key in zip(jobs, keys, strict=True):
                 fit = self._looked_at(job, key, held.get(key), decider, now)
                 found.add(job, fit, known.get(key), was_held=key in held)
-            if not state.jobs and len(found.runs) >= _FLUSH_JOBS:  # it stays to be summed up until it is written too
-                self._count(found.runs, {}, dirty={state.month: 0, **found.moved}, progress=Progress())
+            if (
+                not state.jobs and len(found.runs) >= _FLUSH_JOBS
+            ):  # it stays to be summed up until it is written too
+                self._count(
+                    found.runs, {}, dirty={state.month: 0, **found.moved}, progress=Progress()
+                )
                 found.runs = PlacedRuns()
                 found.moved.clear()
         return found
@@ -322,10 +388,12 @@ class MonthlyTotals:
             counted = self._ledger.counted(self._target, state.month)
             as_counted = self._fit_format(counted)
             if as_counted and not found.by_settings:
-                # Which jobs of a row are in another month by now, and which are gone, is not known: none leaves it.
+                # Which jobs of a row are in another month by now, and which are gone, is not known:
+                # none leaves it.
                 groups = self._with_gone(counted, found, gone + state.moved)
             if groups is None and (as_counted or not state.dirty):
-                # What is there beside the rows that are gone is met by the regular reading, and added.
+                # What is there beside the rows that are gone is met by the regular reading, and
+                # added.
                 groups, found = counted, _MonthRows(state.month, self._format.grouping)
             if groups is not None:
                 self._sender.tally.gone[state.month] = gone
@@ -344,8 +412,12 @@ class MonthlyTotals:
     def _with_gone(
         self, counted: Sequence[SummaryGroup], found: _MonthRows, gone: int
     ) -> Sequence[SummaryGroup] | None:
-        """What was found, with the rows whose jobs are gone as they were counted; None where that cannot be told."""
-        jobs = FoundJobs(unchanged=tuple(found.unchanged.groups()), changed=tuple(found.changed.groups()))
+        """What was found, with the rows whose jobs are gone as they were counted; None where that
+        cannot be told.
+        """
+        jobs = FoundJobs(
+            unchanged=tuple(found.unchanged.groups()), changed=tuple(found.changed.groups())
+        )
         rows = rows_with_gone(self._format.receiver_key, counted, jobs, gone)
         if rows is None:
             return None
@@ -356,9 +428,16 @@ class MonthlyTotals:
         return list(totals.groups())
 
     def _looked_at(
-        self, job: JobRecord | SkippedJob, key: JobKey, held: Quarantined | None, decider: Decider, now: datetime
+        self,
+        job: JobRecord | SkippedJob,
+        key: JobKey,
+        held: Quarantined | None,
+        decider: Decider,
+        now: datetime,
     ) -> Publish | SkippedJob | None:
-        """What a month that is summed up again makes of a job, whatever was made of it before; None: it is not wanted."""
+        """What a month that is summed up again makes of a job, whatever was made of it before;
+        None: it is not wanted.
+        """
         if held is not None and held.hold is Hold.DROPPED:
             return None
         if isinstance(job, SkippedJob):
@@ -372,11 +451,17 @@ class MonthlyTotals:
         return None if isinstance(verdict, Skip) else verdict
 
     def _decider_of(self, month: int) -> Decider:
-        """Of every job of the month, also of one that began before the start: a part of it would replace the whole."""
-        return self._decider._replace(selection=self._decider.selection._replace(window=month_window(month)))
+        """Of every job of the month, also of one that began before the start: a part of it would
+        replace the whole.
+        """
+        return self._decider._replace(
+            selection=self._decider.selection._replace(window=month_window(month))
+        )
 
     def _decided(self, state: MonthState, now: datetime) -> Sequence[SummaryGroup]:
-        """The groups of a month to send; none when it waits: held back, or not begun at the receiver."""
+        """The groups of a month to send; none when it waits: held back, or not begun at the
+        receiver.
+        """
         groups = self._ledger.counted(self._target, state.month)
         if not self._fit_format(groups):
             self._quarantine_month(state, Unfit("summed-otherwise", _SUMMED_OTHERWISE))
@@ -386,7 +471,9 @@ class MonthlyTotals:
         emptied, orphaned = self._left(state, groups)
         lost = self._lost(state)
         zeros = [group.without_usage() for group in emptied]
-        by_itself = self._format.takes_zeros and not state.by_settings  # jobs that it lost changed and went elsewhere
+        by_itself = (
+            self._format.takes_zeros and not state.by_settings
+        )  # jobs that it lost changed and went elsewhere
         if not orphaned and (by_itself or not (zeros or lost)):
             return [*groups, *zeros]
         by_level = self._format.receiver.keeps_benchmark_values
@@ -406,19 +493,26 @@ class MonthlyTotals:
         return [*groups, *zeros]
 
     def _lost(self, state: MonthState) -> int:
-        """Jobs that the receiver has of a month, one by one or in totals, and that the totals to be sent have not."""
+        """Jobs that the receiver has of a month, one by one or in totals, and that the totals to be
+        sent have not.
+        """
         jobs, there = state.jobs, state.accepted_jobs
         if self._ledger.summary_keys(self._target, state.month):
             delivered = self._ledger.counts(self._target).delivered
-            there = max(there, sum(count for (month, _), count in delivered.items() if month == state.month))
-            if not (self._accept_key_change or self._decider.again):  # what was sent one by one is not summed up yet
+            there = max(
+                there, sum(count for (month, _), count in delivered.items() if month == state.month)
+            )
+            if not (
+                self._accept_key_change or self._decider.again
+            ):  # what was sent one by one is not summed up yet
                 jobs = max(jobs, self._source.count(month_window(state.month)))
         return max(there - jobs, 0)
 
     def _left(
         self, state: MonthState, groups: Sequence[SummaryGroup]
     ) -> tuple[Sequence[SummaryGroup], tuple[KeyTotal, ...]]:
-        """Rows of the receiver that the groups do not replace: those that zeros would empty, and those that would stay.
+        """Rows of the receiver that the groups do not replace: those that zeros would empty, and
+        those that would stay.
 
         Single records of an earlier format are among these.
         """
@@ -432,8 +526,12 @@ class MonthlyTotals:
                 return left, tuple(singles)
         return (), (*(group.row(by_level=there.keeps_benchmark_values) for group in left), *singles)
 
-    def _rendered(self, state: MonthState, groups: Sequence[SummaryGroup], now: datetime) -> list[MonthRow]:
-        """A month's rows; none at all when one cannot be said, because a month goes out whole or not."""
+    def _rendered(
+        self, state: MonthState, groups: Sequence[SummaryGroup], now: datetime
+    ) -> list[MonthRow]:
+        """A month's rows; none at all when one cannot be said, because a month goes out whole or
+        not.
+        """
         try:
             contents = self._format.render(groups, now)
         except Unfit as unfit:
@@ -442,7 +540,10 @@ class MonthlyTotals:
         return list(map(MonthRow, repeat(state.month), count(1), groups, contents))
 
     def _quarantine_month(self, state: MonthState, unfit: Unfit) -> None:
-        nowhere, name = RowRef(database="", record_id=0), JobId(f"summary {month_name(state.month)}")
+        nowhere, name = (
+            RowRef(database="", record_id=0),
+            JobId(f"summary {month_name(state.month)}"),
+        )
         quarantined = SkippedJob(nowhere, name, "", None, unfit.rule, unfit.reason, fingerprint=0)
         self._sender.quarantine(quarantined)
         self._sender.note(Progress(skipped=(quarantined,)))
@@ -453,14 +554,18 @@ class MonthlyTotals:
         for state in states:
             if not self._is_held(state.month):
                 rendered += self._rendered(state, self._decided(state, now), now)
-            if len(rendered) >= _SENT_TOGETHER:  # whole months, so that none is ever written down in part
+            if (
+                len(rendered) >= _SENT_TOGETHER
+            ):  # whole months, so that none is ever written down in part
                 self._dispatch(rendered, now)
                 rendered = []
         self._dispatch(rendered, now)
         self._sender.conclude()
 
     def _dispatch(self, rendered: Sequence[MonthRow], now: datetime) -> None:
-        """Write down the messages of whole months, in one transaction, and send them. Raises: Stopped."""
+        """Write down the messages of whole months, in one transaction, and send them. Raises:
+        Stopped.
+        """
         frame = self._format.frame
         batches = whole_messages(
             rendered,

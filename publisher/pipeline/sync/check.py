@@ -19,9 +19,24 @@ from operator import attrgetter
 from typing import Final, NamedTuple
 
 from publisher.formats import is_summary_format, receiver_of
-from publisher.ledger.contract import DeliveredRun, Hold, HostCounts, Ledger, Quarantined, TargetState
+from publisher.ledger.contract import (
+    DeliveredRun,
+    Hold,
+    HostCounts,
+    Ledger,
+    Quarantined,
+    TargetState,
+)
 from publisher.model.errors import Unfit
-from publisher.model.job import JOB_DIGEST_BYTES, Epoch, JobRecord, KnownRuns, RowRef, RunColumns, SkippedJob
+from publisher.model.job import (
+    JOB_DIGEST_BYTES,
+    Epoch,
+    JobRecord,
+    KnownRuns,
+    RowRef,
+    RunColumns,
+    SkippedJob,
+)
 from publisher.model.message import REMOVED, OpenRow
 from publisher.model.target import Target
 from publisher.model.time import Window, month_of
@@ -44,7 +59,15 @@ from publisher.sources.base import Source
 _LONG_AGO: Final = Epoch(0)
 _REMEMBERED: Final = 20_000  # what was seen of kinds of runs
 UNKNOWN_MONTH: Final = 0  # of rows whose end time cannot be read
-_SUMMED: Final = ("database", "delivered", "restarted", "before", "quarantined", "pending", "purged")
+_SUMMED: Final = (
+    "database",
+    "delivered",
+    "restarted",
+    "before",
+    "quarantined",
+    "pending",
+    "purged",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +137,9 @@ class _Seen:
     held: int = 0  # of the quarantined, those that wait
     pending: int = 0
 
-    def count(self, run: DeliveredRun | None, held: Quarantined | None, *, before_start: bool) -> None:
+    def count(
+        self, run: DeliveredRun | None, held: Quarantined | None, *, before_start: bool
+    ) -> None:
         """A job of the database, by what the ledger has of it."""
         if run is not None and run.fingerprint != REMOVED:
             self.delivered += run.settled
@@ -142,7 +167,10 @@ def check(
     """Compare database, ledger, sync and portal; no sending. Raises: LedgerError, SourceError."""
     now = site.clock()
     with closing(site.ledger_to_read()) as ledger, closing(site.source()) as source:
-        checks = [_TargetCheck(target, source, ledger, now, _first_month(now, months), jobs_seen) for target in targets]
+        checks = [
+            _TargetCheck(target, source, ledger, now, _first_month(now, months), jobs_seen)
+            for target in targets
+        ]
         return [row for each in checks for row in each.rows(portal)]
 
 
@@ -153,11 +181,15 @@ def recorded(site: Site, *, months: int | None) -> list[RecordedCount]:
     for other in site.other_instances():
         with closing(other.ledger_to_read()) as ledger:
             for name in ledger.targets():
-                found += _recorded(f"{other.instance}/{name}", ledger.target(name), ledger.counts(name), first)
+                found += _recorded(
+                    f"{other.instance}/{name}", ledger.target(name), ledger.counts(name), first
+                )
     return found
 
 
-def _recorded(target: str, state: TargetState | None, counts: HostCounts, first: int) -> Iterator[RecordedCount]:
+def _recorded(
+    target: str, state: TargetState | None, counts: HostCounts, first: int
+) -> Iterator[RecordedCount]:
     for at in sorted({*counts.delivered, *counts.before, *counts.reported}):
         month, submit_host = at
         if month >= first:
@@ -173,7 +205,9 @@ def _recorded(target: str, state: TargetState | None, counts: HostCounts, first:
             )
 
 
-def accepted(site: Site, targets: Sequence[Target], *, months: int | None) -> list[tuple[str, AcceptedChange]]:
+def accepted(
+    site: Site, targets: Sequence[Target], *, months: int | None
+) -> list[tuple[str, AcceptedChange]]:
     """What an administrator accepted for these months, by target. Raises: LedgerError."""
     first = _first_month(site.clock(), months)
     with closing(site.ledger_to_read()) as ledger:
@@ -221,11 +255,22 @@ class _TargetCheck:
             portal = None  # it shows what receivers of counts hold
         by_host = portal if portal is not None and _differs_by_host(portal) else None
         trouble = self._trouble()
-        places = {*self._seen, *self._counts.delivered, *self._counts.before, *self._counts.reported, *(by_host or {})}
-        rows = [self._compare(at, by_host, trouble.get(at[0], ())) for at in self._asked_for(places, trouble)]
+        places = {
+            *self._seen,
+            *self._counts.delivered,
+            *self._counts.before,
+            *self._counts.reported,
+            *(by_host or {}),
+        }
+        rows = [
+            self._compare(at, by_host, trouble.get(at[0], ()))
+            for at in self._asked_for(places, trouble)
+        ]
         yield from rows
         if portal is not None and by_host is None:
-            yield from _whole_months(self._target, rows, {at: n for at, n in portal.items() if at[0] >= self._first})
+            yield from _whole_months(
+                self._target, rows, {at: n for at, n in portal.items() if at[0] >= self._first}
+            )
 
     def _asked_for(self, places: Iterable[HostMonth], trouble: Iterable[int]) -> list[HostMonth]:
         """Those of the months, in order, and one of each month that has none and is in trouble."""
@@ -233,7 +278,9 @@ class _TargetCheck:
         without = set(trouble) - {month for month, _ in found}
         return sorted(found | {(month, "") for month in without})
 
-    def _compare(self, at: HostMonth, portal: Mapping[HostMonth, int] | None, trouble: Sequence[str]) -> Compared:
+    def _compare(
+        self, at: HostMonth, portal: Mapping[HostMonth, int] | None, trouble: Sequence[str]
+    ) -> Compared:
         month, submit_host = at
         found, counts = self._seen.get(at, _Seen()), self._counts
         delivered = counts.delivered.get(at, 0)
@@ -258,15 +305,23 @@ class _TargetCheck:
             purged=purged,
             repairs=(),
         )
-        repairs = _repairs(self._target, compared, found, before_us=before_us, known_trouble=bool(trouble))
+        repairs = _repairs(
+            self._target, compared, found, before_us=before_us, known_trouble=bool(trouble)
+        )
         return replace(compared, repairs=(*trouble, *repairs))
 
     def _trouble(self) -> dict[int, Sequence[str]]:
         """What is wrong with whole months: held back, or at the receiver under another site."""
         held = set(self._state.held) if self._state else set()
-        totals = {one.month for one in self._ledger.months(self._target.name) if one.accepted_digest}
+        totals = {
+            one.month for one in self._ledger.months(self._target.name) if one.accepted_digest
+        }
         months = {month for month, _ in self._counts.delivered} | totals | held
-        found = {month: self._of_month(month, month in held) for month in sorted(months) if month >= self._first}
+        found = {
+            month: self._of_month(month, month in held)
+            for month in sorted(months)
+            if month >= self._first
+        }
         return {month: troubles for month, troubles in found.items() if troubles}
 
     def _of_month(self, month: int, held: bool) -> list[str]:
@@ -295,7 +350,9 @@ class _TargetCheck:
         knows = partial(ledger.settled_at, name) if columns and not by_vo else None
         kinds = _Kinds(self._target, decider)
         pages = whole_window(
-            *(name, self._source, ledger, window, frozenset(), self._now), columns=columns, knows=knows
+            *(name, self._source, ledger, window, frozenset(), self._now),
+            columns=columns,
+            knows=knows,
         )
         for page in pages:
             self._see_unreadable(page.skipped)
@@ -321,11 +378,20 @@ class _TargetCheck:
         """Runs in columns, of which nearly all were delivered as they are."""
         self._jobs_seen(len(runs.record_ids))
         name, keys, of_run = self._target.name, runs.keys(), kinds.of_runs(runs)
-        known, held = self._ledger.known_at(name, runs.database, runs.record_ids, keys), self._ledger.held(name, keys)
+        known, held = (
+            self._ledger.known_at(name, runs.database, runs.record_ids, keys),
+            self._ledger.held(name, keys),
+        )
         delivered: list[HostMonth] = []
         for key, end, kind in zip(keys, runs.ended_at, of_run, strict=True):
             run = known.get(key)
-            if run is not None and run.settled and run.ended_at == end and run.fingerprint != REMOVED and kind.place:
+            if (
+                run is not None
+                and run.settled
+                and run.ended_at == end
+                and run.fingerprint != REMOVED
+                and kind.place
+            ):
                 delivered.append(kind.place)
             else:
                 self._see(end, kind, run, held.get(key))
@@ -333,7 +399,9 @@ class _TargetCheck:
             self._seen[place].database += jobs
             self._seen[place].delivered += jobs
         if others := known.keys() - set(keys):
-            hosts = {key[:JOB_DIGEST_BYTES]: kind.host for key, kind in zip(keys, of_run, strict=True)}
+            hosts = {
+                key[:JOB_DIGEST_BYTES]: kind.host for key, kind in zip(keys, of_run, strict=True)
+            }
             for key in others:
                 self._see_earlier(hosts[key[:JOB_DIGEST_BYTES]], [known[key]])
 
@@ -345,9 +413,12 @@ class _TargetCheck:
             self._seen[place].database += jobs
             self._seen[place].delivered += jobs
         self._jobs_seen(counted.total())
-        unwanted = [row for row, place in zip(runs.record_ids, places, strict=True) if place is None]
+        unwanted = [
+            row for row, place in zip(runs.record_ids, places, strict=True) if place is None
+        ]
         wanted = [
-            OpenRow(row=RowRef(database=runs.database, record_id=row), finished_seen_at=_LONG_AGO) for row in unwanted
+            OpenRow(row=RowRef(database=runs.database, record_id=row), finished_seen_at=_LONG_AGO)
+            for row in unwanted
         ]
         for page in self._source.reread(wanted, frozenset(), self._now) if wanted else ():
             self._see_unreadable(page.skipped)
@@ -357,10 +428,17 @@ class _TargetCheck:
         """Delivered runs of a job that was restarted since."""
         for run in runs:
             place = _place(run.ended_at, host)
-            if host is not None and place[0] != UNKNOWN_MONTH and run.settled and run.fingerprint != REMOVED:
+            if (
+                host is not None
+                and place[0] != UNKNOWN_MONTH
+                and run.settled
+                and run.fingerprint != REMOVED
+            ):
                 self._seen[place].restarted += 1
 
-    def _see(self, ended_at: Epoch, kind: _Kind, known: DeliveredRun | None, held: Quarantined | None) -> None:
+    def _see(
+        self, ended_at: Epoch, kind: _Kind, known: DeliveredRun | None, held: Quarantined | None
+    ) -> None:
         unwanted = not kind.wanted and held is None
         if unwanted and known is None:
             return
@@ -383,9 +461,14 @@ class _TargetCheck:
         """Rows of a page that are not jobs: set aside, or about to be."""
         keys = [row.key for row in skipped]
         rows = dict(zip(keys, [row.row for row in skipped], strict=True))
-        known, held = self._ledger.known(self._target.name, rows), self._ledger.held(self._target.name, keys)
+        known, held = (
+            self._ledger.known(self._target.name, rows),
+            self._ledger.held(self._target.name, keys),
+        )
         for row, key in zip(skipped, keys, strict=True):
-            if row.ended_at is not None and (key in held or (key not in known and row.ended_at >= self._start)):
+            if row.ended_at is not None and (
+                key in held or (key not in known and row.ended_at >= self._start)
+            ):
                 here = self._seen[_month(row.ended_at), ""]
                 here.database += 1
                 here.count(None, held.get(key), before_start=False)
@@ -395,7 +478,9 @@ def _differs_by_host(portal: Mapping[HostMonth, int]) -> bool:
     return all(host != EVERY_HOST for _, host in portal)
 
 
-def _whole_months(target: Target, rows: Sequence[Compared], portal: Mapping[HostMonth, int]) -> Iterable[Compared]:
+def _whole_months(
+    target: Target, rows: Sequence[Compared], portal: Mapping[HostMonth, int]
+) -> Iterable[Compared]:
     """Months beside a portal that does not tell submit hosts apart."""
     for month in sorted({row.month for row in rows} | {month for month, _ in portal}):
         here = [row for row in rows if row.month == month]
@@ -467,7 +552,9 @@ def _place(ended_at: Epoch, host: str | None) -> HostMonth:
     return (UNKNOWN_MONTH, "") if host is None or month == UNKNOWN_MONTH else (month, host)
 
 
-def _repairs(target: Target, row: Compared, found: _Seen, *, before_us: bool, known_trouble: bool) -> Iterable[str]:
+def _repairs(
+    target: Target, row: Compared, found: _Seen, *, before_us: bool, known_trouble: bool
+) -> Iterable[str]:
     """The command that fixes each difference of a row. `before_us`: the month is before our start.
 
     Of such a month, what we have nothing of is another publisher's, who reported the count too.
@@ -488,7 +575,9 @@ def _repairs(target: Target, row: Compared, found: _Seen, *, before_us: bool, kn
 
 
 def _is_to_report(target: Target, row: Compared, theirs: bool) -> bool:
-    return target.sync and (row.reported or 0) != row.due and (row.reported is not None or not theirs)
+    return (
+        target.sync and (row.reported or 0) != row.due and (row.reported is not None or not theirs)
+    )
 
 
 def _of_portal(target: Target, row: Compared) -> Iterable[str]:

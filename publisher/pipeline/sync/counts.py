@@ -55,7 +55,10 @@ def after_round(
     now = site.clock()
     counts = ledger.counts(target.name)
     wanted = recent(counts_to_send(counts), now, MONTHS)
-    fresh = counts.last_reported_at is not None and timedelta(0) <= now - counts.last_reported_at < _SEND_EVERY
+    fresh = (
+        counts.last_reported_at is not None
+        and timedelta(0) <= now - counts.last_reported_at < _SEND_EVERY
+    )
     if not wanted or (fresh and wanted == {at: counts.reported.get(at) for at in wanted}):
         return None
     return send_counts(site, target, live, source, ledger, observer, months=MONTHS)
@@ -75,7 +78,9 @@ def send_counts(
     now = site.clock()
     form = sync_format(live.format.receiver.sync_format)
     left = iter(range(_PATIENCE))
-    with ledger.working_on(target.name, lambda: next(left, None) is not None and not site.wait(_LOOK_EVERY_S)):
+    with ledger.working_on(
+        target.name, lambda: next(left, None) is not None and not site.wait(_LOOK_EVERY_S)
+    ):
         sender = MessageSender(
             target=target.name,
             record_format=form,
@@ -93,7 +98,9 @@ def send_counts(
             with sender:
                 sender.send_outstanding()
                 if not missing_databases(target.name, source, ledger):  # else they would be too few
-                    _look_before_us(target, source, ledger, now, f"{live.selection_digest}-{live.policy_digest}")
+                    _look_before_us(
+                        target, source, ledger, now, f"{live.selection_digest}-{live.policy_digest}"
+                    )
                 counts = recent(counts_to_send(ledger.counts(target.name)), now, months)
                 if counts:  # a target without a round has none, and is not in the ledger
                     ledger.prepare_sync(target.name, _messages(target, form, counts, now))
@@ -110,13 +117,17 @@ def counts_to_send(counts: HostCounts) -> dict[HostMonth, int]:
     return wanted | vanished
 
 
-def recent(counts: Mapping[HostMonth, int], now: datetime, months: int | None) -> dict[HostMonth, int]:
+def recent(
+    counts: Mapping[HostMonth, int], now: datetime, months: int | None
+) -> dict[HostMonth, int]:
     """The last so many months, the current one included."""
     first = 0 if months is None else month_of(now).number - months + 1
     return {at: counts[at] for at in sorted(counts) if at[0] >= first}
 
 
-def _look_before_us(target: Target, source: Source, ledger: Ledger, now: datetime, basis: str) -> None:
+def _look_before_us(
+    target: Target, source: Source, ledger: Ledger, now: datetime, basis: str
+) -> None:
     """Count the jobs of the takeover month that ended before our start, unless delivered since.
 
     They are read only when that may have changed: rows, the policy, or a delivery.
@@ -132,7 +143,9 @@ def _look_before_us(target: Target, source: Source, ledger: Ledger, now: datetim
     if basis == ledger.counts(target.name).before_basis:
         return
     jobs: Counter[HostMonth] = Counter()
-    for page in numbered(source.window(decider.selection.window, frozenset(), now), target.name, source, ledger):
+    for page in numbered(
+        source.window(decider.selection.window, frozenset(), now), target.name, source, ledger
+    ):
         jobs.update(_unknown(target, decider, page, ledger))
     ledger.set_before(target.name, jobs, basis)
 
@@ -150,11 +163,17 @@ def _unknown(target: Target, decider: Decider, page: Page, ledger: Ledger) -> It
 def whoever_counts(target: Target, window: Window) -> Decider:
     """Of the jobs of a window, those that the target's records carry, or would."""
     return Decider(
-        selection=target.selection(window), policy=target.policy, policy_digest="", changed=OnChange.RECOUNT, again=True
+        selection=target.selection(window),
+        policy=target.policy,
+        policy_digest="",
+        changed=OnChange.RECOUNT,
+        again=True,
     )
 
 
-def _messages(target: Target, form: SyncFormat, counts: Mapping[HostMonth, int], now: datetime) -> list[SyncMessage]:
+def _messages(
+    target: Target, form: SyncFormat, counts: Mapping[HostMonth, int], now: datetime
+) -> list[SyncMessage]:
     reported = list(counts.items())
     return [
         _message(target, form, reported[start : start + _MESSAGE_COUNTS], now)
@@ -162,18 +181,24 @@ def _messages(target: Target, form: SyncFormat, counts: Mapping[HostMonth, int],
     ]
 
 
-def _message(target: Target, form: SyncFormat, reported: Sequence[tuple[HostMonth, int]], now: datetime) -> SyncMessage:
+def _message(
+    target: Target, form: SyncFormat, reported: Sequence[tuple[HostMonth, int]], now: datetime
+) -> SyncMessage:
     contents = []
     for (number, host), jobs in reported:
         year, month = year_and_month(number)
-        count = SyncCount(site=ascii_key(target.policy.site), submit_host=host, year=year, month=month, jobs=jobs)
+        count = SyncCount(
+            site=ascii_key(target.policy.site), submit_host=host, year=year, month=month, jobs=jobs
+        )
         contents.append(form.render(count))
     payload = form.frame.join(contents)
     form.check(payload)
     return SyncMessage(
         message=message_of(payload, target.name, form.name, len(reported), now),
         counts=tuple(reported),
-        records=tuple(_carried(at, content) for (at, _), content in zip(reported, contents, strict=True)),
+        records=tuple(
+            _carried(at, content) for (at, _), content in zip(reported, contents, strict=True)
+        ),
     )
 
 

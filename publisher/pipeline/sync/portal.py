@@ -22,9 +22,7 @@ _NAMES: Final = {
 }
 _NEEDED: Final = ("month", "jobs")
 _DELIMITERS: Final = ",;\t|"
-_COLUMNS: Final = (
-    "columns must be Month and Year (or Month as 2026-03), SubmitHost (or none, for months as a whole) and NumberOfJobs"
-)
+_COLUMNS: Final = "columns must be Month and Year (or Month as 2026-03), SubmitHost (or none, for months as a whole) and NumberOfJobs"
 _LARGEST: Final = 64 * 1024 * 1024
 EVERY_HOST: Final = "*"  # stands for all submit hosts of a month, in a file that names none
 
@@ -39,7 +37,9 @@ def read(path: Path, site: str) -> dict[tuple[int, str], int]:
     counts: dict[tuple[int, str], int] = {}
     for number, row in enumerate(_rows(text, path), start=1):
         if None in row:
-            raise UsageError(f"{path}: row {number} ({row!r:.80}) has more columns than the heading; {_COLUMNS}")
+            raise UsageError(
+                f"{path}: row {number} ({row!r:.80}) has more columns than the heading; {_COLUMNS}"
+            )
         try:
             named = {name: _value(row, spellings) for name, spellings in _NAMES.items()}
             if not _is_of(site, named["site"]):
@@ -48,7 +48,9 @@ def read(path: Path, site: str) -> dict[tuple[int, str], int]:
             at = (_month(str(named["year"] or ""), str(named["month"])), host)
             counts[at] = counts.get(at, 0) + _jobs(str(named["jobs"]))
         except (KeyError, ValueError, TypeError) as error:
-            raise UsageError(f"{path}: row {number} ({row!r:.80}) is not a count: {error}; {_COLUMNS}") from error
+            raise UsageError(
+                f"{path}: row {number} ({row!r:.80}) is not a count: {error}; {_COLUMNS}"
+            ) from error
     if not counts:
         raise UsageError(f"{path}: has no count for site {site}; {_COLUMNS}")
     return counts
@@ -84,7 +86,9 @@ def _rows(text: str, path: Path) -> Iterable[Mapping[str, Any]]:
 def _table(text: str, path: Path) -> Iterable[Mapping[str, Any]]:
     """The rows of a CSV, whose delimiter is the one that its heading has most of."""
     heading = text.partition("\n")[0]
-    rows = csv.DictReader(io.StringIO(text), delimiter=max(_DELIMITERS, key=heading.count), skipinitialspace=True)
+    rows = csv.DictReader(
+        io.StringIO(text), delimiter=max(_DELIMITERS, key=heading.count), skipinitialspace=True
+    )
     names = dict.fromkeys(rows.fieldnames or (), "")
     if any(_value(names, _NAMES[needed]) is None for needed in _NEEDED):
         raise UsageError(f"{path}: the heading {heading[:80]!r} is not one of counts; {_COLUMNS}")
@@ -92,7 +96,9 @@ def _table(text: str, path: Path) -> Iterable[Mapping[str, Any]]:
 
 
 def _value(row: Mapping[str, Any], spellings: tuple[str, ...]) -> Any:
-    plain = {str(name).replace("_", "").replace(" ", "").lower(): value for name, value in row.items()}
+    plain = {
+        str(name).replace("_", "").replace(" ", "").lower(): value for name, value in row.items()
+    }
     return next((plain[spelling] for spelling in spellings if spelling in plain), None)
 
 

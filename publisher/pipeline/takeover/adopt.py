@@ -71,7 +71,9 @@ def take_over(site: Site, target: Target, source: Source, ledger: Ledger) -> Los
     return lost
 
 
-def adopt_named(target: Target, months: Collection[int], source: Source, ledger: Ledger, now: datetime) -> None:
+def adopt_named(
+    target: Target, months: Collection[int], source: Source, ledger: Ledger, now: datetime
+) -> None:
     """Adopt these months where the ledger knows nothing. Raises: SourceError, LedgerError."""
     until = target.jura_until
     if until is None or receiver_of(target.format).on_change is OnChange.KEEP_FIRST:
@@ -80,11 +82,17 @@ def adopt_named(target: Target, months: Collection[int], source: Source, ledger:
         month for month, _ in ledger.counts(target.name).delivered
     }
     for month in months:
-        if month <= month_number(until) and month not in sent and not ledger.summary_keys(target.name, month):
+        if (
+            month <= month_number(until)
+            and month not in sent
+            and not ledger.summary_keys(target.name, month)
+        ):
             ledger.adopt(target.name, left_by_jura(target, month, until, source, now))
 
 
-def left_by_jura(target: Target, month: int, until: Epoch | None, source: Source, now: datetime) -> InheritedMonth:
+def left_by_jura(
+    target: Target, month: int, until: Epoch | None, source: Source, now: datetime
+) -> InheritedMonth:
     """What jura-ng left of a month, of jobs that ended until then. Raises: SourceError."""
     form = target.jura_format or target.format
     window = month_window(month)
@@ -97,7 +105,15 @@ def left_by_jura(target: Target, month: int, until: Epoch | None, source: Source
         wanted = target.vos is None or job.vo in target.vos
         return as_read_by_jura(job, policy, summary=summary) if wanted else None
 
-    return rows_of(jura_selection(target.selection(Window()), window), policy, form, month, source, now, as_read)
+    return rows_of(
+        jura_selection(target.selection(Window()), window),
+        policy,
+        form,
+        month,
+        source,
+        now,
+        as_read,
+    )
 
 
 def rows_of(
@@ -113,23 +129,34 @@ def rows_of(
 
     `as_read` is what the publisher reads of a job, None if left out. Raises: SourceError.
     """
-    decider = Decider(selection=selection, policy=policy, policy_digest="", changed=OnChange.RECOUNT, again=True)
+    decider = Decider(
+        selection=selection, policy=policy, policy_digest="", changed=OnChange.RECOUNT, again=True
+    )
     summary = summary_format(form) if is_summary_format(form) else None
     totals = None if summary is None else Accumulator(summary.grouping)
     row_keys = receiver_of(form).row_keys
     keys = None if row_keys is None else row_keys()
     sums: defaultdict[SummaryKey, list[int]] = defaultdict(lambda: [0, 0, 0])
     hosts: Counter[tuple[int, str]] = Counter()
-    for job, published in _published(source.window(selection.window, frozenset(), now), as_read, decider):
+    for job, published in _published(
+        source.window(selection.window, frozenset(), now), as_read, decider
+    ):
         with suppress(Unfit):  # no receiver takes it
             if summary is not None and totals is not None:
                 summary.admit(published, now)
                 totals.add(published)
             elif keys is not None:
                 here = sums[keys.of(published).of_month(month_number(published.ended_at))]
-                here[:] = here[0] + 1, here[1] + job.wall_s, here[2] + job.cpu_user_s + job.cpu_kernel_s
+                here[:] = (
+                    here[0] + 1,
+                    here[1] + job.wall_s,
+                    here[2] + job.cpu_user_s + job.cpu_kernel_s,
+                )
             hosts[month, sync_host(published.where.receiver_host)] += 1
-    singles = tuple(KeyTotal(key=key, jobs=jobs, wall_s=wall, cpu_s=cpu) for key, (jobs, wall, cpu) in sums.items())
+    singles = tuple(
+        KeyTotal(key=key, jobs=jobs, wall_s=wall, cpu_s=cpu)
+        for key, (jobs, wall, cpu) in sums.items()
+    )
     groups = () if totals is None else tuple(totals.groups())
     return InheritedMonth(month=month, format=form, groups=groups, singles=singles, hosts=hosts)
 
@@ -150,7 +177,10 @@ def by_key(left: InheritedMonth) -> Mapping[object, KeyTotal]:
     """Rows by the receiver's key."""
     if left.groups:
         form = summary_format(left.format)
-        return {form.receiver_key(group): group.row(by_level=form.grouping.by_level) for group in left.groups}
+        return {
+            form.receiver_key(group): group.row(by_level=form.grouping.by_level)
+            for group in left.groups
+        }
     return {total.key.digest: total for total in left.singles}
 
 
@@ -170,7 +200,9 @@ def _since(start: Epoch | None, until: Epoch, source: Source) -> Sequence[int]:
     return range(first, last + 1)
 
 
-def _lost(site: Site, target: Target, start: Epoch | None, until: Epoch, source: Source) -> LostJobs | None:
+def _lost(
+    site: Site, target: Target, start: Epoch | None, until: Epoch, source: Source
+) -> LostJobs | None:
     """None where the accounting data is not A-REX's own, or everything is sent anyway."""
     order = site.writing_order(source)
     if order is None or start is None:
@@ -184,7 +216,9 @@ def _lost(site: Site, target: Target, start: Epoch | None, until: Epoch, source:
         period_s=target.every_s,
     )
     with order as databases:
-        (search,) = look_for_lost(databases, [mark], lambda last: source.count(Window(end=Epoch(last + 1))))
+        (search,) = look_for_lost(
+            databases, [mark], lambda last: source.count(Window(end=Epoch(last + 1)))
+        )
     return _lost_jobs(search)
 
 
@@ -233,7 +267,11 @@ def compare(site: Site, targets: Sequence[Target], *, months: int | None) -> lis
     now = site.clock()
     last = month_of(now).number
     first = _EARLIEST if months is None else last - months + 1
-    shadows = [one for one in targets if one.shadow and one.jura_format and receiver_of(one.format).sync_format]
+    shadows = [
+        one
+        for one in targets
+        if one.shadow and one.jura_format and receiver_of(one.format).sync_format
+    ]
     with closing(site.source()) as source:
         return [
             _compared(target, number, source, now)

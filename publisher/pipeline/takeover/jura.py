@@ -47,7 +47,9 @@ from publisher.model.totals import month_name, month_number
 from publisher.sources.base import WritingOrder, WrittenJob
 
 # What it says about a job that carries no benchmark.
-_WITHOUT: Final = BenchmarkPolicy(rules=(BenchmarkRule(benchmarks=(make_benchmark("HEPSPEC", "1.0"),)),))
+_WITHOUT: Final = BenchmarkPolicy(
+    rules=(BenchmarkRule(benchmarks=(make_benchmark("HEPSPEC", "1.0"),)),)
+)
 
 _NAMED: Final = (
     "jura-ng may have sent it with the user's name, which `identity` keeps back now, and under both it would count twice; when "
@@ -85,7 +87,9 @@ def as_read_by_jura(job: JobRecord, policy: RecordPolicy, *, summary: bool) -> J
     without a VO. That of ARC 7 looks for FQAN and benchmark where schema 1 had them, and so tells
     neither of a job that was written to schema 2.
     """
-    benchmark = job.benchmark if is_read_by_jura(job.benchmark) and (summary or job.side_benchmark) else ""
+    benchmark = (
+        job.benchmark if is_read_by_jura(job.benchmark) and (summary or job.side_benchmark) else ""
+    )
     if summary:
         return job._replace(benchmark=benchmark)
     fqan = _fqan_of(job, policy)
@@ -137,7 +141,10 @@ def sent_by_jura_of(target: Target) -> Callable[[JobRecord], PublishedJob | None
 def jura_selection(selection: Selection, window: Window) -> Selection:
     """The jobs that it sends of a window: of all VOs, by the jobs' own (`vos`)."""
     return selection._replace(
-        statuses=frozenset({"completed", "failed"}), window=window, vos=None, exclude_vos=frozenset()
+        statuses=frozenset({"completed", "failed"}),
+        window=window,
+        vos=None,
+        exclude_vos=frozenset(),
     )
 
 
@@ -187,7 +194,9 @@ class Search:
 
 
 def look_for_lost(
-    databases: Iterable[WritingOrder], watermarks: Sequence[Watermark], ended_until: Callable[[Epoch], int]
+    databases: Iterable[WritingOrder],
+    watermarks: Sequence[Watermark],
+    ended_until: Callable[[Epoch], int],
 ) -> list[Search]:
     """One pass over each database for all targets; a job in two of them counts in the first.
 
@@ -208,11 +217,17 @@ def look_for_lost(
     return searches
 
 
-def _with_others(jobs: Iterator[WrittenJob], before: Sequence[WritingOrder]) -> Iterator[tuple[WrittenJob, str]]:
+def _with_others(
+    jobs: Iterator[WrittenJob], before: Sequence[WritingOrder]
+) -> Iterator[tuple[WrittenJob, str]]:
     """Each job, and the name of an earlier database that has it finished too, or ''."""
     while some := list(islice(jobs, _AT_ONCE)):
         job_ids = [job.job_id for job in some]
-        others = {job_id: database.name for database in before for job_id in database.finished_among(job_ids)}
+        others = {
+            job_id: database.name
+            for database in before
+            for job_id in database.finished_among(job_ids)
+        }
         yield from ((job, others.get(job.job_id, "")) for job in some)
 
 
@@ -253,8 +268,12 @@ class _Pass:
         if job.ended_at >= mark.start:
             self._found.sent_anyway += 1
         elif self._over:
-            self._note_certain(Candidate(job=job, behind_s=max(behind, mark.last_end - job.ended_at), certain=True))
-        elif behind and (not mark.summary or month_number(self._latest) - month_number(job.ended_at) > 1):
+            self._note_certain(
+                Candidate(job=job, behind_s=max(behind, mark.last_end - job.ended_at), certain=True)
+            )
+        elif behind and (
+            not mark.summary or month_number(self._latest) - month_number(job.ended_at) > 1
+        ):
             self._note_perhaps(Candidate(job=job, behind_s=behind, certain=False))
 
     def add_to(self, search: Search, database: WritingOrder) -> None:
@@ -312,7 +331,9 @@ def report(search: Search) -> list[str]:
         for name in search.disordered
     ]
     if search.unordered:
-        lines.append(f"  cannot tell for {plural(search.unordered, 'job')} without a FINISHED event (converted rows?)")
+        lines.append(
+            f"  cannot tell for {plural(search.unordered, 'job')} without a FINISHED event (converted rows?)"
+        )
     lines.append(
         f"  certainly lost: {search.certain}, unless republished by hand: written after ARC's publisher had passed their end"
     )
@@ -323,7 +344,9 @@ def report(search: Search) -> list[str]:
     )
     lines += _listed(search.latest, search.perhaps)
     if search.earliest is not None:
-        lines.append(f"  to send the certainly lost ones, set in this target: start: {_start(mark, search.earliest)}")
+        lines.append(
+            f"  to send the certainly lost ones, set in this target: start: {_start(mark, search.earliest)}"
+        )
         lines += _WHOLE_MONTHS if mark.summary else _SENT_AGAIN
     return lines
 

@@ -23,8 +23,12 @@ _STEP: Final = Decimal("0.000001")
 def used_allocations(site: Site, wanted: Collection[Allocation]) -> list[UsedAllocation]:
     """By project, period and unit, if computed. Raises: SourceError, LedgerError, ConfigError."""
     uncharged = never_charged(site, wanted)
-    by_window = _ByWindow(cache(partial(_charges, site)), cache(partial(_gpu_s, site)), cache(partial(_usage, site)))
-    found = [used for one in wanted for used in _of_one(one, by_window, charged=one not in uncharged)]
+    by_window = _ByWindow(
+        cache(partial(_charges, site)), cache(partial(_gpu_s, site)), cache(partial(_usage, site))
+    )
+    found = [
+        used for one in wanted for used in _of_one(one, by_window, charged=one not in uncharged)
+    ]
     return sorted(found, key=lambda each: (each.project, each.window.start or 0, each.unit))
 
 
@@ -43,7 +47,9 @@ def _of_one(one: Allocation, used_in: _ByWindow, *, charged: bool) -> Iterator[U
         amount = used_in.charges(one.window).get((one.project, one.unit), Decimal(0))
         yield UsedAllocation(one.project, one.window, one.unit, one.charge, amount)
     if one.gpu_hours is not None:
-        seconds = _used(one, used_in).gpu_s if one.vo else used_in.gpu_s(one.window).get(one.project, 0)
+        seconds = (
+            _used(one, used_in).gpu_s if one.vo else used_in.gpu_s(one.window).get(one.project, 0)
+        )
         yield UsedAllocation(name, one.window, GPU_HOURS, one.gpu_hours, _hours(seconds))
     if one.benchmark_hours is not None:
         hours = _hours(Decimal(_used(one, used_in).scaled[one.benchmark]) / 1000)
@@ -56,12 +62,19 @@ def never_charged(site: Site, wanted: Iterable[Allocation]) -> list[Allocation]:
     if not asked:
         return []
     with closing(site.charge_book(to_read=True)) as book:
-        done = [run.request for run in book.runs() if run.state is RunState.FINISHED and run.request.group is None]
+        done = [
+            run.request
+            for run in book.runs()
+            if run.state is RunState.FINISHED and run.request.group is None
+        ]
     return [one for one in asked if not _computed(one, done)]
 
 
 def _computed(one: Allocation, done: Collection[ChargeRequest]) -> bool:
-    return any(request.project in (None, one.project) and one.window.overlaps(request.window) for request in done)
+    return any(
+        request.project in (None, one.project) and one.window.overlaps(request.window)
+        for request in done
+    )
 
 
 def overlapping(allocations: Iterable[Allocation], window: Window) -> list[Allocation]:

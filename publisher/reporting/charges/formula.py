@@ -16,7 +16,15 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
-from decimal import ROUND_HALF_EVEN, Context, Decimal, DecimalException, DivisionByZero, InvalidOperation, Overflow
+from decimal import (
+    ROUND_HALF_EVEN,
+    Context,
+    Decimal,
+    DecimalException,
+    DivisionByZero,
+    InvalidOperation,
+    Overflow,
+)
 from difflib import get_close_matches
 from enum import StrEnum
 from operator import itemgetter
@@ -55,7 +63,9 @@ class FormulaError(Exception):
     def __init__(self, what: str, formula: str, at: int) -> None:
         self.what = what
         self.at = at
-        shown = "".join(letter if letter.isprintable() else "?" for letter in formula[: max(_SHOWN, at + 1)])
+        shown = "".join(
+            letter if letter.isprintable() else "?" for letter in formula[: max(_SHOWN, at + 1)]
+        )
         more = "..." if len(formula) > len(shown) else ""
         super().__init__(f"{what} (position {at + 1})\n    {shown}{more}\n    {' ' * at}^")
 
@@ -83,7 +93,9 @@ def tokens(formula: str) -> list[Token]:
     """
     if len(formula) > MAX_CHARACTERS:
         raise FormulaError(
-            f"a formula has at most {MAX_CHARACTERS} characters, this one {len(formula)}", formula, MAX_CHARACTERS
+            f"a formula has at most {MAX_CHARACTERS} characters, this one {len(formula)}",
+            formula,
+            MAX_CHARACTERS,
         )
     found: list[Token] = []
     for match in _TOKEN.finditer(formula):
@@ -224,7 +236,11 @@ class _Reader:
         tree = self.sum()
         token = self._row[self._next]
         if token.kind is not TokenKind.SIGN:
-            what = "a parenthesis is not closed" if token.kind is TokenKind.END else "an operator or ) is missing here"
+            what = (
+                "a parenthesis is not closed"
+                if token.kind is TokenKind.END
+                else "an operator or ) is missing here"
+            )
             raise self._wrong(what, token)
         self._next += 1
         return tree
@@ -243,7 +259,9 @@ class _Reader:
         if following.kind is TokenKind.SIGN and following.text == "(":
             raise self._wrong(f"there are no functions; {token.text} cannot be called", token)
         if token.text not in self._known:
-            raise self._wrong(f"unknown quantity {token.text!r}; {_meant(token.text, self._known)}", token)
+            raise self._wrong(
+                f"unknown quantity {token.text!r}; {_meant(token.text, self._known)}", token
+            )
         return Quantity(token.text, token.at)
 
     def _before(self, token: Token) -> str:
@@ -285,13 +303,21 @@ def bind(tree: Expression, arithmetic: Arithmetic[Value]) -> Callable[[Mapping[s
             inner, negative = bind(operand, arithmetic), arithmetic.negative
             return lambda quantities: negative(inner(quantities))
         case Operation(sign=sign, left=left, right=right):
-            first, second, apply = bind(left, arithmetic), bind(right, arithmetic), arithmetic.operations[sign]
+            first, second, apply = (
+                bind(left, arithmetic),
+                bind(right, arithmetic),
+                arithmetic.operations[sign],
+            )
             return lambda quantities: apply(first(quantities), second(quantities))
 
 
 Operator = Callable[[Decimal, Decimal], Decimal]
 _CONTEXT: Final = Context(
-    prec=DIGITS, rounding=ROUND_HALF_EVEN, Emin=-999, Emax=999, traps=[InvalidOperation, DivisionByZero, Overflow]
+    prec=DIGITS,
+    rounding=ROUND_HALF_EVEN,
+    Emin=-999,
+    Emax=999,
+    traps=[InvalidOperation, DivisionByZero, Overflow],
 )
 
 
@@ -300,7 +326,9 @@ def quotient(number: int, unit: int) -> Decimal:
     return _CONTEXT.divide(Decimal(number), Decimal(unit))
 
 
-def _trapped(operation: Callable[[Decimal, Decimal], Decimal], *, divides: bool = False) -> Operator:
+def _trapped(
+    operation: Callable[[Decimal, Decimal], Decimal], *, divides: bool = False
+) -> Operator:
     def apply(left: Decimal, right: Decimal) -> Decimal:
         if divides and not right:
             raise NoResult("division by zero")

@@ -81,7 +81,11 @@ def _like(
 
 def _quotient(left: Value, right: Value) -> Value:
     """Always a fraction; by zero, whole and binary numbers are infinite, decimals an error."""
-    if isinstance(left, float) or isinstance(right, float) or (isinstance(left, int) and isinstance(right, int)):
+    if (
+        isinstance(left, float)
+        or isinstance(right, float)
+        or (isinstance(left, int) and isinstance(right, int))
+    ):
         return _binary_quotient(float(left), float(right))
     if not right:
         raise NoResult("division by zero")
@@ -91,7 +95,11 @@ def _quotient(left: Value, right: Value) -> Value:
 def _binary_quotient(left: float, right: float) -> float:
     if right:
         return left / right
-    return math.nan if not left or math.isnan(left) else math.copysign(math.inf, left) * math.copysign(1, right)
+    return (
+        math.nan
+        if not left or math.isnan(left)
+        else math.copysign(math.inf, left) * math.copysign(1, right)
+    )
 
 
 def _remainder(left: Value, right: Value) -> Value:
@@ -110,7 +118,9 @@ def _whole(number: int, *operands: int) -> int:
     """The result for whole numbers, of 64 bits where one is. Raises: NoResult beyond these."""
     if any(isinstance(each, Long) for each in operands):
         if number not in _INT64:
-            raise NoResult(f"the result is too large: a whole number of more than 64 bits is {_ERROR}")
+            raise NoResult(
+                f"the result is too large: a whole number of more than 64 bits is {_ERROR}"
+            )
         return Long(number)
     if number not in _INT32:
         raise NoResult(f"a whole number of more than 32 bits is {_ERROR}")
@@ -123,7 +133,9 @@ def _decimal(number: Decimal) -> Decimal:
     if not isinstance(exponent, int):
         raise TypeError(f"{number} is not a finite number")
     places = max(0, min(-exponent, _PLACES))
-    fitting = number if places == -exponent else _CONTEXT.quantize(number, Decimal(1).scaleb(-places))
+    fitting = (
+        number if places == -exponent else _CONTEXT.quantize(number, Decimal(1).scaleb(-places))
+    )
     while int(abs(fitting).scaleb(places, _CONTEXT)) > _LARGEST:
         if not places:
             raise NoResult(f"a decimal of more than 96 bits is {_ERROR}")

@@ -91,7 +91,11 @@ def _read(measure: QuantityKind, name: str) -> Named:
 
 def _reported(measure: QuantityKind, name: str) -> Named:
     """One that only the source of some batch systems reports; others leave it unknown."""
-    return Named(measure=measure, field=f"quantities: {name}", take=lambda job: dict(job.quantities).get(name))
+    return Named(
+        measure=measure,
+        field=f"quantities: {name}",
+        take=lambda job: dict(job.quantities).get(name),
+    )
 
 
 METER: Final = "energy"  # joules, of the quantities that a source reports
@@ -119,7 +123,9 @@ QUANTITIES: Final[Mapping[str, Named]] = {
     "NumTasks": _reported(QuantityKind.COUNT, "NumTasks"),
     "RunTime": _read(QuantityKind.DURATION, "wall_s"),
     "TimeLimit": _reported(QuantityKind.DURATION, "TimeLimit"),
-    "SubmitTime": Named(measure=QuantityKind.MOMENT, field="submitted_at", take=lambda job: job.submitted_at or None),
+    "SubmitTime": Named(
+        measure=QuantityKind.MOMENT, field="submitted_at", take=lambda job: job.submitted_at or None
+    ),
     "StartTime": _read(QuantityKind.MOMENT, "started_at"),
     "EndTime": _read(QuantityKind.MOMENT, "ended_at"),
     "EligibleTime": _reported(QuantityKind.MOMENT, "EligibleTime"),
@@ -129,7 +135,9 @@ QUANTITIES: Final[Mapping[str, Named]] = {
     "mem": _reported(QuantityKind.MEMORY, "mem"),
     "node": _read(QuantityKind.COUNT, "node_count"),
     "billing": _reported(QuantityKind.COUNT, "billing"),
-    METER: Named(measure=QuantityKind.COUNT, field="quantities: energy", take=lambda job: metered(job)[0]),
+    METER: Named(
+        measure=QuantityKind.COUNT, field="quantities: energy", take=lambda job: metered(job)[0]
+    ),
     "gres_gpu": _read(QuantityKind.COUNT, "gpu_count"),
 }
 
@@ -212,7 +220,9 @@ class Formula:
     @property
     def quantities(self) -> tuple[str, ...]:
         """What it asks for, each once, in order."""
-        return tuple(dict.fromkeys(leaf.name for leaf in leaves(self.tree) if isinstance(leaf, Quantity)))
+        return tuple(
+            dict.fromkeys(leaf.name for leaf in leaves(self.tree) if isinstance(leaf, Quantity))
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -260,7 +270,9 @@ class ChargeRule(JobRule):
         tariff = Tariff(unit=self.unit, formula=self.formula.text, description=self.description)
         object.__setattr__(self, "tariff", tariff)
         object.__setattr__(self, "_value", self._bound())
-        object.__setattr__(self, "_asked", tuple((name, self._taking(name)) for name in self.formula.quantities))
+        object.__setattr__(
+            self, "_asked", tuple((name, self._taking(name)) for name in self.formula.quantities)
+        )
         object.__setattr__(self, "_step", Decimal(1).scaleb(-(self.places or 0)))
 
     def values(self, job: JobRecord) -> dict[str, Any]:
@@ -284,7 +296,11 @@ class ChargeRule(JobRule):
 
     def _bound(self) -> Callable[[Mapping[str, Any]], Any]:
         tree = self.formula.tree
-        return bind(tree, heappe.HEAPPE) if self.compat is Compatibility.HEAPPE else bind(tree, DECIMAL)
+        return (
+            bind(tree, heappe.HEAPPE)
+            if self.compat is Compatibility.HEAPPE
+            else bind(tree, DECIMAL)
+        )
 
     def _taking(self, name: str) -> Taking:
         quantity, unit_s = QUANTITIES[name], UNIT_S[self.time_unit]
@@ -328,7 +344,9 @@ class Rules(Generic[OneRule]):
     """Rules of a kind. Of a job's rules the one valid since latest counts; then the last one."""
 
     rules: tuple[OneRule, ...] = ()
-    _by_place: dict[tuple[object, ...], tuple[OneRule, ...]] = field(default_factory=dict, repr=False, compare=False)
+    _by_place: dict[tuple[object, ...], tuple[OneRule, ...]] = field(
+        default_factory=dict, repr=False, compare=False
+    )
     _asks_hosts: bool = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -341,7 +359,10 @@ class Rules(Generic[OneRule]):
             if len(self._by_place) >= _REMEMBERED:
                 self._by_place.clear()
             fitting = [rule for rule in reversed(self.rules) if rule.is_for(*where)]
-            fitting.sort(key=lambda rule: -math.inf if rule.valid.start is None else rule.valid.start, reverse=True)
+            fitting.sort(
+                key=lambda rule: -math.inf if rule.valid.start is None else rule.valid.start,
+                reverse=True,
+            )
             rules = self._by_place[where] = tuple(fitting)
         began = start_of(job)
         return next((rule for rule in rules if began in rule.valid), None)
@@ -363,7 +384,9 @@ class Charges(Rules[ChargeRule]):
         try:
             return Assessment(rule=rule, charge=Charge(amount=rule.amount(job), tariff=rule.tariff))
         except NoResult as none:
-            zero = Charge(amount=_ZERO, tariff=rule.tariff) if rule.on_error is OnError.ZERO else None
+            zero = (
+                Charge(amount=_ZERO, tariff=rule.tariff) if rule.on_error is OnError.ZERO else None
+            )
             return Assessment(rule=rule, charge=zero, reason=str(none))
 
 
@@ -375,9 +398,16 @@ def start_of(job: JobRecord) -> int:
 def overlaps(rules: Sequence[OneRule]) -> Iterator[tuple[OneRule, OneRule]]:
     """Pairs of rules that are both for some job, the one that counts second."""
     for first, second in combinations(rules, 2):
-        names = ((first.queues, second.queues), (first.groups, second.groups), (first.hosts, second.hosts))
+        names = (
+            (first.queues, second.queues),
+            (first.groups, second.groups),
+            (first.hosts, second.hosts),
+        )
         if all(_meet(*both) for both in names) and first.valid.overlaps(second.valid):
-            begins = [-math.inf if rule.valid.start is None else rule.valid.start for rule in (first, second)]
+            begins = [
+                -math.inf if rule.valid.start is None else rule.valid.start
+                for rule in (first, second)
+            ]
             yield (second, first) if begins[0] > begins[1] else (first, second)
 
 
@@ -391,7 +421,11 @@ def overlap_notes(rules: Sequence[JobRule]) -> list[str]:
 
 def _meet(patterns: Sequence[str], others: Sequence[str]) -> bool:
     """Whether some name matches one of each."""
-    return any(_have_name(_PIECE.findall(one), _PIECE.findall(other)) for one in patterns for other in others)
+    return any(
+        _have_name(_PIECE.findall(one), _PIECE.findall(other))
+        for one in patterns
+        for other in others
+    )
 
 
 def _have_name(one: Sequence[str], other: Sequence[str]) -> bool:

@@ -84,7 +84,9 @@ class ChargeTotals:
         self.jobs += 1
         if job.amount is not None and job.tariff is not None:
             self.charged += 1
-            self.sums.setdefault(ChargedAccount(job.project, job.group, job.tariff.unit), Sum()).add(job.amount)
+            self.sums.setdefault(
+                ChargedAccount(job.project, job.group, job.tariff.unit), Sum()
+            ).add(job.amount)
             self.totals.setdefault(job.tariff.unit, Sum()).add(job.amount)
         if job.reason:
             self.causes.setdefault(job.reason, Cause()).add(job.job_id)
@@ -113,7 +115,9 @@ def charge(site: Site, request: ChargeRequest, *, rows_read: RowsRead) -> Charge
     """
     charges = site.charging
     if not isinstance(charges, Charges):
-        raise ConfigError(f"{site.configuration}: records.charges: missing; publisher.yaml(5) explains its keys")
+        raise ConfigError(
+            f"{site.configuration}: records.charges: missing; publisher.yaml(5) explains its keys"
+        )
     clock, wait = site.clock, site.wait
     with closing(site.charge_book()) as book:
         with book.asked(request, clock, lambda: not wait(_LOOK_EVERY_S)) as number:
@@ -122,7 +126,11 @@ def charge(site: Site, request: ChargeRequest, *, rows_read: RowsRead) -> Charge
         run = next(one for one in book.runs() if one.number == number)
     allocations = _allocations(site, request)
     return ChargeReport(
-        request=request, run=run, bill=bill, allocations=allocations, overlaps=overlap_notes(charges.rules)
+        request=request,
+        run=run,
+        bill=bill,
+        allocations=allocations,
+        overlaps=overlap_notes(charges.rules),
     )
 
 
@@ -130,7 +138,9 @@ def kept(site: Site, request: ChargeRequest) -> ChargeReport:
     """The charges of a request as they are kept. Raises: LedgerError, SourceError."""
     allocations = _allocations(site, request)
     with closing(site.charge_book(to_read=True)) as book:
-        return ChargeReport(request=request, run=None, bill=_bill(book, request, None), allocations=allocations)
+        return ChargeReport(
+            request=request, run=None, bill=_bill(book, request, None), allocations=allocations
+        )
 
 
 def _allocations(site: Site, request: ChargeRequest) -> Sequence[UsedAllocation]:
@@ -152,7 +162,12 @@ def runs(site: Site) -> Sequence[ChargeRun]:
 
 
 def _compute(
-    site: Site, book: ChargeBook, number: RunNumber, request: ChargeRequest, rules: Charges, rows_read: RowsRead
+    site: Site,
+    book: ChargeBook,
+    number: RunNumber,
+    request: ChargeRequest,
+    rules: Charges,
+    rows_read: RowsRead,
 ) -> None:
     clock = site.clock
     statuses = site.statuses
@@ -162,7 +177,12 @@ def _compute(
                 raise Later(
                     "stopped on request; what was computed until now is kept, the same command computes the rest"
                 )
-            wanted = [job for page in pages for job in page.jobs if job.status in statuses and _is_for(job, request)]
+            wanted = [
+                job
+                for page in pages
+                for job in page.jobs
+                if job.status in statuses and _is_for(job, request)
+            ]
             book.keep(
                 number,
                 [_assessed(job, rules) for job in wanted],
@@ -195,7 +215,9 @@ def project_of(job: JobRecord) -> str:
 
 def _assessed(job: JobRecord, rules: Charges) -> AssessedJob:
     found = rules.assess(job)
-    tariff, charge, reason = (found.rule.tariff, found.charge, found.reason) if found else (None, None, "")
+    tariff, charge, reason = (
+        (found.rule.tariff, found.charge, found.reason) if found else (None, None, "")
+    )
     return AssessedJob(
         key=job.key,
         job_id=job.job_id,

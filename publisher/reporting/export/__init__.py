@@ -1,1 +1,3 @@
-"""Finished jobs, deliveries and charges for other systems: as lines of text, or as files for analytics."""
+"""Finished jobs, deliveries and charges for other systems: as lines of text, or as files for
+analytics.
+"""

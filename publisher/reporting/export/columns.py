@@ -1,4 +1,5 @@
-"""What is told of a finished job to other systems, column by column: its accounting data, and what the site publishes of it.
+"""What is told of a finished job to other systems, column by column: its accounting data, and what
+the site publishes of it.
 
 Raw and derived values have columns of their own, named as in the report's CSV files: `wall_s` is time on the clock,
 `wall_core_s` times processors, `scaled_wall_core_s` times the benchmark too. Unknown is None, never zero.
@@ -24,7 +25,9 @@ Value = str | int | Decimal | tuple[str, ...] | None
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportedJob:
-    """A finished job, and what the site says about it; None where it cannot be published, for the reason in `unfit`."""
+    """A finished job, and what the site says about it; None where it cannot be published, for the
+    reason in `unfit`.
+    """
 
     job: JobRecord
     policy: RecordPolicy
@@ -42,8 +45,9 @@ class ExportedJob:
 class Column:
     """A column: its name, the type of its values, their unit ('' for none), and what they mean.
 
-    A value is made of `inputs`: by `make`, or it is the only one of them. An input is an attribute of an `ExportedJob`; `user:`
-    and `place:` before it say that it is the same for all jobs of a user or a place, and not for all of a kind.
+    A value is made of `inputs`: by `make`, or it is the only one of them. An input is an attribute
+    of an `ExportedJob`; `user:` and `place:` before it say that it is the same for all jobs of a
+    user or a place, and not for all of a kind.
     """
 
     def __init__(
@@ -134,7 +138,11 @@ def _local_id(
 
 
 def _projects(projects: tuple[str, ...], local_user: str, published: PublishedJob | None) -> Value:
-    return None if published is None else published_projects(projects, local_user, published.identity_open) or None
+    return (
+        None
+        if published is None
+        else published_projects(projects, local_user, published.identity_open) or None
+    )
 
 
 def _wait(started: int | None, submitted: int) -> Value:
@@ -155,7 +163,9 @@ def _gpu_s(wall_s: int, gpus: int | None) -> Value:
 
 def _cpu(name: str, meaning: str) -> Column:
     """CPU time of the job, unknown where nobody measured it."""
-    return Column(name, "integer", "s", meaning, f"job.{name}", "job.cpu_unknown", make=_unless_unknown)
+    return Column(
+        name, "integer", "s", meaning, f"job.{name}", "job.cpu_unknown", make=_unless_unknown
+    )
 
 
 def _unless_unknown(cpu_s: int, unknown: bool) -> Value:
@@ -206,10 +216,16 @@ def _measured(energy: JobEnergy) -> Value:
 
 _CPU: Final = ("job.cpu_user_s", "job.cpu_kernel_s", "job.cpu_unknown")
 _CORES: Final = ("job.wall_s", "job.cpu_count")
-_WALL_CORE: Final = "wall_s times cpu_count; an unknown number of cores counts as one, as in the report"
+_WALL_CORE: Final = (
+    "wall_s times cpu_count; an unknown number of cores counts as one, as in the report"
+)
 _UNKNOWN_CPU: Final = "null where the batch system did not measure it"
-_EFFICIENCY: Final = "cpu_s over wall_core_s, four decimals; null where there was no wall time or cpu_s is not known"
-_SCALED: Final = "wall_core_s times benchmark_value; never add these up over different benchmark_type"
+_EFFICIENCY: Final = (
+    "cpu_s over wall_core_s, four decimals; null where there was no wall time or cpu_s is not known"
+)
+_SCALED: Final = (
+    "wall_core_s times benchmark_value; never add these up over different benchmark_type"
+)
 
 COLUMNS: Final = (
     _raw("job_id", "id of the job at the CE"),
@@ -224,7 +240,11 @@ COLUMNS: Final = (
     _raw("status", "how it ended: completed, failed, aborted"),
     _count("exit_code", "", "exit status of the job"),
     _of_place("site", "site as published", lambda job: job.where.site),
-    _of_place("submit_host", "endpoint of a grid job, batch server of a local one", lambda job: job.where.submit_host),
+    _of_place(
+        "submit_host",
+        "endpoint of a grid job, batch server of a local one",
+        lambda job: job.where.submit_host,
+    ),
     _of_place("machine_name", "the CE", lambda job: job.where.machine_name),
     _of_place("infrastructure", "grid or local", lambda job: job.where.infrastructure),
     _raw("interface", "type of the endpoint", "place:"),
@@ -255,7 +275,9 @@ COLUMNS: Final = (
     _count("wall_s", "s", "time on the clock from start to end"),
     _cpu("cpu_user_s", f"CPU time of its processes over all cores; {_UNKNOWN_CPU}"),
     _cpu("cpu_kernel_s", f"CPU time of the kernel for it over all cores; {_UNKNOWN_CPU}"),
-    Column("cpu_s", "integer", "s", f"both kinds of CPU time; {_UNKNOWN_CPU}", *_CPU, make=_cpu_sum),
+    Column(
+        "cpu_s", "integer", "s", f"both kinds of CPU time; {_UNKNOWN_CPU}", *_CPU, make=_cpu_sum
+    ),
     _count("node_count", "", "nodes that it had"),
     _count("cpu_count", "", "cores that it had, over all nodes"),
     _count("gpu_count", "", "GPUs that it had"),
@@ -269,29 +291,20 @@ COLUMNS: Final = (
         "job.gpu_count",
         make=_gpu_s,
     ),
-    Column(
-        "wall_core_s",
-        "integer",
-        "core s",
-        _WALL_CORE,
-        *_CORES,
-        make=_wall_core,
-    ),
-    Column(
-        "cpu_efficiency",
-        "decimal",
-        "",
-        _EFFICIENCY,
-        *_CPU,
-        *_CORES,
-        make=_efficiency,
-    ),
+    Column("wall_core_s", "integer", "core s", _WALL_CORE, *_CORES, make=_wall_core),
+    Column("cpu_efficiency", "decimal", "", _EFFICIENCY, *_CPU, *_CORES, make=_efficiency),
     _of_place(
         "benchmark_type",
         "kind of the benchmark that is published",
         lambda job: job.benchmark.benchmarks[0].kind if job.benchmark.benchmarks else None,
     ),
-    Column("benchmark_value", "decimal", "of benchmark_type, a core", "how fast a core is", "place:benchmark_value"),
+    Column(
+        "benchmark_value",
+        "decimal",
+        "of benchmark_type, a core",
+        "how fast a core is",
+        "place:benchmark_value",
+    ),
     Column(
         "scaled_wall_core_s",
         "decimal",
@@ -306,11 +319,45 @@ COLUMNS: Final = (
     _count("scratch_bytes", "B", "scratch space, at most"),
     _count("stage_in_bytes", "B", "files that came in"),
     _count("stage_out_bytes", "B", "files that went out"),
-    Column("charge", "decimal", "of charge_unit", "what it costs by records.charges", "published", make=_charge),
-    Column("charge_unit", "text", "", "unit of the charge", "published", make=_if_published(_charge_unit)),
-    Column("meter_j", "integer", "J", "energy as measured, whatever it is worth", "job.quantities", make=_meter),
-    Column("energy_wh", "decimal", "Wh", "energy with records.power's pue: measured, else estimated", "energy.wh"),
-    Column("measured_wh", "decimal", "Wh", "the part of energy_wh that was measured", "energy", make=_measured),
+    Column(
+        "charge",
+        "decimal",
+        "of charge_unit",
+        "what it costs by records.charges",
+        "published",
+        make=_charge,
+    ),
+    Column(
+        "charge_unit",
+        "text",
+        "",
+        "unit of the charge",
+        "published",
+        make=_if_published(_charge_unit),
+    ),
+    Column(
+        "meter_j",
+        "integer",
+        "J",
+        "energy as measured, whatever it is worth",
+        "job.quantities",
+        make=_meter,
+    ),
+    Column(
+        "energy_wh",
+        "decimal",
+        "Wh",
+        "energy with records.power's pue: measured, else estimated",
+        "energy.wh",
+    ),
+    Column(
+        "measured_wh",
+        "decimal",
+        "Wh",
+        "the part of energy_wh that was measured",
+        "energy",
+        make=_measured,
+    ),
     Column(
         "energy_origin",
         "text",

@@ -31,19 +31,24 @@ _OF_USER: Final = ("projects", "local_user")
 _OWN: Final = {f"job.{name}": attrgetter(name) for name in (*OWN_VALUES, *_OF_USER)}
 _END: Final = OWN_VALUES.index("ended_at")
 _DAY_S: Final = 86_400
-OWN_COLUMNS: Final = tuple(column for column in COLUMNS if not _OWN.keys().isdisjoint(column.inputs))
+OWN_COLUMNS: Final = tuple(
+    column for column in COLUMNS if not _OWN.keys().isdisjoint(column.inputs)
+)
 
 
 @dataclass(slots=True)
 class SkippedJobs:
-    """Jobs that a filter takes and that are not handed out: still in progress, or with a row that cannot be read."""
+    """Jobs that a filter takes and that are not handed out: still in progress, or with a row that
+    cannot be read.
+    """
 
     in_progress: int = 0
     unreadable: Counter[str] = field(default_factory=Counter)  # by rule
 
 
 class ExportPage:
-    """Some jobs. For each there is one of its kind, one of its user and one of its place (which may be itself).
+    """Some jobs. For each there is one of its kind, one of its user and one of its place (which may
+    be itself).
 
     `own` are the values that are its own, by input.
     """
@@ -75,8 +80,8 @@ class ExportPage:
 
 
 class FinishedJobs:
-    """The finished jobs of a site. What is said of jobs is asked once for those of which the same is said, whatever filter
-    takes them.
+    """The finished jobs of a site. What is said of jobs is asked once for those of which the same
+    is said, whatever filter takes them.
     """
 
     def __init__(self, site: Site, *, left_out: SkippedJobs, rows_read: RowsRead) -> None:
@@ -89,15 +94,23 @@ class FinishedJobs:
         # Where charges or energy are configured, these hang on what a job used, and on its hosts.
         self._shares = site.power is None and site.policy.depends_on_kind_only
         self._known: dict[object, ExportedJob] = {}
-        self._held: list[AlikeJob] = []  # of which something is known, so that no id comes to mean another
+        self._held: list[
+            AlikeJob
+        ] = []  # of which something is known, so that no id comes to mean another
 
     def close(self) -> None:
         self._source.close()
 
     def pages(self, wanted: JobFilter) -> Iterator[ExportPage]:
-        """Those that a filter takes, each database in the order of its rows or of an index. Raises: SourceError."""
+        """Those that a filter takes, each database in the order of its rows or of an index. Raises:
+        SourceError.
+        """
         source, clock = self._source, self._site.clock
-        for page in self._all(wanted.ended) if wanted == JobFilter(ended=wanted.ended) else self._filtered(wanted):
+        for page in (
+            self._all(wanted.ended)
+            if wanted == JobFilter(ended=wanted.ended)
+            else self._filtered(wanted)
+        ):
             rows = [OpenRow(row=row.row, finished_seen_at=_LONG_AGO) for row in page.open]
             for each in [page, *(source.reread(rows, frozenset(), clock()) if rows else ())]:
                 self._left_out.in_progress += len(each.open) if each is not page else 0
@@ -113,7 +126,9 @@ class FinishedJobs:
         for database in source.databases():
             for page in source.since(None, database, frozenset(), now, alike=True, names=names):
                 if page.restarted:
-                    raise SourceError(f"{database}: it was replaced while it was read; export it again")
+                    raise SourceError(
+                        f"{database}: it was replaced while it was read; export it again"
+                    )
                 yield page
 
     def _filtered(self, wanted: JobFilter) -> Iterator[Page]:
@@ -135,7 +150,9 @@ class FinishedJobs:
         single = [*page.jobs, *map(whole_job, compress(alike, map(not_, may_share)))]
         if shared:
             users = [job.user for job in shared]
-            own: dict[str, Sequence[Any]] = {f"job.{name}": list(map(attrgetter(name), users)) for name in _OF_USER}
+            own: dict[str, Sequence[Any]] = {
+                f"job.{name}": list(map(attrgetter(name), users)) for name in _OF_USER
+            }
             values = zip(*(job.values for job in shared), strict=True)
             own |= {f"job.{name}": column for name, column in zip(OWN_VALUES, values, strict=True)}
             kinds = self._once(shared, [id(job.example) for job in shared])
@@ -143,18 +160,26 @@ class FinishedJobs:
         if single:
             described = list(map(self._described, single))
             yield ExportPage(
-                described, described, described, {name: list(map(get, single)) for name, get in _OWN.items()}
+                described,
+                described,
+                described,
+                {name: list(map(get, single)) for name, get in _OWN.items()},
             )
 
     def _places(self, jobs: Sequence[AlikeJob]) -> list[ExportedJob]:
         changes = self._changes
-        return self._once(jobs, [(id(job.place), bisect_right(changes, job.values[_END])) for job in jobs])
+        return self._once(
+            jobs, [(id(job.place), bisect_right(changes, job.values[_END])) for job in jobs]
+        )
 
     def _users(self, jobs: Sequence[AlikeJob]) -> list[ExportedJob]:
         policy = self._site.policy
         days = [job.values[_END] // _DAY_S if policy.depends_on_month else 0 for job in jobs]
         if policy.user_depends_on_place:
-            return self._once(jobs, [(id(job.user), id(job.place), day) for job, day in zip(jobs, days, strict=True)])
+            return self._once(
+                jobs,
+                [(id(job.user), id(job.place), day) for job, day in zip(jobs, days, strict=True)],
+            )
         return self._once(jobs, [(*job.user[:3], day) for job, day in zip(jobs, days, strict=True)])
 
     def _once(self, jobs: Sequence[AlikeJob], keys: Sequence[object]) -> list[ExportedJob]:
@@ -175,4 +200,10 @@ class FinishedJobs:
             published = policy.describe(job)
         except Unfit as unfit:
             reason = str(unfit)
-        return ExportedJob(job=job, policy=policy, published=published, unfit=reason, energy=self._power.energy(job))
+        return ExportedJob(
+            job=job,
+            policy=policy,
+            published=published,
+            unfit=reason,
+            energy=self._power.energy(job),
+        )

@@ -1,4 +1,5 @@
-"""Jobs, deliveries and charges as Parquet files by month, for analytics; what did not change is not written again.
+"""Jobs, deliveries and charges as Parquet files by month, for analytics; what did not change is not
+written again.
 
     analytics/jobs/month=2026-10/ce1.parquet
     analytics/deliveries/month=2026-10/ce1.parquet
@@ -30,7 +31,13 @@ from publisher.model.time import Month, Window, epoch
 from publisher.pipeline.site import Site
 from publisher.reporting import statistics
 from publisher.reporting.export.columns import COLUMNS, Column, ExportedJob
-from publisher.reporting.export.pages import OWN_COLUMNS, ExportPage, FinishedJobs, RowsRead, SkippedJobs
+from publisher.reporting.export.pages import (
+    OWN_COLUMNS,
+    ExportPage,
+    FinishedJobs,
+    RowsRead,
+    SkippedJobs,
+)
 from publisher.sources.statistics import JobFilter
 
 _VERSION: Final = 1  # of the schema, and of what is said with it
@@ -45,11 +52,20 @@ _TYPES: Final[Mapping[str, pa.DataType]] = {
     "texts": pa.list_(pa.string()),
 }
 _JOBS: Final = pa.schema(
-    [("instance", pa.string()), ("run", _RUN), *((column.name, _TYPES[column.kind]) for column in COLUMNS)]
+    [
+        ("instance", pa.string()),
+        ("run", _RUN),
+        *((column.name, _TYPES[column.kind]) for column in COLUMNS),
+    ]
 )
 _DELIVERIES: Final = pa.schema(
     [
-        *(("instance", pa.string()), ("target", pa.string()), ("message_id", pa.string()), ("format", pa.string())),
+        *(
+            ("instance", pa.string()),
+            ("target", pa.string()),
+            ("message_id", pa.string()),
+            ("format", pa.string()),
+        ),
         *(("accepted_at", _TIME), ("run", _RUN), ("ended_at", _TIME)),
     ]
 )
@@ -69,14 +85,20 @@ _CALENDAR: Final = range(-62_135_596_800, 253_402_300_800)  # years 1 to 9999
 
 @dataclass(slots=True)
 class ExportedMonths:
-    """What was written: by data set, the months with their rows; and how many were left as they are."""
+    """What was written: by data set, the months with their rows; and how many were left as they
+    are.
+    """
 
     written: dict[str, dict[str, int]] = field(default_factory=dict)
     unchanged: int = 0
 
 
-def export(site: Site, directory: Path, *, left_out: SkippedJobs, rows_read: RowsRead) -> ExportedMonths:
-    """Bring the files up to date. Raises: SourceError, LedgerError, UsageError when they cannot be written."""
+def export(
+    site: Site, directory: Path, *, left_out: SkippedJobs, rows_read: RowsRead
+) -> ExportedMonths:
+    """Bring the files up to date. Raises: SourceError, LedgerError, UsageError when they cannot be
+    written.
+    """
     files = _Files(site, directory)
     try:
         tally = statistics.stats(site, JobFilter(), by="month", rows_read=lambda _: None)
@@ -90,16 +112,29 @@ def export(site: Site, directory: Path, *, left_out: SkippedJobs, rows_read: Row
                 files.write("deliveries", month, _DELIVERIES, _deliveries(site, history, month))
         _export_charges(site, files, months)
     except OSError as error:
-        raise UsageError(f"{directory}: {error.strerror or error}; name another directory, or make room") from error
+        raise UsageError(
+            f"{directory}: {error.strerror or error}; name another directory, or make room"
+        ) from error
     return files.done
 
 
 def _export_charges(site: Site, files: _Files, months: Iterable[str]) -> None:
     with closing(site.charge_book(to_read=True)) as book:
-        sums = {month: list(map(str, book.sums(_window(month)))) for month in months} if book.runs() else {}
-        for month in files.outdated("charges", {month: found for month, found in sums.items() if found}):
+        sums = (
+            {month: list(map(str, book.sums(_window(month)))) for month in months}
+            if book.runs()
+            else {}
+        )
+        for month in files.outdated(
+            "charges", {month: found for month, found in sums.items() if found}
+        ):
             kept = book.charges(ChargeRequest(window=_window(month)))
-            files.write("charges", month, _CHARGES, _batches(_charge_row(site.instance, one.job) for one in kept))
+            files.write(
+                "charges",
+                month,
+                _CHARGES,
+                _batches(_charge_row(site.instance, one.job) for one in kept),
+            )
 
 
 def _charge_row(instance: str, job: AssessedJob) -> tuple[Any, ...]:
@@ -134,7 +169,9 @@ class _Files:
             noted[month] = now
             self._write_state()
 
-    def write(self, what: str, month: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> None:
+    def write(
+        self, what: str, month: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch]
+    ) -> None:
         place = self._place(what, month)
         place.parent.mkdir(parents=True, exist_ok=True)
         partial = place.with_name(f".{place.name}.part")
@@ -226,8 +263,17 @@ def _rounded(value: Decimal | None) -> Decimal | None:
 
 def _deliveries(site: Site, history: History, month: str) -> Iterator[pa.RecordBatch]:
     for one in history.deliveries(_window(month)):
-        fixed = (site.instance, one.target, one.message_id or None, one.format or None, one.accepted_at)
-        shared = [pa.array([value] * len(one.keys), kind.type) for value, kind in zip(fixed, _DELIVERIES, strict=False)]
+        fixed = (
+            site.instance,
+            one.target,
+            one.message_id or None,
+            one.format or None,
+            one.accepted_at,
+        )
+        shared = [
+            pa.array([value] * len(one.keys), kind.type)
+            for value, kind in zip(fixed, _DELIVERIES, strict=False)
+        ]
         own = [pa.array(one.keys, _RUN), pa.array(one.ended_at, _TIME)]
         yield pa.RecordBatch.from_arrays([*shared, *own], schema=_DELIVERIES)
 

@@ -129,7 +129,9 @@ def minutes(key: str, title: str, means: str) -> TableColumn:
     return TableColumn(key, title, CellKind.MINUTES, f"{means} In minutes, rounded down.")
 
 
-def spread(durations: Durations, edges: Sequence[int], names: Sequence[str]) -> list[tuple[str, int]]:
+def spread(
+    durations: Durations, edges: Sequence[int], names: Sequence[str]
+) -> list[tuple[str, int]]:
     """How many took how long; at last, those of which it is not known."""
     counts = durations.within(edges)
     unknown = durations.unknown + durations.negative
@@ -161,5 +163,24 @@ WAIT_NAMES: Final = (
     *("< 1 min", "1-5 min", "5-15 min", "15-60 min"),
     *("1-4 h", "4-12 h", "12-24 h", "1-3 days", "> 3 days"),
 )
-LAG_EDGES_MIN: Final = (_HOUR, 3 * _HOUR, 6 * _HOUR, 12 * _HOUR, _DAY, 2 * _DAY, 7 * _DAY, 31 * _DAY)
-LAG_NAMES: Final = ("< 1 h", "1-3 h", "3-6 h", "6-12 h", "12-24 h", "1-2 days", "2-7 days", "7-31 days", "> 31 days")
+LAG_EDGES_MIN: Final = (
+    _HOUR,
+    3 * _HOUR,
+    6 * _HOUR,
+    12 * _HOUR,
+    _DAY,
+    2 * _DAY,
+    7 * _DAY,
+    31 * _DAY,
+)
+LAG_NAMES: Final = (
+    "< 1 h",
+    "1-3 h",
+    "3-6 h",
+    "6-12 h",
+    "12-24 h",
+    "1-2 days",
+    "2-7 days",
+    "7-31 days",
+    "> 31 days",
+)

@@ -107,7 +107,11 @@ def _sections(report: Report) -> Iterator[_Section]:
             name=title.lower().replace(" ", "-"),
             title=title,
             plots=[drawn[name] for name in plots if name in drawn],
-            tables=[by_name[name] for name in names if name in by_name and (name != "days" or shows_days(report))],
+            tables=[
+                by_name[name]
+                for name in names
+                if name in by_name and (name != "days" or shows_days(report))
+            ],
         )
 
 
@@ -117,7 +121,10 @@ def _sums(report: Report) -> str:
     kinds = sorted(report.usage.total.scaled)
     rows = []
     for cell, found in sorted(report.usage.cells.sums.items()):
-        numbers = [known.setdefault(visible(name), len(known)) for known, name in zip(names, cell[1:], strict=True)]
+        numbers = [
+            known.setdefault(visible(name), len(known))
+            for known, name in zip(names, cell[1:], strict=True)
+        ]
         rows.append([cell.day, *numbers, *(found[name] for name in (*_PLAIN_SUMS, *kinds))])
     measures = list(_MEASURES)
     for at, kind in enumerate(kinds, len(_PLAIN_SUMS)):
@@ -127,7 +134,9 @@ def _sums(report: Report) -> str:
         "days": [rows[0][0], rows[-1][0]] if rows else [start, start],
         "months": "days" in report.usage.cells.left_out,
         "names": [list(known) for known in names],
-        "measures": [{"name": title, "at": at, "divisor": divisor} for title, at, divisor in measures],
+        "measures": [
+            {"name": title, "at": at, "divisor": divisor} for title, at, divisor in measures
+        ],
         "cells": rows,
     }
     return json.dumps(sums_to_choose, separators=(",", ":")).translate(_HARMLESS)

@@ -9,9 +9,23 @@ from typing import Final
 from publisher.ledger.books import TargetHistory
 from publisher.model.text import plural
 from publisher.reporting.html import svg
-from publisher.reporting.html.columns import LAG_EDGES_MIN, LAG_NAMES, UNKNOWN, WAIT_EDGES_MIN, WAIT_NAMES, spread
+from publisher.reporting.html.columns import (
+    LAG_EDGES_MIN,
+    LAG_NAMES,
+    UNKNOWN,
+    WAIT_EDGES_MIN,
+    WAIT_NAMES,
+    spread,
+)
 from publisher.reporting.html.svg import OTHERS, Bar, Labels, Say, Series
-from publisher.reporting.html.values import day_text, hours_text, minutes_text, number_text, share_text, size_text
+from publisher.reporting.html.values import (
+    day_text,
+    hours_text,
+    minutes_text,
+    number_text,
+    share_text,
+    size_text,
+)
 from publisher.reporting.report import Report
 from publisher.reporting.usage import DAY_S, all_waits
 from publisher.sources.statistics import Used, by_weight
@@ -99,7 +113,9 @@ def _usage_over_time(report: Report) -> Plot:
     if len(ranked) > len(shown):
         series.append(Series(f"{len(ranked) - len(shown)} others", OTHERS, heights[None]))
     text = f"{hours_text(usage.total.wall_core_s)} core hours in all. {_most(by_weight(usage.vos))}"
-    labels = Labels(f"Core hours by {steps.word} and VO", text, steps.axis, f"core hours a {steps.word}")
+    labels = Labels(
+        f"Core hours by {steps.word} and VO", text, steps.axis, f"core hours a {steps.word}"
+    )
     return _plot("usage_over_time", labels, svg.stacked(labels, steps.names, series, number_text))
 
 
@@ -109,7 +125,9 @@ def _jobs_over_time(report: Report) -> Plot:
     for day, used in report.usage.days.items():
         good[steps.places[day]] += used.jobs - used.failed
         bad[steps.places[day]] += used.failed
-    share = "" if total.failed_share is None else f", {share_text(total.failed_share)} of them failed"
+    share = (
+        "" if total.failed_share is None else f", {share_text(total.failed_share)} of them failed"
+    )
     text = f"{plural(total.jobs, 'job')} ended in the period{share}."
     labels = Labels(f"Jobs by {steps.word}", text, steps.axis, f"jobs a {steps.word}")
     series = [Series("not failed", _GOOD, good), Series("failed", _BAD, bad)]
@@ -117,13 +135,25 @@ def _jobs_over_time(report: Report) -> Plot:
 
 
 def _months(report: Report) -> Plot:
-    months = [(one.name if one.is_whole else f"{one.name} (part)", one.used.wall_core_s) for one in report.months]
-    text = "; ".join(f"{name}: {hours_text(wall_core_s)} core hours" for name, wall_core_s in months)
+    months = [
+        (one.name if one.is_whole else f"{one.name} (part)", one.used.wall_core_s)
+        for one in report.months
+    ]
+    text = "; ".join(
+        f"{name}: {hours_text(wall_core_s)} core hours" for name, wall_core_s in months
+    )
     labels = Labels(
-        "Core hours, month against month", text or "There were no jobs.", "month, UTC", "core hours a month"
+        "Core hours, month against month",
+        text or "There were no jobs.",
+        "month, UTC",
+        "core hours a month",
     )
     names, heights = [name for name, _ in months], [wall_core_s / 3600 for _, wall_core_s in months]
-    return _plot("months", labels, svg.stacked(labels, names, [Series("core hours", 0, heights)], number_text))
+    return _plot(
+        "months",
+        labels,
+        svg.stacked(labels, names, [Series("core hours", 0, heights)], number_text),
+    )
 
 
 def _ranked(name: str, title: str, parts: Mapping[str, Used], colour: int) -> Plot:
@@ -164,8 +194,12 @@ def _allocated(report: Report) -> list[Plot]:
         start, end = one.window.start or 0, one.window.end or now
         passed = min(max((now - start) / ((end - start) or 1), 0.0), 1.0)
         bars.append(Bar("its time", passed, f"{share_text(passed)} has passed", is_grey=True))
-    text = "; ".join(f"{one.project} has used {share_text(one.share)}" for one in report.allocations[:_BARS])
-    labels = Labels("Used of allocations, beside the time that has passed", f"{text}.", "share of the whole", "")
+    text = "; ".join(
+        f"{one.project} has used {share_text(one.share)}" for one in report.allocations[:_BARS]
+    )
+    labels = Labels(
+        "Used of allocations, beside the time that has passed", f"{text}.", "share of the whole", ""
+    )
     return [_plot("allocations", labels, svg.ranking(labels, bars, colour=0, largest=1.2))]
 
 
@@ -175,7 +209,9 @@ def _mix(report: Report) -> Plot:
         (name or "none known", used.wall_core_s / total if total else 0.0)
         for name, used in by_weight(report.usage.benchmarks)[:_BARS]
     ]
-    text = "; ".join(f"{name}: {share_text(share)}" for name, share in bars) or "There were no jobs."
+    text = (
+        "; ".join(f"{name}: {share_text(share)}" for name, share in bars) or "There were no jobs."
+    )
     labels = Labels("Share of core hours by benchmark", text, "share of all core hours", "")
     drawn = [Bar(name, share, share_text(share)) for name, share in bars]
     return _plot("benchmarks", labels, svg.ranking(labels, drawn, colour=0))
@@ -190,7 +226,9 @@ def _waits(report: Report) -> Plot:
     )
     names, jobs = [name for name, _ in counts], [jobs for _, jobs in counts]
     labels = Labels("Jobs by time from submission to true start", text, "time waited", "jobs")
-    return _plot("waits", labels, svg.beside(labels, names, [Series("jobs", 0, jobs)], grey=UNKNOWN))
+    return _plot(
+        "waits", labels, svg.beside(labels, names, [Series("jobs", 0, jobs)], grey=UNKNOWN)
+    )
 
 
 def _deliveries(report: Report) -> list[Plot]:
@@ -219,13 +257,23 @@ def _lags(past: Sequence[tuple[str, TargetHistory]]) -> Plot:
     lags = []
     for at, ((target, _), jobs) in enumerate(zip(past, spreads, strict=True)):
         lags.append(Series(target, at, [jobs.get(name, 0) for name in names]))
-    medians = (f"{target} {minutes_text(history.lags.quantile_min(0.5))}" for target, history in past)
-    text = f"Half took no longer than: {'; '.join(medians)}." if past else "Nothing was delivered in the period."
-    labels = Labels("Jobs by time from their end to acceptance", text, "time until accepted", "jobs")
+    medians = (
+        f"{target} {minutes_text(history.lags.quantile_min(0.5))}" for target, history in past
+    )
+    text = (
+        f"Half took no longer than: {'; '.join(medians)}."
+        if past
+        else "Nothing was delivered in the period."
+    )
+    labels = Labels(
+        "Jobs by time from their end to acceptance", text, "time until accepted", "jobs"
+    )
     return _plot("lags", labels, svg.beside(labels, names, lags))
 
 
-def _delivered(name: str, what: str, steps: _Steps, series: Sequence[Series], say: Say) -> list[Plot]:
+def _delivered(
+    name: str, what: str, steps: _Steps, series: Sequence[Series], say: Say
+) -> list[Plot]:
     if not any(map(any, (one.heights for one in series))):
         return []
     text = "; ".join(f"{one.name}: {say(sum(one.heights))}" for one in series)

@@ -78,9 +78,13 @@ def stacked(labels: Labels, steps: Sequence[str], series: Sequence[Series], say:
     return _columns(labels, steps, series, axis, bars, slanted=False)
 
 
-def beside(labels: Labels, steps: Sequence[str], series: Sequence[Series], *, grey: str = "") -> str:
+def beside(
+    labels: Labels, steps: Sequence[str], series: Sequence[Series], *, grey: str = ""
+) -> str:
     """How many took how long: bars side by side for each step; the step `grey` is no time."""
-    axis = _Axis(max((height for one in series for height in one.heights), default=0.0), number_text)
+    axis = _Axis(
+        max((height for one in series for height in one.heights), default=0.0), number_text
+    )
     width = _step_width(steps)
     each = width * 0.84 / max(len(series), 1)
     colours = {grey: OTHERS}
@@ -100,7 +104,9 @@ def beside(labels: Labels, steps: Sequence[str], series: Sequence[Series], *, gr
     return _columns(labels, steps, series, axis, bars, slanted=True)
 
 
-def ranking(labels: Labels, bars: Sequence[Bar], *, colour: int, largest: float | None = None) -> str:
+def ranking(
+    labels: Labels, bars: Sequence[Bar], *, colour: int, largest: float | None = None
+) -> str:
     """Bars below one another, the first one on top. `largest` is what they are parts of."""
     longest = max([bar.length for bar in bars], default=0.0) if largest is None else largest
     scale = (_WIDTH - _NAMES) * 0.56 / (longest or 1.0)
@@ -110,7 +116,9 @@ def ranking(labels: Labels, bars: Sequence[Bar], *, colour: int, largest: float 
         top, middle = at * _ROW + 3, at * _ROW + _ROW / 2 + 4
         drawn.append(_text(_NAMES - 6, middle, _name(bar.name, _LABEL), "end"))
         fill = OTHERS if bar.is_grey else colour
-        drawn.append(_bar(_NAMES, top, bar.length * scale, _ROW - 6, fill, f"{_name(bar.name)}: {bar.note}"))
+        drawn.append(
+            _bar(_NAMES, top, bar.length * scale, _ROW - 6, fill, f"{_name(bar.name)}: {bar.note}")
+        )
         drawn.append(_text(_NAMES + bar.length * scale + 5, middle, bar.note, "start"))
     drawn.append(_line(_NAMES, 0, _NAMES, height - 26))
     drawn.append(_text(_NAMES, height - 6, labels.x, "start", "axis"))
@@ -151,7 +159,13 @@ def _step_width(steps: Sequence[str]) -> float:
 
 
 def _columns(
-    labels: Labels, steps: Sequence[str], series: Sequence[Series], axis: _Axis, bars: Sequence[str], *, slanted: bool
+    labels: Labels,
+    steps: Sequence[str],
+    series: Sequence[Series],
+    axis: _Axis,
+    bars: Sequence[str],
+    *,
+    slanted: bool,
 ) -> str:
     """Axes, a legend above them so that it hides nothing, and the bars."""
     legend, above = _legend(series)
@@ -185,7 +199,9 @@ def _legend(series: Sequence[Series]) -> tuple[list[str], float]:
         width = 20 + len(label) * _LETTER + 12
         if left + width > _WIDTH and left > _LEFT:
             left, top = _LEFT, top + _LINE
-        drawn.append(f'<rect class="s{one.colour}" x="{left:g}" y="{top:g}" width="12" height="12"/>')
+        drawn.append(
+            f'<rect class="s{one.colour}" x="{left:g}" y="{top:g}" width="12" height="12"/>'
+        )
         drawn.append(_text(left + 17, top + 10.5, label, "start"))
         left += width
     return drawn, top + _LINE + 8
@@ -203,7 +219,9 @@ def _line(x1: float, y1: float, x2: float, y2: float) -> str:
 def _text(x: float, y: float, text: str, anchor: str, kind: str = "", *, turn: int = 0) -> str:
     turned = f' transform="rotate({turn} {x:.1f} {y:.1f})"' if turn else ""
     named = f' class="{kind}"' if kind else ""
-    return f'<text{named} x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"{turned}>{escape(text)}</text>'
+    return (
+        f'<text{named} x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"{turned}>{escape(text)}</text>'
+    )
 
 
 def _name(name: str, most: int = 70) -> str:

@@ -34,13 +34,22 @@ _VO: Final = text("vo", "VO", "VO as the site's settings derive it.")
 _PROJECT: Final = text("project", "Project", "First project of the job.")
 _STATUS: Final = text("status", "Status", "Status of the job.")
 _TARGET: Final = text("target", "Target", "Name of the target in the configuration.")
-_JOBS: Final = count("jobs", "Jobs", "Finished jobs that ended in the period, whatever their status, each once.")
+_JOBS: Final = count(
+    "jobs", "Jobs", "Finished jobs that ended in the period, whatever their status, each once."
+)
 _QUARANTINED: Final = "Jobs in quarantine now, dropped ones not counted."
 _USED: Final = (
     _JOBS,
     count("failed", "Failed", "Those of them whose status is failed."),
-    TableColumn("failed_share", "Failed share", CellKind.SHARE, "Failed jobs over all jobs, from 0 to 1."),
-    TableColumn("wall_s", "Wall hours", CellKind.SECONDS, f"Raw wall time of the jobs, {_ON_PAGE}, cores not counted."),
+    TableColumn(
+        "failed_share", "Failed share", CellKind.SHARE, "Failed jobs over all jobs, from 0 to 1."
+    ),
+    TableColumn(
+        "wall_s",
+        "Wall hours",
+        CellKind.SECONDS,
+        f"Raw wall time of the jobs, {_ON_PAGE}, cores not counted.",
+    ),
     TableColumn(
         "wall_core_s",
         "Core hours",
@@ -48,9 +57,14 @@ _USED: Final = (
         f"Raw wall time times the job's number of cores, {_ON_PAGE}, not scaled by any benchmark. "
         "A job whose number of cores is unknown counts as one core.",
     ),
-    TableColumn("wall_core_days", "Core days", CellKind.IN_DAYS, "Core hours in days.", in_files=False),
     TableColumn(
-        "cpu_s", "CPU hours", CellKind.SECONDS, f"CPU time, user and kernel, {_ON_PAGE}, not scaled by any benchmark."
+        "wall_core_days", "Core days", CellKind.IN_DAYS, "Core hours in days.", in_files=False
+    ),
+    TableColumn(
+        "cpu_s",
+        "CPU hours",
+        CellKind.SECONDS,
+        f"CPU time, user and kernel, {_ON_PAGE}, not scaled by any benchmark.",
     ),
     TableColumn(
         "cpu_efficiency",
@@ -69,7 +83,12 @@ _CPU_UNKNOWN: Final = count(
 _GPUS: Final = (
     count("gpu_jobs", "GPU jobs", "Those of the jobs that asked for GPUs."),
     TableColumn("gpu_share", "GPU share", CellKind.SHARE, "GPU jobs over all jobs, from 0 to 1."),
-    TableColumn("gpu_s", "GPU hours", CellKind.SECONDS, f"Raw wall time times the job's number of GPUs, {_ON_PAGE}."),
+    TableColumn(
+        "gpu_s",
+        "GPU hours",
+        CellKind.SECONDS,
+        f"Raw wall time times the job's number of GPUs, {_ON_PAGE}.",
+    ),
 )
 # Only where records.power is set.
 _ENERGY: Final = (
@@ -85,7 +104,9 @@ _ENERGY: Final = (
         CellKind.ENERGY,
         "Energy by records.power of the jobs without a meter value, with pue, in Wh (on the page: kWh).",
     ),
-    TableColumn("carbon_g", "CO₂e kg", CellKind.CARBON, "CO2 equivalent of both, in g (on the page: kg)."),
+    TableColumn(
+        "carbon_g", "CO₂e kg", CellKind.CARBON, "CO2 equivalent of both, in g (on the page: kg)."
+    ),
 )
 IDENTITIES: Final[Mapping[str, str]] = {
     "plain": "as the accounting data has them",
@@ -105,7 +126,9 @@ def tables(report: Report) -> list[Table]:
         _used(report, "days", "By day", _DAY_COLUMN, sorted(usage.days.items())),
         _used(report, "vos", "By VO", _VO, by_weight(usage.vos)),
         _used(report, "queues", "By queue", _QUEUE, by_weight(usage.queues)),
-        _used(report, "users", "By user", user, by_weight(usage.users), *_user_notes(report, shown)),
+        _used(
+            report, "users", "By user", user, by_weight(usage.users), *_user_notes(report, shown)
+        ),
         *(_by_local_name(report, name) for name in LOCAL_NAMES if name in report.by),
         _failures(report),
         _used(report, "statuses", "By status", _STATUS, by_weight(usage.statuses)),
@@ -136,7 +159,11 @@ def _months(report: Report) -> Table:
         *_used_columns(report),
     ]
     rows = [(one.name, one.change, *_used_values(report, one.used)) for one in report.months]
-    notes = [] if report.month_before is None else ["The first one is before the period, to compare with."]
+    notes = (
+        []
+        if report.month_before is None
+        else ["The first one is before the period, to compare with."]
+    )
     if parts := [one.name for one in report.months if not one.is_whole]:
         notes.append(f"Only a part of {', '.join(parts)} is in it.")
     return Table("months", "Month against month", columns, rows, notes=notes)
@@ -167,7 +194,13 @@ def _used_columns(report: Report) -> list[TableColumn]:
     scaled = [_scaled_columns(kind) for kind in _kinds(report)]
     power = _ENERGY if report.has_energy else ()
     unknown = (_CPU_UNKNOWN,) if report.usage.total.cpu_unknown else ()
-    return [*_USED, *unknown, *(_GPUS if report.usage.total.gpu_jobs else ()), *power, *chain.from_iterable(scaled)]
+    return [
+        *_USED,
+        *unknown,
+        *(_GPUS if report.usage.total.gpu_jobs else ()),
+        *power,
+        *chain.from_iterable(scaled),
+    ]
 
 
 def _scaled_columns(kind: str) -> tuple[TableColumn, TableColumn]:
@@ -179,14 +212,27 @@ def _scaled_columns(kind: str) -> tuple[TableColumn, TableColumn]:
             f"Wall time x cores x {kind} value of the job, in {kind} seconds (on the page: hours). Only jobs with a "
             "benchmark of this type; types cannot be added up; empty where no job has one. The raw time is wall_core_s.",
         ),
-        TableColumn(f"{kind}_days", f"{kind} days", CellKind.SCALED_DAYS, f"{kind} hours in days.", in_files=False),
+        TableColumn(
+            f"{kind}_days",
+            f"{kind} days",
+            CellKind.SCALED_DAYS,
+            f"{kind} hours in days.",
+            in_files=False,
+        ),
     )
 
 
 def _used_values(report: Report, used: Used) -> tuple[Value, ...]:
     gpus = (used.gpu_jobs, used.gpu_share, used.gpu_s) if report.usage.total.gpu_jobs else ()
     return (
-        *(used.jobs, used.failed, used.failed_share, used.wall_s, used.wall_core_s, used.wall_core_s),
+        *(
+            used.jobs,
+            used.failed,
+            used.failed_share,
+            used.wall_s,
+            used.wall_core_s,
+            used.wall_core_s,
+        ),
         *(used.cpu_s, used.efficiency),
         *((used.cpu_unknown,) if report.usage.total.cpu_unknown else ()),
         *gpus,
@@ -197,12 +243,19 @@ def _used_values(report: Report, used: Used) -> tuple[Value, ...]:
 
 def _energy_values(used: Used) -> tuple[Value, ...]:
     """None where it is known of none of the jobs."""
-    energy = (None, None) if used.energy_unknown == used.jobs else (used.measured_wh, used.estimated_wh)
+    energy = (
+        (None, None) if used.energy_unknown == used.jobs else (used.measured_wh, used.estimated_wh)
+    )
     return (*energy, None if used.carbon_unknown == used.jobs else used.carbon_g)
 
 
 def _used(
-    report: Report, name: str, title: str, first: TableColumn, parts: Sequence[tuple[Value, Used]], *notes: str
+    report: Report,
+    name: str,
+    title: str,
+    first: TableColumn,
+    parts: Sequence[tuple[Value, Used]],
+    *notes: str,
 ) -> Table:
     return Table(
         name,
@@ -226,7 +279,9 @@ def _by_local_name(report: Report, name: str) -> Table:
         case "project":
             return _used(report, "projects", "Top projects", _PROJECT, by_weight(usage.projects))
         case "account":
-            account = text("account", "Account", "Account, or local group, of the job in the batch system.")
+            account = text(
+                "account", "Account", "Account, or local group, of the job in the batch system."
+            )
             return _used(report, "accounts", "By account", account, by_weight(usage.accounts))
     user = text("local_user", "Local user", "Whom the job ran as.")
     return _used(report, "local_users", "By local user", user, by_weight(usage.local_users))
@@ -240,12 +295,28 @@ def _gpu_models(report: Report) -> Table:
         "By GPU model",
         [
             text("gpu_model", "GPU model", "Model of the GPUs; empty where it is not known."),
-            count("gpu_jobs", "GPU jobs", "Jobs with GPUs of the model; one with several models is in each."),
-            TableColumn("gpu_share", "GPU share", CellKind.SHARE, "Those over all jobs, from 0 to 1."),
-            TableColumn("gpu_s", "GPU hours", CellKind.SECONDS, f"Wall time times GPUs of the model, {_ON_PAGE}."),
+            count(
+                "gpu_jobs",
+                "GPU jobs",
+                "Jobs with GPUs of the model; one with several models is in each.",
+            ),
+            TableColumn(
+                "gpu_share", "GPU share", CellKind.SHARE, "Those over all jobs, from 0 to 1."
+            ),
+            TableColumn(
+                "gpu_s",
+                "GPU hours",
+                CellKind.SECONDS,
+                f"Wall time times GPUs of the model, {_ON_PAGE}.",
+            ),
         ],
         [
-            (model or None, usage.gpu_model_jobs[model], usage.gpu_model_jobs[model] / jobs, usage.gpu_model_s[model])
+            (
+                model or None,
+                usage.gpu_model_jobs[model],
+                usage.gpu_model_jobs[model] / jobs,
+                usage.gpu_model_s[model],
+            )
             for model in models
         ],
         notes=("A-REX tells of no GPUs; they are known of jobs that were imported or joined.",),
@@ -255,9 +326,16 @@ def _gpu_models(report: Report) -> Table:
 def _benchmarks(report: Report) -> Table:
     total = report.usage.total.wall_core_s
     columns = [
-        text("benchmark", "Benchmark", "Type and value that a core second is worth; empty: none is known."),
+        text(
+            "benchmark",
+            "Benchmark",
+            "Type and value that a core second is worth; empty: none is known.",
+        ),
         TableColumn(
-            "wall_core_share", "Share of core hours", CellKind.SHARE, "Part of all wall time x cores, from 0 to 1."
+            "wall_core_share",
+            "Share of core hours",
+            CellKind.SHARE,
+            "Part of all wall time x cores, from 0 to 1.",
         ),
         *_used_columns(report),
     ]
@@ -271,7 +349,11 @@ def _benchmarks(report: Report) -> Table:
 def _waits(report: Report) -> Table:
     columns = [
         _QUEUE,
-        text("waited", "Waited", "Time from submission to the true start of the run; unknown is not zero."),
+        text(
+            "waited",
+            "Waited",
+            "Time from submission to the true start of the run; unknown is not zero.",
+        ),
         _JOBS,
     ]
     rows = [
@@ -286,8 +368,16 @@ def _quantiles(report: Report) -> Table:
     columns = [
         _QUEUE,
         count("known", "Start known", "Jobs whose true start is known."),
-        count("unknown", "Start unknown", "Jobs whose true start is not known; they are in no other column."),
-        count("negative", "Start before submission", "Jobs that started before they were submitted: clocks disagreed."),
+        count(
+            "unknown",
+            "Start unknown",
+            "Jobs whose true start is not known; they are in no other column.",
+        ),
+        count(
+            "negative",
+            "Start before submission",
+            "Jobs that started before they were submitted: clocks disagreed.",
+        ),
         minutes("median_min", "Median", "Half of the jobs with a known start waited no longer."),
         minutes("p90_min", "90 %", "Nine of ten jobs with a known start waited no longer."),
     ]
@@ -306,7 +396,9 @@ def _charges(report: Report) -> Table:
         count("jobs", "Jobs", "Jobs that ended in the period and have a charge that is kept."),
         TableColumn("amount", "Amount", CellKind.AMOUNT, "Sum of their charges, exact."),
     ]
-    largest_first = sorted(report.charges, key=lambda one: (one.unit, -one.amount, one.project, one.group))
+    largest_first = sorted(
+        report.charges, key=lambda one: (one.unit, -one.amount, one.project, one.group)
+    )
     rows = [(one.project, one.group, one.unit, one.jobs, one.amount) for one in largest_first]
     return Table("charges", "Charges", columns, rows, notes=[_charges_note(report)])
 
@@ -342,12 +434,20 @@ def _allocations(report: Report) -> Table:
         _PROJECT,
         text("period", "Period", "When its jobs end."),
         text("unit", "Unit", "Unit of the charge, or GPUh for hours of GPUs."),
-        TableColumn("granted", "Granted", CellKind.AMOUNT, "What the project may use in that time."),
-        TableColumn("used", "Used", CellKind.AMOUNT, "What its jobs that ended in that time have used until now."),
+        TableColumn(
+            "granted", "Granted", CellKind.AMOUNT, "What the project may use in that time."
+        ),
+        TableColumn(
+            "used",
+            "Used",
+            CellKind.AMOUNT,
+            "What its jobs that ended in that time have used until now.",
+        ),
         TableColumn("share", "Share", CellKind.SHARE, "Used over granted."),
     ]
     rows = [
-        (one.project, window_text(one.window), one.unit, one.granted, one.used, one.share) for one in report.allocations
+        (one.project, window_text(one.window), one.unit, one.granted, one.used, one.share)
+        for one in report.allocations
     ]
     note = "The whole of every allocation of which the period has a part."
     return Table("allocations", "Allocations", columns, rows, notes=[note])
@@ -365,12 +465,24 @@ def _sources(report: Report) -> Table:
     columns = [
         text("source", "Source", "Name of the entry of `source` in the configuration."),
         text("type", "Type", "Kind of accounting database, or batch system."),
-        text("last_read", "Last read", "When the batch system was last read, in UTC; empty: never, or read in place."),
         text(
-            "newest_job_ended", "Newest job ended", "When its newest job ended, in UTC; empty: unknown, or it has none."
+            "last_read",
+            "Last read",
+            "When the batch system was last read, in UTC; empty: never, or read in place.",
         ),
-        count("jobs_in_four_weeks", "Jobs in four weeks", "Jobs that ended in the four weeks up to its newest job."),
-        count("set_aside_lines", "Bad lines", "Lines of its accounting that could not be understood."),
+        text(
+            "newest_job_ended",
+            "Newest job ended",
+            "When its newest job ended, in UTC; empty: unknown, or it has none.",
+        ),
+        count(
+            "jobs_in_four_weeks",
+            "Jobs in four weeks",
+            "Jobs that ended in the four weeks up to its newest job.",
+        ),
+        count(
+            "set_aside_lines", "Bad lines", "Lines of its accounting that could not be understood."
+        ),
     ]
     rows: list[tuple[Value, ...]] = []
     for one in report.sources:
@@ -395,19 +507,43 @@ def _delivery(report: Report) -> Table:
             when = f"{status.last_success:%Y-%m-%dT%H:%M:%SZ}" if status.last_success else ""
         lags = (past.lags.quantile_min(0.5), past.lags.quantile_min(0.9)) if past else (None, None)
         counts = (None, None) if period is None else (period.wanted, period.delivered)
-        rows.append((one.target, one.format, when, *counts, *now, past.rejected if past else 0, *lags))
+        rows.append(
+            (one.target, one.format, when, *counts, *now, past.rejected if past else 0, *lags)
+        )
     columns = [
         _TARGET,
         text("format", "Format", "Format of the target's records."),
-        text("last_success", "Last success", "When the last round went through, in UTC; empty: never."),
-        count("wanted", "Wanted", "Jobs of the period's whole months that the target wants; empty: not known."),
-        count("delivered", "Delivered", "Those of them that it has accepted, each once, from us or before us."),
-        count("pending", "Pending", "Jobs that the next round would send; empty before the first round."),
-        count("late", "Late", "Those of the pending ones that ended before the last published end."),
+        text(
+            "last_success",
+            "Last success",
+            "When the last round went through, in UTC; empty: never.",
+        ),
+        count(
+            "wanted",
+            "Wanted",
+            "Jobs of the period's whole months that the target wants; empty: not known.",
+        ),
+        count(
+            "delivered",
+            "Delivered",
+            "Those of them that it has accepted, each once, from us or before us.",
+        ),
+        count(
+            "pending",
+            "Pending",
+            "Jobs that the next round would send; empty before the first round.",
+        ),
+        count(
+            "late", "Late", "Those of the pending ones that ended before the last published end."
+        ),
         count("quarantined", "Set aside", _QUARANTINED),
         count("in_doubt", "In doubt", "Records that were sent and whose answer was lost."),
         count("held_months", "Months held", "Months of summaries that the last round held back."),
-        count("rejected_messages", "Rejected messages", "Messages that the receiver refused in the period."),
+        count(
+            "rejected_messages",
+            "Rejected messages",
+            "Messages that the receiver refused in the period.",
+        ),
         minutes(
             "lag_median_min",
             "Median lag",
@@ -422,7 +558,11 @@ def _delivery(report: Report) -> Table:
 def _lags(report: Report) -> Table:
     columns = [
         _TARGET,
-        text("lag", "Lag", "From the end of a job to the first acceptance of a message that reports it."),
+        text(
+            "lag",
+            "Lag",
+            "From the end of a job to the first acceptance of a message that reports it.",
+        ),
         count("jobs", "Jobs", "Jobs that ended in the period; unknown: not accepted yet."),
     ]
     rows = [
@@ -438,10 +578,16 @@ def _messages(report: Report) -> Table:
     columns = [
         _DAY_COLUMN,
         _TARGET,
-        text("format", "Format", "Format of what was delivered; apel-sync-0.1 carries counts of jobs."),
+        text(
+            "format",
+            "Format",
+            "Format of what was delivered; apel-sync-0.1 carries counts of jobs.",
+        ),
         count("messages", "Messages", "Messages that the target accepted on that day."),
         count("records", "Records", "Records in them: of jobs, of months, or counts."),
-        TableColumn("bytes", "Bytes", CellKind.BYTES, "Bytes of the payloads, before signing and encoding."),
+        TableColumn(
+            "bytes", "Bytes", CellKind.BYTES, "Bytes of the payloads, before signing and encoding."
+        ),
     ]
     rows = [
         (day, one.target, name, sums.messages, sums.records, sums.bytes)
@@ -458,7 +604,11 @@ def _set_aside(report: Report) -> Table:
         text("rule", "Rule", "Rule that the jobs broke; publisher(1) lists them."),
         count("jobs", "Jobs", _QUARANTINED),
     ]
-    rows = [(one.target, rule, jobs) for one in report.targets for rule, jobs in sorted(one.set_aside.items())]
+    rows = [
+        (one.target, rule, jobs)
+        for one in report.targets
+        for rule, jobs in sorted(one.set_aside.items())
+    ]
     return Table("set_aside", "Set aside", columns, rows)
 
 
@@ -481,17 +631,32 @@ def _drift(report: Report) -> Table:
         _TARGET,
         text("month", "Month", "Calendar month in UTC; only months that the period holds whole."),
         text("submit_host", "Submit host", "As sync spells it."),
-        count("database", "Database", "Finished jobs in the accounting data that the target wants."),
+        count(
+            "database", "Database", "Finished jobs in the accounting data that the target wants."
+        ),
         count("delivered", "Delivered", "Jobs that its records carry, by the ledger."),
         count("before", "Before us", "Jobs that another publisher delivered before our start."),
         count("told", "Reported", "The count that sync sent last; empty where none was sent."),
         text("finding", "Finding", "Whether these agree."),
     ]
     rows = [
-        (one.target, one.month, one.submit_host, one.database, one.delivered, one.before, one.reported, verdict(one))
+        (
+            one.target,
+            one.month,
+            one.submit_host,
+            one.database,
+            one.delivered,
+            one.before,
+            one.reported,
+            verdict(one),
+        )
         for one in report.drift
     ]
-    notes = ["`publisher sync --check` checks each job and names the command that fixes a difference."]
+    notes = [
+        "`publisher sync --check` checks each job and names the command that fixes a difference."
+    ]
     if report.partial:
-        notes.append(f"Not compared, because the period holds only a part of them: {', '.join(report.partial)}.")
+        notes.append(
+            f"Not compared, because the period holds only a part of them: {', '.join(report.partial)}."
+        )
     return Table("drift", "Drift", columns, rows, notes=notes)

@@ -32,7 +32,10 @@ _EIGHTHS: Final = " ▏▎▍▌▋▊▉█"
 _LOCAL: Final = ("projects", "accounts", "local_users")
 # The column whose size each table's bars show.
 _BARS: Final[Mapping[str, str]] = {
-    **dict.fromkeys(("days", "months", "vos", "queues", "users", *_LOCAL, "statuses", "benchmarks"), "wall_core_s"),
+    **dict.fromkeys(
+        ("days", "months", "vos", "queues", "users", *_LOCAL, "statuses", "benchmarks"),
+        "wall_core_s",
+    ),
     **dict.fromkeys(("waits", "lags"), "jobs"),
     "gpu_models": "gpu_s",
     "failures": "jobs",
@@ -105,7 +108,9 @@ def _who(report: Report) -> KeyAnswer:
 
 def _change(report: Report) -> str | None:
     """The last whole month against the one before it."""
-    changes = [f"{one.name}: {change_text(one.change)}" for one in report.months if one.change is not None]
+    changes = [
+        f"{one.name}: {change_text(one.change)}" for one in report.months if one.change is not None
+    ]
     return f"{changes[-1]} against the month before" if changes else None
 
 
@@ -179,9 +184,13 @@ def figures(report: Report) -> list[Figure]:
     waited = f"of {waits.known:,} jobs; {waits.unknown + waits.negative:,} unknown"
     return [
         Figure("Jobs", f"{total.jobs:,}", "ended in the period"),
-        Figure("Core hours", hours_text(total.wall_core_s), f"{days_text(total.wall_core_s)} core days"),
+        Figure(
+            "Core hours", hours_text(total.wall_core_s), f"{days_text(total.wall_core_s)} core days"
+        ),
         *(
-            Figure(f"{kind} hours", hours_text(sum_ / 1000), f"{days_text(sum_ / 1000)} {kind} days")
+            Figure(
+                f"{kind} hours", hours_text(sum_ / 1000), f"{days_text(sum_ / 1000)} {kind} days"
+            )
             for kind, sum_ in sorted(total.scaled.items())
         ),
         Figure("CPU efficiency", efficiency, f"{hours_text(total.cpu_s)} CPU hours"),
@@ -202,7 +211,9 @@ def _gpu_figure(total: Used) -> list[Figure]:
 def _energy_figures(total: Used) -> list[Figure]:
     whole = total.measured_wh + total.estimated_wh
     share = (
-        f"{share_text(float(total.measured_wh / whole))} measured, the rest estimated" if whole else "nothing is known"
+        f"{share_text(float(total.measured_wh / whole))} measured, the rest estimated"
+        if whole
+        else "nothing is known"
     )
     carbon = f"{thousands_text(total.carbon_g)} kg CO₂e"
     return [Figure("Energy", f"{thousands_text(whole)} kWh", f"{share}; {carbon}")]
@@ -244,7 +255,9 @@ def _of_target(report: Report, one: TargetReport) -> Highlight:
 
 
 def _of_databases(report: Report) -> Iterator[Highlight]:
-    for reason in sorted({lost.reason for one in report.targets if one.status for lost in one.status.missing}):
+    for reason in sorted(
+        {lost.reason for one in report.targets if one.status for lost in one.status.missing}
+    ):
         yield Highlight("Incomplete", reason, bad=True)
 
 
@@ -273,7 +286,11 @@ def _of_allocations(report: Report) -> Iterator[Highlight]:
     for one in report.allocations:
         if one.share >= 1:
             granted = f"{number_text(float(one.granted))} {one.unit} of {window_text(one.window)}"
-            yield Highlight("Allocation", f"{one.project} has used {share_text(one.share)} of {granted}", bad=True)
+            yield Highlight(
+                "Allocation",
+                f"{one.project} has used {share_text(one.share)} of {granted}",
+                bad=True,
+            )
 
 
 def _of_charges(report: Report) -> Iterator[Highlight]:
@@ -288,7 +305,11 @@ def _of_jobs(report: Report) -> Iterator[Highlight]:
         ("Unreadable", usage.unreadable, "values that cannot be read, and are in no other number"),
         ("Benchmark", usage.total.without_benchmark, "none, and are in no scaled number"),
         ("Energy", usage.total.meters_rejected, "a meter value that cannot be, which is in no sum"),
-        ("Energy", usage.total.energy_unknown, "neither a meter value nor watts in records.power, and are in no sum"),
+        (
+            "Energy",
+            usage.total.energy_unknown,
+            "neither a meter value nor watts in records.power, and are in no sum",
+        ),
         (
             "CO₂e",
             usage.total.carbon_unknown - usage.total.energy_unknown,
@@ -329,7 +350,9 @@ def headlines(report: Report) -> Iterator[str]:
 def drawn(report: Report) -> Iterator[tuple[str, list[str], list[tuple[str, ...]]]]:
     """Each table with rows, for a terminal: title, headings, cells; a bar ends each row."""
     for table in _shown_tables(report):
-        shown = [(at, column) for at, column in enumerate(table.columns) if column.key not in _LEFT_OUT]
+        shown = [
+            (at, column) for at, column in enumerate(table.columns) if column.key not in _LEFT_OUT
+        ]
         heads = [column.title for _, column in shown]
         rows = [_cells(row, shown) for row in table.rows[:_MOST_ROWS]]
         if bars := _bars(table):

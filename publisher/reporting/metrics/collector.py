@@ -51,7 +51,10 @@ class Measured:
 
     @property
     def unknown(self) -> Sequence[str]:
-        return [*(name for name, value in self.gauges.items() if value is None), *{name for name, _ in self.labelled}]
+        return [
+            *(name for name, value in self.gauges.items() if value is None),
+            *{name for name, _ in self.labelled},
+        ]
 
 
 def after_round(site: Site, outcome: Outcome) -> None:
@@ -68,7 +71,12 @@ def after_round(site: Site, outcome: Outcome) -> None:
         else:
             of_site = _of_site(site)
             of_day = _of_day(site, readable=bool(of_site.gauges[exporter.SOURCE_READABLE]))
-            measured = (_of_round(site, outcome), _of_target(site, outcome.target), of_site, *of_day)
+            measured = (
+                _of_round(site, outcome),
+                _of_target(site, outcome.target),
+                of_site,
+                *of_day,
+            )
         with closing(site.measure_book()) as book:
             for one in measured:
                 book.note(one.target, set_to=one.known, added=one.added, unknown=one.unknown)
@@ -221,7 +229,9 @@ def _of_day(site: Site, *, readable: bool) -> Sequence[Measured]:
         return (unknown,)
     labelled = dict(_of_usage(site, tally.usage, end))
     fullest_last = sorted(allocations, key=attrgetter("share"))
-    labelled |= {(exporter.ALLOCATION, f"{one.project}\n{one.unit}"): one.share for one in fullest_last}
+    labelled |= {
+        (exporter.ALLOCATION, f"{one.project}\n{one.unit}"): one.share for one in fullest_last
+    }
     return (Measured(target="", gauges=dict.fromkeys(_OF_DAY), added={}, labelled=labelled),)
 
 
@@ -243,7 +253,9 @@ def _size(site: Site) -> float | None:
     """Of the ledger, with what is still in its log: up to 4 MB while somebody has it open."""
     path = site.state
     try:
-        return path.stat().st_size + sum(log.stat().st_size for log in path.parent.glob(f"{escape(path.name)}-wal"))
+        return path.stat().st_size + sum(
+            log.stat().st_size for log in path.parent.glob(f"{escape(path.name)}-wal")
+        )
     except OSError:
         return None
 

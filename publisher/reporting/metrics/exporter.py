@@ -62,45 +62,82 @@ class Metric:
 METRICS: Final[list[Metric]] = []
 
 
-def _metric(name: str, text: str, kind: MetricKind = MetricKind.GAUGE, *, label: str = "", site: bool = False) -> str:
+def _metric(
+    name: str,
+    text: str,
+    kind: MetricKind = MetricKind.GAUGE,
+    *,
+    label: str = "",
+    site: bool = False,
+) -> str:
     METRICS.append(Metric(name=name, kind=kind, help=text, label=label, site=site))
     return name
 
 
-LAST_SUCCESS: Final = _metric("publisher_last_success_timestamp_seconds", "End of the last round that went through.")
-OVERDUE: Final = _metric(
-    "publisher_overdue_timestamp_seconds", "When somebody should look, if there is no success until then."
+LAST_SUCCESS: Final = _metric(
+    "publisher_last_success_timestamp_seconds", "End of the last round that went through."
 )
-LAST_ROUND: Final = _metric("publisher_last_round_timestamp_seconds", "End of the last round, whatever came of it.")
+OVERDUE: Final = _metric(
+    "publisher_overdue_timestamp_seconds",
+    "When somebody should look, if there is no success until then.",
+)
+LAST_ROUND: Final = _metric(
+    "publisher_last_round_timestamp_seconds", "End of the last round, whatever came of it."
+)
 LAST_STATUS: Final = _metric("publisher_last_round_exit_status", "Exit status of the last round.")
-LAST_SECONDS: Final = _metric("publisher_last_round_duration_seconds", "Duration of the last round.")
-PUBLISHED_END: Final = _metric("publisher_published_end_timestamp_seconds", "Latest end of a delivered job.")
+LAST_SECONDS: Final = _metric(
+    "publisher_last_round_duration_seconds", "Duration of the last round."
+)
+PUBLISHED_END: Final = _metric(
+    "publisher_published_end_timestamp_seconds", "Latest end of a delivered job."
+)
 OLDEST_UNSENT: Final = _metric(
-    "publisher_oldest_unsent_job_timestamp_seconds", "End of the job that ended first of those that wait."
+    "publisher_oldest_unsent_job_timestamp_seconds",
+    "End of the job that ended first of those that wait.",
 )
 DELIVERED: Final = _metric("publisher_delivered_jobs", "Jobs that were delivered.")
 PENDING: Final = _metric(
     "publisher_pending_jobs", "Jobs that the next round would send; of very many, at most so many."
 )
-LATE: Final = _metric("publisher_late_jobs", "Those of the pending jobs that ended before the last published end.")
-IN_DOUBT: Final = _metric("publisher_in_doubt_records", "Records that were sent, and the answer was lost.")
+LATE: Final = _metric(
+    "publisher_late_jobs", "Those of the pending jobs that ended before the last published end."
+)
+IN_DOUBT: Final = _metric(
+    "publisher_in_doubt_records", "Records that were sent, and the answer was lost."
+)
 QUARANTINED: Final = _metric("publisher_quarantined_jobs", "Jobs that were set aside.")
 HELD: Final = _metric("publisher_held_months", "Months that the last round held back.")
-MISSING: Final = _metric("publisher_missing_databases", "Accounting databases that were read once and are gone.")
-DRIFT: Final = _metric(
-    "publisher_sync_drift_jobs", "Jobs by which the counts that were reported last differ from the delivered."
+MISSING: Final = _metric(
+    "publisher_missing_databases", "Accounting databases that were read once and are gone."
 )
-MESSAGES: Final = _metric("publisher_messages_total", "Messages that were accepted.", MetricKind.COUNTER)
-RECORDS: Final = _metric("publisher_records_total", "Records in messages that were accepted.", MetricKind.COUNTER)
+DRIFT: Final = _metric(
+    "publisher_sync_drift_jobs",
+    "Jobs by which the counts that were reported last differ from the delivered.",
+)
+MESSAGES: Final = _metric(
+    "publisher_messages_total", "Messages that were accepted.", MetricKind.COUNTER
+)
+RECORDS: Final = _metric(
+    "publisher_records_total", "Records in messages that were accepted.", MetricKind.COUNTER
+)
 SENT_BYTES: Final = _metric(
-    "publisher_sent_bytes_total", "Bytes on the wire, those of vain attempts too.", MetricKind.COUNTER
+    "publisher_sent_bytes_total",
+    "Bytes on the wire, those of vain attempts too.",
+    MetricKind.COUNTER,
 )
 ATTEMPTS: Final = _metric(
-    "publisher_attempts_total", "Attempts to hand a message over.", MetricKind.COUNTER, label="verdict"
+    "publisher_attempts_total",
+    "Attempts to hand a message over.",
+    MetricKind.COUNTER,
+    label="verdict",
 )
 ROUNDS: Final = _metric("publisher_rounds_total", "Rounds.", MetricKind.COUNTER, label="outcome")
-ROUND_SECONDS: Final = _metric("publisher_round_duration_seconds", "Duration of rounds.", MetricKind.SUMMARY)
-ROWS: Final = _metric("publisher_accounting_rows", "Rows of finished jobs in the accounting databases.", site=True)
+ROUND_SECONDS: Final = _metric(
+    "publisher_round_duration_seconds", "Duration of rounds.", MetricKind.SUMMARY
+)
+ROWS: Final = _metric(
+    "publisher_accounting_rows", "Rows of finished jobs in the accounting databases.", site=True
+)
 SOURCE_READABLE: Final = _metric(
     "publisher_accounting_readable", "1 when the accounting data can be read, else 0.", site=True
 )
@@ -112,27 +149,56 @@ CERTIFICATE_ENDS: Final = _metric(
     "publisher_certificate_end_timestamp_seconds", "End of the host's certificate.", site=True
 )
 SOURCE_READ: Final = _metric(
-    "publisher_source_read_timestamp_seconds", "End of the last reading without trouble.", label="source", site=True
+    "publisher_source_read_timestamp_seconds",
+    "End of the last reading without trouble.",
+    label="source",
+    site=True,
 )
 SOURCE_NEWEST: Final = _metric(
-    "publisher_source_newest_job_timestamp_seconds", "End of the newest job.", label="source", site=True
+    "publisher_source_newest_job_timestamp_seconds",
+    "End of the newest job.",
+    label="source",
+    site=True,
 )
-SOURCE_SET_ASIDE: Final = _metric("publisher_source_set_aside_lines", "Lines set aside.", label="source", site=True)
+SOURCE_SET_ASIDE: Final = _metric(
+    "publisher_source_set_aside_lines", "Lines set aside.", label="source", site=True
+)
 SOURCE_SILENT: Final = _metric(
-    "publisher_source_silent", "1 when a source that had many jobs has none, else 0.", label="source", site=True
+    "publisher_source_silent",
+    "1 when a source that had many jobs has none, else 0.",
+    label="source",
+    site=True,
 )
-DAY_JOBS: Final = _metric("publisher_day_jobs", "Jobs that ended in the last 24 whole hours.", label="vo", site=True)
-DAY_GPU_JOBS: Final = _metric("publisher_day_gpu_jobs", "Those of them that had GPUs.", label="vo", site=True)
-DAY_GPU_SECONDS: Final = _metric("publisher_day_gpu_seconds", "Their wall time x GPUs.", label="vo", site=True)
+DAY_JOBS: Final = _metric(
+    "publisher_day_jobs", "Jobs that ended in the last 24 whole hours.", label="vo", site=True
+)
+DAY_GPU_JOBS: Final = _metric(
+    "publisher_day_gpu_jobs", "Those of them that had GPUs.", label="vo", site=True
+)
+DAY_GPU_SECONDS: Final = _metric(
+    "publisher_day_gpu_seconds", "Their wall time x GPUs.", label="vo", site=True
+)
 SOURCE_WAITING: Final = _metric(
-    "publisher_source_waiting_jobs", "Jobs that wait for a silent ARC CE.", label="source", site=True
+    "publisher_source_waiting_jobs",
+    "Jobs that wait for a silent ARC CE.",
+    label="source",
+    site=True,
 )
-DAY_ENERGY: Final = _metric("publisher_day_energy_joules", "The energy that they took.", label="vo, origin", site=True)
-DAY_CARBON: Final = _metric("publisher_day_carbon_grams", "CO2 equivalent of it.", label="vo", site=True)
+DAY_ENERGY: Final = _metric(
+    "publisher_day_energy_joules", "The energy that they took.", label="vo, origin", site=True
+)
+DAY_CARBON: Final = _metric(
+    "publisher_day_carbon_grams", "CO2 equivalent of it.", label="vo", site=True
+)
 ALLOCATION: Final = _metric(
-    "publisher_allocation_used_ratio", "Used part of an allocation.", label="project, unit", site=True
+    "publisher_allocation_used_ratio",
+    "Used part of an allocation.",
+    label="project, unit",
+    site=True,
 )
-TARGET: Final = _metric("publisher_target_info", "1, for each target of the configuration.", label="type, format")
+TARGET: Final = _metric(
+    "publisher_target_info", "1, for each target of the configuration.", label="type, format"
+)
 BUILD: Final = _metric("publisher_build_info", "1.", label="version, python", site=True)
 
 
@@ -142,7 +208,8 @@ def lost_measures(site: Site, outcome: Outcome | None = None) -> Sequence[Stored
     if outcome is not None:
         found = {LAST_STATUS: outcome.exit_status, LAST_ROUND: site.clock().timestamp()}
         measures += [
-            StoredMetric(target=outcome.target, name=name, label="", value=value) for name, value in found.items()
+            StoredMetric(target=outcome.target, name=name, label="", value=value)
+            for name, value in found.items()
         ]
     return measures
 
@@ -160,14 +227,22 @@ class _Kept(NamedTuple):
     def of(self, metric: Metric) -> list[StoredMetric]:
         # A target or source that was removed from the configuration concerns nobody any more.
         if metric.label == "source":
-            return [one for one in self.measures if self.sources is None or one.label in self.sources]
-        return [one for one in self.measures if metric.site or self.targets is None or one.target in self.targets]
+            return [
+                one for one in self.measures if self.sources is None or one.label in self.sources
+            ]
+        return [
+            one
+            for one in self.measures
+            if metric.site or self.targets is None or one.target in self.targets
+        ]
 
 
 class _StoredFamilies(Collector):
     """What is kept, as families in the order of `METRICS`; those without a value are left out."""
 
-    def __init__(self, site: Callable[[], Site], measures: Callable[[Site], Sequence[StoredMetric]]) -> None:
+    def __init__(
+        self, site: Callable[[], Site], measures: Callable[[Site], Sequence[StoredMetric]]
+    ) -> None:
         self._site = site
         self._measures = measures
 
@@ -200,7 +275,9 @@ def _of_others(site: Site) -> list[_Kept]:
     return found
 
 
-def registry(site: Callable[[], Site], measures: Callable[[Site], Sequence[StoredMetric]]) -> CollectorRegistry:
+def registry(
+    site: Callable[[], Site], measures: Callable[[Site], Sequence[StoredMetric]]
+) -> CollectorRegistry:
     """For repeated scrapes. `measures` reads what is stored, and only when it is needed."""
     made = CollectorRegistry(auto_describe=False)
     # Not asked for its names at registration: that would read the publishing database.
@@ -215,9 +292,13 @@ def exposition(site: Site, measures: Sequence[StoredMetric]) -> bytes:
 
 def _of_configuration(site: Site) -> Iterator[StoredMetric]:
     """What is known without a round. Several labels are in one, with line ends between."""
-    yield StoredMetric(target="", name=BUILD, label=f"{__version__}\n{platform.python_version()}", value=1)
+    yield StoredMetric(
+        target="", name=BUILD, label=f"{__version__}\n{platform.python_version()}", value=1
+    )
     for target in site.targets:
-        yield StoredMetric(target=target.name, name=TARGET, label=f"{target.type}\n{target.format}", value=1)
+        yield StoredMetric(
+            target=target.name, name=TARGET, label=f"{target.type}\n{target.format}", value=1
+        )
 
 
 def _source_names(site: Site) -> set[str]:
@@ -251,7 +332,9 @@ def _summary(metric: Metric, kept: Sequence[_Kept], labels: Sequence[str]) -> Su
         for one in measures:
             if one.name == f"{metric.name}_sum":
                 labelled = [*instance.labels, one.target]
-                family.add_metric(labelled, count_value=int(counts[one.target]), sum_value=one.value)
+                family.add_metric(
+                    labelled, count_value=int(counts[one.target]), sum_value=one.value
+                )
     return family
 
 
@@ -303,7 +386,10 @@ class _Server(ThreadingMixIn, WSGIServer):
     def server_bind(self) -> None:
         """Without asking DNS for this host's name, unlike the standard library: it may be down."""
         TCPServer.server_bind(self)
-        self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
+        self.server_name, self.server_port = (
+            str(self.server_address[0]),
+            int(self.server_address[1]),
+        )
         self.setup_environ()
 
     def handle_error(self, request: object, client_address: object) -> None:
@@ -338,7 +424,9 @@ class MetricsEndpoint:
             self._site = site
         self._listen, self._server = listen, server
         if server is not None:
-            self._thread = Thread(target=server.serve_forever, args=(_LOOK_S,), name="metrics", daemon=True)
+            self._thread = Thread(
+                target=server.serve_forever, args=(_LOOK_S,), name="metrics", daemon=True
+            )
             self._thread.start()
             log.info("metrics: http://%s/metrics", listen)
 

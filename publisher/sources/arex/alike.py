@@ -1,11 +1,13 @@
 """Jobs of a kind, of which one is read whole and the others give only what is their own (hot path).
 
-A row's kind is what it points to, what stands beside it, and which of its values are known; but for user and place, which are
-shared by jobs of many kinds. After some rows of a kind one is the example of those that follow (`model.job.AlikeJob`). A row
-with any value that is not as A-REX writes it is read whole.
+A row's kind is what it points to, what stands beside it, and which of its values are known; but for
+user and place, which are shared by jobs of many kinds. After some rows of a kind one is the example
+of those that follow (`model.job.AlikeJob`). A row with any value that is not as A-REX writes it is
+read whole.
 
-What stands beside rows is read as texts first, one for each row and table. Where a row's numbers and texts were all met before,
-but for its own values, it is like the row that had them; only what is left is read as it is stored.
+What stands beside rows is read as texts first, one for each row and table. Where a row's numbers
+and texts were all met before, but for its own values, it is like the row that had them; only what
+is left is read as it is stored.
 
     rows 7, 8 and 9 of AAR, of which 8 has text for a number
         ->   AlikeJob(example, user 1, place, 7, values), AlikeJob(example, user 2, place, 9, values); 8 as ever
@@ -21,13 +23,25 @@ from typing import Any, Final, NamedTuple, TypeVar
 from publisher.model.errors import Unfit
 from publisher.model.job import AlikeJob, Epoch, JobPlace, JobRecord, JobUser, SideTable
 from publisher.sources.arex import queries as sql
-from publisher.sources.arex.rows import ReadOptions, Row, RowOutcomes, RowReader, SideRows, read_sides, read_transfers
+from publisher.sources.arex.rows import (
+    ReadOptions,
+    Row,
+    RowOutcomes,
+    RowReader,
+    SideRows,
+    read_sides,
+    read_transfers,
+)
 from publisher.sources.arex.values import hosts_of, is_undecodable, unsigned
 
-_AFTER: Final = 4  # rows of a kind: to make a template of an example costs as much as some jobs by themselves
+_AFTER: Final = (
+    4  # rows of a kind: to make a template of an example costs as much as some jobs by themselves
+)
 _KINDS: Final = 1_000  # examples of 5 kB each, with what is made of them
 _MET: Final = 5_000  # kinds that were met, and users and places, of 1 kB
-_NUMBERS: Final = itemgetter(0, 3, 4, 5, 6, 8, 11, 12, 17, 18, 19)  # columns of AAR in which A-REX always has some
+_NUMBERS: Final = itemgetter(
+    0, 3, 4, 5, 6, 8, 11, 12, 17, 18, 19
+)  # columns of AAR in which A-REX always has some
 _MAYBE: Final = itemgetter(7, 9, 10, 13, 14, 15, 16, 20, 21, 22, 23, 24)
 _OF_RUN: Final = itemgetter(1, 2, 12, 17, 18, 19, 11)  # as the first of OWN_VALUES
 _POINTERS: Final = itemgetter(*range(3, 11), 13, 14, 24)  # what kind, user and place are made of
@@ -35,14 +49,18 @@ _NUMBERED: Final = 11
 _NAMED: Final = ("jobname", "clienthost", "nodenames", "nodename")
 _FIELDS_NUMBER: Final = itemgetter(0)
 _UNNAMED: Final = ("",) * len(_NAMED)
-_OF_KIND: Final = itemgetter(3, 8, 9, 13, 14, 24)  # endpoint, status, exit code, nodes, cores and GPUs
+_OF_KIND: Final = itemgetter(
+    3, 8, 9, 13, 14, 24
+)  # endpoint, status, exit code, nodes, cores and GPUs
 _OF_USER: Final = itemgetter(5, 6, 7)
 _OF_PLACE: Final = itemgetter(3, 4, 10)
 _SIZES: Final = itemgetter(15, 16, 20, 21, 22)
 _WHOLE: Final = frozenset({int})
 _OR_NULL: Final = frozenset({int, type(None)})
 # Of extra information, what is no part of the kind.
-_OWN_KEYS: Final = frozenset({"jobname", "clienthost", "nodenames", "nodename", "localuser", "lrms", "benchmark"})
+_OWN_KEYS: Final = frozenset(
+    {"jobname", "clienthost", "nodenames", "nodename", "localuser", "lrms", "benchmark"}
+)
 _NEW: Final[Any] = object()
 _NO_VALUES: Final[dict[Any, Any]] = {}
 _K = TypeVar("_K")
@@ -56,7 +74,9 @@ class _Fields(NamedTuple):
 
     number: int  # that no others have
     size: int  # how many values, with an empty one at the end
-    own: Callable[[Sequence[str]], tuple[str, ...]]  # name, client, and hosts as both keys have them
+    own: Callable[
+        [Sequence[str]], tuple[str, ...]
+    ]  # name, client, and hosts as both keys have them
     shared: Callable[[Sequence[str]], Any]
 
 
@@ -86,7 +106,9 @@ class SideTexts(NamedTuple):
     transfers: Mapping[int, list[tuple[Any, ...]]]
 
 
-def read_texts(connection: sqlite3.Connection, rows: Sequence[Row], span: bool, asked: ReadOptions) -> SideTexts | None:
+def read_texts(
+    connection: sqlite3.Connection, rows: Sequence[Row], span: bool, asked: ReadOptions
+) -> SideTexts | None:
     """As `read_sides`; None where one cannot tell whose a time is. Raises: sqlite3.Error."""
     which, parameters = sql.beside([row[0] for row in rows], span=span)
 
@@ -134,9 +156,16 @@ class AlikeReader(RowReader):
         self._fields = _FieldsByKeys()
 
     def sort_rows(
-        self, connection: sqlite3.Connection, rows: Sequence[Row], span: bool, asked: ReadOptions, verdicts: RowOutcomes
+        self,
+        connection: sqlite3.Connection,
+        rows: Sequence[Row],
+        span: bool,
+        asked: ReadOptions,
+        verdicts: RowOutcomes,
     ) -> None:
-        texts = read_texts(connection, rows, span, asked) if asked.alike and not self.doubtful else None
+        texts = (
+            read_texts(connection, rows, span, asked) if asked.alike and not self.doubtful else None
+        )
         if texts is None:
             super().sort_rows(connection, rows, span, asked, verdicts)
         elif others := self._sort_known(rows, texts, verdicts):
@@ -144,25 +173,39 @@ class AlikeReader(RowReader):
             sides = read_sides(connection, left, span and len(left) == len(rows), asked)
             self.sort_whole(list(self._of_no_kind(others, sides, verdicts)), sides, asked, verdicts)
 
-    def _sort_known(self, rows: Sequence[Row], texts: SideTexts, verdicts: RowOutcomes) -> list[tuple[Row, Key | None]]:
-        """The rows that are not like any that was met, each with what it would be known by; None for one that is not plain."""
+    def _sort_known(
+        self, rows: Sequence[Row], texts: SideTexts, verdicts: RowOutcomes
+    ) -> list[tuple[Row, Key | None]]:
+        """The rows that are not like any that was met, each with what it would be known by; None
+        for one that is not plain.
+        """
         columns = list(zip(*rows, strict=True))
         if not self._are_plain(columns, texts):
             half = len(rows) // 2
             if not half:
                 return [(rows[0], None)]
-            return [some for part in (rows[:half], rows[half:]) for some in self._sort_known(part, texts, verdicts)]
+            return [
+                some
+                for part in (rows[:half], rows[half:])
+                for some in self._sort_known(part, texts, verdicts)
+            ]
         keys, own = self._read_texts(columns, texts)
         found = list(map(self._known.get, keys))
         others: list[tuple[Row, Key | None]] = []
         if not all(found):
             others.extend(compress(zip(rows, keys, strict=True), map(not_, found)))
-        alike = zip(filter(None, found), compress(columns[0], found), compress(own, found), strict=True)
-        verdicts.alike.extend([AlikeJob(*shared, number, values) for shared, number, values in alike])
+        alike = zip(
+            filter(None, found), compress(columns[0], found), compress(own, found), strict=True
+        )
+        verdicts.alike.extend(
+            [AlikeJob(*shared, number, values) for shared, number, values in alike]
+        )
         return others
 
     def _are_plain(self, columns: Sequence[tuple[Any, ...]], texts: SideTexts) -> bool:
-        """Whether rows are complete, and their values as A-REX writes them: 1 and 1.0 would be one kind."""
+        """Whether rows are complete, and their values as A-REX writes them: 1 and 1.0 would be one
+        kind.
+        """
         return (
             all(set(map(type, column)) <= _WHOLE for column in _NUMBERS(columns))
             and all(set(map(type, column)) <= _OR_NULL for column in _MAYBE(columns))
@@ -178,7 +221,9 @@ class AlikeReader(RowReader):
         all_fields = list(map(self._fields.__getitem__, map(texts.keys.get, numbers, repeat(""))))
         shared: list[str | None] = []
         named: list[tuple[str, ...]] = []
-        for (_, size, own, rest), text in zip(all_fields, map(texts.values.get, numbers, repeat("")), strict=True):
+        for (_, size, own, rest), text in zip(
+            all_fields, map(texts.values.get, numbers, repeat("")), strict=True
+        ):
             values = text.split("\n")
             if len(values) == size:
                 shared.append("\n".join(rest(values)))
@@ -189,15 +234,21 @@ class AlikeReader(RowReader):
         names, clients, *both = map(list, zip(*named, strict=True))
         nodes = [one or other for one, other in zip(*both, strict=True)]
         if "%" in "".join((*names, *clients, *nodes)):
-            names, clients, nodes = (list(map(self.text, texts)) for texts in (names, clients, nodes))
+            names, clients, nodes = (
+                list(map(self.text, texts)) for texts in (names, clients, nodes)
+            )
         hosts = [hosts_of(text) if text else () for text in nodes]
         started = self._all_started(columns, texts.started)
         sizes = _all_sizes(columns)
         transfers: Iterable[Any] = [()] * len(numbers)
         if texts.transfers:
-            transfers = [self.transfers(one) if one else () for one in map(texts.transfers.get, numbers)]
+            transfers = [
+                self.transfers(one) if one else () for one in map(texts.transfers.get, numbers)
+            ]
         maybe = (columns[2], started, *sizes, names, clients, transfers)
-        beside = (map(table.get, numbers, repeat("")) for table in (texts.tokens, texts.environments))
+        beside = (
+            map(table.get, numbers, repeat("")) for table in (texts.tokens, texts.environments)
+        )
         known_by = zip(
             *_POINTERS(columns),
             *(map(_FIELDS_NUMBER, all_fields), shared, *beside, map(len, hosts)),
@@ -207,7 +258,9 @@ class AlikeReader(RowReader):
         values_of_run = (*_OF_RUN(columns), started, *sizes, names, hosts, clients, transfers)
         return list(known_by), zip(*values_of_run, strict=True)
 
-    def _all_started(self, columns: Sequence[tuple[Any, ...]], events: Mapping[str, str]) -> list[Epoch | None]:
+    def _all_started(
+        self, columns: Sequence[tuple[Any, ...]], events: Mapping[str, str]
+    ) -> list[Epoch | None]:
         numbers, ended, wall, began = columns[0], columns[12], columns[17], columns[23]
         times = list(map(events.get, map(str, numbers), repeat("")))
         if began.count(None) < len(began):
@@ -236,7 +289,9 @@ class AlikeReader(RowReader):
             if example and user and place:
                 verdicts.alike.append(AlikeJob(example, user, place, row[0], values))
                 if _is_clear(key):
-                    self._keep(self._known, tuple(map(self._once, key)), (example, user, place), _MET)
+                    self._keep(
+                        self._known, tuple(map(self._once, key)), (example, user, place), _MET
+                    )
             else:
                 yield row
 
@@ -247,12 +302,16 @@ class AlikeReader(RowReader):
         columns = list(zip(*rows, strict=True))
         numbers, ended, wall = columns[0], columns[12], columns[17]
         extra = [sides.extra.get(number, _NO_VALUES) for number in numbers]
-        started = list(map(self.started_at, columns[23], map(sides.started.get, numbers), ended, wall))
+        started = list(
+            map(self.started_at, columns[23], map(sides.started.get, numbers), ended, wall)
+        )
         sizes = _all_sizes(columns)
         hosts = list(map(self._hosts, extra))
         named = [_texts(extra, key) for key in ("jobname", "clienthost")]
         names, clients = (list(map(self.text, texts)) for texts in named)
-        transfers = [self.transfers(one) if one else () for one in map(sides.transfers.get, numbers)]
+        transfers = [
+            self.transfers(one) if one else () for one in map(sides.transfers.get, numbers)
+        ]
         maybe = (columns[2], started, *sizes, names, clients, transfers)
         kinds = zip(
             map(_OF_KIND, rows),
@@ -265,7 +324,9 @@ class AlikeReader(RowReader):
         )
         tokens, projects = _beside(numbers, sides.tokens), _beside(numbers, sides.projects)
         users = zip(map(_OF_USER, rows), tokens, projects, _texts(extra, "localuser"), strict=True)
-        places = zip(map(_OF_PLACE, rows), _texts(extra, "lrms"), _texts(extra, "benchmark"), strict=True)
+        places = zip(
+            map(_OF_PLACE, rows), _texts(extra, "lrms"), _texts(extra, "benchmark"), strict=True
+        )
         own = (*_OF_RUN(columns), started, *sizes, names, hosts, clients, transfers)
         return kinds, users, places, zip(*own, strict=True)
 
@@ -313,7 +374,9 @@ class AlikeReader(RowReader):
         if _are_all_texts(*key[1:]):
             with suppress(KeyError):
                 place = self.place(row, sides)
-        if place is not None and (is_undecodable(place.endpoint) or is_undecodable(place.interface)):
+        if place is not None and (
+            is_undecodable(place.endpoint) or is_undecodable(place.interface)
+        ):
             place = None
         return self._keep(self._places, key, place, _MET)
 
@@ -342,11 +405,15 @@ def _fields(number: int, keys: str | None) -> _Fields:
 
 
 def _is_clear(key: Key) -> bool:
-    """Whether no other texts of a row would make the same key: nothing in them looks like what is between them."""
+    """Whether no other texts of a row would make the same key: nothing in them looks like what is
+    between them.
+    """
     _, shared, tokens, environments = key[_NUMBERED : _NUMBERED + 4]
     pairs, names = (int(text.partition("\n")[0] or 0) for text in (tokens, environments))
     return (
-        shared is not None and tokens.count("\n") == tokens.count("\t") == pairs and environments.count("\n") == names
+        shared is not None
+        and tokens.count("\n") == tokens.count("\t") == pairs
+        and environments.count("\n") == names
     )
 
 
@@ -390,7 +457,9 @@ def _of_kind(extra: dict[Any, Any]) -> tuple[tuple[Any, Any], ...]:
 def _all_sizes(columns: Sequence[tuple[Any, ...]]) -> list[list[int | None]]:
     sizes = list(map(_sizes, _SIZES(columns)))
     for memory in sizes[:2]:
-        memory[:] = [size or None for size in memory]  # 0 is what A-REX writes where the batch system told nothing
+        memory[:] = [
+            size or None for size in memory
+        ]  # 0 is what A-REX writes where the batch system told nothing
     return sizes
 
 

@@ -14,7 +14,13 @@ from publisher.sources.arex import queries as sql
 from publisher.sources.arex.alike import AlikeReader
 from publisher.sources.arex.counting.columns import ColumnReader
 from publisher.sources.arex.rows import ReadOptions, Row, RowOutcomes, RowReader
-from publisher.sources.arex.values import LocalTime, anchor_text, stored_text, text_of, tolerant_text
+from publisher.sources.arex.values import (
+    LocalTime,
+    anchor_text,
+    stored_text,
+    text_of,
+    tolerant_text,
+)
 from publisher.sources.base import Cursor, EndedRun, RowsAhead, SourceFacts
 from publisher.sources.sqlite_reader import BUSY_TIMEOUT_S, CopyDirectory, ReadOnlyFile
 
@@ -27,7 +33,9 @@ _SCAN: Final = re.compile(r"SCAN (?:TABLE )?(\w+)")  # "TABLE" until SQLite 3.36
 # The empty one is that of a job whose endpoint A-REX did not know; `aborted` is documented.
 _STATUSES: Final = frozenset({"in-progress", "completed", "failed", "aborted", ""})
 _IDS_AT_ONCE: Final = 5_000
-_COUNTED_ROWS: Final = 500_000  # of those behind a cursor; more are told by their RecordIDs, which have no gaps
+_COUNTED_ROWS: Final = (
+    500_000  # of those behind a cursor; more are told by their RecordIDs, which have no gaps
+)
 _LOOKED_UP_AT_ONCE: Final = 500  # JobIDs; SQLite before 3.32 takes 999 parameters
 
 
@@ -48,9 +56,13 @@ class RowPage(NamedTuple):
 
 
 class AccountingDatabase:
-    """The questions to one file. `row_filter` of a question takes out rows that belong to another database."""
+    """The questions to one file. `row_filter` of a question takes out rows that belong to another
+    database.
+    """
 
-    def __init__(self, path: str, copies: CopyDirectory, reading: DatabaseOptions, name: str = "") -> None:
+    def __init__(
+        self, path: str, copies: CopyDirectory, reading: DatabaseOptions, name: str = ""
+    ) -> None:
         """`name` is what the ledger calls it; '': by its path.
 
         Raises: SourceError when it is not an accounting database that we know, or cannot be read.
@@ -85,8 +97,12 @@ class AccountingDatabase:
         """Whether the cursor's row still is the job that it was."""
         return self._ask(lambda connection, _: _fits(connection, cursor))
 
-    def after(self, cursor: Cursor | None, limit: int, asked: ReadOptions, row_filter: RowFilter) -> RowPage | None:
-        """Rows behind a cursor. None when its row is another job: the file was replaced, be it between two pages."""
+    def after(
+        self, cursor: Cursor | None, limit: int, asked: ReadOptions, row_filter: RowFilter
+    ) -> RowPage | None:
+        """Rows behind a cursor. None when its row is another job: the file was replaced, be it
+        between two pages.
+        """
 
         def read(connection: sqlite3.Connection, reader: RowReader) -> RowPage | None:
             if cursor is not None and not _fits(connection, cursor):
@@ -94,15 +110,28 @@ class AccountingDatabase:
             after = BEFORE_ALL if cursor is None else cursor.record_id
             question = sql.SINCE_TO_COUNT if asked.columns else sql.SINCE
             return self._read(
-                question, {"after": after, "limit": limit}, asked, row_filter, connection, reader, span=True
+                question,
+                {"after": after, "limit": limit},
+                asked,
+                row_filter,
+                connection,
+                reader,
+                span=True,
             )
 
         return self._ask(read)
 
     def ended(
-        self, after: tuple[float, int], last: int, limit: int, asked: ReadOptions, row_filter: RowFilter
+        self,
+        after: tuple[float, int],
+        last: int,
+        limit: int,
+        asked: ReadOptions,
+        row_filter: RowFilter,
     ) -> RowPage:
-        """Rows by (EndTime, RecordID), or RecordID alone: past that position, up to and with the second `last`."""
+        """Rows by (EndTime, RecordID), or RecordID alone: past that position, up to and with the
+        second `last`.
+        """
         parameters = {"first": after[0], "after": after[1], "last": last, "limit": limit}
         if asked.knows is not None:
             known = sql.WINDOW_OF_KNOWN if asked.by_end else sql.ROWS_OF_KNOWN
@@ -125,7 +154,9 @@ class AccountingDatabase:
         return self._ask(read)
 
     def finished_among(self, rows: Iterable[Row]) -> set[bytes]:
-        """JobIDs, as `stored_job_id` gives them, of rows elsewhere whose job is finished here, complete or not."""
+        """JobIDs, as `stored_job_id` gives them, of rows elsewhere whose job is finished here,
+        complete or not.
+        """
         return {job_id for job_id, finished in self.standing_among(rows).items() if finished}
 
     def standing_among(self, rows: Iterable[Row]) -> dict[bytes, bool]:
@@ -148,7 +179,10 @@ class AccountingDatabase:
 
         def read(connection: sqlite3.Connection, reader: RowReader) -> list[EndedRun]:
             found = connection.execute(question, {"seconds": json.dumps(list(seconds))})
-            return [(end, JobId(reader.text(job_id)), reader.text(local_id)) for end, job_id, local_id in found]
+            return [
+                (end, JobId(reader.text(job_id)), reader.text(local_id))
+                for end, job_id, local_id in found
+            ]
 
         return self._ask(read)
 
@@ -170,8 +204,15 @@ class AccountingDatabase:
                 return RowsAhead(0, 0, None)
             after = max(cursor.record_id, lowest - 1) if _fits(connection, cursor) else lowest - 1
             last_row = min(highest, after + _COUNTED_ROWS)
-            asked = {"first_row": after + 1, "last_row": last_row, "first": first, "last": LAST_SECOND}
-            rows, late, end = connection.execute(sql.AHEAD, asked | {"late_before": late_before}).fetchone()
+            asked = {
+                "first_row": after + 1,
+                "last_row": last_row,
+                "first": first,
+                "last": LAST_SECOND,
+            }
+            rows, late, end = connection.execute(
+                sql.AHEAD, asked | {"late_before": late_before}
+            ).fetchone()
             newest_end = None if end is None else Epoch(int(end))
             return RowsAhead(rows + highest - last_row, int(late), newest_end)
 
@@ -183,7 +224,9 @@ class AccountingDatabase:
             if lowest is None:
                 return 0
             fits = cursor is not None and _fits(connection, cursor)
-            return int(highest) - (cursor.record_id if cursor is not None and fits else int(lowest) - 1)
+            return int(highest) - (
+                cursor.record_id if cursor is not None and fits else int(lowest) - 1
+            )
 
         return self._ask(read)
 
@@ -200,13 +243,19 @@ class AccountingDatabase:
         """How many rows have an end."""
 
         def read(connection: sqlite3.Connection, _: RowReader) -> int:
-            (rows,) = connection.execute(sql.FINISHED_ROWS, {"first": 1, "last": LAST_SECOND}).fetchone()
+            (rows,) = connection.execute(
+                sql.FINISHED_ROWS, {"first": 1, "last": LAST_SECOND}
+            ).fetchone()
             return int(rows)
 
         return self._ask(read)
 
-    def ended_between(self, first: int, last: int, row_filter: RowFilter) -> Iterator[Sequence[Row]]:
-        """RecordID, JobID and EndTime of the rows that end in [first, last], page by page; those that `row_filter` leaves."""
+    def ended_between(
+        self, first: int, last: int, row_filter: RowFilter
+    ) -> Iterator[Sequence[Row]]:
+        """RecordID, JobID and EndTime of the rows that end in [first, last], page by page; those
+        that `row_filter` leaves.
+        """
         after = BEFORE_ALL
         while True:
             rows = self._ask(partial(_ids_of, first=first, after=after, last=last))
@@ -231,10 +280,16 @@ class AccountingDatabase:
         )
 
     def _page(
-        self, query: Mapping[int, str], parameters: Mapping[str, object], asked: ReadOptions, row_filter: RowFilter
+        self,
+        query: Mapping[int, str],
+        parameters: Mapping[str, object],
+        asked: ReadOptions,
+        row_filter: RowFilter,
     ) -> RowPage:
         return self._ask(
-            lambda connection, reader: self._read(query, parameters, asked, row_filter, connection, reader, span=False)
+            lambda connection, reader: self._read(
+                query, parameters, asked, row_filter, connection, reader, span=False
+            )
         )
 
     def _read(
@@ -252,7 +307,10 @@ class AccountingDatabase:
         kept = row_filter(rows)
         whole = span and len(kept) == len(rows)
         if asked.columns:
-            return RowPage(rows=rows, verdicts=self._columns_of(reader).read(connection, kept, asked, span=span))
+            return RowPage(
+                rows=rows,
+                verdicts=self._columns_of(reader).read(connection, kept, asked, span=span),
+            )
         return RowPage(rows=rows, verdicts=reader.read(connection, kept, asked, span=whole))
 
     def _read_known(
@@ -264,7 +322,9 @@ class AccountingDatabase:
         reader: RowReader,
     ) -> RowPage:
         rows = connection.execute(question, parameters).fetchall()
-        return RowPage(rows=rows, verdicts=self._columns_of(reader).read_known(connection, rows, asked))
+        return RowPage(
+            rows=rows, verdicts=self._columns_of(reader).read_known(connection, rows, asked)
+        )
 
     def _columns_of(self, reader: RowReader) -> ColumnReader:
         """What is known of the file behind this reader's connection."""
@@ -273,7 +333,9 @@ class AccountingDatabase:
         return self._columns[1]
 
     def _ask(self, question: Callable[[sqlite3.Connection, RowReader], Answer]) -> Answer:
-        """One question in one short transaction; again with a tolerant eye where some text is not UTF-8."""
+        """One question in one short transaction; again with a tolerant eye where some text is not
+        UTF-8.
+        """
 
         def ask(connection: sqlite3.Connection) -> Answer:
             reader = self._reader_of(connection)
@@ -282,7 +344,8 @@ class AccountingDatabase:
             except sqlite3.OperationalError as error:
                 if "decode to UTF-8" not in str(error):
                     raise
-            # Only such pages pay for it: a text factory in Python makes reading three times as slow.
+            # Only such pages pay for it: a text factory in Python makes reading three times as
+            # slow.
             connection.text_factory = tolerant_text
             try:
                 return question(connection, reader)
@@ -292,11 +355,15 @@ class AccountingDatabase:
         return self._file.ask(ask)
 
     def _reader_of(self, connection: sqlite3.Connection) -> RowReader:
-        """What is known of the file behind this connection; another connection may be to another file."""
+        """What is known of the file behind this connection; another connection may be to another
+        file.
+        """
         if self._reader is None or self._reader[0] is not connection:
             layout, imported = _inspect(self.path, connection)
             (by_value,) = connection.execute(sql.MAY_GIVE_BY_VALUE).fetchone()
-            kind = RowReader if by_value else AlikeReader  # who looks for the newest of them in the order that it gets
+            kind = (
+                RowReader if by_value else AlikeReader
+            )  # who looks for the newest of them in the order that it gets
             reader = kind(
                 self.name,
                 layout,
@@ -325,7 +392,9 @@ def _schema_of(reader: RowReader) -> int:
     return min(reader.layout, 2)
 
 
-def _ids_of(connection: sqlite3.Connection, _: RowReader, *, first: int, after: int, last: int) -> list[Row]:
+def _ids_of(
+    connection: sqlite3.Connection, _: RowReader, *, first: int, after: int, last: int
+) -> list[Row]:
     wanted = {"first": first, "after": after, "last": last, "limit": _IDS_AT_ONCE}
     return connection.execute(sql.IDS, wanted).fetchall()
 
@@ -362,7 +431,9 @@ def stored_job_id(row: Row) -> bytes:
 
 
 def _inspect(path: str, connection: sqlite3.Connection) -> tuple[int, bool]:
-    """Which of the layouts it has, and whether an importer wrote it (text as it is). Raises: SourceError, sqlite3.Error."""
+    """Which of the layouts it has, and whether an importer wrote it (text as it is). Raises:
+    SourceError, sqlite3.Error.
+    """
     columns: dict[str, set[str]] = {}
     for table, column in connection.execute(sql.LAYOUT):
         columns.setdefault(table, set()).add(column)
@@ -394,7 +465,9 @@ def _schema_version(path: str, version: str, columns: Collection[str]) -> int:
 
 
 def _lacking(columns: Mapping[str, Collection[str]], layout: int) -> list[str]:
-    """What is not there of the columns of a layout. `columns` are those of each table, in lower case."""
+    """What is not there of the columns of a layout. `columns` are those of each table, in lower
+    case.
+    """
     return [
         f"{table}.{column}"
         for table, wanted in sql.tables(layout).items()

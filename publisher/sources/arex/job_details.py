@@ -1,5 +1,5 @@
-"""Jobs and names looked up in an accounting database; of one job, all that is there. What cannot be read is named, and the rest
-reported.
+"""Jobs and names looked up in an accounting database; of one job, all that is there. What cannot be
+read is named, and the rest reported.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ _FQAN: Final = "mainfqan"
 _NEVER: Final = 2**63
 
 
-# Where each kind of name stands: table and column. Few rows each, but for users; read whole for suggestions only.
+# Where each kind of name stands: table and column. Few rows each, but for users; read whole for
+# suggestions only.
 NAMES: Final = {
     "VO": "SELECT Name FROM WLCGVOs",
     "user": "SELECT Name FROM Users",
@@ -47,7 +48,9 @@ NAMES: Final = {
 }
 
 # In the order of the index of JobID, which is UNIQUE.
-IDS_FROM: Final = "SELECT JobID FROM AAR WHERE JobID >= CAST(:first AS TEXT) ORDER BY JobID LIMIT :limit"
+IDS_FROM: Final = (
+    "SELECT JobID FROM AAR WHERE JobID >= CAST(:first AS TEXT) ORDER BY JobID LIMIT :limit"
+)
 OF_LOCAL_ID: Final = "SELECT JobID FROM AAR WHERE LocalJobID IN (CAST(:local AS TEXT), CAST(:escaped AS TEXT)) LIMIT 5"
 
 
@@ -67,16 +70,22 @@ def ids_from(database: CountingDatabase, first: str, limit: int) -> list[str]:
     return _texts(database, IDS_FROM, {"first": stored_text(first), "limit": limit})
 
 
-def _texts(database: CountingDatabase, question: str, parameters: Mapping[str, object]) -> list[str]:
+def _texts(
+    database: CountingDatabase, question: str, parameters: Mapping[str, object]
+) -> list[str]:
     return database.look(
-        lambda connection, reader: [reader.text(text) for (text,) in connection.execute(question, parameters)]
+        lambda connection, reader: [
+            reader.text(text) for (text,) in connection.execute(question, parameters)
+        ]
     )
 
 
 def read_sheet(
     database: CountingDatabase, job_id: JobId, clock: LocalTime, joined: JoinedRuns | None = None
 ) -> JobDetails | None:
-    """The job as it stands there, in whichever spelling its id is stored; None when it does not. Raises: SourceError."""
+    """The job as it stands there, in whichever spelling its id is stored; None when it does not.
+    Raises: SourceError.
+    """
 
     def read(connection: sqlite3.Connection, reader: RowReader) -> JobDetails | None:
         spellings = {"job": stored_text(job_id), "escaped": stored_text(arex_escape(job_id))}
@@ -93,7 +102,13 @@ def read_sheet(
 
 def _with_joined(sheet: JobDetails, values: Mapping[str, Any] | None) -> JobDetails:
     if values is None:
-        return replace(sheet, oddities=(*sheet.oddities, "a batch system has this job as its own, and it counts there"))
+        return replace(
+            sheet,
+            oddities=(
+                *sheet.oddities,
+                "a batch system has this job as its own, and it counts there",
+            ),
+        )
     more = []
     for name, key in (("gpu_models", GPU_MODELS), ("quantities", QUANTITIES)):
         if name in values:
@@ -106,7 +121,9 @@ def _with_joined(sheet: JobDetails, values: Mapping[str, Any] | None) -> JobDeta
 class _DetailsReader:
     """One row and what stands beside it, inside the transaction that found it."""
 
-    def __init__(self, path: str, connection: sqlite3.Connection, reader: RowReader, clock: LocalTime) -> None:
+    def __init__(
+        self, path: str, connection: sqlite3.Connection, reader: RowReader, clock: LocalTime
+    ) -> None:
         self._path = path
         self._connection = connection
         self._reader = reader
@@ -124,7 +141,10 @@ class _DetailsReader:
         names = self._names(row)
         status = names.statuses.get(status_id, "")
         interface, endpoint = names.endpoints.get(endpoint_id, ("", ""))
-        submitted_at, ended_at = self._moment("SubmitTime", submitted), self._moment("EndTime", ended)
+        submitted_at, ended_at = (
+            self._moment("SubmitTime", submitted),
+            self._moment("EndTime", ended),
+        )
         events = self._events(record_id, submitted_at, ended_at)
         extra = self._pairs("JobExtraInfo", record_id)
         attributes = self._pairs("AuthTokenAttributes", record_id)
@@ -148,7 +168,8 @@ class _DetailsReader:
             node_count=self._number("NodeCount", nodes, positive, zero=True),
             cpu_count=self._number("CPUCount", cpus, positive, zero=True),
             gpu_count=self._number("GPUCount", gpus, positive, zero=True),
-            memory_kib=self._number("UsedMemory", memory, unsigned) or None,  # 0: the batch system told nothing
+            memory_kib=self._number("UsedMemory", memory, unsigned)
+            or None,  # 0: the batch system told nothing
             virtual_memory_kib=self._number("UsedVirtMem", virtual, unsigned) or None,
             wall_s=self._number("UsedWalltime", wall, duration),
             cpu_user_s=self._cpu_s("UsedCPUUserTime", user_s, extra),
@@ -159,7 +180,9 @@ class _DetailsReader:
             attributes=attributes,
             extra=extra,
             runtime_environments=tuple(
-                dict.fromkeys(self._text(name) for (name,) in self._side("RunTimeEnvironments", record_id))
+                dict.fromkeys(
+                    self._text(name) for (name,) in self._side("RunTimeEnvironments", record_id)
+                )
             ),
             events=events,
             transfers=self._transfers(record_id),
@@ -170,17 +193,34 @@ class _DetailsReader:
         names = NameTables(self._reader.layout, self._text)
         names.fill(self._connection, [row])
         known: tuple[Mapping[Any, object], ...] = (
-            *(names.endpoints, names.queues, names.users, names.vos, names.fqans, names.statuses, names.benchmarks),
+            *(
+                names.endpoints,
+                names.queues,
+                names.users,
+                names.vos,
+                names.fqans,
+                names.statuses,
+                names.benchmarks,
+            ),
         )
         for texts, (column, (place, table, _)) in zip(known, sql.NAMES.items(), strict=True):
             if table in sql.tables(self._reader.layout) and row[place] not in texts:
-                self._oddities.append(f"{column} is {_shown(row[place])}, and {table} has no such row")
+                self._oddities.append(
+                    f"{column} is {_shown(row[place])}, and {table} has no such row"
+                )
         return names
 
     def _number(
-        self, column: str, stored: object, read: Callable[[object], int | None], *, zero: bool = False
+        self,
+        column: str,
+        stored: object,
+        read: Callable[[object], int | None],
+        *,
+        zero: bool = False,
     ) -> int | None:
-        """A number, None when unknown; one that cannot be read is told. `zero` is also a way to write unknown."""
+        """A number, None when unknown; one that cannot be read is told. `zero` is also a way to
+        write unknown.
+        """
         number = read(stored)
         if number is None and stored is not None and not (zero and whole(stored) == 0):
             self._oddities.append(f"{column} is {_shown(stored)}")
@@ -194,14 +234,24 @@ class _DetailsReader:
         return None if number is None else Epoch(number)
 
     def _side(self, table: str, record_id: int) -> list[tuple[Any, ...]]:
-        """A table's rows of the job, without RecordID, in the order of writing; a second FINISHED repeats them."""
-        found = self._connection.execute(sql.side(table, sql.LISTED), {"rows": json.dumps([record_id])})
+        """A table's rows of the job, without RecordID, in the order of writing; a second FINISHED
+        repeats them.
+        """
+        found = self._connection.execute(
+            sql.side(table, sql.LISTED), {"rows": json.dumps([record_id])}
+        )
         return list(dict.fromkeys(tuple(stored) for _, *stored in found))
 
     def _pairs(self, table: str, record_id: int) -> tuple[tuple[str, str], ...]:
-        return tuple(dict.fromkeys((self._text(key), self._text(value)) for key, value in self._side(table, record_id)))
+        return tuple(
+            dict.fromkeys(
+                (self._text(key), self._text(value)) for key, value in self._side(table, record_id)
+            )
+        )
 
-    def _events(self, record_id: int, submitted_at: Epoch | None, ended_at: Epoch | None) -> tuple[StoredEvent, ...]:
+    def _events(
+        self, record_id: int, submitted_at: Epoch | None, ended_at: Epoch | None
+    ) -> tuple[StoredEvent, ...]:
         """By time; those whose time cannot be read come last."""
         events = []
         for key, stored in self._side("JobEvents", record_id):
@@ -213,7 +263,9 @@ class _DetailsReader:
     def _transfers(self, record_id: int) -> tuple[Transfer, ...]:
         return tuple(self._transfer(*stored) for stored in self._side("DataTransfers", record_id))
 
-    def _transfer(self, url: object, size: object, started: object, ended: object, kind: object) -> Transfer:
+    def _transfer(
+        self, url: object, size: object, started: object, ended: object, kind: object
+    ) -> Transfer:
         known = transfer(self._text(url), (size, started, ended, kind))
         if known is not None:
             return known
@@ -223,7 +275,9 @@ class _DetailsReader:
         return unknown._replace(kind=f"type {_shown(kind)}")
 
 
-def _likely(moments: tuple[Epoch, ...], submitted_at: Epoch | None, ended_at: Epoch | None) -> tuple[Epoch, ...]:
+def _likely(
+    moments: tuple[Epoch, ...], submitted_at: Epoch | None, ended_at: Epoch | None
+) -> tuple[Epoch, ...]:
     """Of two moments in the autumn hour those within the job's life, if that helps."""
     if len(moments) < 2:
         return moments

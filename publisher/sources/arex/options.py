@@ -19,7 +19,8 @@ from publisher.sources.sqlite_reader import out_of_reach
 
 _ACCOUNTING: Final = "accounting"
 _BELOW_CONTROL_DIR: Final = (f"{_ACCOUNTING}/accounting_v2.db", f"{_ACCOUNTING}/accounting.db")
-# What a glob over the directory meets beside accounting: SQLite's own files, and ARC's publishing state.
+# What a glob over the directory meets beside accounting: SQLite's own files, and ARC's publishing
+# state.
 _NOT_ACCOUNTING: Final = ("-wal", "-shm", "-journal", "publishing.db")
 
 
@@ -39,7 +40,9 @@ class Options:
     )
     databases: tuple[str, ...] = field(
         default=(),
-        metadata={"help": "accounting databases by path or shell pattern; a job in two of them counts once"},
+        metadata={
+            "help": "accounting databases by path or shell pattern; a job in two of them counts once"
+        },
     )
     time_zone: str = field(
         default="",
@@ -50,24 +53,31 @@ class Options:
     )
     hold_off_s: int = field(
         default=900,
-        metadata={"help": "how long a finished job without its FINISHED event is waited for", **_at_least(0)},
+        metadata={
+            "help": "how long a finished job without its FINISHED event is waited for",
+            **_at_least(0),
+        },
     )
     unescape: bool = field(
         default=True,
         metadata={"help": "undo A-REX's percent-escapes; false for databases of converted rows"},
     )
     page_rows: int = field(
-        default=500,
-        metadata={"help": "rows read in one transaction", **_at_least(1)},
+        default=500, metadata={"help": "rows read in one transaction", **_at_least(1)}
     )
     lock_wait_s: int = field(
         default=90,
-        metadata={"help": "how long a writer that holds the database is waited for", **_at_least(0)},
+        metadata={
+            "help": "how long a writer that holds the database is waited for",
+            **_at_least(0),
+        },
     )
 
-    # Databases that batch systems are read into, as `NAME.db`; one that is not there was not read yet.
+    # Databases that batch systems are read into, as `NAME.db`; one that is not there was not read
+    # yet.
     imported: tuple[str, ...] = field(default=(), metadata={"hidden": True})
-    # Further CEs: the other entries of this type. A job in two databases counts in the one that is named first.
+    # Further CEs: the other entries of this type. A job in two databases counts in the one that is
+    # named first.
     further: tuple[Options, ...] = field(default=(), metadata={"hidden": True})
 
     def __post_init__(self) -> None:
@@ -76,20 +86,27 @@ class Options:
 
 
 def only_database(options: Options, name: str) -> Options:
-    """The options with one database: a path, or a name below `accounting/` of the control directory. Raises: UsageError."""
+    """The options with one database: a path, or a name below `accounting/` of the control
+    directory. Raises: UsageError.
+    """
     path = Path(name)
     if "/" not in name:
         if options.control_dir is None:
-            raise UsageError(f"--database-file {name}: source has no control_dir; give the path of the file")
+            raise UsageError(
+                f"--database-file {name}: source has no control_dir; give the path of the file"
+            )
         path = options.control_dir / _ACCOUNTING / name
-    return replace(options, control_dir=None, databases=(glob.escape(str(path)),), imported=(), further=())
+    return replace(
+        options, control_dir=None, databases=(glob.escape(str(path)),), imported=(), further=()
+    )
 
 
 class NamedFile(NamedTuple):
     """A database, by the name under which the ledger knows it, and the entry that it is of.
 
-    One that a batch system is read into has the name of its source. An ARC CE's go by their path: an entry may name several,
-    and what lies elsewhere is taken for the same only if its rows show it.
+    One that a batch system is read into has the name of its source. An ARC CE's go by their path:
+    an entry may name several, and what lies elsewhere is taken for the same only if its rows show
+    it.
     """
 
     name: str
@@ -100,7 +117,9 @@ class NamedFile(NamedTuple):
 def readings_of(
     options: Options, environment: Mapping[str, str], *, lock_wait_s: float | None = None
 ) -> Mapping[Options, DatabaseOptions]:
-    """How the databases of each entry are read. Raises: ConfigError when a time zone cannot be found."""
+    """How the databases of each entry are read. Raises: ConfigError when a time zone cannot be
+    found.
+    """
     longest_s = inf if lock_wait_s is None else lock_wait_s
     return {
         ce: DatabaseOptions(
@@ -114,7 +133,9 @@ def readings_of(
 
 
 def database_paths(options: object, environment: Mapping[str, str] | None = None) -> list[str]:
-    """The files, without repetition. Raises: SourceError when one is missing, or a pattern matches nothing."""
+    """The files, without repetition. Raises: SourceError when one is missing, or a pattern matches
+    nothing.
+    """
     return [file.path for file in database_files(options)]
 
 
@@ -143,7 +164,9 @@ def present(options: Options) -> list[NamedFile]:
 
 
 def look_for(options: Options) -> tuple[list[NamedFile], tuple[Absent, ...]]:
-    """The files, without repetition, and what is named in vain. Raises: SourceError for what cannot be looked at."""
+    """The files, without repetition, and what is named in vain. Raises: SourceError for what cannot
+    be looked at.
+    """
     looked = [(found, ce) for ce in (options, *options.further) for found in _named(ce)]
     distinct: dict[str, tuple[str, Options]] = {}
     for found, ce in looked:
@@ -160,7 +183,9 @@ def _name_of(path: str, options: Options) -> str:
 
 def _named(options: Options) -> Sequence[Sequence[str] | Absent]:
     """What one entry names. Raises: SourceError for what cannot be looked at."""
-    looked: list[Sequence[str] | Absent] = [] if options.control_dir is None else [_below(options.control_dir)]
+    looked: list[Sequence[str] | Absent] = (
+        [] if options.control_dir is None else [_below(options.control_dir)]
+    )
     looked += [_matching(name) for name in options.databases]
     looked += [[name] for name in options.imported if _is_there(name)]
     return looked or [_not_read_yet(options.imported)]
@@ -225,5 +250,7 @@ def _is_there(path: str) -> bool:
     except PermissionError as error:
         raise out_of_reach(path) from error
     except OSError as error:
-        raise SourceError(f"{path}: {refused_by_system(error, 'let this user search its directory')}") from error
+        raise SourceError(
+            f"{path}: {refused_by_system(error, 'let this user search its directory')}"
+        ) from error
     return True

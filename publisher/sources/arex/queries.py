@@ -1,4 +1,5 @@
-"""Every question that is put to an A-REX accounting database, of schema 1 and 2, and to those that our importers write.
+"""Every question that is put to an A-REX accounting database, of schema 1 and 2, and to those that
+our importers write.
 
 Columns by name, because those of schema 2 sit in the middle. Sites never ran ANALYZE and we may not write, so some terms carry
 a unary plus: it keeps SQLite off the index of a term that hardly selects (a status or an event key: 149 ms against
@@ -11,7 +12,8 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-# Schema 2 as publisher's own importers write it: with the true start and the GPUs of a job, and whole rows from the first.
+# Schema 2 as publisher's own importers write it: with the true start and the GPUs of a job, and
+# whole rows from the first.
 IMPORTED: Final = 3
 LAYOUTS: Final = (1, 2, IMPORTED)
 
@@ -56,9 +58,18 @@ NAMES: Final = {
     "StatusID": (8, "Status", ("Name",)),
     "BenchmarkID": (10, "Benchmarks", ("Name",)),
 }
-# What one row is for those who only count: what `RunColumns` has, its kind in two numbers of 62 bits (counting/columns.py
-# unpacks them), and in schema 1 its main FQAN. Each column that is read costs as much as all of the packing.
-_COUNTED: Final = ("RecordID", "JobID", "LocalJobID", "EndTime", "UsedWalltime", "UsedCPUUserTime", "UsedCPUKernelTime")
+# What one row is for those who only count: what `RunColumns` has, its kind in two numbers of 62
+# bits (counting/columns.py unpacks them), and in schema 1 its main FQAN. Each column that is read
+# costs as much as all of the packing.
+_COUNTED: Final = (
+    "RecordID",
+    "JobID",
+    "LocalJobID",
+    "EndTime",
+    "UsedWalltime",
+    "UsedCPUUserTime",
+    "UsedCPUKernelTime",
+)
 # What makes a kind: columns, each with the bits that it has in the packed number, where 0 is NULL.
 KINDS: Final[tuple[dict[str, int], ...]] = (
     {"EndpointID": 10, "QueueID": 12, "StatusID": 6, "NodeCount": 14, "CPUCount": 20},
@@ -77,7 +88,11 @@ _SIDES: Final = {
 
 def tables(layout: int) -> dict[str, tuple[str, ...]]:
     """The tables that are read, and the columns of each."""
-    wanted = {table: ("ID", *columns) for column, (_, table, columns) in NAMES.items() if _has(column, layout)}
+    wanted = {
+        table: ("ID", *columns)
+        for column, (_, table, columns) in NAMES.items()
+        if _has(column, layout)
+    }
     wanted |= {table: ("RecordID", *columns) for table, columns in _SIDES.items()}
     wanted["AAR"] = tuple(column for column in _COLUMNS if _has(column, layout))
     return wanted
@@ -90,7 +105,10 @@ def _has(column: str, layout: int) -> bool:
 
 
 def _select_list(layout: int, columns: Sequence[str] = _COLUMNS) -> str:
-    return ", ".join(f"AAR.{column} AS {column}" if _has(column, layout) else f"NULL AS {column}" for column in columns)
+    return ", ".join(
+        f"AAR.{column} AS {column}" if _has(column, layout) else f"NULL AS {column}"
+        for column in columns
+    )
 
 
 def _packed(columns: Mapping[str, int], layout: int, *, submitted: bool) -> str:
@@ -134,15 +152,14 @@ def _first_fqan(key: str) -> str:
 _MAIN_FQAN: Final = f"coalesce({_first_fqan('mainfqan')}, {_first_fqan('vomsfqan')})"
 
 
-CONFIGURATION: Final = (
-    "SELECT KeyName, KeyValue FROM DBConfig WHERE KeyName IN ('DBSCHEMA_VERSION', 'PUBLISHER_IMPORTER')"
-)
+CONFIGURATION: Final = "SELECT KeyName, KeyValue FROM DBConfig WHERE KeyName IN ('DBSCHEMA_VERSION', 'PUBLISHER_IMPORTER')"
 LAYOUT: Final = """
     SELECT lower(entry.name), lower(field.name)
     FROM sqlite_master AS entry, pragma_table_info(entry.name) AS field
     WHERE entry.type = 'table'
 """
-# With an index that has their values, SQLite may give rows beside a job in the order of values instead of writing.
+# With an index that has their values, SQLite may give rows beside a job in the order of values
+# instead of writing.
 MAY_GIVE_BY_VALUE: Final = """
     SELECT EXISTS (
         SELECT 1 FROM sqlite_master AS entry, pragma_index_info(entry.name) AS field
@@ -179,7 +196,9 @@ ROWS_OF_KNOWN: Final = """
 COUNT: Final = "SELECT count(*) FROM AAR WHERE EndTime >= :first AND EndTime <= :last"
 # What ends in the future is of a wrong clock.
 NEWEST: Final = "SELECT max(EndTime) FROM AAR WHERE EndTime BETWEEN 1 AND :now"
-FOUR_WEEKS: Final = "SELECT count(*) FROM AAR WHERE EndTime > :newest - 28 * 86400 AND EndTime <= :newest"
+FOUR_WEEKS: Final = (
+    "SELECT count(*) FROM AAR WHERE EndTime > :newest - 28 * 86400 AND EndTime <= :newest"
+)
 # Of a database that an importer has made or read into with this index.
 COUNTS_CPU: Final = "SELECT EXISTS (SELECT 1 FROM sqlite_master WHERE name = 'AAR_WithoutCPU')"
 CPU_UNKNOWN: Final = {
@@ -191,7 +210,8 @@ CPU_UNKNOWN: Final = {
 }
 # Two questions: of both at once SQLite reads every row.
 EXTENT: Final = "SELECT (SELECT min(RecordID) FROM AAR), (SELECT max(RecordID) FROM AAR)"
-# In row order, because what waits is the end of the table; the index on EndTime would be read whole.
+# In row order, because what waits is the end of the table; the index on EndTime would be read
+# whole.
 AHEAD: Final = """
     SELECT count(*), total(EndTime < :late_before), min(EndTime) FROM AAR
     WHERE RecordID BETWEEN :first_row AND :last_row AND +EndTime BETWEEN :first AND :last
@@ -214,7 +234,8 @@ IDS: Final = """
 """
 # Who shares an end with jobs of a page.
 ENDED_IN: Final = "SELECT EndTime, JobID, LocalJobID FROM AAR WHERE EndTime IN (SELECT value FROM json_each(:seconds))"
-# The same where no other database may have more of them: nearly every end has one job, which the index tells.
+# The same where no other database may have more of them: nearly every end has one job, which the
+# index tells.
 SHARED_ENDS: Final = """
     SELECT EndTime, JobID, LocalJobID FROM AAR WHERE EndTime IN (
         SELECT EndTime FROM AAR WHERE EndTime IN (SELECT value FROM json_each(:seconds)) GROUP BY EndTime HAVING count(*) > 1
@@ -249,19 +270,20 @@ def standing_among(count: int) -> str:
     """
 
 
-# Rows of side tables: by a range for pages in row order, where every row between belongs to the page; by list otherwise.
+# Rows of side tables: by a range for pages in row order, where every row between belongs to the
+# page; by list otherwise.
 BETWEEN: Final = "RecordID BETWEEN :first AND :last"
 LISTED: Final = "RecordID IN (SELECT value FROM json_each(:rows))"
 FEW: Final = 4  # one row in so many: a look-up of each costs less than reading past the others
 Where = tuple[str, Mapping[str, object]]
 # Extra information but for names, which are half of it.
-UNNAMED: Final = (
-    " AND +InfoKey NOT IN ('jobname', 'clienthost', 'nodenames', 'nodename', 'wninstance', 'systemsoftware')"
-)
+UNNAMED: Final = " AND +InfoKey NOT IN ('jobname', 'clienthost', 'nodenames', 'nodename', 'wninstance', 'systemsoftware')"
 
 
 def beside(record_ids: Sequence[int], *, span: bool) -> Where:
-    """Where to look beside rows: between the first and the last, as long as few others stand there (none: `span`)."""
+    """Where to look beside rows: between the first and the last, as long as few others stand there
+    (none: `span`).
+    """
     first, last = min(record_ids), max(record_ids)
     if span or last - first < len(record_ids) * FEW:
         return BETWEEN, {"first": first, "last": last}
@@ -278,15 +300,18 @@ def side(table: str, which: str) -> str:
 
 
 def events(which: str) -> str:
-    """The two events that matter, of nine or so that a job has: the time of a start, or NULL that it is finished."""
+    """The two events that matter, of nine or so that a job has: the time of a start, or NULL that
+    it is finished.
+    """
     return f"""
         SELECT RecordID, CASE EventKey WHEN 'LRMSSTART' THEN ifnull(EventTime, '') END FROM JobEvents
         WHERE {which} AND +EventKey IN ('FINISHED', 'LRMSSTART') ORDER BY RecordID, rowid
     """
 
 
-# For those who read jobs of a kind: what stands beside each row as one text, which costs less than a tuple for each. There is
-# a tab between two columns and a new line between two rows, of which there are more than that where anything is no text.
+# For those who read jobs of a kind: what stands beside each row as one text, which costs less than
+# a tuple for each. There is a tab between two columns and a new line between two rows, of which
+# there are more than that where anything is no text.
 
 
 def _texts_of(*columns: str) -> str:
@@ -312,7 +337,9 @@ def environment_texts(which: str) -> str:
 
 
 def extra_texts(which: str) -> str:
-    """The keys of each row's extra information, with their number in front, and its values with a new line behind."""
+    """The keys of each row's extra information, with their number in front, and its values with a
+    new line behind.
+    """
     values = _texts_of("InfoKey", "InfoValue") % "InfoValue"
     return f"""
         SELECT RecordID, count(*) || '\n' || group_concat(InfoKey, '\n'), {values} || '\n'
@@ -321,7 +348,9 @@ def extra_texts(which: str) -> str:
 
 
 def event_texts(which: str) -> str:
-    """The RecordIDs of events FINISHED, those of events LRMSSTART, and the times of these: three texts for all rows."""
+    """The RecordIDs of events FINISHED, those of events LRMSSTART, and the times of these: three
+    texts for all rows.
+    """
     return f"""
         SELECT group_concat(CASE EventKey WHEN 'FINISHED' THEN RecordID END),
                group_concat(CASE EventKey WHEN 'LRMSSTART' THEN RecordID END),
@@ -330,16 +359,20 @@ def event_texts(which: str) -> str:
     """
 
 
-# For those who only count: what stands beside a page of rows and matters to all that is said of them in sums.
+# For those who only count: what stands beside a page of rows and matters to all that is said of
+# them in sums.
 
 
 def finished(which: str) -> str:
-    """The finished rows as one text of RecordIDs with commas, NULL for none: single rows cost as much again."""
+    """The finished rows as one text of RecordIDs with commas, NULL for none: single rows cost as
+    much again.
+    """
     return f"SELECT group_concat(RecordID) FROM JobEvents WHERE {which} AND +EventKey = 'FINISHED'"
 
 
-# The same of what was written between the first event of one row and the last of another, by the index on keys. Where jobs
-# wrote theirs one after the other it costs a third; where they took turns, some of the events in question stand outside.
+# The same of what was written between the first event of one row and the last of another, by the
+# index on keys. Where jobs wrote theirs one after the other it costs a third; where they took
+# turns, some of the events in question stand outside.
 FINISHED_NEAR: Final = """
     SELECT group_concat(RecordID) FROM (
         SELECT RecordID FROM JobEvents
@@ -352,12 +385,17 @@ FINISHED_NEAR: Final = """
 
 
 def attribute_texts(which: str) -> str:
-    """All texts of tokens in one. To look at every character of FQANs takes long; nearly always all are ASCII."""
-    return f"SELECT CAST(group_concat(AttrValue, '') AS BLOB) FROM AuthTokenAttributes WHERE {which}"
+    """All texts of tokens in one. To look at every character of FQANs takes long; nearly always all
+    are ASCII.
+    """
+    return (
+        f"SELECT CAST(group_concat(AttrValue, '') AS BLOB) FROM AuthTokenAttributes WHERE {which}"
+    )
 
 
 def strange_fqans(which: str) -> str:
-    """Rows with FQANs that may be no UTF-8, also those that sums do not tell: such a job is set aside however it is read.
+    """Rows with FQANs that may be no UTF-8, also those that sums do not tell: such a job is set
+    aside however it is read.
 
     The cast of keys finds those that are bytes, as reading them all would.
     """
@@ -368,7 +406,9 @@ def strange_fqans(which: str) -> str:
 
 
 def fqans_by_key(which: str) -> str:
-    """FQANs of rows, in the order of writing, and whether each is called the main one: `main_fqans`."""
+    """FQANs of rows, in the order of writing, and whether each is called the main one:
+    `main_fqans`.
+    """
     return f"""
         SELECT RecordID, AttrValue, CAST(AttrKey AS TEXT) = 'mainfqan' FROM AuthTokenAttributes
         WHERE {which} AND CAST(AttrKey AS TEXT) IN ('mainfqan', 'vomsfqan') AND AttrValue <> '' AND AttrValue <> x''
@@ -404,9 +444,7 @@ GPUS_OF_ROW: Final = {
 
 def extra_of_row(key: str) -> str:
     """One thing that is noted of jobs, a job's in the order of writing."""
-    return (
-        f"SELECT RecordID, InfoValue FROM JobExtraInfo WHERE {LISTED} AND +InfoKey = '{key}' ORDER BY RecordID, rowid"
-    )
+    return f"SELECT RecordID, InfoValue FROM JobExtraInfo WHERE {LISTED} AND +InfoKey = '{key}' ORDER BY RecordID, rowid"
 
 
 def benchmarks_of_row(which: str) -> str:
@@ -416,12 +454,22 @@ def benchmarks_of_row(which: str) -> str:
 
 # Nothing that A-REX wrote in schema 2 has any, but what was converted may. Importers have no index
 # that would tell.
-HAS_BENCHMARKS: Final = {2: "SELECT EXISTS (SELECT 1 FROM JobExtraInfo WHERE InfoKey = 'benchmark')"}
+HAS_BENCHMARKS: Final = {
+    2: "SELECT EXISTS (SELECT 1 FROM JobExtraInfo WHERE InfoKey = 'benchmark')"
+}
 
 
 # Counted in the index on StatusID, 0.6 s for 10,000,000 rows; only `doctor` asks.
 STATUSES: Final = "SELECT StatusID, (SELECT Name FROM Status WHERE ID = StatusID), count(*) FROM AAR GROUP BY StatusID"
-ANYTHING: Final = {"after": 0, "limit": 1, "first": 1, "last": 2, "rows": "[1]", "job": b"", "escaped": b""}
+ANYTHING: Final = {
+    "after": 0,
+    "limit": 1,
+    "first": 1,
+    "last": 2,
+    "rows": "[1]",
+    "job": b"",
+    "escaped": b"",
+}
 """A value for each parameter, for those who only want to know the plan."""
 
 

@@ -1,7 +1,8 @@
-"""Rows of an A-REX accounting database to job records: which are done, which are not yet, which cannot be read.
+"""Rows of an A-REX accounting database to job records: which are done, which are not yet, which
+cannot be read.
 
-Names (users, queues, VOs, ...) are read as rows need them; side rows (tokens, extra information, events, and what a format
-asks for beyond) for a page of jobs at a time, by RecordID.
+Names (users, queues, VOs, ...) are read as rows need them; side rows (tokens, extra information,
+events, and what a format asks for beyond) for a page of jobs at a time, by RecordID.
 """
 
 from __future__ import annotations
@@ -54,7 +55,9 @@ _REMEMBERED_NAMES: Final = 200_000
 
 
 class NameTables:
-    """Texts by number, per column of AAR. Good for one connection: another file may number them otherwise."""
+    """Texts by number, per column of AAR. Good for one connection: another file may number them
+    otherwise.
+    """
 
     def __init__(self, layout: int, reads: Callable[[object], str]) -> None:
         """`reads` makes text of what is stored."""
@@ -81,17 +84,27 @@ class NameTables:
         self._forget()
 
     def fill(self, connection: sqlite3.Connection, rows: Sequence[tuple[Any, ...]]) -> None:
-        """Look up, in the page's own transaction, what its rows name and was not met before. Raises: sqlite3.Error."""
+        """Look up, in the page's own transaction, what its rows name and was not met before.
+        Raises: sqlite3.Error.
+        """
         places = {column: sql.NAMES[column][0] for column in self._columns}
-        self.look_up(connection, {column: set(map(itemgetter(at), rows)) for column, at in places.items()})
+        self.look_up(
+            connection, {column: set(map(itemgetter(at), rows)) for column, at in places.items()}
+        )
 
-    def look_up(self, connection: sqlite3.Connection, numbers: Mapping[str, Collection[Any]]) -> None:
+    def look_up(
+        self, connection: sqlite3.Connection, numbers: Mapping[str, Collection[Any]]
+    ) -> None:
         """As `fill`, for numbers by column, which may be only some of the columns."""
         if any(len(known) > _REMEMBERED_NAMES for known in self._texts.values()):
             self._forget()
         for column in self._columns:
             known = self._texts[column]
-            missing = [number for number in numbers.get(column, ()) if number not in known and number.__class__ is int]
+            missing = [
+                number
+                for number in numbers.get(column, ())
+                if number not in known and number.__class__ is int
+            ]
             if missing:
                 self._look_up(connection, column, missing)
 
@@ -114,7 +127,9 @@ class NameTables:
             place, table, _ = sql.NAMES[column]
             if column != "StatusID" and row[place] not in self._texts[column]:
                 number = "NULL" if row[place] is None else repr(row[place])
-                return Unfit("dangling-reference", f"{column} is {number}, and {table} has no such row")
+                return Unfit(
+                    "dangling-reference", f"{column} is {number}, and {table} has no such row"
+                )
         raise AssertionError("no reference of the row dangles")
 
 
@@ -123,10 +138,14 @@ _PROJECT: Final = "projectname"
 
 @dataclass(slots=True, kw_only=True)
 class SideRows:
-    """Everything that stands beside AAR for some rows, as stored: texts are escaped still, and may be of any type."""
+    """Everything that stands beside AAR for some rows, as stored: texts are escaped still, and may
+    be of any type.
+    """
 
     finished: set[int] = field(default_factory=set)
-    eventful: set[int] = field(default_factory=set)  # of those that are not finished: which have any event
+    eventful: set[int] = field(
+        default_factory=set
+    )  # of those that are not finished: which have any event
     started: dict[int, object] = field(default_factory=dict)  # the newest LRMSSTART
     tokens: dict[int, list[tuple[Any, Any]]] = field(default_factory=dict)
     extra: dict[int, dict[Any, Any]] = field(default_factory=dict)  # the newest value of each key
@@ -138,15 +157,20 @@ class SideRows:
 def read_sides(
     connection: sqlite3.Connection, rows: Sequence[tuple[Any, ...]], span: bool, asked: ReadOptions
 ) -> SideRows:
-    """The side rows of these rows of AAR. `span`: they are all the rows from the first to the last. Raises: sqlite3.Error."""
+    """The side rows of these rows of AAR. `span`: they are all the rows from the first to the last.
+    Raises: sqlite3.Error.
+    """
     which, parameters = sql.beside([row[0] for row in rows], span=span)
     sides = SideRows()
     _read_events(connection, sides, which, parameters, rows)
-    # Ten rows a job, a job's together: two look-ups less for each are a tenth of what reading a page takes. Those of fifty jobs
-    # are fetched at once: a loop over the cursor calls it for each, 0.04 µs.
+    # Ten rows a job, a job's together: two look-ups less for each are a tenth of what reading a
+    # page takes. Those of fifty jobs are fetched at once: a loop over the cursor calls it for each,
+    # 0.04 µs.
     job: object = None
     pairs: list[tuple[Any, Any]] = []
-    for record_id, key, value in connection.execute(sql.side("AuthTokenAttributes", which), parameters).fetchall():
+    for record_id, key, value in connection.execute(
+        sql.side("AuthTokenAttributes", which), parameters
+    ).fetchall():
         if record_id != job:
             job, pairs = record_id, []
             sides.tokens[record_id] = pairs
@@ -154,7 +178,9 @@ def read_sides(
     job = None
     values: dict[Any, Any] = {}
     unnamed = "" if asked.names else sql.UNNAMED
-    for record_id, key, value in connection.execute(sql.side("JobExtraInfo", which + unnamed), parameters).fetchall():
+    for record_id, key, value in connection.execute(
+        sql.side("JobExtraInfo", which + unnamed), parameters
+    ).fetchall():
         if record_id != job:
             job, values = record_id, {}
             sides.extra[record_id] = values
@@ -163,14 +189,18 @@ def read_sides(
         else:
             values[key] = value
     if SideTable.RUNTIME_ENVIRONMENTS in asked.needs:
-        for record_id, name in connection.execute(sql.side("RunTimeEnvironments", which), parameters):
+        for record_id, name in connection.execute(
+            sql.side("RunTimeEnvironments", which), parameters
+        ):
             sides.environments[record_id].append(name)
     if SideTable.TRANSFERS in asked.needs:
         sides.transfers = read_transfers(connection, (which, parameters))
     return sides
 
 
-def read_transfers(connection: sqlite3.Connection, where: sql.Where) -> dict[int, list[tuple[Any, ...]]]:
+def read_transfers(
+    connection: sqlite3.Connection, where: sql.Where
+) -> dict[int, list[tuple[Any, ...]]]:
     """Raises: sqlite3.Error."""
     found: dict[int, list[tuple[Any, ...]]] = {}
     for record_id, *stored in connection.execute(sql.side("DataTransfers", where[0]), where[1]):
@@ -193,15 +223,17 @@ def _read_events(
             started[record_id] = start
     unfinished = [row[0] for row in rows if row[0] not in finished]
     if unfinished:
-        sides.eventful.update(number for (number,) in connection.execute(sql.EVENTFUL, sql.listed(unfinished)[1]))
+        sides.eventful.update(
+            number for (number,) in connection.execute(sql.EVENTFUL, sql.listed(unfinished)[1])
+        )
 
 
 Fqans = tuple[str, ...]
 Attributes = tuple[tuple[str, str], ...]
 Row = tuple[Any, ...]  # in the order of arex_sql: what SQLite finds, which may be of any type
 
-# Without knowing when a row was first seen finished, its side rows are taken to be all there a day after its end:
-# A-REX writes them within seconds of each other, but may do so hours after EndTime.
+# Without knowing when a row was first seen finished, its side rows are taken to be all there a day
+# after its end: A-REX writes them within seconds of each other, but may do so hours after EndTime.
 SURELY_WRITTEN_S: Final = 86_400
 _IN_PROGRESS: Final = "in-progress"
 _FQAN_KEYS: Final = frozenset({"mainfqan", "vomsfqan"})
@@ -211,7 +243,8 @@ _NONE_SEEN: Final[Mapping[int, Epoch]] = {}
 
 
 class ReadOptions(NamedTuple):
-    """What a caller wants of rows. `first_seen` are the rows that it saw finished but incomplete before, with the time.
+    """What a caller wants of rows. `first_seen` are the rows that it saw finished but incomplete
+    before, with the time.
 
     `remembers` is whether it will bring incomplete rows again with that time; otherwise a day after EndTime is enough.
     `done_with` tells rows that need no verdict, `knows` those of which only the kind is asked.
@@ -242,18 +275,25 @@ class RowOutcomes:
 
 
 class RowReader:
-    """Reads the rows of one open database. Good for one connection: another file may number its names otherwise."""
+    """Reads the rows of one open database. Good for one connection: another file may number its
+    names otherwise.
+    """
 
-    # Rows whose side rows are read together: 2 kB of objects a row, and a core's own cache does not hold those of a page.
+    # Rows whose side rows are read together: 2 kB of objects a row, and a core's own cache does not
+    # hold those of a page.
     at_once: ClassVar[int] = 50
 
-    def __init__(self, database: str, layout: int, *, unescape: bool, clock: LocalTime, hold_off_s: int) -> None:
+    def __init__(
+        self, database: str, layout: int, *, unescape: bool, clock: LocalTime, hold_off_s: int
+    ) -> None:
         self.layout = layout
         self._database = database
         self._unescape = unescape
         self._clock = clock
         self._hold_off_s = hold_off_s
-        self.text = unescaped if unescape else text_of  # stored text as it was before A-REX escaped it
+        self.text = (
+            unescaped if unescape else text_of
+        )  # stored text as it was before A-REX escaped it
         self.names = NameTables(layout, self.text)
         self._tokens: dict[Row, tuple[Fqans, Attributes, bool]] = {}
         self.doubtful = False  # some text of this page is not UTF-8
@@ -261,7 +301,8 @@ class RowReader:
     def read(
         self, connection: sqlite3.Connection, rows: Sequence[Row], asked: ReadOptions, *, span: bool
     ) -> RowOutcomes:
-        """Verdicts on rows of AAR, inside the transaction that found them. `span`: they are all rows from first to last.
+        """Verdicts on rows of AAR, inside the transaction that found them. `span`: they are all
+        rows from first to last.
 
         Raises: sqlite3.Error.
         """
@@ -281,12 +322,19 @@ class RowReader:
         return verdicts
 
     def sort_rows(
-        self, connection: sqlite3.Connection, rows: Sequence[Row], span: bool, asked: ReadOptions, verdicts: RowOutcomes
+        self,
+        connection: sqlite3.Connection,
+        rows: Sequence[Row],
+        span: bool,
+        asked: ReadOptions,
+        verdicts: RowOutcomes,
     ) -> None:
         """Each row into its list of verdicts. Raises: sqlite3.Error."""
         self.sort_whole(rows, read_sides(connection, rows, span, asked), asked, verdicts)
 
-    def sort_whole(self, rows: Sequence[Row], sides: SideRows, asked: ReadOptions, verdicts: RowOutcomes) -> None:
+    def sort_whole(
+        self, rows: Sequence[Row], sides: SideRows, asked: ReadOptions, verdicts: RowOutcomes
+    ) -> None:
         """The same of rows that are read whole."""
         for row in rows:
             try:
@@ -308,33 +356,48 @@ class RowReader:
 
     def _run_values(self, row: Row) -> RunValues | None:
         """What AAR alone tells of a finished job; None where a closer look is needed."""
-        status, ended_at, wall_s, user_s, kernel_s = self.names.statuses.get(row[8], ""), row[12], *row[17:20]
+        status, ended_at, wall_s, user_s, kernel_s = (
+            self.names.statuses.get(row[8], ""),
+            row[12],
+            *row[17:20],
+        )
         plain = row[1] and status and status != _IN_PROGRESS
         if not plain or not (
-            ended_at.__class__ is wall_s.__class__ is user_s.__class__ is kernel_s.__class__ is int and ended_at > 0
+            ended_at.__class__ is wall_s.__class__ is user_s.__class__ is kernel_s.__class__ is int
+            and ended_at > 0
         ):
             return None
         job_id, local_id = JobId(self.text(row[1])), self.text(row[2])
         nodes, cores = positive(row[13]), positive(row[14])
-        return RunValues(job_id, local_id, status, Epoch(ended_at), wall_s, user_s, kernel_s, nodes, cores)
+        return RunValues(
+            job_id, local_id, status, Epoch(ended_at), wall_s, user_s, kernel_s, nodes, cores
+        )
 
     def _still_open(self, row: Row, sides: SideRows, asked: ReadOptions) -> OpenRow | None:
         """None when the job is finished and all of it is there. Raises: Unfit."""
         record_id, status_id, end = row[0], row[8], row[12]
         status = self.names.statuses.get(status_id, "")
         if status == _IN_PROGRESS or (not status and not end):
-            return OpenRow(row=RowRef(database=self._database, record_id=record_id), finished_seen_at=None)
+            return OpenRow(
+                row=RowRef(database=self._database, record_id=record_id), finished_seen_at=None
+            )
         ended_at = end if end.__class__ is int else mandatory("EndTime", end)
         if ended_at <= 0:
             raise Unfit("no-end-time", f"the status is {status!r} and EndTime {ended_at}")
         if not status:
-            known = "is the empty one" if status_id in self.names.statuses else f"{status_id!r} is unknown"
+            known = (
+                "is the empty one"
+                if status_id in self.names.statuses
+                else f"{status_id!r} is unknown"
+            )
             raise Unfit("unknown-status", f"StatusID {known}, and EndTime is set")
         if record_id in sides.finished or self.layout == sql.IMPORTED:
             return None  # an importer writes a job's rows in one transaction
         return self._incomplete(record_id, ended_at, sides, asked)
 
-    def _incomplete(self, record_id: int, ended_at: int, sides: SideRows, asked: ReadOptions) -> OpenRow | None:
+    def _incomplete(
+        self, record_id: int, ended_at: int, sides: SideRows, asked: ReadOptions
+    ) -> OpenRow | None:
         """A row without its FINISHED event: open until it was held off long enough."""
         first_seen = asked.first_seen.get(record_id)
         if first_seen is not None and asked.now - first_seen >= self._hold_off_s:
@@ -348,7 +411,9 @@ class RowReader:
         if enough is not None and asked.now - ended_at >= enough:
             return None
         seen_at = asked.now if first_seen is None else first_seen
-        return OpenRow(row=RowRef(database=self._database, record_id=record_id), finished_seen_at=seen_at)
+        return OpenRow(
+            row=RowRef(database=self._database, record_id=record_id), finished_seen_at=seen_at
+        )
 
     def job(self, row: Row, sides: SideRows) -> JobRecord:
         """The record of a finished job. Raises: Unfit."""
@@ -378,7 +443,8 @@ class RowReader:
             exit_code=exit_code(status_code),
             submitted_at=submitted_at,
             started_at=self.started_at(began, sides.started.get(record_id), ended_at, wall_s),
-            memory_kib=unsigned(memory) or None,  # 0 is what A-REX writes when the batch system told nothing
+            memory_kib=unsigned(memory)
+            or None,  # 0 is what A-REX writes when the batch system told nothing
             virtual_memory_kib=unsigned(virtual) or None,
             scratch_bytes=unsigned(scratch),
             stage_in_bytes=unsigned(stage_in),
@@ -398,7 +464,12 @@ class RowReader:
             **place._asdict(),
         )
         # What is stored as bytes raises no doubt while it is read.
-        if self.doubtful or self.names.undecodable or isinstance(job_id, bytes) or isinstance(local_id, bytes):
+        if (
+            self.doubtful
+            or self.names.undecodable
+            or isinstance(job_id, bytes)
+            or isinstance(local_id, bytes)
+        ):
             _check_identity(job)
         return job
 
@@ -419,25 +490,39 @@ class RowReader:
         benchmark, side_benchmark = names.benchmarks[row[10]], self.text(extra.get("benchmark", ""))
         lrms = self.text(extra.get("lrms", ""))
         return JobPlace(
-            interface, endpoint, names.queues[row[4]], lrms, benchmark or side_benchmark, bool(side_benchmark)
+            interface,
+            endpoint,
+            names.queues[row[4]],
+            lrms,
+            benchmark or side_benchmark,
+            bool(side_benchmark),
         )
 
     def started_at(self, began: object, event: object, ended_at: int, wall_s: int) -> Epoch | None:
         """The true start: an importer's column, or the newest LRMSSTART in A-REX's local time."""
         if began is None:
-            return self._clock.epoch(text_of(event), ended_at=ended_at, wall_s=wall_s) if event else None
+            return (
+                self._clock.epoch(text_of(event), ended_at=ended_at, wall_s=wall_s)
+                if event
+                else None
+            )
         return moment(began)
 
     def _distinct(self, stored: Sequence[object]) -> tuple[str, ...]:
-        """The texts without repetitions and empty ones: a job that finished twice has its side rows twice."""
+        """The texts without repetitions and empty ones: a job that finished twice has its side rows
+        twice.
+        """
         return tuple(dict.fromkeys(filter(None, map(self.text, stored))))
 
     def transfers(self, stored: Iterable[tuple[Any, ...]]) -> tuple[Transfer, ...]:
         read = (transfer(self.text(url), rest) for url, *rest in dict.fromkeys(stored))
         return tuple(each for each in read if each is not None)
 
-    def _token_texts(self, main_fqan: str, stored: Sequence[Row] | None) -> tuple[Fqans, Attributes, bool]:
-        """FQANs, the main one first, the other attributes of a job's token, and whether the main one is among them as such.
+    def _token_texts(
+        self, main_fqan: str, stored: Sequence[Row] | None
+    ) -> tuple[Fqans, Attributes, bool]:
+        """FQANs, the main one first, the other attributes of a job's token, and whether the main
+        one is among them as such.
 
         Few different ones, so remembered.
 
@@ -450,7 +535,8 @@ class RowReader:
             if len(self._tokens) >= _REMEMBERED_TOKENS:
                 self._tokens.clear()
             pairs = [(self.text(key), self.text(value)) for key, value in stored]
-            # Schema 1 keeps the main FQAN as an attribute of its own, schema 2 among the others too.
+            # Schema 1 keeps the main FQAN as an attribute of its own, schema 2 among the others
+            # too.
             main_tokens = [value for key, value in pairs if key == "mainfqan"]
             first = [main_fqan, *main_tokens]
             others = [value for key, value in pairs if key == "vomsfqan"]
@@ -473,21 +559,37 @@ class RowReader:
 
 
 def _mandatory_numbers(row: Row) -> tuple[Epoch, Epoch, int, int, int]:
-    """Submission, end, wall time, CPU time of user and kernel. Raises: Unfit, also when there is no job id."""
+    """Submission, end, wall time, CPU time of user and kernel. Raises: Unfit, also when there is no
+    job id.
+    """
     if not row[1]:
         raise Unfit("no-job-id", "JobID is empty")
     submitted, ended, wall, user, kernel = row[11], row[12], row[17], row[18], row[19]
-    if not (submitted.__class__ is ended.__class__ is wall.__class__ is user.__class__ is kernel.__class__ is int):
-        submitted, ended = Epoch(mandatory("SubmitTime", submitted)), Epoch(mandatory("EndTime", ended))
+    if not (
+        submitted.__class__
+        is ended.__class__
+        is wall.__class__
+        is user.__class__
+        is kernel.__class__
+        is int
+    ):
+        submitted, ended = (
+            Epoch(mandatory("SubmitTime", submitted)),
+            Epoch(mandatory("EndTime", ended)),
+        )
         wall, user = mandatory("UsedWalltime", wall), mandatory("UsedCPUUserTime", user)
         kernel = mandatory("UsedCPUKernelTime", kernel)
     if wall < 0 or user < 0 or kernel < 0:
-        raise Unfit("negative-duration", f"wall time {wall} s, CPU time {user} s user and {kernel} s kernel")
+        raise Unfit(
+            "negative-duration", f"wall time {wall} s, CPU time {user} s user and {kernel} s kernel"
+        )
     return submitted, ended, wall, user, kernel
 
 
 def _check_identity(job: JobRecord) -> None:
-    """Raises: Unfit when a text that says whose or which job it is, is not UTF-8: no receiver would know it."""
+    """Raises: Unfit when a text that says whose or which job it is, is not UTF-8: no receiver would
+    know it.
+    """
     for name in ("job_id", "local_id", "user", "vo", "endpoint", "interface"):
         if is_undecodable(getattr(job, name)):
             raise Unfit("undecodable-text", f"{name} is not UTF-8: {getattr(job, name)!r}")

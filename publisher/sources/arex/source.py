@@ -1,4 +1,6 @@
-"""Finished jobs from A-REX's accounting databases, of ARC 6 (schema 1) and ARC 7 (schema 2), side by side."""
+"""Finished jobs from A-REX's accounting databases, of ARC 6 (schema 1) and ARC 7 (schema 2), side
+by side.
+"""
 
 from __future__ import annotations
 
@@ -40,19 +42,26 @@ from publisher.sources.base import (
 )
 from publisher.sources.sqlite_reader import CopyDirectory, ReadOnlyFile, copies_directory
 
-# Rows that are only counted come so many pages at once: what is asked once a page costs less of each.
+# Rows that are only counted come so many pages at once: what is asked once a page costs less of
+# each.
 _COUNTED_PAGES: Final = 8
 
 
-def create(options: object, environment: Mapping[str, str], *, lock_wait_s: float | None = None) -> ArexSource:
+def create(
+    options: object, environment: Mapping[str, str], *, lock_wait_s: float | None = None
+) -> ArexSource:
     """Raises: ConfigError when the time zone cannot be found."""
     if not isinstance(options, Options):
         raise TypeError(f"expected {Options}, got {options!r}")
-    return ArexSource(options, environment, copies_below=copies_directory(environment), lock_wait_s=lock_wait_s)
+    return ArexSource(
+        options, environment, copies_below=copies_directory(environment), lock_wait_s=lock_wait_s
+    )
 
 
 @contextmanager
-def writing_order(source: Source, environment: Mapping[str, str]) -> Iterator[list[ArexWritingOrder]]:
+def writing_order(
+    source: Source, environment: Mapping[str, str]
+) -> Iterator[list[ArexWritingOrder]]:
     """Each database of a source, to be read once in the order of writing. Raises: SourceError."""
     copies = CopyDirectory(copies_directory(environment))
     with ExitStack() as stack:
@@ -104,7 +113,12 @@ class ArexSource:
         names: bool = True,
     ) -> Iterator[Page]:
         asked = ReadOptions(
-            needs=needs, now=_epoch(now), done_with=done_with, columns=columns, alike=alike, names=names
+            needs=needs,
+            now=_epoch(now),
+            done_with=done_with,
+            columns=columns,
+            alike=alike,
+            names=names,
         )
         limit = self._page_rows * _COUNTED_PAGES if columns else self._page_rows
         opened = self._opened()
@@ -127,7 +141,9 @@ class ArexSource:
 
     def ahead(self, cursor: Cursor, start: Epoch | None, late_before: Epoch | None) -> RowsAhead:
         opened = self._opened()
-        return opened[_place(opened, cursor.database)].ahead(cursor, max(1, start or 1), late_before or 0)
+        return opened[_place(opened, cursor.database)].ahead(
+            cursor, max(1, start or 1), late_before or 0
+        )
 
     def rows_behind(self, database: str, cursor: Cursor | None) -> int:
         opened = self._opened()
@@ -150,14 +166,20 @@ class ArexSource:
     def fits(self, cursor: Cursor) -> bool:
         return any(each.name == cursor.database and each.fits(cursor) for each in self._opened())
 
-    def reread(self, rows: Sequence[OpenRow], needs: frozenset[SideTable], now: datetime) -> Iterator[Page]:
+    def reread(
+        self, rows: Sequence[OpenRow], needs: frozenset[SideTable], now: datetime
+    ) -> Iterator[Page]:
         opened = self._opened()
         known = {each.name for each in opened}
         unknown = tuple(each.row for each in rows if each.row.database not in known)
         if unknown:
             yield Page(jobs=(), gone=unknown)
         for place, database in enumerate(opened):
-            wanted = {row.row.record_id: row.finished_seen_at for row in rows if row.row.database == database.name}
+            wanted = {
+                row.row.record_id: row.finished_seen_at
+                for row in rows
+                if row.row.database == database.name
+            }
             seen = {record_id: at for record_id, at in wanted.items() if at is not None}
             asked = ReadOptions(needs=needs, now=_epoch(now), first_seen=seen)
             for chunk in _chunks(sorted(wanted), self._page_rows):
@@ -176,7 +198,9 @@ class ArexSource:
         alike: bool = False,
         names: bool = True,
     ) -> Iterator[Page]:
-        asked = ReadOptions(needs=needs, now=_epoch(now), remembers=False, columns=columns, alike=alike, names=names)
+        asked = ReadOptions(
+            needs=needs, now=_epoch(now), remembers=False, columns=columns, alike=alike, names=names
+        )
         # Finished jobs have an end: what has none is not in any window.
         start = max(1, window.start or 1)
         last = LAST_SECOND if window.end is None else min(window.end - 1, LAST_SECOND)
@@ -192,16 +216,29 @@ class ArexSource:
             # Below another database JobIDs have to be read, too.
             knows = None if place else knows
             of_one = asked._replace(knows=knows, by_end=knows is None or window != Window())
-            yield from self._ended(database, position, last, of_one, without_finished_in(opened[:place]))
+            yield from self._ended(
+                database, position, last, of_one, without_finished_in(opened[:place])
+            )
 
     def count(self, window: Window) -> int:
         first = max(1, window.start or 1)
         last = LAST_SECOND if window.end is None else min(window.end - 1, LAST_SECOND)
         opened = self._opened()
-        return sum(self._counted(first, last, database, opened[:place]) for place, database in enumerate(opened))
+        return sum(
+            self._counted(first, last, database, opened[:place])
+            for place, database in enumerate(opened)
+        )
 
-    def _counted(self, first: int, last: int, database: AccountingDatabase, above: Sequence[AccountingDatabase]) -> int:
-        """How many rows of one database end in [first, last], without those that count in a database above it."""
+    def _counted(
+        self,
+        first: int,
+        last: int,
+        database: AccountingDatabase,
+        above: Sequence[AccountingDatabase],
+    ) -> int:
+        """How many rows of one database end in [first, last], without those that count in a
+        database above it.
+        """
         if not above:
             return database.count(first, last)
         return sum(map(len, database.ended_between(first, last, without_finished_in(above))))
@@ -210,7 +247,9 @@ class ArexSource:
     def by_end(self) -> Iterator[EndedIn]:
         opened = self._opened()
         alone = len(opened) == 1
-        yield lambda seconds: [run for database in opened for run in database.ended_in(seconds, shared=alone)]
+        yield lambda seconds: [
+            run for database in opened for run in database.ended_in(seconds, shared=alone)
+        ]
 
     def find(self, job_id: JobId, needs: frozenset[SideTable], now: datetime) -> Page:
         asked = ReadOptions(needs=needs, now=_epoch(now), remembers=False)
@@ -239,7 +278,9 @@ class ArexSource:
         row_filter: RowFilter,
     ) -> Iterator[Page]:
         """Pages of one database by (EndTime, RecordID), or by RecordID alone, past the position."""
-        limit = self._page_rows * _COUNTED_PAGES if asked.columns or asked.alike else self._page_rows
+        limit = (
+            self._page_rows * _COUNTED_PAGES if asked.columns or asked.alike else self._page_rows
+        )
         end = sql.END_OF_KNOWN if asked.knows is not None else sql.END[asked.columns]
         while True:
             found = database.ended(position, last, limit, asked, row_filter)
@@ -251,9 +292,11 @@ class ArexSource:
                 return
 
     def _opened(self) -> list[AccountingDatabase]:
-        """All databases, the most authoritative first: schema 2 before schema 1, then as configured.
+        """All databases, the most authoritative first: schema 2 before schema 1, then as
+        configured.
 
-        They stay open until `close`; what `rotate` and `migrate` replaced is opened anew when it is asked.
+        They stay open until `close`; what `rotate` and `migrate` replaced is opened anew when it is
+        asked.
         """
         found = present(self._options)
         for file in [file for file in self._open if file not in found]:
@@ -282,7 +325,11 @@ def _place(opened: Sequence[AccountingDatabase], name: str) -> int:
 
 
 def _page(
-    found: RowPage, *, cursor: Cursor | None = None, restarted: bool = False, gone: tuple[RowRef, ...] = ()
+    found: RowPage,
+    *,
+    cursor: Cursor | None = None,
+    restarted: bool = False,
+    gone: tuple[RowRef, ...] = (),
 ) -> Page:
     verdicts = found.verdicts
     return Page(
@@ -303,7 +350,9 @@ def _gone(database: str, asked_for: Sequence[int], found: RowPage) -> tuple[RowR
     """Rows that are not there any more, or whose job counts in another database."""
     verdicts = found.verdicts
     left = (
-        {job.row for job in verdicts.jobs} | {job.row for job in verdicts.skipped} | {row.row for row in verdicts.open}
+        {job.row for job in verdicts.jobs}
+        | {job.row for job in verdicts.skipped}
+        | {row.row for row in verdicts.open}
     )
     rows = (RowRef(database=database, record_id=number) for number in asked_for)
     return tuple(row for row in rows if row not in left)
@@ -314,7 +363,9 @@ def _chunks(numbers: Sequence[int], size: int) -> Iterator[Sequence[int]]:
         yield numbers[start : start + size]
 
 
-def newest_job(path: str, environment: Mapping[str, str], *, now: datetime, lock_wait_s: float) -> NewestJob:
+def newest_job(
+    path: str, environment: Mapping[str, str], *, now: datetime, lock_wait_s: float
+) -> NewestJob:
     """Of one file. Raises: SourceError."""
 
     def ask(connection: sqlite3.Connection) -> NewestJob:
@@ -324,7 +375,9 @@ def newest_job(path: str, environment: Mapping[str, str], *, now: datetime, lock
         (jobs,) = connection.execute(sql.FOUR_WEEKS, {"newest": newest}).fetchone()
         unknown = 0
         if connection.execute(sql.COUNTS_CPU).fetchone()[0]:
-            (unknown,) = connection.execute(sql.CPU_UNKNOWN[sql.IMPORTED], {"newest": newest}).fetchone()
+            (unknown,) = connection.execute(
+                sql.CPU_UNKNOWN[sql.IMPORTED], {"newest": newest}
+            ).fetchone()
         return NewestJob(ended_at=Epoch(newest), four_weeks=jobs, cpu_unknown=unknown)
 
     with (

@@ -1,4 +1,5 @@
-"""Values as A-REX stores them: numbers that went through 32 bits, text that may be no text, lists in one string.
+"""Values as A-REX stores them: numbers that went through 32 bits, text that may be no text, lists
+in one string.
 
 Events are in the CE's local time: text without a zone, ambiguous in the autumn hour.
 """
@@ -43,7 +44,10 @@ def mandatory(column: str, value: object) -> int:
     """Raises: Unfit with rule `not-a-number` when there is none."""
     number = whole(value)
     if number is None:
-        raise Unfit("not-a-number", f"{column} is {'NULL' if value is None else repr(value)}, not a whole number")
+        raise Unfit(
+            "not-a-number",
+            f"{column} is {'NULL' if value is None else repr(value)}, not a whole number",
+        )
     return number
 
 
@@ -127,18 +131,30 @@ def hosts_of(nodes: str) -> tuple[str, ...]:
 
 
 def transfer(url: str, stored: Sequence[object]) -> Transfer | None:
-    """A row of DataTransfers after its URL: size, start, end, type. None for a type that no format has a word for."""
+    """A row of DataTransfers after its URL: size, start, end, type. None for a type that no format
+    has a word for.
+    """
     size, started, ended, kind = stored
     word = _KINDS.get(whole(kind) or 0)
     if word is None:
         return None
-    return Transfer(kind=word, url=url, size_bytes=unsigned(size), started_at=moment(started), ended_at=moment(ended))
+    return Transfer(
+        kind=word,
+        url=url,
+        size_bytes=unsigned(size),
+        started_at=moment(started),
+        ended_at=moment(ended),
+    )
 
 
 def gpu_models_of(text: str) -> tuple[tuple[str, int], ...]:
     """As an importer writes them: `a100=4,t4=1`."""
     pairs = [each.rpartition("=") for each in text.split(",")] if text else []
-    return tuple((model, int(count)) for model, _, count in pairs if model and count.isdecimal() and len(count) < 10)
+    return tuple(
+        (model, int(count))
+        for model, _, count in pairs
+        if model and count.isdecimal() and len(count) < 10
+    )
 
 
 def moment(value: object) -> Epoch | None:
@@ -148,12 +164,20 @@ def moment(value: object) -> Epoch | None:
 
 
 def quantities_of(text: str) -> tuple[tuple[str, int], ...]:
-    """What an importer reports for formulas of charges, as whole numbers: `mem=4096 TimeLimit=3600`. The rest is unknown."""
+    """What an importer reports for formulas of charges, as whole numbers: `mem=4096
+    TimeLimit=3600`. The rest is unknown.
+    """
     pairs = [pair.partition("=") for pair in text.split(" ")]
-    return tuple((name, int(number)) for name, _, number in pairs if number.isdecimal() and len(number) <= _DIGITS)
+    return tuple(
+        (name, int(number))
+        for name, _, number in pairs
+        if number.isdecimal() and len(number) <= _DIGITS
+    )
 
 
-_HOUR: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2} (?:[01][0-9]|2[0-3])")  # Python 3.14 reads 24 as the next day
+_HOUR: Final = re.compile(
+    r"[0-9]{4}-[0-9]{2}-[0-9]{2} (?:[01][0-9]|2[0-3])"
+)  # Python 3.14 reads 24 as the next day
 _WITHIN: Final = {f":{n // 60:02}:{n % 60:02}": n for n in range(3600)}
 _REMEMBERED: Final = 100_000  # hours: eleven years
 _HOST_ZONE: Final = Path("/etc/localtime")
@@ -165,12 +189,13 @@ class LocalTime:
 
     def __init__(self, zone: tzinfo) -> None:
         self._zone = zone
-        # Start of an hour with one offset throughout, for all hours of a day at once where the day has one;
-        # None for hours in which clocks change, and for unreadable text.
+        # Start of an hour with one offset throughout, for all hours of a day at once where the day
+        # has one; None for hours in which clocks change, and for unreadable text.
         self._hours: dict[str, int | None] = {}
 
     def epoch(self, text: str, *, ended_at: int, wall_s: int) -> Epoch | None:
-        """The moment; of two in the autumn hour, the one whose distance to the end is nearest to the wall time.
+        """The moment; of two in the autumn hour, the one whose distance to the end is nearest to
+        the wall time.
 
         None for text that is no such time, and for a time that the clocks jumped over.
         """
@@ -191,14 +216,22 @@ class LocalTime:
         if start is not None:
             return Epoch(start + within)
         moments = self._moments(hour, within)
-        return Epoch(min(moments, key=lambda moment: abs(ended_at - moment - wall_s))) if moments else None
+        return (
+            Epoch(min(moments, key=lambda moment: abs(ended_at - moment - wall_s)))
+            if moments
+            else None
+        )
 
-    def epochs(self, texts: Sequence[str], ended_at: Sequence[int], wall_s: Sequence[int]) -> list[Epoch | None]:
+    def epochs(
+        self, texts: Sequence[str], ended_at: Sequence[int], wall_s: Sequence[int]
+    ) -> list[Epoch | None]:
         """The `epoch` of each text, None for '' (hot path)."""
         hours = [self._hours.get(text[:13]) for text in texts]
         seconds = [_WITHIN.get(text[13:]) for text in texts]
         found: list[Any] = []
-        for hour, second, text, end, wall in zip(hours, seconds, texts, ended_at, wall_s, strict=True):
+        for hour, second, text, end, wall in zip(
+            hours, seconds, texts, ended_at, wall_s, strict=True
+        ):
             if hour is not None and second is not None:
                 found.append(hour + second)
             else:
@@ -208,7 +241,11 @@ class LocalTime:
     def moments(self, text: str) -> tuple[Epoch, ...]:
         """Every moment that it may be: one, two in the autumn hour, none where it is no such time."""
         within = _WITHIN.get(text[13:])
-        return () if within is None else tuple(Epoch(moment) for moment in self._moments(text[:13], within))
+        return (
+            ()
+            if within is None
+            else tuple(Epoch(moment) for moment in self._moments(text[:13], within))
+        )
 
     def _plain_span(self, hour: str, length_s: int) -> int | None:
         """When the span that begins with this hour began; None where clocks change in it."""
@@ -224,7 +261,9 @@ class LocalTime:
         try:
             # A wall clock has no zone yet; giving it one, by both folds, is what this does.
             wall = datetime.fromisoformat(f"{hour}:00:00+00:00") + timedelta(seconds=within)
-            moments = {int(wall.replace(tzinfo=self._zone, fold=fold).timestamp()) for fold in (0, 1)}
+            moments = {
+                int(wall.replace(tzinfo=self._zone, fold=fold).timestamp()) for fold in (0, 1)
+            }
             return sorted(moment for moment in moments if self._shows(moment, wall))
         except (ValueError, OverflowError):
             return []
@@ -240,7 +279,8 @@ def clock_of(zone: tzinfo) -> LocalTime:
 
 
 def local_zone(name: str, environment: Mapping[str, str]) -> tzinfo:
-    """The zone of that IANA name; of the host when it is empty: environment TZ, else /etc/localtime, else UTC.
+    """The zone of that IANA name; of the host when it is empty: environment TZ, else
+    /etc/localtime, else UTC.
 
     Raises: ConfigError when there is no such zone.
     """
@@ -252,7 +292,11 @@ def local_zone(name: str, environment: Mapping[str, str]) -> tzinfo:
         path = _ZONE_FILES / zone_name if zone_name else None
         if path is None:
             return UTC
-        return _from_file(path) if zone_name.startswith("/") else _named(zone_name, "the environment's TZ")
+        return (
+            _from_file(path)
+            if zone_name.startswith("/")
+            else _named(zone_name, "the environment's TZ")
+        )
     return _from_file(_HOST_ZONE) if _HOST_ZONE.exists() else UTC
 
 
@@ -264,7 +308,11 @@ def zone_of_host(environment: Mapping[str, str]) -> str:
     if not _HOST_ZONE.exists():
         return f"UTC, because there is no {_HOST_ZONE}"
     target = str(_HOST_ZONE.resolve())
-    return f"{_HOST_ZONE}, {target.rpartition('/zoneinfo/')[2]}" if "/zoneinfo/" in target else str(_HOST_ZONE)
+    return (
+        f"{_HOST_ZONE}, {target.rpartition('/zoneinfo/')[2]}"
+        if "/zoneinfo/" in target
+        else str(_HOST_ZONE)
+    )
 
 
 def check_zone(name: str) -> str | None:
@@ -298,4 +346,6 @@ def _from_file(path: Path) -> tzinfo:
         with path.open("rb") as file:
             return ZoneInfo.from_file(file)
     except (ValueError, OSError) as error:
-        raise ConfigError(f"{path}: not a time zone file: {error}; give the CE's zone as source.time_zone") from error
+        raise ConfigError(
+            f"{path}: not a time zone file: {error}; give the CE's zone as source.time_zone"
+        ) from error

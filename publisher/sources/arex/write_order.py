@@ -1,8 +1,9 @@
 """Finished jobs in the order in which A-REX wrote their end.
 
-RecordID is the order of submission and EndTime is the state file's; neither tells when a row was written. The FINISHED event
-does: it is the last thing that is written of a job, and rowids of JobEvents grow with each row.
-Of a job that passed FINISHED twice the last event counts, because EndTime is of that.
+RecordID is the order of submission and EndTime is the state file's; neither tells when a row was
+written. The FINISHED event does: it is the last thing that is written of a job, and rowids of
+JobEvents grow with each row. Of a job that passed FINISHED twice the last event counts, because
+EndTime is of that.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from publisher.sources.base import WrittenJob
 from publisher.sources.sqlite_reader import CopyDirectory, ReadOnlyFile
 
 _PAGE_ROWS: Final = 2000
-# The unary plus keeps SQLite off the index of event keys: a page is a range of rowids, and one job's events are nine or so.
+# The unary plus keeps SQLite off the index of event keys: a page is a range of rowids, and one
+# job's events are nine or so.
 IN_ORDER: Final = """
     SELECT finished.rowid, AAR.JobID, AAR.LocalJobID, AAR.EndTime, Status.Name, WLCGVOs.Name
     FROM JobEvents AS finished
@@ -37,7 +39,9 @@ IN_ORDER: Final = """
 class ArexWritingOrder:
     """One accounting database, opened to be read once from its first job to its last."""
 
-    def __init__(self, name: str, path: str, copies: CopyDirectory, *, page_rows: int = _PAGE_ROWS) -> None:
+    def __init__(
+        self, name: str, path: str, copies: CopyDirectory, *, page_rows: int = _PAGE_ROWS
+    ) -> None:
         """Raises: SourceError."""
         self.name = name
         self._page_rows = page_rows
@@ -66,7 +70,9 @@ class ArexWritingOrder:
             after = rows[-1][0]
 
     def finished_among(self, job_ids: Sequence[str]) -> set[str]:
-        """Which of some jobs, named as `WrittenJob` names them, are finished here. Raises: SourceError."""
+        """Which of some jobs, named as `WrittenJob` names them, are finished here. Raises:
+        SourceError.
+        """
         named = {stored_text(job_id): job_id for job_id in job_ids}
 
         def read(connection: sqlite3.Connection) -> set[str]:

@@ -23,7 +23,9 @@ from publisher.sources.importing.run import ImportRun
 
 __all__ = ["GridEngineImporter", "Options", "create"]
 
-SUMMARY: Final = "import accounting files of Grid Engine, plain or compressed; reads only what is new"
+SUMMARY: Final = (
+    "import accounting files of Grid Engine, plain or compressed; reads only what is new"
+)
 PATHS: Final = "accounting file, or the directory that holds it"
 
 _SECOND: Final = 1_000_000
@@ -32,7 +34,9 @@ _CLOCKS_APART_US: Final = 60 * _SECOND
 _KEYS_AT_ONCE: Final = 200  # two parameters each; SQLite before 3.32 takes 999
 
 _KEY: Final = ("job", "task", "pe_task", "host", "submitted_s", "started_s", "ended_s")
-_INTEGERS: Final = frozenset(name for name, kind in get_type_hints(GridEngineRecord).items() if kind is int)
+_INTEGERS: Final = frozenset(
+    name for name, kind in get_type_hints(GridEngineRecord).items() if kind is int
+)
 _FIELDS: Final = GridEngineRecord._fields
 # What may differ between two spellings of one record, such as seconds and microseconds.
 _NUMBERS: Final = tuple(name for name in _FIELDS if name in _INTEGERS and name not in _KEY)
@@ -53,7 +57,9 @@ _PUT: Final = f"""
     WHERE ({", ".join(f"excluded.{name}" for name in _NUMBERS)}) > ({", ".join(_NUMBERS)})
 """
 # A cross join lets SQLite look each job up; it scans the table for (job, task) IN (VALUES ...).
-_OF_WANTED: Final = "FROM wanted CROSS JOIN GridEngineRecord ON job = wanted_job AND task = wanted_task"
+_OF_WANTED: Final = (
+    "FROM wanted CROSS JOIN GridEngineRecord ON job = wanted_job AND task = wanted_task"
+)
 _KNOWN_JOBS: Final = f"SELECT DISTINCT job, task {_OF_WANTED}"
 _OF_JOBS: Final = f"SELECT {', '.join(_FIELDS)}, merged {_OF_WANTED}"
 _MERGED: Final = f"UPDATE GridEngineRecord SET merged = ? WHERE ({', '.join(_KEY)}) = ({', '.join('?' * len(_KEY))})"
@@ -116,7 +122,9 @@ def _tasks(runs: Iterable[ParallelRun]) -> set[tuple[object, ...]]:
 
 
 def _keep(
-    connection: sqlite3.Connection, records: Sequence[GridEngineRecord], merged: Collection[tuple[object, ...]]
+    connection: sqlite3.Connection,
+    records: Sequence[GridEngineRecord],
+    merged: Collection[tuple[object, ...]],
 ) -> int:
     """Returns how many were kept before."""
     before = connection.total_changes
@@ -126,7 +134,9 @@ def _keep(
 
 
 def _note_merged(
-    connection: sqlite3.Connection, stored: Sequence[tuple[GridEngineRecord, int]], runs: Sequence[ParallelRun]
+    connection: sqlite3.Connection,
+    stored: Sequence[tuple[GridEngineRecord, int]],
+    runs: Sequence[ParallelRun],
 ) -> int:
     """Note of each task's record whether a run has it. Returns how many newly have one."""
     found = _tasks(runs)
@@ -146,7 +156,9 @@ def _distinct(records: Sequence[GridEngineRecord]) -> bool:
     return len(records) == 1 or len({key_of(record) for record in records}) == len(records)
 
 
-def _stored(connection: sqlite3.Connection, jobs: Sequence[JobNumber]) -> list[list[tuple[GridEngineRecord, int]]]:
+def _stored(
+    connection: sqlite3.Connection, jobs: Sequence[JobNumber]
+) -> list[list[tuple[GridEngineRecord, int]]]:
     """All that is kept of these jobs, job by job."""
     found: dict[JobNumber, list[tuple[GridEngineRecord, int]]] = defaultdict(list)
     for *fields, merged in _ask(connection, _OF_JOBS, jobs):
@@ -155,11 +167,15 @@ def _stored(connection: sqlite3.Connection, jobs: Sequence[JobNumber]) -> list[l
     return [found[job] for job in jobs]
 
 
-def _ask(connection: sqlite3.Connection, question: str, jobs: Sequence[JobNumber]) -> Iterator[tuple[Any, ...]]:
+def _ask(
+    connection: sqlite3.Connection, question: str, jobs: Sequence[JobNumber]
+) -> Iterator[tuple[Any, ...]]:
     for start in range(0, len(jobs), _KEYS_AT_ONCE):
         chunk = jobs[start : start + _KEYS_AT_ONCE]
         wanted = f"WITH wanted (wanted_job, wanted_task) AS (VALUES {', '.join(['(?, ?)'] * len(chunk))})"
-        yield from connection.execute(f"{wanted} {question}", [number for job in chunk for number in job])
+        yield from connection.execute(
+            f"{wanted} {question}", [number for job in chunk for number in job]
+        )
 
 
 def _runs(records: Sequence[GridEngineRecord]) -> list[ParallelRun]:
@@ -171,20 +187,29 @@ def _runs(records: Sequence[GridEngineRecord]) -> list[ParallelRun]:
     masters = list({master.started_us // _SECOND: master for master in ordered}.values())
     of_master: list[list[GridEngineRecord]] = [[] for _ in masters]
     for task in tasks:
-        distances = [(_distance(task.started_us, master), number) for number, master in enumerate(masters)]
+        distances = [
+            (_distance(task.started_us, master), number) for number, master in enumerate(masters)
+        ]
         nearest, number = min(distances, default=(_CLOCKS_APART_US + 1, 0))
         if nearest <= _CLOCKS_APART_US:
             of_master[number].append(task)
     return [
-        ParallelRun(master=master, tasks=tuple(sorted(tasks, key=lambda task: (task.started_us, key_of(task)))))
+        ParallelRun(
+            master=master,
+            tasks=tuple(sorted(tasks, key=lambda task: (task.started_us, key_of(task)))),
+        )
         for master, tasks in zip(masters, of_master, strict=True)
     ]
 
 
-def _sorted_apart(records: Iterable[GridEngineRecord]) -> tuple[list[GridEngineRecord], list[GridEngineRecord]]:
+def _sorted_apart(
+    records: Iterable[GridEngineRecord],
+) -> tuple[list[GridEngineRecord], list[GridEngineRecord]]:
     """Records of tasks, and those of jobs."""
     ordered = sorted(records)
-    return [record for record in ordered if record.pe_task], [record for record in ordered if not record.pe_task]
+    return [record for record in ordered if record.pe_task], [
+        record for record in ordered if not record.pe_task
+    ]
 
 
 def _distance(moment: int, run: GridEngineRecord) -> int:
@@ -219,23 +244,31 @@ class GridEngineImporter(LineImporter[GridEngineRecord]):
     def skips(self, record: GridEngineRecord) -> str:
         return self._mapping.skips(record)
 
-    def store(self, run: ImportRun, records: Sequence[GridEngineRecord], file: int | None) -> Sequence[StoredJobs]:
+    def store(
+        self, run: ImportRun, records: Sequence[GridEngineRecord], file: int | None
+    ) -> Sequence[StoredJobs]:
         job = self._mapping.job
         alone: list[GridEngineRecord] = []
         of_parallel: list[GridEngineRecord] = []
         for record in records:
             (of_parallel if is_parallel(record) else alone).append(record)
-        serial = run.store([job(ParallelRun(master=record, tasks=())) for record in alone], file=file)
+        serial = run.store(
+            [job(ParallelRun(master=record, tasks=())) for record in alone], file=file
+        )
         merged = merge(run.accounting.connection, of_parallel)
         parallel = run.store([job(each) for each in merged.runs], file=file, replace=True)
         incomplete = sum(record.cpu_incomplete for record in records)
-        parallel = parallel._replace(unchanged=merged.duplicates, merged=merged.merged, incomplete=incomplete)
+        parallel = parallel._replace(
+            unchanged=merged.duplicates, merged=merged.merged, incomplete=incomplete
+        )
         return serial, parallel
 
     def finish(self, run: ImportRun) -> None:
         report = run.report
         with run.accounting.transaction():
-            waiting = count_waiting(run.accounting.connection, run.now - self._options.orphans_after_s)
+            waiting = count_waiting(
+                run.accounting.connection, run.now - self._options.orphans_after_s
+            )
         report.held, report.orphans = waiting
         if report.incomplete:
             report.notes.append(

@@ -99,11 +99,18 @@ def known(name: str) -> str:
 def to_us(unit: StampUnit, submitted: int, started: int, ended: int) -> tuple[int, int, int]:
     """The three times in µs. All are in the unit of the greatest. Raises: BadGridEngineRecord."""
     # Most lines of Grid Engine 9 are done with here.
-    if unit is StampUnit.AUTO and 0 <= submitted <= ended and 0 <= started <= ended and _BELOW_US <= ended <= _MOST_US:
+    if (
+        unit is StampUnit.AUTO
+        and 0 <= submitted <= ended
+        and 0 <= started <= ended
+        and _BELOW_US <= ended <= _MOST_US
+    ):
         return submitted, started, ended
     greatest = max(submitted, started, ended)
     if min(submitted, started, ended) < 0:
-        raise BadGridEngineRecord(f"a time is before 1970: submission {submitted}, start {started}, end {ended}")
+        raise BadGridEngineRecord(
+            f"a time is before 1970: submission {submitted}, start {started}, end {ended}"
+        )
     if unit is StampUnit.AUTO:
         unit = StampUnit.US
         if greatest < _BELOW_MS:
@@ -143,7 +150,9 @@ def kib(count: float, factor: int) -> int:
     return int(count) // factor if count > 0 else 0
 
 
-def usage(cpu_s: float, user_s: float, kernel_s: float, ru_wall_s: float, failed: int) -> tuple[int, int, int, int]:
+def usage(
+    cpu_s: float, user_s: float, kernel_s: float, ru_wall_s: float, failed: int
+) -> tuple[int, int, int, int]:
     """In µs: CPU time, the kernel's share, `ru_wallclock`; and whether the CPU time is incomplete.
 
     `cpu` is the greater of rusage and the daemon's own measurement, which covers processes that
@@ -151,7 +160,12 @@ def usage(cpu_s: float, user_s: float, kernel_s: float, ru_wall_s: float, failed
     rusage is all there is. Raises: BadGridEngineRecord.
     """
     # Also refuses what is not finite.
-    if not (0 <= cpu_s < _MOST_S and 0 <= user_s < _MOST_S and 0 <= kernel_s < _MOST_S and 0 <= ru_wall_s < _MOST_S):
+    if not (
+        0 <= cpu_s < _MOST_S
+        and 0 <= user_s < _MOST_S
+        and 0 <= kernel_s < _MOST_S
+        and 0 <= ru_wall_s < _MOST_S
+    ):
         raise BadGridEngineRecord(
             f"CPU time {cpu_s!r}, {user_s!r}, {kernel_s!r} or {ru_wall_s!r} is not a number of seconds"
         )
@@ -166,7 +180,9 @@ def usage(cpu_s: float, user_s: float, kernel_s: float, ru_wall_s: float, failed
 def check_range(job: int, task: int, slots: int, failed: int, exit_status: int) -> None:
     """Raises: BadGridEngineRecord for numbers that no Grid Engine writes."""
     if not (0 < job < _MOST and 0 <= task < _MOST and 0 <= slots < 2**31 and 0 <= failed < 2**31):
-        raise BadGridEngineRecord(f"job {job}, task {task}, slots {slots}, failed {failed}: one is out of range")
+        raise BadGridEngineRecord(
+            f"job {job}, task {task}, slots {slots}, failed {failed}: one is out of range"
+        )
     if not -(2**31) <= exit_status < 2**32:
         raise BadGridEngineRecord(f"exit status {exit_status} is out of range")
 
@@ -211,17 +227,47 @@ def read_colon(line: str, unit: StampUnit) -> GridEngineRecord:
     if left is None:
         raise BadGridEngineRecord(_why(line))
     category, anchor = _category(line, left.end())
-    (queue, host, group, owner, name, job, account, *numbers, project, department, pe, slots, task, cpu) = left.groups()
+    (
+        queue,
+        host,
+        group,
+        owner,
+        name,
+        job,
+        account,
+        *numbers,
+        project,
+        department,
+        pe,
+        slots,
+        task,
+        cpu,
+    ) = left.groups()
     submitted, started, ended, failed, status = map(int, numbers[:5])
     ru_wall, user, kernel, ru_maxrss = map(float, numbers[5:])
     more = line[anchor.end() + 1 :].split(":") if anchor.end() < len(line) else []
     if len(more) > _MOST_ADDED:
-        raise BadGridEngineRecord(f"{line.count(':') + 1} columns: two records seem to be on one line")
+        raise BadGridEngineRecord(
+            f"{line.count(':') + 1} columns: two records seem to be on one line"
+        )
     # Univa and Altair: job class, who removed it, maxrss, maxpss, submit host, ...
     removed_by, maxrss = (more[1], _added(more[2])) if len(more) >= 7 else ("", 0.0)
     return _record(
         unit,
-        (anchor[1], queue, host, owner, group, account, project, department, pe, name, category, removed_by),
+        (
+            anchor[1],
+            queue,
+            host,
+            owner,
+            group,
+            account,
+            project,
+            department,
+            pe,
+            name,
+            category,
+            removed_by,
+        ),
         (int(job), int(task), int(slots), failed, status),
         (submitted, started, ended),
         (float(cpu), user, kernel, ru_wall),
@@ -233,10 +279,14 @@ def _category(line: str, start: int) -> tuple[str, re.Match[str]]:
     """The category, and where it ends. Raises: BadGridEngineRecord."""
     anchor = _ANCHOR.search(line, start)
     if anchor is None:
-        raise BadGridEngineRecord("the columns after the category (iow, pe_taskid, maxvmem) are not to be found")
+        raise BadGridEngineRecord(
+            "the columns after the category (iow, pe_taskid, maxvmem) are not to be found"
+        )
     category = line[start : anchor.start()]
     if category.count(":") > _MOST_COLONS:
-        raise BadGridEngineRecord("the category has too many colons: two records seem to be on one line")
+        raise BadGridEngineRecord(
+            "the category has too many colons: two records seem to be on one line"
+        )
     return category, anchor
 
 
@@ -250,7 +300,9 @@ def _added(text: str) -> float:
 
 def _why(line: str) -> str:
     if _REPORTING.match(line):
-        return "a line of the reporting file, which holds other records too: name the accounting file"
+        return (
+            "a line of the reporting file, which holds other records too: name the accounting file"
+        )
     columns = line.count(":") + 1
     if columns < _LEAST_COLUMNS:
         return f"{columns} columns; an accounting record has {_LEAST_COLUMNS} to 74"
@@ -292,7 +344,13 @@ def _read_entry(entry: dict[str, Any], unit: StampUnit) -> GridEngineRecord:
     if not all(type(number) is int for number in numbers):  # not JSON's `true`
         raise BadGridEngineRecord("a number is not a whole one")
     texts: tuple[str, ...] = (
-        *(get("pe_taskid", ""), get("qname", ""), get("hostname", ""), entry["owner"], get("group", "")),
+        *(
+            get("pe_taskid", ""),
+            get("qname", ""),
+            get("hostname", ""),
+            entry["owner"],
+            get("group", ""),
+        ),
         *(get("account", ""), get("project", ""), get("department", ""), get("granted_pe", "")),
         *(get("job_name", ""), get("category", ""), get("deleted_by", "")),
     )
@@ -306,7 +364,10 @@ def _read_entry(entry: dict[str, Any], unit: StampUnit) -> GridEngineRecord:
         (job, task, slots, failed, status),
         (submitted, started, ended),
         (own("cpu", 0), rusage("ru_utime", 0), rusage("ru_stime", 0), rusage("ru_wallclock", 0)),
-        (kib(own("maxrss", 0), 1024) or kib(rusage("ru_maxrss", 0), 1), kib(own("maxvmem", 0), 1024)),
+        (
+            kib(own("maxrss", 0), 1024) or kib(rusage("ru_maxrss", 0), 1),
+            kib(own("maxvmem", 0), 1024),
+        ),
     )
 
 
@@ -324,7 +385,20 @@ def _record(
     submitted, started, ended = to_us(unit, *times)
     if not "".join(texts).isprintable():
         texts = tuple(map(clean, texts))
-    pe_task, queue, host, owner, group, account, project, department, pe, name, category, deleted_by = texts
+    (
+        pe_task,
+        queue,
+        host,
+        owner,
+        group,
+        account,
+        project,
+        department,
+        pe,
+        name,
+        category,
+        deleted_by,
+    ) = texts
     cpu_us, kernel_us, ru_wall_us, incomplete = usage(*seconds, failed)
     return GridEngineRecord(
         job,

@@ -16,7 +16,12 @@ from publisher.model.job import JobRecord
 from publisher.sources.base import CPU_UNKNOWN
 from publisher.sources.gridengine.records import GridEngineRecord, ParallelRun, StampUnit
 from publisher.sources.importers import ImportedJob, ImportRule
-from publisher.sources.importing.site_mapping import ImporterOptions, SiteMapping, cluster_key, extra_info
+from publisher.sources.importing.site_mapping import (
+    ImporterOptions,
+    SiteMapping,
+    cluster_key,
+    extra_info,
+)
 
 _SECOND: Final = 1_000_000
 _NAME: Final = "gridengine"
@@ -72,8 +77,12 @@ class Options(ImporterOptions):
             "is not a host name; write that of the qmaster, such as sge.example.org",
         ),
     )
-    paths: tuple[Path, ...] = field(default=(), metadata={"help": "accounting files, their directories, or patterns"})
-    project_vo_map: Path | None = field(default=None, metadata={"help": "file of `PROJECT VO` lines"})
+    paths: tuple[Path, ...] = field(
+        default=(), metadata={"help": "accounting files, their directories, or patterns"}
+    )
+    project_vo_map: Path | None = field(
+        default=None, metadata={"help": "file of `PROJECT VO` lines"}
+    )
     group_vo_map: Path | None = field(default=None, metadata={"help": "file of `GROUP VO` lines"})
     project_from: tuple[ProjectFrom, ...] = (ProjectFrom.PROJECT,)
     wall_from: GridEngineWall = GridEngineWall.TIMES
@@ -108,8 +117,16 @@ class GridEngineMapping(SiteMapping):
     def skips(self, record: GridEngineRecord) -> str:
         """Why a record is not usage, or ''."""
         if record.ran:
-            return self._left_out(record.owner, record.unix_group, record.queue) if self._is_exclusive else ""
-        meaning = f"failed {record.failed}, {_FAILED[record.failed]}" if record.failed in _FAILED else "unknown code"
+            return (
+                self._left_out(record.owner, record.unix_group, record.queue)
+                if self._is_exclusive
+                else ""
+            )
+        meaning = (
+            f"failed {record.failed}, {_FAILED[record.failed]}"
+            if record.failed in _FAILED
+            else "unknown code"
+        )
         if record.started_us:
             return f"ended before it started ({meaning})"
         if record.cpu_us:
@@ -170,12 +187,22 @@ class GridEngineMapping(SiteMapping):
         columns = ", ".join(options.project_from)
         return [
             *self._identity_rules(job, (project, job.local_group, job.local_user)),
-            ImportRule("projects", f"{self.place}.project_from: the first of {columns} that somebody chose"),
+            ImportRule(
+                "projects", f"{self.place}.project_from: the first of {columns} that somebody chose"
+            ),
             ImportRule("wall_s", f"{self.place}.wall_from: {_WALL_RULES[options.wall_from]}"),
-            ImportRule("cpu_user_s", "cpu, which the daemon measures, less the kernel's share; of all tasks"),
+            ImportRule(
+                "cpu_user_s",
+                "cpu, which the daemon measures, less the kernel's share; of all tasks",
+            ),
             ImportRule("cpu_kernel_s", "ru_stime, not more than cpu; of all tasks"),
-            ImportRule("node_count", "one for one slot or by single_host_pes, else distinct hosts of the tasks"),
-            ImportRule("gpu_count", f"hard requests of {', '.join(options.gpu_resources)} (gpu_resources)"),
+            ImportRule(
+                "node_count",
+                "one for one slot or by single_host_pes, else distinct hosts of the tasks",
+            ),
+            ImportRule(
+                "gpu_count", f"hard requests of {', '.join(options.gpu_resources)} (gpu_resources)"
+            ),
             self._endpoint_rule(),
         ]
 
@@ -192,14 +219,18 @@ class GridEngineMapping(SiteMapping):
         )
         return tuple(extra)
 
-    def _nodes(self, record: GridEngineRecord, tasks: Sequence[GridEngineRecord], hosts: int) -> int:
+    def _nodes(
+        self, record: GridEngineRecord, tasks: Sequence[GridEngineRecord], hosts: int
+    ) -> int:
         """A record names the first host only; others are known where each task has a record."""
         if tasks:
             return hosts
         return 1 if record.slots == 1 or self._single(record.pe) else 0
 
     def _on_single_host(self, pe: str) -> bool:
-        return bool(pe) and any(fnmatchcase(pe, pattern) for pattern in self._options.single_host_pes)
+        return bool(pe) and any(
+            fnmatchcase(pe, pattern) for pattern in self._options.single_host_pes
+        )
 
     def _slave_hosts(self, record: GridEngineRecord, tasks: Sequence[GridEngineRecord]) -> int:
         """On how many hosts slave tasks ran; 0 where that is not known."""

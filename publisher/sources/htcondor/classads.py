@@ -22,7 +22,9 @@ Ad = Mapping[str, str]  # expressions by names in small letters: HTCondor does n
 
 _MOST_VALUE: Final = 262_144  # characters; a longer one is unknown
 _INTEGER: Final = re.compile(r"-?[0-9]{1,18}", re.ASCII)
-_REAL: Final = re.compile(r"-?(?:[0-9]{1,40}(?:\.[0-9]{1,40})?|\.[0-9]{1,40})(?:[eE][+-]?[0-9]{1,3})?", re.ASCII)
+_REAL: Final = re.compile(
+    r"-?(?:[0-9]{1,40}(?:\.[0-9]{1,40})?|\.[0-9]{1,40})(?:[eE][+-]?[0-9]{1,3})?", re.ASCII
+)
 _WORDS: Final[Mapping[str, bool]] = {"true": True, "false": False}
 _ONLY_ONCE: Final = "globaljobid"
 
@@ -80,7 +82,9 @@ def read_value(expression: str) -> Value:
 
 def read_record(expression: str) -> Mapping[str, Value]:
     """The values of a nested ad, `[ HEPSPEC = 12.5 ]`, by lower-case names; empty for none."""
-    if len(expression) > _MOST_VALUE or not (expression.startswith("[") and expression.endswith("]")):
+    if len(expression) > _MOST_VALUE or not (
+        expression.startswith("[") and expression.endswith("]")
+    ):
         return {}
     parts = (part.partition("=") for part in expression[1:-1].split(";"))
     return {name.strip().lower(): read_value(value.strip()) for name, _, value in parts}

@@ -35,7 +35,10 @@ _BATCH_FILES: Final = 500  # in one transaction
 _SURELY_WRITTEN_S: Final = 3600  # a file that was left alone for so long is all there will be
 _SHOWN_TROUBLES: Final = 5
 # Whose history has the other ads of routed jobs, and the key by which those here count.
-_OTHER_ADS: Final = {Routed.BATCH: ("the batch system's", Routed.CE), Routed.CE: ("the CE's", Routed.BATCH)}
+_OTHER_ADS: Final = {
+    Routed.BATCH: ("the batch system's", Routed.CE),
+    Routed.CE: ("the CE's", Routed.BATCH),
+}
 _KNOWN: Final = "SELECT Name, Bytes, Modified FROM CondorJobFile WHERE Directory = ?"
 _KNOWN_FILE: Final = "SELECT Bytes, Modified FROM CondorJobFile WHERE Directory = ? AND Name = ?"
 _REMEMBER: Final = "INSERT OR REPLACE INTO CondorJobFile VALUES (?, ?, ?, ?)"
@@ -92,7 +95,9 @@ class HTCondorImporter(LineImporter[CondorRun]):
         if not _is_single(path.name):
             return False
         seen = _look(path)
-        known = run.accounting.connection.execute(_KNOWN_FILE, (str(path.parent), path.name)).fetchone()
+        known = run.accounting.connection.execute(
+            _KNOWN_FILE, (str(path.parent), path.name)
+        ).fetchone()
         new = {} if known == seen else {path.name: seen}
         self._read_singles(run, path.parent, new)
         run.report.files += known == seen
@@ -117,7 +122,9 @@ class HTCondorImporter(LineImporter[CondorRun]):
             )
         return not others and bool(there)
 
-    def _read_singles(self, run: ImportRun, directory: Path, files: Mapping[str, _FileState]) -> None:
+    def _read_singles(
+        self, run: ImportRun, directory: Path, files: Mapping[str, _FileState]
+    ) -> None:
         """The files of one job each, in the order in which they were written."""
         names = iter(sorted(files, key=lambda name: (files[name].modified, name)))
         troubles: list[str] = []
@@ -154,7 +161,9 @@ class HTCondorImporter(LineImporter[CondorRun]):
             return piece
         if run.now - seen.modified // 10**9 < _SURELY_WRITTEN_S:
             return None
-        return piece or LogPiece(0, seen.size, path.name.encode(), (), "does not end with the end of a line")
+        return piece or LogPiece(
+            0, seen.size, path.name.encode(), (), "does not end with the end of a line"
+        )
 
     def forget_file(self, connection: Connection, path: Path) -> None:
         connection.execute(_FORGET, (str(path.parent), path.name))
@@ -162,7 +171,9 @@ class HTCondorImporter(LineImporter[CondorRun]):
     def skips(self, record: CondorRun) -> str:
         return self._mapping.skips(record)
 
-    def store(self, run: ImportRun, records: Sequence[CondorRun], file: int | None) -> Sequence[StoredJobs]:
+    def store(
+        self, run: ImportRun, records: Sequence[CondorRun], file: int | None
+    ) -> Sequence[StoredJobs]:
         jobs = [self._mapping.job(record) for record in records]
         stored = run.store(jobs, file=file, arc_ids=self._mapping.arc_ids)
         return [stored._replace(incomplete=sum(record.user_s is None for record in records))]
@@ -173,7 +184,12 @@ class HTCondorImporter(LineImporter[CondorRun]):
             report.notes.append(
                 f"{plural(report.incomplete, 'job')} without CPU time in the ad: told as unknown, and as 0 to APEL"
             )
-        if len(+report.skipped) == 1 and report.skipped[ROUTED] and not report.bad and not _any_job(run):
+        if (
+            len(+report.skipped) == 1
+            and report.skipped[ROUTED]
+            and not report.bad
+            and not _any_job(run)
+        ):
             theirs, key = _OTHER_ADS[self._routed]
             report.notes.append(
                 f"all {report.skipped[ROUTED]:,} jobs were routed, and none is counted here: import {theirs} history, or set "
@@ -195,7 +211,9 @@ def _look(path: Path) -> _FileState:
 
 
 def _unreadable(path: Path, error: OSError) -> SourceError:
-    return SourceError(f"{path}: {error.strerror or error}; let this user read it, or correct the path")
+    return SourceError(
+        f"{path}: {error.strerror or error}; let this user read it, or correct the path"
+    )
 
 
 def _listing(directory: Path) -> tuple[dict[str, _FileState], bool]:

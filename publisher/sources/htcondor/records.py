@@ -98,7 +98,11 @@ class AdLines:
     def add(self, line: LogLine) -> None:
         self.end = line.end
         self.size += line.length
-        if len(line.content) != line.length or len(self.lines) >= _MOST_LINES or self.size > _MOST_BYTES:
+        if (
+            len(line.content) != line.length
+            or len(self.lines) >= _MOST_LINES
+            or self.size > _MOST_BYTES
+        ):
             self.whole = False
         else:
             self.lines.append(line.content)
@@ -110,7 +114,9 @@ class AdLines:
         return _read(self.offset, self.end, content, routed)
 
 
-def read_ads(lines: Iterable[LogLine], routed: Routed, *, alone: bool) -> Iterator[LogPiece[CondorRun]]:
+def read_ads(
+    lines: Iterable[LogLine], routed: Routed, *, alone: bool
+) -> Iterator[LogPiece[CondorRun]]:
     """The ads of a file. A last one without an ending line is whole only where it is `alone`."""
     ad: AdLines | None = None
     for line in lines:
@@ -181,7 +187,11 @@ def _mandatory(ad: Ad, *, removed: bool) -> _Mandatory:
     end = "EnteredCurrentStatus" if removed else "CompletionDate"
     # 0 is a number that some have before they are over.
     ended_at = _first(ad, end, "EnteredCurrentStatus") or 0
-    global_id, cluster, proc = _text(ad, "GlobalJobId"), _whole(ad, "ClusterId"), _whole(ad, "ProcId")
+    global_id, cluster, proc = (
+        _text(ad, "GlobalJobId"),
+        _whole(ad, "ClusterId"),
+        _whole(ad, "ProcId"),
+    )
     submitted_at, allocated_s = _whole(ad, "QDate") or 0, _number(ad, "RemoteWallClockTime")
     found = {
         "GlobalJobId": global_id != "",
@@ -266,7 +276,11 @@ def _exit_code(ad: Ad) -> int | None:
 
 def _all_attempts(ad: Ad, name: str) -> float | None:
     """CPU time of all attempts, where the ad has it; else of those that were not evicted."""
-    found = [value for value in (_number(ad, f"Cumulative{name}"), _number(ad, name)) if value is not None]
+    found = [
+        value
+        for value in (_number(ad, f"Cumulative{name}"), _number(ad, name))
+        if value is not None
+    ]
     return max(found, default=None)
 
 
@@ -294,7 +308,10 @@ def _fqans(ad: Ad) -> tuple[str, ...]:
     first = _text(ad, "x509UserProxyFirstFQAN")
     if first:
         return (first,)
-    groups = (group.strip() for group in _text(ad, "orig_AuthTokenGroups").split(",", _MOST_GROUPS)[:_MOST_GROUPS])
+    groups = (
+        group.strip()
+        for group in _text(ad, "orig_AuthTokenGroups").split(",", _MOST_GROUPS)[:_MOST_GROUPS]
+    )
     return tuple(dict.fromkeys(group for group in groups if group.startswith("/")))
 
 
@@ -307,7 +324,11 @@ def _benchmark(ad: Ad) -> str:
     specs = read_record(ad.get("machineattrapelspecs0", ""))
     for kind in _BENCHMARKS:
         value = specs.get(kind.lower())
-        if isinstance(value, int | float) and not isinstance(value, bool) and (text := benchmark_text(kind, value)):
+        if (
+            isinstance(value, int | float)
+            and not isinstance(value, bool)
+            and (text := benchmark_text(kind, value))
+        ):
             return text
     return ""
 

@@ -13,7 +13,12 @@ from publisher.model.rates import parse_benchmark
 from publisher.sources.base import CPU_UNKNOWN, GPU_MODELS
 from publisher.sources.htcondor.records import CondorRun, Routed, benchmark_text
 from publisher.sources.importers import ImportedJob, ImportRule
-from publisher.sources.importing.site_mapping import ImporterOptions, SiteMapping, cluster_key, extra_info
+from publisher.sources.importing.site_mapping import (
+    ImporterOptions,
+    SiteMapping,
+    cluster_key,
+    extra_info,
+)
 
 NAME: Final = "htcondor"
 _LRMS: Final = "condor"
@@ -40,12 +45,19 @@ class Options(ImporterOptions):
             "is not a host name; write that of the central manager or of the CE, such as condor.example.org",
         ),
     )
-    history: Path | None = field(default=None, metadata={"help": "directory of histories, one of them, or a pattern"})
+    history: Path | None = field(
+        default=None, metadata={"help": "directory of histories, one of them, or a pattern"}
+    )
     routed: Routed = Routed.BATCH
-    group_vo_map: Path | None = field(default=None, metadata={"help": "file of `ACCOUNTING-GROUP VO` lines"})
+    group_vo_map: Path | None = field(
+        default=None, metadata={"help": "file of `ACCOUNTING-GROUP VO` lines"}
+    )
     average_benchmark: str = field(
         default="",
-        metadata={"help": "benchmark of a machine whose ApelScaling is 1", "check": _check_benchmark},
+        metadata={
+            "help": "benchmark of a machine whose ApelScaling is 1",
+            "check": _check_benchmark,
+        },
     )
     exclude_groups: tuple[str, ...] = ()
 
@@ -62,7 +74,9 @@ class CondorMapping(SiteMapping):
             vo_maps=("user_vo_map", "group_vo_map"),
             excludes=("exclude_users", "exclude_groups"),
         )
-        self._average = parse_benchmark(options.average_benchmark) if options.average_benchmark else None
+        self._average = (
+            parse_benchmark(options.average_benchmark) if options.average_benchmark else None
+        )
 
     def skips(self, run: CondorRun) -> str:
         """Why a run is not this site's usage, or ''."""
@@ -110,19 +124,31 @@ class CondorMapping(SiteMapping):
         names = (job.local_user, job.local_group)
         user, vo = self._identity_rules(job, names)
         if job.user and job.local_user not in self._users:
-            user = ImportRule("user", "the ad: x509userproxysubject, else issuer and subject of the token")
+            user = ImportRule(
+                "user", "the ad: x509userproxysubject, else issuer and subject of the token"
+            )
         if job.vo and not self._vo(names, "") and job.vo != f"local-{job.local_group}":
-            vo = ImportRule("vo", "the ad: x509UserProxyVOName, else the first FQAN or group of the token")
+            vo = ImportRule(
+                "vo", "the ad: x509UserProxyVOName, else the first FQAN or group of the token"
+            )
         return [
             user,
             vo,
-            ImportRule("wall_s", "RemoteWallClockTime of all attempts, less CumulativeSuspensionTime"),
-            ImportRule("cpu_user_s", "CumulativeRemoteUserCpu, else RemoteUserCpu; 0 where the ad has neither"),
+            ImportRule(
+                "wall_s", "RemoteWallClockTime of all attempts, less CumulativeSuspensionTime"
+            ),
+            ImportRule(
+                "cpu_user_s",
+                "CumulativeRemoteUserCpu, else RemoteUserCpu; 0 where the ad has neither",
+            ),
             ImportRule("cpu_kernel_s", "CumulativeRemoteSysCpu, else RemoteSysCpu"),
             ImportRule("cpu_count", "CpusProvisioned, else RequestCpus"),
             ImportRule("gpu_count", "GPUsProvisioned, else RequestGPUs"),
             ImportRule("memory_kib", "ResidentSetSize_RAW, else ResidentSetSize"),
-            ImportRule("benchmark", "MachineAttrApelSpecs0, else average_benchmark times MachineAttrApelScaling0"),
+            ImportRule(
+                "benchmark",
+                "MachineAttrApelSpecs0, else average_benchmark times MachineAttrApelScaling0",
+            ),
             self._endpoint_rule(),
         ]
 
@@ -131,7 +157,11 @@ class CondorMapping(SiteMapping):
         """What A-REX may call a job: a cluster's number, and a word or the schedd's host."""
         cluster, _, proc = job.local_id.partition(".")
         schedd = job.source_key.partition("#")[0].rpartition("@")[2]
-        return (job.local_id, f"{cluster}.{schedd}", f"{cluster}.condor") if proc == "0" else (job.local_id,)
+        return (
+            (job.local_id, f"{cluster}.{schedd}", f"{cluster}.condor")
+            if proc == "0"
+            else (job.local_id,)
+        )
 
     def _benchmark(self, run: CondorRun) -> str:
         """Of the machine; '' where the ad does not tell."""

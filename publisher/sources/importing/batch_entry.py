@@ -1,4 +1,6 @@
-"""Reading a batch system's entry of `source` before a round, and what became of it, kept in the entry's own database."""
+"""Reading a batch system's entry of `source` before a round, and what became of it, kept in the
+entry's own database.
+"""
 
 from __future__ import annotations
 
@@ -45,18 +47,23 @@ _PATHS: Final = "SELECT Path FROM ImportFile WHERE Importer = ?"
 _AWAITED: Final = "SELECT Ce, Written, Waiting, Since FROM ArcCe WHERE Waiting ORDER BY Ce"
 _LAST: Final = "SELECT Ended, Succeeded, FailingSince, Trouble, Damaged FROM SourceReading"
 _BAD_LINES: Final = "SELECT count(*) FROM ImportBadLine"
-_SHOW_BAD_LINES: Final = (
-    "SELECT Path, Offset, Length, Reason, Line, Digest FROM ImportBadLine ORDER BY Path, Offset LIMIT :limit"
-)
+_SHOW_BAD_LINES: Final = "SELECT Path, Offset, Length, Reason, Line, Digest FROM ImportBadLine ORDER BY Path, Offset LIMIT :limit"
 _LOOK_EVERY_S: Final = 0.2
 _BAD_FILES: Final = "SELECT Path, count(*) FROM ImportBadLine GROUP BY Path ORDER BY Path"
-_RETRY: Final = "INSERT OR IGNORE INTO ImportRetried SELECT Digest FROM ImportBadLine WHERE Path = ?"
-_NOT_MET_AGAIN: Final = "DELETE FROM ImportBadLine WHERE Digest IN (SELECT Digest FROM ImportRetried)"
+_RETRY: Final = (
+    "INSERT OR IGNORE INTO ImportRetried SELECT Digest FROM ImportBadLine WHERE Path = ?"
+)
+_NOT_MET_AGAIN: Final = (
+    "DELETE FROM ImportBadLine WHERE Digest IN (SELECT Digest FROM ImportRetried)"
+)
 NEVER: Final = LastReading(ended=None, succeeded=None, failing_since=None)
 
 
 def read_entry(
-    entry: BatchEntry, importer: Callable[[], Importer], clock: Callable[[], datetime], wait: Callable[[float], bool]
+    entry: BatchEntry,
+    importer: Callable[[], Importer],
+    clock: Callable[[], datetime],
+    wait: Callable[[float], bool],
 ) -> ImportReport | None:
     """Read what is new, unless another process has just done so: None.
 
@@ -76,7 +83,9 @@ def read_entry(
 
 
 def namesakes(entry: BatchEntry, copies_below: Path) -> Sequence[Namesake]:
-    """Databases beside the entry's own into which files were read that it names, under another cluster. Raises: SourceError."""
+    """Databases beside the entry's own into which files were read that it names, under another
+    cluster. Raises: SourceError.
+    """
     options: Any = entry.options
     reads = [str(path) for path in options.reads]
 
@@ -86,7 +95,9 @@ def namesakes(entry: BatchEntry, copies_below: Path) -> Sequence[Namesake]:
             return ""
         read = [path for (path,) in connection.execute(_PATHS, (entry.type,))]
         same = any(
-            path == each or path.startswith(f"{each}/") or fnmatchcase(path, each) for path in read for each in reads
+            path == each or path.startswith(f"{each}/") or fnmatchcase(path, each)
+            for path in read
+            for each in reads
         )
         return str(found[0]) if same else ""
 
@@ -104,12 +115,15 @@ def last_reading(database: Path, copies_below: Path) -> LastReading:
 
     def ask(connection: sqlite3.Connection) -> LastReading:
         has_reading, has_ces = (
-            connection.execute(_HAS_TABLE, (name,)).fetchone()[0] for name in ("SourceReading", "ArcCe")
+            connection.execute(_HAS_TABLE, (name,)).fetchone()[0]
+            for name in ("SourceReading", "ArcCe")
         )
         found = connection.execute(_LAST).fetchone() if has_reading else None
         awaited = [
             AwaitedCe(ce, _at(written), jobs, _at(since))
-            for ce, written, jobs, since in (connection.execute(_AWAITED).fetchall() if has_ces else ())
+            for ce, written, jobs, since in (
+                connection.execute(_AWAITED).fetchall() if has_ces else ()
+            )
         ]
         (bad_lines,) = connection.execute(_BAD_LINES).fetchone()
         last = NEVER if found is None else _reading(*found)
@@ -117,7 +131,10 @@ def last_reading(database: Path, copies_below: Path) -> LastReading:
 
     if not has_file(database):
         return NEVER
-    with closing(CopyDirectory(copies_below)) as copies, closing(ReadOnlyFile(str(database), copies)) as file:
+    with (
+        closing(CopyDirectory(copies_below)) as copies,
+        closing(ReadOnlyFile(str(database), copies)) as file,
+    ):
         return file.ask(ask)
 
 
@@ -125,19 +142,27 @@ def bad_lines(database: Path, limit: int, copies_below: Path) -> Sequence[BadLin
     """The lines that were set aside, by file. Raises: SourceError."""
     if not has_file(database):
         return ()
-    with closing(CopyDirectory(copies_below)) as copies, closing(ReadOnlyFile(str(database), copies)) as file:
+    with (
+        closing(CopyDirectory(copies_below)) as copies,
+        closing(ReadOnlyFile(str(database), copies)) as file,
+    ):
         return file.ask(
-            lambda connection: [BadLine(*row) for row in connection.execute(_SHOW_BAD_LINES, {"limit": limit})]
+            lambda connection: [
+                BadLine(*row) for row in connection.execute(_SHOW_BAD_LINES, {"limit": limit})
+            ]
         )
 
 
 def retry(
-    entry: BatchEntry, importer: Importer, clock: Callable[[], datetime], wait: Callable[[float], bool]
+    entry: BatchEntry,
+    importer: Importer,
+    clock: Callable[[], datetime],
+    wait: Callable[[float], bool],
 ) -> Retried | None:
     """Read the files once more in which lines were set aside, whole; None where there are none.
 
-    What is known of them changes nothing. A line that is not met again is no longer bad, unless a file was in trouble.
-    Raises: PublisherError.
+    What is known of them changes nothing. A line that is not met again is no longer bad, unless a
+    file was in trouble. Raises: PublisherError.
     """
     if not entry.is_read():
         return None
@@ -157,7 +182,9 @@ def retry(
 
 
 class _ToRetry(NamedTuple):
-    """The files to read again, none where a program is asked; how many bad lines that may mend, and the others."""
+    """The files to read again, none where a program is asked; how many bad lines that may mend, and
+    the others.
+    """
 
     files: Sequence[Path]
     tried: int
@@ -171,7 +198,9 @@ def _to_retry(accounting: ImportDatabase, kind: str, importer: Importer, now: da
     counts: dict[str, int] = dict(execute(_BAD_FILES).fetchall())
     files = {path: _files_of(Path(path), cursors) for path in counts}
     with accounting.transaction():
-        asked = [path for path in counts if importer.ask_again(accounting.connection, Path(path), now)]
+        asked = [
+            path for path in counts if importer.ask_again(accounting.connection, Path(path), now)
+        ]
         tried = asked or list(filter(files.get, files))
         again = list(dict.fromkeys(chain.from_iterable(map(files.__getitem__, tried))))
         execute("DELETE FROM ImportRetried")
@@ -182,14 +211,17 @@ def _to_retry(accounting: ImportDatabase, kind: str, importer: Importer, now: da
     return _ToRetry(files=again, tried=lines, others=sum(counts.values()) - lines, gone=gone)
 
 
-def _forget(files: Sequence[Path], cursors: Cursors, importer: Importer, connection: sqlite3.Connection) -> None:
+def _forget(
+    files: Sequence[Path], cursors: Cursors, importer: Importer, connection: sqlite3.Connection
+) -> None:
     for each in files:
         cursors.read_again(str(each))
         importer.forget_file(connection, each)
 
 
 def _files_of(path: Path, cursors: Cursors) -> Sequence[Path]:
-    """Where a line may stand today that was met in this file: there, and where rotation moved what was read of it.
+    """Where a line may stand today that was met in this file: there, and where rotation moved what
+    was read of it.
 
     Raises: SourceError.
     """
@@ -205,7 +237,9 @@ def _files_of(path: Path, cursors: Cursors) -> Sequence[Path]:
 
 @contextmanager
 def alone(database: Path, wait: Callable[[float], bool]) -> Iterator[bool]:
-    """Nobody else reads into this database meanwhile. Whether nobody had to be waited for. Raises: LedgerError."""
+    """Nobody else reads into this database meanwhile. Whether nobody had to be waited for. Raises:
+    LedgerError.
+    """
     lock = database.with_name(f"{database.name}.lock")
     try:
         for folder in (database.parent.parent, database.parent):
@@ -218,7 +252,9 @@ def alone(database: Path, wait: Callable[[float], bool]) -> Iterator[bool]:
         while not _locked(lock, file.fileno()):
             was_first = False
             if wait(_LOOK_EVERY_S):
-                raise LedgerError(f"{database}: another process reads into it, and a stop was asked for")
+                raise LedgerError(
+                    f"{database}: another process reads into it, and a stop was asked for"
+                )
         yield was_first
 
 
@@ -258,7 +294,9 @@ def _ended(database: Path) -> int:
     return 0 if found is None else int(found[0])
 
 
-def _reading(ended: int, succeeded: int | None, failing_since: int | None, trouble: str, damaged: str) -> LastReading:
+def _reading(
+    ended: int, succeeded: int | None, failing_since: int | None, trouble: str, damaged: str
+) -> LastReading:
     return LastReading(
         ended=moment(ended),
         succeeded=moment(succeeded),

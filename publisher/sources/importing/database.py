@@ -34,7 +34,15 @@ AAR_COLUMNS: Final = (
     *("RecordID", "JobID", "LocalJobID", *_PLACE),
     "ExitCode",  # NULL: unknown
     *("SubmitTime", "StartTime", "EndTime"),  # epoch seconds; the true start of the run
-    *("NodeCount", "CPUCount", "UsedMemory", "UsedVirtMem", "UsedWalltime", "UsedCPUUserTime", "UsedCPUKernelTime"),
+    *(
+        "NodeCount",
+        "CPUCount",
+        "UsedMemory",
+        "UsedVirtMem",
+        "UsedWalltime",
+        "UsedCPUUserTime",
+        "UsedCPUKernelTime",
+    ),
     "GPUCount",  # NULL: unknown
     "Source",  # the importer's name
     "SourceKey",  # what makes the record the same one when it is met again
@@ -143,20 +151,28 @@ _INSERT: Final = (
     f"INSERT INTO AAR ({', '.join(AAR_COLUMNS)}) VALUES ({', '.join('?' * len(AAR_COLUMNS))}) "
     "ON CONFLICT (JobID) DO NOTHING"
 )
-_UPDATE: Final = (
-    f"UPDATE AAR SET {', '.join(f'{column} = ?' for column in AAR_COLUMNS[2:])} WHERE RecordID = ? AND JobID = ?"
+_UPDATE: Final = f"UPDATE AAR SET {', '.join(f'{column} = ?' for column in AAR_COLUMNS[2:])} WHERE RecordID = ? AND JobID = ?"
+_STORED: Final = (
+    f"SELECT {', '.join(AAR_COLUMNS)} FROM AAR WHERE JobID IN (SELECT value FROM json_each(?))"
 )
-_STORED: Final = f"SELECT {', '.join(AAR_COLUMNS)} FROM AAR WHERE JobID IN (SELECT value FROM json_each(?))"
 _SIDE: Final = ImportedJob._fields.index("extra")  # from here on it is no column of AAR
-_ATTRIBUTE: Final = "INSERT INTO AuthTokenAttributes (RecordID, AttrKey, AttrValue) VALUES (?, ?, ?)"
+_ATTRIBUTE: Final = (
+    "INSERT INTO AuthTokenAttributes (RecordID, AttrKey, AttrValue) VALUES (?, ?, ?)"
+)
 _CLEAR_SIDE: Final = tuple(
     f"DELETE FROM {table} WHERE RecordID = ?" for table in ("JobExtraInfo", "AuthTokenAttributes")
 )
-_SET_ASIDE: Final = "INSERT INTO ImportBadLine VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (Digest) DO NOTHING"
+_SET_ASIDE: Final = (
+    "INSERT INTO ImportBadLine VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (Digest) DO NOTHING"
+)
 _REMEMBER: Final = "INSERT OR IGNORE INTO ImportPruned VALUES (?)"
 _MET_AGAIN: Final = "DELETE FROM ImportRetried WHERE Digest = ?"
-_ABORTED: Final = "SELECT count(*) FROM AAR WHERE StatusID = (SELECT ID FROM Status WHERE Name = 'aborted')"
-_STORED_EXTRA: Final = "SELECT InfoKey, InfoValue FROM JobExtraInfo WHERE RecordID = ? ORDER BY rowid"
+_ABORTED: Final = (
+    "SELECT count(*) FROM AAR WHERE StatusID = (SELECT ID FROM Status WHERE Name = 'aborted')"
+)
+_STORED_EXTRA: Final = (
+    "SELECT InfoKey, InfoValue FROM JobExtraInfo WHERE RecordID = ? ORDER BY rowid"
+)
 
 Row = tuple[Any, ...]
 
@@ -170,14 +186,17 @@ def _extra_rows(count: int) -> str:
 
 def digest_of(job_id: str) -> bytes:
     """By which a pruned job is known again."""
-    return blake2b(job_id.encode("utf-8", "surrogatepass"), digest_size=_PRUNED_DIGEST_BYTES).digest()
+    return blake2b(
+        job_id.encode("utf-8", "surrogatepass"), digest_size=_PRUNED_DIGEST_BYTES
+    ).digest()
 
 
 class ImportDatabase:
     """One file, open for writing. Not shared between threads."""
 
     def __init__(self, path: Path, tables: str = "") -> None:
-        """Opened, and made when it is not there. `tables` are statements for what an importer keeps beside.
+        """Opened, and made when it is not there. `tables` are statements for what an importer keeps
+        beside.
 
         Raises: UsageError when it is not ours, LedgerError, Busy.
         """
@@ -185,7 +204,9 @@ class ImportDatabase:
         self._names: dict[tuple[object, ...], tuple[int, ...]] = {}
         with self._translated():
             _create(path)
-            self.connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", uri=True, timeout=_WAIT_S)
+            self.connection = sqlite3.connect(
+                f"{path.absolute().as_uri()}?mode=rw", uri=True, timeout=_WAIT_S
+            )
             self.connection.isolation_level = None
             try:
                 self._prepare(tables)
@@ -196,8 +217,15 @@ class ImportDatabase:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        """Closed. What SQLite cannot read outside of a transaction is told as inside of one. Raises: LedgerError, Busy."""
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        """Closed. What SQLite cannot read outside of a transaction is told as inside of one.
+        Raises: LedgerError, Busy.
+        """
         self.connection.close()
         if isinstance(error, sqlite3.Error):
             raise self._error_of(error) from error
@@ -216,20 +244,29 @@ class ImportDatabase:
                     self.connection.execute("ROLLBACK")
                 raise
 
-    def put(self, jobs: Sequence[ImportedJob], *, replace: bool = False, file: int | None = None) -> StoredJobs:
-        """Write jobs, inside a transaction. One that is there already changes only when `replace` is set.
+    def put(
+        self, jobs: Sequence[ImportedJob], *, replace: bool = False, file: int | None = None
+    ) -> StoredJobs:
+        """Write jobs, inside a transaction. One that is there already changes only when `replace`
+        is set.
 
         `file` is the number of the file's cursor, where one file tells all of them.
 
-        Without it the greater of two that claim one JobID stays, so that the order of files does not matter.
+        Without it the greater of two that claim one JobID stays, so that the order of files does
+        not matter.
         """
         jobs = self._without_pruned(jobs)
         if not jobs:
             return StoredJobs(inserted=0, updated=0)
-        (last,) = self.connection.execute("SELECT coalesce(max(seq), 0) FROM sqlite_sequence").fetchone()
+        (last,) = self.connection.execute(
+            "SELECT coalesce(max(seq), 0) FROM sqlite_sequence"
+        ).fetchone()
         back = self._former_rows(jobs)
         new = set(back.values())
-        rows = [self._row(back.pop(job.job_id, last + number), job, file) for number, job in enumerate(jobs, start=1)]
+        rows = [
+            self._row(back.pop(job.job_id, last + number), job, file)
+            for number, job in enumerate(jobs, start=1)
+        ]
         before = self.connection.total_changes
         self.connection.executemany(_INSERT, rows)
         inserted = self.connection.total_changes - before
@@ -237,21 +274,28 @@ class ImportDatabase:
             self._put_side(list(zip(rows, jobs, strict=True)))
             return StoredJobs(inserted=inserted, updated=0)
         new.update(
-            number for (number,) in self.connection.execute("SELECT RecordID FROM AAR WHERE RecordID > ?", (last,))
+            number
+            for (number,) in self.connection.execute(
+                "SELECT RecordID FROM AAR WHERE RecordID > ?", (last,)
+            )
         )
         self._put_side([(row, job) for row, job in zip(rows, jobs, strict=True) if row[0] in new])
         known = [(row, job) for row, job in zip(rows, jobs, strict=True) if row[0] not in new]
         return StoredJobs(inserted=inserted, updated=self._change(known, replace))
 
     def take_back(self, job_ids: Sequence[str]) -> None:
-        """Remove jobs that turned out to be none, inside a transaction; one that comes again gets the row that it had."""
+        """Remove jobs that turned out to be none, inside a transaction; one that comes again gets
+        the row that it had.
+        """
         for job_id in job_ids:
             for (record_id,) in self.connection.execute(
                 "SELECT RecordID FROM AAR WHERE JobID = ?", (job_id,)
             ).fetchall():
                 self._clear_side(record_id)
                 self.connection.execute("DELETE FROM AAR WHERE RecordID = ?", (record_id,))
-                self.connection.execute("INSERT INTO ImportTakenBack VALUES (?, ?)", (job_id, record_id))
+                self.connection.execute(
+                    "INSERT INTO ImportTakenBack VALUES (?, ?)", (job_id, record_id)
+                )
 
     def remember_pruned(self, job_ids: Sequence[str]) -> None:
         """That these runs were read and shall not come again, inside a transaction."""
@@ -262,22 +306,42 @@ class ImportDatabase:
         if not self.connection.execute("SELECT EXISTS (SELECT 1 FROM ImportPruned)").fetchone()[0]:
             return jobs
         ask = "SELECT EXISTS (SELECT 1 FROM ImportPruned WHERE Digest = ?)"
-        return [job for job in jobs if not self.connection.execute(ask, (digest_of(job.job_id),)).fetchone()[0]]
+        return [
+            job
+            for job in jobs
+            if not self.connection.execute(ask, (digest_of(job.job_id),)).fetchone()[0]
+        ]
 
     def _former_rows(self, jobs: Sequence[ImportedJob]) -> dict[str, int]:
-        """RecordIDs of those of the jobs that were withdrawn; their withdrawal is forgotten with this."""
-        if not self.connection.execute("SELECT EXISTS (SELECT 1 FROM ImportTakenBack)").fetchone()[0]:
+        """RecordIDs of those of the jobs that were withdrawn; their withdrawal is forgotten with
+        this.
+        """
+        if not self.connection.execute("SELECT EXISTS (SELECT 1 FROM ImportTakenBack)").fetchone()[
+            0
+        ]:
             return {}
         ask = "SELECT JobID, RecordID FROM ImportTakenBack WHERE JobID = ?"
-        found = dict(row for job in jobs for row in self.connection.execute(ask, (job.job_id,)).fetchall())
-        self.connection.executemany("DELETE FROM ImportTakenBack WHERE JobID = ?", [(job_id,) for job_id in found])
+        found = dict(
+            row for job in jobs for row in self.connection.execute(ask, (job.job_id,)).fetchall()
+        )
+        self.connection.executemany(
+            "DELETE FROM ImportTakenBack WHERE JobID = ?", [(job_id,) for job_id in found]
+        )
         return found
 
     def keep_bad_lines(self, importer: str, lines: Sequence[BadLine]) -> list[BadLine]:
         """Keep bad lines for people, inside a transaction; returns those that are new."""
         new = []
         for line in lines:
-            kept = (line.digest, importer, line.path, line.offset, line.length, line.reason, line.line)
+            kept = (
+                line.digest,
+                importer,
+                line.path,
+                line.offset,
+                line.length,
+                line.reason,
+                line.line,
+            )
             done = self.connection.execute(_SET_ASIDE, kept)
             if done.rowcount:
                 new.append(line)
@@ -286,7 +350,9 @@ class ImportDatabase:
         return new
 
     def bad_lines(self, importer: str) -> int:
-        found = self.connection.execute("SELECT count(*) FROM ImportBadLine WHERE Importer = ?", (importer,))
+        found = self.connection.execute(
+            "SELECT count(*) FROM ImportBadLine WHERE Importer = ?", (importer,)
+        )
         return int(found.fetchone()[0])
 
     def aborted(self) -> int:
@@ -295,7 +361,9 @@ class ImportDatabase:
 
     def setting(self, key: str) -> str:
         """What DBConfig holds under a key, or ''."""
-        found = self.connection.execute("SELECT KeyValue FROM DBConfig WHERE KeyName = ?", (key,)).fetchone()
+        found = self.connection.execute(
+            "SELECT KeyValue FROM DBConfig WHERE KeyName = ?", (key,)
+        ).fetchone()
         return "" if found is None else str(found[0])
 
     def set(self, key: str, value: str) -> None:
@@ -308,7 +376,9 @@ class ImportDatabase:
         return int(self.connection.execute(ask, (importer, begin, end)).fetchone()[0])
 
     def settle(self, key: str, value: str) -> str:
-        """What DBConfig holds under a key, which is this value when it held nothing. Inside a transaction."""
+        """What DBConfig holds under a key, which is this value when it held nothing. Inside a
+        transaction.
+        """
         self.connection.execute("INSERT OR IGNORE INTO DBConfig VALUES (?, ?)", (key, value))
         return self.setting(key)
 
@@ -347,7 +417,10 @@ class ImportDatabase:
             by_count[len(job.extra)].append(rows)
         for count in sorted(by_count.keys() - {0}):
             put(_extra_rows(count), by_count[count])
-        put(_ATTRIBUTE, ((row[0], key, value) for row, job in pairs for key, value in job.attributes))
+        put(
+            _ATTRIBUTE,
+            ((row[0], key, value) for row, job in pairs for key, value in job.attributes),
+        )
 
     def _clear_side(self, record_id: int) -> None:
         for statement in _CLEAR_SIDE:
@@ -356,7 +429,9 @@ class ImportDatabase:
     def _change(self, known: Sequence[tuple[Row, ImportedJob]], replace: bool) -> int:
         """Let the new rows of jobs that are there already win, where they do. Returns how many did."""
         job_ids = json.dumps([job.job_id for _, job in known])
-        stored: dict[str, Row] = {row[1]: row for row in self.connection.execute(_STORED, (job_ids,))}
+        stored: dict[str, Row] = {
+            row[1]: row for row in self.connection.execute(_STORED, (job_ids,))
+        }
         changed = 0
         for row, job in known:
             before = stored[job.job_id]
@@ -378,9 +453,13 @@ class ImportDatabase:
 
     def _number(self, table: str, columns: Sequence[str], texts: Sequence[str]) -> int:
         places = ", ".join("?" * len(columns))
-        self.connection.execute(f"INSERT OR IGNORE INTO {table} ({', '.join(columns)}) VALUES ({places})", texts)
+        self.connection.execute(
+            f"INSERT OR IGNORE INTO {table} ({', '.join(columns)}) VALUES ({places})", texts
+        )
         where = " AND ".join(f"{column} = ?" for column in columns)
-        (number,) = self.connection.execute(f"SELECT ID FROM {table} WHERE {where}", texts).fetchone()
+        (number,) = self.connection.execute(
+            f"SELECT ID FROM {table} WHERE {where}", texts
+        ).fetchone()
         return int(number)
 
     def _prepare(self, tables: str) -> None:
@@ -394,7 +473,9 @@ class ImportDatabase:
         self.connection.executescript(f"BEGIN IMMEDIATE; {_ADDED} {tables} COMMIT;")
 
     def _ours(self) -> bool:
-        present = self.connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'DBConfig'").fetchone()
+        present = self.connection.execute(
+            "SELECT 1 FROM sqlite_master WHERE name = 'DBConfig'"
+        ).fetchone()
         version = "" if present is None else self.setting("PUBLISHER_IMPORTER")
         if version not in ("", IMPORTER_VERSION):
             raise LedgerError(
@@ -411,23 +492,25 @@ class ImportDatabase:
         except sqlite3.Error as error:
             raise self._error_of(error) from error
         except OSError as error:
-            why = refused_by_system(error, "its directory must exist and belong to the user who imports")
+            why = refused_by_system(
+                error, "its directory must exist and belong to the user who imports"
+            )
             raise LedgerError(f"{self.path}: {why}") from error
 
     def _error_of(self, error: sqlite3.Error) -> PublisherError:
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
         if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
             return Busy(f"{self.path}: another process keeps it locked; try again")
-        return LedgerError(f"{self.path}: {error}; {_ADVICE.get(code, _REFUSED)}; then import again: nothing is lost")
+        return LedgerError(
+            f"{self.path}: {error}; {_ADVICE.get(code, _REFUSED)}; then import again: nothing is lost"
+        )
 
 
 _RIGHTS: Final = (
     "see that this user may write the file and its directory, that there is room and memory, and that not too many files "
     "are open (LimitNOFILE=)"
 )
-_REFUSED: Final = (
-    "the disk or a lock of its file system failed, or no room or no memory was left: look at the kernel's log"
-)
+_REFUSED: Final = "the disk or a lock of its file system failed, or no room or no memory was left: look at the kernel's log"
 _ADVICE: Final = {
     sqlite3.SQLITE_FULL: "make room on its file system",
     sqlite3.SQLITE_CANTOPEN: _RIGHTS,
@@ -437,7 +520,14 @@ _ADVICE: Final = {
 }
 # Which of two rows that claim one JobID stays: the later end, then the greater numbers.
 _WEIGHT: Final = (
-    *("EndTime", "UsedWalltime", "UsedCPUUserTime", "UsedCPUKernelTime", "UsedMemory", "UsedVirtMem"),
+    *(
+        "EndTime",
+        "UsedWalltime",
+        "UsedCPUUserTime",
+        "UsedCPUKernelTime",
+        "UsedMemory",
+        "UsedVirtMem",
+    ),
     *("NodeCount", "ExitCode", "SourceKey"),
 )
 _weight: Final = itemgetter(*map(AAR_COLUMNS.index, _WEIGHT))
@@ -473,11 +563,14 @@ def _create(path: Path) -> None:
 def _put_in_place(unfinished: Path, path: Path) -> None:
     """Unless another importer was faster. Raises: OSError.
 
-    Whoever removed the database may have left its log, which SQLite would take for that of the new one.
+    Whoever removed the database may have left its log, which SQLite would take for that of the new
+    one.
     """
     folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        fcntl.flock(folder, fcntl.LOCK_EX)  # else the log may be that of a file which another has just put there
+        fcntl.flock(
+            folder, fcntl.LOCK_EX
+        )  # else the log may be that of a file which another has just put there
         if not path.exists():
             for suffix in ("-wal", "-shm"):
                 path.with_name(path.name + suffix).unlink(missing_ok=True)

@@ -1,4 +1,5 @@
-"""Accounting files that grow and are rotated: read from where reading stopped, a line or a few for each record.
+"""Accounting files that grow and are rotated: read from where reading stopped, a line or a few for
+each record.
 
 A batch system brings how lines become records and records become jobs.
 """
@@ -18,7 +19,14 @@ from sqlite3 import Connection
 from typing import ClassVar, Final, Generic, NamedTuple, TypeVar
 
 from publisher.model.job import JobRecord
-from publisher.sources.importers import BadLine, ImportReport, ImportRule, StoredJobs, Watch, unwatched
+from publisher.sources.importers import (
+    BadLine,
+    ImportReport,
+    ImportRule,
+    StoredJobs,
+    Watch,
+    unwatched,
+)
 from publisher.sources.importing.log_files import (
     MARK_BYTES,
     FileCursor,
@@ -55,7 +63,8 @@ class LogPiece(Generic[Record]):
 
 
 class LogLine(NamedTuple):
-    """A line without its end. `length` is that of the whole, `content` the beginning of one that is too long to be a record.
+    """A line without its end. `length` is that of the whole, `content` the beginning of one that is
+    too long to be a record.
 
     A tuple, because there are millions.
     """
@@ -68,7 +77,9 @@ class LogLine(NamedTuple):
 
 
 def lines_of(file: LogFile, start: int) -> Iterator[LogLine]:
-    """Its lines from a place on, one by one; a last one without an end is left where there may be a writer."""
+    """Its lines from a place on, one by one; a last one without an end is left where there may be a
+    writer.
+    """
     for block in file.blocks(start):
         if block.is_long:
             (content,) = block.lines
@@ -94,7 +105,9 @@ def by_line(
             yield LogPiece(line.offset, line.end, content, records, wrong)
         else:
             wrong = f"{line.length} bytes long, too long for a record"
-            yield LogPiece(line.offset, line.end, content, (), wrong, length=line.length, digest=line.digest)
+            yield LogPiece(
+                line.offset, line.end, content, (), wrong, length=line.length, digest=line.digest
+            )
 
 
 class LineImporter(ABC, Generic[Record]):
@@ -103,32 +116,42 @@ class LineImporter(ABC, Generic[Record]):
     files: ClassVar[Sequence[str]]  # names of the files in a directory
     kind: ClassVar[str]  # what such a file is, for people
     tables: ClassVar[str] = ""  # statements for what is kept beside the jobs
-    single: ClassVar[re.Pattern[str] | None] = None  # names of files that hold one piece each, which `singles` reads
+    single: ClassVar[re.Pattern[str] | None] = (
+        None  # names of files that hold one piece each, which `singles` reads
+    )
 
     def __init__(self, site: SiteMapping) -> None:
         self.site = site
 
     @abstractmethod
     def pieces(self, file: LogFile, start: int) -> Iterator[LogPiece[Record]]:
-        """What a file has from the end of one of its pieces on. Raises: SourceError for a file of something else."""
+        """What a file has from the end of one of its pieces on. Raises: SourceError for a file of
+        something else.
+        """
 
     @abstractmethod
     def skips(self, record: Record) -> str:
         """Why a record is not usage, or ''."""
 
     @abstractmethod
-    def store(self, run: ImportRun, records: Sequence[Record], file: int | None) -> Sequence[StoredJobs]:
+    def store(
+        self, run: ImportRun, records: Sequence[Record], file: int | None
+    ) -> Sequence[StoredJobs]:
         """Make jobs of records and write them, inside a transaction."""
 
     def singles(self, run: ImportRun, path: Path) -> bool:
-        """Read what a path has of files called `single`. Returns whether that is all. Raises: SourceError."""
+        """Read what a path has of files called `single`. Returns whether that is all. Raises:
+        SourceError.
+        """
         return False
 
     @abstractmethod
     def finish(self, run: ImportRun) -> None:
         """Report what waits, and what an administrator must know."""
 
-    def run(self, paths: Sequence[Path], database: Path, now: datetime, watch: Watch = unwatched) -> ImportReport:
+    def run(
+        self, paths: Sequence[Path], database: Path, now: datetime, watch: Watch = unwatched
+    ) -> ImportReport:
         with import_run(self.site, self.tables, database, now, watch) as run:
             reading = _Reading(self, run)
             for path in to_read(paths, self.site):
@@ -149,13 +172,18 @@ class LineImporter(ABC, Generic[Record]):
         return self.site.explain(job)
 
     def write_singles(
-        self, run: ImportRun, read: Sequence[tuple[Path, LogPiece[Record]]], remember: Callable[[Sequence[Path]], None]
+        self,
+        run: ImportRun,
+        read: Sequence[tuple[Path, LogPiece[Record]]],
+        remember: Callable[[Sequence[Path]], None],
     ) -> None:
         """Write what such files hold, each whole, and have remembered which."""
         _Reading(self, run).singles(read, remember)
 
     def read_answer(self, run: ImportRun, file: LogFile) -> int:
-        """Read what a program printed, from its beginning. Returns how many pieces it had. Raises: SourceError."""
+        """Read what a program printed, from its beginning. Returns how many pieces it had. Raises:
+        SourceError.
+        """
         return _Reading(self, run).answer(file)
 
 
@@ -184,10 +212,14 @@ class _Reading(Generic[Record]):
         self._run = run
         # Files of each content, by the number of its cursor.
         self._found: dict[int | None, set[Path]] = defaultdict(set)
-        self._missing: list[tuple[Path, FileCursor]] = []  # contents that may be gone, and where they stood
+        self._missing: list[
+            tuple[Path, FileCursor]
+        ] = []  # contents that may be gone, and where they stood
 
     def path(self, path: Path) -> None:
-        """A file, after what rotation made of it since the last time; or the files of a directory. Raises: SourceError."""
+        """A file, after what rotation made of it since the last time; or the files of a directory.
+        Raises: SourceError.
+        """
         if path == STANDARD_INPUT:
             self._run.report.files += 1
             with spooled(sys.stdin.buffer, "standard input") as file:
@@ -205,7 +237,14 @@ class _Reading(Generic[Record]):
         run, look = self._run, look_of(path)
         troubles = len(run.report.troubles)
         run.read(path, self._content)
-        read = next((number for number, paths in self._found.items() if number is not None and path in paths), None)
+        read = next(
+            (
+                number
+                for number, paths in self._found.items()
+                if number is not None and path in paths
+            ),
+            None,
+        )
         if look is not None and read is not None and len(run.report.troubles) == troubles:
             with run.accounting.transaction():
                 run.cursors.keep_archive(look, read)
@@ -232,12 +271,16 @@ class _Reading(Generic[Record]):
                 run.cursors.forget_path(cursor, path)
 
     def _directory(self, path: Path) -> None:
-        """Its files, looked for until no more appear: rotation may rename one at any moment. Raises: SourceError."""
+        """Its files, looked for until no more appear: rotation may rename one at any moment.
+        Raises: SourceError.
+        """
         run, names = self._run, self._importer.files
         troubles = len(run.report.troubles)
         done: set[tuple[int, int]] = set()
         listing = in_directory(path, names, self._importer.single)
-        while new := {each: identity for each, identity in listing.files.items() if identity not in done}:
+        while new := {
+            each: identity for each, identity in listing.files.items() if identity not in done
+        }:
             done.update(new.values())
             for each in new:
                 self._file(each)
@@ -247,10 +290,14 @@ class _Reading(Generic[Record]):
             return  # what is in trouble is looked for again the next time
         for live in (path / name for name in names):
             before = run.cursors.left_behind(live)
-            self._missing.extend((live, cursor) for cursor in before if live not in self._found[cursor.number])
+            self._missing.extend(
+                (live, cursor) for cursor in before if live not in self._found[cursor.number]
+            )
 
     def _report_others(self, others: Sequence[Path]) -> None:
-        """Files that are called like accounting and are not read, unless they were imported by their own names."""
+        """Files that are called like accounting and are not read, unless they were imported by
+        their own names.
+        """
         unread = [each.name for each in others if not self._run.cursors.left_behind(each)]
         if unread:
             self._run.report.notes.append(
@@ -259,7 +306,9 @@ class _Reading(Generic[Record]):
             )
 
     def _rotated(self, path: Path) -> None:
-        """Finish what stood under this name the last time; what is in trouble is looked for again the next time."""
+        """Finish what stood under this name the last time; what is in trouble is looked for again
+        the next time.
+        """
         before = self._run.cursors.left_behind(path)
         if not before:
             return
@@ -309,7 +358,9 @@ class _Reading(Generic[Record]):
         return count
 
     def singles(
-        self, read: Sequence[tuple[Path, LogPiece[Record]]], remember: Callable[[Sequence[Path]], None]
+        self,
+        read: Sequence[tuple[Path, LogPiece[Record]]],
+        remember: Callable[[Sequence[Path]], None],
     ) -> None:
         """Raises: SourceError when a CE's database is unreadable."""
         run, whole = self._run, _ParsedPieces[Record]()
@@ -329,7 +380,9 @@ class _Reading(Generic[Record]):
                 batch.skipped.append(piece.skipped)
             if piece.wrong:
                 length = len(piece.content) if piece.length is None else piece.length
-                batch.bad.append(BadLine.of(path, piece.offset, length, piece.wrong, piece.content, piece.digest))
+                batch.bad.append(
+                    BadLine.of(path, piece.offset, length, piece.wrong, piece.content, piece.digest)
+                )
             for record in piece.records:
                 reason = skips(record)
                 if reason:
@@ -339,7 +392,9 @@ class _Reading(Generic[Record]):
         return batch
 
     def _write(self, cursor: FileCursor, file: LogFile, batch: _ParsedPieces[Record]) -> FileCursor:
-        """What was read and how far. Raises: ReadElsewhere, SourceError when a CE's database is unreadable."""
+        """What was read and how far. Raises: ReadElsewhere, SourceError when a CE's database is
+        unreadable.
+        """
         run = self._run
         with run.step(bad=batch.bad, lines=batch.pieces):
             moved = run.cursors.move(cursor, file, file.mark(batch.end))
@@ -348,7 +403,8 @@ class _Reading(Generic[Record]):
         return moved
 
     def _write_last(self, cursor: FileCursor, batch: _ParsedPieces[Record]) -> None:
-        """The last piece of a file, which is read each time: more may have come, or be in another file that begins alike.
+        """The last piece of a file, which is read each time: more may have come, or be in another
+        file that begins alike.
 
         Raises: SourceError when a CE's database is unreadable.
         """

@@ -3,8 +3,8 @@ from where reading stopped.
 
 A file is recognised by its content: a digest of its beginning and one of the bytes before the
 position. So it is recognised as `X.0`, as `X.0.gz` and on another disk, and a file that was
-truncated and rewritten is not consumed for the old one. Positions are stored in the imported database,
-in the transaction of the jobs that were read. Text may be in any encoding.
+truncated and rewritten is not consumed for the old one. Positions are stored in the imported
+database, in the transaction of the jobs that were read. Text may be in any encoding.
 """
 
 from __future__ import annotations
@@ -60,7 +60,9 @@ class _ReadMode(NamedTuple):
 
 
 _BY_MAGIC: Final[dict[bytes, _ReadMode]] = {
-    b"\x1f\x8b": _ReadMode(lambda raw: gzip.GzipFile(fileobj=raw), (EOFError, gzip.BadGzipFile, zlib.error)),
+    b"\x1f\x8b": _ReadMode(
+        lambda raw: gzip.GzipFile(fileobj=raw), (EOFError, gzip.BadGzipFile, zlib.error)
+    ),
     b"BZh": _ReadMode(bz2.BZ2File, (EOFError,)),  # and an OSError without a number
     b"\xfd7zXZ\x00": _ReadMode(lzma.LZMAFile, (EOFError, lzma.LZMAError)),
 }
@@ -107,18 +109,19 @@ def decompressed(raw: BinaryIO) -> Iterator[tuple[Stream, bool]]:
 
 
 MARK_BYTES: Final = 4096  # by which a place is known again
-_KEPT_BYTES: Final = 16 * MARK_BYTES  # of what was read before a chunk: where a record of several lines may have begun
+_KEPT_BYTES: Final = (
+    16 * MARK_BYTES
+)  # of what was read before a chunk: where a record of several lines may have begun
 _CHUNK_BYTES: Final = 1024 * 1024
 MOST_LINE_BYTES: Final = 1024 * 1024
-# What rotation and administrators append: .0, .1.gz, -20260301.xz, .2026-03-01.bz2, .old, .complete, .2025.old, .Sep2025
+# What rotation and administrators append: .0, .1.gz, -20260301.xz, .2026-03-01.bz2, .old,
+# .complete, .2025.old, .Sep2025
 _WORDS: Final = (
     "old|bak|backup|prev|previous|save|saved|orig|last|full|complete|completed|done|closed|rotated|archive|archived"
     "|jan|feb|mar|apr|may|jun|jul|aug|sep|sept|oct|nov|dec"
     "|january|february|march|april|june|july|august|september|october|november|december"
 )
-ROTATION: Final = (
-    rf"(?:[._-](?:[0-9][0-9TZ:]*|[0-9]{{0,8}}(?i:{_WORDS})[0-9]{{0,8}}))*(?:{'|'.join(map(re.escape, SUFFIXES))})?"
-)
+ROTATION: Final = rf"(?:[._-](?:[0-9][0-9TZ:]*|[0-9]{{0,8}}(?i:{_WORDS})[0-9]{{0,8}}))*(?:{'|'.join(map(re.escape, SUFFIXES))})?"
 _ROTATED: Final = re.compile(ROTATION)
 
 
@@ -134,7 +137,9 @@ class FilePosition:
 
 
 class LogBlock(NamedTuple):
-    """Lines without their ends that follow each other, or the beginning of one that is too long, with the `length` of that."""
+    """Lines without their ends that follow each other, or the beginning of one that is too long,
+    with the `length` of that.
+    """
 
     offset: int
     lines: Sequence[bytes]
@@ -156,7 +161,8 @@ class LogFile:
         self.modified = modified
         self._stream = stream
         self._head = stream.read(MARK_BYTES)
-        # What was read last and a little before it, for marks: going back in a compressed file means to begin again.
+        # What was read last and a little before it, for marks: going back in a compressed file
+        # means to begin again.
         self._window, self._window_at = self._head, 0
         self._pushed_back = b""
 
@@ -170,24 +176,35 @@ class LogFile:
 
     def begins(self, mark: FilePosition) -> bool:
         """Whether this content begins as that of the mark, whatever follows."""
-        return len(self._head) >= mark.head_bytes and _digest(self._head[: mark.head_bytes]) == mark.head
+        return (
+            len(self._head) >= mark.head_bytes
+            and _digest(self._head[: mark.head_bytes]) == mark.head
+        )
 
     def head_digest(self, length: int) -> bytes:
         """The digest of so many bytes from the beginning, or of all where there are fewer."""
         return _digest(self._head[:length])
 
     def mark(self, consumed: int) -> FilePosition:
-        """The mark of the place where a line ends that `blocks` gave, the last one or not long before it."""
+        """The mark of the place where a line ends that `blocks` gave, the last one or not long
+        before it.
+        """
         head = self._window if self._window_at == 0 else self._head
         head = head[: min(consumed, MARK_BYTES)]
         end = max(0, consumed - self._window_at)
         tail = self._window[max(0, end - MARK_BYTES) : end]
         return FilePosition(
-            consumed=consumed, head_bytes=len(head), head=_digest(head), tail_bytes=len(tail), tail=_digest(tail)
+            consumed=consumed,
+            head_bytes=len(head),
+            head=_digest(head),
+            tail_bytes=len(tail),
+            tail=_digest(tail),
         )
 
     def blocks(self, start: int) -> Iterator[LogBlock]:
-        """Lines from a place on. A last one without an end is left: its writer is not done. A compressed file has no writer."""
+        """Lines from a place on. A last one without an end is left: its writer is not done. A
+        compressed file has no writer.
+        """
         self._window_at = max(0, start - MARK_BYTES)
         self._stream.seek(self._window_at)
         self._window = self._stream.read(start - self._window_at)
@@ -224,13 +241,19 @@ class LogFile:
             yield chunk
 
     def mark_after(self, consumed: int, tail: bytes) -> FilePosition:
-        """The mark of any place; `tail` is what is before it, `MARK_BYTES` of it where there are so many."""
+        """The mark of any place; `tail` is what is before it, `MARK_BYTES` of it where there are so
+        many.
+        """
         head = tail if consumed <= MARK_BYTES else self._head
         if len(head) < min(consumed, MARK_BYTES):  # the file was shorter when it was opened
             self._stream.seek(0)
             head = self._stream.read(MARK_BYTES)
         return FilePosition(
-            consumed=consumed, head_bytes=len(head), head=_digest(head), tail_bytes=len(tail), tail=_digest(tail)
+            consumed=consumed,
+            head_bytes=len(head),
+            head=_digest(head),
+            tail_bytes=len(tail),
+            tail=_digest(tail),
         )
 
     def _long_line(self, beginning: bytes, at: int) -> LogBlock | None:
@@ -266,9 +289,13 @@ class LogFile:
 
 @contextmanager
 def opened(path: Path) -> Iterator[LogFile]:
-    """The file, open. Raises: SourceError, also out of what is done with it, when it cannot be read or is damaged."""
+    """The file, open. Raises: SourceError, also out of what is done with it, when it cannot be read
+    or is damaged.
+    """
     try:
-        if path.exists() and not path.is_file():  # to open a FIFO would wait for somebody who writes
+        if (
+            path.exists() and not path.is_file()
+        ):  # to open a FIFO would wait for somebody who writes
             raise SourceError(f"{path}: is no regular file; name a file with its content")
         with path.open("rb") as raw:
             modified = os.fstat(raw.fileno()).st_mtime
@@ -281,35 +308,49 @@ def opened(path: Path) -> Iterator[LogFile]:
     except Unreadable as error:
         raise SourceError(f"{path}: {error}") from error
     except OSError as error:
-        raise SourceError(f"{path}: {refused_by_system(error, 'let this user read it, or correct it')}") from error
+        raise SourceError(
+            f"{path}: {refused_by_system(error, 'let this user read it, or correct it')}"
+        ) from error
 
 
 @contextmanager
 def spooled(pipe: BinaryIO, name: str) -> Iterator[LogFile]:
-    """What comes out of a pipe, in a file that is gone afterwards. Raises: SourceError, also out of what is done with it."""
+    """What comes out of a pipe, in a file that is gone afterwards. Raises: SourceError, also out of
+    what is done with it.
+    """
     try:
         with TemporaryFile() as raw:
             copyfileobj(pipe, raw)
             raw.seek(0)
             with decompressed(raw) as (stream, _):
-                # As in a compressed file, a last line without an end is whole: nobody writes any more.
+                # As in a compressed file, a last line without an end is whole: nobody writes any
+                # more.
                 yield LogFile(Path(name), stream, compressed=True, modified=0.0)
     except (Damaged, Unreadable) as error:
         raise SourceError(f"{name}: {error}") from error
     except OSError as error:
-        raise SourceError(f"{name}: {refused_by_system(error, 'set TMPDIR to where this user may write')}") from error
+        raise SourceError(
+            f"{name}: {refused_by_system(error, 'set TMPDIR to where this user may write')}"
+        ) from error
 
 
 def rotated_siblings(path: Path, since: float, apart: re.Pattern[str] | None = None) -> list[Path]:
-    """Files beside this one that rotation made of it, last written at that time or later, the oldest first.
+    """Files beside this one that rotation made of it, last written at that time or later, the
+    oldest first.
 
     Names that match `apart` as a whole are others.
     """
     try:
-        siblings = [each for each in path.parent.iterdir() if each != path and _is_rotated(path.name, each.name, apart)]
+        siblings = [
+            each
+            for each in path.parent.iterdir()
+            if each != path and _is_rotated(path.name, each.name, apart)
+        ]
         dated = [(each.stat().st_mtime, str(each), each) for each in siblings if each.is_file()]
     except OSError as error:
-        raise SourceError(f"{path.parent}: {refused_by_system(error, 'let this user search it')}") from error
+        raise SourceError(
+            f"{path.parent}: {refused_by_system(error, 'let this user search it')}"
+        ) from error
     return [each for modified, _, each in sorted(dated) if modified >= since]
 
 
@@ -324,8 +365,11 @@ class FileListing:
     others: Sequence[Path]
 
 
-def in_directory(path: Path, names: Sequence[str], apart: re.Pattern[str] | None = None) -> FileListing:
-    """The files of these names in a directory, and what rotation made of them; names that match `apart` are left out.
+def in_directory(
+    path: Path, names: Sequence[str], apart: re.Pattern[str] | None = None
+) -> FileListing:
+    """The files of these names in a directory, and what rotation made of them; names that match
+    `apart` are left out.
 
     Raises: SourceError when there is none.
     """
@@ -339,15 +383,23 @@ def in_directory(path: Path, names: Sequence[str], apart: re.Pattern[str] | None
             if not each.name.startswith(tuple(names)) or not (is_dangling or each.is_file()):
                 continue
             if any(_is_rotated(name, each.name) for name in names):
-                stat = each.stat(follow_symlinks=not is_dangling)  # reading a dangling link reports it
+                stat = each.stat(
+                    follow_symlinks=not is_dangling
+                )  # reading a dangling link reports it
                 found.append((stat.st_mtime, str(each), each, (stat.st_dev, stat.st_ino)))
             else:
                 others.append(each)
     except OSError as error:
-        raise SourceError(f"{path}: {refused_by_system(error, 'let this user search it, and import again')}") from error
+        raise SourceError(
+            f"{path}: {refused_by_system(error, 'let this user search it, and import again')}"
+        ) from error
     if not found:
-        raise SourceError(f"{path}: has no files called {' or '.join(names)}; name the files themselves")
-    return FileListing(files={file: identity for _, _, file, identity in sorted(found)}, others=sorted(others))
+        raise SourceError(
+            f"{path}: has no files called {' or '.join(names)}; name the files themselves"
+        )
+    return FileListing(
+        files={file: identity for _, _, file, identity in sorted(found)}, others=sorted(others)
+    )
 
 
 def _is_rotated(name: str, other: str, apart: re.Pattern[str] | None = None) -> bool:
@@ -365,9 +417,7 @@ _AT_PATH: Final = f"SELECT {_COLUMNS} FROM ImportFile WHERE Importer = ? AND Pat
 _ALL: Final = f"SELECT {_COLUMNS} FROM ImportFile WHERE Importer = ? ORDER BY FileID"
 _LEFT: Final = f"SELECT {_COLUMNS} FROM ImportFile WHERE Importer = ? AND Path = ? ORDER BY FileID"
 _HEAD_BYTES: Final = "SELECT DISTINCT HeadBytes FROM ImportFile WHERE Importer = ?"
-_BEGIN_SO: Final = (
-    f"SELECT {_COLUMNS} FROM ImportFile WHERE Importer = ? AND HeadBytes = ? AND Head = ? ORDER BY FileID"
-)
+_BEGIN_SO: Final = f"SELECT {_COLUMNS} FROM ImportFile WHERE Importer = ? AND HeadBytes = ? AND Head = ? ORDER BY FileID"
 _BYTES_READ: Final = "SELECT Bytes FROM ImportFile WHERE FileID = ?"
 _INSERT: Final = (
     "INSERT INTO ImportFile (Importer, Path, Modified, Bytes, HeadBytes, Head, TailBytes, Tail)"
@@ -380,15 +430,14 @@ _UPDATE: Final = (
 _ARCHIVE: Final = "SELECT FileID FROM ImportArchive WHERE Importer = ? AND Path = ? AND Bytes = ? AND Modified = ?"
 _KEEP_ARCHIVE: Final = "INSERT OR REPLACE INTO ImportArchive VALUES (?, ?, ?, ?, ?)"
 _FORGET_ARCHIVE: Final = "DELETE FROM ImportArchive WHERE Importer = ? AND Path = ?"
-_READ_AGAIN: Final = (
-    "UPDATE ImportFile SET Importer = Importer || ' before' WHERE Importer = :importer AND Path = :path"
-)
+_READ_AGAIN: Final = "UPDATE ImportFile SET Importer = Importer || ' before' WHERE Importer = :importer AND Path = :path"
 _LOST: Final = "UPDATE ImportFile SET Path = '' WHERE FileID = ? AND Path = ?"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileCursor:
-    """A content, where it was last seen, and how far it was read. `number` is None when it is not written down yet.
+    """A content, where it was last seen, and how far it was read. `number` is None when it is not
+    written down yet.
 
     `modified` is 0 while it is not known whether there is more.
     """
@@ -427,7 +476,9 @@ class Cursors:
         return [_cursor(*row) for row in found]
 
     def at_path(self, path: Path) -> FileCursor | None:
-        """The cursor of what stood under this name last: for trees of many files, where each keeps its name."""
+        """The cursor of what stood under this name last: for trees of many files, where each keeps
+        its name.
+        """
         found = self._database.connection.execute(_AT_PATH, (self._importer, str(path))).fetchone()
         return None if found is None else _cursor(*found)
 
@@ -436,21 +487,35 @@ class Cursors:
         # Hot path: there may be thousands of files, each with a cursor.
         execute = self._database.connection.execute
         lengths = [length for (length,) in execute(_HEAD_BYTES, (self._importer,)).fetchall()]
-        rows = [row for each in lengths for row in execute(_BEGIN_SO, (self._importer, each, file.head_digest(each)))]
-        found = [cursor for cursor in starmap(_cursor, rows) if cursor.mark.consumed and file.fits(cursor.mark)]
+        rows = [
+            row
+            for each in lengths
+            for row in execute(_BEGIN_SO, (self._importer, each, file.head_digest(each)))
+        ]
+        found = [
+            cursor
+            for cursor in starmap(_cursor, rows)
+            if cursor.mark.consumed and file.fits(cursor.mark)
+        ]
         return sorted(found, key=lambda cursor: cursor.mark.consumed, reverse=True)
 
     def beginning(self, file: LogFile) -> FileCursor:
         """Of a content that is new."""
-        return FileCursor(number=None, path=str(file.path), modified=file.modified, mark=file.mark(0))
+        return FileCursor(
+            number=None, path=str(file.path), modified=file.modified, mark=file.mark(0)
+        )
 
     def left_behind(self, path: Path) -> list[FileCursor]:
         """Cursors of contents that stood under this name when they were last seen."""
         found = self._database.connection.execute(_LEFT, (self._importer, str(path))).fetchall()
         return [_cursor(*row) for row in found]
 
-    def move(self, cursor: FileCursor, file: LogFile, mark: FilePosition, *, more: bool = False) -> FileCursor:
-        """Write a new place down, inside a transaction; with `more` where the file may continue. Raises: ReadElsewhere."""
+    def move(
+        self, cursor: FileCursor, file: LogFile, mark: FilePosition, *, more: bool = False
+    ) -> FileCursor:
+        """Write a new place down, inside a transaction; with `more` where the file may continue.
+        Raises: ReadElsewhere.
+        """
         execute = self._database.connection.execute
         place = (mark.consumed, mark.head_bytes, mark.head, mark.tail_bytes, mark.tail)
         modified = 0.0 if more else file.modified
@@ -465,16 +530,22 @@ class Cursors:
         return replace(cursor, number=number, path=str(file.path), modified=modified, mark=mark)
 
     def unchanged_archive(self, look: ArchiveLook) -> int | None:
-        """The cursor's number of a compressed file that looked so when it was read to its end: it need not be read again."""
+        """The cursor's number of a compressed file that looked so when it was read to its end: it
+        need not be read again.
+        """
         found = self._database.connection.execute(_ARCHIVE, (self._importer, *look)).fetchone()
         return None if found is None else int(found[0])
 
     def keep_archive(self, look: ArchiveLook, number: int) -> None:
-        """That a compressed file, which looked so before it was read, was read to its end; inside a transaction."""
+        """That a compressed file, which looked so before it was read, was read to its end; inside a
+        transaction.
+        """
         self._database.connection.execute(_KEEP_ARCHIVE, (self._importer, *look, number))
 
     def read_again(self, path: str) -> None:
-        """Forget how far what stood under this name was read, inside a transaction; jobs still tell where they were met."""
+        """Forget how far what stood under this name was read, inside a transaction; jobs still tell
+        where they were met.
+        """
         self._database.connection.execute(_READ_AGAIN, {"importer": self._importer, "path": path})
         self._database.connection.execute(_FORGET_ARCHIVE, (self._importer, path))
 
@@ -484,9 +555,18 @@ class Cursors:
 
 
 def _cursor(
-    number: int, path: str, modified: float, consumed: int, head_bytes: int, head: bytes, tail_bytes: int, tail: bytes
+    number: int,
+    path: str,
+    modified: float,
+    consumed: int,
+    head_bytes: int,
+    head: bytes,
+    tail_bytes: int,
+    tail: bytes,
 ) -> FileCursor:
-    mark = FilePosition(consumed=consumed, head_bytes=head_bytes, head=head, tail_bytes=tail_bytes, tail=tail)
+    mark = FilePosition(
+        consumed=consumed, head_bytes=head_bytes, head=head, tail_bytes=tail_bytes, tail=tail
+    )
     return FileCursor(number=number, path=path, modified=modified, mark=mark)
 
 
@@ -494,5 +574,7 @@ _UNWRITABLE: Final = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 
 
 def clean(text: str) -> str:
-    """Without control characters and halves of surrogate pairs: neither SQLite nor XML takes them all."""
+    """Without control characters and halves of surrogate pairs: neither SQLite nor XML takes them
+    all.
+    """
     return text if text.isprintable() else _UNWRITABLE.sub("\N{REPLACEMENT CHARACTER}", text)

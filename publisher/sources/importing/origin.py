@@ -19,16 +19,27 @@ _ORIGIN: Final = """
 
 
 def origin_of(job: JobRecord, source: Source, *, copies_below: Path) -> ImportedFrom | None:
-    """None when A-REX wrote the row, or it is gone meanwhile. The source is closed. Raises: SourceError."""
+    """None when A-REX wrote the row, or it is gone meanwhile. The source is closed. Raises:
+    SourceError.
+    """
 
     def ask(connection: sqlite3.Connection) -> ImportedFrom | None:
         imported = connection.execute(_IMPORTED).fetchone() is not None
-        found = connection.execute(_ORIGIN, (job.row.record_id, job.job_id)).fetchone() if imported else None
-        return None if found is None else ImportedFrom(importer=found[0], key=found[1], file=found[2])
+        found = (
+            connection.execute(_ORIGIN, (job.row.record_id, job.job_id)).fetchone()
+            if imported
+            else None
+        )
+        return (
+            None if found is None else ImportedFrom(importer=found[0], key=found[1], file=found[2])
+        )
 
     with closing(source):
         file = source.databases().get(job.row.database)
     if file is None:
         return None
-    with closing(CopyDirectory(copies_below)) as copies, closing(ReadOnlyFile(file, copies)) as opened:
+    with (
+        closing(CopyDirectory(copies_below)) as copies,
+        closing(ReadOnlyFile(file, copies)) as opened,
+    ):
         return opened.ask(ask)

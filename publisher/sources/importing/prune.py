@@ -1,4 +1,6 @@
-"""Rows of old jobs taken out of the database of a batch system: that they were read, and in which months they ended, stays."""
+"""Rows of old jobs taken out of the database of a batch system: that they were read, and in which
+months they ended, stays.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,13 @@ from publisher.sources.importing.database import ImportDatabase
 from publisher.sources.sqlite_reader import CopyDirectory, ReadOnlyFile
 
 _AT: Final = "PRUNED_AT"
-_SIDE_TABLES: Final = ("JobExtraInfo", "AuthTokenAttributes", "JobEvents", "RunTimeEnvironments", "DataTransfers")
+_SIDE_TABLES: Final = (
+    "JobExtraInfo",
+    "AuthTokenAttributes",
+    "JobEvents",
+    "RunTimeEnvironments",
+    "DataTransfers",
+)
 # The newest row stays: that it is still there shows a reader that its rows keep their numbers.
 _STILL_THERE: Final = """
     SELECT 1 FROM AAR WHERE RecordID = ? AND JobID = ? AND RecordID < (SELECT max(RecordID) FROM AAR)
@@ -42,7 +50,9 @@ def keep_pruned(database: Path, now: datetime) -> None:
 
 
 def prune_rows(database: Path, jobs: Sequence[JobRecord]) -> int:
-    """Take out these jobs, in one transaction. Returns how many were there. Raises: LedgerError, Busy, UsageError."""
+    """Take out these jobs, in one transaction. Returns how many were there. Raises: LedgerError,
+    Busy, UsageError.
+    """
     pruned = 0
     with ImportDatabase(database) as accounting, accounting.transaction():
         execute = accounting.connection.execute
@@ -70,5 +80,8 @@ def pruned_months(database: Path, copies_below: Path) -> Sequence[Month]:
 
     if not has_file(database):
         return ()
-    with closing(CopyDirectory(copies_below)) as copies, closing(ReadOnlyFile(str(database), copies)) as file:
+    with (
+        closing(CopyDirectory(copies_below)) as copies,
+        closing(ReadOnlyFile(str(database), copies)) as file,
+    ):
         return file.ask(ask)

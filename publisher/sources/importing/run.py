@@ -15,10 +15,23 @@ from publisher.model.errors import SourceError, UsageError, refused_by_system
 from publisher.model.text import plural
 from publisher.sources.importers import BadLine, ImportedJob, ImportReport, StoredJobs, Watch
 from publisher.sources.importing.arc.delivered import remember_delivered
-from publisher.sources.importing.arc.jobs import ARC_RUNS, ArcIds, ArcJobs, ArcRun, ArcRunTable, SortedRuns
+from publisher.sources.importing.arc.jobs import (
+    ARC_RUNS,
+    ArcIds,
+    ArcJobs,
+    ArcRun,
+    ArcRunTable,
+    SortedRuns,
+)
 from publisher.sources.importing.arc.numbers import remember
 from publisher.sources.importing.database import ImportDatabase
-from publisher.sources.importing.log_files import Cursors, DamagedArchive, LogFile, ReadElsewhere, opened
+from publisher.sources.importing.log_files import (
+    Cursors,
+    DamagedArchive,
+    LogFile,
+    ReadElsewhere,
+    opened,
+)
 from publisher.sources.importing.site_mapping import ImporterOptions, SiteMapping
 
 log = logging.getLogger("publisher")
@@ -76,7 +89,9 @@ class ImportRun:
 
     @contextmanager
     def step(self, *, bad: Sequence[BadLine], lines: int) -> Iterator[None]:
-        """One transaction: what is done inside, and what could not be understood. Raises: what is raised inside."""
+        """One transaction: what is done inside, and what could not be understood. Raises: what is
+        raised inside.
+        """
         with self.accounting.transaction():
             yield
             new = self.accounting.keep_bad_lines(self.report.importer, bad)
@@ -91,7 +106,8 @@ class ImportRun:
         replace: bool = False,
         arc_ids: ArcIds = _own_id,
     ) -> StoredJobs:
-        """Write the jobs that no ARC CE publishes, inside a transaction. Raises: SourceError when a CE cannot be asked.
+        """Write the jobs that no ARC CE publishes, inside a transaction. Raises: SourceError when a
+        CE cannot be asked.
 
         `arc_ids` are the numbers of the batch system that a CE may know a job by.
         """
@@ -109,7 +125,9 @@ class ImportRun:
         self.arc_runs.remove(job_ids)
 
     def remember_ces(self) -> None:
-        """The runs that CEs had before they were first looked at: they may be published. Raises: SourceError."""
+        """The runs that CEs had before they were first looked at: they may be published. Raises:
+        SourceError.
+        """
         for ce in self.arc.databases():
             if self.accounting.setting(f"{_REMEMBERED}{ce}"):
                 continue
@@ -138,7 +156,9 @@ class ImportRun:
             self.report.count_jobs(StoredJobs(0, 0, claimed=len(found.claimed)))
 
     def prune_runs(self, before: int) -> None:
-        """Once a day, forget old runs that were kept for a CE which has them no more. Raises: SourceError."""
+        """Once a day, forget old runs that were kept for a CE which has them no more. Raises:
+        SourceError.
+        """
         if 0 <= self.now - int(self.accounting.setting(_RUNS_PRUNED) or 0) < _DAY_S:
             return
         after = ""
@@ -151,7 +171,9 @@ class ImportRun:
         with self.accounting.transaction():
             self.accounting.set(_RUNS_PRUNED, str(self.now))
 
-    def _put(self, jobs: Sequence[ImportedJob], file: int | None, *, replace: bool = False) -> StoredJobs:
+    def _put(
+        self, jobs: Sequence[ImportedJob], file: int | None, *, replace: bool = False
+    ) -> StoredJobs:
         stored = self.accounting.put(jobs, file=file, replace=replace)
         return stored._replace(unchanged=len(jobs) - stored.inserted - stored.updated)
 
@@ -172,7 +194,9 @@ class ImportRun:
 
 
 @contextmanager
-def import_run(site: SiteMapping, tables: str, database: Path, now: datetime, watch: Watch) -> Iterator[ImportRun]:
+def import_run(
+    site: SiteMapping, tables: str, database: Path, now: datetime, watch: Watch
+) -> Iterator[ImportRun]:
     """One run, open; in the end it reports what the database holds. Raises: as `Importer.run`."""
     name, options = site.importer, site.options
     report = ImportReport(importer=name, database=database, watch=watch)
@@ -225,19 +249,26 @@ def _arc_jobs(options: ImporterOptions, database: Path) -> ArcJobs:
 
 
 def to_read(paths: Sequence[Path], site: SiteMapping) -> list[Path]:
-    """The paths, or what the configuration names. A pattern that matches nothing stays, and is reported when it is opened.
+    """The paths, or what the configuration names. A pattern that matches nothing stays, and is
+    reported when it is opened.
 
     Raises: UsageError when neither names anything.
     """
     if paths:
         return list(paths)
     if not site.options.reads:
-        raise UsageError(f"name what to read: PATH here, or {site.place}.{site.options.reads_key} in the configuration")
+        raise UsageError(
+            f"name what to read: PATH here, or {site.place}.{site.options.reads_key} in the configuration"
+        )
     matching = [(pattern, sorted(glob(str(pattern)))) for pattern in site.options.reads]
-    return [path for pattern, found in matching for path in (map(Path, found) if found else [pattern])]
+    return [
+        path for pattern, found in matching for path in (map(Path, found) if found else [pattern])
+    ]
 
 
 def refuse_foreign(path: Path, kind: str, bad: Sequence[BadLine], pieces: int) -> None:
     """Raises: SourceError for a file of something else, judged by its first pieces."""
     if len(bad) == pieces >= _SURELY_FOREIGN:
-        raise SourceError(f"{path}: is not {kind}, or not in a form that is known; its first line: {bad[0].reason}")
+        raise SourceError(
+            f"{path}: is not {kind}, or not in a form that is known; its first line: {bad[0].reason}"
+        )

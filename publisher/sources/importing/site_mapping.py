@@ -42,7 +42,9 @@ def _text_of(path: Path, key: str) -> str:
     except UnicodeDecodeError as error:
         raise ConfigError(f"{key}: {path} is not UTF-8: {error}; save it as UTF-8") from error
     if len(content) > _MOST_BYTES:
-        raise ConfigError(f"{key}: {path} is larger than {_MOST_BYTES} bytes; this is not a map file")
+        raise ConfigError(
+            f"{key}: {path} is larger than {_MOST_BYTES} bytes; this is not a map file"
+        )
     return text
 
 
@@ -58,9 +60,13 @@ def read_map(path: Path, key: str) -> dict[str, str]:
             continue
         word, _, value = (part.strip() for part in " ".join(line.split()).partition(" "))
         if not value:
-            problems.append(f"{path}:{number}: write a word and its replacement, with a blank between them")
+            problems.append(
+                f"{path}:{number}: write a word and its replacement, with a blank between them"
+            )
         elif not value.isprintable():
-            problems.append(f"{path}:{number}: holds a character that cannot be seen; type the line again")
+            problems.append(
+                f"{path}:{number}: holds a character that cannot be seen; type the line again"
+            )
         elif found.setdefault(word, value) != value:
             problems.append(f"{path}:{number}: {word!r} has another replacement on a line above")
     if problems:
@@ -96,14 +102,18 @@ def _text(value: object) -> str:
 
 
 def _digest(content: object) -> str:
-    return blake2b(repr(content).encode("utf-8", "surrogatepass"), digest_size=_DIGEST_BYTES).hexdigest()
+    return blake2b(
+        repr(content).encode("utf-8", "surrogatepass"), digest_size=_DIGEST_BYTES
+    ).hexdigest()
 
 
 _HOST: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
 
 
 class UnmappedVo(StrEnum):
-    """The VO of jobs that no map names: none, so that `records` decides, or `local-` and the group or account."""
+    """The VO of jobs that no map names: none, so that `records` decides, or `local-` and the group
+    or account.
+    """
 
     PUBLISH = "publish"
     LOCAL = "local"
@@ -119,7 +129,10 @@ def check_submit_host(name: str) -> str | None:
 
 def cluster_key(help_text: str, wrong: str) -> Mapping[str, object]:
     """The metadata of the key `cluster`; `wrong` follows a name that is none, and gives an example."""
-    return {"help": help_text, "check": lambda name: None if is_host_name(name) else f"{name!r} {wrong}"}
+    return {
+        "help": help_text,
+        "check": lambda name: None if is_host_name(name) else f"{name!r} {wrong}",
+    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,7 +145,11 @@ class ImporterOptions:
     cluster: str  # becomes part of every job's id
     place: str = field(default="", metadata={"hidden": True})  # of these keys in the configuration
     submit_host: str = field(
-        default="", metadata={"help": "SubmitHost of grid jobs, such as the CE's id", "check": check_submit_host}
+        default="",
+        metadata={
+            "help": "SubmitHost of grid jobs, such as the CE's id",
+            "check": check_submit_host,
+        },
     )
     infrastructure: Infrastructure = Infrastructure.AUTO
     batch_server: str = field(default="", metadata={"check": check_submit_host})
@@ -140,13 +157,19 @@ class ImporterOptions:
     user_map: Path | None = field(default=None, metadata={"help": "file of `USER DN` lines"})
     user_vo_map: Path | None = field(default=None, metadata={"help": "file of `USER VO` lines"})
     unmapped_vo: UnmappedVo = UnmappedVo.PUBLISH
-    arc_databases: tuple[Path, ...] | None = None  # in `source` None is the databases of its arex entry
-    arc_lrms: str = field(default="", metadata={"hidden": True})  # other jobs there are of another batch system
+    arc_databases: tuple[Path, ...] | None = (
+        None  # in `source` None is the databases of its arex entry
+    )
+    arc_lrms: str = field(
+        default="", metadata={"hidden": True}
+    )  # other jobs there are of another batch system
     arc_delivered: DeliveredSince | None = field(default=None, metadata={"hidden": True})
     arc_wait_s: int = 86_400
     arc_outage_s: int = 14 * 86_400  # so long at most, while a CE writes nothing
     join: bool = field(default=False, metadata={"hidden": True})  # keep the runs that a CE has
-    keep_months: int = field(default=0, metadata={"hidden": True})  # for how long such runs are kept; 0: for good
+    keep_months: int = field(
+        default=0, metadata={"hidden": True}
+    )  # for how long such runs are kept; 0: for good
     exclude_users: tuple[str, ...] = ()
 
     @property
@@ -159,7 +182,8 @@ class ImporterOptions:
 
 
 class SiteMapping(ABC):
-    """What the mappings of all importers share: users and VOs by the site's maps, and which jobs to leave out.
+    """What the mappings of all importers share: users and VOs by the site's maps, and which jobs to
+    leave out.
 
     `vo_maps` and `excludes` are keys of the importer's block, in the order of the names that they are asked about. `interface`
     is that of the jobs' endpoint, and tells which batch system ran them.
@@ -189,7 +213,8 @@ class SiteMapping(ABC):
         self._left_out = lru_cache(maxsize=10_000)(self._excluded)
 
     def begin_import(self, accounting: ImportDatabase) -> list[str]:
-        """Check that the database is this cluster's, and keep the rules of today. Returns what to note of a change.
+        """Check that the database is this cluster's, and keep the rules of today. Returns what to
+        note of a change.
 
         Raises: UsageError for another cluster's.
         """
@@ -226,7 +251,9 @@ class SiteMapping(ABC):
         for each in fields(self.options):
             value = self._maps.get(each.name, getattr(self.options, each.name))
             if each.name not in _NO_RULES:
-                rules[each.name] = _digest(sorted(value.items())) if isinstance(value, Mapping) else _text(value)
+                rules[each.name] = (
+                    _digest(sorted(value.items())) if isinstance(value, Mapping) else _text(value)
+                )
         return rules
 
     def _read_map(self, key: str) -> Mapping[str, str]:
@@ -260,11 +287,17 @@ class SiteMapping(ABC):
     def _identity_rules(self, job: JobRecord, names: Sequence[str]) -> list[ImportRule]:
         """How a job's user and VO came about; `names` as for `_vo`."""
         user = rule_of(
-            job.user, self.place, [("user_map", self._users, job.local_user)], "no line of user_map names it"
+            job.user,
+            self.place,
+            [("user_map", self._users, job.local_user)],
+            "no line of user_map names it",
         )
         vo = f"{self.place}.unmapped_vo: {self.options.unmapped_vo}"
         if not job.local_group or job.vo != f"local-{job.local_group}":
-            asked = [(key, known, name) for (key, known), name in zip(self._vo_maps.items(), names, strict=True)]
+            asked = [
+                (key, known, name)
+                for (key, known), name in zip(self._vo_maps.items(), names, strict=True)
+            ]
             vo = rule_of(job.vo, self.place, asked, vo)
         return [ImportRule("user", user), ImportRule("vo", vo)]
 
@@ -279,20 +312,29 @@ def extra_info(
     hosts: Sequence[str],
     quantities: Sequence[tuple[str, int | None]],
 ) -> list[tuple[str, str]]:
-    """The extra information that A-REX too has of a job, and what formulas of charges may ask for, where it is known."""
+    """The extra information that A-REX too has of a job, and what formulas of charges may ask for,
+    where it is known.
+    """
     extra = [
         ("lrms", lrms),
         ("localuser", f"{user}:{group}" if group else user),
         ("jobname", job_name),
         ("projectname", project),
         ("nodenames", ":".join(hosts)),
-        (QUANTITIES, " ".join([f"{name}={value}" for name, value in quantities if value is not None])),
+        (
+            QUANTITIES,
+            " ".join([f"{name}={value}" for name, value in quantities if value is not None]),
+        ),
     ]
     return [(key, value) for key, value in extra if value]
 
 
-def rule_of(value: str, place: str, maps: Sequence[tuple[str, Mapping[str, str], str]], otherwise: str) -> str:
-    """Which line of which map gave a job its value. Each map is its key, its lines, and the word that is looked up."""
+def rule_of(
+    value: str, place: str, maps: Sequence[tuple[str, Mapping[str, str], str]], otherwise: str
+) -> str:
+    """Which line of which map gave a job its value. Each map is its key, its lines, and the word
+    that is looked up.
+    """
     for key, known, word in maps:
         if word and known.get(word) == value:
             return f"{place}.{key}: {word}"

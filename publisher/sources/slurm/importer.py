@@ -1,8 +1,9 @@
 """`import slurm`: what sacct prints, into a local accounting database.
 
-Without a file sacct is run, for a day at a time. It cannot be asked for what is new: jobs come late to slurmdbd when that was
-away. So each run asks again for the last day before the end of the one before, and once a day for all of `look_back_s`, or for
-all since the run before where that is longer ago; what is there already changes nothing.
+Without a file sacct is run, for a day at a time. It cannot be asked for what is new: jobs come late
+to slurmdbd when that was away. So each run asks again for the last day before the end of the one
+before, and once a day for all of `look_back_s`, or for all since the run before where that is
+longer ago; what is there already changes nothing.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ from publisher.sources.slurm.site_mapping import NAME, Options, SacctMapping
 
 __all__ = ["Options", "SlurmImporter", "create"]
 
-SUMMARY: Final = "import what `sacct --parsable2` printed, plain or compressed; reads only what is new"
-PATHS: Final = (
-    "file of sacct's output, the directory that holds such files, or - for standard input; without one, sacct is run"
+SUMMARY: Final = (
+    "import what `sacct --parsable2` printed, plain or compressed; reads only what is new"
 )
+PATHS: Final = "file of sacct's output, the directory that holds such files, or - for standard input; without one, sacct is run"
 _DAY_S: Final = 86_400
 # Of DBConfig: up to where all answers were read, and when the last look back was over.
 _READ_TO, _LOOKED_BACK = "SLURM_READ_TO", "SLURM_LOOKED_BACK"
@@ -54,7 +55,9 @@ class SlurmImporter(LineImporter[SacctRun]):
     files: ClassVar[Sequence[str]] = ("sacct",)
     kind: ClassVar[str] = "output of sacct"
 
-    def __init__(self, options: Options, environment: Mapping[str, str], wait: Callable[[float], bool]) -> None:
+    def __init__(
+        self, options: Options, environment: Mapping[str, str], wait: Callable[[float], bool]
+    ) -> None:
         self._options = options
         self._mapping = SacctMapping(options)
         self._sacct = Sacct(
@@ -66,7 +69,9 @@ class SlurmImporter(LineImporter[SacctRun]):
         )
         super().__init__(self._mapping)
 
-    def run(self, paths: Sequence[Path], database: Path, now: datetime, watch: Watch = unwatched) -> ImportReport:
+    def run(
+        self, paths: Sequence[Path], database: Path, now: datetime, watch: Watch = unwatched
+    ) -> ImportReport:
         if paths or self._options.files:
             return super().run(paths, database, now, watch)
         with import_run(self.site, self.tables, database, now, watch) as run:
@@ -76,7 +81,9 @@ class SlurmImporter(LineImporter[SacctRun]):
         return run.report
 
     def ask_again(self, connection: Connection, path: Path, now: datetime) -> bool:
-        """Days for which `look_back_s` asks no more may be purged: that nothing bad is seen of them would tell nothing."""
+        """Days for which `look_back_s` asks no more may be purged: that nothing bad is seen of them
+        would tell nothing.
+        """
         begin = None if self._options.files else self._sacct.begin_of(path)
         if begin is None or begin < now.timestamp() - self._options.look_back_s:
             return False
@@ -84,9 +91,13 @@ class SlurmImporter(LineImporter[SacctRun]):
         return True
 
     def _run_sacct(self, run: ImportRun) -> None:
-        """Raises: SourceError, also for days of which all is gone. What was read before and beside it is kept."""
+        """Raises: SourceError, also for days of which all is gone. What was read before and beside
+        it is kept.
+        """
         accounting = run.accounting
-        read_to, looked_back = (int(accounting.setting(key) or 0) for key in (_READ_TO, _LOOKED_BACK))
+        read_to, looked_back = (
+            int(accounting.setting(key) or 0) for key in (_READ_TO, _LOOKED_BACK)
+        )
         until = run.now
         whole = not 0 <= run.now - looked_back < _DAY_S
         begin = min(until, read_to - _DAY_S) if read_to else until
@@ -112,15 +123,19 @@ class SlurmImporter(LineImporter[SacctRun]):
                 accounting.set(_LOOKED_BACK, str(run.now))
 
     def _read_day(self, run: ImportRun, begin: int, end: int, columns: Sequence[str]) -> list[str]:
-        """An answer that lacks all that was there before is never taken for no jobs: gives the times in words, else nothing.
+        """An answer that lacks all that was there before is never taken for no jobs: gives the
+        times in words, else nothing.
 
         Raises: SourceError.
         """
         run.report.files += 1
         with self._sacct.ended(begin, end, columns) as answer:
             found = self.read_answer(run, answer)
-        known = run.accounting.ended_between(NAME, begin, end) + run.arc_runs.ended_between(begin, end)
-        # Slurm may have forgotten jobs of a time before `look_back_s`: those that were read before a long outage.
+        known = run.accounting.ended_between(NAME, begin, end) + run.arc_runs.ended_between(
+            begin, end
+        )
+        # Slurm may have forgotten jobs of a time before `look_back_s`: those that were read before
+        # a long outage.
         if known and not found and end > run.now - self._options.look_back_s:
             day = f"from {iso_epoch(Epoch(begin))} to {iso_epoch(Epoch(end))}"
             return [f"{day}, where it showed {known:,} before"]
@@ -140,7 +155,9 @@ class SlurmImporter(LineImporter[SacctRun]):
     def skips(self, record: SacctRun) -> str:
         return self._mapping.skips(record)
 
-    def store(self, run: ImportRun, records: Sequence[SacctRun], file: int | None) -> Sequence[StoredJobs]:
+    def store(
+        self, run: ImportRun, records: Sequence[SacctRun], file: int | None
+    ) -> Sequence[StoredJobs]:
         stored = run.store([self._mapping.job(record) for record in records], file=file)
         return [stored._replace(incomplete=sum(record.user_ms is None for record in records))]
 

@@ -27,17 +27,45 @@ from zoneinfo import ZoneInfo
 from publisher.sources.importing.line_importer import LogPiece
 from publisher.sources.importing.log_files import LogBlock, clean
 
-# In the order in which they are asked for. The name of a job is any text that its user likes: last, it cannot move the others.
+# In the order in which they are asked for. The name of a job is any text that its user likes: last,
+# it cannot move the others.
 COLUMNS: Final = (
-    *("JobIDRaw", "JobID", "Cluster", "Partition", "Account", "QOS", "User", "State", "ExitCode", "Submit"),
+    *(
+        "JobIDRaw",
+        "JobID",
+        "Cluster",
+        "Partition",
+        "Account",
+        "QOS",
+        "User",
+        "State",
+        "ExitCode",
+        "Submit",
+    ),
     *("Eligible", "Start", "End", "ElapsedRaw", "TotalCPU", "UserCPU", "SystemCPU"),
-    *("AllocCPUS", "AllocNodes", "NTasks", "NodeList", "AllocTRES", "MaxRSS", "MaxVMSize", "Suspended"),
+    *(
+        "AllocCPUS",
+        "AllocNodes",
+        "NTasks",
+        "NodeList",
+        "AllocTRES",
+        "MaxRSS",
+        "MaxVMSize",
+        "Suspended",
+    ),
     *("ConsumedEnergyRaw", "TimelimitRaw", "JobName"),
 )
 _FIRST: Final = "JobIDRaw"
 _REQUIRED: Final = (_FIRST, *("State", "Submit", "Start", "End", "ElapsedRaw", "User", "AllocTRES"))
-_REQUIRED_PAIRS: Final = (("AllocCPUS", "NCPUS"), ("UserCPU", "TotalCPU"), ("SystemCPU", "TotalCPU"))
-_OTHER_NAMES: Final = {"AllocCPUS": "NCPUS", "AllocNodes": "NNodes"}  # of versions and of files that were made by hand
+_REQUIRED_PAIRS: Final = (
+    ("AllocCPUS", "NCPUS"),
+    ("UserCPU", "TotalCPU"),
+    ("SystemCPU", "TotalCPU"),
+)
+_OTHER_NAMES: Final = {
+    "AllocCPUS": "NCPUS",
+    "AllocNodes": "NNodes",
+}  # of versions and of files that were made by hand
 _NUMBER: Final = rb"([0-9]+)(?:[.]([0-9A-Za-z_+-]{1,64}))?"  # of a job, or of a step
 _NO_NUMBER: Final = "does not begin with a job's number"
 _NO_JOB: Final = "is a step whose job is not there"
@@ -46,8 +74,24 @@ _SURELY_WITHOUT_STEPS: Final = 200
 _NO_TIME: Final = frozenset({"", "Unknown", "None"})
 _LIVE: Final = frozenset(
     {
-        *("PENDING", "RUNNING", "SUSPENDED", "CONFIGURING", "COMPLETING", "RESV_DEL_HOLD", "REQUEUE_FED"),
-        *("REQUEUE_HOLD", "SIGNALING", "SPECIAL_EXIT", "STAGE_OUT", "STOPPED", "POWER_UP_NODE", "UPDATE_DB"),
+        *(
+            "PENDING",
+            "RUNNING",
+            "SUSPENDED",
+            "CONFIGURING",
+            "COMPLETING",
+            "RESV_DEL_HOLD",
+            "REQUEUE_FED",
+        ),
+        *(
+            "REQUEUE_HOLD",
+            "SIGNALING",
+            "SPECIAL_EXIT",
+            "STAGE_OUT",
+            "STOPPED",
+            "POWER_UP_NODE",
+            "UPDATE_DB",
+        ),
     }
 )
 _DURATION: Final = re.compile(
@@ -76,7 +120,9 @@ class BadRow(Exception):
 
 @dataclass(slots=True)
 class SacctRun:
-    """One finished run. Times are epoch seconds; None is unknown, '' a text that is not there, and so are counts that are 0."""
+    """One finished run. Times are epoch seconds; None is unknown, '' a text that is not there, and
+    so are counts that are 0.
+    """
 
     raw_id: str
     job_id: str  # as people know it: 93_2 of an array, 128+1 of a heterogeneous job
@@ -107,7 +153,8 @@ class SacctRun:
     limit_min: int
 
 
-# The columns that are read, in the order in which `SacctReader` takes them: whether a job ran, what it was, and of its steps.
+# The columns that are read, in the order in which `SacctReader` takes them: whether a job ran, what
+# it was, and of its steps.
 _IF_RAN: Final = ("State", "Start", "End", "ElapsedRaw", "AllocTRES")
 _OF_JOB: Final = (
     *("JobIDRaw", "JobID", "Cluster", "Partition", "Account", "QOS", "User", "JobName", "ExitCode"),
@@ -170,13 +217,17 @@ class Header:
         self.line = line.rstrip(b"\r")
         self.separator = self.delimiter.encode()
         self.names = tuple(names)
-        self._places: Mapping[str, int] = {name: place for place, name in reversed(list(enumerate(names)))}
+        self._places: Mapping[str, int] = {
+            name: place for place, name in reversed(list(enumerate(names)))
+        }
         if missing := _missing_columns(self._places):
             raise NotSacct(f"lacks the columns {', '.join(missing)}; ask sacct for them with -o")
         self._most = len(names) - 1 if names[-1] == "JobName" else -1
 
     def shown(self, line: bytes) -> bytes:
-        """A line for people, and to be known again: sacct is asked for other characters between columns each time."""
+        """A line for people, and to be known again: sacct is asked for other characters between
+        columns each time.
+        """
         return line.replace(self.separator, b"|") if len(self.separator) > 1 else line
 
     def picked(self, names: Sequence[str]) -> Callable[[Fields], tuple[str, ...]]:
@@ -184,10 +235,14 @@ class Header:
         return itemgetter(*(self._place(name) for name in names))
 
     def picked_behind(self, names: Sequence[str]) -> Callable[[str], tuple[str, ...]]:
-        """Picks them out of a line, which is split only from the first of them on. The picker raises: BadRow."""
+        """Picks them out of a line, which is split only from the first of them on. The picker
+        raises: BadRow.
+        """
         places = [self._place(name) for name in names]
         first = min(places)
-        pick: Callable[[Fields], tuple[str, ...]] = itemgetter(*(place - first + 1 for place in places))
+        pick: Callable[[Fields], tuple[str, ...]] = itemgetter(
+            *(place - first + 1 for place in places)
+        )
         count = len(self.names) - first
 
         def picked(text: str) -> tuple[str, ...]:
@@ -204,7 +259,9 @@ class Header:
         return self._places.get(name, other)
 
     def fields(self, text: str) -> Fields:
-        """The fields of a line, and '' behind them. Raises: BadRow when they are not as many as the header has."""
+        """The fields of a line, and '' behind them. Raises: BadRow when they are not as many as the
+        header has.
+        """
         if self.trailing:
             text = text.rstrip("\r")
             if not text.endswith(self.delimiter):
@@ -235,7 +292,8 @@ class SacctReader:
     def pieces(self, blocks: Iterable[LogBlock], *, whole: bool) -> Iterator[LogPiece[SacctRun]]:
         """The jobs of the lines behind the header, each with its steps.
 
-        Unless the text is `whole`, the last job may still get steps: it ends where it begins, to be read once more.
+        Unless the text is `whole`, the last job may still get steps: it ends where it begins, to be
+        read once more.
 
         Raises: NotSacct for a text that tells no CPU time, or no time zone.
         """
@@ -263,8 +321,12 @@ class SacctReader:
             yield self._piece(job, up_to)
         self._refuse_without_steps(0)
 
-    def _without_number(self, job: _JobLines | None, offset: int, content: bytes) -> _JobLines | None:
-        """A line that begins neither a job nor a step. Raises: NotSacct for other columns than those of the first header."""
+    def _without_number(
+        self, job: _JobLines | None, offset: int, content: bytes
+    ) -> _JobLines | None:
+        """A line that begins neither a job nor a step. Raises: NotSacct for other columns than
+        those of the first header.
+        """
         if content.startswith(_FIRST.encode() + self._header.separator):
             if content.rstrip(b"\r") != self._header.line:
                 raise NotSacct(
@@ -294,7 +356,9 @@ class SacctReader:
     def _refuse_without_steps(self, least: int) -> None:
         """Raises: NotSacct."""
         if self._ran is not None and self._ran > least:
-            raise NotSacct("has no steps, so that CPU times are zero; make it without -X (--allocations)")
+            raise NotSacct(
+                "has no steps, so that CPU times are zero; make it without -X (--allocations)"
+            )
 
     def _read(self, lines: _JobLines) -> tuple[SacctRun | None, str]:
         """The run, or why it is no usage. Raises: BadRow."""
@@ -313,10 +377,17 @@ class SacctReader:
         return self._run(lines, job, state, started_at, ended_at, wall_s), ""
 
     def _run(
-        self, lines: _JobLines, fields: Fields, state: str, started_at: int, ended_at: int, wall_s: int
+        self,
+        lines: _JobLines,
+        fields: Fields,
+        state: str,
+        started_at: int,
+        ended_at: int,
+        wall_s: int,
     ) -> SacctRun:
         """Raises: BadRow."""
-        # Hot path: by place, in the order of _OF_JOB. An object with names for them costs a tenth of the whole reading.
+        # Hot path: by place, in the order of _OF_JOB. An object with names for them costs a tenth
+        # of the whole reading.
         (
             raw_id, job_id, cluster, partition, account, qos, user, name, exit_code,
             submit, eligible, suspended, user_cpu, system_cpu,
@@ -327,12 +398,15 @@ class SacctReader:
             raise BadRow("has no time of submission")
         suspended_s = _seconds(suspended)
         if submitted_at > started_at:
-            # What is left of a job that was resized: it shows the start of the first part, which has a row of its own.
+            # What is left of a job that was resized: it shows the start of the first part, which
+            # has a row of its own.
             started_at = submitted_at
             wall_s = min(wall_s, max(0, ended_at - submitted_at - suspended_s))
         user_ms, system_ms = _milliseconds(user_cpu), _milliseconds(system_cpu)
         if not user_ms or system_ms is None:
-            user_ms, system_ms = self._unusual_cpu(fields, list(map(self._header.fields, lines.steps)))
+            user_ms, system_ms = self._unusual_cpu(
+                fields, list(map(self._header.fields, lines.steps))
+            )
         tasks, memory_kib, virtual_kib = self._greatest(lines.steps)
         eligible_at = submitted_at if eligible == submit else self._moment(eligible)
         return SacctRun(
@@ -381,7 +455,8 @@ class SacctReader:
     def _unusual_cpu(self, job: Fields, steps: Sequence[Fields]) -> tuple[int | None, int | None]:
         """Milliseconds of user and system: the job's, which are those of its steps, else their sum.
 
-        Unknown where nobody measured: a job without a step, and one whose node failed, of which no step has an exit code.
+        Unknown where nobody measured: a job without a step, and one whose node failed, of which no
+        step has an exit code.
         """
         own = _cpu_of(*self._cpu(job))
         if own is None:
@@ -393,7 +468,10 @@ class SacctReader:
         return own if any(own) or self._were_measured(steps) else (None, None)
 
     def _were_measured(self, steps: Sequence[Fields]) -> bool:
-        return any(memory or (code and state != "RESIZING") for state, code, memory in map(self._measured, steps))
+        return any(
+            memory or (code and state != "RESIZING")
+            for state, code, memory in map(self._measured, steps)
+        )
 
 
 def _cpu_of(user: str, system: str, total: str) -> tuple[int, int] | None:
@@ -429,12 +507,15 @@ def _moment_reader(zone: ZoneInfo | None) -> Callable[[str], int | None]:
 
 
 _DIGITS: Final = {f"{number:0{width}}": number for width in (2, 3) for number in range(10**width)}
-_SIXTIES: Final = {f"{first:02}:{second:02}": first * 60 + second for first in range(60) for second in range(60)}
+_SIXTIES: Final = {
+    f"{first:02}:{second:02}": first * 60 + second for first in range(60) for second in range(60)
+}
 
 
 def _milliseconds(text: str) -> int | None:
     """A duration: 00:01.250, 01:00:00, 1-03:46:40. None for one that is not there or not known."""
-    # Hot path: nearly all are of one of these two forms, which a regular expression reads in four times the time.
+    # Hot path: nearly all are of one of these two forms, which a regular expression reads in four
+    # times the time.
     whole, end = _SIXTIES.get(text[:5]), _DIGITS.get(text[6:])
     if whole is not None and end is not None:
         if len(text) == 9 and text[5] == ".":
@@ -462,7 +543,9 @@ def _count(text: str, most: int = _MOST_COUNT) -> int | None:
 
 
 def _joules(text: str) -> int:
-    """0 is unknown; -1 is more than anything takes, which broken meters tell: 2^64 - 2 is one of theirs."""
+    """0 is unknown; -1 is more than anything takes, which broken meters tell: 2^64 - 2 is one of
+    theirs.
+    """
     if text in _NO_SIZE or not (text.isascii() and text.isdigit()):
         return 0
     return int(text) if len(text) < 17 and int(text) <= _MOST_JOULES else -1

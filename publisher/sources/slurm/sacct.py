@@ -1,9 +1,10 @@
 """sacct, run: the jobs of a cluster that ended in a time, as text in a temporary file.
 
-The one program that this project starts. Its arguments are fixed but for the cluster, the times and the columns; there is
-no shell. It gets the few variables of the environment that it needs, answers in UTC and in epoch seconds, and is ended when
-it takes too long or prints without end. Fields are separated by a text that nobody can know beforehand, so that no name of
-a job looks like another line.
+The one program that this project starts. Its arguments are fixed but for the cluster, the times and
+the columns; there is no shell. It gets the few variables of the environment that it needs, answers
+in UTC and in epoch seconds, and is ended when it takes too long or prints without end. Fields are
+separated by a text that nobody can know beforehand, so that no name of a job looks like another
+line.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ _FORMAT: Final = "%Y-%m-%dT%H:%M:%S"
 _MOMENT: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d")
 _MOST_COMPLAINT: Final = 4096
 _LOOK_EVERY_S: Final = 0.1
-# Characters that no field has, and that end no line: a text of others would be found in half the speed.
+# Characters that no field has, and that end no line: a text of others would be found in half the
+# speed.
 _CONTROLS: Final = [chr(code) for code in (*range(0x01, 0x09), *range(0x0E, 0x1F))]
 
 
@@ -57,7 +59,9 @@ class Sacct:
         with TemporaryFile() as answer:
             self._run(arguments, answer)
             if not answer.tell():
-                raise SourceError(f"{self.command[0]}: printed nothing, not even a header; check that slurmdbd answers")
+                raise SourceError(
+                    f"{self.command[0]}: printed nothing, not even a header; check that slurmdbd answers"
+                )
             answer.seek(0)
             yield LogFile(Path(self.answer_from(begin)), answer, compressed=True, modified=0.0)
 
@@ -82,7 +86,9 @@ class Sacct:
 
     def _run(self, arguments: Sequence[str], answer: BinaryIO) -> None:
         """Raises: SourceError."""
-        environment = {name: self.environment[name] for name in _PASSED_ON if name in self.environment}
+        environment = {
+            name: self.environment[name] for name in _PASSED_ON if name in self.environment
+        }
         environment |= {"TZ": "UTC", "SLURM_TIME_FORMAT": "%s", "LC_ALL": "C.UTF-8"}
         with TemporaryFile() as complaint:
             try:
@@ -109,7 +115,9 @@ class Sacct:
             text = complaint.read(_MOST_COMPLAINT).decode("utf-8", "replace")
             text = clean("; ".join(text.split("\n")).strip("; "))
         if process.returncode:
-            raise SourceError(f"{self.command[0]}: ended with status {process.returncode}: {text or 'without a word'}")
+            raise SourceError(
+                f"{self.command[0]}: ended with status {process.returncode}: {text or 'without a word'}"
+            )
         answer.seek(0, os.SEEK_END)
 
     def _watch(self, process: subprocess.Popen[bytes], answer: BinaryIO) -> None:
@@ -127,9 +135,13 @@ class Sacct:
                     f"{self.command[0]}: no answer within {self.timeout_s:g} s; check that slurmdbd is healthy"
                 )
             if os.fstat(answer.fileno()).st_size > _MOST_BYTES:
-                raise SourceError(f"{self.command[0]}: printed more than {_MOST_BYTES:,} bytes for one day; ended")
+                raise SourceError(
+                    f"{self.command[0]}: printed more than {_MOST_BYTES:,} bytes for one day; ended"
+                )
             if self.wait(0):
-                raise SourceError(f"{self.command[0]}: ended, because a stop was asked for; the next round reads on")
+                raise SourceError(
+                    f"{self.command[0]}: ended, because a stop was asked for; the next round reads on"
+                )
 
 
 def _delimiter() -> str:

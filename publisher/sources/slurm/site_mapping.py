@@ -1,4 +1,6 @@
-"""What a site configures for a Slurm cluster whose accounting is read by sacct, and runs of jobs as rows of AAR."""
+"""What a site configures for a Slurm cluster whose accounting is read by sacct, and runs of jobs as
+rows of AAR.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +65,10 @@ class Options(SlurmOptions):
     )
     qos_vo_map: Path | None = field(default=None, metadata={"help": "file of `QOS VO` lines"})
     files: tuple[Path, ...] = field(
-        default=(), metadata={"help": "what sacct printed: files, their directories, or patterns; else sacct is run"}
+        default=(),
+        metadata={
+            "help": "what sacct printed: files, their directories, or patterns; else sacct is run"
+        },
     )
     command: tuple[str, ...] = field(default=_SACCT, metadata={"check": _check_command})
     look_back_s: int = field(default=30 * _DAY_S, metadata={"check": _check_look_back})
@@ -83,7 +88,9 @@ class _Account(NamedTuple):
 
 
 class _Given(NamedTuple):
-    """What a job was given; the last two are quantities for formulas, before and behind its eligible time."""
+    """What a job was given; the last two are quantities for formulas, before and behind its
+    eligible time.
+    """
 
     nodes: int
     cpus: int
@@ -98,7 +105,12 @@ class SacctMapping(SlurmMapping):
 
     def __init__(self, options: Options) -> None:
         """Raises: ConfigError when a map file cannot be read or is wrong."""
-        super().__init__(NAME, options, interface="sacct", vo_maps=("account_vo_map", "qos_vo_map", "user_vo_map"))
+        super().__init__(
+            NAME,
+            options,
+            interface="sacct",
+            vo_maps=("account_vo_map", "qos_vo_map", "user_vo_map"),
+        )
         self.zone = ZoneInfo(options.time_zone) if options.time_zone else None
         self._cluster = options.cluster
         # Hot path: a million jobs have few of each.
@@ -110,7 +122,11 @@ class SacctMapping(SlurmMapping):
         """Why a run is not this site's usage, or ''."""
         if run.cluster and run.cluster != self._cluster:
             return f"of the cluster {run.cluster}"
-        return self._left_out(run.user, run.account, run.partition, run.state) if self._has_excludes else ""
+        return (
+            self._left_out(run.user, run.account, run.partition, run.state)
+            if self._has_excludes
+            else ""
+        )
 
     def job(self, run: SacctRun) -> ImportedJob:
         """A run as a row."""
@@ -153,18 +169,30 @@ class SacctMapping(SlurmMapping):
     def _account(self, user: str, account: str, qos: str) -> _Account:
         vo = self._vo((account, qos, user), account)
         local_user = f"{user}:{account}" if account else user
-        extra = [("lrms", self.lrms), ("localuser", local_user), ("projectname", self._projects.get(account, account))]
+        extra = [
+            ("lrms", self.lrms),
+            ("localuser", local_user),
+            ("projectname", self._projects.get(account, account)),
+        ]
         return _Account(self._users.get(user, ""), vo, tuple([pair for pair in extra if pair[1]]))
 
     def explain(self, job: JobRecord) -> Sequence[ImportRule]:
         """How the fields of a job came about."""
         rules = self._account_rules(job, (job.local_group, "", job.local_user))
         if self._by_qos(job):
-            rules = [ImportRule("vo", f"{self.place}.qos_vo_map") if rule.field == "vo" else rule for rule in rules]
+            rules = [
+                ImportRule("vo", f"{self.place}.qos_vo_map") if rule.field == "vo" else rule
+                for rule in rules
+            ]
         return [
             *rules,
-            ImportRule("wall_s", "ElapsedRaw, which does not count suspension; of a resized job, its part"),
-            ImportRule("cpu_user_s", "UserCPU of the job, else of its steps; unknown where Slurm measured nothing"),
+            ImportRule(
+                "wall_s", "ElapsedRaw, which does not count suspension; of a resized job, its part"
+            ),
+            ImportRule(
+                "cpu_user_s",
+                "UserCPU of the job, else of its steps; unknown where Slurm measured nothing",
+            ),
             ImportRule("cpu_kernel_s", "SystemCPU of the job, else of its steps"),
             ImportRule("memory_kib", "the largest MaxRSS of its steps"),
             self._endpoint_rule(),

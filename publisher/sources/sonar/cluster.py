@@ -157,7 +157,9 @@ def keep_samples(connection: sqlite3.Connection, samples: list[Sample]) -> set[i
     return new
 
 
-def gpu_use(connection: sqlite3.Connection, job: int, started_at: int, ended_at: int, interval_s: int) -> GpuUse | None:
+def gpu_use(
+    connection: sqlite3.Connection, job: int, started_at: int, ended_at: int, interval_s: int
+) -> GpuUse | None:
     """Of a run, where any sample of it is there. Each sample covers the time since the one before.
 
     With fewer than nine in ten of the samples that fit into the run, use is unknown.
@@ -275,7 +277,12 @@ def read_node(envelope: Envelope) -> Node:
     attributes = envelope.attributes
     sockets, cores = _small(attributes, "sockets"), _small(attributes, "cores_per_socket")
     threads = _small(attributes, "threads_per_core")
-    return Node(name=_short(envelope.node), at=envelope.at, cores=min(sockets * cores, _MOST_CORES), threads=threads)
+    return Node(
+        name=_short(envelope.node),
+        at=envelope.at,
+        cores=min(sockets * cores, _MOST_CORES),
+        threads=threads,
+    )
 
 
 def read_partitions(envelope: Envelope) -> Partitions:

@@ -135,7 +135,11 @@ def _right_sizes(meta: dict[str, Any]) -> bool:
 
 def _strange_format(meta: dict[str, Any]) -> str:
     form = meta.get("format", 0)
-    return "" if form == 0 and isinstance(form, int) and not isinstance(form, bool) else repr(form)[:40]
+    return (
+        ""
+        if form == 0 and isinstance(form, int) and not isinstance(form, bool)
+        else repr(form)[:40]
+    )
 
 
 def _error_texts(errors: object) -> tuple[str, ...]:
@@ -147,7 +151,10 @@ def _error_texts(errors: object) -> tuple[str, ...]:
 def _error(error: object) -> str:
     if not isinstance(error, dict):
         return "an error without words"
-    node, detail = _word(error.get("node")) or _word(error.get("cluster")), _word(error.get("detail"))
+    node, detail = (
+        _word(error.get("node")) or _word(error.get("cluster")),
+        _word(error.get("detail")),
+    )
     where = f"{node[:_MOST_NAME]}: " if node else ""
     return clean(where + (detail[:_MOST_DETAIL] or "no detail"))
 
@@ -264,7 +271,11 @@ class EnvelopeReader:
             if piece is None:
                 return
             end = _after_blanks(segment, piece.end - start)
-            place += end - at if len(text) == len(segment) else len(segment[at:end].decode("utf-8", "surrogateescape"))
+            place += (
+                end - at
+                if len(text) == len(segment)
+                else len(segment[at:end].decode("utf-8", "surrogateescape"))
+            )
             at = end
             self._at = start + at
             yield piece._replace(end=self._at)
@@ -288,7 +299,9 @@ class EnvelopeReader:
                 self._at = start  # to be examined again when there is more
                 return None
             self._more()
-        return Piece(start, self._at, None, _endless(self._at - start), _kept(beginning), digest.digest())
+        return Piece(
+            start, self._at, None, _endless(self._at - start), _kept(beginning), digest.digest()
+        )
 
 
 def _reason(error: Exception) -> str:
@@ -302,7 +315,9 @@ def _after_blanks(segment: bytes, at: int) -> int:
     return found.end() if found else at
 
 
-def _object(segment: bytes, at: int, text: str, place: int, start: int, *, whole: bool) -> Piece | None:
+def _object(
+    segment: bytes, at: int, text: str, place: int, start: int, *, whole: bool
+) -> Piece | None:
     """The object that begins at a byte of the segment, which is at that place of its text."""
     try:
         envelope, stop = _decode(text, place)
@@ -319,7 +334,11 @@ def _object(segment: bytes, at: int, text: str, place: int, start: int, *, whole
 def _broken(segment: bytes, at: int, start: int, wrong: str, *, whole: bool) -> Piece | None:
     """What begins like an object and is none, to the end of its brackets, or None before that."""
     end = _end_of_brackets(segment, at, at + MOST_ENVELOPE_BYTES)
-    return _without_end(segment, at, start, whole=whole) if end is None else _bad_piece(segment, at, end, start, wrong)
+    return (
+        _without_end(segment, at, start, whole=whole)
+        if end is None
+        else _bad_piece(segment, at, end, start, wrong)
+    )
 
 
 def _no_object(segment: bytes, at: int, start: int, *, whole: bool) -> Piece | None:
@@ -332,7 +351,9 @@ def _no_object(segment: bytes, at: int, start: int, *, whole: bool) -> Piece | N
 
 def _without_end(segment: bytes, at: int, start: int, *, whole: bool) -> Piece | None:
     """What does not end within bounds, up to the next envelope; None when that may be to come."""
-    return _bad_piece(segment, at, len(segment), start, _endless(len(segment) - at)) if whole else None
+    return (
+        _bad_piece(segment, at, len(segment), start, _endless(len(segment) - at)) if whole else None
+    )
 
 
 def _endless(size: int) -> str:
@@ -343,7 +364,9 @@ def _endless(size: int) -> str:
 
 def _bad_piece(segment: bytes, at: int, end: int, start: int, wrong: str) -> Piece:
     digest = blake2b(segment[at:end], digest_size=DIGEST_BYTES).digest()
-    return Piece(start + at, start + end, None, wrong, _kept(segment[at : min(end, at + _LOOKED_AT)]), digest)
+    return Piece(
+        start + at, start + end, None, wrong, _kept(segment[at : min(end, at + _LOOKED_AT)]), digest
+    )
 
 
 def _kept(beginning: bytes) -> bytes:

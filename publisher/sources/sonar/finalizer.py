@@ -12,7 +12,14 @@ from publisher.model.text import plural
 from publisher.sources.importers import ImportedJob
 from publisher.sources.sonar.cluster import cpus_of, gpu_use, hyperthreads, partition_names
 from publisher.sources.sonar.records import LIVE
-from publisher.sources.sonar.runs import MOST_RUNS, JobHistory, JobStatus, SlurmRun, kept, read_history
+from publisher.sources.sonar.runs import (
+    MOST_RUNS,
+    JobHistory,
+    JobStatus,
+    SlurmRun,
+    kept,
+    read_history,
+)
 from publisher.sources.sonar.site_mapping import Options, SonarMapping
 
 _HOUR: Final = 3600
@@ -76,7 +83,9 @@ class Inconsistencies:
 class JobFinalizer:
     """Looks at jobs one by one. The order in which their records came does not matter."""
 
-    def __init__(self, connection: sqlite3.Connection, site: SonarMapping, options: Options, now: int) -> None:
+    def __init__(
+        self, connection: sqlite3.Connection, site: SonarMapping, options: Options, now: int
+    ) -> None:
         self._connection = connection
         self._site = site
         self._options = options
@@ -97,7 +106,11 @@ class JobFinalizer:
 
     def _settle(self, history: JobHistory, found: RunOutcomes) -> JobStatus:
         if history.absurd:
-            return JobStatus(job=history.job, stage="skipped", reason=f"more than {MOST_RUNS} runs, which no job has")
+            return JobStatus(
+                job=history.job,
+                stage="skipped",
+                reason=f"more than {MOST_RUNS} runs, which no job has",
+            )
         if not history.runs:
             return self._without_run(history)
         written: list[tuple[str, bool]] = []
@@ -140,11 +153,15 @@ class JobFinalizer:
             return JobStatus(job=history.job, stage="waiting")
         if "end" in history.waiting:
             return JobStatus(job=history.job, stage="skipped", reason=f"never started ({state})")
-        return JobStatus(job=history.job, stage="skipped", reason=f"has neither start nor end ({state})")
+        return JobStatus(
+            job=history.job, stage="skipped", reason=f"has neither start nor end ({state})"
+        )
 
     def _import(self, job: int, run: SlurmRun, found: RunOutcomes) -> None:
         ended_at = run.ended_at or 0
-        gpus = gpu_use(self._connection, job, run.started_at, ended_at, self._options.sample_interval_s)
+        gpus = gpu_use(
+            self._connection, job, run.started_at, ended_at, self._options.sample_interval_s
+        )
         found.jobs.append(self._site.job(job, run, gpus))
         self._doubt(run)
 
@@ -153,7 +170,9 @@ class JobFinalizer:
         hosts = self._site.hosts(run)
         doubts.jobs += 1
         elapsed: int = get("elapsed", 0)
-        doubts.hours_off += elapsed > 0 and abs(run.span_s - elapsed) == _HOUR and not get("suspended")
+        doubts.hours_off += (
+            elapsed > 0 and abs(run.span_s - elapsed) == _HOUR and not get("suspended")
+        )
         doubts.nodes_differ += bool(hosts) and get("nodes", len(hosts)) != len(hosts)
         if self._partitions and get("partition", "") not in self._partitions:
             doubts.partitions[get("partition", "") or "(none)"] += 1

@@ -17,8 +17,21 @@ from typing import Final
 from publisher.model.errors import SourceError
 from publisher.model.job import JobRecord
 from publisher.model.text import plural
-from publisher.sources.importers import BadLine, ImportReport, ImportRule, Watch, never_stopped, unwatched
-from publisher.sources.importing.log_files import ROTATION, SUFFIXES, FileCursor, FilePosition, LogFile
+from publisher.sources.importers import (
+    BadLine,
+    ImportReport,
+    ImportRule,
+    Watch,
+    never_stopped,
+    unwatched,
+)
+from publisher.sources.importing.log_files import (
+    ROTATION,
+    SUFFIXES,
+    FileCursor,
+    FilePosition,
+    LogFile,
+)
 from publisher.sources.importing.run import ImportRun, import_run, refuse_foreign, to_read
 from publisher.sources.sonar.cluster import (
     SAMPLE_TABLES,
@@ -45,7 +58,14 @@ from publisher.sources.sonar.envelopes import (
 from publisher.sources.sonar.finalizer import JobFinalizer
 from publisher.sources.sonar.records import BadSonarRecord, Observation, read_record
 from publisher.sources.sonar.runs import TABLES as JOB_TABLES
-from publisher.sources.sonar.runs import due, hold_off_at_most, mark_changed, settle, store_observations, waiting
+from publisher.sources.sonar.runs import (
+    due,
+    hold_off_at_most,
+    mark_changed,
+    settle,
+    store_observations,
+    waiting,
+)
 from publisher.sources.sonar.site_mapping import ANY_CLUSTER, Options, SonarMapping
 
 __all__ = ["Options", "SonarImporter", "create"]
@@ -107,7 +127,9 @@ class BatchReader:
         self._offsets_needed = not options.time_zone
         self._samples = options.samples
 
-    def read(self, path: Path, reader: EnvelopeReader) -> Iterator[tuple[EnvelopeBatch, FilePosition]]:
+    def read(
+        self, path: Path, reader: EnvelopeReader
+    ) -> Iterator[tuple[EnvelopeBatch, FilePosition]]:
         """Batches, each with the mark of the place where it ends."""
         batch, end, tail = EnvelopeBatch(), 0, b""
         for piece in reader.pieces():
@@ -185,13 +207,21 @@ class BatchReader:
                 if self._offsets_needed and None in observation.offsets.values():
                     wrong = f"a time has no offset from UTC: set {self._place}.time_zone"
             if wrong:
-                batch.bad.append(_bad_line(path, piece, f"record {number} of the envelope: {wrong}", _json(entry)))
+                batch.bad.append(
+                    _bad_line(
+                        path, piece, f"record {number} of the envelope: {wrong}", _json(entry)
+                    )
+                )
             else:
                 batch.records.append(observation)
 
     def _of_other_cluster(self, name: str, batch: EnvelopeBatch) -> str:
         reason = f"of the cluster {name or '(none)'}, not of {self._place}.cluster"
-        return reason if reason in batch.skipped or len(batch.skipped) < _MOST_CLUSTERS else "of other clusters"
+        return (
+            reason
+            if reason in batch.skipped or len(batch.skipped) < _MOST_CLUSTERS
+            else "of other clusters"
+        )
 
 
 def _bad_line(path: Path, piece: Piece, reason: str, content: bytes) -> BadLine:
@@ -213,8 +243,12 @@ class SonarImporter:
         self._options = options
         self._site = SonarMapping(options)
 
-    def run(self, paths: Sequence[Path], database: Path, now: datetime, watch: Watch = unwatched) -> ImportReport:
-        with import_run(self._site, JOB_TABLES + SAMPLE_TABLES + SYSTEM_TABLES, database, now, watch) as run:
+    def run(
+        self, paths: Sequence[Path], database: Path, now: datetime, watch: Watch = unwatched
+    ) -> ImportReport:
+        with import_run(
+            self._site, JOB_TABLES + SAMPLE_TABLES + SYSTEM_TABLES, database, now, watch
+        ) as run:
             _Import(run, self._options, self._site).paths(to_read(paths, self._site))
         return run.report
 
@@ -235,7 +269,9 @@ class _Import:
         self._run = run
         self._options = options
         self._site = site
-        self._batches = BatchReader(options, self._site.place, run.accounting.setting(_ONLY_CLUSTER))
+        self._batches = BatchReader(
+            options, self._site.place, run.accounting.setting(_ONLY_CLUSTER)
+        )
         self._errors: Counter[str] = Counter()  # that Sonar reported
         self._unfinished: list[str] = []
         self._seen: set[Path] = set()
@@ -278,9 +314,17 @@ class _Import:
         run = self._run
         there = {_day_and_name(each) for each in self._seen}
         paths = [(cursor, Path(cursor.path)) for cursor in run.cursors.all()]
-        lost = [(cursor, path) for cursor, path in paths if path not in self._seen and _is_gone(path, trees)]
+        lost = [
+            (cursor, path)
+            for cursor, path in paths
+            if path not in self._seen and _is_gone(path, trees)
+        ]
         self._forget(lost)
-        gone = [path for _, path in lost if _day_and_name(path) not in there and run.now - _day(path) < _RECENT_S]
+        gone = [
+            path
+            for _, path in lost
+            if _day_and_name(path) not in there and run.now - _day(path) < _RECENT_S
+        ]
         if gone:
             more = ", ..." if len(gone) > _SHOWN_FILES else ""
             run.report.notes.append(
@@ -292,7 +336,9 @@ class _Import:
         """In the order of days. A folder that cannot be searched is reported among the troubles."""
 
         def report_error(error: OSError) -> None:
-            self._run.report.troubles.append(f"{error.filename}: {error.strerror or error}; let this user search it")
+            self._run.report.troubles.append(
+                f"{error.filename}: {error.strerror or error}; let this user search it"
+            )
 
         entered: set[Path] = set()  # a link may lead back up
         for folder, folders, names in os.walk(path, onerror=report_error, followlinks=True):
@@ -301,7 +347,9 @@ class _Import:
                 continue
             entered.add(real)
             folders.sort()
-            for name in sorted(name for name in names if self._options.samples or not _SAMPLE.match(name)):
+            for name in sorted(
+                name for name in names if self._options.samples or not _SAMPLE.match(name)
+            ):
                 if _WANTED.fullmatch(name):
                     yield Path(folder, name)
                 elif _BEGINNING.match(name):
@@ -332,7 +380,9 @@ class _Import:
         if reader.unfinished:
             self._unfinished.append(f"{file.path} ({reader.unfinished:,} bytes)")
 
-    def _write(self, cursor: FileCursor, file: LogFile, batch: EnvelopeBatch, mark: FilePosition) -> FileCursor:
+    def _write(
+        self, cursor: FileCursor, file: LogFile, batch: EnvelopeBatch, mark: FilePosition
+    ) -> FileCursor:
         """What was read and how far. Raises: ReadElsewhere."""
         run, connection = self._run, self._run.accounting.connection
         # A compressed file's size does not tell whether all was read, if this process ends.
@@ -391,7 +441,9 @@ class _Import:
         for error, count in self._errors.most_common(_SHOWN_ERRORS):
             report.notes.append(f"Sonar reported an error ({plural(count, 'time')}): {error}")
         if len(self._errors) > _SHOWN_ERRORS:
-            report.notes.append(f"and {len(self._errors) - _SHOWN_ERRORS:,} other errors that Sonar reported")
+            report.notes.append(
+                f"and {len(self._errors) - _SHOWN_ERRORS:,} other errors that Sonar reported"
+            )
 
 
 def _listed(files: Sequence[Path]) -> str:

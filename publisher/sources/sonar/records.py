@@ -77,13 +77,24 @@ def _seconds(moment: datetime) -> int:
 
 
 Fields = dict[str, Any]
-"""Of a job: name, state, user, account, partition, submit, end, hosts, cpus, nodes, gpus, gpu_models, asked_cpus, exit,
-elapsed, user_s, system_s, suspended, limit_s, memory, billing, array, task. Of a step: cpu_s, rss, vm. Absent is unknown."""
+"""Of a job: name, state, user, account, partition, submit, end, hosts, cpus, nodes, gpus,
+gpu_models, asked_cpus, exit, elapsed, user_s, system_s, suspended, limit_s, memory, billing, array,
+task. Of a step: cpu_s, rss, vm. Absent is unknown.
+"""
 
 # Not over. What is none of these and has an end is over, whatever it is called.
 LIVE: Final = frozenset(
     {
-        *("PENDING", "RUNNING", "SUSPENDED", "CONFIGURING", "COMPLETING", "RESIZING", "RESV_DEL_HOLD", "REQUEUE_FED"),
+        *(
+            "PENDING",
+            "RUNNING",
+            "SUSPENDED",
+            "CONFIGURING",
+            "COMPLETING",
+            "RESIZING",
+            "RESV_DEL_HOLD",
+            "REQUEUE_FED",
+        ),
         *("REQUEUE_HOLD", "SIGNALING", "SPECIAL_EXIT", "STAGE_OUT", "STOPPED"),
     }
 )
@@ -163,14 +174,18 @@ def read_record(entry: object, at: int, *, right_sizes: bool) -> Observation:
 
 def _described(fields: Fields, *, pending: bool) -> Fields:
     """What is said of a job; of one that has not begun only what describes it."""
-    return {key: value for key, value in fields.items() if key in _DESCRIPTION} if pending else fields
+    return (
+        {key: value for key, value in fields.items() if key in _DESCRIPTION} if pending else fields
+    )
 
 
 def overlay(layers: Sequence[Layer], new: Layer) -> list[Layer]:
     """All that is said, the newest first, without repetition, in whatever order it came."""
     if not layers:
         return [new] if new.fields else []
-    stacked: dict[tuple[int, int], Fields] = {(layer.over, layer.at): layer.fields for layer in layers}
+    stacked: dict[tuple[int, int], Fields] = {
+        (layer.over, layer.at): layer.fields for layer in layers
+    }
     same = stacked.get((new.over, new.at))
     stacked[new.over, new.at] = new.fields if same is None else _greater(same, new.fields)
     seen: set[str] = set()
@@ -197,7 +212,9 @@ def _greater(one: Fields, other: Fields) -> Fields:
     """Of two records of the same time the greater of each value, so that order does not matter."""
     greater = one | other
     for key in one.keys() & other.keys():
-        greater[key] = max(one[key], other[key], key=lambda value: json.dumps(value, sort_keys=True))
+        greater[key] = max(
+            one[key], other[key], key=lambda value: json.dumps(value, sort_keys=True)
+        )
     return greater
 
 

@@ -15,7 +15,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from publisher.sources.sonar.records import LIVE, WAITING, Clock, Fields, Layer, Observation, merged, overlay
+from publisher.sources.sonar.records import (
+    LIVE,
+    WAITING,
+    Clock,
+    Fields,
+    Layer,
+    Observation,
+    merged,
+    overlay,
+)
 
 TABLES: Final = """
     CREATE TABLE IF NOT EXISTS SonarJob (
@@ -54,7 +63,9 @@ _TOUCHED: Final = "UPDATE SonarJob SET Due = 0 WHERE Job = ?"
 _SHORTENED: Final = "UPDATE SonarJob SET Due = 0 WHERE Due > ?"
 _DUE: Final = "SELECT Job, Reason FROM SonarJob WHERE Due <= ? ORDER BY Due, Job LIMIT ?"
 # In the order of the key, the job itself is before its steps.
-_OF_JOB: Final = "SELECT Step, Start, Written, Content FROM SonarRecord WHERE Job = ? ORDER BY Step, Start"
+_OF_JOB: Final = (
+    "SELECT Step, Start, Written, Content FROM SonarRecord WHERE Job = ? ORDER BY Step, Start"
+)
 _SETTLE: Final = "UPDATE SonarJob SET Due = ?, Stage = ?, Reason = ? WHERE Job = ?"
 _WRITTEN: Final = "UPDATE SonarRecord SET Written = ? WHERE Job = ? AND Step = '' AND Start = ?"
 _STAGES: Final = """
@@ -111,14 +122,20 @@ def store_observations(connection: sqlite3.Connection, records: Sequence[Observa
     for observation in records:
         row = rows.get(key := _key(observation))
         after = _with(row, observation)
-        if row is not None and merged(row.layers) == merged(after.layers) and _claims(row) == _claims(after):
+        if (
+            row is not None
+            and merged(row.layers) == merged(after.layers)
+            and _claims(row) == _claims(after)
+        ):
             duplicates += 1
         else:
             touched.add(observation.job)
         rows[key] = after
     changed = [(*key, text) for key, row in rows.items() if (text := _text(row)) != before.get(key)]
     connection.executemany(_PUT, changed)
-    connection.executemany(_LAST_SEEN, [(observation.job, observation.at) for observation in records])
+    connection.executemany(
+        _LAST_SEEN, [(observation.job, observation.at) for observation in records]
+    )
     mark_changed(connection, touched)
     return duplicates
 
@@ -148,14 +165,19 @@ def kept(connection: sqlite3.Connection, job: int) -> Iterator[StoredRecord]:
 
 def settle(connection: sqlite3.Connection, settled: Sequence[JobStatus]) -> None:
     """Store the status of jobs, inside a transaction."""
-    connection.executemany(_SETTLE, [(each.due, each.stage, each.reason, each.job) for each in settled])
+    connection.executemany(
+        _SETTLE, [(each.due, each.stage, each.reason, each.job) for each in settled]
+    )
     flags = [(written, each.job, start) for each in settled for start, written in each.written]
     connection.executemany(_WRITTEN, flags)
 
 
 def waiting(connection: sqlite3.Connection, seen_before: int) -> Waiting:
     """What still waits; overdue is what was last heard of before that time."""
-    found = {stage: (int(count), int(late)) for stage, count, late in connection.execute(_STAGES, (seen_before,))}
+    found = {
+        stage: (int(count), int(late))
+        for stage, count, late in connection.execute(_STAGES, (seen_before,))
+    }
     jobs, steps = found.get("waiting", (0, 0)), found.get("steps", (0, 0))
     return Waiting(jobs=jobs[0], steps=steps[0], overdue_jobs=jobs[1], overdue_steps=steps[1])
 
@@ -169,8 +191,12 @@ def _known(connection: sqlite3.Connection, keys: Sequence[Key]) -> dict[Key, _Ro
     for start in range(0, len(keys), _KEYS_AT_ONCE):
         chunk = keys[start : start + _KEYS_AT_ONCE]
         places = ", ".join(["(?, ?, ?)"] * len(chunk))
-        question = f"WITH wanted (wanted_job, wanted_step, wanted_start) AS (VALUES {places}) {_KNOWN}"
-        for job, step, begun, text in connection.execute(question, [part for key in chunk for part in key]):
+        question = (
+            f"WITH wanted (wanted_job, wanted_step, wanted_start) AS (VALUES {places}) {_KNOWN}"
+        )
+        for job, step, begun, text in connection.execute(
+            question, [part for key in chunk for part in key]
+        ):
             found[job, step, begun] = _read(text)
     return found
 
@@ -182,7 +208,9 @@ def _with(row: _Row | None, observation: Observation) -> _Row:
         claim = (observation.at, offset)
         if clock not in offsets or _order(claim) < _order(offsets[clock]):
             offsets[clock] = claim
-    return _Row(overlay(layers, Layer(observation.over, observation.at, observation.fields)), offsets)
+    return _Row(
+        overlay(layers, Layer(observation.over, observation.at, observation.fields)), offsets
+    )
 
 
 def _order(claim: tuple[int, int | None]) -> tuple[int, bool, int]:
@@ -268,11 +296,16 @@ def read_history(job: int, rows: Iterable[StoredRecord], clock: Clock) -> JobHis
 
 
 def _make_runs(
-    history: JobHistory, begun: Sequence[StoredRecord], not_started: Sequence[StoredRecord], clock: Clock
+    history: JobHistory,
+    begun: Sequence[StoredRecord],
+    not_started: Sequence[StoredRecord],
+    clock: Clock,
 ) -> None:
     starts = [clock.moments(row.start, row.offsets.get(row.start))[0] for row in begun]
     extra, used = _assigned(begun, not_started, starts)
-    offsets = {clock_text: offset for each in not_started for clock_text, offset in each.offsets.items()}
+    offsets = {
+        clock_text: offset for each in not_started for clock_text, offset in each.offsets.items()
+    }
     for number, row in enumerate(begun):
         fields = _with_undated(row, extra[number])
         history.runs.append(_run(row, fields, starts[number], {**offsets, **row.offsets}, clock))
@@ -312,7 +345,9 @@ def _candidates(
     """Whose run a record without a start is: all, for a description, or the last open one."""
     if not layer.over:
         return candidates
-    open_runs = [at for at in candidates if starts[at] <= layer.at and not _ended(merged(begun[at].layers))]
+    open_runs = [
+        at for at in candidates if starts[at] <= layer.at and not _ended(merged(begun[at].layers))
+    ]
     return open_runs[-1:]
 
 
@@ -330,11 +365,15 @@ def _ended(fields: Fields) -> bool:
     return "end" in fields and fields.get("state", "") not in LIVE
 
 
-def _run(row: StoredRecord, fields: Fields, started_at: int, offsets: dict[str, int | None], clock: Clock) -> SlurmRun:
+def _run(
+    row: StoredRecord, fields: Fields, started_at: int, offsets: dict[str, int | None], clock: Clock
+) -> SlurmRun:
     submit, end = fields.get("submit"), fields.get("end")
     ended_at = None
     if end is not None:
-        ended_at = _nearest(clock.moments(end, offsets.get(end)), started_at + fields.get("elapsed", 0))
+        ended_at = _nearest(
+            clock.moments(end, offsets.get(end)), started_at + fields.get("elapsed", 0)
+        )
     submitted_at = started_at if submit is None else clock.moments(submit, offsets.get(submit))[0]
     return SlurmRun(
         start=row.start,

@@ -21,7 +21,12 @@ from publisher.sources.sonar.runs import SlurmRun
 NAME: Final = "sonar"
 _MOST_S: Final = 2**53
 # What formulas of charges may use, and the field of the job that has it.
-_QUANTITIES: Final = {"TimeLimit": "limit_s", "mem": "memory", "billing": "billing", "energy": "energy"}
+_QUANTITIES: Final = {
+    "TimeLimit": "limit_s",
+    "mem": "memory",
+    "billing": "billing",
+    "energy": "energy",
+}
 
 
 class SonarWall(StrEnum):
@@ -50,8 +55,12 @@ class Options(SlurmOptions):
             "is not a cluster name; write it as Sonar does, such as fox.example.org",
         ),
     )
-    paths: tuple[Path, ...] = field(default=(), metadata={"help": "files, directory trees, or patterns"})
-    time_zone: str = field(default="", metadata={"help": "zone of the cluster's clocks", "check": check_zone})
+    paths: tuple[Path, ...] = field(
+        default=(), metadata={"help": "files, directory trees, or patterns"}
+    )
+    time_zone: str = field(
+        default="", metadata={"help": "zone of the cluster's clocks", "check": check_zone}
+    )
     wall_from: SonarWall = SonarWall.ELAPSED
     samples: bool = True
     sample_interval_s: int = field(default=300, metadata={"check": _check_interval})
@@ -78,7 +87,9 @@ class SonarMapping(SlurmMapping):
         # ran had CPUs, however short.
         if not get("elapsed") and run.span_s == 0 and not (get("cpus") or get("nodes")):
             return f"never started ({get('state', '')})"
-        return self._left_out(get("user", ""), get("account", ""), get("partition", ""), get("state", ""))
+        return self._left_out(
+            get("user", ""), get("account", ""), get("partition", ""), get("state", "")
+        )
 
     def job_id(self, job: int, run: SlurmRun) -> str:
         """By the cluster's clock, not in UTC, which differs from one collection to the next."""
@@ -134,7 +145,9 @@ class SonarMapping(SlurmMapping):
         """How the fields of a job came about."""
         options = self._options
         times = (
-            f"{self.place}.time_zone: {options.time_zone}" if options.time_zone else "the offset that was seen first"
+            f"{self.place}.time_zone: {options.time_zone}"
+            if options.time_zone
+            else "the offset that was seen first"
         )
         return [
             *self._account_rules(job, (job.local_group, job.local_user)),
@@ -142,7 +155,8 @@ class SonarMapping(SlurmMapping):
             ImportRule("ended_at", times),
             ImportRule("wall_s", f"{self.place}.wall_from: {options.wall_from}"),
             ImportRule(
-                "cpu_user_s", "the greater of UserCPU + SystemCPU of the job and AveCPU of all steps, less the kernel's"
+                "cpu_user_s",
+                "the greater of UserCPU + SystemCPU of the job and AveCPU of all steps, less the kernel's",
             ),
             ImportRule("cpu_kernel_s", "SystemCPU of the job"),
             self._endpoint_rule(),
@@ -153,7 +167,9 @@ class SonarMapping(SlurmMapping):
         # The number 0 of a task is never written.
         return f"{array}_{run.fields.get('task', 0)}" if array and self._array_ids else str(job)
 
-    def _extra(self, run: SlurmRun, hosts: Sequence[str], gpus: GpuUse | None) -> tuple[tuple[str, str], ...]:
+    def _extra(
+        self, run: SlurmRun, hosts: Sequence[str], gpus: GpuUse | None
+    ) -> tuple[tuple[str, str], ...]:
         get = run.fields.get
         user: str = get("user", "")
         account: str = get("account", "")
@@ -181,7 +197,10 @@ def _energy(gpus: GpuUse | None) -> Sequence[tuple[str, int | None]]:
     """What samples tell of the power of a job's GPUs."""
     if gpus is None:
         return ()
-    return (("gpu_energy", gpus.energy_j or None), ("energy_rejected", 1 if gpus.energy_rejected else None))
+    return (
+        ("gpu_energy", gpus.energy_j or None),
+        ("energy_rejected", 1 if gpus.energy_rejected else None),
+    )
 
 
 def _cpu(run: SlurmRun) -> tuple[int, int]:

@@ -23,14 +23,20 @@ class Options(HttpOptions):
     """The keys of a target of the type `ams`."""
 
     url: str = field(metadata={"help": "where AMS is, https://HOST[:PORT]"})
-    auth_url: str = field(default="", metadata={"help": "where tokens come from; default: the host of url, port 8443"})
+    auth_url: str = field(
+        default="", metadata={"help": "where tokens come from; default: the host of url, port 8443"}
+    )
     service_host: str = field(
         default="", metadata={"help": "the host's name in the token path; default: the host of url"}
     )
     project: str = field(default="accounting", metadata={"help": "AMS project"})
     topic: str = field(default="gLite-APEL", metadata={"help": "AMS topic"})
-    batch_bytes: int = field(default=950_000, metadata={"help": "most characters of base64 data in one message"})
-    read_timeout_s: float = field(default=60, metadata={"help": "seconds of silence to bear (the broker may take 30)"})
+    batch_bytes: int = field(
+        default=950_000, metadata={"help": "most characters of base64 data in one message"}
+    )
+    read_timeout_s: float = field(
+        default=60, metadata={"help": "seconds of silence to bear (the broker may take 30)"}
+    )
 
     one_off: ClassVar[OneOff | None] = OneOff(
         key="url",
@@ -43,7 +49,10 @@ class Options(HttpOptions):
             "AMS takes messages only with one, which authn gives for the certificate",
             "give the operators of AMS the DN under `subject`, and this answer",
         ),
-        "AMS": StepText("records are handed over there", "see that `url` of the target is right, and ask again later"),
+        "AMS": StepText(
+            "records are handed over there",
+            "see that `url` of the target is right, and ask again later",
+        ),
         "right to publish": StepText(
             "AMS knows us, but accepts messages only from users listed for the topic",
             "ask the operators of AMS to let this host's user publish to the topic",
@@ -57,7 +66,12 @@ class Options(HttpOptions):
 
     def doubts(self) -> tuple[tuple[str, str], ...]:
         if any(host in self.url for host in _TEST_HOSTS):
-            return ((f"{self.url} is the test instance", "write https://msg.argo.grnet.gr for real accounting"),)
+            return (
+                (
+                    f"{self.url} is the test instance",
+                    "write https://msg.argo.grnet.gr for real accounting",
+                ),
+            )
         return ()
 
     def problems(self) -> list[str]:
@@ -68,7 +82,9 @@ class Options(HttpOptions):
             if not _NAME.fullmatch(value)
         ]
         if self.service_host and not _HOST.fullmatch(self.service_host):
-            found.append(f"`service_host`: {self.service_host!r} must be a host name without a port")
+            found.append(
+                f"`service_host`: {self.service_host!r} must be a host name without a port"
+            )
         if not 16_384 <= self.batch_bytes <= 1_499_000:
             found.append(
                 f"`batch_bytes`: {self.batch_bytes} is not between 16384 and 1499000, the most that AMS stores"

@@ -13,7 +13,15 @@ from enum import StrEnum
 from typing import Final, NamedTuple
 
 from publisher.transports.base import CONFIGURATION, CREDENTIALS, LATER, REFUSED
-from publisher.transports.http.exchange import Answer, Failure, RequestFailure, envelope_message, parsed, plain, quoted
+from publisher.transports.http.exchange import (
+    Answer,
+    Failure,
+    RequestFailure,
+    envelope_message,
+    parsed,
+    plain,
+    quoted,
+)
 
 # Above this many characters of base64, AMS 1.7's "Backend Error" may be its way of saying too large
 # (its check for 413 compares the producer's words, which have changed).
@@ -68,7 +76,14 @@ _SILENCE: Final[Mapping[Failure, Decision]] = {
 # The balancer's and the machine's own troubles, the same on both ports: status -> whether the
 # request may have gone through. 504 and 408 leave Kafka at work behind the client's back; 502 is
 # AMS dying after Kafka accepted; 503 and 429 never got in.
-_PASSING: Final[Mapping[int, bool]] = {408: True, 429: False, 500: True, 502: True, 503: False, 504: True}
+_PASSING: Final[Mapping[int, bool]] = {
+    408: True,
+    429: False,
+    500: True,
+    502: True,
+    503: False,
+    504: True,
+}
 
 # argo-messaging's 404s for an absent project or topic; the router's own is no JSON.
 _AMS_ABSENT: Final[Mapping[str, str]] = {
@@ -80,17 +95,29 @@ _AMS_BAD_NAMES: Final = ("invalid topic name", "invalid project name")
 
 # argo-api-authn's refusals: words of its message -> exit status and what helps. First match wins.
 _AUTHN_REFUSALS: Final = (
-    ("no certificate provided", CREDENTIALS, "the client certificate did not arrive; something in between ends TLS"),
+    (
+        "no certificate provided",
+        CREDENTIALS,
+        "the client certificate did not arrive; something in between ends TLS",
+    ),
     (
         "no such host",
         CREDENTIALS,
         "this machine's address needs a reverse DNS name (think of IPv6), which the service checks",
     ),
     ("legacy common name", CREDENTIALS, "the certificate needs a subject alternative name (SAN)"),
-    ("certificate is valid for", CREDENTIALS, "the reverse DNS name of this machine is not in the certificate"),
+    (
+        "certificate is valid for",
+        CREDENTIALS,
+        "the reverse DNS name of this machine is not in the certificate",
+    ),
     ("expired", CREDENTIALS, "renew the certificate"),
     ("not active yet", CREDENTIALS, "check this machine's clock and the certificate's first day"),
-    ("crldistributionpoints", CREDENTIALS, "the certificate needs a CRL URL; ask the CA for another profile"),
+    (
+        "crldistributionpoints",
+        CREDENTIALS,
+        "the certificate needs a CRL URL; ask the CA for another profile",
+    ),
     ("revoked", CREDENTIALS, "get a new certificate"),
     ("service-type was not found", CONFIGURATION, "check `auth_url` of the target"),
     ("not yet supported", CONFIGURATION, "check `auth_url` of the target"),
@@ -138,18 +165,24 @@ def token_verdict(answer: Answer | RequestFailure) -> Decision:
         if message and words in message.lower():
             return _stop(exit_status, f"authn answered {quoted(answer)}: {advice}")
     if answer.status == 404 and not message:
-        return _stop(CONFIGURATION, f"authn answered {quoted(answer)}: no such address; check `auth_url` of the target")
+        return _stop(
+            CONFIGURATION,
+            f"authn answered {quoted(answer)}: no such address; check `auth_url` of the target",
+        )
     return _stop(CREDENTIALS, f"authn answered {quoted(answer)}")
 
 
 def _token_given(answer: Answer) -> Decision:
     """A success. Nothing of its body is quoted, however wrong it is: the token may be there."""
     if not answer.complete:
-        return _retry(f"authn answered {answer.status}, but the answer broke off after {len(answer.body)} bytes")
+        return _retry(
+            f"authn answered {answer.status}, but the answer broke off after {len(answer.body)} bytes"
+        )
     if answer.status == 200 and token_of(answer):
         return Decision(action=Action.ACCEPTED)
     return _stop(
-        REFUSED, f"authn answered {answer.status} without a token; is `auth_url` of the target the right service?"
+        REFUSED,
+        f"authn answered {answer.status} without a token; is `auth_url` of the target the right service?",
     )
 
 
@@ -162,9 +195,15 @@ def publish_verdict(sent_base64_length: int, answer: Answer | RequestFailure) ->
         return _accepted(answer)
     if status == 500 and message == "backend error" and sent_base64_length > BIG:
         reason = f"AMS answered {quoted(answer)} to {sent_base64_length} characters, which may be too many"
-        return Decision(action=Action.RETRY_THEN_SPLIT, exit_status=LATER, reason=reason, doubt=True)
+        return Decision(
+            action=Action.RETRY_THEN_SPLIT, exit_status=LATER, reason=reason, doubt=True
+        )
     if status == 413:
-        return Decision(action=Action.SPLIT, exit_status=REFUSED, reason=f"{quoted(answer)}: too large for the service")
+        return Decision(
+            action=Action.SPLIT,
+            exit_status=REFUSED,
+            reason=f"{quoted(answer)}: too large for the service",
+        )
     if _is_passing(status) or 200 < status < 300:
         doubt = _PASSING.get(status, True)
         return _retry(f"AMS answered {quoted(answer)}", doubt=doubt, asked=answer.retry_after)
@@ -179,7 +218,8 @@ def _refusal(answer: Answer, message: str) -> Decision:
         return Decision(action=Action.REFRESH_TOKEN, exit_status=CREDENTIALS, reason=reason)
     if status == 403:
         return _stop(
-            CREDENTIALS, f"{reason}: authenticated, but this user may not publish to the topic (not in its ACL)"
+            CREDENTIALS,
+            f"{reason}: authenticated, but this user may not publish to the topic (not in its ACL)",
         )
     if status == 404:
         default = "no such address; check `url` of the target: it must be AMS itself, not its token service"
@@ -193,7 +233,9 @@ def _refusal(answer: Answer, message: str) -> Decision:
         # The body is well formed JSON by construction, so this may as well be about the topic (a
         # schema) or about AMS itself; and without an envelope it is the balancer's word. Only
         # messages that got through before show which.
-        return Decision(action=Action.REFUSE_MESSAGE, exit_status=REFUSED, reason=reason, certain=False)
+        return Decision(
+            action=Action.REFUSE_MESSAGE, exit_status=REFUSED, reason=reason, certain=False
+        )
     return _stop(REFUSED, f"{reason}, which is not an answer of AMS; ask its operators")
 
 
@@ -204,7 +246,9 @@ def _accepted(answer: Answer) -> Decision:
     # library turns HTML into 200.
     if isinstance(ids, list) and len(ids) == 1 and isinstance(ids[0], str) and ids[0]:
         return Decision(action=Action.ACCEPTED, remote_id=plain(ids[0], 64))
-    return _retry(f"AMS answered {quoted(answer)}, which is not a receipt for one message", doubt=True)
+    return _retry(
+        f"AMS answered {quoted(answer)}, which is not a receipt for one message", doubt=True
+    )
 
 
 def _redirect(service: str, key: str, answer: Answer) -> Decision:

@@ -9,10 +9,22 @@ from datetime import datetime
 from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
-from publisher.model.errors import ConfigError, CredentialError, PublisherError, Rejected, Unreachable
+from publisher.model.errors import (
+    ConfigError,
+    CredentialError,
+    PublisherError,
+    Rejected,
+    Unreachable,
+)
 from publisher.model.message import MESSAGE_ID, Message, MessageId
 from publisher.transports.ams import Options
-from publisher.transports.ams.responses import Action, Decision, publish_verdict, token_of, token_verdict
+from publisher.transports.ams.responses import (
+    Action,
+    Decision,
+    publish_verdict,
+    token_of,
+    token_verdict,
+)
 from publisher.transports.base import (
     CONFIGURATION,
     CREDENTIALS,
@@ -77,13 +89,17 @@ class _DeliveryAttempts:
 class AmsTransport:
     """A `Transport` to one topic of AMS. The token is fetched when needed and kept for the run."""
 
-    def __init__(self, options: object, credentials: Credentials, circumstances: Environment) -> None:
+    def __init__(
+        self, options: object, credentials: Credentials, circumstances: Environment
+    ) -> None:
         """Raises: CredentialError, ConfigError"""
         mine = self._options = own_options(options, Options)
         if found := mine.problems():
             raise ConfigError(found)
         services = mine.endpoints(circumstances.environment)
-        allow_open_key = mine.allow_open_key or may_be_open(credentials.key, circumstances.environment)
+        allow_open_key = mine.allow_open_key or may_be_open(
+            credentials.key, circumstances.environment
+        )
         self._world = circumstances
         self.signer: Final = Signer(credentials, circumstances.now(), allow_open_key=allow_open_key)
         self.warnings, self._retries = self.signer.warnings, Retries(mine, circumstances)
@@ -95,7 +111,9 @@ class AmsTransport:
         self._publish_path = f"/v1/projects/{mine.project}/topics/{mine.topic}:publish"
         context = client_context(credentials)
         self._ams, self._authn = (
-            LazySession(service, context, trust=trust_described(credentials), clock=circumstances.clock)
+            LazySession(
+                service, context, trust=trust_described(credentials), clock=circumstances.clock
+            )
             for service in services
         )
 
@@ -111,15 +129,15 @@ class AmsTransport:
         self.signer.check(now)
         if not MESSAGE_ID.fullmatch(message.id):
             # AMS stores an empty record for some characters, which only an operator can remove.
-            return _not_sent(Verdict.REFUSED, SET_ASIDE, f"the message id {message.id!r} would corrupt the topic")
+            return _not_sent(
+                Verdict.REFUSED, SET_ASIDE, f"the message id {message.id!r} would corrupt the topic"
+            )
         try:
             body, data_length = _body(message.id, self.signer.sign(message.payload))
         except UnsafePayload as why:
             return _not_sent(Verdict.REFUSED, SET_ASIDE, str(why))
         if data_length > self._options.batch_bytes:
-            reason = (
-                f"{data_length} characters of data are over the limit of {self._options.batch_bytes} (`batch_bytes`)"
-            )
+            reason = f"{data_length} characters of data are over the limit of {self._options.batch_bytes} (`batch_bytes`)"
             return _not_sent(Verdict.TOO_LARGE, REFUSED, reason)
         return self._hand_over(_DeliveryAttempts(body=body, data_length=data_length), message)
 
@@ -132,7 +150,9 @@ class AmsTransport:
         if isinstance(answer, Answer) and answer.status == 200:
             if profile := _profile(parsed(answer.body), self._options.project):
                 return profile
-            raise Rejected("AMS answered the question who we are with something else than a user profile")
+            raise Rejected(
+                "AMS answered the question who we are with something else than a user profile"
+            )
         decision = publish_verdict(0, answer)
         raise _ERRORS[decision.exit_status](self._clean(decision.reason))
 
@@ -187,7 +207,9 @@ class AmsTransport:
                 case _:
                     return self._final(decision, handover)
             reason = self._clean(decision.reason)
-            if not self._retries.wait(message.id, handover.attempts, reason, decision.asked, since=since):
+            if not self._retries.wait(
+                message.id, handover.attempts, reason, decision.asked, since=since
+            ):
                 return self._unfinished(decision, handover)
 
     def _attempt(self, handover: _DeliveryAttempts) -> Decision:
@@ -238,7 +260,11 @@ class AmsTransport:
         return publish_verdict(handover.data_length, answer)
 
     def _asked(
-        self, method: str, path: str, body: bytes | None = None, headers: Mapping[str, str] | None = None
+        self,
+        method: str,
+        path: str,
+        body: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> Answer | RequestFailure:
         """The answer of AMS, without the token."""
         answer = self._ams.exchange(method, path, body, headers)
@@ -249,8 +275,12 @@ class AmsTransport:
             case Action.ACCEPTED:
                 return self._receipt(Verdict.DELIVERED, decision, handover)
             case Action.SPLIT | Action.RETRY_THEN_SPLIT:
-                self._data_limit = min(self._data_limit, max(SMALLEST_LIMIT, handover.data_length // 2))
-                return self._receipt(Verdict.TOO_LARGE, decision._replace(exit_status=REFUSED), handover)
+                self._data_limit = min(
+                    self._data_limit, max(SMALLEST_LIMIT, handover.data_length // 2)
+                )
+                return self._receipt(
+                    Verdict.TOO_LARGE, decision._replace(exit_status=REFUSED), handover
+                )
             case Action.REFUSE_MESSAGE:
                 return self._receipt(Verdict.REFUSED, decision, handover)
         return self._receipt(Verdict.STOP_TARGET, decision, handover)
@@ -261,7 +291,9 @@ class AmsTransport:
         verdict = Verdict.IN_DOUBT if handover.doubt else Verdict.RETRY_LATER
         return self._receipt(verdict, decision, handover)
 
-    def _receipt(self, verdict: Verdict, decision: Decision, handover: _DeliveryAttempts) -> Receipt:
+    def _receipt(
+        self, verdict: Verdict, decision: Decision, handover: _DeliveryAttempts
+    ) -> Receipt:
         return Receipt(
             verdict=verdict,
             remote_id=decision.remote_id,
@@ -290,9 +322,14 @@ def _body(name: MessageId, signed: bytes) -> tuple[bytes, int]:
     every time, whose first use takes as long as the encoding; so it goes piece by piece.
     """
     view = memoryview(signed)
-    data = [base64.b64encode(view[at : at + _ENCODED_AT_ONCE]) for at in range(0, len(view), _ENCODED_AT_ONCE)]
+    data = [
+        base64.b64encode(view[at : at + _ENCODED_AT_ONCE])
+        for at in range(0, len(view), _ENCODED_AT_ONCE)
+    ]
     # Joined, not formatted: `%` lets the bytes grow as it goes.
-    body = b"".join((b'{"messages":[{"attributes":{"empaid":"', name.encode(), b'"},"data":"', *data, b'"}]}'))
+    body = b"".join(
+        (b'{"messages":[{"attributes":{"empaid":"', name.encode(), b'"},"data":"', *data, b'"}]}')
+    )
     return body, sum(map(len, data))
 
 

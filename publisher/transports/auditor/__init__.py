@@ -16,30 +16,50 @@ class Options(HttpOptions):
     """The keys of a target of the type `auditor`."""
 
     url: str = field(
-        metadata={"help": "https://HOST:PORT with mutual TLS, or http:// in the local network", "plain_http": True}
+        metadata={
+            "help": "https://HOST:PORT with mutual TLS, or http:// in the local network",
+            "plain_http": True,
+        }
     )
     # actix takes 2 MiB of JSON
-    batch_bytes: int = field(default=2_000_000, metadata={"help": "most bytes in one request; AUDITOR takes 2097152"})
-    encode_names: bool = field(default=False, metadata={"help": "percent-encode texts, for AUDITOR before 0.7"})
+    batch_bytes: int = field(
+        default=2_000_000, metadata={"help": "most bytes in one request; AUDITOR takes 2097152"}
+    )
+    encode_names: bool = field(
+        default=False, metadata={"help": "percent-encode texts, for AUDITOR before 0.7"}
+    )
     # What meta data is called in this AUDITOR, '' for none. Defaults: auditor-apel-plugin's.
-    meta_site: str = field(default="site_id", metadata={"help": "what the site is called in the meta data"})
+    meta_site: str = field(
+        default="site_id", metadata={"help": "what the site is called in the meta data"}
+    )
     meta_submit_host: str = field(
         default="headnode", metadata={"help": "what the submit host is called in the meta data"}
     )
-    meta_user: str = field(default="subject", metadata={"help": "what the user is called in the meta data"})
-    meta_fqan: str = field(default="voms", metadata={"help": "what the FQAN is called in the meta data"})
+    meta_user: str = field(
+        default="subject", metadata={"help": "what the user is called in the meta data"}
+    )
+    meta_fqan: str = field(
+        default="voms", metadata={"help": "what the FQAN is called in the meta data"}
+    )
     meta_vo: str = field(default="vo", metadata={"help": "what the VO is called in the meta data"})
-    meta_local_user: str = field(default="user_id", metadata={"help": "what the local user is called in the meta data"})
+    meta_local_user: str = field(
+        default="user_id", metadata={"help": "what the local user is called in the meta data"}
+    )
     meta_local_group: str = field(
         default="group_id", metadata={"help": "what the local group is called in the meta data"}
     )
-    meta_queue: str = field(default="queue", metadata={"help": "what the queue is called in the meta data"})
-    meta_project: str = field(default="project", metadata={"help": "what the project is called in the meta data"})
+    meta_queue: str = field(
+        default="queue", metadata={"help": "what the queue is called in the meta data"}
+    )
+    meta_project: str = field(
+        default="project", metadata={"help": "what the project is called in the meta data"}
+    )
 
     formats: ClassVar[Collection[str]] = ("auditor-record",)
     step_texts: ClassVar[Mapping[str, StepText]] = {
         "service": StepText(
-            "records are handed over there", "see that `url` of the target is right and that AUDITOR runs"
+            "records are handed over there",
+            "see that `url` of the target is right and that AUDITOR runs",
         ),
         "right to insert": StepText(
             "AUDITOR with access rules takes records only from those who may write",
@@ -58,7 +78,12 @@ class Options(HttpOptions):
     def doubts(self) -> tuple[tuple[str, str], ...]:
         if self.url.startswith("http://"):
             found = f"records go to {self.url} unencrypted, and AUDITOR cannot know who sends them"
-            return ((found, "write https:// where AUDITOR has `use_tls: true`, unless the network is your own"),)
+            return (
+                (
+                    found,
+                    "write https:// where AUDITOR has `use_tls: true`, unless the network is your own",
+                ),
+            )
         return ()
 
     def problems(self) -> list[str]:
@@ -72,4 +97,6 @@ class Options(HttpOptions):
         return found
 
     def endpoints(self, environment: Mapping[str, str]) -> tuple[Endpoint, ...]:
-        return (self.endpoint("AUDITOR", https_url(self.url, "url", ("https", "http")), environment),)
+        return (
+            self.endpoint("AUDITOR", https_url(self.url, "url", ("https", "http")), environment),
+        )

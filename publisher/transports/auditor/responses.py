@@ -55,14 +55,20 @@ _SILENCE: Final[Mapping[Failure, Interpretation]] = {
 }
 
 
-_RULES: Final = "its administrator must put the CN of this host's certificate into `write_access_cn`"
+_RULES: Final = (
+    "its administrator must put the CN of this host's certificate into `write_access_cn`"
+)
 _REFUSALS: Final[Mapping[int, tuple[Handling, int, str]]] = {
     400: (Handling.REFUSE, REFUSED, "it does not take this for a record"),
     401: (Handling.STOP, CREDENTIALS, _RULES),
     403: (Handling.STOP, CREDENTIALS, _RULES),
     413: (Handling.TOO_LARGE, REFUSED, "too large for the service"),
 }
-_NO_AUDITOR: Final = (Handling.STOP, CONFIGURATION, "no AUDITOR answers there; check `url` of the target")
+_NO_AUDITOR: Final = (
+    Handling.STOP,
+    CONFIGURATION,
+    "no AUDITOR answers there; check `url` of the target",
+)
 
 
 def interpret(answer: Answer | RequestFailure, records: int) -> Interpretation:
@@ -75,16 +81,24 @@ def interpret(answer: Answer | RequestFailure, records: int) -> Interpretation:
     if status == 500 and answer.body.strip() == _EXISTS:
         return _there(records, reason)
     if status in _PASSING:
-        return Interpretation(Handling.RETRY, reason, LATER, doubt=_PASSING[status], asked=answer.retry_after)
+        return Interpretation(
+            Handling.RETRY, reason, LATER, doubt=_PASSING[status], asked=answer.retry_after
+        )
     if status >= 500:
-        return Interpretation(Handling.ASK_HEALTH, reason, LATER, doubt=True, asked=answer.retry_after)
+        return Interpretation(
+            Handling.ASK_HEALTH, reason, LATER, doubt=True, asked=answer.retry_after
+        )
     handling, exit_status, advice = _REFUSALS.get(status, _NO_AUDITOR)
     return Interpretation(handling, f"{reason}: {advice}", exit_status)
 
 
 def _there(records: int, reason: str) -> Interpretation:
     """One record is there already; of several, some are."""
-    return Interpretation(Handling.STORED) if records == 1 else Interpretation(Handling.EXISTS, reason, REFUSED)
+    return (
+        Interpretation(Handling.STORED)
+        if records == 1
+        else Interpretation(Handling.EXISTS, reason, REFUSED)
+    )
 
 
 def _accepted(answer: Answer, records: int, reason: str) -> Interpretation:
@@ -93,4 +107,6 @@ def _accepted(answer: Answer, records: int, reason: str) -> Interpretation:
     document = parsed(answer.body) if answer.complete else None
     if isinstance(document, dict) and isinstance(document.get("warning"), str):
         return _there(records, reason)
-    return Interpretation(Handling.RETRY, f"{reason}, which AUDITOR does not say", LATER, doubt=True)
+    return Interpretation(
+        Handling.RETRY, f"{reason}, which AUDITOR does not say", LATER, doubt=True
+    )

@@ -13,7 +13,16 @@ from publisher.model.errors import ConfigError
 from publisher.model.message import Message
 from publisher.transports.auditor import Options
 from publisher.transports.auditor.responses import Handling, Interpretation, interpret
-from publisher.transports.base import LATER, REFUSED, Credentials, Environment, Receipt, Step, Verdict, own_options
+from publisher.transports.base import (
+    LATER,
+    REFUSED,
+    Credentials,
+    Environment,
+    Receipt,
+    Step,
+    Verdict,
+    own_options,
+)
 from publisher.transports.credentials.host_certificate import HostCertificate, may_be_open
 from publisher.transports.http.exchange import Answer, LazySession, RequestFailure, Retries, plain
 from publisher.transports.http.tls import client_context, trust_described
@@ -45,7 +54,9 @@ class _Requests:
 class AuditorTransport:
     """A `Transport` to one AUDITOR, over mutual TLS or, where the URL is http://, without."""
 
-    def __init__(self, options: object, credentials: Credentials, circumstances: Environment) -> None:
+    def __init__(
+        self, options: object, credentials: Credentials, circumstances: Environment
+    ) -> None:
         """Raises: CredentialError, ConfigError"""
         mine = self._options = own_options(options, Options)
         if found := mine.problems():
@@ -55,8 +66,12 @@ class AuditorTransport:
         self.warnings: Callable[[datetime], list[str]] = lambda now: []
         context = None
         if service.url.startswith("https://"):
-            allow_open_key = mine.allow_open_key or may_be_open(credentials.key, circumstances.environment)
-            certificate = HostCertificate(credentials, circumstances.now(), allow_open_key=allow_open_key)
+            allow_open_key = mine.allow_open_key or may_be_open(
+                credentials.key, circumstances.environment
+            )
+            certificate = HostCertificate(
+                credentials, circumstances.now(), allow_open_key=allow_open_key
+            )
             self._check, self.warnings = certificate.check, certificate.warnings
             context = client_context(credentials)
         self._world, self._retries = circumstances, Retries(mine, circumstances)
@@ -78,7 +93,9 @@ class AuditorTransport:
         self._check(now)
         if len(message.payload) > self.payload_limit():
             reason = f"{len(message.payload)} bytes are over the limit of {self.payload_limit()} (from `batch_bytes`)"
-            return Receipt(verdict=Verdict.TOO_LARGE, exit_status=REFUSED, reason=reason, attempts=0)
+            return Receipt(
+                verdict=Verdict.TOO_LARGE, exit_status=REFUSED, reason=reason, attempts=0
+            )
         records: list[Record] = json.loads(message.payload)
         body = message.payload
         if self._renamed or self._options.encode_names:
@@ -98,13 +115,18 @@ class AuditorTransport:
         # 403: its rules may not show it to those who write
         if not isinstance(answer, Answer) or answer.status not in (200, 403):
             decision = interpret(answer, 0)
-            return (Step("service", plain(decision.reason), exit_status=decision.exit_status or LATER),)
+            return (
+                Step("service", plain(decision.reason), exit_status=decision.exit_status or LATER),
+            )
         found = "AUDITOR and its database are well" if answer.status == 200 else "AUDITOR answers"
         service = Step("service", found)
         decision = interpret(self._session.exchange("POST", _MANY, b"[]", _HEADERS), 0)
         if decision.action is Handling.STORED:
             return (service, Step("right to insert", f"an empty list was taken at {_MANY}"))
-        return (service, Step("right to insert", plain(decision.reason), exit_status=decision.exit_status))
+        return (
+            service,
+            Step("right to insert", plain(decision.reason), exit_status=decision.exit_status),
+        )
 
     def _as_called_there(self, record: Record) -> Record:
         """A record with configured names, percent-encoded for an AUDITOR that takes no slashes."""
@@ -140,7 +162,9 @@ class AuditorTransport:
                 return decision
             failed = failing
             made, attempt = delivery.message, delivery.attempts
-            if not self._retries.wait(made.id, attempt, decision.reason, decision.asked, since=began):
+            if not self._retries.wait(
+                made.id, attempt, decision.reason, decision.asked, since=began
+            ):
                 return decision._replace(action=Handling.RETRY)
             delivery.attempts += 1
 

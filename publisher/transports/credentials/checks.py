@@ -43,7 +43,9 @@ SOON: Final = timedelta(days=30)
 URGENT: Final = timedelta(days=14)
 TOO_LATE: Final = timedelta(days=3)
 _RENEW: Final = "get a new certificate from your CA, and put certificate and key in place together"
-_PROFILE: Final = "ask the CA for a certificate of the profile for grid hosts, and put it in place with its key"
+_PROFILE: Final = (
+    "ask the CA for a certificate of the profile for grid hosts, and put it in place with its key"
+)
 _PROXY: Final = x509.ObjectIdentifier("1.3.6.1.5.5.7.1.14")
 _SHOWN: Final = 3
 _INSTALL: Final = (
@@ -52,7 +54,9 @@ _INSTALL: Final = (
 )
 _FETCH: Final = "run `fetch-crl`, and enable its timer or cron job, so that it stays so"
 _SMALLEST_RSA: Final = 2048
-_CLIENTS: Final = frozenset({ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.ANY_EXTENDED_KEY_USAGE})
+_CLIENTS: Final = frozenset(
+    {ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.ANY_EXTENDED_KEY_USAGE}
+)
 
 
 def certificate_ends(credentials: Credentials) -> datetime | None:
@@ -95,11 +99,15 @@ def check_credentials(
         answer = f"its extensions cannot be read: {error}"
         of_extensions = (Step("certificate purpose", answer, CREDENTIALS, _PROFILE),)
     return (
-        Step("certificate", f"{credentials.certificate}: {subject}, by {slash_dn(certificate.issuer)}"),
+        Step(
+            "certificate",
+            f"{credentials.certificate}: {subject}, by {slash_dn(certificate.issuer)}",
+        ),
         _dates(certificate, now),
         *of_extensions,
         _subject(certificate),
-        not_here(credentials) or _key(credentials, certificate, environment, allow_open=allow_open_key),
+        not_here(credentials)
+        or _key(credentials, certificate, environment, allow_open=allow_open_key),
     )
 
 
@@ -119,7 +127,11 @@ def _dates(certificate: x509.Certificate, now: datetime) -> Step:
     if left <= timedelta(0):
         return Step(name, f"expired on {until}", CREDENTIALS, _RENEW)
     answer = f"good until {until}, {left.days} days from now"
-    for limit, when, status in ((TOO_LATE, "today", CREDENTIALS), (URGENT, "this week", 0), (SOON, "in good time", 0)):
+    for limit, when, status in (
+        (TOO_LATE, "today", CREDENTIALS),
+        (URGENT, "this week", 0),
+        (SOON, "in good time", 0),
+    ):
         if left < limit:
             return Step(name, answer, status, f"{when}: {_RENEW}")
     return Step(name, answer)
@@ -132,7 +144,10 @@ def _purpose(certificate: x509.Certificate) -> Step:
     basic = _extension(certificate, x509.BasicConstraints)
     asked = (
         (basic is not None and basic.ca, "it is the certificate of a CA, not of a host"),
-        (any(one.oid == _PROXY for one in certificate.extensions), "it is a proxy, not the certificate of a host"),
+        (
+            any(one.oid == _PROXY for one in certificate.extensions),
+            "it is a proxy, not the certificate of a host",
+        ),
         (
             usage is not None and not usage.digital_signature,
             "its key usage lacks digitalSignature, so that it may not sign messages",
@@ -154,12 +169,16 @@ def _profile(certificate: x509.Certificate) -> Step:
     odd = []
     public = certificate.public_key()
     if isinstance(public, rsa.RSAPublicKey) and public.key_size < _SMALLEST_RSA:
-        odd.append(f"its key has {public.key_size} bits, and TLS libraries of today want {_SMALLEST_RSA}")
+        odd.append(
+            f"its key has {public.key_size} bits, and TLS libraries of today want {_SMALLEST_RSA}"
+        )
     algorithm = certificate.signature_hash_algorithm
     if algorithm is not None and algorithm.name in ("md5", "sha1"):
         odd.append(f"it is signed with {algorithm.name.upper()}, which services of today refuse")
     if _extension(certificate, x509.CRLDistributionPoints) is None:
-        odd.append("it names no CRL, and the service that gives out AMS tokens may refuse it for that")
+        odd.append(
+            "it names no CRL, and the service that gives out AMS tokens may refuse it for that"
+        )
     if _extension(certificate, x509.SubjectAlternativeName) is None:
         odd.append("it has no subject alternative name, and that service may refuse it for that")
     if odd:
@@ -174,12 +193,20 @@ def _subject(certificate: x509.Certificate) -> Step:
     found = f'GOCDB, host DN: {slash} | authn: {authn_dn(subject)} | SGAS: "{sgas.comma}" or "{sgas.slash}"'
     if slash != " ".join(slash.split()) or not slash.isascii():
         advice = "GOCDB and SGAS compare it letter by letter: copy the DN from here, with every blank and every letter"
-        return Step("subject", f"{found}; it holds blanks at an edge, or letters beyond ASCII", advice=advice)
+        return Step(
+            "subject",
+            f"{found}; it holds blanks at an edge, or letters beyond ASCII",
+            advice=advice,
+        )
     return Step("subject", found)
 
 
 def _key(
-    credentials: Credentials, certificate: x509.Certificate, environment: Mapping[str, str], *, allow_open: bool
+    credentials: Credentials,
+    certificate: x509.Certificate,
+    environment: Mapping[str, str],
+    *,
+    allow_open: bool,
 ) -> Step:
     handed_over = may_be_open(credentials.key, environment)
     try:
@@ -191,7 +218,9 @@ def _key(
         return _refused("key", CredentialError(f"{credentials.key}: {error.strerror}; run again"))
     answer = f"{credentials.key}, mode {mode:04o}, belongs to the certificate"
     if mode & 0o077 and not handed_over:
-        advice = f"`chmod 0400 {credentials.key}`, and remove `allow_open_key` from the configuration"
+        advice = (
+            f"`chmod 0400 {credentials.key}`, and remove `allow_open_key` from the configuration"
+        )
         return Step("key", f"{answer}; others on this host can read it", advice=advice)
     return Step("key", answer)
 
@@ -242,10 +271,14 @@ def _counted(ca: Path, cas: list[x509.Certificate], unreadable: list[str], now: 
     answer = f"{len(cas)} in {ca}"
     if unreadable:
         answer = f"{answer}; {plural(len(unreadable), 'file')} cannot be read: {', '.join(unreadable[:_SHOWN])}"
-        return Step("CAs", answer, advice="install the package of CAs again; links must lead somewhere")
+        return Step(
+            "CAs", answer, advice="install the package of CAs again; links must lead somewhere"
+        )
     expired = [slash_dn(each.subject) for each in cas if validity(each)[1] <= now]
     if len(expired) == len(cas):
-        return Step("CAs", f"{answer}, all of them expired", CREDENTIALS, "update the package of CAs")
+        return Step(
+            "CAs", f"{answer}, all of them expired", CREDENTIALS, "update the package of CAs"
+        )
     if expired:
         answer = f"{answer}, {len(expired)} expired: {', '.join(expired[:_SHOWN])}"
         return Step("CAs", answer, advice="update the package of CAs")
@@ -275,7 +308,9 @@ def _lists(directory: Path, now: datetime) -> Step:
         return Step("CRLs", f"none in {directory}", advice=f"install fetch-crl; {_FETCH}")
     old = [path.name for path in paths if _is_outdated(path, now)]
     if old:
-        answer = f"{len(old)} of {len(paths)} are out of date or unreadable: {', '.join(old[:_SHOWN])}"
+        answer = (
+            f"{len(old)} of {len(paths)} are out of date or unreadable: {', '.join(old[:_SHOWN])}"
+        )
         return Step("CRLs", answer, advice=_FETCH)
     return Step("CRLs", f"{len(paths)}, all of them up to date")
 

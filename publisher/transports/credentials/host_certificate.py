@@ -20,7 +20,11 @@ from cryptography import x509
 from cryptography.exceptions import InternalError, InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    PublicFormat,
+    load_pem_private_key,
+)
 
 from publisher.model.errors import CredentialError
 from publisher.model.text import plural
@@ -85,7 +89,9 @@ _RSA_PSS: Final = bytes.fromhex("06092a864886f70d01010a")  # object id 1.2.840.1
 # To prove an RSA key's primes takes longer than the rest of a start; a signature that its own
 # certificate verifies does not (`_try_out`).
 _UNPROVED: Final[Mapping[str, bool]] = (
-    {"unsafe_skip_rsa_key_validation": True} if int(cryptography.__version__.partition(".")[0]) >= 39 else {}
+    {"unsafe_skip_rsa_key_validation": True}
+    if int(cryptography.__version__.partition(".")[0]) >= 39
+    else {}
 )
 
 
@@ -152,7 +158,9 @@ def load_certificate(path: Path) -> x509.Certificate:
     try:
         return x509.load_pem_x509_certificate(content)
     except ValueError as error:
-        raise CredentialError(f"the certificate in {path} is damaged ({error}); install it again") from error
+        raise CredentialError(
+            f"the certificate in {path} is damaged ({error}); install it again"
+        ) from error
 
 
 def load_key(path: Path, certificate: x509.Certificate, *, allow_open: bool = False) -> SigningKey:
@@ -169,7 +177,10 @@ def load_key(path: Path, certificate: x509.Certificate, *, allow_open: bool = Fa
         )
     key = _parse_key(path, content)
     ours = key.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
-    if certificate.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo) != ours:
+    if (
+        certificate.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+        != ours
+    ):
         raise CredentialError(
             f"the key {path} does not belong to the certificate of {slash_dn(certificate.subject)}; "
             "check `credentials: certificate` and `key`, and whether only one of the two was renewed"
@@ -243,7 +254,9 @@ def in_domain(machine: str, host: str) -> bool:
     allowed a machine by its name.
     """
     wanted = [label for label in host.split(".") if label][-_CHECK_DEPTH:]
-    return bool(wanted) and [label for label in machine.split(".") if label][-len(wanted) :] == wanted
+    return (
+        bool(wanted) and [label for label in machine.split(".") if label][-len(wanted) :] == wanted
+    )
 
 
 def _read(path: Path, what: str) -> bytes:
@@ -263,7 +276,9 @@ def _read(path: Path, what: str) -> bytes:
             f"no permission to read the {what} {path}; run as a user that may, or hand it over with systemd's LoadCredential"
         ) from error
     except OSError as error:
-        raise CredentialError(f"cannot read the {what} {path}: {error.strerror or error}") from error
+        raise CredentialError(
+            f"cannot read the {what} {path}: {error.strerror or error}"
+        ) from error
 
 
 def _parse_key(path: Path, content: bytes) -> SigningKey:
@@ -276,14 +291,20 @@ def _parse_key(path: Path, content: bytes) -> SigningKey:
             f"the key {path} is encrypted, and nobody is here to type its password; store it unencrypted with mode 0400"
         ) from error
     except UnsupportedAlgorithm as error:
-        raise CredentialError(f"the key {path} is of an unknown kind ({error}); use RSA or EC") from error
+        raise CredentialError(
+            f"the key {path} is of an unknown kind ({error}); use RSA or EC"
+        ) from error
     except ValueError as error:
         raise CredentialError(f"the key in {path} is damaged; install it again") from error
     if isinstance(key, rsa.RSAPrivateKey) and not _is_pss(content):
         return key
     if isinstance(key, ec.EllipticCurvePrivateKey):
         return key
-    kind = "RSA-PSS" if isinstance(key, rsa.RSAPrivateKey) else type(key).__name__.strip("_").removesuffix("PrivateKey")
+    kind = (
+        "RSA-PSS"
+        if isinstance(key, rsa.RSAPrivateKey)
+        else type(key).__name__.strip("_").removesuffix("PrivateKey")
+    )
     raise CredentialError(
         f"the key {path} is of the kind {kind}, which S/MIME receivers cannot verify; use an RSA or EC key"
     )
@@ -297,7 +318,9 @@ def _try_out(path: Path, key: SigningKey) -> None:
             signature = key.sign(trial, padding.PKCS1v15(), hashes.SHA256())
             key.public_key().verify(signature, trial, padding.PKCS1v15(), hashes.SHA256())
         else:
-            key.public_key().verify(key.sign(trial, ec.ECDSA(hashes.SHA256())), trial, ec.ECDSA(hashes.SHA256()))
+            key.public_key().verify(
+                key.sign(trial, ec.ECDSA(hashes.SHA256())), trial, ec.ECDSA(hashes.SHA256())
+            )
     except (InvalidSignature, InternalError, ValueError) as error:
         raise CredentialError(f"the key in {path} is damaged; install it again") from error
 
@@ -376,4 +399,6 @@ def _in_slashes(part: x509.NameAttribute[str | bytes]) -> str:
 
 def _hex_escaped(text: str, mark: str) -> str:
     """Everything outside printable ASCII byte by byte, such as `\\C3\\85`."""
-    return "".join(chr(octet) if 0x20 <= octet < 0x7F else f"{mark}{octet:02X}" for octet in text.encode())
+    return "".join(
+        chr(octet) if 0x20 <= octet < 0x7F else f"{mark}{octet:02X}" for octet in text.encode()
+    )

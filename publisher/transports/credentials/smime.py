@@ -55,9 +55,7 @@ def unsafe_reason(payload: bytes) -> str:
         lowered = payload.lower()
         for words in TAKEN_FOR_ENCRYPTED:
             if words in lowered:
-                return (
-                    f"the payload holds the words {words.decode()}, which the receiver takes for an encrypted message"
-                )
+                return f"the payload holds the words {words.decode()}, which the receiver takes for an encrypted message"
     return ""
 
 
@@ -106,10 +104,13 @@ class Signer(HostCertificate):
         return b"".join(
             (
                 b'MIME-Version: 1.0\nContent-Type: multipart/signed; protocol="application/x-pkcs7-signature"; '
-                b'micalg="sha-256"; boundary="%b"\n\nThis is an S/MIME signed message\n\n--%b\n' % (boundary, boundary),
+                b'micalg="sha-256"; boundary="%b"\n\nThis is an S/MIME signed message\n\n--%b\n'
+                % (boundary, boundary),
                 _INNER,
                 body,
-                b"\n--" + boundary + b'\nContent-Type: application/x-pkcs7-signature; name="smime.p7s"\n'
+                b"\n--"
+                + boundary
+                + b'\nContent-Type: application/x-pkcs7-signature; name="smime.p7s"\n'
                 b'Content-Transfer-Encoding: base64\nContent-Disposition: attachment; filename="smime.p7s"\n\n',
                 base64.encodebytes(signature),
                 b"\n--" + boundary + b"--\n",
@@ -124,5 +125,7 @@ class Signer(HostCertificate):
         pkcs7 = pkcs7_writer()
         builder = pkcs7.PKCS7SignatureBuilder().set_data(content)
         builder = builder.add_signer(self._certificate, self._key, hashes.SHA256())
-        signature: bytes = builder.sign(Encoding.DER, [pkcs7.PKCS7Options[name] for name in _OPTIONS])
+        signature: bytes = builder.sign(
+            Encoding.DER, [pkcs7.PKCS7Options[name] for name in _OPTIONS]
+        )
         return signature

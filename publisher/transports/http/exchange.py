@@ -29,7 +29,11 @@ LONGEST_S: Final = 60.0
 # A balancer that asks for an hour gets the next round instead.
 LONGEST_ASKED_S: Final = 300.0
 # The form of today and two obsolete ones. Not `email.utils`, which takes long to load.
-_HTTP_DATES: Final = ("%a, %d %b %Y %H:%M:%S GMT", "%A, %d-%b-%y %H:%M:%S GMT", "%a %b %d %H:%M:%S %Y")
+_HTTP_DATES: Final = (
+    "%a, %d %b %Y %H:%M:%S GMT",
+    "%A, %d-%b-%y %H:%M:%S GMT",
+    "%a %b %d %H:%M:%S %Y",
+)
 
 REASON_LENGTH: Final = 500
 _QUOTE_LENGTH: Final = 200
@@ -180,7 +184,9 @@ def asked_wait_s(retry_after: str, now: datetime) -> float | None:
         return float(text[:9])
     for form in _HTTP_DATES:
         with suppress(ValueError):
-            return max(0.0, (datetime.strptime(text, form).replace(tzinfo=UTC) - now).total_seconds())
+            return max(
+                0.0, (datetime.strptime(text, form).replace(tzinfo=UTC) - now).total_seconds()
+            )
     return None
 
 
@@ -192,7 +198,9 @@ class Retries:
         self._world = world
         self._lost_s = 0.0
 
-    def wait(self, message_id: str, attempt: int, reason: str, asked: str, *, since: float | None = None) -> bool:
+    def wait(
+        self, message_id: str, attempt: int, reason: str, asked: str, *, since: float | None = None
+    ) -> bool:
         """Wait for the next attempt; False when there shall be none.
 
         `asked` is a Retry-After header; the time since `since` was lost on the attempt.
@@ -209,7 +217,12 @@ class Retries:
             return False
         most = self._schedule.attempts
         _log.info(
-            "message %s: attempt %d of %d failed, the next in %.1f s: %s", message_id, attempt, most, wait_s, reason
+            "message %s: attempt %d of %d failed, the next in %.1f s: %s",
+            message_id,
+            attempt,
+            most,
+            wait_s,
+            reason,
         )
         self._lost_s += wait_s
         return not self._world.wait(wait_s)
@@ -219,7 +232,11 @@ class HttpSession(Protocol):
     """What a `Session` does."""
 
     def exchange(
-        self, method: str, path: str, body: bytes | None = None, headers: Mapping[str, str] | None = None
+        self,
+        method: str,
+        path: str,
+        body: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> Answer | RequestFailure:
         """One request and what came of it; never raises for what network or server do."""
 
@@ -230,7 +247,12 @@ class LazySession:
     """An `HttpSession` that is opened with its first request."""
 
     def __init__(
-        self, endpoint: Endpoint, context: ssl.SSLContext | None, *, trust: str, clock: Callable[[], float]
+        self,
+        endpoint: Endpoint,
+        context: ssl.SSLContext | None,
+        *,
+        trust: str,
+        clock: Callable[[], float],
     ) -> None:
         """`context` is None for plain HTTP."""
         self._endpoint, self._context = endpoint, context
@@ -238,10 +260,16 @@ class LazySession:
         self._session: HttpSession | None = None
 
     def exchange(
-        self, method: str, path: str, body: bytes | None = None, headers: Mapping[str, str] | None = None
+        self,
+        method: str,
+        path: str,
+        body: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> Answer | RequestFailure:
         if self._session is None:
-            self._session = http_sessions()(self._endpoint, self._context, trust=self._trust, clock=self._clock)
+            self._session = http_sessions()(
+                self._endpoint, self._context, trust=self._trust, clock=self._clock
+            )
         return self._session.exchange(method, path, body, headers)
 
     def close(self) -> None:

@@ -24,14 +24,14 @@ CLOCK_FAILURE: Final = timedelta(minutes=5)
 _THEIR_CERTIFICATE_ENDS_SOON: Final = timedelta(days=7)
 
 # OpenSSL's numbers of verification errors (x509_vfy.h): what to do about each.
-_DATES = (
-    "their certificate is out of date, which its operators must mend; first see that the clock of this host is right"
-)
+_DATES = "their certificate is out of date, which its operators must mend; first see that the clock of this host is right"
 _ISSUER = (
     "the CA that issued their certificate is not among those that are trusted here: install or update the CA bundle "
     "(IGTF), name another with `credentials: ca`, or write `ca: system`"
 )
-_NAME = "`{key}` of the target must name the host as its certificate does, not an alias or an address"
+_NAME = (
+    "`{key}` of the target must name the host as its certificate does, not an alias or an address"
+)
 _VERIFY_ADVICE: Final = {
     **dict.fromkeys((9, 10), _DATES),
     **dict.fromkeys((18, 19, 20, 21), _ISSUER),
@@ -40,10 +40,13 @@ _VERIFY_ADVICE: Final = {
 _CONNECT_ADVICE: Final = {
     errno.ECONNREFUSED: "nothing listens there: see that the port in `{key}` is right, or wait until the service is up again",
     **dict.fromkeys(
-        (errno.ENETUNREACH, errno.EHOSTUNREACH), "this host has no route there: look at its network, or give `proxy`"
+        (errno.ENETUNREACH, errno.EHOSTUNREACH),
+        "this host has no route there: look at its network, or give `proxy`",
     ),
 }
-_FIREWALL: Final = "a firewall swallows it: let this host open TCP connections to {place}, or give `proxy`"
+_FIREWALL: Final = (
+    "a firewall swallows it: let this host open TCP connections to {place}, or give `proxy`"
+)
 _KEYS: Final = {"authn": "auth_url"}  # the other services are named by `url`
 Address = tuple[Any, ...]  # of the socket module: family, type, protocol, canonical name, address
 
@@ -67,11 +70,16 @@ class _Look:
         return port_of(self.endpoint.url)
 
     def say(self, advice: str) -> str:
-        return advice.format(key=_KEYS.get(self.endpoint.name, "url"), place=f"{self.host} port {self.port}")
+        return advice.format(
+            key=_KEYS.get(self.endpoint.name, "url"), place=f"{self.host} port {self.port}"
+        )
 
 
 def reach(
-    endpoint: Endpoint, credentials: Credentials, now: Callable[[], datetime], clock: Callable[[], float]
+    endpoint: Endpoint,
+    credentials: Credentials,
+    now: Callable[[], datetime],
+    clock: Callable[[], float],
 ) -> tuple[Step, ...]:
     """The steps on the way to a service, up to the first failure. Our certificate is not shown.
 
@@ -174,7 +182,9 @@ def _asked(look: _Look) -> tuple[Step, ...]:
         if answer.failure is Failure.OUR_CERTIFICATE:
             # It insists on one in the handshake; delivery shows it
             return (Step("clock", "not shown to clients without a certificate"),)
-        status = {Failure.PROXY: CONFIGURATION, Failure.THEIR_CERTIFICATE: CREDENTIALS}.get(answer.failure, LATER)
+        status = {Failure.PROXY: CONFIGURATION, Failure.THEIR_CERTIFICATE: CREDENTIALS}.get(
+            answer.failure, LATER
+        )
         usual = _ISSUER if status == CREDENTIALS else _FIREWALL
         advice = look.say(usual)
         if look.endpoint.proxy and status != CREDENTIALS:
@@ -194,7 +204,9 @@ def _clock(date: str, ours: datetime) -> Step:
     off = ours - theirs
     size = abs(off)
     if size < CLOCK_WARNING:
-        return Step("clock", f"the same as there, give or take {max(1, round(size.total_seconds()))} s")
+        return Step(
+            "clock", f"the same as there, give or take {max(1, round(size.total_seconds()))} s"
+        )
     way = "ahead of" if off > timedelta(0) else "behind"
     exit_status = CONFIGURATION if size >= CLOCK_FAILURE else 0
     return Step(

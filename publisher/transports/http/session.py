@@ -112,7 +112,9 @@ def _connection(endpoint: Endpoint, context: ssl.SSLContext | None) -> _Connecti
     if not endpoint.proxy:
         return _SecureConnection(host, port, timeout=endpoint.connect_s, context=context)
     proxy = urlsplit(endpoint.proxy)
-    made = _SecureConnection(proxy.hostname or "", port_of(endpoint.proxy), timeout=endpoint.connect_s, context=context)
+    made = _SecureConnection(
+        proxy.hostname or "", port_of(endpoint.proxy), timeout=endpoint.connect_s, context=context
+    )
     made.set_tunnel(host, port, _proxy_headers(proxy))
     return made
 
@@ -139,7 +141,12 @@ class Session:
     """
 
     def __init__(
-        self, endpoint: Endpoint, context: ssl.SSLContext | None, *, trust: str, clock: Callable[[], float]
+        self,
+        endpoint: Endpoint,
+        context: ssl.SSLContext | None,
+        *,
+        trust: str,
+        clock: Callable[[], float],
     ) -> None:
         """`context` is None for plain HTTP. `trust` names the CAs, for messages."""
         self._endpoint, self._clock = endpoint, clock
@@ -147,7 +154,11 @@ class Session:
         self._connection = _connection(endpoint, context)
 
     def exchange(
-        self, method: str, path: str, body: bytes | None = None, headers: Mapping[str, str] | None = None
+        self,
+        method: str,
+        path: str,
+        body: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> Answer | RequestFailure:
         """One request and its result; never raises for network or server. `headers` are secret.
 
@@ -157,7 +168,12 @@ class Session:
         given = dict(headers or {})
         first = self._once(method, path, body, given)
         dead = self._connection.attempt
-        if isinstance(first, Answer) or dead.connected or dead.timed_out or first.failure is not Failure.MAYBE_SENT:
+        if (
+            isinstance(first, Answer)
+            or dead.connected
+            or dead.timed_out
+            or first.failure is not Failure.MAYBE_SENT
+        ):
             return first
         again = self._once(method, path, body, given)
         if isinstance(again, RequestFailure) and again.failure is Failure.NOT_SENT:
@@ -172,7 +188,9 @@ class Session:
         deadline = self._clock() + self._endpoint.attempt_s
         return Attempt(clock=self._clock, io_timeout_s=self._endpoint.read_s, deadline=deadline)
 
-    def _once(self, method: str, path: str, body: bytes | None, headers: dict[str, str]) -> Answer | RequestFailure:
+    def _once(
+        self, method: str, path: str, body: bytes | None, headers: dict[str, str]
+    ) -> Answer | RequestFailure:
         connection = self._connection
         attempt = connection.attempt = self._attempt()
         try:
@@ -204,20 +222,29 @@ def _read(response: http.client.HTTPResponse) -> Answer:
         while len(body) <= limit:
             piece = response.read(_CHUNK)
             if not piece:
-                complete = not response.length  # of what was announced, if any was, nothing is missing
+                complete = (
+                    not response.length
+                )  # of what was announced, if any was, nothing is missing
                 break
             body += piece
     except FOREIGN:
         # The status is known and decides; `complete` says that the body is no receipt.
         complete = False
-    return Answer(status=response.status, headers=headers, body=bytes(body[:limit]), complete=complete)
+    return Answer(
+        status=response.status, headers=headers, body=bytes(body[:limit]), complete=complete
+    )
 
 
 FOREIGN: Final = (OSError, ValueError, http.client.HTTPException)
 
 # TLS alerts that are a verdict on our certificate; prefixes differ between versions of OpenSSL.
 _ABOUT_OUR_CERTIFICATE: Final = (
-    *("ALERT_UNKNOWN_CA", "ALERT_BAD_CERTIFICATE", "ALERT_UNSUPPORTED_CERTIFICATE", "ALERT_ACCESS_DENIED"),
+    *(
+        "ALERT_UNKNOWN_CA",
+        "ALERT_BAD_CERTIFICATE",
+        "ALERT_UNSUPPORTED_CERTIFICATE",
+        "ALERT_ACCESS_DENIED",
+    ),
     *("ALERT_CERTIFICATE_EXPIRED", "ALERT_CERTIFICATE_REVOKED", "ALERT_CERTIFICATE_UNKNOWN"),
     "ALERT_CERTIFICATE_REQUIRED",
 )
@@ -236,7 +263,9 @@ class Peer:
     proxy: str = ""
 
 
-def no_answer(error: Exception, where: Peer, *, sending: bool, secrets: Iterable[str] = ()) -> RequestFailure:
+def no_answer(
+    error: Exception, where: Peer, *, sending: bool, secrets: Iterable[str] = ()
+) -> RequestFailure:
     """What an exception means. `sending`: the first byte of the request may have left."""
     failure, reason = _meaning(error, tuple(_causes(error)), where, sending=sending)
     text = redacted(_CREDENTIALS_IN_URL.sub("//", reason), secrets)
@@ -253,28 +282,41 @@ def explains_more(error: Exception) -> bool:
     return _alert(_causes(error)) is not None
 
 
-def _meaning(error: Exception, causes: tuple[BaseException, ...], where: Peer, *, sending: bool) -> tuple[Failure, str]:
-    if refused := next((cause for cause in causes if isinstance(cause, ssl.SSLCertVerificationError)), None):
+def _meaning(
+    error: Exception, causes: tuple[BaseException, ...], where: Peer, *, sending: bool
+) -> tuple[Failure, str]:
+    if refused := next(
+        (cause for cause in causes if isinstance(cause, ssl.SSLCertVerificationError)), None
+    ):
         why = getattr(refused, "verify_message", "") or str(refused)
         return Failure.THEIR_CERTIFICATE, (
             f"{where.place}: its certificate is not trusted ({why}); trusted are the CAs in {where.trust}; nothing was sent"
         )
     if alert := _alert(causes):
-        reason = f"{where.place}: refused our certificate in the TLS handshake ({_tls_reason(alert)})"
+        reason = (
+            f"{where.place}: refused our certificate in the TLS handshake ({_tls_reason(alert)})"
+        )
         return Failure.OUR_CERTIFICATE, reason
     words = _words(error, causes)
     if sending:
-        return Failure.MAYBE_SENT, f"{where.place}: no answer, the request may have arrived ({words})"
+        return (
+            Failure.MAYBE_SENT,
+            f"{where.place}: no answer, the request may have arrived ({words})",
+        )
     if where.proxy:
         return _at_the_proxy(causes, where, words)
     if isinstance(error, ValueError):
         # Its text would quote the offending header or URL, in a spelling that no redaction knows.
-        reason = f"{where.place}: cannot ask that ({type(error).__name__}); check the URLs of the target"
+        reason = (
+            f"{where.place}: cannot ask that ({type(error).__name__}); check the URLs of the target"
+        )
         return Failure.IMPOSSIBLE, reason
     return Failure.NOT_SENT, f"{where.place}: cannot connect ({words})"
 
 
-def _at_the_proxy(causes: tuple[BaseException, ...], where: Peer, words: str) -> tuple[Failure, str]:
+def _at_the_proxy(
+    causes: tuple[BaseException, ...], where: Peer, words: str
+) -> tuple[Failure, str]:
     tunnels = (_TUNNEL.fullmatch(str(cause)) for cause in causes)
     tunnel = next((found for found in tunnels if found), None)
     status = int(tunnel[1]) if tunnel else 0
@@ -287,7 +329,9 @@ def _at_the_proxy(causes: tuple[BaseException, ...], where: Peer, words: str) ->
 
 def _alert(causes: Iterable[BaseException]) -> ssl.SSLError | None:
     errors = (cause for cause in causes if isinstance(cause, ssl.SSLError))
-    return next((error for error in errors if _tls_reason(error).endswith(_ABOUT_OUR_CERTIFICATE)), None)
+    return next(
+        (error for error in errors if _tls_reason(error).endswith(_ABOUT_OUR_CERTIFICATE)), None
+    )
 
 
 def _tls_reason(error: ssl.SSLError) -> str:

@@ -79,7 +79,11 @@ class BoundedSocket(Bounded, ssl.SSLSocket):
         super().do_handshake(block)
         context = self.context
         certificate = self.getpeercert(binary_form=True)
-        if isinstance(context, _TrustingContext) and context.lists is not None and certificate is not None:
+        if (
+            isinstance(context, _TrustingContext)
+            and context.lists is not None
+            and certificate is not None
+        ):
             context.lists.check(certificate, context.get_ca_certs(binary_form=True))
 
     def recv(self, buflen: int = 1024, flags: int = 0) -> bytes:
@@ -160,7 +164,9 @@ def _trust(context: _TrustingContext, credentials: Credentials) -> None:
                     "or set `credentials: ca` to a bundle file or to `system`"
                 )
             context.load_verify_locations(capath=credentials.ca)
-            context.lists = RevocationLists(credentials.ca) if credentials.crl == "if-present" else None
+            context.lists = (
+                RevocationLists(credentials.ca) if credentials.crl == "if-present" else None
+            )
         else:
             context.load_verify_locations(cafile=credentials.ca)
     except OSError as error:  # ssl.SSLError is one

@@ -16,12 +16,22 @@ from publisher.transports.http.options import HttpOptions, https_url
 class Options(HttpOptions):
     """The keys of a target of the type `sgas`."""
 
-    url: str = field(metadata={"help": "https://HOST:PORT/sgas, or the insert URL below it, https://HOST:PORT/sgas/ur"})
+    url: str = field(
+        metadata={
+            "help": "https://HOST:PORT/sgas, or the insert URL below it, https://HOST:PORT/sgas/ur"
+        }
+    )
     # The shipped nginx takes 2 MiB and not a byte more; where it was raised, this may be.
-    batch_bytes: int = field(default=2_000_000, metadata={"help": "most bytes in one message; nginx takes 2097152"})
-    read_timeout_s: float = field(default=90, metadata={"help": "seconds of silence to bear (nginx bears 60)"})
+    batch_bytes: int = field(
+        default=2_000_000, metadata={"help": "most bytes in one message; nginx takes 2097152"}
+    )
+    read_timeout_s: float = field(
+        default=90, metadata={"help": "seconds of silence to bear (nginx bears 60)"}
+    )
 
-    one_off: ClassVar[OneOff | None] = OneOff(key="url", help="send to this SGAS once", format="ogf-ur")
+    one_off: ClassVar[OneOff | None] = OneOff(
+        key="url", help="send to this SGAS once", format="ogf-ur"
+    )
     step_texts: ClassVar[Mapping[str, StepText]] = {
         "certificate": StepText(
             "services know this host by it, and messages are signed with it",
@@ -53,4 +63,8 @@ class Options(HttpOptions):
 
     def endpoints(self, environment: Mapping[str, str]) -> tuple[Endpoint, ...]:
         parts = urlsplit(self.url)
-        return (self.endpoint("SGAS", https_url(f"{parts.scheme}://{parts.netloc}", "url"), environment),)
+        return (
+            self.endpoint(
+                "SGAS", https_url(f"{parts.scheme}://{parts.netloc}", "url"), environment
+            ),
+        )

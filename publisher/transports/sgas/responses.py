@@ -33,7 +33,9 @@ _URF: Final = "{http://schema.ogf.org/urf/2003/09/urf}"
 _TAG: Final = re.compile(r"<[^>]*>")
 _STYLE: Final = re.compile(r"<(style|script)\b.*?</\1>", re.IGNORECASE | re.DOTALL)
 _TITLE: Final = re.compile(r"<title>(.*?)</title>", re.IGNORECASE | re.DOTALL)
-_ERROR: Final = re.compile(r'<div class="error">\s*<span>(.*?)</span>\s*:?\s*<span>(.*?)</span>', re.DOTALL)
+_ERROR: Final = re.compile(
+    r'<div class="error">\s*<span>(.*?)</span>\s*:?\s*<span>(.*?)</span>', re.DOTALL
+)
 # The beginning of a record of this package, with names in which nothing was escaped.
 _BEGINS: Final = b"<JobUsageRecord>"
 _NAMES: Final = re.compile(
@@ -78,7 +80,10 @@ def parse_error_page(body: bytes) -> ServerText:
         return ServerText(AnsweredBy.PLAIN, plain(text.splitlines()[0], WORDS_LENGTH))
     if found := _ERROR.search(text):
         kind, message = (unescape(_TAG.sub("", part)) for part in found.groups())
-        return ServerText(AnsweredBy.TRACEBACK, plain(f"{kind.strip().rpartition('.')[2]}: {message}", WORDS_LENGTH))
+        return ServerText(
+            AnsweredBy.TRACEBACK,
+            plain(f"{kind.strip().rpartition('.')[2]}: {message}", WORDS_LENGTH),
+        )
     title = _TITLE.search(text)
     shown = title[1] if title else _TAG.sub(" ", _STYLE.sub(" ", text))
     words = plain(unescape(shown), WORDS_LENGTH)
@@ -95,9 +100,13 @@ def sent_records(payload: bytes) -> tuple[SentRecord, ...]:
         return ()
     sent = []
     for record in root.iter(f"{_URF}JobUsageRecord"):
-        record_ids = (identity.get(f"{_URF}recordId", "") for identity in record.iter(f"{_URF}RecordIdentity"))
+        record_ids = (
+            identity.get(f"{_URF}recordId", "") for identity in record.iter(f"{_URF}RecordIdentity")
+        )
         job_id = record.findtext(f"{_URF}JobIdentity/{_URF}GlobalJobId") or ""
-        sent.append(SentRecord(next(record_ids, ""), job_id, record.findtext(f"{_URF}MachineName") or ""))
+        sent.append(
+            SentRecord(next(record_ids, ""), job_id, record.findtext(f"{_URF}MachineName") or "")
+        )
     return tuple(sent)
 
 
@@ -140,7 +149,9 @@ def service_paths(body: bytes) -> Mapping[str, str] | None:
 
 
 def _parse(document: bytes) -> etree._Element | None:
-    parser = etree.XMLParser(resolve_entities=False, no_network=True, load_dtd=False, huge_tree=True)
+    parser = etree.XMLParser(
+        resolve_entities=False, no_network=True, load_dtd=False, huge_tree=True
+    )
     try:
         return etree.fromstring(document, parser)
     except (etree.XMLSyntaxError, ValueError):
@@ -251,7 +262,11 @@ WORDS: Final[tuple[tuple[AnsweredBy, re.Pattern[str], ResponseRule], ...]] = (
         _BAD_RECORD,
     ),
     # a number too wide for its column has another type, and there is no function for such arguments
-    (AnsweredBy.PLAIN, re.compile(r"function urcreate\(.*\b(?:bigint|numeric)\b.* does not exist"), _BAD_RECORD),
+    (
+        AnsweredBy.PLAIN,
+        re.compile(r"function urcreate\(.*\b(?:bigint|numeric)\b.* does not exist"),
+        _BAD_RECORD,
+    ),
     # the same without such a type may be a server without its functions: every record fails
     (AnsweredBy.PLAIN, re.compile(r"function urcreate\("), _UNKNOWN),
     # Memory that is not a number, in a unit or with a metric that is not known
@@ -263,7 +278,9 @@ WORDS: Final[tuple[tuple[AnsweredBy, re.Pattern[str], ResponseRule], ...]] = (
     # defined`)
     (
         AnsweredBy.TRACEBACK,
-        re.compile(r"\bFQDN\b|[Cc]ould not extract|name 'identity' is not defined|(?<!['\"])\bidentity\b(?!['\"])"),
+        re.compile(
+            r"\bFQDN\b|[Cc]ould not extract|name 'identity' is not defined|(?<!['\"])\bidentity\b(?!['\"])"
+        ),
         _stop(CREDENTIALS, Hint.HOST_NAME),
     ),
     # the parser fell over an empty element, no createTime or an odd number, or no MachineName
@@ -297,7 +314,10 @@ def interpret(answer: Answer | RequestFailure, sent: Sent) -> Receipt:
     machines = _refused_machines(answer, error_page, sent)
     rule = _MACHINE if machines else _rule_for(answer.status, error_page)
     shown = error_page.words.replace('"', "'")  # so that where the quotation ends can be determined
-    words, advice = f'"{shown}"' if shown else "without a word", _advice(rule.advice, sent, error_page)
+    words, advice = (
+        f'"{shown}"' if shown else "without a word",
+        _advice(rule.advice, sent, error_page),
+    )
     if rule.advice in (Hint.RIGHT, Hint.HOST_NAME):
         # Long, and worth more than the server's words, which name the same
         receipt = _receipt(rule, f"SGAS answered {answer.status}{advice}; it said {words}")
@@ -318,7 +338,11 @@ def _rule_for(status: int, error_page: ServerText) -> ResponseRule:
     if rule is not None:
         return rule
     if status == 500:
-        return next(row[2] for row in WORDS if row[0] is error_page.speaker and row[1].search(error_page.words))
+        return next(
+            row[2]
+            for row in WORDS
+            if row[0] is error_page.speaker and row[1].search(error_page.words)
+        )
     if 400 <= status < 500:
         return _stop(REFUSED, Hint.FOREIGN)
     return _DOUBT  # other 5xx are somebody's in between; other 2xx are nobody's receipt
@@ -384,7 +408,9 @@ def _accepted(answer: Answer, sent: Sent) -> Receipt:
     if not isinstance(reply, dict):
         how = "something else than a receipt" if answer.complete else "an answer that broke off"
         error_page = parse_error_page(answer.body)
-        return _receipt(_DOUBT, f'SGAS answered 200 with {how}: "{error_page.words}" ({error_page.speaker})')
+        return _receipt(
+            _DOUBT, f'SGAS answered 200 with {how}: "{error_page.words}" ({error_page.speaker})'
+        )
     return _matched({str(name): str(row) for name, row in reply.items()}, sent_names(sent.payload))
 
 
@@ -412,5 +438,9 @@ def _matched(reply: Mapping[str, str], records: tuple[tuple[str, str], ...]) -> 
             f"SGAS answered 200, but names no row for {missing} of {len(records)} records",
         )
     strange = renamed + missing
-    note = f"SGAS keeps {strange} of {len(records)} records under other ids than ours" if strange else ""
+    note = (
+        f"SGAS keeps {strange} of {len(records)} records under other ids than ours"
+        if strange
+        else ""
+    )
     return Receipt(verdict=Verdict.DELIVERED, remote_ids=remote_ids, reason=note)

@@ -22,7 +22,11 @@ from publisher.transports.base import (
     Verdict,
     own_options,
 )
-from publisher.transports.credentials.host_certificate import HostCertificate, may_be_open, subject_names
+from publisher.transports.credentials.host_certificate import (
+    HostCertificate,
+    may_be_open,
+    subject_names,
+)
 from publisher.transports.http.exchange import Answer, LazySession, RequestFailure, Retries, plain
 from publisher.transports.http.tls import client_context, trust_described
 from publisher.transports.sgas import Options
@@ -52,12 +56,16 @@ _PASSING: Final = (Verdict.IN_DOUBT, Verdict.RETRY_LATER)
 class SgasTransport:
     """A `Transport` to one SGAS server."""
 
-    def __init__(self, options: object, credentials: Credentials, circumstances: Environment) -> None:
+    def __init__(
+        self, options: object, credentials: Credentials, circumstances: Environment
+    ) -> None:
         """Raises: CredentialError, ConfigError"""
         mine = self._options = own_options(options, Options)
         if found := mine.problems():
             raise ConfigError(found)
-        allow_open_key = mine.allow_open_key or may_be_open(credentials.key, circumstances.environment)
+        allow_open_key = mine.allow_open_key or may_be_open(
+            credentials.key, circumstances.environment
+        )
         certificate = HostCertificate(
             credentials,
             circumstances.now(),
@@ -74,7 +82,9 @@ class SgasTransport:
         self._limit = mine.batch_bytes
         (service,) = mine.endpoints(circumstances.environment)
         trust = trust_described(credentials)
-        self._session = LazySession(service, client_context(credentials), trust=trust, clock=circumstances.clock)
+        self._session = LazySession(
+            service, client_context(credentials), trust=trust, clock=circumstances.clock
+        )
         self.close = self._session.close
 
     def payload_limit(self) -> int:
@@ -87,7 +97,9 @@ class SgasTransport:
         size = len(message.payload)
         if size > self._options.batch_bytes:
             reason = f"{size} bytes are over the limit of {self._options.batch_bytes} (`batch_bytes` of the target)"
-            return Receipt(verdict=Verdict.TOO_LARGE, exit_status=REFUSED, reason=reason, attempts=0)
+            return Receipt(
+                verdict=Verdict.TOO_LARGE, exit_status=REFUSED, reason=reason, attempts=0
+            )
         sent = Sent(payload=message.payload, subject=self._subject)
         if (known := self._known_refusal(message.payload)) is not None:
             return known
@@ -114,11 +126,15 @@ class SgasTransport:
             verdict = receipt.verdict
             if verdict not in _PASSING:
                 break
-            if not self._retries.wait(message.id, attempts, receipt.reason, answer.retry_after, since=began):
+            if not self._retries.wait(
+                message.id, attempts, receipt.reason, answer.retry_after, since=began
+            ):
                 verdict = Verdict.IN_DOUBT if doubt else Verdict.RETRY_LATER
                 break
         doubt = doubt and verdict is not Verdict.DELIVERED
-        return receipt._replace(verdict=verdict, attempts=attempts, bytes_sent=bytes_sent, doubt=doubt)
+        return receipt._replace(
+            verdict=verdict, attempts=attempts, bytes_sent=bytes_sent, doubt=doubt
+        )
 
     def preflight(self) -> tuple[Step, ...]:
         """Certificate, service list, right to insert: up to the first that fails; stores nothing.
@@ -131,7 +147,9 @@ class SgasTransport:
             receipt = interpret(answer, nothing)
             name = "certificate" if receipt.exit_status == CREDENTIALS else "services"
             return (Step(name, receipt.reason, exit_status=receipt.exit_status),)
-        steps = [Step("certificate", f"accepted, as {self._subject.comma} or {self._subject.slash}")]
+        steps = [
+            Step("certificate", f"accepted, as {self._subject.comma} or {self._subject.slash}")
+        ]
         found = service_paths(answer.body) or {}
         if _REGISTRATION not in found:
             names = ", ".join(sorted(found)) or f'none: "{parse_error_page(answer.body).words}"'

@@ -33,13 +33,19 @@ class Options(TransportOptions):
     )
     batch_bytes: int = field(
         default=950_000,
-        metadata={"help": "most characters of a message, signed and in base64", "check": batch_bytes_problem},
+        metadata={
+            "help": "most characters of a message, signed and in base64",
+            "check": batch_bytes_problem,
+        },
     )
-    allow_open_key: bool = field(default=False, metadata={"help": "accept a key file that group or others can read"})
+    allow_open_key: bool = field(
+        default=False, metadata={"help": "accept a key file that group or others can read"}
+    )
 
     step_texts: ClassVar[Mapping[str, StepText]] = {
         "directory": StepText(
-            "messages are put there", "let the user who publishes write there, or correct `path` of the target"
+            "messages are put there",
+            "let the user who publishes write there, or correct `path` of the target",
         )
     }
 

@@ -1,13 +1,16 @@
-"""Which runs were delivered: by place where the rows of a database still have their numbers, by key everywhere else.
+"""Which runs were delivered: by place where the rows of a database still have their numbers, by key
+everywhere else.
 
-JobIDs are unique in an accounting database. So as long as its numbering holds, every delivery of a job of it is in the
-block of its row, and a run that is not there was not delivered from there. That the numbering holds is *shown*, never assumed:
-the row that was read last is still the same job (`holds`, asked after a page was read), and no row from which a job was
-delivered has another one (a database that was made anew may end with the same job). Otherwise another numbering begins.
+JobIDs are unique in an accounting database. So as long as its numbering holds, every delivery of a
+job of it is in the block of its row, and a run that is not there was not delivered from there. That
+the numbering holds is *shown*, never assumed: the row that was read last is still the same job
+(`holds`, asked after a page was read), and no row from which a job was delivered has another one (a
+database that was made anew may end with the same job). Otherwise another numbering begins.
 
-What was delivered under other numberings (of databases that were renumbered, replaced, or stand beside this one) is looked up
-by key: in all their pages, and after some such scans by an index of them in a temporary table. Its memory is bounded, and it
-costs nothing where there is one database with one numbering.
+What was delivered under other numberings (of databases that were renumbered, replaced, or stand
+beside this one) is looked up by key: in all their pages, and after some such scans by an index of
+them in a temporary table. Its memory is bounded, and it costs nothing where there is one database
+with one numbering.
 """
 
 from __future__ import annotations
@@ -23,7 +26,8 @@ from publisher.ledger.sql.delivered.pages import BLOCK_ROWS, PagedRun
 from publisher.model.job import JOB_DIGEST_BYTES, JobKey, RowRef
 from publisher.model.message import REMOVED, Cursor, PlacedRuns
 
-# One table a numbering, indexed when it is filled: entry by entry the index would be written in no order.
+# One table a numbering, indexed when it is filled: entry by entry the index would be written in no
+# order.
 TABLE: Final = "CREATE TEMPORARY TABLE pages_of_{} (digest BIGINT NOT NULL, page BIGINT NOT NULL)"
 INDEX: Final = "CREATE INDEX page_in_{0} ON pages_of_{0} (digest)"
 _ADD_TO_INDEX: Final = "INSERT INTO pages_of_{} (digest, page) VALUES (:digest, :page)"
@@ -35,7 +39,9 @@ _REMEMBERED_BLOCKS: Final = 128  # of which the ends are known, 64 kB each
 
 
 class RunIndex:
-    """Looks runs up in numberings whose rows nobody knows: the first times in all pages, then by an index of this process."""
+    """Looks runs up in numberings whose rows nobody knows: the first times in all pages, then by an
+    index of this process.
+    """
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -93,23 +99,35 @@ _FORGET_CURSOR = "DELETE FROM reading WHERE target = :target AND file = :file"
 
 
 class DeliveredRuns:
-    """The delivered pages of a publishing database, and what this process knows of their numberings."""
+    """The delivered pages of a publishing database, and what this process knows of their
+    numberings.
+    """
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._shown: dict[tuple[int, str], int | None] = {}  # by target and file: the numbering that was shown to hold
+        self._shown: dict[
+            tuple[int, str], int | None
+        ] = {}  # by target and file: the numbering that was shown to hold
         self._begun: set[int] = set()  # numberings of this round
-        self._displaced: set[tuple[int, str]] = set()  # files that were renumbered while their rows waited in memory
+        self._displaced: set[tuple[int, str]] = (
+            set()
+        )  # files that were renumbered while their rows waited in memory
         self._in_round: set[int] = set()
-        self._refuted: set[int] = set()  # numberings under which a row was met that has another job now
+        self._refuted: set[int] = (
+            set()
+        )  # numberings under which a row was met that has another job now
         self._by_key = RunIndex(database)
         self._ends: dict[tuple[int, int], array[int]] = {}  # by numbering and block
 
     def find(self, target: int, runs: Mapping[JobKey, RowRef | None]) -> dict[JobKey, PagedRun]:
-        """The latest delivery of each of the runs. A row is where the run is now, None where that is not known."""
+        """The latest delivery of each of the runs. A row is where the run is now, None where that
+        is not known.
+        """
         found: dict[JobKey, PagedRun] = {}
         for file, blocks in _by_block(runs).items():
-            _keep_latest(found, (one for one in self._deliveries(target, file, blocks) if one.key in runs))
+            _keep_latest(
+                found, (one for one in self._deliveries(target, file, blocks) if one.key in runs)
+            )
         return found
 
     def find_at(
@@ -130,14 +148,17 @@ class DeliveredRuns:
         if not self.with_pages(target):
             return False
         current = self._only_numbering(target, file)
-        return current is None or any(pages.has_block(self._database, current, block) for block in blocks)
+        return current is None or any(
+            pages.has_block(self._database, current, block) for block in blocks
+        )
 
     def ends_at(
         self, target: int, file: str, record_ids: Sequence[int], is_settled: Callable[[int], bool]
     ) -> Sequence[int]:
         """By row, the end of the only run that was delivered from it, by a message that is settled.
 
-        0 where there is no such run, and everywhere as long as there are deliveries under other numberings.
+        0 where there is no such run, and everywhere as long as there are deliveries under other
+        numberings.
         """
         current = self._only_numbering(target, file)
         if current is None:
@@ -160,7 +181,9 @@ class DeliveredRuns:
             return None
         return current
 
-    def _ends_of_block(self, numbering: int, block: int, is_settled: Callable[[int], bool]) -> array[int]:
+    def _ends_of_block(
+        self, numbering: int, block: int, is_settled: Callable[[int], bool]
+    ) -> array[int]:
         """The same for every row of a block."""
         found = array("Q", bytes(8 * BLOCK_ROWS))
         delivered = bytearray(BLOCK_ROWS)
@@ -173,7 +196,9 @@ class DeliveredRuns:
                 delivered[place] = True
         return found
 
-    def of_jobs(self, target: int, runs: Mapping[JobKey, RowRef | None]) -> dict[bytes, dict[JobKey, PagedRun]]:
+    def of_jobs(
+        self, target: int, runs: Mapping[JobKey, RowRef | None]
+    ) -> dict[bytes, dict[JobKey, PagedRun]]:
         """The latest delivery of every run of the jobs that these runs are of, by the job's digest."""
         found: dict[bytes, dict[JobKey, PagedRun]] = {key[:JOB_DIGEST_BYTES]: {} for key in runs}
         for file, blocks in _by_block(runs).items():
@@ -193,19 +218,29 @@ class DeliveredRuns:
         ]
         return sorted(found, key=lambda one: one.message)
 
-    def elsewhere(self, target: int, numbering: int, wanted: Collection[int]) -> Iterator[tuple[int, PagedRun]]:
-        """Numbering and delivery of every run, delivered under another numbering, of the jobs with these digests."""
+    def elsewhere(
+        self, target: int, numbering: int, wanted: Collection[int]
+    ) -> Iterator[tuple[int, PagedRun]]:
+        """Numbering and delivery of every run, delivered under another numbering, of the jobs with
+        these digests.
+        """
         for other in self.with_pages(target):
             if other != numbering:
                 for one in self._by_key.find(other, wanted):
                     yield other, one
 
     def with_pages(self, target: int) -> list[int]:
-        """The numberings of a target under which something was delivered, in the order in which they began."""
+        """The numberings of a target under which something was delivered, in the order in which
+        they began.
+        """
         return [number for number, _, has_pages in self._numberings(target) if has_pages]
 
-    def _deliveries(self, target: int, file: str, blocks: Mapping[int, Mapping[int, int]]) -> Iterator[PagedRun]:
-        """Every delivery of every run of some jobs. `blocks`: the rows of a file in which they are now, and their digests."""
+    def _deliveries(
+        self, target: int, file: str, blocks: Mapping[int, Mapping[int, int]]
+    ) -> Iterator[PagedRun]:
+        """Every delivery of every run of some jobs. `blocks`: the rows of a file in which they are
+        now, and their digests.
+        """
         numberings = self._numberings(target)
         current = _current(numberings, file)
         others = [number for number, _, has_pages in numberings if has_pages]
@@ -244,7 +279,13 @@ class DeliveredRuns:
         return target in self._in_round
 
     def holds(
-        self, target: int, file: str, cursor: Cursor | None, fits: Callable[[Cursor], bool], *, restarted: bool
+        self,
+        target: int,
+        file: str,
+        cursor: Cursor | None,
+        fits: Callable[[Cursor], bool],
+        *,
+        restarted: bool,
     ) -> bool:
         """Whether the rows of a file still have the numbers under which they were delivered.
 
@@ -271,7 +312,8 @@ class DeliveredRuns:
     def renumber(self, target: int, file: str) -> None:
         """Begin another numbering for a file; inside the caller's transaction.
 
-        Rows of it that were read in this round, and are not written down yet, are not of the new one.
+        Rows of it that were read in this round, and are not written down yet, are not of the new
+        one.
         """
         if (target, file) in self._shown:
             self._displaced.add((target, file))
@@ -292,7 +334,10 @@ class DeliveredRuns:
         """Runs that a message carries."""
         known = self._numberings(target)
         pages.write(
-            self._database, message, runs, {file: self._to_write(target, file, known) for file in set(runs.files)}
+            self._database,
+            message,
+            runs,
+            {file: self._to_write(target, file, known) for file in set(runs.files)},
         )
 
     def _to_write(self, target: int, file: str, numberings: Sequence[tuple[int, str, bool]]) -> int:
@@ -317,7 +362,11 @@ def _blocks_of(record_ids: Sequence[int]) -> Collection[int]:
     if not record_ids:
         return ()
     between = range(min(record_ids) // BLOCK_ROWS, max(record_ids) // BLOCK_ROWS + 1)
-    return between if len(between) <= _FEW_BLOCKS else {record_id // BLOCK_ROWS for record_id in record_ids}
+    return (
+        between
+        if len(between) <= _FEW_BLOCKS
+        else {record_id // BLOCK_ROWS for record_id in record_ids}
+    )
 
 
 def _by_block(runs: Mapping[JobKey, RowRef | None]) -> dict[str, dict[int, dict[int, int]]]:
@@ -325,7 +374,9 @@ def _by_block(runs: Mapping[JobKey, RowRef | None]) -> dict[str, dict[int, dict[
     found: dict[str, dict[int, dict[int, int]]] = {}
     for number, (key, row) in enumerate(runs.items()):
         file, record_id = ("", number) if row is None else (row.database, row.record_id)
-        found.setdefault(file, {}).setdefault(record_id // BLOCK_ROWS, {})[record_id] = pages.digest_of(key)
+        found.setdefault(file, {}).setdefault(record_id // BLOCK_ROWS, {})[record_id] = (
+            pages.digest_of(key)
+        )
     return found
 
 

@@ -1,9 +1,11 @@
-"""Delivered pages: one row for the runs that a message carried of one block of rows of an accounting database.
+"""Delivered pages: one row for the runs that a message carried of one block of rows of an
+accounting database.
 
-A *block* is 8192 RecordIDs: jobs end in another order than their rows were written, and in small blocks the pages would
-cost more than the runs. A *numbering* is a database as long as its rows keep their RecordIDs: `rotate`, `migrate` and a
-restored file begin another. `runs` holds columns, in the order of the rows: eight bytes of each job's digest, three of each
-run's, four of each end time, three of each fingerprint, two of its row's place in the block; 20 bytes a run:
+A *block* is 8192 RecordIDs: jobs end in another order than their rows were written, and in small
+blocks the pages would cost more than the runs. A *numbering* is a database as long as its rows keep
+their RecordIDs: `rotate`, `migrate` and a restored file begin another. `runs` holds columns, in the
+order of the rows: eight bytes of each job's digest, three of each run's, four of each end time,
+three of each fingerprint, two of its row's place in the block; 20 bytes a run:
 
     page of message 7, numbering 2, block 5 (rows 40960 to 49151): two runs
 
@@ -13,7 +15,8 @@ run's, four of each end time, three of each fingerprint, two of its row's place 
       91c2d4 | 0e2b77     fingerprints of the values that were sent
         0000 | 0107       rows, counted from the first of the block
 
-A run that was sent again is in the pages of both messages; the later message is what the receiver has.
+A run that was sent again is in the pages of both messages; the later message is what the receiver
+has.
 """
 
 import struct
@@ -32,7 +35,9 @@ BLOCK_ROWS: Final = 8192
 _END_BYTES: Final = 4
 _FINGERPRINT_BYTES: Final = 3
 _PLACE_BYTES: Final = 2
-RUN_BYTES: Final = JOB_DIGEST_BYTES + RUN_DIGEST_BYTES + _END_BYTES + _FINGERPRINT_BYTES + _PLACE_BYTES
+RUN_BYTES: Final = (
+    JOB_DIGEST_BYTES + RUN_DIGEST_BYTES + _END_BYTES + _FINGERPRINT_BYTES + _PLACE_BYTES
+)
 _LATEST_END: Final = 0xFFFFFFFF  # 2106; quality rules refuse later ends long before
 
 _INSERT = """
@@ -41,7 +46,9 @@ VALUES (:message, :numbering, :block, :runs, :checksum)"""
 _FORGET = "DELETE FROM delivered_page WHERE message = :message"
 _OF_BLOCK = """
 SELECT message, runs FROM delivered_page WHERE numbering = :numbering AND block = :block ORDER BY message"""
-_HAS_BLOCK = "SELECT EXISTS (SELECT 1 FROM delivered_page WHERE numbering = :numbering AND block = :block)"
+_HAS_BLOCK = (
+    "SELECT EXISTS (SELECT 1 FROM delivered_page WHERE numbering = :numbering AND block = :block)"
+)
 _OF_NUMBERING = """
 SELECT id, message, runs FROM delivered_page WHERE numbering = :numbering AND id > :after"""
 _IN_ORDER = """
@@ -64,14 +71,20 @@ class PagedRun(NamedTuple):
     fingerprint: int
 
 
-def pack(keys: Sequence[JobKey], ends: Sequence[int], fingerprints: Sequence[int], places: Sequence[int]) -> bytes:
+def pack(
+    keys: Sequence[JobKey], ends: Sequence[int], fingerprints: Sequence[int], places: Sequence[int]
+) -> bytes:
     """Runs as `delivered_page.runs` keeps them."""
     wide = bytearray(struct.pack(f"<{len(keys)}I", *fingerprints))
     del wide[_FINGERPRINT_BYTES :: _FINGERPRINT_BYTES + 1]
     within = ends
     if ends and not 0 <= min(ends) <= max(ends) <= _LATEST_END:
         within = [max(0, min(end, _LATEST_END)) for end in ends]
-    numbers = struct.pack(f"<{len(within)}I", *within), wide, struct.pack(f"<{len(places)}H", *places)
+    numbers = (
+        struct.pack(f"<{len(within)}I", *within),
+        wide,
+        struct.pack(f"<{len(places)}H", *places),
+    )
     return b"".join((*_apart(b"".join(keys)), *numbers))
 
 
@@ -120,8 +133,12 @@ def places(packed: bytes) -> tuple[int, ...]:
     return struct.unpack_from(f"<{count}H", packed, len(packed) - count * _PLACE_BYTES)
 
 
-def contradicts(packed: bytes, block: int, rows: Mapping[int, int], lowest: int, highest: int) -> bool:
-    """Whether a page has another job in one of these rows, which have these digests: from `lowest` to `highest`."""
+def contradicts(
+    packed: bytes, block: int, rows: Mapping[int, int], lowest: int, highest: int
+) -> bool:
+    """Whether a page has another job in one of these rows, which have these digests: from `lowest`
+    to `highest`.
+    """
     first = block * BLOCK_ROWS
     delivered = places(packed)
     if first + delivered[0] > highest or first + delivered[-1] < lowest:
@@ -141,12 +158,17 @@ def unpack(message: int, packed: bytes, wanted: Container[int]) -> list[PagedRun
     count = len(packed) // RUN_BYTES
     found = [place for place, digest in enumerate(digests(packed)) if digest in wanted]
     ended_at, values = ends(packed), fingerprints(packed)
-    return [PagedRun(_key(packed, count, at), message, Epoch(ended_at[at]), values[at]) for at in found]
+    return [
+        PagedRun(_key(packed, count, at), message, Epoch(ended_at[at]), values[at]) for at in found
+    ]
 
 
 def _all_of(packed: bytes) -> list[_PackedRun]:
     runs = unpack(0, packed, frozenset(digests(packed)))
-    return [(one.key, one.ended_at, one.fingerprint, place) for one, place in zip(runs, places(packed), strict=True)]
+    return [
+        (one.key, one.ended_at, one.fingerprint, place)
+        for one, place in zip(runs, places(packed), strict=True)
+    ]
 
 
 def _key(packed: bytes, count: int, place: int) -> JobKey:
@@ -154,9 +176,16 @@ def _key(packed: bytes, count: int, place: int) -> JobKey:
     return JobKey(packed[job : job + JOB_DIGEST_BYTES] + packed[run : run + RUN_DIGEST_BYTES])
 
 
-def write(database: Database, message: int, runs: PlacedRuns, numberings: Mapping[str, int]) -> None:
+def write(
+    database: Database, message: int, runs: PlacedRuns, numberings: Mapping[str, int]
+) -> None:
     """The pages of a message. `numberings` by database."""
-    columns: tuple[Sequence[Any], ...] = runs.keys, runs.ended_at, runs.fingerprints, runs.record_ids
+    columns: tuple[Sequence[Any], ...] = (
+        runs.keys,
+        runs.ended_at,
+        runs.fingerprints,
+        runs.record_ids,
+    )
     for numbering in sorted(set(numberings.values())):
         files = {file for file, number in numberings.items() if number == numbering}
         here = columns
@@ -175,7 +204,9 @@ def _by_row(columns: Sequence[Sequence[Any]]) -> Sequence[Sequence[Any]]:
     return [list(map(column.__getitem__, order)) for column in columns]
 
 
-def _write_blocks(database: Database, message: int, numbering: int, columns: Sequence[Sequence[Any]]) -> None:
+def _write_blocks(
+    database: Database, message: int, numbering: int, columns: Sequence[Sequence[Any]]
+) -> None:
     """A page for each block of the rows, which are the last column, in order."""
     rows = columns[-1]
     start = 0
@@ -196,7 +227,9 @@ def _insert(database: Database, message: int, numbering: int, block: int, packed
 
 def checksum(numbering: int, block: int, packed: bytes) -> int:
     """By which a page that was damaged on the disk is known."""
-    return crc32(packed, crc32(f"{numbering} {block}".encode())) & 0x7FFF  # two bytes: there are many pages
+    return (
+        crc32(packed, crc32(f"{numbering} {block}".encode())) & 0x7FFF
+    )  # two bytes: there are many pages
 
 
 def move(database: Database, whole: int, parts: Mapping[int, Collection[JobKey]]) -> None:
@@ -216,7 +249,9 @@ def forget(database: Database, message: int) -> None:
 
 
 def has_block(database: Database, numbering: int, block: int) -> bool:
-    return bool(database.execute(_HAS_BLOCK, {"numbering": numbering, "block": block}).fetchone()[0])
+    return bool(
+        database.execute(_HAS_BLOCK, {"numbering": numbering, "block": block}).fetchone()[0]
+    )
 
 
 def of_block(database: Database, numbering: int, block: int) -> Iterator[tuple[int, bytes]]:
@@ -224,7 +259,9 @@ def of_block(database: Database, numbering: int, block: int) -> Iterator[tuple[i
     yield from database.execute(_OF_BLOCK, {"numbering": numbering, "block": block})
 
 
-def of_numbering(database: Database, numbering: int, after: int = 0) -> Iterator[tuple[int, int, bytes]]:
+def of_numbering(
+    database: Database, numbering: int, after: int = 0
+) -> Iterator[tuple[int, int, bytes]]:
     """Id, message and runs of all pages of a numbering that were written after that one."""
     yield from database.stream(_OF_NUMBERING, {"numbering": numbering, "after": after})
 

@@ -1,1 +1,3 @@
-"""Records of pages: templates of kinds of jobs, pages of records, and another process that makes them of a backlog."""
+"""Records of pages: templates of kinds of jobs, pages of records, and another process that makes
+them of a backlog.
+"""

@@ -1,10 +1,12 @@
-"""Templates of kinds of jobs: of each kind one job is rendered with placeholders, and the text is cut there (hot path).
+"""Templates of kinds of jobs: of each kind one job is rendered with placeholders, and the text is
+cut there (hot path).
 
-What is said of a job, its rules and its record come from the same code as ever, which is asked for the largest and for the
-smallest values that jobs of the kind may have; the text of the second is what the template must make. What it says of a user
-and of a place is kept by itself, and put into the templates of all kinds, once the first of their jobs was rendered alone. So
-no rule is known here, and no format. Kind, user and place hold for a period in which whoever decides makes the same of jobs
-(`grouped.Periods`).
+What is said of a job, its rules and its record come from the same code as ever, which is asked for
+the largest and for the smallest values that jobs of the kind may have; the text of the second is
+what the template must make. What it says of a user and of a place is kept by itself, and put into
+the templates of all kinds, once the first of their jobs was rendered alone. So no rule is known
+here, and no format. Kind, user and place hold for a period in which whoever decides makes the same
+of jobs (`grouped.Periods`).
 
     an example that ended in May, and a format   ->   "<UsageRecord>..<LocalJobId>%s</LocalJobId>..", values 1, 5, 12
 """
@@ -21,7 +23,16 @@ from typing import Any, Final, NamedTuple
 from publisher.formats.base import Formed, RowKey, Templated, mark
 from publisher.formats.rules import warnings_about
 from publisher.model.errors import Unfit
-from publisher.model.job import OWN_VALUES, AlikeJob, Epoch, JobPlace, JobRecord, JobUser, Transfer, whole_job
+from publisher.model.job import (
+    OWN_VALUES,
+    AlikeJob,
+    Epoch,
+    JobPlace,
+    JobRecord,
+    JobUser,
+    Transfer,
+    whole_job,
+)
 from publisher.model.policy import PublishedJob
 from publisher.model.totals import ascii_key
 from publisher.pipeline.round.batches import RecordMaker
@@ -59,14 +70,19 @@ _LOWEST: Final[dict[str, Any]] = {
     "job_id": "1",
     "local_id": "1",
     **dict.fromkeys(("wall_s", "cpu_user_s", "cpu_kernel_s"), 0),
-    **dict.fromkeys(("memory_kib", "virtual_memory_kib", "scratch_bytes", "stage_in_bytes", "stage_out_bytes"), 1),
+    **dict.fromkeys(
+        ("memory_kib", "virtual_memory_kib", "scratch_bytes", "stage_in_bytes", "stage_out_bytes"),
+        1,
+    ),
     "job_name": "1",
     "client_host": "c1",
     "transfers": (Transfer("download", "f:/l", None, None, None),),
 }
 _NOT_THERE: Final = frozenset({"", "None", "0"})
 _END: Final = OWN_VALUES.index("ended_at")
-_ALWAYS: Final = frozenset({"job_id", "wall_s", "cpu_user_s", "cpu_kernel_s", "submitted_at", "ended_at"})
+_ALWAYS: Final = frozenset(
+    {"job_id", "wall_s", "cpu_user_s", "cpu_kernel_s", "submitted_at", "ended_at"}
+)
 
 
 class KindFacts(NamedTuple):
@@ -103,7 +119,9 @@ class UndatedFacts:
 def facts_of(published: PublishedJob, row_key: RowKey | None) -> UndatedFacts:
     """Of a job's record, and of all like it."""
     host, benchmark = ascii_key(published.where.receiver_host), published.benchmark
-    facts = KindFacts(host, None, published.job.queue, benchmark.arex_default, warnings_about(published))
+    facts = KindFacts(
+        host, None, published.job.queue, benchmark.arex_default, warnings_about(published)
+    )
     return UndatedFacts(facts, row_key)
 
 
@@ -113,8 +131,12 @@ class JobKind:
 
     example: JobRecord  # held, so that its id cannot come to mean another
     until: int = -1  # the last second for which this holds; -1: each job needs a look of its own
-    parts: list[str] = field(default_factory=list)  # the record, a text and a value in turn; []: none is wanted
-    pick: Callable[[Sequence[Any]], tuple[Any, ...]] = tuple  # the values, of those of a job, its user and its place
+    parts: list[str] = field(
+        default_factory=list
+    )  # the record, a text and a value in turn; []: none is wanted
+    pick: Callable[[Sequence[Any]], tuple[Any, ...]] = (
+        tuple  # the values, of those of a job, its user and its place
+    )
     cores: float = inf  # without end where they are not known
 
 
@@ -148,7 +170,9 @@ class Written(NamedTuple):
 class KindTemplates:
     """The templates of a format under a policy, and records made of them."""
 
-    def __init__(self, form: Templated, decider: Decider, now: datetime, maker: RecordMaker) -> None:
+    def __init__(
+        self, form: Templated, decider: Decider, now: datetime, maker: RecordMaker
+    ) -> None:
         self._form = form
         self._decider = decider
         self._now = now
@@ -163,7 +187,9 @@ class KindTemplates:
         self._known: dict[tuple[int, ...], JobTemplate] = {}  # by kind, user, place, and period
 
     def sort(self, jobs: Sequence[AlikeJob]) -> tuple[Written, list[AlikeJob], list[AlikeJob]]:
-        """The jobs with their records, those that are not wanted, and those that need a look of their own."""
+        """The jobs with their records, those that are not wanted, and those that need a look of
+        their own.
+        """
         unwanted, left = list[AlikeJob](), list[AlikeJob]()
         if not jobs:
             return Written([], [], []), unwanted, left
@@ -187,15 +213,24 @@ class KindTemplates:
         jobs_made, contents_made, *used = made
         return Written(jobs_made, contents_made, self._facts(jobs_made, *used)), unwanted, left
 
-    def _all_found(self, jobs: Sequence[AlikeJob], ends: Sequence[Epoch]) -> list[JobTemplate | None]:
+    def _all_found(
+        self, jobs: Sequence[AlikeJob], ends: Sequence[Epoch]
+    ) -> list[JobTemplate | None]:
         """None for a job that needs a look of its own."""
         known, periods = self._known, self._periods.of(ends)
-        keys = [(id(job.example), id(job.user), id(job.place), at) for job, at in zip(jobs, periods, strict=True)]
+        keys = [
+            (id(job.example), id(job.user), id(job.place), at)
+            for job, at in zip(jobs, periods, strict=True)
+        ]
         found = list(map(known.get, keys))
         if not all(found):
-            found = [known.get(key) or self._found(job, key[-1]) for job, key in zip(jobs, keys, strict=True)]
+            found = [
+                known.get(key) or self._found(job, key[-1])
+                for job, key in zip(jobs, keys, strict=True)
+            ]
         return [
-            one if one is not None and end <= one.kind.until else None for one, end in zip(found, ends, strict=True)
+            one if one is not None and end <= one.kind.until else None
+            for one, end in zip(found, ends, strict=True)
         ]
 
     def _found(self, job: AlikeJob, period: int) -> JobTemplate | None:
@@ -215,13 +250,24 @@ class KindTemplates:
         self._known[id(job.example), id(job.user), id(job.place), period] = found
         return found
 
-    def _learn(self, job: AlikeJob, user_at: tuple[int, int, int], place_at: tuple[int, int, int]) -> None:
-        """What is said of user and place, where a job is the first of one of them; its record is looked at as a whole."""
+    def _learn(
+        self, job: AlikeJob, user_at: tuple[int, int, int], place_at: tuple[int, int, int]
+    ) -> None:
+        """What is said of user and place, where a job is the first of one of them; its record is
+        looked at as a whole.
+        """
         form = self._form
         try:
             published = self._decider.policy.describe(whole_job(job))
-            user, place = _texts_or_none(form.user_texts, published), _texts_or_none(form.place_texts, published)
-            if user is not None and place is not None and not self._are_sound([form.render(published, self._now)]):
+            user, place = (
+                _texts_or_none(form.user_texts, published),
+                _texts_or_none(form.place_texts, published),
+            )
+            if (
+                user is not None
+                and place is not None
+                and not self._are_sound([form.render(published, self._now)])
+            ):
                 user = place = None
         except Unfit:  # for a reason that may be the job's own
             return
@@ -256,7 +302,11 @@ class KindTemplates:
         return zip(*texts, strict=True)
 
     def _facts(
-        self, jobs: Sequence[AlikeJob], found: Sequence[JobTemplate], wall_s: Sequence[int], cpu_s: Sequence[int]
+        self,
+        jobs: Sequence[AlikeJob],
+        found: Sequence[JobTemplate],
+        wall_s: Sequence[int],
+        cpu_s: Sequence[int],
     ) -> list[UndatedFacts]:
         """What is known of each job's record."""
         facts = []
@@ -297,14 +347,20 @@ class KindTemplates:
         example = whole_job(alike)
         highest = _HIGHEST | _hosts(example, "host%d.example.org")
         highest |= {"submitted_at": until - 2, "started_at": until - 1, "ended_at": until}
-        lowest = _LOWEST | _hosts(example, "h%d") | dict.fromkeys(("submitted_at", "started_at", "ended_at"), first)
+        lowest = (
+            _LOWEST
+            | _hosts(example, "h%d")
+            | dict.fromkeys(("submitted_at", "started_at", "ended_at"), first)
+        )
         ends = [_with_values(example, values) for values in (highest, lowest)]
         wanted = set(map(self._decider.selection.wants, ends))
         if wanted == {False}:
             return replace(own_look, until=until)
         most, least = map(self._decider.policy.describe, ends)
         form = self._form
-        if len(wanted) > 1 or any(form.user_texts(one) + form.place_texts(one) != shared for one in (most, least)):
+        if len(wanted) > 1 or any(
+            form.user_texts(one) + form.place_texts(one) != shared for one in (most, least)
+        ):
             return own_look
         contents = [form.render(one, self._now) for one in (most, least)]
         if _A_PLACE.search(contents[0].decode()):  # somebody has put such a letter into a name
@@ -318,10 +374,18 @@ class KindTemplates:
         cores = example.cpu_count or inf
         return JobKind(example=alike.example, until=until, parts=parts, pick=pick, cores=cores)
 
-    def _cut(self, most: PublishedJob, shared: int) -> tuple[list[str], Callable[[Sequence[Any]], tuple[Any, ...]]]:
-        """The record, a text and a value in turn, and the places of its values among those of a job."""
+    def _cut(
+        self, most: PublishedJob, shared: int
+    ) -> tuple[list[str], Callable[[Sequence[Any]], tuple[Any, ...]]]:
+        """The record, a text and a value in turn, and the places of its values among those of a
+        job.
+        """
         (texts,) = self._texts(_columns([_own_values(most.job)]))
-        places = {text: place for place, text in enumerate(texts) if text is not None and text not in _NOT_THERE}
+        places = {
+            text: place
+            for place, text in enumerate(texts)
+            if text is not None and text not in _NOT_THERE
+        }
         places |= {mark(number): len(texts) + number for number in range(shared)}
         content = self._form.render(most, self._now, marked=True).decode()
         for text in sorted(places, key=len, reverse=True):
@@ -342,7 +406,9 @@ def _content(found: JobTemplate | None, own: tuple[str | None, ...]) -> bytes | 
         return None
 
 
-def _texts_or_none(texts: Callable[[PublishedJob], tuple[str, ...]], published: PublishedJob) -> tuple[str, ...] | None:
+def _texts_or_none(
+    texts: Callable[[PublishedJob], tuple[str, ...]], published: PublishedJob
+) -> tuple[str, ...] | None:
     try:
         return texts(published)
     except Unfit:
@@ -351,7 +417,9 @@ def _texts_or_none(texts: Callable[[PublishedJob], tuple[str, ...]], published: 
 
 def _with_values(example: JobRecord, values: Mapping[str, Any]) -> JobRecord:
     """The example with these values in place of those that it has."""
-    known = {name: value for name, value in values.items() if name in _ALWAYS or getattr(example, name)}
+    known = {
+        name: value for name, value in values.items() if name in _ALWAYS or getattr(example, name)
+    }
     return example._replace(**known)
 
 
@@ -374,12 +442,16 @@ def _columns(rows: Sequence[tuple[Any, ...]]) -> Mapping[str, Sequence[Any]]:
     return columns
 
 
-def _which_are_plain(rows: Sequence[tuple[Any, ...]], columns: Mapping[str, Sequence[Any]], until: int) -> list[bool]:
+def _which_are_plain(
+    rows: Sequence[tuple[Any, ...]], columns: Mapping[str, Sequence[Any]], until: int
+) -> list[bool]:
     if _are_plain(columns, until):
         return [True] * len(rows)
     half = len(rows) // 2
     parts = (rows[:half], rows[half:]) if half else ()
-    return [one for part in parts for one in _which_are_plain(part, _columns(part), until)] or [False]
+    return [one for part in parts for one in _which_are_plain(part, _columns(part), until)] or [
+        False
+    ]
 
 
 def _are_plain(columns: Mapping[str, Sequence[Any]], until: int) -> bool:
@@ -393,7 +465,8 @@ def _are_plain(columns: Mapping[str, Sequence[Any]], until: int) -> bool:
         and all(map(le, started, ends))
         and all(max(columns[name]) <= _MOST_S for name in ("wall_s", "cpu_user_s", "cpu_kernel_s"))
         and all(
-            max(filter(None, columns[name]), default=0) <= _MOST_KIB for name in ("memory_kib", "virtual_memory_kib")
+            max(filter(None, columns[name]), default=0) <= _MOST_KIB
+            for name in ("memory_kib", "virtual_memory_kib")
         )
         and _are_written_as_they_are(columns["job_id"], 100)
         and _are_written_as_they_are(list(filter(None, columns["local_id"])), 40)

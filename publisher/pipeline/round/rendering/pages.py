@@ -1,9 +1,10 @@
-"""Pages of rendered records: made of a page of jobs, be it in this process or another, and taken where the ledger knows of
-nothing against them (hot path).
+"""Pages of rendered records: made of a page of jobs, be it in this process or another, and taken
+where the ledger knows of nothing against them (hot path).
 
-What is made knows nothing of the ledger: every wanted job is rendered as one that was never delivered. Jobs that break a rule,
-or of which more must be known, are left, and judged one by one: whole where they were read in this process, else by their
-rows, to be read again. A page of three rows, of which one is still in progress, comes as
+What is made knows nothing of the ledger: every wanted job is rendered as one that was never
+delivered. Jobs that break a rule, or of which more must be known, are left, and judged one by one:
+whole where they were read in this process, else by their rows, to be read again. A page of three
+rows, of which one is still in progress, comes as
 
     RenderedPage(records=Records([7, 9], ["job-a", "job-b"], ..., [b"<UsageRecord>...", ...]),
                  open=(OpenRow(row 8),), cursor=Cursor("a.db", 9, "job-b"), ...)
@@ -20,7 +21,16 @@ from typing import Any, NamedTuple
 from publisher.formats.base import Formed, JobFormat, SummaryFormat, Templated
 from publisher.ledger.contract import Ledger
 from publisher.model.errors import Unfit
-from publisher.model.job import AlikeJob, Epoch, JobId, JobKey, RowRef, RunColumns, job_key, whole_job
+from publisher.model.job import (
+    AlikeJob,
+    Epoch,
+    JobId,
+    JobKey,
+    RowRef,
+    RunColumns,
+    job_key,
+    whole_job,
+)
 from publisher.model.message import Progress, RecordColumns
 from publisher.model.totals import SummaryKey, month_number
 from publisher.pipeline.guards.keys import NoCollisions
@@ -34,7 +44,9 @@ from publisher.sources.base import Page, Source
 
 
 class Records(NamedTuple):
-    """Records and their runs in columns, in the order of `Rendered`; `facts` are of `kinds`, by their places there."""
+    """Records and their runs in columns, in the order of `Rendered`; `facts` are of `kinds`, by
+    their places there.
+    """
 
     record_ids: list[int]
     job_ids: list[JobId]
@@ -54,7 +66,9 @@ class Records(NamedTuple):
         facts, kinds, count = self.facts, self.kinds, len(self.facts)
         hosts, summary_keys = [kind.submit_host for kind in kinds], list(map(_summary_key, kinds))
         of_kinds = [hosts[at] for at in facts], [summary_keys[at] for at in facts]
-        return RecordColumns([[database] * count, *runs, [True] * count, *of_kinds, [True] * count, [None] * count])
+        return RecordColumns(
+            [[database] * count, *runs, [True] * count, *of_kinds, [True] * count, [None] * count]
+        )
 
 
 class Unwanted(NamedTuple):
@@ -66,7 +80,9 @@ class Unwanted(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RenderedPage(Page):
-    """A page with records of its jobs, as far as nothing stood against it; its `jobs` and the rows `left` need another look."""
+    """A page with records of its jobs, as far as nothing stood against it; its `jobs` and the rows
+    `left` need another look.
+    """
 
     database: str
     records: Records
@@ -88,7 +104,9 @@ class PageRenderer:
         self._decider = decider
         self._now = now
         self._kinds = (
-            KindTemplates(job_format, decider, now, self._maker) if isinstance(job_format, Templated) else None
+            KindTemplates(job_format, decider, now, self._maker)
+            if isinstance(job_format, Templated)
+            else None
         )
 
     def of_kinds(self, page: Page, database: str) -> RenderedPage:
@@ -103,10 +121,15 @@ class PageRenderer:
             restarted=page.restarted,
             database=database,
             records=_records_of(written, database),
-            unwanted=Unwanted([one.record_id for one in not_wanted], [job_key(*one.values[:2]) for one in not_wanted]),
+            unwanted=Unwanted(
+                [one.record_id for one in not_wanted],
+                [job_key(*one.values[:2]) for one in not_wanted],
+            ),
         )
 
-    def _sorted(self, jobs: Sequence[AlikeJob]) -> tuple[Written, Sequence[AlikeJob], Sequence[AlikeJob]]:
+    def _sorted(
+        self, jobs: Sequence[AlikeJob]
+    ) -> tuple[Written, Sequence[AlikeJob], Sequence[AlikeJob]]:
         if self._kinds is None or not jobs:
             return Written([], [], []), (), jobs
         return self._kinds.sort(jobs)
@@ -125,7 +148,9 @@ class PageRenderer:
         return replace(made, jobs=(), skipped=(), left=tuple(left))
 
     def _append(self, fit: Publish, records: Records) -> bool:
-        """False for a job that breaks a rule, and for a record whose form does not show that it is sound."""
+        """False for a job that breaks a rule, and for a record whose form does not show that it is
+        sound.
+        """
         try:
             record = self._maker.rendered(fit, self._now)
         except Unfit:
@@ -157,7 +182,9 @@ def _records_of(written: Written, database: str) -> Records:
 
 
 class RenderedRecords:
-    """Takes the records of a page that were never delivered; whoever is known, held or shares a key is left."""
+    """Takes the records of a page that were never delivered; whoever is known, held or shares a key
+    is left.
+    """
 
     def __init__(
         self,
@@ -181,7 +208,9 @@ class RenderedRecords:
         self._new_renderer = partial(PageRenderer, sink.format, decider, now)
         self._renderer: PageRenderer | None = None
 
-    def take_page(self, page: Page, progress: Progress, now: datetime) -> tuple[Page, Progress, int]:
+    def take_page(
+        self, page: Page, progress: Progress, now: datetime
+    ) -> tuple[Page, Progress, int]:
         """As `GroupedCounter.take_page`. Raises: SourceError; Stopped."""
         if page.alike:
             self._renderer = self._renderer or self._new_renderer()
@@ -194,7 +223,11 @@ class RenderedRecords:
         rows = [RowRef(database=page.database, record_id=number) for number in (*page.left, *left)]
         page, progress = with_rows(page, progress, rows, self._source, self._needs, now)
         # Of two that share a key of the receiver, the first row goes first.
-        return replace(page, jobs=tuple(sorted(page.jobs, key=lambda job: job.row.record_id))), progress, jobs
+        return (
+            replace(page, jobs=tuple(sorted(page.jobs, key=lambda job: job.row.record_id))),
+            progress,
+            jobs,
+        )
 
     def _take(self, page: RenderedPage) -> tuple[int, list[int]]:
         """How many were taken, and the rows of others that are to be read whole. Raises: Stopped."""
@@ -205,7 +238,12 @@ class RenderedRecords:
         in_the_way_of = self._collisions.in_the_way_of(records, known)
         met, most_content, are_new = self._sink.met(records.keys), self._sink.most_content, []
         for key, row, end, values, content in zip(
-            records.keys, records.record_ids, records.ended_at, records.fingerprints, records.contents, strict=True
+            records.keys,
+            records.record_ids,
+            records.ended_at,
+            records.fingerprints,
+            records.contents,
+            strict=True,
         ):
             is_new = False
             if key in met:
@@ -225,7 +263,9 @@ class RenderedRecords:
         self._sink.take_rendered(records)
         return len(records), left
 
-    def _remark(self, facts: Iterable[int], kinds: Sequence[KindFacts], records: RecordColumns) -> None:
+    def _remark(
+        self, facts: Iterable[int], kinds: Sequence[KindFacts], records: RecordColumns
+    ) -> None:
         """Note what is odd about records of these kinds."""
         if not any(kind.warnings or kind.arex_default for kind in kinds):
             return

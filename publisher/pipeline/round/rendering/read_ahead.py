@@ -1,7 +1,8 @@
-"""A backlog on two cores: another process reads and renders, this one asks the ledger, packs and sends.
+"""A backlog on two cores: another process reads and renders, this one asks the ledger, packs and
+sends.
 
-The other process can end at any moment: whoever reads its pages goes on by itself behind the last of them. A page goes through
-the pipe as its length, and values that `marshal` knows.
+The other process can end at any moment: whoever reads its pages goes on by itself behind the last
+of them. A page goes through the pipe as its length, and values that `marshal` knows.
 """
 
 from __future__ import annotations
@@ -23,22 +24,32 @@ from publisher.model.message import Cursor, OpenRow
 from publisher.model.target import Selection
 from publisher.pipeline.round.decision import Decider
 from publisher.pipeline.round.rendering.kinds import KindFacts
-from publisher.pipeline.round.rendering.pages import PageRenderer, Records, RenderedPage, Unwanted, has_kinds
+from publisher.pipeline.round.rendering.pages import (
+    PageRenderer,
+    Records,
+    RenderedPage,
+    Unwanted,
+    has_kinds,
+)
 from publisher.sources.base import Source
 
 _PIPE_BYTES: Final = 2**20  # what a user may ask for; a page has as much
 BUFFER_BYTES: Final = 2**17
 _LENGTH_BYTES: Final = 8
-_PIECE: Final = (
-    50  # records that are read or written at once: those of a page are more than `malloc` takes back at once
-)
+_PIECE: Final = 50  # records that are read or written at once: those of a page are more than `malloc` takes back at once
 _PLAIN: Final = 2  # of marshal's versions: what stands in a page twice is not looked for
-_SPARING: Final = {"MALLOC_MMAP_THRESHOLD_": "131072"}  # glibc: what held a page goes back to the system at once
-_ONE_AT_A_TIME: Final = threading.Lock()  # of several targets with a backlog: each would take the memory of a process
+_SPARING: Final = {
+    "MALLOC_MMAP_THRESHOLD_": "131072"
+}  # glibc: what held a page goes back to the system at once
+_ONE_AT_A_TIME: Final = (
+    threading.Lock()
+)  # of several targets with a backlog: each would take the memory of a process
 
 
 class ReadOrder(NamedTuple):
-    """What to read: everything of a database after a cursor, of jobs that ended at `start` or later."""
+    """What to read: everything of a database after a cursor, of jobs that ended at `start` or
+    later.
+    """
 
     database: str
     cursor: Cursor | None
@@ -63,15 +74,20 @@ def order_from(text: str) -> ReadOrder:
 # In the other process
 
 
-def write_pages(job_format: JobFormat, decider: Decider, source: Source, order: ReadOrder, out: BinaryIO) -> None:
-    """Read and render to the end of the database; `out` is buffered, so that nothing is written in part.
+def write_pages(
+    job_format: JobFormat, decider: Decider, source: Source, order: ReadOrder, out: BinaryIO
+) -> None:
+    """Read and render to the end of the database; `out` is buffered, so that nothing is written in
+    part.
 
     Raises: SourceError.
     """
     work = PageRenderer(job_format, decider, order.now)
     passed_over = None if order.start is None else partial(_unwanted, decider.selection)
     alike = has_kinds(job_format, decider)
-    pages = source.since(order.cursor, order.database, job_format.needs, order.now, passed_over, alike=alike)
+    pages = source.since(
+        order.cursor, order.database, job_format.needs, order.now, passed_over, alike=alike
+    )
     for page in pages:
         rendered = work.rendered(page, order.database)
         packed = _packed(rendered)
@@ -94,7 +110,15 @@ def _packed(page: RenderedPage) -> bytes:
     *columns, kinds = page.records._replace(contents=[])
     records = (*columns, list(map(tuple, kinds)), list(map(len, contents)))
     cursor = None if page.cursor is None else tuple(page.cursor)
-    values: Any = cursor, page.rows_read, page.restarted, opened, page.left, tuple(page.unwanted), records
+    values: Any = (
+        cursor,
+        page.rows_read,
+        page.restarted,
+        opened,
+        page.left,
+        tuple(page.unwanted),
+        records,
+    )
     return marshal.dumps(values, _PLAIN)
 
 
@@ -104,7 +128,9 @@ def _packed(page: RenderedPage) -> bytes:
 def read_backlog(
     command: Sequence[str], start: Epoch | None, now: datetime, database: str, cursor: Cursor | None
 ) -> Iterator[RenderedPage]:
-    """What is behind a cursor of a database, of jobs that ended at `start` or later, as far as another process comes."""
+    """What is behind a cursor of a database, of jobs that ended at `start` or later, as far as
+    another process comes.
+    """
     return read_ahead(command, ReadOrder(database=database, cursor=cursor, start=start, now=now))
 
 
@@ -144,7 +170,11 @@ def _next_page(pipe: IO[bytes], database: str) -> RenderedPage | None:
     """None where the process ended, be it in the middle of a page."""
     length = int.from_bytes(pipe.read(_LENGTH_BYTES), "little")
     packed = pipe.read(length)
-    return _page_from(database, marshal.loads(packed), pipe) if packed and len(packed) == length else None
+    return (
+        _page_from(database, marshal.loads(packed), pipe)
+        if packed and len(packed) == length
+        else None
+    )
 
 
 def _page_from(database: str, packed: tuple[Any, ...], pipe: IO[bytes]) -> RenderedPage | None:
@@ -159,7 +189,8 @@ def _page_from(database: str, packed: tuple[Any, ...], pipe: IO[bytes]) -> Rende
     return RenderedPage(
         jobs=(),
         open=tuple(
-            OpenRow(row=RowRef(database=database, record_id=number), finished_seen_at=seen) for number, seen in opened
+            OpenRow(row=RowRef(database=database, record_id=number), finished_seen_at=seen)
+            for number, seen in opened
         ),
         cursor=cursor and Cursor(*cursor),
         rows_read=rows_read,

@@ -1,8 +1,10 @@
-"""Pages of runs as columns, for those who only count jobs; a look of its own for every strange row (hot path).
+"""Pages of runs as columns, for those who only count jobs; a look of its own for every strange row
+(hot path).
 
-What a row points to and how many nodes and cores it had make its kind; of each kind one row is read whole, as the example of
-its runs (`model.job.RunColumns`). A row is strange when it is not complete, when its numbers are not plain ones, or when its
-texts need unescaping: it is read whole itself.
+What a row points to and how many nodes and cores it had make its kind; of each kind one row is read
+whole, as the example of its runs (`model.job.RunColumns`). A row is strange when it is not
+complete, when its numbers are not plain ones, or when its texts need unescaping: it is read whole
+itself.
 
     rows 7, 8 and 9 of AAR, of which 8 is still in progress   ->   columns of 7 and 9; 8 as an open row
 """
@@ -26,26 +28,35 @@ from publisher.sources.arex.values import is_undecodable, tolerant_text
 _RUN: Final = 7
 _NUMBERS: Final = _RUN + len(sql.KINDS)  # and none of these is a text, but for the ids
 _REMEMBERED: Final = 10_000  # kinds with an example, 2 kB each
-# Two packed numbers as `sql.KINDS` has them, and the FQAN and the benchmark that stand beside the row.
+# Two packed numbers as `sql.KINDS` has them, and the FQAN and the benchmark that stand beside the
+# row.
 Kind = tuple[Any, ...]
 
 
 class ColumnReader:
-    """Reads rows of one open database for counting. Good for one connection, as the reader of whole rows behind it."""
+    """Reads rows of one open database for counting. Good for one connection, as the reader of whole
+    rows behind it.
+    """
 
     def __init__(self, database: str, whole: RowReader) -> None:
         self._database = database
         self._whole = whole
         self._names = NameTables(whole.layout, whole.text)
-        self._lacks: dict[Kind, tuple[bool, bool]] = {}  # whether rows name no FQAN, and no benchmark
+        self._lacks: dict[
+            Kind, tuple[bool, bool]
+        ] = {}  # whether rows name no FQAN, and no benchmark
         self._examples: dict[Kind, JobRecord] = {}
         self._events_in_turn = True  # jobs wrote theirs one after the other, as far as is known
-        self._places: dict[Kind, JobRecord] = {}  # an example by the numbers of endpoint, queue and status
+        self._places: dict[
+            Kind, JobRecord
+        ] = {}  # an example by the numbers of endpoint, queue and status
 
     def read(
         self, connection: sqlite3.Connection, rows: Sequence[Row], asked: ReadOptions, *, span: bool
     ) -> RowOutcomes:
-        """As `RowReader.read` of rows that hold what counts; most jobs come as columns. Raises: sqlite3.Error."""
+        """As `RowReader.read` of rows that hold what counts; most jobs come as columns. Raises:
+        sqlite3.Error.
+        """
         if not rows or connection.text_factory is tolerant_text:
             return self._read_whole(connection, [row[0] for row in rows], asked)
         columns = list(zip(*rows, strict=True))
@@ -60,7 +71,12 @@ class ColumnReader:
         return replace(found, runs=RunColumns._make((self._database, *plain, shared, ())))
 
     def _examples_of_rows(
-        self, connection: sqlite3.Connection, columns: Sequence[Sequence[Any]], asked: ReadOptions, *, span: bool
+        self,
+        connection: sqlite3.Connection,
+        columns: Sequence[Sequence[Any]],
+        asked: ReadOptions,
+        *,
+        span: bool,
     ) -> list[JobRecord | None]:
         """For each row an example of its kind; None for those that are read whole themselves."""
         record_ids = columns[0]
@@ -71,14 +87,24 @@ class ColumnReader:
         if not all(examples):
             new = [place for place, one in enumerate(examples) if one is None]
             self._complete_kinds(connection, record_ids, kinds, new, everywhere)
-            self._read_examples(connection, record_ids, kinds, [at for at in new if record_ids[at] not in odd], asked)
+            self._read_examples(
+                connection,
+                record_ids,
+                kinds,
+                [at for at in new if record_ids[at] not in odd],
+                asked,
+            )
             for place in new:
                 examples[place] = self._examples.get(kinds[place])
         if odd:
-            return [None if row in odd else one for row, one in zip(record_ids, examples, strict=True)]
+            return [
+                None if row in odd else one for row, one in zip(record_ids, examples, strict=True)
+            ]
         return examples
 
-    def read_known(self, connection: sqlite3.Connection, rows: Sequence[Row], asked: ReadOptions) -> RowOutcomes:
+    def read_known(
+        self, connection: sqlite3.Connection, rows: Sequence[Row], asked: ReadOptions
+    ) -> RowOutcomes:
         """As `read`, of rows as `sql.WINDOW_OF_KNOWN` has them: those that the caller knows come
         as `RowOutcomes.known`.
 
@@ -106,13 +132,19 @@ class ColumnReader:
         known: Sequence[bool],
         asked: ReadOptions,
     ) -> list[JobRecord | None]:
-        """For each known row a job of its place and status; one is read whole of those that are new."""
+        """For each known row a job of its place and status; one is read whole of those that are
+        new.
+        """
         rows = zip(compress(places, known), compress(record_ids, known), strict=True)
-        new = {record_id: place for place, record_id in dict(rows).items() if place not in self._places}
+        new = {
+            record_id: place for place, record_id in dict(rows).items() if place not in self._places
+        }
         for job in self._read_whole(connection, list(new), asked).jobs:
             self._places[new[job.row.record_id]] = job
         example_of = self._places.get
-        return [example_of(place) if yes else None for place, yes in zip(places, known, strict=True)]
+        return [
+            example_of(place) if yes else None for place, yes in zip(places, known, strict=True)
+        ]
 
     def _read_columns(
         self, connection: sqlite3.Connection, record_ids: Sequence[int], asked: ReadOptions
@@ -124,7 +156,9 @@ class ColumnReader:
         rows = connection.execute(sql.BY_ROW_TO_COUNT[self._whole.layout], wanted).fetchall()
         return self.read(connection, rows, asked, span=False)
 
-    def _read_whole(self, connection: sqlite3.Connection, record_ids: Sequence[int], asked: ReadOptions) -> RowOutcomes:
+    def _read_whole(
+        self, connection: sqlite3.Connection, record_ids: Sequence[int], asked: ReadOptions
+    ) -> RowOutcomes:
         if not record_ids:
             return RowOutcomes()
         wanted = {"rows": json.dumps(record_ids)}
@@ -183,7 +217,9 @@ class ColumnReader:
         question = sql.HAS_BENCHMARKS.get(self._whole.layout)
         return question is None or bool(connection.execute(question).fetchone()[0])
 
-    def _lacking(self, connection: sqlite3.Connection, kinds: set[Kind]) -> tuple[set[Kind], set[Kind]]:
+    def _lacking(
+        self, connection: sqlite3.Connection, kinds: set[Kind]
+    ) -> tuple[set[Kind], set[Kind]]:
         """Those of the kinds whose rows name no FQAN, and those whose rows name no benchmark."""
         lacks = self._lacks
         if new := kinds - lacks.keys():
@@ -192,33 +228,50 @@ class ColumnReader:
                 new = kinds
             fqans, benchmarks = self._names.fqans, self._names.benchmarks
             for kind, numbers in self._look_up(connection, new).items():
-                lacks[kind] = not fqans.get(numbers["FQANID"]), not benchmarks.get(numbers["BenchmarkID"])
-        return {kind for kind in kinds if lacks[kind][0]}, {kind for kind in kinds if lacks[kind][1]}
+                lacks[kind] = (
+                    not fqans.get(numbers["FQANID"]),
+                    not benchmarks.get(numbers["BenchmarkID"]),
+                )
+        return {kind for kind in kinds if lacks[kind][0]}, {
+            kind for kind in kinds if lacks[kind][1]
+        }
 
-    def _look_up(self, connection: sqlite3.Connection, kinds: Collection[Kind]) -> dict[Kind, Mapping[str, int | None]]:
+    def _look_up(
+        self, connection: sqlite3.Connection, kinds: Collection[Kind]
+    ) -> dict[Kind, Mapping[str, int | None]]:
         """The numbers of kinds, of which all names are known then."""
         numbers = {kind: _unpacked(kind) for kind in kinds}
-        self._names.look_up(connection, {name: set(map(itemgetter(name), numbers.values())) for name in sql.NAMES})
+        self._names.look_up(
+            connection, {name: set(map(itemgetter(name), numbers.values())) for name in sql.NAMES}
+        )
         return numbers
 
-    def _odd_beside(self, connection: sqlite3.Connection, record_ids: Sequence[int], everywhere: sql.Where) -> set[int]:
+    def _odd_beside(
+        self, connection: sqlite3.Connection, record_ids: Sequence[int], everywhere: sql.Where
+    ) -> set[int]:
         """The rows that are not complete, or beside which something stands that matters."""
         which, at = everywhere
         odd = self._unfinished(connection, record_ids, everywhere)
         (texts,) = connection.execute(sql.attribute_texts(which), at).fetchone()
         if not (texts or b"").isascii():
-            strange = {record_id for (record_id,) in connection.execute(sql.strange_fqans(which), at)}
+            strange = {
+                record_id for (record_id,) in connection.execute(sql.strange_fqans(which), at)
+            }
             odd.update(strange.intersection(record_ids))
         return odd
 
-    def _unfinished(self, connection: sqlite3.Connection, record_ids: Sequence[int], everywhere: sql.Where) -> set[int]:
+    def _unfinished(
+        self, connection: sqlite3.Connection, record_ids: Sequence[int], everywhere: sql.Where
+    ) -> set[int]:
         """The rows whose job has no such event."""
         if self._whole.layout == sql.IMPORTED:
             return set()
         which, at = everywhere
         if which == sql.BETWEEN and self._events_in_turn:
             near = {**at, "limit": len(record_ids) * sql.FEW}
-            left = _not_listed(record_ids, connection.execute(sql.FINISHED_NEAR, near).fetchone()[0])
+            left = _not_listed(
+                record_ids, connection.execute(sql.FINISHED_NEAR, near).fetchone()[0]
+            )
             self._events_in_turn = len(left) * sql.FEW < len(record_ids)
             if not left:
                 return left
@@ -242,12 +295,18 @@ class ColumnReader:
         if len(known) > _REMEMBERED:
             known.clear()
         numbers = self._look_up(connection, new)
-        plain = {record_id: kind for kind, record_id in new.items() if self._is_plain(kind, numbers[kind])}
+        plain = {
+            record_id: kind
+            for kind, record_id in new.items()
+            if self._is_plain(kind, numbers[kind])
+        }
         for job in self._read_whole(connection, list(plain), asked).jobs:
             known[plain[job.row.record_id]] = job
 
     def _is_plain(self, kind: Kind, numbers: Mapping[str, int | None]) -> bool:
-        """Whether everything that it points to is there, and is text, and its status is that of an end."""
+        """Whether everything that it points to is there, and is text, and its status is that of an
+        end.
+        """
         endpoint, queue, user, vo, fqan, status, benchmark = (numbers[name] for name in sql.NAMES)
         names = self._names
         if (
@@ -265,7 +324,9 @@ class ColumnReader:
 
 
 def _not_listed(record_ids: Sequence[int], listed: str | None) -> set[int]:
-    """The rows that are not among those of a text with commas, which may have others too; None: it has none."""
+    """The rows that are not among those of a text with commas, which may have others too; None: it
+    has none.
+    """
     numbers = list(map(str, record_ids))
     if listed == ",".join(numbers):
         return set()
@@ -285,7 +346,9 @@ def _unpacked(kind: Kind) -> Mapping[str, int | None]:
 
 
 def _odd(columns: Sequence[Sequence[Any]]) -> set[int]:
-    """The rows whose own values are not as A-REX writes them, or whose texts hold escapes: found by halves."""
+    """The rows whose own values are not as A-REX writes them, or whose texts hold escapes: found by
+    halves.
+    """
     if _are_bare(columns):
         return set()
     half = len(columns[0]) // 2
@@ -295,7 +358,9 @@ def _odd(columns: Sequence[Sequence[Any]]) -> set[int]:
 
 
 def _are_bare(columns: Sequence[Sequence[Any]]) -> bool:
-    """Whether the values of all rows are plain. Whole columns are looked at, at a quarter of the price."""
+    """Whether the values of all rows are plain. Whole columns are looked at, at a quarter of the
+    price.
+    """
     _, job_ids, local_ids, *numbers = columns
     try:
         # Both raise on what is of no such type, and a float makes a float of the sum.

@@ -1,16 +1,19 @@
-"""Rows of one accounting database as statistics count them: walked by the index that a filter favours, then filtered.
+"""Rows of one accounting database as statistics count them: walked by the index that a filter
+favours, then filtered.
 
-However little a filter leaves, no transaction reads more than a page: filters are applied to rows that were read.
+However little a filter leaves, no transaction reads more than a page: filters are applied to rows
+that were read.
 
-Where nothing but the filter's names matters, SQLite adds a page up. Of 50,000 rows of which most ran as user 7 in VO 2, `sums`
-makes rows such as
+Where nothing but the filter's names matters, SQLite adds a page up. Of 50,000 rows of which most
+ran as user 7 in VO 2, `sums` makes rows such as
 
     plain  StatusID  VOID  UserID  ended  count(*)  sum(UsedWalltime)  ...  min(SubmitTime)  max(EndTime)
         1         2     2       7      1      48123          912345678  ...       1740568080    1740937890
         0         2     2       7      1          1                  ...
 
-Rows are *plain* that hold numbers as A-REX writes them. The others are `odd` and read one by one, by the code that names what
-is wrong with them. So are rows that are asked for by number (`:alone`), such as those of jobs that another database has too.
+Rows are *plain* that hold numbers as A-REX writes them. The others are `odd` and read one by one,
+by the code that names what is wrong with them. So are rows that are asked for by number (`:alone`),
+such as those of jobs that another database has too.
 """
 
 from __future__ import annotations
@@ -27,8 +30,19 @@ from publisher.model.job import Epoch
 from publisher.model.text import arex_escape
 from publisher.model.time import Window
 from publisher.sources.arex.counting.joined import counted_with_joined, rows_to_count_alone
-from publisher.sources.arex.counting.local_names import NOTED, local_name, noted_as, with_local_names
-from publisher.sources.arex.database import BEFORE_ALL, LAST_SECOND, AccountingDatabase, Answer, stored_job_id
+from publisher.sources.arex.counting.local_names import (
+    NOTED,
+    local_name,
+    noted_as,
+    with_local_names,
+)
+from publisher.sources.arex.database import (
+    BEFORE_ALL,
+    LAST_SECOND,
+    AccountingDatabase,
+    Answer,
+    stored_job_id,
+)
 from publisher.sources.arex.queries import IMPORTED, LAYOUTS, LISTED
 from publisher.sources.arex.rows import NameTables, Row, RowReader
 from publisher.sources.arex.values import duration, moment, positive, stored_text, unsigned
@@ -37,8 +51,26 @@ from publisher.sources.statistics import CountedJob, JobFilter, Totals
 
 # The first thirteen stand where `queries` has them, for `NameTables`; this module unpacks the row.
 _COLUMNS: Final = (
-    *("RecordID", "JobID", "LocalJobID", "EndpointID", "QueueID", "UserID", "VOID", "FQANID", "StatusID"),
-    *("ExitCode", "BenchmarkID", "SubmitTime", "EndTime", "UsedWalltime", "UsedCPUUserTime", "UsedCPUKernelTime"),
+    *(
+        "RecordID",
+        "JobID",
+        "LocalJobID",
+        "EndpointID",
+        "QueueID",
+        "UserID",
+        "VOID",
+        "FQANID",
+        "StatusID",
+    ),
+    *(
+        "ExitCode",
+        "BenchmarkID",
+        "SubmitTime",
+        "EndTime",
+        "UsedWalltime",
+        "UsedCPUUserTime",
+        "UsedCPUKernelTime",
+    ),
     *("StageInVolume", "StageOutVolume", "GPUCount", "CPUUnknown"),
 )
 _NOT_IN_1: Final = frozenset({"FQANID", "BenchmarkID"})
@@ -55,16 +87,22 @@ _CPU_UNKNOWN: Final = f"""
 def _select(layout: int, where: str) -> str:
     lacking = _NOT_IN_1 if layout == 1 else frozenset()
     lacking |= frozenset() if layout == IMPORTED else _ONLY_IMPORTED
-    made = {"CPUUnknown": f"{_CPU_UNKNOWN} AS CPUUnknown"} | {name: f"NULL AS {name}" for name in lacking}
+    made = {"CPUUnknown": f"{_CPU_UNKNOWN} AS CPUUnknown"} | {
+        name: f"NULL AS {name}" for name in lacking
+    }
     columns = (made.get(name, f"AAR.{name}") for name in _COLUMNS)
-    # As `standing_among` decides it, so that two databases agree on which of them has a job finished.
+    # As `standing_among` decides it, so that two databases agree on which of them has a job
+    # finished.
     return f"SELECT {', '.join(columns)}, AAR.EndTime > 0 FROM AAR WHERE {where} LIMIT :limit"
 
 
-BY_ROW: Final = {layout: _select(layout, "RecordID > :after ORDER BY RecordID") for layout in LAYOUTS}
+BY_ROW: Final = {
+    layout: _select(layout, "RecordID > :after ORDER BY RecordID") for layout in LAYOUTS
+}
 # An index entry ends with the rowid, so a user's rows come in order and none is read twice.
 OF_USER: Final = {
-    layout: _select(layout, "UserID = :user AND RecordID > :after ORDER BY RecordID") for layout in LAYOUTS
+    layout: _select(layout, "UserID = :user AND RecordID > :after ORDER BY RecordID")
+    for layout in LAYOUTS
 }
 
 
@@ -81,9 +119,12 @@ BY_SUBMISSION: Final = _by_time_sql("SubmitTime")
 
 USER_IDS: Final = "SELECT ID FROM Users WHERE Name IN (CAST(:name AS TEXT), CAST(:escaped AS TEXT))"
 
-# RecordID and one text of side rows of some jobs. The plus keeps SQLite off the index of keys: a page is some hundred jobs.
+# RecordID and one text of side rows of some jobs. The plus keeps SQLite off the index of keys: a
+# page is some hundred jobs.
 TOKEN: Final = f"SELECT RecordID, AttrValue FROM AuthTokenAttributes WHERE {LISTED} AND +AttrKey = CAST(:key AS TEXT)"
-EXTRA: Final = f"SELECT RecordID, InfoValue FROM JobExtraInfo WHERE {LISTED} AND +InfoKey = CAST(:key AS TEXT)"
+EXTRA: Final = (
+    f"SELECT RecordID, InfoValue FROM JobExtraInfo WHERE {LISTED} AND +InfoKey = CAST(:key AS TEXT)"
+)
 ENVIRONMENT: Final = f"SELECT RecordID, RTEName FROM RunTimeEnvironments WHERE {LISTED}"
 TRANSFER_URL: Final = f"SELECT RecordID, URL FROM DataTransfers WHERE {LISTED}"
 
@@ -91,10 +132,15 @@ TRANSFER_URL: Final = f"SELECT RecordID, URL FROM DataTransfers WHERE {LISTED}"
 # Beyond that the sums of a page might not fit into 64 bits.
 _MOST_SUMMED: Final = 2**46
 _TIMES: Final = ("UsedWalltime", "UsedCPUUserTime", "UsedCPUKernelTime")
-_SIZES: Final = ("StageInVolume", "StageOutVolume")  # negative ones went through 32 bits, as `values.unsigned` has it
-# What every group shares, with the bits that it has in one number: sorting by more keys takes twice as long.
+_SIZES: Final = (
+    "StageInVolume",
+    "StageOutVolume",
+)  # negative ones went through 32 bits, as `values.unsigned` has it
+# What every group shares, with the bits that it has in one number: sorting by more keys takes twice
+# as long.
 _PACKED: Final = {"UserID": 24, "VOID": 20, "StatusID": 16}
-# NULL is unknown and adds nothing. Text and blobs are greater than any number here, fractions show in the sums.
+# NULL is unknown and adds nothing. Text and blobs are greater than any number here, fractions show
+# in the sums.
 _PLAIN: Final = " AND ".join(
     (
         *(f"ifnull({name}, 0) BETWEEN 0 AND {_MOST_SUMMED}" for name in (*_TIMES, "EndTime")),
@@ -109,9 +155,16 @@ _SUMS: Final = (
     "count(*)",
     *(f"sum({name})" for name in _TIMES),
     *(f"sum(CASE WHEN {name} < 0 THEN {name} + {2**32} ELSE {name} END)" for name in _SIZES),
-    *("sum(SubmitTime)", "sum(EndTime)", "sum(CPUUnknown)", "sum(GPUCount > 0)", "sum(GPUCount * UsedWalltime)"),
+    *(
+        "sum(SubmitTime)",
+        "sum(EndTime)",
+        "sum(CPUUnknown)",
+        "sum(GPUCount > 0)",
+        "sum(GPUCount * UsedWalltime)",
+    ),
 )
-# What tells groups apart beside status, VO, user and whether there is an end: a sum over fewer groups is the quicker one.
+# What tells groups apart beside status, VO, user and whether there is an end: a sum over fewer
+# groups is the quicker one.
 BY: Final = {
     "": "NULL",
     **NOTED,
@@ -122,12 +175,15 @@ BY: Final = {
 
 
 def sums(page: str, by: str, alone: bool, timed: bool) -> str:
-    """Groups of a page of rows: plain or not, the keys, number of jobs, sums, first submission, first and last end.
+    """Groups of a page of rows: plain or not, the keys, number of jobs, sums, first submission,
+    first and last end.
 
     `alone`: some rows are asked for by number. `timed`: only those of a time. The sums of times are there to tell fractions.
     """
     has_end = "ifnull(EndTime, 0) > 0"
-    packed = reduce(lambda packed, name: f"({packed}) * {2 ** _PACKED[name]} + {name}", _PACKED, "0")
+    packed = reduce(
+        lambda packed, name: f"({packed}) * {2 ** _PACKED[name]} + {name}", _PACKED, "0"
+    )
     within = """WHERE NOT plain OR (SubmitTime BETWEEN :submitted_first AND :submitted_last
                             AND ifnull(EndTime, 0) BETWEEN :ended_first AND :ended_last)"""
     return f"""
@@ -153,8 +209,12 @@ def ids(page: str) -> str:
 
 
 def last(page: str) -> str:
-    """Where a page ends: RecordID, SubmitTime, EndTime of its row number `limit`; nothing if it has fewer."""
-    _, _, rows = page.removesuffix("LIMIT :limit").rpartition(" FROM AAR WHERE ")  # without what else is read of each
+    """Where a page ends: RecordID, SubmitTime, EndTime of its row number `limit`; nothing if it has
+    fewer.
+    """
+    _, _, rows = page.removesuffix("LIMIT :limit").rpartition(
+        " FROM AAR WHERE "
+    )  # without what else is read of each
     return f"SELECT RecordID, SubmitTime, EndTime FROM AAR WHERE {rows} LIMIT 1 OFFSET :limit - 1"
 
 
@@ -166,7 +226,9 @@ Place = tuple[Any, Any, Any]  # RecordID, SubmitTime, EndTime of a row
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilteredPage:
-    """A page of rows that was read in one transaction: all of them, and the jobs of those that a filter takes."""
+    """A page of rows that was read in one transaction: all of them, and the jobs of those that a
+    filter takes.
+    """
 
     rows: Sequence[Row]
     taken: Sequence[tuple[Row, CountedJob]]
@@ -183,7 +245,9 @@ class PageSums:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Walk:
-    """Rows in the order of an index: the question by layout, where to begin, and where to go on after a row."""
+    """Rows in the order of an index: the question by layout, where to begin, and where to go on
+    after a row.
+    """
 
     question: Mapping[int, str]
     begin: Mapping[str, object]
@@ -197,24 +261,30 @@ class CountingDatabase(AccountingDatabase):
     _names: tuple[sqlite3.Connection, NameTables] | None = None
 
     def pages(self, wanted: JobFilter, limit: int, by: str) -> Iterator[FilteredPage]:
-        """All rows that a filter may take, by pages of at most `limit`; with local names where jobs are told apart `by` one.
+        """All rows that a filter may take, by pages of at most `limit`; with local names where jobs
+        are told apart `by` one.
 
         Raises: SourceError.
         """
         for walk in self._walks(wanted):
             parameters = walk.begin
             while True:
-                page = self._filtered_page(walk.question, {**parameters, "limit": limit}, wanted, by)
+                page = self._filtered_page(
+                    walk.question, {**parameters, "limit": limit}, wanted, by
+                )
                 yield page
                 if len(page.rows) < limit:
                     break
                 parameters = {**parameters, **walk.advance(_place(page.rows[-1]))}
 
-    def summed(self, wanted: JobFilter, by: str, limit: int, others: Sequence[CountingDatabase]) -> Iterator[PageSums]:
-        """As `pages`, with most jobs in groups; those that one of `others` has too are by themselves.
+    def summed(
+        self, wanted: JobFilter, by: str, limit: int, others: Sequence[CountingDatabase]
+    ) -> Iterator[PageSums]:
+        """As `pages`, with most jobs in groups; those that one of `others` has too are by
+        themselves.
 
-        Filters by queue, interface or extra attributes are not for groups, unless they are told apart `by` it.
-        Raises: SourceError.
+        Filters by queue, interface or extra attributes are not for groups, unless they are told
+        apart `by` it. Raises: SourceError.
         """
         asked: dict[str, object] = {"limit": limit}
         for name, window in (("submitted", wanted.submitted), ("ended", wanted.ended)):
@@ -225,20 +295,31 @@ class CountingDatabase(AccountingDatabase):
             asked.update(walk.begin)
             while True:
                 joined = self._ask(partial(rows_to_count_alone, self.joined, walk.question, asked))
-                asked["alone"] = json.dumps([*self._elsewhere(walk.question, asked, others), *joined])
-                found, at = self._ask(partial(self._sums, page=walk.question, asked=asked, wanted=wanted, by=by))
+                asked["alone"] = json.dumps(
+                    [*self._elsewhere(walk.question, asked, others), *joined]
+                )
+                found, at = self._ask(
+                    partial(self._sums, page=walk.question, asked=asked, wanted=wanted, by=by)
+                )
                 yield found
                 if at is None:
                     break
                 asked.update(walk.advance(at))
 
     def _elsewhere(
-        self, question: Mapping[int, str], asked: Mapping[str, object], others: Sequence[CountingDatabase]
+        self,
+        question: Mapping[int, str],
+        asked: Mapping[str, object],
+        others: Sequence[CountingDatabase],
     ) -> list[int]:
         """The rows of a page whose jobs are in other databases too."""
         if not others:
             return []
-        rows = self._ask(lambda connection, reader: connection.execute(ids(question[reader.layout]), asked).fetchall())
+        rows = self._ask(
+            lambda connection, reader: connection.execute(
+                ids(question[reader.layout]), asked
+            ).fetchall()
+        )
         there: set[bytes] = set()
         for other in others:
             there |= other.standing_among(rows).keys()
@@ -257,7 +338,9 @@ class CountingDatabase(AccountingDatabase):
         """A page, and where it ends if it is full. Raises: sqlite3.Error."""
         rows_of, alone = page[reader.layout], asked["alone"] != "[]"
         timed = Window() != wanted.submitted or Window() != wanted.ended
-        groups = _added_up(connection, sums(rows_of, noted_as(by, reader.layout), alone, timed), asked)
+        groups = _added_up(
+            connection, sums(rows_of, noted_as(by, reader.layout), alone, timed), asked
+        )
         rows: list[Row] = []
         if groups is None:
             rows, groups = connection.execute(rows_of, asked).fetchall(), []
@@ -282,10 +365,14 @@ class CountingDatabase(AccountingDatabase):
         return self._ask(question)
 
     def _walks(self, wanted: JobFilter) -> list[_Walk]:
-        """The index that leads past most rows that are not wanted; SQLite cannot tell, since sites never ran ANALYZE."""
+        """The index that leads past most rows that are not wanted; SQLite cannot tell, since sites
+        never ran ANALYZE.
+        """
         if wanted.ended.start is None and wanted.users:
             return [
-                _Walk(question=OF_USER, begin={"user": user, "after": BEFORE_ALL}, advance=_next_row)
+                _Walk(
+                    question=OF_USER, begin={"user": user, "after": BEFORE_ALL}, advance=_next_row
+                )
                 for user in self._user_ids(wanted.users)
             ]
         if wanted.ended != Window():
@@ -305,7 +392,11 @@ class CountingDatabase(AccountingDatabase):
         return self._ask(read)
 
     def _filtered_page(
-        self, question: Mapping[int, str], parameters: Mapping[str, object], wanted: JobFilter, by: str
+        self,
+        question: Mapping[int, str],
+        parameters: Mapping[str, object],
+        wanted: JobFilter,
+        by: str,
     ) -> FilteredPage:
         def read(connection: sqlite3.Connection, reader: RowReader) -> FilteredPage:
             rows = connection.execute(question[reader.layout], parameters).fetchall()
@@ -317,7 +408,9 @@ class CountingDatabase(AccountingDatabase):
             for attribute, values in wanted.extras.items():
                 if not taken:
                     break
-                having = _having(connection, reader, names, [row for row, _ in taken], attribute, values)
+                having = _having(
+                    connection, reader, names, [row for row, _ in taken], attribute, values
+                )
                 taken = [(row, job) for row, job in taken if row[0] in having]
             return FilteredPage(rows=rows, taken=with_local_names(connection, reader, taken, by))
 
@@ -340,7 +433,9 @@ def _by_time(question: Mapping[int, str], window: Window, time: int) -> _Walk:
 
 
 def _bounds(window: Window) -> tuple[int, int]:
-    """The first and the last second. A job that has not ended has 0 there: without an end it is in no window."""
+    """The first and the last second. A job that has not ended has 0 there: without an end it is in
+    no window.
+    """
     last = LAST_SECOND if window.end is None else min(window.end - 1, LAST_SECOND)
     return max(1, window.start or 1), last
 
@@ -353,7 +448,9 @@ def _place(row: Row) -> Place:
     return row[0], row[11], row[12]
 
 
-def _added_up(connection: sqlite3.Connection, question: str, asked: Mapping[str, object]) -> list[Row] | None:
+def _added_up(
+    connection: sqlite3.Connection, question: str, asked: Mapping[str, object]
+) -> list[Row] | None:
     """The groups of a page; None where SQLite cannot add up its numbers. Raises: sqlite3.Error."""
     try:
         groups = connection.execute(question, asked).fetchall()
@@ -375,9 +472,23 @@ def _named(groups: Sequence[Row], by: str) -> dict[str, set[Any]]:
 
 def _summed(group: Row, names: NameTables, reader: RowReader, by: str) -> tuple[CountedJob, Totals]:
     """A row of `sums`, with one job that has what they have in common."""
-    _, status_id, vo_id, user_id, has_end, place_id, jobs, *figures, first_submitted, first_ended, last_ended = group
+    (
+        _,
+        status_id,
+        vo_id,
+        user_id,
+        has_end,
+        place_id,
+        jobs,
+        *figures,
+        first_submitted,
+        first_ended,
+        last_ended,
+    ) = group
     sums_of = (number or 0 for number in figures)
-    wall_s, cpu_user_s, cpu_kernel_s, stage_in, stage_out, _, _, cpu_unknown, gpu_jobs, gpu_s = sums_of
+    wall_s, cpu_user_s, cpu_kernel_s, stage_in, stage_out, _, _, cpu_unknown, gpu_jobs, gpu_s = (
+        sums_of
+    )
     status = names.statuses.get(status_id, "")
     in_progress = status == _IN_PROGRESS or (not status and not has_end)
     unfinished = jobs if in_progress else 0
@@ -474,7 +585,11 @@ def _having(
 ) -> set[int]:
     """RecordIDs of the rows of which an attribute has one of the values."""
     # Schema 2 keeps these in AAR too.
-    in_row = {"vomsfqan": (names.fqans, 7), "mainfqan": (names.fqans, 7), "benchmark": (names.benchmarks, 10)}
+    in_row = {
+        "vomsfqan": (names.fqans, 7),
+        "mainfqan": (names.fqans, 7),
+        "benchmark": (names.benchmarks, 10),
+    }
     known, place = in_row.get(attribute, ({}, 0))
     found = {row[0] for row in rows if known.get(row[place]) in values - {""}}
     listed = json.dumps([row[0] for row in rows])

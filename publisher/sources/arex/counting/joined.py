@@ -1,4 +1,6 @@
-"""What batch systems know of A-REX's jobs (`JoinedRuns`), for those who count rows: how many GPUs, and which not to count."""
+"""What batch systems know of A-REX's jobs (`JoinedRuns`), for those who count rows: how many GPUs,
+and which not to count.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +21,13 @@ _NOTHING: Mapping[str, Any] = {}
 
 
 class ReopenedDatabases:
-    """The databases of the configuration. Each call reopens the files, because `rotate` and `migrate` replace them."""
+    """The databases of the configuration. Each call reopens the files, because `rotate` and
+    `migrate` replace them.
+    """
 
-    def __init__(self, options: object, environment: Mapping[str, str], joined: JoinedRuns | None) -> None:
+    def __init__(
+        self, options: object, environment: Mapping[str, str], joined: JoinedRuns | None
+    ) -> None:
         """Raises: ConfigError when a time zone cannot be found."""
         if not isinstance(options, Options):
             raise TypeError(f"expected {Options}, got {options!r}")
@@ -37,9 +43,13 @@ class ReopenedDatabases:
 
 
 def known_of(
-    connection: sqlite3.Connection, reader: RowReader, joined: JoinedRuns | None, rows: Iterable[Sequence[Any]]
+    connection: sqlite3.Connection,
+    reader: RowReader,
+    joined: JoinedRuns | None,
+    rows: Iterable[Sequence[Any]],
 ) -> Additions:
-    """Of rows as (RecordID, LocalJobID, SubmitTime, EndTime, UsedWalltime); nothing of a batch system's own database.
+    """Of rows as (RecordID, LocalJobID, SubmitTime, EndTime, UsedWalltime); nothing of a batch
+    system's own database.
 
     Raises: sqlite3.Error, SourceError.
     """
@@ -69,7 +79,8 @@ def rows_to_count_alone(
     if joined is None:
         return []
     rows = connection.execute(
-        f"SELECT RecordID, LocalJobID, SubmitTime, EndTime, UsedWalltime FROM ({question[reader.layout]})", asked
+        f"SELECT RecordID, LocalJobID, SubmitTime, EndTime, UsedWalltime FROM ({question[reader.layout]})",
+        asked,
     )
     known = known_of(connection, reader, joined, rows)
     return [row for row, values in known.items() if values is None or values.get("gpu_count")]
@@ -81,9 +92,16 @@ def counted_with_joined(
     joined: JoinedRuns | None,
     jobs: Iterable[tuple[Row, CountedJob]],
 ) -> list[tuple[Row, CountedJob]]:
-    """Jobs with their GPUs, without those that a batch system counts. Raises: sqlite3.Error, SourceError."""
+    """Jobs with their GPUs, without those that a batch system counts. Raises: sqlite3.Error,
+    SourceError.
+    """
     pairs = list(jobs)
-    known = known_of(connection, reader, joined, [(row[0], row[2], row[11], row[12], row[13]) for row, _ in pairs])
+    known = known_of(
+        connection,
+        reader,
+        joined,
+        [(row[0], row[2], row[11], row[12], row[13]) for row, _ in pairs],
+    )
     if not known:
         return pairs
     values_of = [known.get(row[0], _NOTHING) for row, _ in pairs]

@@ -1,4 +1,6 @@
-"""What jobs are told apart by that stands beside their rows: what the batch system calls who runs them, and main FQANs."""
+"""What jobs are told apart by that stands beside their rows: what the batch system calls who runs
+them, and main FQANs.
+"""
 
 from __future__ import annotations
 
@@ -49,14 +51,21 @@ def local_name(noted: str, by: str) -> str:
 
 
 def with_local_names(
-    connection: sqlite3.Connection, reader: RowReader, jobs: Sequence[tuple[Row, CountedJob]], by: str
+    connection: sqlite3.Connection,
+    reader: RowReader,
+    jobs: Sequence[tuple[Row, CountedJob]],
+    by: str,
 ) -> Sequence[tuple[Row, CountedJob]]:
     """The same jobs with the name that they are told apart `by`, if that stands beside their rows."""
     if by not in NOTED:
         return jobs
     noted = dict(
         connection.execute(
-            names_of_rows(noted_as(by, reader.layout)), {"rows": json.dumps([row[0] for row, _ in jobs])}
+            names_of_rows(noted_as(by, reader.layout)),
+            {"rows": json.dumps([row[0] for row, _ in jobs])},
         )
     )
-    return [(row, job._replace(local_name=local_name(reader.text(noted[row[0]]), by))) for row, job in jobs]
+    return [
+        (row, job._replace(local_name=local_name(reader.text(noted[row[0]]), by)))
+        for row, job in jobs
+    ]

@@ -1,4 +1,6 @@
-"""A-REX's accounting databases for local statistics: every job once, whatever its state, and all that stands of one job."""
+"""A-REX's accounting databases for local statistics: every job once, whatever its state, and all
+that stands of one job.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ from publisher.sources.statistics import (
 _SUMMED_PAGES: Final = 100  # at once, where SQLite adds them up: some 0.1 s for 50,000 rows
 
 
-def create(options: object, environment: Mapping[str, str], joined: JoinedRuns | None = None) -> ArexAccounts:
+def create(
+    options: object, environment: Mapping[str, str], joined: JoinedRuns | None = None
+) -> ArexAccounts:
     """Raises: ConfigError when the time zone cannot be found."""
     return ArexAccounts(options, environment, joined)
 
@@ -53,7 +57,9 @@ class ArexAccounts(ReopenedDatabases):
                     taken = _once(page, opened[:place], opened[place + 1 :])
                     yield CountedPage(
                         jobs=tuple(job for _, job in taken),
-                        rows=tuple(RowRef(database=database.name, record_id=row[0]) for row, _ in taken),
+                        rows=tuple(
+                            RowRef(database=database.name, record_id=row[0]) for row, _ in taken
+                        ),
                         rows_read=len(page.rows),
                     )
 
@@ -61,7 +67,9 @@ class ArexAccounts(ReopenedDatabases):
         grouped_by = _distinguish(wanted, by)
         if grouped_by is None:
             for page in self._counted(wanted, by or ""):
-                yield SummedPage(groups=[(job, totals_of(job)) for job in page.jobs], rows_read=page.rows_read)
+                yield SummedPage(
+                    groups=[(job, totals_of(job)) for job in page.jobs], rows_read=page.rows_read
+                )
             return
         if self._options.unescape:
             wanted = _in_both_spellings(wanted)
@@ -79,27 +87,38 @@ class ArexAccounts(ReopenedDatabases):
 
     def sheet(self, job_id: JobId) -> JobDetails | None:
         with self._opened() as opened:
-            sheets = [read_sheet(database, job_id, database.clock, self._joined) for database in opened]
+            sheets = [
+                read_sheet(database, job_id, database.clock, self._joined) for database in opened
+            ]
         found = [sheet for sheet in sheets if sheet is not None]
         if not found:
             return None
-        # Where `counted` counts it. Sorting is stable: of several, the most authoritative database comes first.
+        # Where `counted` counts it. Sorting is stable: of several, the most authoritative database
+        # comes first.
         best, *others = sorted(found, key=lambda sheet: sheet.in_progress or sheet.ended_at is None)
         return replace(best, elsewhere=tuple(other.row.database for other in others))
 
     def with_local_id(self, local_id: str) -> tuple[JobId, ...]:
         with self._opened() as opened:
-            known = [JobId(job_id) for database in opened for job_id in with_local_id(database, local_id)]
+            known = [
+                JobId(job_id) for database in opened for job_id in with_local_id(database, local_id)
+            ]
         return tuple(dict.fromkeys(known))
 
     def ids_beginning(self, beginning: str, limit: int) -> tuple[JobId, ...]:
         with self._opened() as opened:
-            near = {job_id for database in opened for job_id in ids_from(database, beginning, limit)}
-        return tuple(JobId(job_id) for job_id in sorted(near) if job_id.startswith(beginning))[:limit]
+            near = {
+                job_id for database in opened for job_id in ids_from(database, beginning, limit)
+            }
+        return tuple(JobId(job_id) for job_id in sorted(near) if job_id.startswith(beginning))[
+            :limit
+        ]
 
     @contextmanager
     def _opened(self) -> Iterator[list[CountingDatabase]]:
-        """All databases, the most authoritative first: schema 2 before schema 1, then as configured."""
+        """All databases, the most authoritative first: schema 2 before schema 1, then as
+        configured.
+        """
         with ExitStack() as stack:
             opened = []
             for name, path, ce in database_files(self._options):
@@ -111,10 +130,16 @@ class ArexAccounts(ReopenedDatabases):
 
 
 def _distinguish(wanted: JobFilter, by: str | None) -> str | None:
-    """Which of `BY` tells the groups apart; None where it would take two of them, or the jobs themselves."""
+    """Which of `BY` tells the groups apart; None where it would take two of them, or the jobs
+    themselves.
+    """
     if wanted.extras or wanted.gpus:
         return None
-    kinds = {by if by in BY else "", "queue" if wanted.queues else "", "endpoint" if wanted.interfaces else ""}
+    kinds = {
+        by if by in BY else "",
+        "queue" if wanted.queues else "",
+        "endpoint" if wanted.interfaces else "",
+    }
     kinds.discard("")
     return None if len(kinds) > 1 else next(iter(kinds), "")
 
@@ -122,18 +147,26 @@ def _distinguish(wanted: JobFilter, by: str | None) -> str | None:
 def _once(
     page: FilteredPage, above: Sequence[CountingDatabase], below: Sequence[CountingDatabase]
 ) -> Sequence[tuple[Row, CountedJob]]:
-    """The jobs that count here: a job counts where it is finished, else where it is, in the most authoritative database."""
+    """The jobs that count here: a job counts where it is finished, else where it is, in the most
+    authoritative database.
+    """
     taken = page.taken
     for database in above:
         there = database.standing_among(row for row, _ in taken)
-        taken = [(row, job) for row, job in taken if not _counts_there(row, job, there, any_state=True)]
+        taken = [
+            (row, job) for row, job in taken if not _counts_there(row, job, there, any_state=True)
+        ]
     for database in below:
         there = database.standing_among(row for row, job in taken if not _finished(row, job))
-        taken = [(row, job) for row, job in taken if not _counts_there(row, job, there, any_state=False)]
+        taken = [
+            (row, job) for row, job in taken if not _counts_there(row, job, there, any_state=False)
+        ]
     return taken
 
 
-def _counts_there(row: Row, job: CountedJob, there: Mapping[bytes, bool], *, any_state: bool) -> bool:
+def _counts_there(
+    row: Row, job: CountedJob, there: Mapping[bytes, bool], *, any_state: bool
+) -> bool:
     finished_there = there.get(stored_job_id(row))
     if finished_there is None:
         return False
@@ -146,7 +179,9 @@ def _finished(row: Row, job: CountedJob) -> bool:
 
 
 def _in_both_spellings(wanted: JobFilter) -> JobFilter:
-    """Values as they are, and as they are meant where they were copied from arcctl, which shows A-REX's escapes as they are."""
+    """Values as they are, and as they are meant where they were copied from arcctl, which shows
+    A-REX's escapes as they are.
+    """
 
     def both(values: frozenset[str]) -> frozenset[str]:
         return values | {arex_unescape(value) for value in values}

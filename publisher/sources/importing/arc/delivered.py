@@ -78,8 +78,8 @@ def remember_delivered(accounting: ImportDatabase, arc: ArcJobs, delivered: Deli
     comparison = _Comparison(accounting, arc)
     with delivered(before) as (until, pages):
         for runs in pages:
-            # Names are of batch systems; this one's was another before, if its entry was renamed. Without
-            # a name are jobs with ids such as HTCondor's, which A-REX never makes.
+            # Names are of batch systems; this one's was another before, if its entry was renamed.
+            # Without a name are jobs with ids such as HTCondor's, which A-REX never makes.
             if os.path.isabs(runs.files[0]) and runs.files[0] != str(accounting.path):
                 comparison.take(runs)
             else:
@@ -98,7 +98,11 @@ def _is_of_ce(database: str, arc: ArcJobs) -> bool:
 
 def _jobs_at(arc: ArcJobs, database: str, record_ids: Iterable[int]) -> Mapping[int, _CeJob]:
     rows = {"rows": json.dumps(list(record_ids))}
-    return {job.record_id: job for job in _jobs(arc, database, _AT, rows)} if database in arc.databases() else {}
+    return (
+        {job.record_id: job for job in _jobs(arc, database, _AT, rows)}
+        if database in arc.databases()
+        else {}
+    )
 
 
 def _all_jobs(arc: ArcJobs) -> Iterator[Sequence[_CeJob]]:
@@ -115,7 +119,9 @@ def _jobs(arc: ArcJobs, database: str, which: str, values: Mapping[str, object])
     keys = job_keys([_text(row[1]) for row in rows], numbers)
     return [
         _CeJob(record_id, key, number, submitted_at, bool(is_ours))
-        for (record_id, _, _, submitted_at, is_ours), key, number in zip(rows, keys, numbers, strict=True)
+        for (record_id, _, _, submitted_at, is_ours), key, number in zip(
+            rows, keys, numbers, strict=True
+        )
     ]
 
 
@@ -135,7 +141,9 @@ class _Comparison:
         self._connection.execute(_MISSED)
 
     def take(self, runs: PlacedRuns) -> None:
-        """Delivered runs of one database of a CE, or of one that may have been a CE's under another name."""
+        """Delivered runs of one database of a CE, or of one that may have been a CE's under another
+        name.
+        """
         rows = _jobs_at(self._arc, runs.files[0], runs.record_ids)
         found: list[tuple[_CeJob, JobKey, int]] = []
         missed: list[tuple[bytes, bytes, int, bool]] = []
@@ -152,7 +160,9 @@ class _Comparison:
 
     def take_own(self, runs: PlacedRuns) -> None:
         """Delivered runs of the batch system's own database, or of one that is not known."""
-        rows = self._connection.execute(_OWN, {"rows": json.dumps(list(runs.record_ids))}).fetchall()
+        rows = self._connection.execute(
+            _OWN, {"rows": json.dumps(list(runs.record_ids))}
+        ).fetchall()
         record_ids, job_ids, numbers = zip(*rows, strict=True) if rows else ((), (), ())
         here = dict(zip(record_ids, job_keys(job_ids, numbers), strict=True))
         placed = zip(runs.keys, runs.record_ids, strict=True)
@@ -160,7 +170,9 @@ class _Comparison:
             remember_own(self._connection, [key for key, place in placed if here.get(place) != key])
 
     def look_for_missed(self) -> None:
-        """In all rows: they may have other places by now. What is a CE's and in none, no CE has any more."""
+        """In all rows: they may have other places by now. What is a CE's and in none, no CE has any
+        more.
+        """
         if not self._connection.execute(_ANY_MISSED).fetchone()[0]:
             return
         for rows in _all_jobs(self._arc):
@@ -172,7 +184,9 @@ class _Comparison:
             if found:
                 with self._accounting.transaction():
                     self._keep(found)
-                    self._connection.executemany(_FIND, [(row.key[:JOB_DIGEST_BYTES],) for row, _, _ in found])
+                    self._connection.executemany(
+                        _FIND, [(row.key[:JOB_DIGEST_BYTES],) for row, _, _ in found]
+                    )
         with self._accounting.transaction():
             gone: Any = self._connection.execute(_GONE)
             self._forget((digest_of_number(run), ended, ended) for run, ended in gone)
@@ -180,9 +194,13 @@ class _Comparison:
     def _keep(self, found: Sequence[tuple[_CeJob, JobKey, int]]) -> None:
         """Runs of jobs that stand in these rows, under the same number or another one."""
         ours = [each for each in found if each[0].is_ours]
-        known: list[Run] = [(row.number, row.submitted_at, ended) for row, key, ended in ours if row.key == key]
+        known: list[Run] = [
+            (row.number, row.submitted_at, ended) for row, key, ended in ours if row.key == key
+        ]
         forgotten: list[Forgotten] = [
-            (digest_of_number(run_digest(key)), row.submitted_at, ended) for row, key, ended in ours if row.key != key
+            (digest_of_number(run_digest(key)), row.submitted_at, ended)
+            for row, key, ended in ours
+            if row.key != key
         ]
         remember(self._connection, known)
         self._forget(forgotten)

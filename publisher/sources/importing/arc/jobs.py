@@ -1,4 +1,5 @@
-"""Runs of a batch system that belong to the ARC CEs in front of it, and those that a CE may yet claim.
+"""Runs of a batch system that belong to the ARC CEs in front of it, and those that a CE may yet
+claim.
 
 A CE writes down the batch system's number of a job only when it has seen the end. So a run that no CE has waits in the table
 `ArcRun` of the database that is imported into: for a while after its end, and longer where the CE has written nothing since and
@@ -6,8 +7,8 @@ has a job that is not over yet, which it may be. A run that a CE has leaves it, 
 (`joined.py`). A run that became a job of the batch system stays one, whatever a CE writes later: the CE's job is set aside, so
 that no run counts twice.
 
-Each number that a CE has is remembered before the job is published (`numbers.py`), in one transaction that waits for whoever
-decides about runs; a run of it stays the CE's.
+Each number that a CE has is remembered before the job is published (`numbers.py`), in one
+transaction that waits for whoever decides about runs; a run of it stays the CE's.
 """
 
 from __future__ import annotations
@@ -50,8 +51,12 @@ _NO_OTHER_LRMS: Final = """
             AND instr(lower(InfoValue), :lrms) = 0
     )
 """
-_RUN: Final = "LocalJobID, CAST(coalesce(SubmitTime, 0) AS INTEGER), CAST(coalesce(EndTime, 0) AS INTEGER)"
-_NUMBERED: Final = f"SELECT {_RUN} FROM AAR WHERE LocalJobID IN (SELECT value FROM json_each(:numbers))"
+_RUN: Final = (
+    "LocalJobID, CAST(coalesce(SubmitTime, 0) AS INTEGER), CAST(coalesce(EndTime, 0) AS INTEGER)"
+)
+_NUMBERED: Final = (
+    f"SELECT {_RUN} FROM AAR WHERE LocalJobID IN (SELECT value FROM json_each(:numbers))"
+)
 _ENDED_RUNS: Final = f"""
     SELECT RecordID, {_RUN} FROM AAR
     WHERE RecordID > :after AND CAST(EndTime AS INTEGER) > 0 AND LocalJobID <> '' AND LocalJobID NOT GLOB '*[^ -~]*'
@@ -88,7 +93,8 @@ ARC_RUNS: Final = f"""{NUMBER_TABLES}
         Since INTEGER               -- when the first of them would have become a job otherwise
     ) WITHOUT ROWID;
 """
-# Of two that claim one JobID the later and greater stays, unless it is replaced: the order of files does not matter.
+# Of two that claim one JobID the later and greater stays, unless it is replaced: the order of files
+# does not matter.
 _KEEP: Final = """
     INSERT INTO ArcRun VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
     ON CONFLICT DO UPDATE SET
@@ -110,7 +116,9 @@ _OF_NUMBERS: Final = """
     SELECT LocalJobID, JobID, StartTime, EndTime, Adds FROM ArcRun
     WHERE LocalJobID IN (SELECT value FROM json_each(:numbers))
 """
-_CLAIMED: Final = "SELECT JobID FROM ArcRun WHERE NOT Waits AND JobID IN (SELECT value FROM json_each(:job_ids))"
+_CLAIMED: Final = (
+    "SELECT JobID FROM ArcRun WHERE NOT Waits AND JobID IN (SELECT value FROM json_each(:job_ids))"
+)
 _OWN: Final = """
     SELECT LocalJobID, JobID, StartTime, EndTime FROM AAR
     WHERE LocalJobID IN (SELECT value FROM json_each(:numbers))
@@ -118,7 +126,8 @@ _OWN: Final = """
     SELECT ArcNumber.LocalJobID, JobID, StartTime, EndTime FROM ArcNumber JOIN AAR USING (JobID)
     WHERE ArcNumber.LocalJobID IN (SELECT value FROM json_each(:numbers))
 """
-# Jobs that are not over have an end of 0, and no number yet. Rows of jobs that got lost stay so for ever.
+# Jobs that are not over have an end of 0, and no number yet. Rows of jobs that got lost stay so for
+# ever.
 _SIGNS: Final = f"""
     SELECT
         (SELECT max(SubmitTime) FROM AAR WHERE SubmitTime <= :now),
@@ -133,7 +142,9 @@ _WAIT_FOR_CE: Final = """
     SELECT count(DISTINCT JobID), min(EndTime) FROM ArcRun
     WHERE Waits AND Importer = ? AND EndTime > ? AND EndTime <= ? AND StartTime >= ?
 """
-_ENDED: Final = "SELECT count(DISTINCT JobID) FROM ArcRun WHERE Importer = ? AND EndTime >= ? AND EndTime < ?"
+_ENDED: Final = (
+    "SELECT count(DISTINCT JobID) FROM ArcRun WHERE Importer = ? AND EndTime >= ? AND EndTime < ?"
+)
 
 ArcIds = Callable[[ImportedJob], Sequence[str]]
 
@@ -155,14 +166,18 @@ class SortedRuns(NamedTuple):
 
 
 class Signs(NamedTuple):
-    """What the databases of a CE show: what was written last, and the first of its jobs that are not over, as epoch seconds."""
+    """What the databases of a CE show: what was written last, and the first of its jobs that are
+    not over, as epoch seconds.
+    """
 
     written: int
     first_open: int | None  # its submission
 
 
 class Ce(NamedTuple):
-    """A CE in front of the batch system: jobs that ended before `horizon` it would have told of by now."""
+    """A CE in front of the batch system: jobs that ended before `horizon` it would have told of by
+    now.
+    """
 
     name: str
     horizon: int
@@ -187,13 +202,16 @@ class ArcJobs:
         outage_s: int = 0,
         join: bool = False,
     ) -> None:
-        """`own` is the database that is imported into: what cannot be shared is copied beside it. With `lrms`, jobs of which
-        A-REX names a batch system that is not called so do not count. `join`: what is a CE's is kept.
+        """`own` is the database that is imported into: what cannot be shared is copied beside it.
+        With `lrms`, jobs of which A-REX names a batch system that is not called so do not count.
+        `join`: what is a CE's is kept.
 
         Raises: UsageError when it is one of them, SourceError when one cannot be read.
         """
         if own.resolve() in {path.resolve() for path in databases}:
-            raise UsageError(f"{own}: is the database to write, and in arc_databases too; name A-REX's own there")
+            raise UsageError(
+                f"{own}: is the database to write, and in arc_databases too; name A-REX's own there"
+            )
         self._own = own
         self._wait_s = wait_s
         self._outage_s = max(wait_s, outage_s)
@@ -228,11 +246,17 @@ class ArcJobs:
             rows = self._runs(file, _ENDED_RUNS, asked, f"ORDER BY RecordID LIMIT {READ_AT_ONCE}")
             yield [run for _, *run in rows]
 
-    def ask(self, database: str, columns: str, which: str, values: Mapping[str, object]) -> list[Any]:
-        """Rows of all batch systems' jobs; their last column tells whether it may be this one. Raises: SourceError."""
+    def ask(
+        self, database: str, columns: str, which: str, values: Mapping[str, object]
+    ) -> list[Any]:
+        """Rows of all batch systems' jobs; their last column tells whether it may be this one.
+        Raises: SourceError.
+        """
         of_lrms = _NO_OTHER_LRMS if self._lrms else ""
         (file,) = (file for file in self._files if file.path == database)
-        return _answer(file, f"SELECT {columns}, 1 {of_lrms} FROM AAR {which}", {**values, "lrms": self._lrms})
+        return _answer(
+            file, f"SELECT {columns}, 1 {of_lrms} FROM AAR {which}", {**values, "lrms": self._lrms}
+        )
 
     def look(self, connection: sqlite3.Connection, now: int) -> None:
         """See what each CE has written last, inside a transaction. Raises: SourceError."""
@@ -243,9 +267,13 @@ class ArcJobs:
             written, returned, before = states.get(name, (signs.written, 0, 0))
             if signs.written - written > self._wait_s:  # it may have much to tell of
                 returned, before = now, before if now < returned + self._wait_s else written
-            connection.execute(_KEEP_STATE, (name, max(written, signs.written), returned, before, 0, None))
+            connection.execute(
+                _KEEP_STATE, (name, max(written, signs.written), returned, before, 0, None)
+            )
             written_all = before if now < returned + self._wait_s else max(written, signs.written)
-            ces.append(Ce(name, max(written_all - self._wait_s, now - self._outage_s), signs.first_open))
+            ces.append(
+                Ce(name, max(written_all - self._wait_s, now - self._outage_s), signs.first_open)
+            )
         self._ces = ces
 
     def keep_waiting(self, connection: sqlite3.Connection, importer: str, now: int) -> None:
@@ -255,10 +283,17 @@ class ArcJobs:
                 asked = (importer, ce.horizon, now - self._wait_s, ce.first_open - APART_S)
                 waiting, ended_at = connection.execute(_WAIT_FOR_CE, asked).fetchone()
                 since = None if ended_at is None else ended_at + self._wait_s
-                connection.execute("UPDATE ArcCe SET Waiting = ?, Since = ? WHERE Ce = ?", (waiting, since, ce.name))
+                connection.execute(
+                    "UPDATE ArcCe SET Waiting = ?, Since = ? WHERE Ce = ?",
+                    (waiting, since, ce.name),
+                )
 
-    def sorted(self, runs: Sequence[ArcRun], now: int, connection: sqlite3.Connection) -> SortedRuns:
-        """Whose these runs are; `connection` is that of the database that is imported into. Raises: SourceError."""
+    def sorted(
+        self, runs: Sequence[ArcRun], now: int, connection: sqlite3.Connection
+    ) -> SortedRuns:
+        """Whose these runs are; `connection` is that of the database that is imported into. Raises:
+        SourceError.
+        """
         if not self.watching:
             return SortedRuns(list(runs), [], [])
         spans, numbers = self._spans(runs), _numbers_of(runs)
@@ -268,7 +303,9 @@ class ArcJobs:
         ours = own_runs(connection, [*spans, *forgotten])
         asked = {"job_ids": json.dumps([run.job.job_id for run in runs])}
         once_claimed = {job_id for (job_id,) in connection.execute(_CLAIMED, asked)}
-        delivered = delivered_as_own(connection, [(run.job.job_id, run.job.local_id) for run in runs])
+        delivered = delivered_as_own(
+            connection, [(run.job.job_id, run.job.local_id) for run in runs]
+        )
         found = SortedRuns([], [], [])
         for run in runs:
             claims = [*_claims(run, spans), *_forgotten_claims(run, forgotten)]
@@ -288,10 +325,14 @@ class ArcJobs:
     def _waits(self, job: ImportedJob, now: int) -> bool:
         if job.ended_at > now + _DAY_S or not self._wait_s:
             return False
-        return now - self._wait_s < job.ended_at or any(ce.may_claim(job.started_at, job.ended_at) for ce in self._ces)
+        return now - self._wait_s < job.ended_at or any(
+            ce.may_claim(job.started_at, job.ended_at) for ce in self._ces
+        )
 
     def _signs(self, now: int) -> Mapping[str, Signs]:
-        """Of each CE, by its directory, or by its database where that has another name than A-REX gives it."""
+        """Of each CE, by its directory, or by its database where that has another name than A-REX
+        gives it.
+        """
         found: dict[str, Signs] = {}
         for file in self._files:
             ((submitted, ended, first_open),) = _answer(file, _SIGNS, {"now": now})
@@ -304,14 +345,20 @@ class ArcJobs:
         return found
 
     def _spans(self, runs: Sequence[ArcRun]) -> dict[str, list[tuple[int, int]]]:
-        """From the submission to the end of the CEs' jobs of each number that these runs may have there."""
+        """From the submission to the end of the CEs' jobs of each number that these runs may have
+        there.
+        """
         spans: dict[str, list[tuple[int, int]]] = defaultdict(list)
         for file in self._files:
-            for number, submitted, ended in self._runs(file, _NUMBERED, {"numbers": json.dumps(_numbers_of(runs))}):
+            for number, submitted, ended in self._runs(
+                file, _NUMBERED, {"numbers": json.dumps(_numbers_of(runs))}
+            ):
                 spans[number].append((submitted, ended))
         return spans
 
-    def _runs(self, file: ReadOnlyFile, statement: str, values: Mapping[str, object], order: str = "") -> list[Any]:
+    def _runs(
+        self, file: ReadOnlyFile, statement: str, values: Mapping[str, object], order: str = ""
+    ) -> list[Any]:
         """Those of the batch system, where A-REX names it. Raises: SourceError."""
         which = _NO_OTHER_LRMS if self._lrms else ""
         return _answer(file, f"{statement} {which} {order}", {**values, "lrms": self._lrms})
@@ -321,10 +368,17 @@ def _numbers_of(runs: Sequence[ArcRun]) -> list[str]:
     return sorted({number for run in runs for number in run.arc_ids})
 
 
-def _claims(run: ArcRun, spans: Mapping[str, Sequence[tuple[int, int]]]) -> list[tuple[str, tuple[int, int]]]:
+def _claims(
+    run: ArcRun, spans: Mapping[str, Sequence[tuple[int, int]]]
+) -> list[tuple[str, tuple[int, int]]]:
     """The jobs of CEs that a run may be, each by its number."""
     times = (run.job.started_at, run.job.ended_at)
-    return [(number, span) for number in run.arc_ids for span in spans.get(number, ()) if overlap(span, *times)]
+    return [
+        (number, span)
+        for number in run.arc_ids
+        for span in spans.get(number, ())
+        if overlap(span, *times)
+    ]
 
 
 def _forgotten_claims(run: ArcRun, forgotten: Moments) -> list[tuple[str, tuple[int, int]]]:
@@ -338,9 +392,15 @@ def _forgotten_claims(run: ArcRun, forgotten: Moments) -> list[tuple[str, tuple[
     ]
 
 
-def _has_own(claims: Sequence[tuple[str, tuple[int, int]]], ours: Mapping[str, Sequence[StoredRun]]) -> bool:
+def _has_own(
+    claims: Sequence[tuple[str, tuple[int, int]]], ours: Mapping[str, Sequence[StoredRun]]
+) -> bool:
     """Whether a run of one of these jobs of CEs is a job of the batch system."""
-    return any(overlap(span, one.started_at, one.ended_at) for number, span in claims for one in ours.get(number, ()))
+    return any(
+        overlap(span, one.started_at, one.ended_at)
+        for number, span in claims
+        for one in ours.get(number, ())
+    )
 
 
 class ArcRunTable:
@@ -360,7 +420,12 @@ class ArcRunTable:
 
     def name_own(self, runs: Sequence[ArcRun]) -> None:
         """Keep what else a CE may call runs that are jobs now."""
-        others = [(number, job.job_id) for job, numbers, _ in runs for number in numbers if number != job.local_id]
+        others = [
+            (number, job.job_id)
+            for job, numbers, _ in runs
+            for number in numbers
+            if number != job.local_id
+        ]
         self._connection.executemany(_NAME_OWN, others)
 
     def remove(self, job_ids: Sequence[str]) -> None:
@@ -372,7 +437,9 @@ class ArcRunTable:
 
     def ended_before(self, moment: int, after: str) -> list[str]:
         """JobIDs of some runs of CEs that ended before then, in order after that JobID."""
-        return [job_id for (job_id,) in self._connection.execute(_OLD, (self._importer, moment, after))]
+        return [
+            job_id for (job_id,) in self._connection.execute(_OLD, (self._importer, moment, after))
+        ]
 
     def runs(self, job_ids: Sequence[str]) -> list[ArcRun]:
         rows = self._connection.execute(_RUNS, (json.dumps(job_ids),)).fetchall()
@@ -384,7 +451,9 @@ class ArcRunTable:
 
 
 def _additions(job: ImportedJob) -> str:
-    """The column `Adds`. Its text tells whether a job that was published changed, so it must stay as it is written."""
+    """The column `Adds`. Its text tells whether a job that was published changed, so it must stay
+    as it is written.
+    """
     extra = dict(job.extra)
     values = {
         "gpu_count": job.gpu_count,
@@ -407,7 +476,9 @@ def _numbers(pairs: Sequence[str]) -> list[tuple[str, int]]:
 
 
 class StoredRun(NamedTuple):
-    """A run that a CE has or may yet claim, as the table holds it; or `own`: one that is a job of the batch system."""
+    """A run that a CE has or may yet claim, as the table holds it; or `own`: one that is a job of
+    the batch system.
+    """
 
     job_id: str
     started_at: int
@@ -419,7 +490,9 @@ class StoredRun(NamedTuple):
 def own_runs(connection: sqlite3.Connection, numbers: Sequence[str]) -> dict[str, list[StoredRun]]:
     """The jobs of the batch system that a CE may know by these numbers. Raises: sqlite3.Error."""
     found: dict[str, list[StoredRun]] = defaultdict(list)
-    for number, job_id, started_at, ended_at in connection.execute(_OWN, {"numbers": json.dumps(numbers)}):
+    for number, job_id, started_at, ended_at in connection.execute(
+        _OWN, {"numbers": json.dumps(numbers)}
+    ):
         found[number].append(StoredRun(job_id, started_at, ended_at, own=True))
     return found
 
@@ -427,15 +500,22 @@ def own_runs(connection: sqlite3.Connection, numbers: Sequence[str]) -> dict[str
 def runs_of_numbers(
     connection: sqlite3.Connection, numbers: Sequence[str], *, joins: bool
 ) -> dict[str, list[StoredRun]]:
-    """The runs that a CE may know by these numbers; those that are no jobs of the batch system only where it `joins` them.
+    """The runs that a CE may know by these numbers; those that are no jobs of the batch system only
+    where it `joins` them.
 
     Raises: sqlite3.Error.
     """
     try:
         found = own_runs(connection, numbers)
-        rows = connection.execute(_OF_NUMBERS, {"numbers": json.dumps(numbers)}).fetchall() if joins else ()
+        rows = (
+            connection.execute(_OF_NUMBERS, {"numbers": json.dumps(numbers)}).fetchall()
+            if joins
+            else ()
+        )
     except sqlite3.OperationalError as error:
-        if "no such table" in str(error):  # nothing was read into it since A-REX's jobs may be looked up
+        if "no such table" in str(
+            error
+        ):  # nothing was read into it since A-REX's jobs may be looked up
             return {}
         raise
     for number, *run in rows:
@@ -475,7 +555,9 @@ def _answer(file: ReadOnlyFile, statement: str, values: Mapping[str, object]) ->
             return connection.execute(statement, values).fetchall()
         except sqlite3.OperationalError as error:
             if "no such" in str(error):
-                raise SourceError(f"{file.path}: holds no accounting tables: {error}; correct arc_databases") from error
+                raise SourceError(
+                    f"{file.path}: holds no accounting tables: {error}; correct arc_databases"
+                ) from error
             raise
 
     return file.ask(ask)

@@ -1,12 +1,14 @@
 """Jobs of A-REX beside those of their batch systems: a `Source` around another one.
 
-A batch system that is an entry of `source` is read into a database of its own. The jobs of a page are looked up there
-together, by their local ids. A job whose run is a job of the batch system already is set aside, as it would count twice.
-With `join`, runs that A-REX has stand there in the table `ArcRun` (`sources/importing/arc/jobs.py`), and the jobs get what only
-the batch system knows of them. A job whose run is not there yet stays an open row for `join_wait` after its end.
+A batch system that is an entry of `source` is read into a database of its own. The jobs of a page
+are looked up there together, by their local ids. A job whose run is a job of the batch system
+already is set aside, as it would count twice. With `join`, runs that A-REX has stand there in the
+table `ArcRun` (`sources/importing/arc/jobs.py`), and the jobs get what only the batch system knows
+of them. A job whose run is not there yet stays an open row for `join_wait` after its end.
 
-Before jobs are published, it is remembered there which numbers they have, and looked up only then: whoever reads runs in
-meanwhile sees that they are a CE's, or has committed that they are the batch system's own.
+Before jobs are published, it is remembered there which numbers they have, and looked up only then:
+whoever reads runs in meanwhile sees that they are a CE's, or has committed that they are the batch
+system's own.
 
     job 7 of A-REX, no memory, no GPUs   +   run 7 of hpc: 8 GiB, 2 GPUs   ->   job 7 with both
 """
@@ -73,9 +75,16 @@ class BatchRuns:
     """The runs of all batch systems that are joined, by local id."""
 
     def __init__(
-        self, entries: Sequence[JoinedEntry], copies_below: Path, lock_wait_s: float | None, *, remembers: bool = False
+        self,
+        entries: Sequence[JoinedEntry],
+        copies_below: Path,
+        lock_wait_s: float | None,
+        *,
+        remembers: bool = False,
     ) -> None:
-        """`remembers`: the jobs are published, so what a CE has is to be remembered, before it is looked up."""
+        """`remembers`: the jobs are published, so what a CE has is to be remembered, before it is
+        looked up.
+        """
         self.entries = entries
         self._remembers = remembers
         self._busy_timeout_s = BUSY_TIMEOUT_S if lock_wait_s is None else lock_wait_s
@@ -97,29 +106,46 @@ class BatchRuns:
                 found.setdefault(number, []).extend(BatchRun(entry, run) for run in runs)
         return found
 
-    def _asked(self, entry: JoinedEntry, numbers: Sequence[str]) -> Mapping[str, Sequence[StoredRun]]:
+    def _asked(
+        self, entry: JoinedEntry, numbers: Sequence[str]
+    ) -> Mapping[str, Sequence[StoredRun]]:
         joins = entry.wait_s is not None
         file = self._file(entry)
-        return {} if file is None else file.ask(partial(runs_of_numbers, numbers=numbers, joins=joins))
+        return (
+            {} if file is None else file.ask(partial(runs_of_numbers, numbers=numbers, joins=joins))
+        )
 
     def _file(self, entry: JoinedEntry) -> ReadOnlyFile | None:
         """None where nothing was read into it yet."""
         path = entry.database
         if path not in self._files and has_file(path):
-            self._files[path] = ReadOnlyFile(str(path), self._copies, busy_timeout_s=self._busy_timeout_s)
+            self._files[path] = ReadOnlyFile(
+                str(path), self._copies, busy_timeout_s=self._busy_timeout_s
+            )
         return self._files.get(path)
 
     def remember(self, runs: Sequence[tuple[Run, str]]) -> None:
-        """That a CE has these runs, each with what A-REX calls its batch system. Raises: PublisherError."""
+        """That a CE has these runs, each with what A-REX calls its batch system. Raises:
+        PublisherError.
+        """
         for entry in self.entries:
-            new = list(compress(runs, self._are_new(entry, [(run[0], run[2], lrms) for run, lrms in runs])))
+            new = list(
+                compress(runs, self._are_new(entry, [(run[0], run[2], lrms) for run, lrms in runs]))
+            )
             if new:
-                with ImportDatabase(entry.database, ARC_RUNS) as accounting, accounting.transaction():
+                with (
+                    ImportDatabase(entry.database, ARC_RUNS) as accounting,
+                    accounting.transaction(),
+                ):
                     remember(accounting.connection, [run for run, _ in new])
 
     def are_new(self, runs: Sequence[tuple[str, int, str]]) -> Sequence[bool]:
-        """Whether some database has yet to remember them. Of each run the number, end and batch system. Raises: SourceError."""
-        return list(map(any, zip(*(self._are_new(entry, runs) for entry in self.entries), strict=True)))
+        """Whether some database has yet to remember them. Of each run the number, end and batch
+        system. Raises: SourceError.
+        """
+        return list(
+            map(any, zip(*(self._are_new(entry, runs) for entry in self.entries), strict=True))
+        )
 
     def _are_new(self, entry: JoinedEntry, runs: Sequence[tuple[str, int, str]]) -> Sequence[bool]:
         file = self._file(entry) if self._remembers else None
@@ -128,9 +154,14 @@ class BatchRuns:
             return [False] * len(runs)
         numbers = sorted({number for number, _, _ in compress(runs, may)})
         had = {(number, end) for number, _, end in file.ask(partial(spans_of, numbers=numbers))}
-        return [yes and (number, end) not in had for yes, (number, end, _) in zip(may, runs, strict=True)]
+        return [
+            yes and (number, end) not in had
+            for yes, (number, end, _) in zip(may, runs, strict=True)
+        ]
 
-    def known(self, runs: Mapping[int, RunAt], lrms_of: Callable[[Collection[int]], Mapping[int, str]]) -> Additions:
+    def known(
+        self, runs: Mapping[int, RunAt], lrms_of: Callable[[Collection[int]], Mapping[int, str]]
+    ) -> Additions:
         """As `JoinedRuns` has it."""
         found = self.look_up([run.local_id for run in runs.values()])
         near = {row: run for row, run in runs.items() if run.local_id in found}
@@ -155,8 +186,11 @@ def _is_number(local_id: str) -> bool:
     return local_id != "" and local_id.isascii() and local_id.isprintable()
 
 
-def run_of(found: Mapping[str, Sequence[BatchRun]], run: RunValues | JobRecord, lrms: str) -> BatchRun | None:
-    """The run that is this job: of the same number and overlapping, as numbers come again. None where two systems have one.
+def run_of(
+    found: Mapping[str, Sequence[BatchRun]], run: RunValues | JobRecord, lrms: str
+) -> BatchRun | None:
+    """The run that is this job: of the same number and overlapping, as numbers come again. None
+    where two systems have one.
 
     A run that is requeued keeps its number: the one counts that ended nearest to the job.
     """
@@ -217,7 +251,11 @@ def _pairs(stored: Sequence[Sequence[Any]]) -> tuple[tuple[Any, ...], ...]:
     return tuple(map(tuple, stored))
 
 
-_MADE: Final[Mapping[str, Callable[[Any], object]]] = {"hosts": tuple, "gpu_models": _pairs, "quantities": _pairs}
+_MADE: Final[Mapping[str, Callable[[Any], object]]] = {
+    "hosts": tuple,
+    "gpu_models": _pairs,
+    "quantities": _pairs,
+}
 
 
 def _joined_job(job: JobRecord, adds: str) -> JobRecord:
@@ -225,7 +263,9 @@ def _joined_job(job: JobRecord, adds: str) -> JobRecord:
 
 
 def rules_of(job: JobRecord, runs: BatchRuns) -> list[ImportRule]:
-    """Where each value comes from that is joined to a job; `job` is as A-REX has it. Raises: SourceError."""
+    """Where each value comes from that is joined to a job; `job` is as A-REX has it. Raises:
+    SourceError.
+    """
     found = runs.look_up([job.local_id])
     of_batch = run_of(found, job, job.lrms)
     if of_batch is not None:
@@ -234,7 +274,12 @@ def rules_of(job: JobRecord, runs: BatchRuns) -> list[ImportRule]:
     joined = (one for one in found.get(job.local_id, ()) if not one.run.own)
     names = sorted({one.entry.name for one in joined if one.entry.ran(job.lrms)})
     if len(names) > 1:
-        return [ImportRule("joined", f"nothing: runs of the sources {' and '.join(names)} have this number and time")]
+        return [
+            ImportRule(
+                "joined",
+                f"nothing: runs of the sources {' and '.join(names)} have this number and time",
+            )
+        ]
     return []
 
 
@@ -242,7 +287,9 @@ class JoinedSource:
     """A `Source`."""
 
     def __init__(self, source: Source, runs: BatchRuns, batch_databases: Sequence[str]) -> None:
-        """`batch_databases` are the files of all batch systems, whose jobs have everything themselves."""
+        """`batch_databases` are the files of all batch systems, whose jobs have everything
+        themselves.
+        """
         self._source = source
         self._batch_databases = frozenset(batch_databases)
         self._is_batch: dict[str, bool] = {}  # by name of a database
@@ -261,7 +308,9 @@ class JoinedSource:
         alike: bool = False,
         names: bool = True,
     ) -> Iterator[Page]:
-        """As the source's; where runs are joined no job is like another: what is joined is each job's own."""
+        """As the source's; where runs are joined no job is like another: what is joined is each
+        job's own.
+        """
         if done_with is not None and self._joins and not self._of_batch(database):
             done_with = partial(self._done_with, done_with)
         alike, names = alike and not self._joins, names or self._joins
@@ -270,8 +319,12 @@ class JoinedSource:
         ):
             yield self._joined(page, needs, now)
 
-    def reread(self, rows: Sequence[OpenRow], needs: frozenset[SideTable], now: datetime) -> Iterator[Page]:
-        seen = {each.row: each.finished_seen_at for each in rows if each.finished_seen_at is not None}
+    def reread(
+        self, rows: Sequence[OpenRow], needs: frozenset[SideTable], now: datetime
+    ) -> Iterator[Page]:
+        seen = {
+            each.row: each.finished_seen_at for each in rows if each.finished_seen_at is not None
+        }
         for page in self._source.reread(rows, needs, now):
             yield self._joined(page, needs, now, seen)
 
@@ -298,13 +351,20 @@ class JoinedSource:
 
     def _of_batch(self, database: str) -> bool:
         if database not in self._is_batch:
-            self._is_batch[database] = self._source.databases().get(database) in self._batch_databases
+            self._is_batch[database] = (
+                self._source.databases().get(database) in self._batch_databases
+            )
         return self._is_batch[database]
 
     def _joined(
-        self, page: Page, needs: frozenset[SideTable], now: datetime, seen: Mapping[RowRef, Epoch] = _NOTHING_SEEN
+        self,
+        page: Page,
+        needs: frozenset[SideTable],
+        now: datetime,
+        seen: Mapping[RowRef, Epoch] = _NOTHING_SEEN,
     ) -> Page:
-        """A page with what the batch systems know of its jobs, and without those that wait for that.
+        """A page with what the batch systems know of its jobs, and without those that wait for
+        that.
 
         `seen` is when rows were first seen finished; one that was seen long ago waits no longer.
         """
@@ -314,13 +374,17 @@ class JoinedSource:
         if not page.jobs or self._of_batch(page.jobs[0].row.database):
             return page
         moment = Epoch(int(now.timestamp()))
-        self._runs.remember([((job.local_id, job.submitted_at, job.ended_at), job.lrms) for job in page.jobs])
+        self._runs.remember(
+            [((job.local_id, job.submitted_at, job.ended_at), job.lrms) for job in page.jobs]
+        )
         found = self._runs.look_up([job.local_id for job in page.jobs])
         jobs: list[JobRecord] = []
         waiting: list[OpenRow] = []
         counted: list[SkippedJob] = []
         for job in page.jobs:
-            whole = self._whole_job(job, found, min(job.ended_at, seen.get(job.row, job.ended_at)), moment)
+            whole = self._whole_job(
+                job, found, min(job.ended_at, seen.get(job.row, job.ended_at)), moment
+            )
             if whole is None:
                 waiting.append(OpenRow(row=job.row, finished_seen_at=seen.get(job.row)))
             elif isinstance(whole, SkippedJob):
@@ -329,12 +393,16 @@ class JoinedSource:
                 jobs.append(whole)
         awaited = tuple(one.row for one in waiting)
         skipped = (*page.skipped, *counted)
-        return replace(page, jobs=tuple(jobs), skipped=skipped, open=(*page.open, *waiting), awaited=awaited)
+        return replace(
+            page, jobs=tuple(jobs), skipped=skipped, open=(*page.open, *waiting), awaited=awaited
+        )
 
     def _whole_job(
         self, job: JobRecord, found: Mapping[str, Sequence[BatchRun]], since: int, now: int
     ) -> JobRecord | SkippedJob | None:
-        """A job with what its batch system knows, or set aside; None where it waits, which began at `since`."""
+        """A job with what its batch system knows, or set aside; None where it waits, which began at
+        `since`.
+        """
         if (own := own_run_of(found, job)) is not None:
             return _set_aside(job, own)
         run = run_of(found, job, job.lrms)
@@ -346,8 +414,12 @@ class JoinedSource:
         """Whether a job waits for its run; not one that ends in a far future."""
         return local_id != "" and abs(now - since) < self._runs.waits(lrms)
 
-    def _counted(self, page: Page, runs: RunColumns, needs: frozenset[SideTable], now: datetime) -> Page:
-        """A page of columns; what waits, lacks a number that counts, or is yet to be remembered, is read whole."""
+    def _counted(
+        self, page: Page, runs: RunColumns, needs: frozenset[SideTable], now: datetime
+    ) -> Page:
+        """A page of columns; what waits, lacks a number that counts, or is yet to be remembered, is
+        read whole.
+        """
         lrms = [example.lrms for example in runs.examples]
         new = self._runs.are_new(list(zip(runs.local_ids, runs.ended_at, lrms, strict=True)))
         found, moment = self._runs.look_up(runs.local_ids), int(now.timestamp())
@@ -372,27 +444,46 @@ class JoinedSource:
         """A page of kinds; jobs that may be a batch system's own are read whole."""
         if not page.alike or self._of_batch(page.alike[0].example.row.database):
             return page
-        runs = [(job.values[_LOCAL_ID], job.values[_SUBMITTED], job.values[_ENDED]) for job in page.alike]
-        self._runs.remember([(run, job.place.lrms) for run, job in zip(runs, page.alike, strict=True)])
+        runs = [
+            (job.values[_LOCAL_ID], job.values[_SUBMITTED], job.values[_ENDED])
+            for job in page.alike
+        ]
+        self._runs.remember(
+            [(run, job.place.lrms) for run, job in zip(runs, page.alike, strict=True)]
+        )
         found = self._runs.look_up([local_id for local_id, _, _ in runs])
         owned = [_may_be_own(found, job.values[_LOCAL_ID]) for job in page.alike]
         if not any(owned):
             return page
         database = page.alike[0].example.row.database
-        rows = [RowRef(database=database, record_id=job.record_id) for job in compress(page.alike, owned)]
+        rows = [
+            RowRef(database=database, record_id=job.record_id)
+            for job in compress(page.alike, owned)
+        ]
         alike = tuple(compress(page.alike, [not each for each in owned]))
         return self._with_rows(replace(page, alike=alike), rows, needs, now)
 
-    def _with_rows(self, page: Page, rows: Sequence[RowRef], needs: frozenset[SideTable], now: datetime) -> Page:
+    def _with_rows(
+        self, page: Page, rows: Sequence[RowRef], needs: frozenset[SideTable], now: datetime
+    ) -> Page:
         """A page with some rows read whole."""
-        for read in self._source.reread([OpenRow(row=row, finished_seen_at=None) for row in rows], needs, now):
+        for read in self._source.reread(
+            [OpenRow(row=row, finished_seen_at=None) for row in rows], needs, now
+        ):
             page = replace(
-                page, jobs=page.jobs + read.jobs, skipped=page.skipped + read.skipped, open=page.open + read.open
+                page,
+                jobs=page.jobs + read.jobs,
+                skipped=page.skipped + read.skipped,
+                open=page.open + read.open,
             )
         return page
 
-    def _done_with(self, done_with: DoneWith, rows: Sequence[int], runs: Sequence[RunValues]) -> Sequence[bool]:
-        """As it is asked about the runs with what is joined to them, whatever their batch system is called."""
+    def _done_with(
+        self, done_with: DoneWith, rows: Sequence[int], runs: Sequence[RunValues]
+    ) -> Sequence[bool]:
+        """As it is asked about the runs with what is joined to them, whatever their batch system is
+        called.
+        """
         found = self._runs.look_up([run.local_id for run in runs])
         if found:
             runs = [self._whole(found, run) for run in runs]

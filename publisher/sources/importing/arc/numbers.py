@@ -93,7 +93,9 @@ def forgotten_of(connection: sqlite3.Connection, numbers: Sequence[str]) -> Mome
     """Of forgotten runs that may have had these numbers. Raises: sqlite3.Error."""
     if not connection.execute(_HAS_FORGOTTEN).fetchone()[0]:
         return {}
-    digests = [digest_of_number(run_digest(key)) for key in job_keys(repeat("", len(numbers)), numbers)]
+    digests = [
+        digest_of_number(run_digest(key)) for key in job_keys(repeat("", len(numbers)), numbers)
+    ]
     times: dict[int, list[tuple[int, int]]] = defaultdict(list)
     rows: Iterable[Any] = connection.execute(_FORGOTTEN, {"digests": json.dumps(digests)})
     for digest, since, ended in rows:
