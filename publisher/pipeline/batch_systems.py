@@ -1,5 +1,6 @@
-"""The entries of `source`: batch systems are read before a round; and how old what is there has
-become. Nothing here prints.
+"""The entries of `source`: batch systems are read before a round; and how old everything is.
+
+Nothing here prints.
 """
 
 from __future__ import annotations
@@ -31,10 +32,10 @@ _SHOWN_BAD: Final = 1_000
 
 
 class SourceStatus(NamedTuple):
-    """An entry of `source`. `trouble` is that of its last reading, or why nothing can be told of
-    it.
+    """An entry of `source`.
 
-    `last` is the last reading of a batch system; None where that cannot be told, and of databases that are read in place.
+    `trouble` is that of its last reading, or why nothing can be told of it. `last` is the last
+    reading of a batch system; None where that cannot be told, and of databases read in place.
     """
 
     name: str
@@ -57,9 +58,7 @@ class SetAside(NamedTuple):
 
 
 def read_sources(site: Site) -> Sequence[str]:
-    """Read what is new of each batch system, before a round; one's trouble stops nobody. Tells what
-    went wrong, by name.
-    """
+    """Read what is new of each batch system; one's trouble stops nobody. Tells what failed."""
     return [line for entry in _in_rounds(site) for line in _read(site, entry)]
 
 
@@ -70,29 +69,22 @@ def _read(site: Site, entry: BatchEntry) -> Sequence[str]:
         report = site.read_entry(entry)
     except PublisherError as error:
         return [f"source {entry.name}: {error}"]
-    except Exception as error:  # the boundary: a bug in reading one source must not stop what is there from going out
+    except (
+        Exception
+    ) as error:  # the boundary: a bug here must not stop what is there from going out
         log.critical("source %s: a bug in publisher: %s", entry.name, error, exc_info=True)
-        return [
-            f"source {entry.name}: a bug in publisher ({type(error).__name__}: {error}); please report it"
-        ]
+        what = f"a bug in publisher ({type(error).__name__}: {error})"
+        return [f"source {entry.name}: {what}; please report it"]
     if report is None:
         return ()
-    log.info(
-        "source %s: %s imported, %s updated",
-        entry.name,
-        plural(report.imported, "job"),
-        f"{report.updated:,}",
-    )
+    imported = plural(report.imported, "job")
+    log.info("source %s: %s imported, %s updated", entry.name, imported, f"{report.updated:,}")
     for line in report.bad_lines[:_LOGGED_BAD]:
-        log.warning(
-            "source %s: set aside: %s, byte %s: %s", entry.name, line.path, line.offset, line.reason
-        )
+        where = entry.name, line.path, line.offset
+        log.warning("source %s: set aside: %s, byte %s: %s", *where, line.reason)
     if report.bad > _LOGGED_BAD:
-        log.warning(
-            "source %s: %s set aside; `publisher source bad-lines` has all",
-            entry.name,
-            plural(report.bad, "line"),
-        )
+        all_bad = "source %s: %s set aside; `publisher source bad-lines` has all"
+        log.warning(all_bad, entry.name, plural(report.bad, "line"))
     for damaged in report.damaged:
         log.warning("source %s: skipped: %s", entry.name, damaged)
     for note in report.notes:
@@ -101,9 +93,7 @@ def _read(site: Site, entry: BatchEntry) -> Sequence[str]:
 
 
 def _refuse_second_name(site: Site, entry: BatchEntry) -> None:
-    """Raises: SourceError where jobs of a new source were delivered under other ids, and would
-    count twice.
-    """
+    """Raises: SourceError where jobs were delivered under other ids, and would count twice."""
     found = site.namesakes(entry)
     if not found:
         return
@@ -112,9 +102,9 @@ def _refuse_second_name(site: Site, entry: BatchEntry) -> None:
     for database, cluster in found:
         if retired.isdisjoint((database.stem, str(database))):
             raise SourceError(
-                f"source {database.stem} has read the same files and calls their cluster {cluster}: under another name "
-                f"all jobs would count twice; write cluster: {cluster}, or, if these are other jobs, "
-                f"`publisher source retire {database.stem}`"
+                f"source {database.stem} has read the same files and calls their cluster {cluster}:"
+                f" under another name all jobs would count twice; write cluster: {cluster}, or, "
+                f"if these are other jobs, `publisher source retire {database.stem}`"
             )
 
 
@@ -123,6 +113,7 @@ def delivered_since(
     site: Site, entry: BatchEntry, mark: str
 ) -> Iterator[tuple[str, Iterator[PlacedRuns]]]:
     """What the ledger has, for who reads a batch system beside a CE (`History.delivered_since`).
+
     Raises: LedgerError.
     """
     others = {one.database for one in site.batch_entries} - {entry.database}
@@ -182,12 +173,9 @@ def _status(site: Site, entry: BatchEntry) -> SourceStatus:
     newest: NewestJob | None = None
     silence = waiting = ""
     try:
-        last = site.last_reading(entry)
-        newest = (
-            site.newest_job(str(entry.database), lock_wait_s=LOCK_WAIT_S)
-            if entry.is_read()
-            else NewestJob()
-        )
+        last, newest = site.last_reading(entry), NewestJob()
+        if entry.is_read():
+            newest = site.newest_job(str(entry.database), lock_wait_s=LOCK_WAIT_S)
     except SourceError as error:
         last, trouble, alarm = None, str(error), f"source {entry.name}: {error}"
     else:
@@ -212,20 +200,18 @@ def _status(site: Site, entry: BatchEntry) -> SourceStatus:
 def _waiting(name: str, last: LastReading) -> str:
     if not last.awaited:
         return ""
-    ces = " and ".join(
-        f"{each.name} since {each.written:%Y-%m-%dT%H:%M:%SZ}" for each in last.awaited
-    )
+    ces = [f"{each.name} since {each.written:%Y-%m-%dT%H:%M:%SZ}" for each in last.awaited]
     jobs = max(each.jobs for each in last.awaited)
+    wait = "waits" if jobs == 1 else "wait"
     return (
-        f"source {name}: {plural(jobs, 'job')} that may belong to an ARC CE {'waits' if jobs == 1 else 'wait'} for it: it has "
-        f"jobs in progress, and has written nothing to {ces}; check that A-REX is running, or set arc_outage_s"
+        f"source {name}: {plural(jobs, 'job')} that may belong to an ARC CE {wait} for it: "
+        f"it has jobs in progress, and has written nothing to {' and '.join(ces)}; "
+        "check that A-REX is running, or set arc_outage_s"
     )
 
 
 def _in_place(site: Site, entry: DatabaseEntry) -> SourceStatus:
-    """Databases that cannot be read are an alarm of the targets, and of several the one with the
-    newest job tells.
-    """
+    """Unreadable databases are an alarm of the targets; of several, the newest job's one tells."""
     files: Sequence[str] = ()
     newest, trouble, silence = None, "", ""
     try:
@@ -255,28 +241,23 @@ def _silence(name: str, newest: NewestJob, now: datetime) -> str:
     if now - ended <= _SILENCE:
         return ""
     return (
-        f"source {name}: no job has ended since {ended:%Y-%m-%dT%H:%M:%SZ}, and {newest.four_weeks // 28:,} a day did in the "
-        "four weeks before; check that its accounting is still written where it is read"
+        f"source {name}: no job has ended since {ended:%Y-%m-%dT%H:%M:%SZ}, "
+        f"and {newest.four_weeks // 28:,} a day did in the four weeks before; "
+        "check that its accounting is still written where it is read"
     )
 
 
 def _alarm(name: str, last: LastReading, now: datetime) -> str:
-    """Of what was not read for longer than a day, whether it failed or nobody tried, or waits for a
-    CE for longer than that.
+    """Of what was not read, or waits for a CE, for longer than a day, whatever the reason.
 
     A clock that went back raises none.
     """
     since = last.succeeded or last.failing_since
     if since is None or now - since <= _TOO_LONG:
-        return (
-            _waiting(name, last)
-            if any(now - each.since > _TOO_LONG for each in last.awaited)
-            else ""
-        )
-    what = (
-        "has never been read"
-        if last.succeeded is None
-        else f"was last read at {since:%Y-%m-%dT%H:%M:%SZ}"
-    )
+        waits = any(now - each.since > _TOO_LONG for each in last.awaited)
+        return _waiting(name, last) if waits else ""
+    what = f"was last read at {since:%Y-%m-%dT%H:%M:%SZ}"
+    if last.succeeded is None:
+        what = "has never been read"
     why = last.trouble or "no round has run since; check the timer or the daemon"
     return f"source {name}: {what}: {why}"

@@ -1,9 +1,9 @@
-"""The daemon: one regular round after the other for each target, on its own timetable, until it is
-asked to stop.
+"""The daemon: a round after the other for each target, on its own timetable, until told to stop.
 
-`config/cron.py` reads crontab's notation; APScheduler keeps the timetable. One loop on the main thread schedules and listens,
-once a second; each round runs in a thread of its own. The loop continues whatever a round ends with. systemd is notified of
-what the service does. Spec: sd_notify(3).
+`config/cron.py` reads crontab's notation; APScheduler keeps the timetable. One loop on the main
+thread schedules and listens, once a second; each round runs in a thread of its own. The loop
+continues whatever a round ends with. systemd is notified of what the service does. Spec:
+sd_notify(3).
 """
 
 from __future__ import annotations
@@ -35,8 +35,7 @@ from publisher.pipeline.site import Site
 
 
 class RoundScheduler:
-    """Starts `round_of(name)` in a thread of its own when its moment has come; never two of one
-    name at once.
+    """Starts `round_of(name)` in its own thread when its moment has come, never two of one name.
 
     Of more than `at_once`, the others wait in their threads.
     """
@@ -46,13 +45,11 @@ class RoundScheduler:
         self._ended: SimpleQueue[str] = SimpleQueue()
         self.running: set[str] = set()
         self._scheduler = _PolledScheduler(executors={"default": _Threads(at_once)}, timezone=UTC)
-        self._scheduler.add_listener(
-            lambda event: self.running.add(event.job_id), EVENT_JOB_SUBMITTED
-        )
+        listen = self._scheduler.add_listener
+        listen(lambda event: self.running.add(event.job_id), EVENT_JOB_SUBMITTED)
         # In the round's own thread, when its place is free again.
-        self._scheduler.add_listener(
-            lambda event: self._ended.put(event.job_id), EVENT_JOB_EXECUTED | EVENT_JOB_ERROR
-        )
+        ended = EVENT_JOB_EXECUTED | EVENT_JOB_ERROR
+        listen(lambda event: self._ended.put(event.job_id), ended)
         self._scheduler.start()
 
     def plan(self, name: str, moment: datetime) -> None:
@@ -107,9 +104,7 @@ class _PolledScheduler(BaseScheduler):  # type: ignore[misc]  # APScheduler 3 ha
 
 
 class _Threads(BaseExecutor):  # type: ignore[misc]  # APScheduler 3 has no types
-    """A daemon thread a round: at the end of the process nobody waits for a service that does not
-    answer.
-    """
+    """A daemon thread a round: the process does not wait for a service that does not answer."""
 
     def __init__(self, at_once: int) -> None:
         super().__init__()
@@ -124,8 +119,7 @@ class _Threads(BaseExecutor):  # type: ignore[misc]  # APScheduler 3 has no type
         self._run_job_success(job.id, events)
 
 
-# A target that failed is tried again as the hourly timer would, though its own rounds be further
-# apart.
+# A target that failed is tried again as by the hourly timer, though its rounds be further apart.
 _TRY_AGAIN_S: Final = 3600
 
 
@@ -151,7 +145,8 @@ log = logging.getLogger("publisher")
 _LOOK_EVERY_S: Final = 1.0
 _LOOK_AT_WORK_S: Final = 0.2  # while a round runs, whose end changes the plan
 _END_LOOK_S: Final = 0.05
-_GRACE_S: Final = 7.0  # to the end of a message after SIGTERM; systemd and people expect an end within ten seconds
+# To the end of a message after SIGTERM; systemd and people expect an end within ten seconds.
+_GRACE_S: Final = 7.0
 _JUMP_S: Final = 30.0  # between two looks: no clock that is only disciplined does that
 
 
@@ -165,9 +160,10 @@ class DaemonCommand(Enum):
 class Daemon:
     """Publishes a site's targets on their timetables.
 
-    `load` reads the configuration again and raises ConfigError; `next_command(seconds)` waits that long at most for one;
-    `stop` is what rounds look at between two messages; `report` is called with each round's outcome; `check_turn` raises
-    LedgerError when another host may have taken over.
+    `load` reads the configuration again and raises ConfigError; `next_command(seconds)` waits that
+    long at most for one; `stop` is what rounds look at between two messages; `report` is called
+    with each round's outcome; `check_turn` raises LedgerError when another host may have taken
+    over.
     """
 
     def __init__(
@@ -198,8 +194,9 @@ class Daemon:
         self._watchdog_sent_at = site.monotonic()
 
     def serve(self) -> None:
-        """Until it is asked to stop. Raises: LedgerError when the state cannot be read at the
-        start, or the turn is over.
+        """Until it is asked to stop.
+
+        Raises: LedgerError when the state cannot be read at the start, or the turn is over.
         """
         self._plan_all()
         self._manager.ready()
@@ -224,9 +221,8 @@ class Daemon:
             self._tried.add(name)
             self._plan_or_wait(name)
         self._scheduler.start_what_is_due()
-        self._manager.status(
-            "; ".join([*self._refused, *(self._status_of(name) for name in self._targets)])
-        )
+        targets = [self._status_of(name) for name in self._targets]
+        self._manager.status("; ".join([*self._refused, *targets]))
         self._say_alive()
 
     def _say_alive(self) -> None:
@@ -244,7 +240,8 @@ class Daemon:
         planned = self._scheduler.planned(name)
         if planned is None:
             return f"{name}: at work"
-        return f"{name}: {'trying again' if name in self._tried else 'next round'} {planned:%Y-%m-%dT%H:%M:%SZ}"
+        what = "trying again" if name in self._tried else "next round"
+        return f"{name}: {what} {planned:%Y-%m-%dT%H:%M:%SZ}"
 
     def _mind_the_clock(self) -> None:
         """Plans are made by the wall clock; when somebody sets it, they are made again."""
@@ -278,9 +275,8 @@ class Daemon:
         due = next_due(target, state, now)
         if due is not None:
             self._tried.discard(name)
-            self._scheduler.plan(
-                name, due + self._site.chance() * timedelta(seconds=target.jitter_s)
-            )
+            jitter = self._site.chance() * timedelta(seconds=target.jitter_s)
+            self._scheduler.plan(name, due + jitter)
         elif name in self._tried:
             self._scheduler.plan(name, now + again_after(target))
         else:
@@ -339,10 +335,9 @@ class Daemon:
             self._say_alive()
             self._scheduler.ended()
         if self._scheduler.running:
-            log.warning(
-                "stopped in the middle of a message: %s; nothing is lost, it is sent again under the same id",
-                ", ".join(sorted(self._scheduler.running)),
-            )
+            left = ", ".join(sorted(self._scheduler.running))
+            nothing_lost = "nothing is lost, it is sent again under the same id"
+            log.warning("stopped in the middle of a message: %s; %s", left, nothing_lost)
         else:
             log.info("stopped")
 
@@ -356,7 +351,8 @@ class Daemon:
             outcome = broken_off(name, error)
         except Exception as error:  # the boundary: a bug in one round must not stop the next
             log.critical("target %s: a bug in publisher: %s", name, error, exc_info=True)
-            reason = f"a bug in publisher ({type(error).__name__}: {error}), exit status {BUG}; please report it"
+            what = f"a bug in publisher ({type(error).__name__}: {error})"
+            reason = f"{what}, exit status {BUG}; please report it"
             outcome = Outcome(target=name, outcome="error", reason=reason, exit_status=BUG)
         self._report(outcome)
 
@@ -367,8 +363,7 @@ _SERVER_AWAY_S: Final = 5.0
 
 
 class StandbyDaemon:
-    """The daemons of a pair of hosts: one serves, the other stands by until the first is gone or
-    silent.
+    """The daemons of a pair of hosts: one serves, the other stands by until it is gone or silent.
 
     `serve` is a daemon's, given what it calls to see whether it still is the one.
     """
@@ -388,9 +383,7 @@ class StandbyDaemon:
         self._stands_by = False
 
     def serve(self) -> None:
-        """Until it is asked to stop. Raises: LedgerError when the ledger cannot be opened at the
-        start.
-        """
+        """Until it is asked to stop. Raises: LedgerError when the ledger does not open at first."""
         began = False
         while True:
             try:
@@ -398,9 +391,8 @@ class StandbyDaemon:
                     began = True
                     with ledger.working_on(_TURN, self._wait):
                         self._stands_by = False
-                        self._serve(
-                            lambda: ledger.target("")
-                        )  # on the connection that holds the lock
+                        # On the connection that holds the lock.
+                        self._serve(lambda: ledger.target(""))
                 return
             except Busy:
                 return  # it was asked to stop
@@ -429,9 +421,7 @@ _TIMEOUT_S: Final = 1.0
 
 
 class ServiceManager:
-    """Sends datagrams to the socket that systemd names in NOTIFY_SOCKET; without one it says
-    nothing.
-    """
+    """Sends datagrams to the socket that systemd names in NOTIFY_SOCKET, if it names one."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._address = environment.get("NOTIFY_SOCKET", "")
@@ -462,23 +452,22 @@ class ServiceManager:
     def _notify(self, message: str) -> None:
         if not self._address:
             return
-        # A name that begins with @ is of Linux's abstract sockets, which the kernel writes with a
-        # NUL.
+        # A name that begins with @ is one of Linux's abstract sockets, which the kernel writes
+        # with a NUL.
         address = "\0" + self._address[1:] if self._address.startswith("@") else self._address
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sender:
                 sender.settimeout(_TIMEOUT_S)
                 sender.sendto(message.encode(), address)
-        except (
-            OSError
-        ) as error:  # publishing continues; if it matters, systemd's own time-out says so
+        except OSError as error:
+            # Publishing goes on; if it matters, systemd's own time-out says so.
             if not self._complained:
                 log.warning("cannot notify systemd at %s: %s", self._address, error)
             self._complained = True
 
 
 def _alive_every_s(environment: Mapping[str, str]) -> float | None:
-    """Half of the time within which systemd wants to hear from this process; None when it does not."""
+    """Half of the time within which systemd wants to hear from this process; None for never."""
     usec, pid = environment.get("WATCHDOG_USEC", ""), environment.get("WATCHDOG_PID", "")
     if not usec.isdecimal() or not int(usec) or pid not in ("", str(os.getpid())):
         return None

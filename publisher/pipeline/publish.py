@@ -1,5 +1,6 @@
-"""`publish` and `sync`: one regular round of every target that is due, or its job counts. Nothing
-here prints.
+"""`publish` and `sync`: one regular round of every target that is due, or its job counts.
+
+Nothing here prints.
 
 A service that accepts connections and then says nothing costs its target up to `retry_budget_s` and
 one attempt more: 13 minutes with the default options. Whoever came after it in the file would wait
@@ -53,8 +54,7 @@ Work = Callable[[Target, Source, Ledger], Outcome]
 def for_each_target(
     site: Site, targets: Sequence[Target], work: Work, *, dry_run: bool = False
 ) -> list[Outcome]:
-    """What came of the work on each target, in their order. `work` sees to it that trouble is an
-    outcome.
+    """What came of the work on each target, in their order. Trouble in `work` must be an outcome.
 
     Raises: LedgerError, SourceError for what concerns all targets.
     """
@@ -64,15 +64,13 @@ def for_each_target(
     ):
         if not site.targets_at_once:
             return [work(target, source, ledger) for target in targets]
-        # What is wrong with the ledger as a whole was raised just now, once; the threads open it
-        # again.
+        # What is wrong with the ledger as a whole was raised just now; the threads open it again.
         places, begun = Semaphore(site.targets_at_once), []
         for target in targets:
             while not places.acquire(timeout=_LOOK_EVERY_S):
                 continue
-            begun.append(
-                BackgroundTask(partial(_in_thread, site, target, work, places, dry_run=dry_run))
-            )
+            task = partial(_in_thread, site, target, work, places, dry_run=dry_run)
+            begun.append(BackgroundTask(task))
         return [one.result() for one in begun]
 
 
@@ -101,12 +99,10 @@ def publish(
     limit: int | None = None,
     accept_key_change: bool = False,
 ) -> list[Outcome]:
-    """One regular round of every target that is due. One target's trouble never stops another, nor
-    delays it.
+    """One regular round of every target that is due; one's trouble never stops or delays another.
 
-    Before it, but not in a dry run, the batch systems of `source` are read.
-
-    `force`: also of targets that are not due, and with a look at every row.
+    Before it, but not in a dry run, the batch systems of `source` are read. `force`: also of
+    targets that are not due, and with a look at every row.
 
     Raises: UsageError, LedgerError, SourceError for what concerns all targets.
     """
@@ -118,16 +114,11 @@ def publish(
     def work(target: Target, source: Source, ledger: Ledger) -> Outcome:
         waiting = None if force else _not_due(ledger.target(target.name), target, site.clock())
         if waiting:
-            return incomplete(
-                Outcome(target=target.name, outcome="nothing", reason=waiting), unread
-            )
+            idle = Outcome(target=target.name, outcome="nothing", reason=waiting)
+            return incomplete(idle, unread)
         began = monotonic()
         outcome = _attempt(
-            site,
-            target,
-            source,
-            ledger,
-            observer,
+            *(site, target, source, ledger, observer),
             dry_run=dry_run,
             limit=limit,
             accept_key_change=accept_key_change,
@@ -162,9 +153,8 @@ def sync(
         try:
             live = site.live(target, dry_run=dry_run)
             with closing(live.transport):
-                return counts.send_counts(
-                    site, target, live, source, ledger, observer, months=months
-                )
+                args = site, target, live, source, ledger, observer
+                return counts.send_counts(*args, months=months)
         except PublisherError as error:
             return broken_off(target.name, error)
 
@@ -180,8 +170,8 @@ def refuse_limit_for_summaries(targets: Sequence[Target], limit: int | None) -> 
     summaries = [target.name for target in targets if is_summary_format(target.format)]
     if limit is not None and summaries:
         raise UsageError(
-            f"--limit would send parts of months, which replace whole ones at the receiver: not for {', '.join(summaries)}; "
-            "name other targets with --target"
+            "--limit would send parts of months, which replace whole ones at the receiver: "
+            f"not for {', '.join(summaries)}; name other targets with --target"
         )
 
 
@@ -213,16 +203,15 @@ def _attempt(
         return broken_off(target.name, error)
     except Exception as error:  # the boundary: a bug in one target's round must not stop the others
         log.critical("target %s: a bug in publisher: %s", target.name, error, exc_info=True)
-        reason = f"a bug in publisher ({type(error).__name__}: {error}); the log has the details, please report it"
+        what = f"a bug in publisher ({type(error).__name__}: {error})"
+        reason = f"{what}; the log has the details, please report it"
         return Outcome(target=target.name, outcome="error", reason=reason, exit_status=BUG)
 
 
 def _take_over(
     site: Site, target: Target, live: LiveTarget, source: Source, ledger: Ledger
 ) -> LostJobs | None:
-    """Before the first round after another publisher: what it left at the receiver, and what it has
-    passed over.
-    """
+    """Before the first round after another publisher: what it left, and what it has passed over."""
     if target.jura_until is None or ledger.took_over(target.name) == target.jura_until:
         return None
     with ledger.working_on(target.name):
@@ -250,8 +239,7 @@ def _send_counts(
 
 
 def after_round(site: Site, outcome: Outcome) -> None:
-    """What follows every round, of `publish` and of the daemon alike; its trouble does not hide
-    what the round did.
+    """What follows every round, of `publish` and of the daemon; its trouble hides no outcome.
 
     Called from the thread of the round: of several targets at once.
     """
@@ -261,12 +249,8 @@ def after_round(site: Site, outcome: Outcome) -> None:
         except PublisherError as error:
             log.error("target %s: after its round: %s", outcome.target, error)
         except Exception as error:  # the boundary: what follows a round must not undo it
-            log.critical(
-                "target %s: a bug in publisher, after its round: %s",
-                outcome.target,
-                error,
-                exc_info=True,
-            )
+            bug = "target %s: a bug in publisher, after its round: %s"
+            log.critical(bug, outcome.target, error, exc_info=True)
 
 
 def _not_due(state: TargetState | None, target: Target, now: datetime) -> str | None:
@@ -276,8 +260,6 @@ def _not_due(state: TargetState | None, target: Target, now: datetime) -> str | 
     due = target.due_after(state.last_success)
     if target.cron is None:
         due -= min(_EARLY, (due - state.last_success) / 10)
-    if state.last_success <= now < due:
-        return (
-            f"not due before {due:%Y-%m-%dT%H:%M:%SZ} ({target.timetable}; --force publishes now)"
-        )
-    return None
+    if not state.last_success <= now < due:
+        return None
+    return f"not due before {due:%Y-%m-%dT%H:%M:%SZ} ({target.timetable}; --force publishes now)"

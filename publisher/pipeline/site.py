@@ -1,5 +1,4 @@
-"""What an operation needs of a configured site. `cli/site.py` is the one that is made of a
-configuration file.
+"""What an operation needs of a configured site; `cli/site.py` makes one of a configuration file.
 
 Operations take a `Site` and ask it for what is live: a source, the ledger, a target. None of them
 knows how a configuration file looks, or which class is behind a name.
@@ -45,17 +44,17 @@ if TYPE_CHECKING:
 
 AnyTarget = TypeVar("AnyTarget", bound=Target)
 
-LOCK_WAIT_S: Final = (
-    2.0  # of whoever only looks, for a writer of the accounting data; then that is the answer
-)
+# Of whoever only looks, for a writer of the accounting data; then that is the answer.
+LOCK_WAIT_S: Final = 2.0
 
 
 class ProcessEnvironment(NamedTuple):
     """Everything that is not in the configuration and changes from run to run.
 
-    `wait(seconds)` waits and says whether a stop was asked for. `parallel`: several targets are worked on at the same
-    time (`pipeline/publish.py`), rather than one after the other. `backlog_rows`: so many are a backlog, which another
-    process reads; None for no other process. `host` identifies this machine, '' where it does not say.
+    `wait(seconds)` waits and says whether a stop was asked for. `parallel`: several targets are
+    worked on at the same time (`pipeline/publish.py`), rather than one after the other.
+    `backlog_rows`: so many are a backlog, which another process reads; None for no other process.
+    `host` identifies this machine, '' where it does not say.
     """
 
     environment: Mapping[str, str]
@@ -99,17 +98,15 @@ class LiveTarget(NamedTuple):
     format: JobFormat | SummaryFormat
     transport: Transport
     batch_records: int  # 0: no limit by count
-    frame_of: Callable[
-        [str], Frame
-    ]  # by name of format: what was written down earlier may be of another one
+    # By name of format: what was written down earlier may be of another one.
+    frame_of: Callable[[str], Frame]
     changed: OnChange  # what becomes of a delivered run whose values changed
     selection_digest: str
     policy_digest: str  # of everything that decides how a record looks, the version included
     source_digest: str  # of everything that decides what the accounting data are read as
     wire_digest: str  # of everything that decides how messages travel
-    sent_by_jura: Callable[[JobRecord], PublishedJob | None] | None = (
-        None  # in regular rounds, as `Decider` has it
-    )
+    # In regular rounds, as `Decider` has it.
+    sent_by_jura: Callable[[JobRecord], PublishedJob | None] | None = None
     accept_key_change: bool = False  # send months although rows stay behind at the receiver
     # A process that reads and renders a backlog (round/rendering/read_ahead.py), of so many rows;
     # None for none.
@@ -118,13 +115,12 @@ class LiveTarget(NamedTuple):
 
 
 class Site(Protocol):
-    """A configured site. What it opens, the caller closes. Whatever opens the ledger or a book
-    raises LedgerError.
+    """A configured site. What it opens, the caller closes.
 
-    `name` is as in GOCDB, `state` the publishing database. `statuses`, `policy`, `charging`,
-    `power` and `allocations` are the site's own, whatever a target overrides.
-
-    `after_round` is called with what came of each round, in its thread.
+    Whatever opens the ledger or a book raises LedgerError. `name` is as in GOCDB, `state` the
+    publishing database. `statuses`, `policy`, `charging`, `power` and `allocations` are the site's
+    own, whatever a target overrides. `after_round` is called with what came of each round, in its
+    thread.
     """
 
     @property
@@ -163,9 +159,7 @@ class Site(Protocol):
     def environment(self) -> Mapping[str, str]: ...
     @property
     def targets_at_once(self) -> int:
-        """How many are worked on at the same time; 0: one after the other, in the thread of the
-        caller.
-        """
+        """How many are worked on at the same time; 0: one by one, in the thread of the caller."""
 
     @property
     def after_round(self) -> Sequence[Callable[[Site, Outcome], None]]: ...
@@ -180,42 +174,38 @@ class Site(Protocol):
         """Whether a stop was asked for meanwhile."""
 
     def source(self, *, lock_wait_s: float | None = None, to_publish: bool = False) -> Source:
-        """`lock_wait_s`: a writer is waited for no longer than this. `to_publish`: what a CE has
-        stays known.
+        """A writer is waited for at most `lock_wait_s`; `to_publish`: what a CE has stays known.
 
         Raises: SourceError.
         """
 
     def usage(self) -> UsageReader:
-        """The source, to sum up what jobs used. Raises: ConfigError where its type has no such
-        reader.
-        """
+        """The source, to sum up what jobs used. Raises: ConfigError where its type cannot."""
 
     def accounts(self) -> Accounts:
-        """The source, to look single jobs up. Raises: ConfigError where its type has no such
-        reader.
-        """
+        """The source, to look single jobs up. Raises: ConfigError where its type cannot."""
 
     def writing_order(
         self, source: Source
     ) -> AbstractContextManager[Sequence[WritingOrder]] | None:
-        """One a database, opened; None where jobs are not known in the order in which they were
-        written.
-        """
+        """One a database, opened; None where the order in which jobs were written is unknown."""
 
     def imported_from(self, job: JobRecord) -> ImportedFrom | None:
-        """Which record of another system's accounting a job was made of; None for a job of A-REX.
+        """The record of another system that a job was made of; None for a job of A-REX.
+
         Raises: SourceError.
         """
 
     def joined_from(self, job: JobRecord) -> Sequence[ImportRule]:
-        """Where each value came from that a batch system's run joined to a job of A-REX. Raises:
-        SourceError.
+        """Where each value came from that a batch system's run joined to a job of A-REX.
+
+        Raises: SourceError.
         """
 
     def importer(self, entry: BatchEntry, *, reading: bool = False) -> Importer:
-        """`reading`: it will read, and leaves A-REX's jobs to the entry of that. Raises:
-        ConfigError, SourceError.
+        """`reading`: it will read, and leaves A-REX's jobs to the entry of that.
+
+        Raises: ConfigError, SourceError.
         """
 
     def read_entry(self, entry: BatchEntry) -> ImportReport | None:
@@ -234,8 +224,9 @@ class Site(Protocol):
         """Of one of those databases. Raises: SourceError."""
 
     def retry_bad_lines(self, entry: BatchEntry) -> Retried | None:
-        """Read the files with bad lines once more; None where there are none. Raises:
-        PublisherError.
+        """Read the files with bad lines once more; None where there are none.
+
+        Raises: PublisherError.
         """
 
     def source_of(self, entry: BatchEntry) -> Source:
@@ -265,8 +256,7 @@ class Site(Protocol):
     def ledger_to_read(self) -> Ledger: ...
     def history(self) -> History: ...
     def other_instances(self) -> Iterator[Site]:
-        """The other instances that share the database: of these only what is in their ledgers is to
-        be asked for.
+        """Those that share the database: of these only what is in their ledgers is to be asked for.
 
         Raises: UsageError where there is no such database, LedgerError.
         """
@@ -279,8 +269,9 @@ class Site(Protocol):
         """A target with its transport, not yet connected. Raises: CredentialError."""
 
     def take_over(self, target: Target, source: Source, ledger: Ledger) -> LostJobs | None:
-        """What another publisher left and lost (takeover/adopt.py). Raises: SourceError,
-        LedgerError.
+        """What another publisher left and lost (takeover/adopt.py).
+
+        Raises: SourceError, LedgerError.
         """
 
     def credentials(self) -> Credentials: ...
@@ -301,17 +292,13 @@ class Site(Protocol):
 
 
 def choose(targets: Sequence[AnyTarget], names: Sequence[str]) -> list[AnyTarget]:
-    """The targets of these names, all without any. Raises: UsageError for a name that is not
-    configured.
-    """
+    """The targets of these names, all without any. Raises: UsageError for an unknown name."""
     by_name = {target.name: target for target in targets}
     for name in names:
         if name not in by_name:
             near = get_close_matches(name, by_name, n=1)
-            hint = (
-                f"did you mean {near[0]!r}?"
-                if near
-                else f"configured targets: {', '.join(by_name)}"
-            )
+            hint = f"configured targets: {', '.join(by_name)}"
+            if near:
+                hint = f"did you mean {near[0]!r}?"
             raise UsageError(f"there is no target {name!r}; {hint}")
     return [target for target in targets if not names or target.name in names]

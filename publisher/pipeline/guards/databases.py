@@ -50,7 +50,7 @@ def look_for_databases(target: str, source: Source, ledger: Positions) -> Databa
     there = inodes(source)
     unknown = there.keys() - {one.file for one in known}
     renamed, missing = {}, []
-    for one in _lost(known, {name: databases[name] for name in there}):
+    for one in _lost(known, _names({name: databases[name] for name in there})):
         if name := _new_name(one, there, unknown, source, ledger):
             renamed[one.file] = name
         else:
@@ -63,14 +63,28 @@ def look_for_databases(target: str, source: Source, ledger: Positions) -> Databa
     )
 
 
-def _lost(known: Sequence[KnownDatabase], files: Mapping[str, str]) -> list[KnownDatabase]:
-    real = {os.path.realpath(path) for path in files.values()}
-    missing = [one for one in known if one.retired is None and one.file not in files]
-    return [
-        one
-        for one in missing
-        if not (os.path.isabs(one.file) and os.path.realpath(one.file) in real)
-    ]
+def _lost(known: Sequence[KnownDatabase], there: frozenset[str]) -> list[KnownDatabase]:
+    return [one for one in known if one.retired is None and not _is_read(one.file, there)]
+
+
+def _names(files: Mapping[str, str]) -> frozenset[str]:
+    """By which databases are known: their names, and real paths."""
+    return frozenset([*files, *map(os.path.realpath, files.values())])
+
+
+def note_databases(
+    target: str, source: Source, ledger: Positions, now: datetime
+) -> Sequence[Missing]:
+    """Note which databases are there, and say which of those that were read once are not."""
+    found = look_for_databases(target, source, ledger)
+    ledger.found_databases(target, found.there, now)
+    for file in found.returned:
+        what = "was retired and is there again: it is read from where reading stopped"
+        log.info("target %s: %s: %s", target, file, what)
+    for file, name in found.renamed.items():
+        log.info("target %s: %s: is called %s now", target, file, name)
+        ledger.retire_database(target, file, now)
+    return found.missing
 
 
 def know_by_name(target: str, source: Source, ledger: Positions) -> None:
@@ -105,9 +119,8 @@ def _inode(path: str) -> int | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
-        raise SourceError(
-            f"{path}: {refused_by_system(error, 'let this user search its directory')}"
-        ) from error
+        why = refused_by_system(error, "let this user search its directory")
+        raise SourceError(f"{path}: {why}") from error
 
 
 def missing_databases(target: str, source: Source, ledger: Positions) -> Sequence[Missing]:
@@ -168,13 +181,10 @@ def _missing(lost: KnownDatabase) -> Missing:
         what = "is there, but no longer in `source`; add it again"
     else:
         what = "is gone, and jobs that were only in it are not published; restore it"
-    return Missing(
-        file=lost.file,
-        reason=(
-            f"{lost.file}: {what} (it was last read at {lost.seen:%Y-%m-%dT%H:%M:%SZ}), or, if that is on purpose, "
-            f"`publisher source retire {quote(lost.file)}`"
-        ),
-    )
+    last = f"(it was last read at {lost.seen:%Y-%m-%dT%H:%M:%SZ})"
+    retire = f"`publisher source retire {quote(lost.file)}`"
+    reason = f"{lost.file}: {what} {last}, or, if that is on purpose, {retire}"
+    return Missing(file=lost.file, reason=reason)
 
 
 def _never_read(known: Sequence[KnownDatabase], source: Source) -> Iterator[Missing]:
@@ -198,10 +208,8 @@ def listed(site: Site) -> list[SourceFile]:
     with closing(site.ledger_to_read()) as ledger:
         known = ledger.known_databases()
     there = _there(site)
-    return [
-        _one_file(file, list(of_targets), there)
-        for file, of_targets in groupby(known, key=lambda each: each.file)
-    ]
+    by_file = groupby(known, key=lambda each: each.file)
+    return [_one_file(file, list(of_targets), there) for file, of_targets in by_file]
 
 
 def _check_retirable(
@@ -209,13 +217,11 @@ def _check_retirable(
 ) -> None:
     for file in wanted:
         if file not in known:
-            raise UsageError(
-                f"{file}: was never read; `publisher source list` shows what was: {', '.join(known)}"
-            )
+            was = f"`publisher source list` shows what was: {', '.join(known)}"
+            raise UsageError(f"{file}: was never read; {was}")
         if _is_read(file, there):
-            raise UsageError(
-                f"{file}: is there and is read; to stop reading it, remove it from `source` first"
-            )
+            stop = "to stop reading it, remove it from `source` first"
+            raise UsageError(f"{file}: is there and is read; {stop}")
 
 
 def retire(site: Site, files: Sequence[str]) -> list[SourceFile]:
@@ -261,7 +267,6 @@ def _there(site: Site) -> frozenset[str] | None:
     """What is read, by name and real path; None when one is unreadable or none is there."""
     try:
         with closing(site.source()) as source:
-            files = source.databases()
-        return frozenset([*files, *map(os.path.realpath, files.values())])
+            return _names(source.databases())
     except SourceError:
         return None

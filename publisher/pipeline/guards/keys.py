@@ -87,7 +87,7 @@ def made(
     in the month in which it was, also if its job was restarted since and ended again, under the
     same LocalJobID or another. Raises: SourceError.
     """
-    making = _Making(wanted, window, ledger, delivered=delivered)
+    making = _Making(wanted, window, ledger, delivered)
     for page in whole_window(wanted.target, source, ledger, window, frozenset(), now):
         page_read(page)
         making.add(page.jobs)
@@ -102,9 +102,7 @@ def made(
 class _Making:
     """Adds up what the jobs of a window make."""
 
-    def __init__(
-        self, wanted: JobScope, window: Window, ledger: Ledger, *, delivered: bool
-    ) -> None:
+    def __init__(self, wanted: JobScope, window: Window, ledger: Ledger, delivered: bool) -> None:
         self._target = wanted.target
         self._window = window
         self._ledger = ledger
@@ -138,9 +136,8 @@ class _Making:
             if key in known or not (self._delivered or key in held):
                 fit = self._decider.decide(job, key, _settled(known.get(key)), None)
                 # Also if it is on its way once more.
-                row = self._count(
-                    fit, job.wall_s, job.cpu_user_s + job.cpu_kernel_s, again=key in known
-                )
+                cpu_s = job.cpu_user_s + job.cpu_kernel_s
+                row = self._count(fit, job.wall_s, cpu_s, again=key in known)
                 if row is not None and key in known:
                     self._again_by_row[row.digest] += 1
             self._add_earlier(job, others.get(key, ()))
@@ -149,10 +146,8 @@ class _Making:
         """Jobs that ended after the window: those that were delivered in it count there."""
         ids = [job.key for job in jobs]
         rows = dict(zip(ids, [job.row for job in jobs], strict=True))
-        known, others = (
-            self._ledger.known(self._target, rows),
-            self._ledger.other_runs(self._target, rows),
-        )
+        known = self._ledger.known(self._target, rows)
+        others = self._ledger.other_runs(self._target, rows)
         for job, key in zip(jobs, ids, strict=True):
             self._add_earlier(job, others.get(key, ()))
             own = [known[key]] if key in known else []
@@ -161,10 +156,8 @@ class _Making:
 
     def lacks_some(self) -> bool:
         """Whether more was delivered in the window than was found in it."""
-        delivered: Counter[int] = Counter()
-        for (month, _), jobs in self._ledger.counts(self._target).delivered.items():
-            delivered[month] += jobs if self._covers(month) else 0
-        return any(jobs > self._again[month] for month, jobs in delivered.items())
+        delivered = delivered_by_month(self._ledger, self._target).items()
+        return any(self._covers(month) and jobs > self._again[month] for month, jobs in delivered)
 
     def made(self) -> WindowTotals:
         rows: defaultdict[int, list[KeyTotal]] = defaultdict(list)
@@ -186,9 +179,8 @@ class _Making:
         there are more jobs in such rows than earlier runs, or another row has got more of the
         delivered jobs than it had: then somebody moved.
         """
-        were = {
-            total.key.digest: total for total, _ in self._ledger.summary_keys(self._target, month)
-        }
+        sent = self._ledger.summary_keys(self._target, month)
+        were = {total.key.digest: total for total, _ in sent}
         own = {total.key.digest: total.jobs - self._earlier[total.key] for total in rows}
         theirs = [total for digest, total in were.items() if not own.get(digest)]
         had = {digest: were[digest].jobs if digest in were else 0 for digest in own}
@@ -196,13 +188,9 @@ class _Making:
         earlier = sum(self._earlier[total.key] for total in rows)
         if moved or sum(total.jobs for total in theirs) > earlier:
             return list(rows)
-        others = {
-            digest: max(jobs, min(jobs + earlier, had[digest])) for digest, jobs in own.items()
-        }
-        kept = [
-            total._replace(jobs=others[total.key.digest]) for total in rows if own[total.key.digest]
-        ]
-        return kept + theirs
+        others = {row: max(jobs, min(jobs + earlier, had[row])) for row, jobs in own.items()}
+        kept = [total for total in rows if own[total.key.digest]]
+        return [total._replace(jobs=others[total.key.digest]) for total in kept] + theirs
 
     def _covers(self, month: int) -> bool:
         start = month_window(month).start
@@ -211,10 +199,8 @@ class _Making:
     def _add_earlier(self, job: JobRecord, runs: Iterable[DeliveredRun]) -> list[SummaryKey]:
         """Runs of the job that were delivered in the window, of unknown usage; gives their rows."""
         there = [run for run in runs if run.settled and run.ended_at in self._window]
-        fits = [
-            self._decider.decide(job._replace(ended_at=run.ended_at), job.key, None, None)
-            for run in there
-        ]
+        then = [job._replace(ended_at=run.ended_at) for run in there]
+        fits = [self._decider.decide(one, job.key, None, None) for one in then]
         rows = [row for fit in fits if (row := self._count(fit, 0, 0, again=True)) is not None]
         self._earlier.update(rows)
         return rows
@@ -244,9 +230,16 @@ def orphaned(
 ) -> tuple[KeyTotal, ...]:
     """Rows that a month's single records made before, and that nothing would make any more."""
     new = {total.key.digest for total in would_be.rows.get(month, ())}
-    return tuple(
-        total for total, _ in ledger.summary_keys(target, month) if total.key.digest not in new
-    )
+    made_before = [total for total, _ in ledger.summary_keys(target, month)]
+    return tuple(total for total in made_before if total.key.digest not in new)
+
+
+def delivered_by_month(ledger: Ledger, target: str) -> Counter[int]:
+    """How many of a target's jobs, by the month of their end."""
+    months: Counter[int] = Counter()
+    for (month, _), jobs in ledger.counts(target).delivered.items():
+        months[month] += jobs
+    return months
 
 
 def lost(
@@ -263,9 +256,7 @@ def lost(
     place, so all rows of a month are only counted where not each was examined, or `totals` are
     there, for which a ticket is written anyway.
     """
-    delivered: Counter[int] = Counter()
-    for (month, _), jobs in ledger.counts(target).delivered.items():
-        delivered[month] += jobs
+    delivered = delivered_by_month(ledger, target)
     missing = {}
     for month in months:
         if would_be is not None and month not in totals:
@@ -284,23 +275,19 @@ def emptied(
     now: datetime,
     policy_digest: str,
 ) -> tuple[KeyTotal, ...]:
-    """Rows of a month that lose their last jobs when runs of it that changed are sent again: so
-    many of each row, by digest.
+    """Rows of a month that lose their last jobs when its `changed` runs are sent again.
 
-    What made a row under an earlier policy is still there: such a row is emptied only when it has
-    no more jobs than these. And a row that no job makes any more may have lost them without us:
-    A-REX restarted a job, which has another LocalJobID since, and the record of its first run stays
-    by right. So no row is emptied where runs that are gone from the accounting data make up for all
-    of them, and no row of the changed runs has more jobs than were delivered in it. Raises:
-    SourceError.
+    `changed`: how many of each row, by digest. What made a row under an earlier policy is still
+    there: such a row is emptied only when it has no more jobs than these. And a row that no job
+    makes any more may have lost them without us: A-REX restarted a job, which has another
+    LocalJobID since, and the record of its first run stays by right. So no row is emptied where
+    runs that are gone from the accounting data make up for all of them, and no row of the changed
+    runs has more jobs than were delivered in it. Raises: SourceError.
     """
     would_be = made(wanted, month_window(month), source, ledger, now)
     keys = ledger.summary_keys(wanted.target, month)
     rows = orphaned(ledger, wanted.target, month, would_be)
-    delivered = sum(
-        jobs for (at, _), jobs in ledger.counts(wanted.target).delivered.items() if at == month
-    )
-    gone = delivered - sum(would_be.again_by_row.values())
+    gone = delivered_by_month(ledger, wanted.target)[month] - sum(would_be.again_by_row.values())
     were = {total.key.digest: total.jobs for total, _ in keys}
     came = any(would_be.again_by_row.get(row, 0) > were.get(row, 0) for row in changed)
     if not came and sum(total.jobs for total in rows) <= gone:
@@ -413,8 +400,9 @@ class Collisions(NoCollisions):
             if self._format.receiver_key(job._replace(job=job.job._replace(job_id=job_id))) == key:
                 raise Unfit(
                     KEY_COLLISION,
-                    f"job {job_id} was published under the same key {key}, and one would replace the other at the "
-                    "receiver; if both count, publish the jobs of one of the batch systems with a localid_prefix",
+                    f"job {job_id} was published under the same key {key}, and one would replace "
+                    "the other at the receiver; if both count, publish the jobs of one of the "
+                    "batch systems with a localid_prefix",
                 )
         return fit
 
@@ -424,20 +412,15 @@ class Collisions(NoCollisions):
         end = fit.published.ended_at
         known = self._known.get(other)
         delivered = known is not None and known.ended_at == end and known.fingerprint != REMOVED
-        if (
-            delivered and fit.known is not None
-        ):  # an administrator released one of them: the later stands at the receiver
+        # An administrator released one of them: the later stands at the receiver.
+        if delivered and fit.known is not None:
             return self._last_sent(job_id, end) > self._last_sent(fit.published.job.job_id, end)
         going = is_waiting(other) or self._taken.get(other) == end
         return going or (delivered and fit.known is None)
 
     def _last_sent(self, job_id: JobId, end: Epoch) -> datetime:
-        made = [
-            one.made_at
-            for one in self._ledger.trace(job_id)
-            if (one.target, one.ended_at) == (self._target, end)
-        ]
-        return max(made, default=_NEVER)
+        sent = [one for one in self._ledger.trace(job_id) if one.target == self._target]
+        return max((one.made_at for one in sent if one.ended_at == end), default=_NEVER)
 
     def taken(self, fit: Publish) -> None:
         """The job goes on its way."""
@@ -446,8 +429,10 @@ class Collisions(NoCollisions):
 
 
 class LaterRuns(NoCollisions):
-    """Of a job that A-REX restarted, SGAS would discard the later run: one record id is one row
-    forever. APEL would replace the accelerators of the first."""
+    """Of a job that A-REX restarted, SGAS would discard the later run: an id is one row for ever.
+
+    APEL would replace the accelerators of the first.
+    """
 
     def __init__(self, target: str, ledger: Ledger) -> None:
         self._target = target
@@ -463,11 +448,9 @@ class LaterRuns(NoCollisions):
         runs: defaultdict[bytes, set[JobKey]] = defaultdict(set)
         for key in known:
             runs[key[:JOB_DIGEST_BYTES]].add(key)
-        return (
-            {key for key in records.keys if runs.get(key[:JOB_DIGEST_BYTES], set()) - {key}}
-            if runs
-            else ()
-        )
+        if not runs:
+            return ()
+        return {key for key in records.keys if runs.get(key[:JOB_DIGEST_BYTES], set()) - {key}}
 
     def checked(
         self, fit: Publish, held: Quarantined | None, is_waiting: Callable[[JobKey], bool]
@@ -475,9 +458,8 @@ class LaterRuns(NoCollisions):
         """The run as a later one, if it is. Raises: Unfit while the other one is on its way."""
         others = self._others.get(fit.entry.key, ())
         if fit.known is None and not all(run.settled for run in others):
-            raise Unfit(
-                KEY_COLLISION, "another run of the job is on its way; the next round sends this one"
-            )
+            wait = "another run of the job is on its way; the next round sends this one"
+            raise Unfit(KEY_COLLISION, wait)
         if not others:
             return fit
         later = is_later_run(self._target, fit.published.job, self._ledger)
@@ -486,11 +468,8 @@ class LaterRuns(NoCollisions):
 
 def is_later_run(target: str, job: JobRecord, ledger: Outbox) -> bool:
     """Whether another run of the job was delivered before this one: that order never changes."""
-    sent = (
-        one.run
-        for one in ledger.trace(job.job_id)
-        if one.target == target and one.state is MessageState.SENT
-    )
+    runs = (one for one in ledger.trace(job.job_id) if one.target == target)
+    sent = (one.run for one in runs if one.state is MessageState.SENT)
     return next(sent, run_digest(job.key)) != run_digest(job.key)
 
 

@@ -35,9 +35,9 @@ def prune_after_rounds(site: Site) -> None:
     """What all targets have of each source with `keep`, daily. Trouble is logged only."""
     for entry in chosen_entries(site, None):
         try:
-            last = (
-                site.last_pruned(entry) if entry.keep_months and entry.is_read() else site.clock()
-            )
+            if not (entry.keep_months and entry.is_read()):
+                continue
+            last = site.last_pruned(entry)
             if last is not None and timedelta(0) <= site.clock() - last < _EVERY:
                 continue
             found = _prune(site, entry)
@@ -49,18 +49,14 @@ def prune_after_rounds(site: Site) -> None:
 
 def prune(site: Site, name: str | None) -> Mapping[str, Pruned]:
     """At once, of one source or each with `keep`. Raises: UsageError, PublisherError."""
-    entries = [
-        entry for entry in chosen_entries(site, name) if entry.keep_months and entry.is_read()
-    ]
-    return {entry.name: _prune(site, entry) for entry in entries}
+    entries = [entry for entry in chosen_entries(site, name) if entry.keep_months]
+    return {entry.name: _prune(site, entry) for entry in entries if entry.is_read()}
 
 
 def pruned_text(found: Pruned) -> str:
-    kept = (
-        f"; {plural(found.kept, 'job')} that not every target has accepted stayed"
-        if found.kept
-        else ""
-    )
+    kept = ""
+    if found.kept:
+        kept = f"; {plural(found.kept, 'job')} that not every target has accepted stayed"
     return f"{plural(found.jobs, 'job')} that ended before {found.before} pruned{kept}"
 
 
@@ -71,8 +67,8 @@ def refuse_pruned(site: Site, window: Window) -> None:
         if months:
             names = f"{months[0]}" if len(months) == 1 else f"{months[0]} to {months[-1]}"
             raise SourceError(
-                f"source {entry.name}: jobs that ended in {names} were pruned (`keep`), and an answer without them would be "
-                f"wrong; ask from {months[-1].next} on"
+                f"source {entry.name}: jobs that ended in {names} were pruned (`keep`), "
+                f"and an answer without them would be wrong; ask from {months[-1].next} on"
             )
 
 
@@ -130,8 +126,5 @@ def _accepted(target: Target, ledger: Ledger, jobs: Sequence[JobRecord]) -> list
 
 def earliest(now: datetime, months: int | None) -> Window:
     """The last months, this one among them; all without a number."""
-    return (
-        Window()
-        if months is None
-        else Window(start=epoch(_months_ago(now, max(months - 1, 0)).start))
-    )
+    start = None if months is None else epoch(_months_ago(now, max(months - 1, 0)).start)
+    return Window(start=start)

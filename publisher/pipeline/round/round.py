@@ -24,7 +24,7 @@ from publisher.model.job import Epoch, JobKey, RowRef, SkippedJob
 from publisher.model.message import Batch, Progress, RecordColumns, Rendered, WindowMark
 from publisher.model.time import Window
 from publisher.model.totals import BlockedMonth, month_window
-from publisher.pipeline.guards.databases import Missing, know_by_name, look_for_databases
+from publisher.pipeline.guards.databases import know_by_name, note_databases
 from publisher.pipeline.guards.keys import NoCollisions, collisions
 from publisher.pipeline.round.batches import JobBatches, RecordSink, open_sink
 from publisher.pipeline.round.decision import Decider, Publish, Skip, skipped_job
@@ -110,7 +110,7 @@ class Round:
         with self._ledger.working_on(self._live.name, self._patience()):
             now = self._clock()
             state = self._begin(now)
-            missing = self._look_for_databases(now)
+            missing = note_databases(self._live.name, self._source, self._ledger, now)
             sweep = every_row or self._sweep_is_due(state, now)
             if sweep and (damage := self._ledger.damage(now)):
                 raise LedgerError(
@@ -272,22 +272,6 @@ class Round:
             self._ledger.cursor(self._live.name, database) for database in self._source.databases()
         ]
         return any(cursor is not None and not self._source.fits(cursor) for cursor in cursors)
-
-    def _look_for_databases(self, now: datetime) -> Sequence[Missing]:
-        """Note which databases are there, and say which of those that were read once are not."""
-        target = self._live.name
-        found = look_for_databases(target, self._source, self._ledger)
-        self._ledger.found_databases(target, found.there, now)
-        for file in found.returned:
-            log.info(
-                "target %s: %s: was retired and is there again: it is read from where reading stopped",
-                target,
-                file,
-            )
-        for file, name in found.renamed.items():
-            log.info("target %s: %s: is called %s now", target, file, name)
-            self._ledger.retire_database(target, file, now)
-        return found.missing
 
     def _totals_were_left(self, state: TargetState) -> bool:
         """Whether jobs were counted for totals that never arrived, in a format of before: now they
