@@ -33,8 +33,8 @@ _MOST_JOBS: Final = 5000
 _SOON: Final = timedelta(days=1)  # time zones and small clock steps apart
 _WHY_ZONE: Final = "A-REX writes local times; with the wrong zone every start is hours off"
 _OTHER_DATABASE: Final = (
-    "is this the database that A-REX writes today? After an upgrade to ARC 7 it is accounting_v2.db; compare controldir in "
-    "arc.conf with `source`"
+    "is this the database that A-REX writes today? After an upgrade to ARC 7 it is "
+    "accounting_v2.db; compare controldir in arc.conf with `source`"
 )
 _SILENT_BATCH_SYSTEM: Final = (
     "check that the batch system runs jobs and still writes its accounting where `source` reads it"
@@ -57,10 +57,10 @@ def check_databases(site: Site, settings: Settings, targets: Sequence[Target]) -
             yield _future(source, now)
             yield from _newest(site, source, targets, now)
     except (SourceError, ConfigError) as error:
-        yield question.error(
-            error,
-            "check that A-REX's accounting is enabled ([arex] in arc.conf), and look at that file",
+        advice = (
+            "check that A-REX's accounting is enabled ([arex] in arc.conf), and look at that file"
         )
+        yield question.error(error, advice)
         because = "the accounting data cannot be read"
         yield not_asked(Question("benchmarks", "source", _WHY_BENCHMARKS), because)
 
@@ -76,9 +76,9 @@ def _of_arex(site: Site, settings: Settings) -> Iterator[tuple[str, Any]]:
     imported = {str(each.database) for each in site.batch_entries}
     for entry in settings.written:
         options: Any = entry.options
-        if hasattr(options, "time_zone") and (
-            options.control_dir or set(options.databases) - imported
-        ):
+        if not hasattr(options, "time_zone"):
+            continue
+        if options.control_dir or set(options.databases) - imported:
             yield entry.name, options
 
 
@@ -94,9 +94,8 @@ def _zone_of(question: Question, zone: str, site: Site) -> Finding:
 
 def check_known_databases(site: Site, targets: Sequence[Target]) -> Iterator[Finding]:
     """Whether all databases that were read once are still there."""
-    question = Question(
-        "known databases", "source", "jobs that are in no other database are counted nowhere"
-    )
+    why = "jobs that are in no other database are counted nowhere"
+    question = Question("known databases", "source", why)
     try:
         with (
             closing(site.ledger_to_read()) as ledger,
@@ -116,19 +115,17 @@ def _opened(facts: SourceFacts) -> Finding:
     found = f"schema {facts.schema}, journal mode {facts.journal_mode}"
     if facts.way == "copy":
         advice = (
-            "restart A-REX, or let its user open the file once with `sqlite3 FILE 'SELECT 1 FROM AAR LIMIT 1'`; else every run "
-            "copies the whole file, by default to /var/tmp"
+            "restart A-REX, or let its user open the file once with "
+            "`sqlite3 FILE 'SELECT 1 FROM AAR LIMIT 1'`; "
+            "else every run copies the whole file, by default to /var/tmp"
         )
         return question.warning(f"{found}; {join(facts.notes)}", advice)
     return question.ok(f"{found}, read in place{''.join(f'; {note}' for note in facts.notes)}")
 
 
 def _indexes(facts: SourceFacts) -> Finding:
-    question = Question(
-        "indexes",
-        facts.path,
-        "without them every page of jobs reads whole tables, and the CE notices",
-    )
+    why = "without them every page of jobs reads whole tables, and the CE notices"
+    question = Question("indexes", facts.path, why)
     if facts.unindexed:
         return question.warning(f"no index helps our queries of {join(facts.unindexed)}", _OPTIMIZE)
     return question.ok("every query uses an index")
@@ -138,7 +135,10 @@ def _statuses(facts: SourceFacts) -> Finding:
     question = Question("statuses", facts.path, "jobs with an unknown status are not published")
     if facts.strange_statuses:
         found = join(f"{name!r} ({rows:,} jobs)" for name, rows in facts.strange_statuses.items())
-        advice = "look at these jobs in A-REX's log, and report the status: an update of ARC may have brought it"
+        advice = (
+            "look at these jobs in A-REX's log, and report the status: "
+            "an update of ARC may have brought it"
+        )
         return question.warning(f"unknown: {found}", advice)
     return question.ok("all known")
 
@@ -167,11 +167,14 @@ def _future(source: Source, now: datetime) -> Finding:
     return question.ok("none in the future")
 
 
-_WHY_BENCHMARKS: Final = "a job without a benchmark cannot be counted and is set aside; with a wrong one its work counts too little"
+_WHY_BENCHMARKS: Final = (
+    "a job without a benchmark cannot be counted and is set aside; "
+    "with a wrong one its work counts too little"
+)
 _ADVICE_BENCHMARKS: Final = (
-    "write it under `records`, such as `benchmark: {type: HEPscore23, value: 11.5}` or a list of rules with `queue:`, and "
-    "with `override: true` where jobs carry one that is wrong or cannot be read; what arc.conf says (benchmark in [lrms] and "
-    "[queue:NAME]) holds for jobs from then on"
+    "write it under `records`, such as `benchmark: {type: HEPscore23, value: 11.5}` or a list of "
+    "rules with `queue:`, and with `override: true` where jobs carry one that is wrong or cannot "
+    "be read; what arc.conf says (benchmark in [lrms] and [queue:NAME]) holds for jobs from then on"
 )
 
 
@@ -217,13 +220,18 @@ def _benchmarks(target: Target, outcomes: _JobFates) -> Finding:
         return question.warning(found, advice)
     if outcomes.bare:
         queues = join(sorted(outcomes.bare))
-        found = f"none, or none that can be read, for jobs of the queue {queues} (among {outcomes.among})"
+        none = "none, or none that can be read, for jobs of the queue"
+        found = f"{none} {queues} (among {outcomes.among})"
         return question.warning(found, _ADVICE_BENCHMARKS)
     if outcomes.default_wall_s:
-        found = f"A-REX wrote HEPSPEC:1.0 (its default) into jobs with {wall_text(outcomes.default_wall_s)}"
+        walls = wall_text(outcomes.default_wall_s)
+        found = f"A-REX wrote HEPSPEC:1.0 (its default) into jobs with {walls}"
         return question.warning(found, f"`distrust_default: true`, and {_ADVICE_BENCHMARKS}")
     if unset:
-        found = f"`records: benchmark` is not set: {outcomes.among} have their own; the first job without one will be set aside"
+        found = (
+            f"`records: benchmark` is not set: {outcomes.among} have their own; "
+            "the first job without one will be set aside"
+        )
         return question.warning(found, _ADVICE_BENCHMARKS)
     return question.ok(f"known for {outcomes.among}")
 
@@ -235,14 +243,14 @@ def _rules_broken(target: Target, outcomes: _JobFates, skipped: Counter[str]) ->
         return question.ok(f"none of {outcomes.among} would be set aside")
     broken = join(f"{rule} ({count:,})" for rule, count in rules.most_common())
     advice = "`publisher explain JOB` shows why; `publisher quarantine list` has them after a round"
-    return question.warning(
-        f"jobs that would be set aside, among {outcomes.among}: {broken}", advice
-    )
+    found = f"jobs that would be set aside, among {outcomes.among}: {broken}"
+    return question.warning(found, advice)
 
 
 def _machine_names(site: Site, target: Target, machines: Set[str]) -> Iterator[Finding]:
-    """Whether the certificate is of the domain of every MachineName, which the receiver requires
-    unless configured otherwise.
+    """Whether the certificate is of the domain of every MachineName.
+
+    The receiver requires that, unless configured otherwise.
     """
     receiver = receiver_of(target.format).name
     why = (
@@ -256,25 +264,24 @@ def _machine_names(site: Site, target: Target, machines: Set[str]) -> Iterator[F
             state = ledger.target(target.name)
     except (CredentialError, LedgerError):  # reported by the checks of these
         return
+    domain = f"of the domain of the certificate's CN {host}"
     if not foreign:
-        yield question.ok(f"{join(sorted(machines))}, of the domain of the certificate's CN {host}")
+        yield question.ok(f"{join(sorted(machines))}, {domain}")
     elif state is not None and state.delivered and not state.quarantined:
-        yield question.ok(
-            f"{join(foreign)}, not of the domain of the certificate's CN {host}, but records were taken"
-        )
+        yield question.ok(f"{join(foreign)}, not {domain}, but records were taken")
     else:
+        permission = f"jobinsert:machine_name={';'.join(foreign)}"
         advice = (
-            f"ask the administrator of {receiver} for `jobinsert:machine_name={';'.join(foreign)}` for the DN under "
-            "`subject`, or correct `records: machine_name`"
+            f"ask the administrator of {receiver} for `{permission}` for the DN under `subject`, "
+            "or correct `records: machine_name`"
         )
-        yield question.warning(
-            f"{join(foreign)}, not of the domain of the certificate's CN {host}", advice
-        )
+        yield question.warning(f"{join(foreign)}, not {domain}", advice)
 
 
 def _recent(source: Source, now: datetime) -> tuple[list[JobRecord], Counter[str]]:
-    """The newest finished jobs, day by day backwards and in larger steps past days without any; and
-    the rules that rows broke which are not jobs at all.
+    """The newest finished jobs, and the rules that rows broke which are not jobs at all.
+
+    Day by day backwards, and in larger steps past days without any.
     """
     jobs: list[JobRecord] = []
     skipped: Counter[str] = Counter()

@@ -1,8 +1,7 @@
 """All questions of the doctor, side by side.
 
 Here are also those about the configuration, which may load and still not be what one wants, and
-about the host around us: who starts rounds, as which user we ask, and whether ARC's own publisher
-still publishes.
+about the host: who starts rounds, as which user we ask, and whether ARC's own publisher still runs.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -44,7 +44,12 @@ _TIMER: Final = "timers.target.wants/publisher.timer"
 _DAEMONS: Final = "multi-user.target.wants/publisher*.service"
 _CRON: Final = "publisher"
 _BLOCKS: Final = ("arex/jura/apel:", "arex/jura/sgas:")
-_STOP_JURA: Final = "remove the block from {path} and restart A-REX (`arcctl service restart -a`), or mark our target `shadow: true`"
+_STOP_JURA: Final = (
+    "remove the block from {path} and restart A-REX (`arcctl service restart -a`), "
+    "or mark our target `shadow: true`"
+)
+_RESPONDS: Final = "check that its file system responds"
+_ANSWERS: Final = "does their file system answer?"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,58 +94,26 @@ def examine(
             ask,
         )
 
+    configuration = partial(check_settings, settings, ours)
+    data = partial(check_databases, site, settings, chosen)
+    directory = partial(check_directory, site.state, host.free_bytes)
+    known = partial(check_known_databases, site, chosen)
+    machine = partial(check_machine, host, settings, chosen)
+    services = partial(check_services, site, identity=identity.result, known=examined)
     parts = [
-        part(
-            "the configuration",
-            "configuration",
-            "check that its file system responds",
-            lambda: check_settings(settings, ours),
-        ),
-        part(
-            "the accounting data", "source", _FILES, lambda: check_databases(site, settings, chosen)
-        ),
-        part("the sources", "source", _FILES, lambda: check_sources(site)),
-        part(
-            "the state directory",
-            "state",
-            _FILES,
-            lambda: check_directory(site.state, host.free_bytes),
-        ),
-        part("the ledger", "state", _LEDGER, lambda: check_ledger(site, chosen)),
-        part("the other instances", "state", _LEDGER, lambda: check_instances(site, chosen)),
-        part(
-            "the databases that were read before",
-            "source",
-            _FILES,
-            lambda: check_known_databases(site, chosen),
-        ),
-        part(
-            "certificate, key and CAs",
-            "credentials",
-            "does their file system answer?",
-            ask_identity,
-        ),
-        *(
-            part(
-                "the services",
-                one.name,
-                _SERVICES,
-                partial(check_services, site, one, identity.result, examined),
-            )
-            for one in chosen
-        ),
-        part(
-            "this machine",
-            "host",
-            "check that its file system responds",
-            lambda: check_machine(host, settings, chosen),
-        ),
+        part("the configuration", "configuration", _RESPONDS, configuration),
+        part("the accounting data", "source", _FILES, data),
+        part("the sources", "source", _FILES, partial(check_sources, site)),
+        part("the state directory", "state", _FILES, directory),
+        part("the ledger", "state", _LEDGER, partial(check_ledger, site, chosen)),
+        part("the other instances", "state", _LEDGER, partial(check_instances, site, chosen)),
+        part("the databases that were read before", "source", _FILES, known),
+        part("certificate, key and CAs", "credentials", _ANSWERS, ask_identity),
+        *(part("the services", one.name, _SERVICES, partial(services, one)) for one in chosen),
+        part("this machine", "host", _RESPONDS, machine),
     ]
-    answers = [
-        one
-        for found in ask_all(parts, within_s=WITHIN_S, clock=site.monotonic, waits=waits)
-        for one in found
-    ]
+    found = ask_all(parts, within_s=WITHIN_S, clock=site.monotonic, waits=waits)
+    answers = list(chain.from_iterable(found))
     return Diagnosis(
         findings=tuple(one for one in answers if isinstance(one, Finding)),
         measures=tuple(one for one in answers if isinstance(one, PerfData)),
@@ -162,19 +135,15 @@ def _file(settings: Settings) -> Finding:
     try:
         mode = stat.S_IMODE(settings.path.stat().st_mode)
     except OSError as error:
-        return question.failure(
-            f"{settings.path}: {error.strerror}",
-            "put it back, and run doctor again",
-            ConfigError.exit_status,
-        )
+        found, advice = f"{settings.path}: {error.strerror}", "put it back, and run doctor again"
+        return question.failure(found, advice, ConfigError.exit_status)
+    loads = f"{settings.path} loads"
     if mode & 0o022:
-        found = f"{settings.path} loads, but users other than its owner may write to it (mode {mode:04o})"
-        return question.warning(
-            found, f"`chmod go-w {settings.path}`: whoever writes to it decides where records go"
-        )
-    return question.ok(
-        f"{settings.path} loads; site {settings.site}, {plural(len(settings.targets), 'target')}"
-    )
+        found = f"{loads}, but users other than its owner may write to it (mode {mode:04o})"
+        advice = f"`chmod go-w {settings.path}`: whoever writes to it decides where records go"
+        return question.warning(found, advice)
+    targets = plural(len(settings.targets), "target")
+    return question.ok(f"{loads}; site {settings.site}, {targets}")
 
 
 def _target(target: Target, settings: Settings) -> Iterator[Finding]:
@@ -182,17 +151,15 @@ def _target(target: Target, settings: Settings) -> Iterator[Finding]:
     question = Question("target", target.name, "its settings decide what the receiver gets")
     odd = []
     if target.shadow:
-        odd.append(
-            ("`shadow: true`: nothing is sent", "remove `shadow` when the comparison is over")
-        )
+        advice = "remove `shadow` when the comparison is over"
+        odd.append(("`shadow: true`: nothing is sent", advice))
     if isinstance(target.options, TransportOptions):
         odd += target.options.doubts()
     receiver = receiver_of(target.format)
     if receiver.sync_format and not target.shadow and not _synced(target, settings):
         advice = "set `sync: true`, so that the portal can check whether it has everything"
-        odd.append(
-            (f"no sync counts are sent, against which {receiver.name} checks what it has", advice)
-        )
+        found = f"no sync counts are sent, against which {receiver.name} checks what it has"
+        odd.append((found, advice))
     if not odd:
         yield question.ok(f"{target.format} to {target.type}, {target.timetable}")
     for found, advice in odd:
@@ -202,22 +169,15 @@ def _target(target: Target, settings: Settings) -> Iterator[Finding]:
 def _twice(target: Target, settings: Settings) -> Iterator[Finding]:
     """Records that an earlier target sends to the same place; totals are refused earlier."""
     place = destination(target)
+    why = "the receiver keeps one copy, and the work of the other is lost"
     for other in settings.targets[: settings.targets.index(target)]:
-        if (
-            place is None
-            or place != destination(other)
-            or target.shadow
-            or other.shadow
-            or apart(other, target)
-        ):
+        if place is None or place != destination(other) or target.shadow or other.shadow:
             continue
-        if not added_up(other, target):
+        if apart(other, target) or not added_up(other, target):
             continue
-        question = Question(
-            "target", target.name, "the receiver keeps one copy, and the work of the other is lost"
-        )
-        yield question.warning(
-            f"its jobs go to the same place as those of target {other.name}: everything is sent there twice",
+        same = f"its jobs go to the same place as those of target {other.name}"
+        yield Question("target", target.name, why).warning(
+            f"{same}: everything is sent there twice",
             "remove one of the two, correct its address, or give each target its own `vos`",
         )
 
@@ -225,25 +185,23 @@ def _twice(target: Target, settings: Settings) -> Iterator[Finding]:
 def _synced(target: Target, settings: Settings) -> bool:
     """Whether this target or one beside it at the same place sends counts."""
     there = destination(target)
-    return target.sync or any(
-        other.sync and there is not None and there == destination(other)
-        for other in settings.targets
-    )
+    if target.sync or there is None:
+        return target.sync
+    return any(other.sync and there == destination(other) for other in settings.targets)
 
 
 def _secret(path: Path) -> Finding:
     """All may read it: then the configuration does not load. A group may: doctor asks about it."""
-    question = Question(
-        "pseudonym secret",
-        "configuration",
-        "whoever has it can find out who a pseudonym is; with a new secret, every user looks like a new one",
+    why = (
+        "whoever has it can find out who a pseudonym is; "
+        "with a new secret, every user looks like a new one"
     )
+    question = Question("pseudonym secret", "configuration", why)
     try:
         found = path.stat()
     except OSError as error:
-        return question.failure(
-            f"{path}: {error.strerror}", "put it back from a backup", ConfigError.exit_status
-        )
+        advice = "put it back from a backup"
+        return question.failure(f"{path}: {error.strerror}", advice, ConfigError.exit_status)
     mode = stat.S_IMODE(found.st_mode)
     if mode & 0o077:
         return question.warning(f"{path} has mode {mode:04o}", f"`chmod 0400 {path}`")
@@ -280,7 +238,10 @@ def _schedule(host: Host) -> Finding:
     starters = [*map(str, links), *map(str, daemons), *map(str, tables)]
     dangling = [str(link) for link in (*links, *daemons) if not link.exists()]
     if dangling:
-        advice = "install the units of `conf/` and `systemctl daemon-reload`, or `systemctl disable` what is gone"
+        advice = (
+            "install the units of `conf/` and `systemctl daemon-reload`, "
+            "or `systemctl disable` what is gone"
+        )
         return question.warning(f"{join(dangling)} leads nowhere: the unit is gone", advice)
     return _one_starter(question, starters, ways=bool(links) + bool(daemons) + bool(tables))
 
@@ -288,25 +249,22 @@ def _schedule(host: Host) -> Finding:
 def _one_starter(question: Question, starters: Sequence[str], ways: int) -> Finding:
     if ways > 1:
         advice = (
-            "keep one of them: `systemctl disable --now publisher.timer` (or publisher-run.service, the daemon), or remove "
-            "the cron file"
+            "keep one of them: `systemctl disable --now publisher.timer` "
+            "(or publisher-run.service, the daemon), or remove the cron file"
         )
         return question.warning(f"more than one thing starts rounds: {join(starters)}", advice)
     if not starters:
         advice = (
-            "`systemctl enable --now publisher.timer`, or publisher-run.service for the daemon, or put conf/publisher.cron "
-            "into /etc/cron.d"
+            "`systemctl enable --now publisher.timer`, or publisher-run.service for the daemon, "
+            "or put conf/publisher.cron into /etc/cron.d"
         )
         return question.warning("neither timer, daemon nor cron file is enabled", advice)
     return question.ok(join(starters))
 
 
 def _jura(path: Path, targets: Sequence[Target]) -> Iterator[Finding]:
-    question = Question(
-        "jura-ng",
-        "host",
-        "two publishers of one CE count its jobs twice where their spelling differs",
-    )
+    why = "two publishers of one CE count its jobs twice where their spelling differs"
+    question = Question("jura-ng", "host", why)
     try:
         if not path.exists():
             yield question.ok(f"there is no {path}: ARC does not publish from here")
@@ -332,20 +290,15 @@ def _jura_still_publishes(
         given = ArcValues(conf).first(block, "targeturl")
         url = given.text if given else ""
     except (ByHand, ConfigError) as error:
-        return question.warning(
-            f"[{block}] is active, with a targeturl that cannot be resolved: {error}", advice
-        )
-    ours = [
-        target.name
-        for target in targets
-        if not target.shadow and _host(target) == urlsplit(url).hostname
-    ]
+        found = f"[{block}] is active, with a targeturl that cannot be resolved: {error}"
+        return question.warning(found, advice)
+    host = urlsplit(url).hostname
+    ours = [target.name for target in targets if not target.shadow and _host(target) == host]
     if ours:
         found = f"[{block}] publishes to {url}, where our target {join(ours)} publishes too"
         return question.failure(found, advice, ConfigError.exit_status)
-    return question.warning(
-        f"[{block}] still publishes to {url or 'a place that it does not name'}", advice
-    )
+    found = f"[{block}] still publishes to {url or 'a place that it does not name'}"
+    return question.warning(found, advice)
 
 
 def _host(target: Target) -> str:

@@ -110,19 +110,18 @@ def split_advice(text: str) -> tuple[str, str]:
 def broken_configuration(error: ConfigError) -> Diagnosis:
     """A configuration that does not load: each of its problems, and nothing else can be asked."""
     question = Question("configuration", "configuration", "without it nothing is published at all")
-    otherwise = "correct that line; `publisher config check` checks the file, publisher.yaml(5) explains keys"
-    return Diagnosis(
-        findings=tuple(
-            question.error(ConfigError(problem), otherwise) for problem in error.problems
-        )
+    otherwise = (
+        "correct that line; `publisher config check` checks the file, "
+        "publisher.yaml(5) explains keys"
     )
+    found = [question.error(ConfigError(problem), otherwise) for problem in error.problems]
+    return Diagnosis(findings=tuple(found))
 
 
 def not_asked(question: Question, because: str) -> Finding:
     """A question that another finding keeps from being asked: cannot tell is not all is well."""
-    return question.warning(
-        f"not checked, because {because}", "fix that first, then run doctor again"
-    )
+    advice = "fix that first, then run doctor again"
+    return question.warning(f"not checked, because {because}", advice)
 
 
 def join(names: Iterable[str], most: int = 5) -> str:

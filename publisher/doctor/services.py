@@ -26,7 +26,8 @@ from publisher.transports.http.reachability import reach
 _WHY: Final[Mapping[str, str]] = {
     "certificate": "services know this host by it, and messages are signed with it",
     "certificate dates": "every service refuses a certificate outside its dates",
-    "certificate purpose": "a certificate for something else is refused by services, and its signatures by APEL",
+    "certificate purpose": "a certificate for something else is refused by services, "
+    "and its signatures by APEL",
     "certificate profile": "some services insist on it",
     "subject": "exactly this must be registered",
     "key": "it signs messages; whoever has it can sign in this host's name",
@@ -38,10 +39,9 @@ _WHY: Final[Mapping[str, str]] = {
     "TLS": "no record is sent to a server without a valid certificate",
     "clock": "signatures, certificates and our end times depend on it",
 }
+_WHY_SETTINGS: Final = "its settings decide what the receiver gets"
 _ELSE: Final = StepText("the transport needs this before it can send", "")
-_CREDENTIAL_STEPS: Final = frozenset(
-    {"certificate", "certificate dates", "certificate purpose", "key"}
-)
+_CREDENTIAL_STEPS: Final = ("certificate", "certificate dates", "certificate purpose", "key")
 
 
 def check_identity(site: Site, targets: Sequence[Target]) -> Iterator[Finding | PerfData]:
@@ -50,19 +50,14 @@ def check_identity(site: Site, targets: Sequence[Target]) -> Iterator[Finding | 
     options: list[Any] = [target.options for target in targets if _shows_certificate(target)]
     if not options:
         return
-    allow_open_key = all(getattr(one, "allow_open_key", False) for one in options)
-    for step in check_credentials(
-        credentials, now, site.environment, allow_open_key=allow_open_key
-    ):
+    open_key = all(getattr(one, "allow_open_key", False) for one in options)
+    for step in check_credentials(credentials, now, site.environment, allow_open_key=open_key):
         yield _finding(step, "credentials")
     ends = certificate_ends(credentials)
     if ends is not None:
-        yield PerfData(
-            label="certificate_days",
-            value=(ends - now).days,
-            warn=f"{SOON.days}:",
-            critical=f"{TOO_LATE.days}:",
-        )
+        soon, too_late = f"{SOON.days}:", f"{TOO_LATE.days}:"
+        days = (ends - now).days
+        yield PerfData(label="certificate_days", value=days, warn=soon, critical=too_late)
     for step in check_trust(credentials, now):
         yield _finding(step, "credentials")
 
@@ -91,13 +86,11 @@ def check_services(
     """The way to each service of a target, and its answer. `identity` waits for credentials."""
     ways = list(_ways(site, target, known))
     yield from ways
-    question = Question(
-        "preflight", target.name, "only the service itself can say whether it will take our records"
-    )
+    why = "only the service itself can say whether it will take our records"
+    question = Question("preflight", target.name, why)
     found = [one for one in identity() if isinstance(one, Finding) and one.state is State.FAILURE]
     unfit = [one for one in found if one.name in _CREDENTIAL_STEPS]
-    because = _reason_not_to_ask(site, target, unfit, ways)
-    if because:
+    if because := _reason_not_to_ask(site, target, unfit, ways):
         yield not_asked(question, because)
     else:
         yield from _preflight(site, target, question)
@@ -108,10 +101,9 @@ def _reason_not_to_ask(
 ) -> str:
     """'' where the service can be asked."""
     shows_certificate = _shows_certificate(target)
-    failed = [
-        *(unfit if shows_certificate else ()),
-        *(one for one in ways if one.state is State.FAILURE),
-    ]
+    failed = [one for one in ways if one.state is State.FAILURE]
+    if shows_certificate:
+        failed = [*unfit, *failed]
     if failed:
         return f"of the finding about {failed[0].name} ({failed[0].part})"
     if shows_certificate and not_here(site.credentials()) is not None:
@@ -142,9 +134,8 @@ def _preflight(site: Site, target: Target, question: Question) -> Iterator[Findi
             for warning in transport.warnings(site.clock()):
                 if not warning.startswith("the certificate "):
                     found, _, advice = warning.partition(": ")
-                    yield Question(
-                        "target", target.name, "its settings decide what the receiver gets"
-                    ).warning(found, advice or "see publisher.yaml(5)")
+                    doubt = Question("target", target.name, _WHY_SETTINGS)
+                    yield doubt.warning(found, advice or "see publisher.yaml(5)")
     except CredentialError as error:
         yield question.error(error, "renew or correct the certificate or its key")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import NamedTuple
@@ -37,9 +38,8 @@ def ask_all(
     found: list[list[Answer]] = [[] for _ in parts]
     ended: SimpleQueue[int] = SimpleQueue()
     for at, part in enumerate(parts):
-        Thread(
-            target=_ask, args=(part, found[at].append, lambda at=at: ended.put(at)), daemon=True
-        ).start()
+        told = (part, found[at].append, partial(ended.put, at))
+        Thread(target=_ask, args=told, daemon=True).start()
     waiting = dict(enumerate(parts))
     deadline = clock() + within_s
     with suppress(Empty):
@@ -47,8 +47,8 @@ def ask_all(
             waits([part.name for part in waiting.values()])
             del waiting[ended.get(timeout=max(0.0, deadline - clock()))]
     return [
-        [*found[at], _no_end(part, within_s)] if at in waiting else found[at]
-        for at, part in enumerate(parts)
+        [*answers, _no_end(part, within_s)] if at in waiting else answers
+        for at, (part, answers) in enumerate(zip(parts, found, strict=True))
     ]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from publisher.doctor.findings import Finding, Question
 from publisher.model.errors import ConfigError, SourceError
 from publisher.model.text import plural
-from publisher.model.time import iso_epoch
+from publisher.model.time import iso, iso_epoch
 from publisher.pipeline.batch_systems import SourceStatus, source_status
 from publisher.pipeline.site import Site
 from publisher.sources.base import BatchEntry, NewestJob
@@ -34,23 +34,20 @@ def _reading(one: SourceStatus) -> Finding:
     if one.alarm:
         return question.failure(one.alarm.partition(": ")[2], advice, SourceError.exit_status)
     if one.last is None or one.last.ended is None:
-        return question.warning(
-            "there was none yet", "`publisher publish` reads it, and so does the daemon"
-        )
+        advice = "`publisher publish` reads it, and so does the daemon"
+        return question.warning("there was none yet", advice)
     if one.waiting:
-        return question.warning(
-            one.waiting.partition(": ")[2], "start A-REX; publisher.yaml(5) explains arc_outage_s"
-        )
-    found = f"{one.last.ended:%Y-%m-%dT%H:%M:%SZ}"
-    return (
-        question.warning(f"{found}: {one.trouble}", advice) if one.trouble else question.ok(found)
-    )
+        advice = "start A-REX; publisher.yaml(5) explains arc_outage_s"
+        return question.warning(one.waiting.partition(": ")[2], advice)
+    found = iso(one.last.ended)
+    if one.trouble:
+        return question.warning(f"{found}: {one.trouble}", advice)
+    return question.ok(found)
 
 
 def _newest(one: SourceStatus, newest: NewestJob) -> Finding:
-    question = Question(
-        "newest job", one.name, "a source without new jobs looks like one that is not read"
-    )
+    why = "a source without new jobs looks like one that is not read"
+    question = Question("newest job", one.name, why)
     if one.silence:
         advice = (
             "check that the batch system runs jobs and still writes its accounting where it is read"
@@ -58,15 +55,13 @@ def _newest(one: SourceStatus, newest: NewestJob) -> Finding:
         return question.warning(one.silence.partition(": ")[2].partition(";")[0], advice)
     if newest.ended_at is None:
         return question.ok("it has no job yet")
-    return question.ok(
-        f"{iso_epoch(newest.ended_at)}, {plural(newest.four_weeks, 'job')} in the four weeks up to it"
-    )
+    jobs = plural(newest.four_weeks, "job")
+    return question.ok(f"{iso_epoch(newest.ended_at)}, {jobs} in the four weeks up to it")
 
 
 def _set_aside(one: SourceStatus, lines: int) -> Finding:
-    question = Question(
-        "bad lines", one.name, "jobs in lines that cannot be understood are not published"
-    )
+    why = "jobs in lines that cannot be understood are not published"
+    question = Question("bad lines", one.name, why)
     return question.warning(
         f"{plural(lines, 'line is', 'lines are')} set aside",
         f"`publisher source bad-lines {one.name}` shows them, and how to try them again",
@@ -84,11 +79,8 @@ def _maps(site: Site, entry: BatchEntry) -> Finding:
 
 def _arc_databases(entry: BatchEntry) -> Iterator[Finding]:
     options: Any = entry.options
-    question = Question(
-        "arc_databases",
-        entry.name,
-        "without them nothing is imported, because jobs of the CEs would count twice",
-    )
+    why = "without them nothing is imported, because jobs of the CEs would count twice"
+    question = Question("arc_databases", entry.name, why)
     for path in options.arc_databases or ():
         try:
             check_arc_database(path)

@@ -37,12 +37,11 @@ def check_directory(state: Path, free_bytes: Callable[[Path], int]) -> Iterator[
     directory = state.parent
     if not _holds_files(directory):
         advice = "choose a file on a disk for `state`, such as /var/lib/publisher/publishing.db"
-        yield question.failure(
-            f"{directory} is on a file system that cannot hold our files", advice, _STATUS
-        )
+        found = f"{directory} is on a file system that cannot hold our files"
+        yield question.failure(found, advice, _STATUS)
         return
     try:
-        found = directory.stat()
+        status = directory.stat()
     except FileNotFoundError:
         yield _missing(question, directory)
         return
@@ -50,9 +49,9 @@ def check_directory(state: Path, free_bytes: Callable[[Path], int]) -> Iterator[
         advice = "let the user who publishes search the directories above it"
         yield question.failure(f"{directory}: {error.strerror}", advice, _STATUS)
         return
-    yield _directory(question, directory, found)
-    if stat.S_ISDIR(found.st_mode):
-        yield _owners(state, found.st_uid)
+    yield _directory(question, directory, status)
+    if stat.S_ISDIR(status.st_mode):
+        yield _owners(state, status.st_uid)
         yield _space(directory, free_bytes(directory))
 
 
@@ -69,67 +68,51 @@ def _holds_files(directory: Path) -> bool:
 
 
 def _missing(question: Question, directory: Path) -> Finding:
-    made = f"`install -d -o publisher -g publisher -m 0700 {directory}`, or let systemd-tmpfiles make it"
-    if directory.parent.is_dir() and os.access(
-        directory.parent, os.W_OK | os.X_OK, effective_ids=True
-    ):
-        return question.warning(
-            f"{directory} does not exist; the first round will create it, and start from scratch",
-            made,
-        )
-    return question.failure(
-        f"{directory} does not exist, and this user cannot create it", made, _STATUS
-    )
+    install = f"install -d -o publisher -g publisher -m 0700 {directory}"
+    advice = f"`{install}`, or let systemd-tmpfiles make it"
+    missing, above = f"{directory} does not exist", directory.parent
+    if above.is_dir() and os.access(above, os.W_OK | os.X_OK, effective_ids=True):
+        found = f"{missing}; the first round will create it, and start from scratch"
+        return question.warning(found, advice)
+    return question.failure(f"{missing}, and this user cannot create it", advice, _STATUS)
 
 
-def _directory(question: Question, directory: Path, found: os.stat_result) -> Finding:
-    mode = stat.S_IMODE(found.st_mode)
-    if not stat.S_ISDIR(found.st_mode):
-        return question.failure(
-            f"{directory} is not a directory", "choose another file for `state`", _STATUS
-        )
+def _directory(question: Question, directory: Path, status: os.stat_result) -> Finding:
+    mode, chmod = stat.S_IMODE(status.st_mode), f"`chmod 0700 {directory}`"
+    if not stat.S_ISDIR(status.st_mode):
+        advice = "choose another file for `state`"
+        return question.failure(f"{directory} is not a directory", advice, _STATUS)
     if not os.access(directory, os.R_OK | os.W_OK | os.X_OK, effective_ids=True):
         advice = (
             "run doctor as the user who publishes: `runuser -u publisher -- publisher doctor`; "
             "if this is that user, chown the directory"
         )
-        return question.failure(
-            f"{directory} may not be written by user {os.geteuid()}", advice, _STATUS
-        )
+        found = f"{directory} may not be written by user {os.geteuid()}"
+        return question.failure(found, advice, _STATUS)
     if mode & 0o022:
-        found_mode = f"users other than its owner may write to {directory} (mode {mode:04o}), and so change what was sent"
-        return question.warning(found_mode, f"`chmod 0700 {directory}`")
+        found = f"users other than its owner may write to {directory} (mode {mode:04o})"
+        return question.warning(f"{found}, and so change what was sent", chmod)
     if mode & 0o005:
-        found_mode = (
-            f"everybody can read {directory} (mode {mode:04o}), which contains users' names"
-        )
-        return question.warning(found_mode, f"`chmod 0700 {directory}`")
+        found = f"everybody can read {directory} (mode {mode:04o}), which contains users' names"
+        return question.warning(found, chmod)
     return question.ok(f"{directory}, mode {mode:04o}")
 
 
 def _owners(state: Path, owner: int) -> Finding:
     """Files that root made in there, the service cannot change later."""
-    question = Question(
-        "state files",
-        "state",
-        "the service cannot change files that another user has created there",
-    )
+    why = "the service cannot change files that another user has created there"
+    question, directory = Question("state files", "state", why), state.parent
     try:
-        entries = sorted(
-            entry for entry in state.parent.iterdir() if entry.name.startswith(state.name)
-        )
-        others = [entry.name for entry in entries if _owner(entry, owner) != owner]
+        files = sorted(one for one in directory.iterdir() if one.name.startswith(state.name))
+        others = [file.name for file in files if _owner(file, owner) != owner]
     except OSError as error:
-        return question.failure(
-            f"{state.parent}: {error.strerror}", "run doctor as the user who publishes", _STATUS
-        )
+        advice = "run doctor as the user who publishes"
+        return question.failure(f"{directory}: {error.strerror}", advice, _STATUS)
     if others:
-        advice = (
-            f"`chown --reference={state.parent} {state}*`, and run commands that write as that user"
-        )
-        return question.failure(
-            f"not owned by the owner of the directory: {join(others)}", advice, _STATUS
-        )
+        chown = f"`chown --reference={directory} {state}*`"
+        advice = f"{chown}, and run commands that write as that user"
+        found = f"not owned by the owner of the directory: {join(others)}"
+        return question.failure(found, advice, _STATUS)
     return question.ok("all have the same owner")
 
 
@@ -142,11 +125,11 @@ def _owner(entry: Path, gone: int) -> int:
 
 
 def _space(directory: Path, free: int) -> Finding:
-    question = Question(
-        "disk space", "state", "on a full disk nothing can be recorded, so nothing is sent"
-    )
+    why = "on a full disk nothing can be recorded, so nothing is sent"
+    question = Question("disk space", "state", why)
     found = f"{free // _MIB:,} MiB free for {directory}"
-    advice = f"make room on the file system of {directory} (`df -h {directory}`), but never in that directory"
+    room = f"make room on the file system of {directory} (`df -h {directory}`)"
+    advice = f"{room}, but never in that directory"
     if free < SPACE_FAILURE:
         return question.failure(found, advice, _STATUS)
     return question.warning(found, advice) if free < SPACE_WARNING else question.ok(found)
@@ -163,9 +146,8 @@ def check_ledger(site: Site, targets: Sequence[Target]) -> Iterator[Finding | Pe
         with closing(site.ledger_to_read()) as ledger:
             states = [(target, ledger.target(target.name)) for target in targets]
             there = any(state is not None for _, state in states) or site.state.exists()
-            yield question.ok(
-                f"{site.ledger_name}{'' if there else ' does not exist yet; the first round creates it'}"
-            )
+            absent = "" if there else " does not exist yet; the first round creates it"
+            yield question.ok(f"{site.ledger_name}{absent}")
             if damage := ledger.damage():
                 advice = "`publisher state check` checks all of it; restore the last sound backup"
                 yield question.failure(f"the ledger is damaged: {join(damage)}", advice, _STATUS)
@@ -174,9 +156,8 @@ def check_ledger(site: Site, targets: Sequence[Target]) -> Iterator[Finding | Pe
     except LedgerError as error:
         yield question.error(error, "restore it from a backup")
         for target in targets:
-            yield not_asked(
-                Question("last success", target.name, _WHY_SUCCESS), "the state cannot be read"
-            )
+            success = Question("last success", target.name, _WHY_SUCCESS)
+            yield not_asked(success, "the state cannot be read")
 
 
 def check_instances(site: Site, targets: Sequence[Target]) -> Iterator[Finding]:
@@ -213,10 +194,10 @@ def _hosts(ledger: Ledger, target: str) -> set[tuple[int, str]]:
 
 
 def _not_ours(target: str, trouble: str) -> Finding:
-    question = Question(
-        "ledger in time", target, "an older one would send again what it does not know of"
-    )
-    advice = f"put the right ledger in place; if this is it, `publisher publish --accept-state --target {target}`"
+    why = "an older one would send again what it does not know of"
+    question = Question("ledger in time", target, why)
+    command = f"publisher publish --accept-state --target {target}"
+    advice = f"put the right ledger in place; if this is it, `{command}`"
     return question.failure(f"the ledger {trouble}", advice, _STATUS)
 
 
@@ -240,20 +221,11 @@ def _target(
         )
     yield PerfData(label=f"{name}_quarantined", value=state.quarantined, warn="0")
     yield PerfData(label=f"{name}_in_doubt", value=state.in_doubt)
-    yield _quarantine(
-        Question("quarantine", name, "these jobs are counted nowhere until somebody acts"), state
-    )
-    yield _doubt(
-        Question(
-            "in doubt", name, "their answers were lost, and they are sent again under the same id"
-        ),
-        state,
-    )
+    yield _quarantine(state)
+    yield _doubt(state)
     if is_summary_format(target.format):
         yield PerfData(label=f"{name}_held_months", value=len(state.held), warn="0")
-        yield _months(
-            Question("held months", name, "the receiver has old numbers for them"), state.held
-        )
+        yield _months(state)
 
 
 def _limit(target: Target, success: datetime) -> timedelta:
@@ -264,9 +236,11 @@ def _limit(target: Target, success: datetime) -> timedelta:
 def _last_success(
     question: Question, target: Target, state: TargetState | None, now: datetime
 ) -> Finding:
-    look = f"`publisher publish --force --target {target.name}` shows what is wrong, as does `journalctl -u publisher`"
+    command = f"publisher publish --force --target {target.name}"
+    look = f"`{command}` shows what is wrong, as does `journalctl -u publisher`"
     if state is None or state.last_round is None:
-        advice = f"`publisher publish --dry-run --target {target.name}`, then the same without --dry-run, then the timer"
+        command = f"publisher publish --dry-run --target {target.name}"
+        advice = f"`{command}`, then the same without --dry-run, then the timer"
         return question.warning("there was no round yet", advice)
     if state.last_success is None:
         return question.failure("no round has ever succeeded", look, Later.exit_status)
@@ -279,21 +253,24 @@ def _last_success(
 
 
 def _spoken(age: timedelta) -> str:
-    return (
-        f"{age.days} days"
-        if age.days > 1
-        else plural(max(0, round(age.total_seconds() / 60)), "minute")
-    )
+    if age.days > 1:
+        return f"{age.days} days"
+    return plural(max(0, round(age.total_seconds() / 60)), "minute")
 
 
-def _quarantine(question: Question, state: TargetState) -> Finding:
+def _quarantine(state: TargetState) -> Finding:
+    why = "these jobs are counted nowhere until somebody acts"
+    question = Question("quarantine", state.target, why)
     if not state.quarantined:
         return question.ok("empty")
-    advice = f"`publisher quarantine list --target {state.target}` names the rule that each broke; fix, release or drop them"
+    command = f"publisher quarantine list --target {state.target}"
+    advice = f"`{command}` names the rule that each broke; fix, release or drop them"
     return question.warning(f"{plural(state.quarantined, 'job is', 'jobs are')} set aside", advice)
 
 
-def _doubt(question: Question, state: TargetState) -> Finding:
+def _doubt(state: TargetState) -> Finding:
+    why = "their answers were lost, and they are sent again under the same id"
+    question = Question("in doubt", state.target, why)
     if not state.in_doubt:
         return question.ok("nothing")
     command = f"publisher publish --force --target {state.target}"
@@ -301,11 +278,13 @@ def _doubt(question: Question, state: TargetState) -> Finding:
     return question.warning(plural(state.in_doubt, "record"), advice)
 
 
-def _months(question: Question, held: Sequence[int]) -> Finding:
-    if not held:
+def _months(state: TargetState) -> Finding:
+    why = "the receiver has old numbers for them"
+    question = Question("held months", state.target, why)
+    if not state.held:
         return question.ok("none")
     advice = (
-        f"`publisher publish --force --target {question.part}` says why, and what --accept-key-change would do; where it "
-        "prints a ticket, have those rows deleted first"
+        f"`publisher publish --force --target {state.target}` says why, and what "
+        "--accept-key-change would do; where it prints a ticket, have those rows deleted first"
     )
-    return question.warning(f"held back: {join(map(month_name, held))}", advice)
+    return question.warning(f"held back: {join(map(month_name, state.held))}", advice)
