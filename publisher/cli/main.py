@@ -25,16 +25,14 @@ CYCLES_AFTER: Final = 20_000
 # for the next one; until then it gives each copy back, and the kernel clears new pages for the next
 # (M_MMAP_THRESHOLD in mallopt(3); hot path).
 _KEPT_BYTES: Final = 2 << 20
+_WITHOUT_JINJA: Final = "(--format terminal and --csv do not)"
 # Libraries that not every site needs: what needs them, the extra for pip, Debian's packages.
 _OPTIONAL: Final = {
     "apscheduler": ("`run` and `cron`", "run", "python3-apscheduler"),
-    "jinja2": (
-        "the page of a report (--format terminal and --csv do not)",
-        "report",
-        "python3-jinja2",
-    ),
+    "jinja2": (f"the page of a report {_WITHOUT_JINJA}", "report", "python3-jinja2"),
     "pyarrow": ("`export --format parquet`", "parquet", "python3-pyarrow"),
 }
+_OF_OUTPUT: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 # To the end of a message after SIGTERM; systemd and people expect an end within ten seconds
 _GRACE_S: Final = 7
 
@@ -92,9 +90,8 @@ def run(argv: Sequence[str], stop: threading.Event | None = None) -> int:
 
 def _bug(error: Exception) -> int:
     log.critical("a bug in publisher", exc_info=error)
-    error_line(
-        f"a bug in publisher: {type(error).__name__}: {error}; run with -vv and report what it prints"
-    )
+    advice = "run with -vv and report what it prints"
+    error_line(f"a bug in publisher: {type(error).__name__}: {error}; {advice}")
     return BUG
 
 
@@ -112,18 +109,12 @@ def _missing(error: ModuleNotFoundError) -> int:
 
 def _is_of_output(error: OSError) -> bool:
     """Whether standard output takes no more: errors of files that we open carry their names."""
-    return error.filename is None and error.errno in (
-        errno.ENOSPC,
-        errno.EDQUOT,
-        errno.EFBIG,
-        errno.EIO,
-    )
+    return error.filename is None and error.errno in _OF_OUTPUT
 
 
 def _cannot_print(error: OSError) -> int:
-    error_line(
-        f"cannot print the result: {error.strerror}; what was done is not undone; `publisher status` shows it"
-    )
+    found = f"cannot print the result: {error.strerror}"
+    error_line(f"{found}; what was done is not undone; `publisher status` shows it")
     _abandon(sys.stdout)
     return LedgerError.exit_status
 
@@ -173,5 +164,6 @@ def main() -> NoReturn:
         sys.stderr.flush()
     except OSError:
         _abandon(sys.stderr)
-    gc.freeze()  # at its end Python looks for cycles in everything once more: a seventh of a short command
+    # At its end Python looks for cycles in everything once more: a seventh of a short command
+    gc.freeze()
     sys.exit(status)

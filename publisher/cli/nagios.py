@@ -90,9 +90,8 @@ class _CheckedValue(NamedTuple):
 
 def thresholds(warning: Sequence[str], critical: Sequence[str]) -> Thresholds:
     """Of words such as age=36h and late=100. Raises: UsageError."""
-    return Thresholds(
-        warning=dict(map(_threshold, warning)), critical=dict(map(_threshold, critical))
-    )
+    warnings, criticals = (dict(map(_threshold, words)) for words in (warning, critical))
+    return Thresholds(warning=warnings, critical=criticals)
 
 
 def _threshold(text: str) -> tuple[str, int]:
@@ -101,10 +100,9 @@ def _threshold(text: str) -> tuple[str, int]:
         return name, int(found[1]) * _UNIT_S[found[2]]
     if name in (*_COUNTS, _ALLOCATION) and _COUNT.fullmatch(value):
         return name, int(value)
-    raise UsageError(
-        f"{text!r} is not a threshold; write NAME=VALUE, a time (36h, 3d) for {' and '.join(_TIMES)}, a number for "
-        f"{', '.join(_COUNTS)} and {_ALLOCATION}"
-    )
+    times = f"a time (36h, 3d) for {' and '.join(_TIMES)}"
+    numbers = f"a number for {', '.join(_COUNTS)} and {_ALLOCATION}"
+    raise UsageError(f"{text!r} is not a threshold; write NAME=VALUE, {times}, {numbers}")
 
 
 def status_nagios(
@@ -122,11 +120,8 @@ def status_nagios(
     """
     checked = [one for status in found for one in _checked_values(status, now, limits)]
     parts = [_allocation(one, limits) for one in sorted(allocations, key=attrgetter("share"))]
-    messages = [
-        *_messages(checked, found, trouble),
-        *_of_sources(sources),
-        *_of_charges(parts, uncharged),
-    ]
+    messages = [*_messages(checked, found, trouble), *_of_sources(sources)]
+    messages += _of_charges(parts, uncharged)
     messages.sort(key=lambda message: _GRAVEST_FIRST.index(message[0]))
     messages = messages or list(_when_well(checked))
     state = messages[0][0] if messages else OK
@@ -155,9 +150,8 @@ def _allocation(one: UsedAllocation, limits: Thresholds) -> tuple[int, str, str]
         state = CRITICAL
     elif exactly > warning:
         state = WARNING
-    text = (
-        f"{one.project}: {used} % of the allocation of {amount_text(one.granted)} {one.unit} used"
-    )
+    granted = f"{amount_text(one.granted)} {one.unit}"
+    text = f"{one.project}: {used} % of the allocation of {granted} used"
     label = f"{one.project}_{one.unit}".translate(_NOT_IN_LABELS)
     return state, text, performance(label, used, "%", warning, critical)
 
@@ -200,19 +194,13 @@ def _messages(
 def _checked_values(
     status: TargetStatus, now: datetime, limits: Thresholds
 ) -> Iterator[_CheckedValue]:
-    values: dict[str, int | None] = {
-        "age": None
-        if status.last_success is None
-        else max(0, round((now - status.last_success).total_seconds())),
-        "oldest": None
-        if status.oldest_unsent is None
-        else max(0, round(now.timestamp()) - status.oldest_unsent),
-        "pending": status.pending,
-        "late": status.late,
-        "in_doubt": status.in_doubt,
-        "quarantined": status.quarantined,
-        "held": status.held,
-    }
+    # A time that there is none of is not the same as one that cannot be determined.
+    values: dict[str, int | None] = {}
+    if status.last_success is not None:
+        values["age"] = max(0, round((now - status.last_success).total_seconds()))
+    if status.oldest_unsent is not None:
+        values["oldest"] = max(0, round(now.timestamp()) - status.oldest_unsent)
+    values |= {name: getattr(status, name) for name in _COUNTS}
     warning, critical = dict(_WARN_ABOVE), {}
     if status.last_success is not None and status.overdue is not None:
         patience = round((status.overdue - status.last_success).total_seconds())
@@ -220,8 +208,6 @@ def _checked_values(
     warning |= limits.warning
     critical |= limits.critical
     for name, value in values.items():
-        if value is None and name in _TIMES:
-            continue  # there is none, which is not the same as one that cannot be determined
         yield _CheckedValue(
             target=status.target,
             name=name,

@@ -91,9 +91,8 @@ def _width_of_column(cells: Sequence[int]) -> int:
 
 def _print_plain(rows: Sequence[Sequence[str]], widths: Sequence[int], out: TextIO) -> None:
     for row in rows:
-        cells = (
-            text + " " * (width - _width(text)) for text, width in zip(row, widths, strict=True)
-        )
+        sized = zip(row, widths, strict=True)
+        cells = [text + " " * (width - _width(text)) for text, width in sized]
         out.write("  ".join(cells).rstrip() + "\n")
 
 
@@ -103,10 +102,8 @@ def _print_drawn(
     """In a frame of box-drawing characters."""
 
     def line(ends: str, cells: Iterable[str], between: str, fill: str = " ") -> None:
-        padded = [
-            f"{fill}{cell}{fill * (width - _width(cell) + 1)}"
-            for cell, width in zip(cells, widths, strict=True)
-        ]
+        sized = zip(cells, widths, strict=True)
+        padded = [f"{fill}{cell}{fill * (width - _width(cell) + 1)}" for cell, width in sized]
         out.write(ends[0] + between.join(padded) + ends[1] + "\n")
 
     empty = [""] * len(widths)
@@ -208,11 +205,8 @@ def print_list(name: str, entries: Iterable[Any], *, form: Form, after: Json) ->
 
 def attributes(source: object, *names: str) -> dict[str, Any]:
     """Some of its attributes by name, as JSON shows them; moments as text."""
-    found = {name: getattr(source, name) for name in names}
-    return {
-        name: moment_text(value) if isinstance(value, datetime) else value
-        for name, value in found.items()
-    }
+    found = ((name, getattr(source, name)) for name in names)
+    return {name: moment_text(it) if isinstance(it, datetime) else it for name, it in found}
 
 
 def moment_text(moment: datetime | Epoch | None) -> str | None:

@@ -52,11 +52,8 @@ class Parser(argparse.ArgumentParser):
     def below(self) -> dict[str, Parser]:
         """The parsers of the commands, or of this command's actions, by name."""
         self.load()
-        found = [
-            action.choices
-            for action in self._actions
-            if isinstance(action, argparse._SubParsersAction)
-        ]
+        kind = argparse._SubParsersAction
+        found = [action.choices for action in self._actions if isinstance(action, kind)]
         return {name: parser for choices in found for name, parser in choices.items()}
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
@@ -93,10 +90,8 @@ class Parser(argparse.ArgumentParser):
             option = word.partition("=")[0]
             if not option.startswith("-") or {option, option[:2]} & set(own):
                 continue
-            suggestions = get_close_matches(option, missing, n=1) or get_close_matches(
-                option, own, n=1
-            )
-            yield from (f"did you mean {one}?" for one in suggestions)
+            near = get_close_matches(option, missing, n=1) or get_close_matches(option, own, n=1)
+            yield from (f"did you mean {one}?" for one in near)
 
 
 class _CommandParser(Parser):
@@ -149,9 +144,8 @@ def parser() -> Parser:
         parser_class=_CommandParser,
     )
     for one in COMMANDS:
-        commands.add_parser(
-            one.name, help=one.summary, description=one.summary, fill=one.add_arguments
-        )
+        text = one.summary
+        commands.add_parser(one.name, help=text, description=text, fill=one.add_arguments)
     return top
 
 
@@ -163,38 +157,16 @@ def _add_global_options(parser: argparse.ArgumentParser, *, repeated: bool = Fal
             default = text = argparse.SUPPRESS
         parser.add_argument(*words, default=default, help=text, **kind)
 
-    add(
-        "--config",
-        type=Path,
-        metavar="FILE",
-        default=DEFAULT_CONFIG,
-        text=f"configuration file (default {DEFAULT_CONFIG})",
-    )
+    text = f"configuration file (default {DEFAULT_CONFIG})"
+    add("--config", type=Path, metavar="FILE", default=DEFAULT_CONFIG, text=text)
     # Each place has a count of its own: argparse would forget the one before the command.
-    place = f"verbose {parser.prog}"
-    add(
-        "-v",
-        "--verbose",
-        dest=place,
-        action="count",
-        default=0,
-        text="log more; -vv also prints tracebacks",
-    )
+    place, text = f"verbose {parser.prog}", "log more; -vv also prints tracebacks"
+    add("-v", "--verbose", dest=place, action="count", default=0, text=text)
     add("-q", "--quiet", action="store_true", default=False, text="log only warnings and errors")
-    add(
-        "--log-format",
-        choices=("text", "json"),
-        default="text",
-        text="format of the log on standard error",
-    )
-    version = f"publisher {__version__}"
-    add(
-        "--version",
-        action="version",
-        version=version,
-        default=argparse.SUPPRESS,
-        text="show program's version number and exit",
-    )
+    text = "format of the log on standard error"
+    add("--log-format", choices=("text", "json"), default="text", text=text)
+    version, text = f"publisher {__version__}", "show program's version number and exit"
+    add("--version", action="version", version=version, default=argparse.SUPPRESS, text=text)
 
 
 def verbosity(arguments: argparse.Namespace) -> int:
@@ -216,6 +188,10 @@ def add_action(actions: Any, name: str, text: str, usage: str | None = None) -> 
     action: Parser = actions.add_parser(name, help=text, description=text, usage=usage)
     action.load()
     return action
+
+
+def add_flag(command: argparse._ActionsContainer, *words: str, text: str) -> None:
+    command.add_argument(*words, action="store_true", help=text)
 
 
 def add_json(command: argparse._ActionsContainer) -> None:
@@ -244,13 +220,8 @@ def is_quiet(arguments: argparse.Namespace) -> bool:
 
 
 def add_targets(command: argparse.ArgumentParser) -> None:
-    command.add_argument(
-        "--target",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="this target; may be repeated (default: all)",
-    )
+    text = "this target; may be repeated (default: all)"
+    command.add_argument("--target", action="append", default=[], metavar="NAME", help=text)
 
 
 FROM_HELP: Final = "jobs that ended at or after this time: 2026-03, 2026-03-05T14:00, last-month"
@@ -279,33 +250,25 @@ def add_job(command: argparse.ArgumentParser) -> None:
 
 
 def add_accept_state(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--accept-state",
-        action="store_true",
-        help="go on with a ledger that is older than what this host knows, or was moved here; what it lacks is sent again",
+    text = (
+        "go on with a ledger that is older than what this host knows, or was moved here; "
+        "what it lacks is sent again"
     )
+    add_flag(parser, "--accept-state", text=text)
 
 
 def add_dry_run(command: argparse.ArgumentParser) -> None:
-    command.add_argument(
-        "--dry-run", action="store_true", help="do everything except send and record"
-    )
+    add_flag(command, "--dry-run", text="do everything except send and record")
 
 
 def add_all_instances(command: argparse._ActionsContainer) -> None:
-    command.add_argument(
-        "--all-instances",
-        action="store_true",
-        help="all instances that share the ledger's database, as INSTANCE/TARGET",
-    )
+    text = "all instances that share the ledger's database, as INSTANCE/TARGET"
+    add_flag(command, "--all-instances", text=text)
 
 
 def add_nagios(command: argparse._ActionsContainer) -> None:
-    command.add_argument(
-        "--nagios",
-        action="store_true",
-        help="print one line with performance data, exit 0, 1, 2 or 3",
-    )
+    text = "print one line with performance data, exit 0, 1, 2 or 3"
+    add_flag(command, "--nagios", text=text)
 
 
 def count(text: str) -> int:

@@ -44,11 +44,9 @@ class _StatusLine:
     def waits(self, names: Sequence[str]) -> None:
         """What is being examined, the last first: a service that does not answer is waited for."""
         *others, last = dict.fromkeys(names)
-        more = (
-            f", {others[-1]}" + (f" and {len(others) - 1} more" if others[1:] else "")
-            if others
-            else ""
-        )
+        more = f", {others[-1]}" if others else ""
+        if others[1:]:
+            more += f" and {len(others) - 1} more"
         self.draw(f"looking at {last}{more} ...")
 
     def close(self) -> None:
@@ -107,20 +105,17 @@ class ProgressReport:
             progress.quarantined += 1
             self._status_line.close()
             if progress.quarantined <= _SHOWN_QUARANTINED:
-                log.warning(
-                    "target %s: job %s set aside: %s: %s", target, job.job_id, job.rule, job.reason
-                )
+                words = (target, job.job_id, job.rule, job.reason)
+                log.warning("target %s: job %s set aside: %s: %s", *words)
             elif progress.quarantined == _SHOWN_QUARANTINED + 1:
-                log.warning(
-                    "target %s: more jobs set aside; `publisher quarantine list` shows all", target
-                )
+                text = "target %s: more jobs set aside; `publisher quarantine list` shows all"
+                log.warning(text, target)
 
     def record_shed(self, target: str, job_id: JobId, reason: str) -> None:
         with self._lock:
             self._status_line.close()
-            log.warning(
-                "target %s: job %s is sent without its file transfers: %s", target, job_id, reason
-            )
+            text = "target %s: job %s is sent without its file transfers: %s"
+            log.warning(text, target, job_id, reason)
 
     def message_prepared(self, message: Message) -> None:
         pass
@@ -147,8 +142,8 @@ class ProgressReport:
             if receipt.seconds >= SLOW_S and not progress.is_slow:
                 progress.is_slow = True
                 log.warning(
-                    "target %s: a slow receiver: it took %.0f s over a message of %s bytes; other targets go on meanwhile, "
-                    "up to `targets_at_once`",
+                    "target %s: a slow receiver: it took %.0f s over a message of %s bytes; "
+                    "other targets go on meanwhile, up to `targets_at_once`",
                     message.target,
                     receipt.seconds,
                     receipt.bytes_sent,
@@ -178,7 +173,8 @@ class ProgressReport:
             self._status_line.draw("; ".join(lines)[: get_terminal_size().columns - 1])
 
     def _line(self, target: str, progress: _TargetProgress, now: float) -> str:
-        return f"{target}: {progress.rows:,} rows read, {progress.records:,} records delivered, {self._rate(progress, now)}"
+        done = f"{progress.rows:,} rows read, {progress.records:,} records delivered"
+        return f"{target}: {done}, {self._rate(progress, now)}"
 
     def _rate(self, progress: _TargetProgress, now: float) -> str:
         if not self._expected:
@@ -223,7 +219,8 @@ class CountingReport:
             return f"{self._count:,} {self._what}"
         rate = self._count / max(now - self._began, 0.001)
         left_s = max(self._expected - self._count, 0) / max(rate, 0.001)
-        return f"{self._count:,} of {self._expected:,} {self._what}, {rate:,.0f}/s, about {left_s:,.0f} s left"
+        counted = f"{self._count:,} of {self._expected:,} {self._what}"
+        return f"{counted}, {rate:,.0f}/s, about {left_s:,.0f} s left"
 
     def close(self) -> None:
         """Leave the terminal as it was found."""

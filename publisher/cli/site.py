@@ -5,7 +5,6 @@ A registry too: what only some commands need of a site is loaded when it is made
 
 from __future__ import annotations
 
-import gc
 import os
 import socket
 import sys
@@ -15,15 +14,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from hashlib import sha256
 from importlib import import_module
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from publisher import __version__, config
 from publisher.config import ConfiguredTarget, Settings
 from publisher.config.settings import LedgerServer
-from publisher.formats import frame_of, job_format, receiver_of, record_format
+from publisher.formats import frame_of, receiver_of, record_format
 from publisher.ledger.contract import Ledger
 from publisher.ledger.generation import StateGuard, accepting_once, accepts_nothing, host_identity
 from publisher.ledger.sql.ledger import SqlLedger
@@ -69,7 +70,7 @@ if TYPE_CHECKING:
     from publisher.sources.statistics import Accounts, UsageReader
 
 _BACKLOG_ROWS: Final = 10_000  # a second's work: to start another process takes a third of that
-_CYCLES_AFTER: Final = 20_000  # as in main.py
+
 MACHINE_ID: Final = Path("/etc/machine-id")
 
 
@@ -106,11 +107,9 @@ class LiveSite:
     @property
     def ledger_name(self) -> str:
         server = self.settings.server
-        return (
-            str(self.settings.state)
-            if server is None
-            else f"{server.address}, instance {server.instance}"
-        )
+        if server is None:
+            return str(self.settings.state)
+        return f"{server.address}, instance {server.instance}"
 
     @property
     def targets(self) -> Sequence[ConfiguredTarget]:
@@ -182,10 +181,9 @@ class LiveSite:
         return JoinedSource(source, runs, [str(entry.database) for entry in self.batch_entries])
 
     def _databases(self, lock_wait_s: float | None = None) -> Source:
-        plugin = source_plugin(self.settings.source.type)
-        return plugin.create(
-            self.settings.source.options, self.environment, lock_wait_s=lock_wait_s
-        )
+        source = self.settings.source
+        create = source_plugin(source.type).create
+        return create(source.options, self.environment, lock_wait_s=lock_wait_s)
 
     def _batch_runs(
         self, lock_wait_s: float | None = None, *, to_publish: bool = False
@@ -209,13 +207,12 @@ class LiveSite:
         return copies_directory(self.environment)
 
     def _joined_entries(self) -> Sequence[JoinedEntry]:
-        """The batch systems that CEs submit to."""
+        if not self.settings.written:
+            return []
         return [
             JoinedEntry(entry.name, LRMS[entry.type], entry.database, entry.join_wait_s)
             for entry in self.batch_entries
-            if entry.in_rounds
-            and self.settings.written
-            and getattr(entry.options, "arc_databases", None) != ()
+            if entry.in_rounds and getattr(entry.options, "arc_databases", None) != ()
         ]
 
     def database(self, *, to_read: bool = False) -> Database:
@@ -247,16 +244,14 @@ class LiveSite:
     def other_instances(self) -> Iterator[LiveSite]:
         server = self.settings.server
         if server is None:
-            raise UsageError(
-                "one file has no other instances; publisher.yaml(5) explains a ledger in PostgreSQL"
-            )
+            advice = "publisher.yaml(5) explains a ledger in PostgreSQL"
+            raise UsageError(f"one file has no other instances; {advice}")
         from publisher.ledger.postgres.connection import instances
 
         for name in instances(server.address):
             if name != server.instance:
-                yield replace(
-                    self, settings=self.settings._replace(server=server._replace(instance=name))
-                )
+                other = server._replace(instance=name)
+                yield replace(self, settings=self.settings._replace(server=other))
 
     def charge_book(self, *, to_read: bool = False) -> ChargeBook:
         from publisher.ledger.sql.charges import SqlChargeBook
@@ -305,14 +300,11 @@ class LiveSite:
         """Raises: ConfigError for an unreadable map file, SourceError for a missing database."""
         options: Any = entry.options
         if reading and entry.in_rounds and self.settings.written and options.arc_databases is None:
-            paths = [path for ce in self.database_entries for path in self.database_files(ce)]
-            options = replace(
-                options, arc_databases=tuple(map(Path, paths)), arc_lrms=LRMS[entry.type]
-            )
+            files = [self.database_files(ce) for ce in self.database_entries]
+            paths = tuple(map(Path, chain.from_iterable(files)))
+            options = replace(options, arc_databases=paths, arc_lrms=LRMS[entry.type])
         if reading:
-            options = replace(
-                options, arc_delivered=lambda mark: delivered_since(self, entry, mark)
-            )
+            options = replace(options, arc_delivered=partial(delivered_since, self, entry))
         return importer_plugin(entry.type).create(options, self.environment, self.wait)
 
     def read_entry(self, entry: BatchEntry) -> ImportReport | None:
@@ -331,16 +323,13 @@ class LiveSite:
         return last_reading(entry.database, self._copies)
 
     def database_files(self, entry: DatabaseEntry) -> Sequence[str]:
-        paths: Sequence[str] = offered(entry.type, "database_paths", "status")(
-            entry.options, self.environment
-        )
+        ask = offered(entry.type, "database_paths", "status")
+        paths: Sequence[str] = ask(entry.options, self.environment)
         return paths
 
     def newest_job(self, database: str, *, lock_wait_s: float) -> NewestJob:
-        ask = offered(self.settings.source.type, "newest_job", "status")
-        newest: NewestJob = ask(
-            database, self.environment, now=self.clock(), lock_wait_s=lock_wait_s
-        )
+        ask, now = offered(self.settings.source.type, "newest_job", "status"), self.clock()
+        newest: NewestJob = ask(database, self.environment, now=now, lock_wait_s=lock_wait_s)
         return newest
 
     def retry_bad_lines(self, entry: BatchEntry) -> Retried | None:
@@ -399,7 +388,7 @@ class LiveSite:
             batch_records=target.batch_records or 0,
             frame_of=frame_of,
             changed=receiver_of(target.format).on_change,
-            sent_by_jura=_sent_by_jura(target),
+            sent_by_jura=sent_by_jura(target),
             accept_key_change=accept_key_change,
             selection_digest=self.selection_digest(target),
             policy_digest=self.policy_digest(target),
@@ -411,34 +400,26 @@ class LiveSite:
 
     def _reader_command(self, target: Target) -> tuple[str, ...]:
         """Whatever directories modules were found in, the other process finds them there."""
-        code = f"import sys; sys.path[:] = {sys.path!r}; from publisher.cli.site import read_ahead; read_ahead()"
-        return (
-            sys.executable,
-            "-c",
-            code,
-            str(self.settings.path),
-            target.name,
-            self.reading_digest(target),
-        )
+        reads = "from publisher.cli.read_ahead import read_ahead; read_ahead()"
+        code = f"import sys; sys.path[:] = {sys.path!r}; {reads}"
+        asked = (str(self.settings.path), target.name, self.reading_digest(target))
+        return (sys.executable, "-c", code, *asked)
 
     def reading_digest(self, target: Target) -> str:
         """Of everything that decides which records are made of accounting data."""
-        return _digest(
-            self.selection_digest(target), self.policy_digest(target), self._source_digest()
-        )
+        selection, policy = self.selection_digest(target), self.policy_digest(target)
+        return _digest(selection, policy, self._source_digest())
 
     def _source_digest(self) -> str:
         return _digest(self.settings.source, self.settings.batch_entries)
 
     def selection_digest(self, target: Target) -> str:
-        return _digest(
-            sorted(target.statuses), sorted(target.vos or ()), sorted(target.exclude_vos)
-        )
+        wanted = (target.statuses, target.vos or (), target.exclude_vos)
+        return _digest(*map(sorted, wanted))
 
     def policy_digest(self, target: Target) -> str:
-        return _digest(
-            __version__, target.format, target.type, target.policy, target.policy.identity.secret
-        )
+        secret = target.policy.identity.secret
+        return _digest(__version__, target.format, target.type, target.policy, secret)
 
     def take_over(self, target: Target, source: Source, ledger: Ledger) -> LostJobs | None:
         from publisher.pipeline.takeover.adopt import take_over
@@ -473,7 +454,7 @@ class LiveSite:
         )
 
 
-def _sent_by_jura(target: Target) -> Callable[[JobRecord], PublishedJob | None] | None:
+def sent_by_jura(target: Target) -> Callable[[JobRecord], PublishedJob | None] | None:
     if target.jura_until is None:
         return None
     from publisher.pipeline.takeover.jura import sent_by_jura_of
@@ -507,36 +488,6 @@ def configured_site(path: Path, stop: threading.Event) -> LiveSite:
         ),
         after_round=(_write_metrics,),
     )
-
-
-def read_ahead() -> None:
-    """The process that reads a backlog (pipeline/round/rendering/read_ahead.py): pages to stdout.
-
-    It gives none where the configuration was changed meanwhile, and ends in silence: the other one
-    meets the same trouble.
-    """
-    from publisher.pipeline.round.decision import Decider
-    from publisher.pipeline.round.rendering.read_ahead import BUFFER_BYTES, order_from, write_pages
-
-    path, name, digest, order = sys.argv[1:]
-    gc.set_threshold(_CYCLES_AFTER)
-    site = configured_site(Path(path), threading.Event())
-    target = next(one for one in site.targets if one.name == name)
-    if site.reading_digest(target) == digest:
-        asked = order_from(order)
-        decider = Decider(
-            selection=target.selection(Window(start=asked.start)),
-            policy=target.policy,
-            policy_digest=site.policy_digest(target),
-            changed=receiver_of(target.format).on_change,
-            sent_by_jura=_sent_by_jura(target),
-        )
-        # Not `sys.stdout.buffer`, which PYTHONUNBUFFERED makes write as much as goes at once.
-        with (
-            closing(site.source(to_publish=True)) as source,
-            os.fdopen(1, "wb", BUFFER_BYTES, closefd=False) as out,
-        ):
-            write_pages(job_format(target.format), decider, source, asked, out)
 
 
 def _write_metrics(site: Site, outcome: Outcome) -> None:

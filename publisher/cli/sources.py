@@ -53,11 +53,8 @@ def _waiting_json(last: LastReading | None) -> list[Json]:
 
 def _newest_json(one: SourceStatus) -> Json:
     if one.newest is None:
-        return {
-            "newest_end_time": None,
-            "jobs_in_four_weeks": None,
-            "cpu_unknown_in_four_weeks": None,
-        }
+        names = ("newest_end_time", "jobs_in_four_weeks", "cpu_unknown_in_four_weeks")
+        return dict.fromkeys(names)
     return {
         "newest_end_time": moment_text(one.newest.ended_at),
         "jobs_in_four_weeks": one.newest.four_weeks,
@@ -82,14 +79,8 @@ def _row(one: SourceStatus) -> tuple[str, ...]:
         return one.name, one.type, "in place", newest, "-", one.trouble or one.silence or "ok"
     if last is None:
         return one.name, one.type, "unknown", newest, "unknown", one.trouble
-    return (
-        one.name,
-        one.type,
-        moment_text(last.ended) or "never",
-        newest,
-        f"{last.bad_lines:,}",
-        _state(one, last),
-    )
+    read = moment_text(last.ended) or "never"
+    return one.name, one.type, read, newest, f"{last.bad_lines:,}", _state(one, last)
 
 
 def _state(one: SourceStatus, last: LastReading) -> str:

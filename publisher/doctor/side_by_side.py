@@ -38,8 +38,8 @@ def ask_all(
     found: list[list[Answer]] = [[] for _ in parts]
     ended: SimpleQueue[int] = SimpleQueue()
     for at, part in enumerate(parts):
-        told = (part, found[at].append, partial(ended.put, at))
-        Thread(target=_ask, args=told, daemon=True).start()
+        arguments = (part, found[at].append, partial(ended.put, at))
+        Thread(target=_ask, args=arguments, daemon=True).start()
     waiting = dict(enumerate(parts))
     deadline = clock() + within_s
     with suppress(Empty):

@@ -28,9 +28,7 @@ class Group(StrEnum):
 
 
 class Context(NamedTuple):
-    """What a command gets in addition to its arguments: the site, loaded on demand, and the event
-    that asks it to stop early.
-    """
+    """What a command gets beside its arguments: the site, on demand, and an event to stop early."""
 
     load: Callable[[], LiveSite]
     stop: threading.Event

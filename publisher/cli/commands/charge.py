@@ -20,7 +20,7 @@ from publisher.cli.output import (
     print_list,
     print_result,
 )
-from publisher.cli.parser import Form, add_json, add_window, is_quiet, window_of
+from publisher.cli.parser import Form, add_flag, add_json, add_window, is_quiet, window_of
 from publisher.cli.sources import incomplete
 from publisher.ledger.books import ChargeRequest, ChargeRun, KeptCharge
 from publisher.model.errors import UsageError
@@ -30,28 +30,14 @@ from publisher.model.time import iso
 from publisher.pipeline.guards.prune import refuse_pruned
 from publisher.pipeline.site import Site
 from publisher.reporting.charges import run as charging
-from publisher.reporting.charges.run import Change, ChargedAccount, ChargeReport
+from publisher.reporting.charges.run import Change, ChargedAccount, ChargeReport, Sum
 
 _SUM_COLUMNS: Final = ("project", "group", "jobs", "amount", "unit")
-_COUNTS: Final = (
-    "jobs",
-    "charged",
-    "without_result",
-    "without_rule",
-    "unreadable",
-    "first",
-    "changed",
-)
+_NEWS: Final = ("without_rule", "unreadable", "first", "changed")
+_COUNTS: Final = ("jobs", "charged", "without_result", *_NEWS)
 _RUN_COLUMNS: Final = (
-    "run",
-    "state",
-    "jobs that ended in",
-    "project",
-    "group",
-    "asked",
-    "jobs",
-    "charged",
-    "changed",
+    *("run", "state", "jobs that ended in", "project", "group", "asked"),
+    *("jobs", "charged", "changed"),
 )
 
 
@@ -59,16 +45,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_window(parser)
     parser.add_argument("--project", metavar="P", help="only jobs of this project")
     parser.add_argument("--group", metavar="G", help="only jobs of this local group")
-    parser.add_argument("--jobs", action="store_true", help="also list each job")
+    add_flag(parser, "--jobs", text="also list each job")
     what = parser.add_mutually_exclusive_group()
-    what.add_argument(
-        "--stored", action="store_true", help="list stored charges without computing anything"
-    )
-    what.add_argument(
-        "--runs",
-        action="store_true",
-        help="list the runs that computed charges, and how they ended",
-    )
+    add_flag(what, "--stored", text="list stored charges without computing anything")
+    add_flag(what, "--runs", text="list the runs that computed charges, and how they ended")
     add_json(parser)
 
 
@@ -89,9 +69,8 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     jobs = charging.jobs(site, request) if arguments.jobs else None
     status = 0 if arguments.stored else incomplete(site)
     if arguments.form is not Form.TABLE and jobs is not None:
-        print_list(
-            "charges", map(_kept_json, jobs), form=arguments.form, after=_charge_json(report)
-        )
+        rows, after = map(_kept_json, jobs), _charge_json(report)
+        print_list("charges", rows, form=arguments.form, after=after)
         return status
     for one in jobs or ():
         print_line(_kept_line(one))
@@ -110,9 +89,8 @@ def _report(arguments: argparse.Namespace, site: Site, request: ChargeRequest) -
 def _request(arguments: argparse.Namespace, site: Site) -> ChargeRequest:
     """Raises: UsageError."""
     if arguments.start is None or arguments.end is None:
-        raise UsageError(
-            "charge needs --from and --to, as in --from last-month --to last-month; or --runs"
-        )
+        example = "--from last-month --to last-month"
+        raise UsageError(f"charge needs --from and --to, as in {example}; or --runs")
     window = window_of(arguments, site.clock())
     return ChargeRequest(window=window, project=arguments.project, group=arguments.group)
 
@@ -131,21 +109,10 @@ def _charge_json(report: ChargeReport) -> Json:
         "to": moment_text(request.window.end),
         **attributes(request, "project", "group"),
         **attributes(bill, "jobs", "charged"),
-        **{
-            name: run and getattr(run.counts, name)
-            for name in ("without_rule", "unreadable", "first", "changed")
-        },
-        "totals": [
-            {"unit": unit, "jobs": total.jobs, "amount": amount_text(total.amount)}
-            for unit, total in sorted(bill.totals.items())
-        ],
+        **{name: run and getattr(run.counts, name) for name in _NEWS},
+        "totals": [_total_json(unit, total) for unit, total in sorted(bill.totals.items())],
         "sums": [
-            {
-                **_payer_json(payer),
-                "unit": payer.unit,
-                "jobs": total.jobs,
-                "amount": amount_text(total.amount),
-            }
+            {**_payer_json(payer), **_total_json(payer.unit, total)}
             for payer, total in sorted(bill.sums.items())
         ],
         "reasons": [
@@ -165,6 +132,10 @@ def _charge_json(report: ChargeReport) -> Json:
         ],
         "overlaps": list(report.overlaps),
     }
+
+
+def _total_json(unit: str, total: Sum) -> dict[str, Any]:
+    return {"unit": unit, "jobs": total.jobs, "amount": amount_text(total.amount)}
 
 
 def _change_json(was: Tariff | None, now: Tariff | None, change: Change) -> Json:
@@ -233,22 +204,17 @@ def _as_text(report: ChargeReport) -> Iterator[Part]:
 
 def _sum_rows(report: ChargeReport) -> list[tuple[str, ...]]:
     """By project and group, then the totals."""
-    rows: list[tuple[str, ...]] = [
-        (
-            payer.project or "-",
-            payer.group or "-",
-            f"{total.jobs:,}",
-            amount_text(total.amount),
-            payer.unit,
-        )
-        for payer, total in sorted(report.bill.sums.items())
+    bill = report.bill
+    sums = [
+        (payer.project or "-", payer.group or "-", payer.unit, total)
+        for payer, total in sorted(bill.sums.items())
     ]
-    if len(rows) > 1:
-        rows += [
-            ("all", "all", f"{total.jobs:,}", amount_text(total.amount), unit)
-            for unit, total in sorted(report.bill.totals.items())
-        ]
-    return rows
+    if len(sums) > 1:
+        sums += [("all", "all", unit, total) for unit, total in sorted(bill.totals.items())]
+    return [
+        (project, group, f"{total.jobs:,}", amount_text(total.amount), unit)
+        for project, group, unit, total in sums
+    ]
 
 
 def _charge_notes(report: ChargeReport) -> Iterator[str]:
@@ -260,34 +226,37 @@ def _charge_notes(report: ChargeReport) -> Iterator[str]:
     if run is not None and run.counts.without_rule:
         yield f"{run.counts.without_rule:,} that no rule applies to"
     if run is not None and run.counts.unreadable:
-        yield f"{plural(run.counts.unreadable, 'row')} could not be read; see `publisher quarantine list`"
+        rows = plural(run.counts.unreadable, "row")
+        yield f"{rows} could not be read; see `publisher quarantine list`"
     for (was, now), change in report.bill.changes.items():
         before, after = _amount_text(was, change.before), _amount_text(now, change.after)
         yield f"changed: {plural(change.jobs, 'job')} from {before} to {after}"
     yield from map(_allocation_text, report.allocations)
     yield from (f"note: {text}" for text in report.overlaps)
     if run is not None:
-        yield (
-            f"run {run.number}: {plural(run.counts.jobs, 'job')} assessed, {run.counts.first:,} for the first time, "
-            f"{run.counts.changed:,} changed"
-        )
+        counts, jobs = run.counts, plural(run.counts.jobs, "job")
+        news = f"{counts.first:,} for the first time, {counts.changed:,} changed"
+        yield f"run {run.number}: {jobs} assessed, {news}"
 
 
 def _allocation_text(one: UsedAllocation) -> str:
     used, granted = amount_text(one.used), amount_text(one.granted)
-    return f"allocation of {one.project}: {used} of {granted} {one.unit}, {100 * one.share:.1f} %, in {one.window}"
+    share = f"{100 * one.share:.1f} %"
+    return f"allocation of {one.project}: {used} of {granted} {one.unit}, {share}, in {one.window}"
 
 
 def _kept_line(kept: KeptCharge) -> str:
     """One job on a line: end, amount and unit or why none, project, group, id; what changed."""
     job = kept.job
     cost = f"{_amount(job.amount) or '-':>14} {job.tariff.unit if job.tariff else '-'}"
-    text = f"{moment_text(job.ended_at)} {cost}  {job.project or '-'}  {job.group or '-'}  {job.job_id}"
+    payer = f"{job.project or '-'}  {job.group or '-'}"
+    text = f"{moment_text(job.ended_at)} {cost}  {payer}  {job.job_id}"
     if job.reason:
         text += f"  ({job.reason})"
     if kept.was is not None:
         before = _amount(kept.was.amount) or "nothing"
-        text += f"  (until run {kept.news_of}: {before} {kept.was.tariff.unit if kept.was.tariff else ''})"
+        unit = kept.was.tariff.unit if kept.was.tariff else ""
+        text += f"  (until run {kept.news_of}: {before} {unit})"
     return text
 
 
@@ -300,13 +269,8 @@ def _runs_text(runs: Sequence[ChargeRun]) -> Iterator[Part]:
 def _run_row(request: ChargeRequest, run: ChargeRun) -> tuple[str, ...]:
     whose = (str(request.window), request.project or "all", request.group or "all")
     counts = attributes(run.counts, "jobs", "charged", "changed").values()
-    return (
-        str(run.number),
-        run.state,
-        *whose,
-        iso(run.asked_at),
-        *(f"{count:,}" for count in counts),
-    )
+    texts = [f"{count:,}" for count in counts]
+    return (str(run.number), run.state, *whose, iso(run.asked_at), *texts)
 
 
 def _amount_text(tariff: Tariff | None, amount: Decimal) -> str:

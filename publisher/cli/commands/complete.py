@@ -15,9 +15,8 @@ from publisher.reporting import statistics
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     kinds = ("jobs", "users", "vos", "queues", "endpoints", "targets", "databases", "sources")
     parser.add_argument("kind", choices=kinds, metavar="KIND", help=f"one of {', '.join(kinds)}")
-    parser.add_argument(
-        "beginning", nargs="?", default="", metavar="TEXT", help="only words that begin like this"
-    )
+    text = "only words that begin like this"
+    parser.add_argument("beginning", nargs="?", default="", metavar="TEXT", help=text)
 
 
 def run(arguments: argparse.Namespace, context: Context) -> int:

@@ -16,7 +16,7 @@ from publisher import config
 from publisher.cli.commands import Context
 from publisher.cli.logs import error_line
 from publisher.cli.output import print_line
-from publisher.cli.parser import add_action, add_actions
+from publisher.cli.parser import add_action, add_actions, add_flag
 from publisher.cli.site import LiveSite
 from publisher.config import from_arc as arc_conf
 from publisher.config.from_arc import ConfigurationText
@@ -34,40 +34,21 @@ from publisher.sources.arex.source import create, writing_order
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = add_actions(parser)
     add_action(actions, "check", "check the configuration and list every problem")
-    add_action(
-        actions, "show", "print the configuration with all defaults filled in, without secrets"
-    )
+    text = "print the configuration with all defaults filled in, without secrets"
+    add_action(actions, "show", text)
     add_action(actions, "example", "print a commented example")
-    from_arc = add_action(
-        actions,
-        "from-arc",
-        "print a configuration that does what ARC's publisher did, made from arc.conf",
-    )
-    from_arc.add_argument(
-        "arc_conf", type=Path, metavar="FILE", help="usually /etc/arc.conf; only read"
-    )
-    from_arc.add_argument(
-        "--state",
-        type=Path,
-        metavar="FILE",
-        help="ARC's publishing.db (default: below A-REX's control directory)",
-    )
-    from_arc.add_argument(
-        "--site",
-        default="",
-        metavar="NAME",
-        help="the site, if arc.conf names none, or more than one",
-    )
-    from_arc.add_argument(
-        "--update",
-        action="store_true",
-        help="add what is new to the configuration file, and keep manual changes",
-    )
-    from_arc.add_argument(
-        "--look-for-lost",
-        action="store_true",
-        help="instead of a configuration, print the jobs that ARC's publisher missed",
-    )
+    text = "print a configuration that does what ARC's publisher did, made from arc.conf"
+    from_arc = add_action(actions, "from-arc", text)
+    text = "usually /etc/arc.conf; only read"
+    from_arc.add_argument("arc_conf", type=Path, metavar="FILE", help=text)
+    text = "ARC's publishing.db (default: below A-REX's control directory)"
+    from_arc.add_argument("--state", type=Path, metavar="FILE", help=text)
+    text = "the site, if arc.conf names none, or more than one"
+    from_arc.add_argument("--site", default="", metavar="NAME", help=text)
+    text = "add what is new to the configuration file, and keep manual changes"
+    add_flag(from_arc, "--update", text=text)
+    text = "instead of a configuration, print the jobs that ARC's publisher missed"
+    add_flag(from_arc, "--look-for-lost", text=text)
 
 
 def run(arguments: argparse.Namespace, context: Context) -> int:
@@ -87,18 +68,15 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
 def _check(arguments: argparse.Namespace, site: LiveSite) -> None:
     _check_importers(site)
     settings = site.settings
-    print_line(
-        f"{arguments.config}: OK; targets: {', '.join(target.name for target in settings.targets)}"
-    )
-    price_lists = [settings.records.charges, *(target.charging for target in settings.targets)]
-    rules = [
-        each.rules for each in (*price_lists, settings.records.power) if isinstance(each, Rules)
-    ]
+    names = ", ".join(target.name for target in settings.targets)
+    print_line(f"{arguments.config}: OK; targets: {names}")
+    records, prices = settings.records, [target.charging for target in settings.targets]
+    lists = (records.charges, *prices, records.power)
+    rules = [each.rules for each in lists if isinstance(each, Rules)]
     for target in settings.targets:
         if unreleased := receiver_of(target.format).unreleased:
-            print_line(
-                f"note: target {target.name}: {unreleased}; ask its operators before records are sent"
-            )
+            note = f"{unreleased}; ask its operators before records are sent"
+            print_line(f"note: target {target.name}: {note}")
     # Each pair of rules that overlap once, though targets have them too.
     for note in dict.fromkeys(note for each in rules for note in overlap_notes(each)):
         print_line(f"note: {note}")
@@ -117,17 +95,17 @@ def _check_importers(site: LiveSite) -> None:
 
 
 def _from_arc(arguments: argparse.Namespace) -> int:
-    now = datetime.now(UTC)
     page = arc_conf.convert(
         arguments.arc_conf,
         state=arguments.state,
         site=arguments.site,
-        now=now,
+        now=datetime.now(UTC),
         environment=os.environ,
     )
     if not page.targets and (arguments.look_for_lost or arguments.update):
         raise UsageError(
-            f"{arguments.arc_conf}: no target of ARC's publisher in it ([arex/jura/apel:NAME] or [arex/jura/sgas:NAME]); "
+            f"{arguments.arc_conf}: no target of ARC's publisher in it "
+            "([arex/jura/apel:NAME] or [arex/jura/sgas:NAME]); "
             "use a copy from before they were removed"
         )
     if arguments.look_for_lost:
@@ -159,9 +137,8 @@ def _update(path: Path, page: ConfigurationText) -> None:
             shutil.copy2(path, f"{path}.old")
             path.write_text(updated.text, encoding="utf-8")
     except (OSError, UnicodeDecodeError, UsageError) as error:
-        raise UsageError(
-            f"{path}: {error}; `config from-arc` without --update prints a new one"
-        ) from error
+        advice = "`config from-arc` without --update prints a new one"
+        raise UsageError(f"{path}: {error}; {advice}") from error
     texts = before.splitlines(), updated.text.splitlines()
     for line in difflib.unified_diff(*texts, f"{path}.old", str(path), n=0, lineterm=""):
         print_line(line)
@@ -181,7 +158,8 @@ def _name_commented(text: str) -> None:
     """Targets to which nothing is sent although ARC did."""
     for name, block in arc_conf.commented_targets(text):
         error_line(
-            f"target {name}, of [{block}], is commented out, so nothing is sent to it; the list at the end explains why"
+            f"target {name}, of [{block}], is commented out, so nothing is sent to it; "
+            "the list at the end explains why"
         )
 
 
@@ -192,13 +170,11 @@ def _lost_jobs(page: ConfigurationText, *, environment: Mapping[str, str]) -> li
     """
     marks = [mark for mark in map(_watermark, page.targets) if mark is not None]
     if not marks:
-        raise UsageError(
-            "ARC's publishing.db has no last end time for any of these targets; name it with --state FILE"
-        )
+        missing = "no last end time for any of these targets"
+        raise UsageError(f"ARC's publishing.db has {missing}; name it with --state FILE")
     if not page.control_dir:
-        raise UsageError(
-            "arc.conf does not say where the accounting database is: set [arex] controldir by hand"
-        )
+        advice = "set [arex] controldir by hand"
+        raise UsageError(f"arc.conf does not say where the accounting database is: {advice}")
     source = create(Options(control_dir=Path(page.control_dir)), environment)
     with closing(source), writing_order(source, environment) as databases:
         searches = look_for_lost(
@@ -208,17 +184,13 @@ def _lost_jobs(page: ConfigurationText, *, environment: Mapping[str, str]) -> li
 
 
 def _watermark(draft: Draft) -> Watermark | None:
-    if (
-        draft.obstacles
-        or draft.begin is None
-        or draft.begin.at is None
-        or draft.begin.last_end is None
-    ):
+    begin = draft.begin
+    if draft.obstacles or begin is None or begin.at is None or begin.last_end is None:
         return None
     return Watermark(
         target=draft.name,
-        last_end=draft.begin.last_end,
-        start=epoch(draft.begin.at),
+        last_end=begin.last_end,
+        start=epoch(begin.at),
         summary=draft.summary,
         vos=frozenset(draft.vos),
         period_s=draft.period_s,

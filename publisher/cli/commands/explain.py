@@ -58,12 +58,8 @@ def _explanation_json(one: Explanation) -> Json:
 
 
 def _value_json(each: ExplainedValue) -> Json:
-    return {
-        "name": each.name,
-        "value": each.value or None,
-        "rule": each.rule,
-        "field": each.source or None,
-    }
+    value, field = each.value or None, each.source or None
+    return {"name": each.name, "value": value, "rule": each.rule, "field": field}
 
 
 def _charge_json(charge: ExplainedCharge) -> Json:
@@ -87,9 +83,7 @@ def _as_text(found: Sequence[Explanation]) -> Iterator[Part]:
         yield f"row {one.row.record_id} of {one.row.database}, batch id {one.local_id or 'none'}"
         yield f"{one.fate}: {one.reason}"
         if one.values:
-            rows = [
-                (each.name, each.value or "-", each.rule, each.source or "-") for each in one.values
-            ]
+            rows = [(it.name, it.value or "-", it.rule, it.source or "-") for it in one.values]
             yield TextTable(_COLUMNS, rows)
         yield from _notes(one)
         yield from one.record.splitlines()
@@ -105,14 +99,12 @@ def _notes(one: Explanation) -> list[str]:
     if one.origin is not None:
         read_from = f", read from {one.origin.file}" if one.origin.file else ""
         notes.append(f"origin: {one.origin.importer} record {one.origin.key}{read_from}")
-    notes += [
-        f"{'imported: ' if one.origin else ''}{field}: {rule}" for field, rule in one.imported
-    ]
+    imported = "imported: " if one.origin else ""
+    notes += [f"{imported}{field}: {rule}" for field, rule in one.imported]
     notes += _charge_notes(one.charge)
     if one.group_jobs is not None:
-        notes.append(
-            f"the record shows this job alone; its group has {one.group_jobs:,} jobs by now"
-        )
+        group = f"its group has {one.group_jobs:,} jobs by now"
+        notes.append(f"the record shows this job alone; {group}")
     return notes
 
 
@@ -120,12 +112,11 @@ def _charge_notes(charge: ExplainedCharge | None) -> list[str]:
     if charge is None:
         return []
     lines = [f"charge: {charge.formula}  ({charge.place})"]
-    lines += [
-        f"  {name} = {value or 'not known'}  ({field})" for name, value, field in charge.quantities
-    ]
+    for name, value, field in charge.quantities:
+        lines.append(f"  {name} = {value or 'not known'}  ({field})")
     result = f"{charge.amount} {charge.unit}" if charge.amount else "no charge"
-    reason = f": {charge.reason}" if charge.reason else ""
-    not_published = (
-        "" if charge.published or not charge.amount else "; this format has no field for it"
-    )
-    return [*lines, f"  = {result}{reason}{not_published}"]
+    if charge.reason:
+        result += f": {charge.reason}"
+    if charge.amount and not charge.published:
+        result += "; this format has no field for it"
+    return [*lines, f"  = {result}"]

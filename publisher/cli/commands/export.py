@@ -26,7 +26,7 @@ from publisher.cli.output import (
     print_result,
     print_table,
 )
-from publisher.cli.parser import Form
+from publisher.cli.parser import Form, add_flag
 from publisher.cli.site import LiveSite
 from publisher.cli.sources import incomplete
 from publisher.model.errors import UsageError
@@ -51,61 +51,36 @@ _PARQUET: Final = "parquet"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_filters(parser)
     formats = (*map(str, Form), _PARQUET)
-    parser.add_argument(
-        "--as",
-        "--format",
-        dest="form",
-        choices=formats,
-        help="json-lines (default), json, csv or parquet; with --columns also table (default)",
-    )
-    parser.add_argument(
-        "-o",
-        "--output",
-        type=Path,
-        metavar="FILE",
-        help="write to this file (default: standard output); for parquet, the directory of the files",
-    )
-    parser.add_argument(
-        "--partition",
-        choices=("month",),
-        default="month",
-        help="which jobs share a parquet file (default month)",
-    )
-    parser.add_argument(
-        "--columns", action="store_true", help="print what each column means, and export nothing"
-    )
+    text = "json-lines (default), json, csv or parquet; with --columns also table (default)"
+    parser.add_argument("--as", "--format", dest="form", choices=formats, help=text)
+    text = "write to this file (default: standard output); for parquet, the directory of the files"
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help=text)
+    text = "which jobs share a parquet file (default month)"
+    parser.add_argument("--partition", choices=("month",), default="month", help=text)
+    add_flag(parser, "--columns", text="print what each column means, and export nothing")
 
 
 def run(arguments: argparse.Namespace, context: Context) -> int:
     if arguments.columns and arguments.form != _PARQUET:
         # The same at every site: no configuration is read
-        print_result(
-            COLUMNS,
-            _definitions,
-            _definitions_table,
-            form=Form(arguments.form or Form.TABLE),
-            rows="columns",
-        )
+        form = Form(arguments.form or Form.TABLE)
+        print_result(COLUMNS, _definitions, _definitions_table, form=form, rows="columns")
         return 0
     if arguments.form == _PARQUET:
         return _run_parquet(arguments, context.load())
     form = Form(arguments.form or Form.JSON_LINES)
     if form is Form.TABLE:
-        raise UsageError(
-            "a job has too many columns for a table; use --as csv, or `publisher stats`"
-        )
+        advice = "use --as csv, or `publisher stats`"
+        raise UsageError(f"a job has too many columns for a table; {advice}")
     site = context.load()
     wanted = job_filter(arguments, site)
     refuse_pruned(site, wanted.ended)
-    left_out = SkippedJobs()
+    left_out, path = SkippedJobs(), arguments.output
+    opened = nullcontext(sys.stdout) if path is None else whole_file(path)
     with (
-        progress.counting(
-            "rows of jobs", quiet=arguments.quiet or arguments.output is None
-        ) as counting,
+        progress.counting("rows of jobs", quiet=arguments.quiet or path is None) as counting,
         closing(FinishedJobs(site, left_out=left_out, rows_read=counting.seen)) as jobs,
-        nullcontext(sys.stdout)
-        if arguments.output is None
-        else whole_file(arguments.output) as out,
+        opened as out,
     ):
         _write(form, jobs.pages(wanted), out)
     _report_skipped(left_out)
@@ -122,20 +97,16 @@ def _report_skipped(left_out: SkippedJobs) -> None:
 def _run_parquet(arguments: argparse.Namespace, site: LiveSite) -> int:
     """All months; those that did not change stay as they are."""
     if job_filter(arguments, site) != JobFilter() or arguments.columns:
-        raise UsageError(
-            "parquet has all jobs and all columns: leave out the period, the filters and --columns"
-        )
+        advice = "leave out the period, the filters and --columns"
+        raise UsageError(f"parquet has all jobs and all columns: {advice}")
     if arguments.output is None:
         raise UsageError("parquet makes several files: name their directory with --output")
     parquet = load_part("reporting.export.parquet")  # its library may be missing
     left_out = SkippedJobs()
     with progress.counting("rows of jobs", quiet=arguments.quiet) as counting:
         done = parquet.export(site, arguments.output, left_out=left_out, rows_read=counting.seen)
-    rows = [
-        (what, month, str(count))
-        for what, months in done.written.items()
-        for month, count in months.items()
-    ]
+    written = done.written.items()
+    rows = [(what, month, str(n)) for what, months in written for month, n in months.items()]
     print_table(("data", "month", "rows"), rows)
     if done.unchanged:
         print_line(f"{plural(done.unchanged, 'file')} of other months unchanged")
@@ -144,12 +115,11 @@ def _run_parquet(arguments: argparse.Namespace, site: LiveSite) -> int:
 
 
 def _definitions(columns: Sequence[Column]) -> Json:
-    return {
-        "columns": [
-            {"column": each.name, "type": each.kind, "unit": each.unit, "meaning": each.meaning}
-            for each in columns
-        ]
-    }
+    rows = [
+        {"column": each.name, "type": each.kind, "unit": each.unit, "meaning": each.meaning}
+        for each in columns
+    ]
+    return {"columns": rows}
 
 
 def _definitions_table(columns: Sequence[Column]) -> Iterator[Part]:
@@ -160,9 +130,8 @@ def _definitions_table(columns: Sequence[Column]) -> Iterator[Part]:
 def _write(form: Form, pages: Iterator[ExportPage], out: TextIO) -> None:
     """A line a job with every column; decimals are numbers as they are written, never rounded."""
     if form is Form.CSV:
-        print_csv(
-            [column.name for column in COLUMNS], chain.from_iterable(map(_csv_rows, pages)), out
-        )
+        names = [column.name for column in COLUMNS]
+        print_csv(names, chain.from_iterable(map(_csv_rows, pages)), out)
         return
     writer = _LineWriter()
     lines = chain.from_iterable(map(writer.of, pages))
@@ -198,10 +167,8 @@ class _LineWriter:
         if known is None:
             if len(self._known) >= _REMEMBERED:
                 self._known.clear()
-            texts = [
-                _named(column, _JSON[type(value := column.value(one))](value))
-                for column in _RUNS[place]
-            ]
+            values = [(column, column.value(one)) for column in _RUNS[place]]
+            texts = [_named(column, _JSON[type(value)](value)) for column, value in values]
             # Held, so that no id comes to mean another
             known = self._known[place, id(one)] = one, ", ".join(texts)
         return known[1]

@@ -9,12 +9,8 @@ from publisher.cli.commands import Context
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "words",
-        nargs="*",
-        metavar="COMMAND",
-        help="show the help of this command, or of its action",
-    )
+    text = "show the help of this command, or of its action"
+    parser.add_argument("words", nargs="*", metavar="COMMAND", help=text)
 
 
 def run(arguments: argparse.Namespace, context: Context) -> int:

@@ -21,17 +21,8 @@ from publisher.sources.importers import ImportReport, Watch
 
 _ABORTED = "aborted"
 _SHOWN = 10  # bad lines that are printed; the JSON has a hundred, the database all
-_COLUMNS = (
-    "files",
-    "lines",
-    "imported",
-    "updated",
-    "merged",
-    "duplicates",
-    "skipped",
-    "bad",
-    "held",
-)
+_NUMBERS = ("files", "lines", "imported", "updated", "merged", "duplicates")
+_COLUMNS = (*_NUMBERS, "skipped", "bad", "held")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,17 +31,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         importer = importer_plugin(name)
         action = add_action(actions, name, importer.SUMMARY)
         action.add_argument("paths", nargs="*", type=Path, metavar="PATH", help=importer.PATHS)
-        action.add_argument(
-            "--source",
-            metavar="NAME",
-            help=f"which entry of `source`, where several are of type {name}",
-        )
-        action.add_argument(
-            "--database",
-            type=Path,
-            metavar="FILE",
-            help="the database to write (default: that of the entry of `source`, else imported.db next to the ledger)",
-        )
+        text = f"which entry of `source`, where several are of type {name}"
+        action.add_argument("--source", metavar="NAME", help=text)
+        text = "that of the entry of `source`, else imported.db next to the ledger"
+        text = f"the database to write (default: {text})"
+        action.add_argument("--database", type=Path, metavar="FILE", help=text)
         add_json(action)
 
 
@@ -78,27 +63,22 @@ def _import(site: Site, arguments: argparse.Namespace, watch: Watch) -> ImportRe
         report = importer.run(arguments.paths, into, site.clock(), watch)
     without = [target.name for target in site.targets if _ABORTED not in target.statuses]
     if report.imported and report.aborted and without:
-        report.notes.append(
-            f"{plural(report.aborted, 'job')} cancelled while running and not sent to {', '.join(without)}: add "
-            f"{_ABORTED} to records.statuses if their usage counts"
-        )
+        jobs = f"{plural(report.aborted, 'job')} cancelled while running"
+        advice = f"add {_ABORTED} to records.statuses if their usage counts"
+        report.notes.append(f"{jobs} and not sent to {', '.join(without)}: {advice}")
     return report
 
 
 def _entry(site: Site, kind: str, name: str | None) -> BatchEntry:
     """Raises: ConfigError, UsageError."""
-    found = [
-        entry for entry in site.batch_entries if entry.type == kind and name in (None, entry.name)
-    ]
-    if not found and name is None:
-        raise ConfigError(
-            f"{site.configuration}: importers.{kind}: missing; publisher.yaml(5) explains its keys"
-        )
+    entries = [entry for entry in site.batch_entries if entry.type == kind]
+    found = [entry for entry in entries if name in (None, entry.name)]
+    if not entries and name is None:
+        key = f"{site.configuration}: importers.{kind}"
+        raise ConfigError(f"{key}: missing; publisher.yaml(5) explains its keys")
     if len(found) != 1:
-        names = ", ".join(entry.name for entry in site.batch_entries if entry.type == kind)
-        raise UsageError(
-            f"--source must name one of the sources of type {kind}: {names or 'there is none'}"
-        )
+        names = ", ".join(entry.name for entry in entries) or "there is none"
+        raise UsageError(f"--source must name one of the sources of type {kind}: {names}")
     return found[0]
 
 
@@ -106,13 +86,11 @@ def _as_json(report: ImportReport) -> Json:
     return {
         "importer": report.importer,
         "database": str(report.database),
-        **attributes(report, "files", "lines", "imported", "updated", "merged", "duplicates"),
-        "skipped": [
-            {"reason": reason, "records": count} for reason, count in report.skipped.most_common()
-        ],
+        **attributes(report, *_NUMBERS),
+        "skipped": [{"reason": why, "records": n} for why, n in report.skipped.most_common()],
         "bad": report.bad,
         "bad_lines": [
-            {"file": line.path, "offset": line.offset, "length": line.length, "reason": line.reason}
+            {"file": line.path, **attributes(line, "offset", "length", "reason")}
             for line in report.bad_lines
         ],
         **attributes(report, "held", "orphans"),
@@ -127,17 +105,17 @@ def _as_text(report: ImportReport) -> Iterator[Part]:
     counts = attributes(report, *_COLUMNS) | {"skipped": report.skipped.total()}
     yield TextTable(_COLUMNS, [[f"{count:,}" for count in counts.values()]])
     yield from (f"{count:,} skipped: {reason}" for reason, count in report.skipped.most_common())
-    yield from (
-        f"set aside: {line.path}, byte {line.offset}: {line.reason}"
-        for line in report.bad_lines[:_SHOWN]
-    )
+    for line in report.bad_lines[:_SHOWN]:
+        yield f"set aside: {line.path}, byte {line.offset}: {line.reason}"
     if report.bad > _SHOWN:
         yield f"and {plural(report.bad - _SHOWN, 'more line')} set aside"
     if report.bad_kept:
-        yield f"{plural(report.bad_kept, 'line')} set aside in total, in the table ImportBadLine of {report.database}"
+        place = f"in the table ImportBadLine of {report.database}"
+        yield f"{plural(report.bad_kept, 'line')} set aside in total, {place}"
     if report.orphans:
         yield (
-            f"{plural(report.orphans, *report.orphans_are)}, long without the record of the job itself: "
+            f"{plural(report.orphans, *report.orphans_are)}, "
+            "long without the record of the job itself: "
             "is a file missing? This usage is not published"
         )
     yield from report.notes

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Final
 
 from publisher.cli.commands import Context
-from publisher.cli.commands.stats import add_database_file, chosen_database
+from publisher.cli.commands.stats import add_database_file, add_output, chosen_database
 from publisher.cli.output import (
     Json,
     Part,
@@ -20,7 +20,7 @@ from publisher.cli.output import (
     print_result,
     size,
 )
-from publisher.cli.parser import Form, add_action, add_actions, add_job, add_json
+from publisher.cli.parser import Form, add_action, add_actions, add_flag, add_job, add_json
 from publisher.cli.sources import incomplete
 from publisher.formats.sgas.values import public_url
 from publisher.model.job import Epoch, JobId, Transfer
@@ -29,12 +29,8 @@ from publisher.sources.statistics import JobDetails, StoredEvent
 
 _EVENT_COLUMNS: Final = ("UTC", "CE's local time", "event")
 _TRANSFER_COLUMNS: Final = (
-    "direction",
-    "size (bytes)",
-    "began (UTC)",
-    "ended (UTC)",
-    "seconds",
-    "URL",
+    *("direction", "size (bytes)"),
+    *("began (UTC)", "ended (UTC)", "seconds", "URL"),
 )
 _DIRECTIONS: Final = {"download": "in", "cached": "in, from cache", "upload": "out"}
 
@@ -42,22 +38,11 @@ _DIRECTIONS: Final = {"download": "in", "cached": "in, from cache", "upload": "o
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = add_actions(parser)
     info = add_action(actions, "info", "who, where, when, and what it used")
-    parts = ("all", *_PARTS, "json")
-    info.add_argument(
-        "-o",
-        "--output",
-        choices=parts,
-        default="all",
-        metavar="WHAT",
-        help=f"one of {', '.join(parts)} (default all)",
-    )
-    events = add_action(
-        actions, "events", "its changes of state, in UTC and in the CE's local time"
-    )
+    add_output(info, "all", *_PARTS, "json")
+    text = "its changes of state, in UTC and in the CE's local time"
+    events = add_action(actions, "events", text)
     transfers = add_action(actions, "transfers", "the files that were staged in and out")
-    transfers.add_argument(
-        "--full-urls", action="store_true", help="show passwords and signatures in URLs"
-    )
+    add_flag(transfers, "--full-urls", text="show passwords and signatures in URLs")
     for action in (info, events, transfers):
         add_database_file(action)
         add_job(action)
@@ -68,10 +53,9 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     site = chosen_database(arguments, context.load())
     sheet, zone = statistics.job(site, JobId(arguments.job))
     as_json, as_text = _answers(arguments, zone)
-    form = (
-        Form.JSON if arguments.action == "info" and arguments.output == "json" else arguments.form
-    )
-    rows = "" if arguments.action == "info" else arguments.action
+    form, rows = arguments.form, arguments.action
+    if arguments.action == "info":
+        form, rows = Form.JSON if arguments.output == "json" else form, ""
     print_result(sheet, as_json, as_text, form=form, rows=rows)
     if not arguments.database_file:
         incomplete(site)  # a later run of the job may be there; what was found is shown in full
@@ -89,9 +73,8 @@ def _answers(
             return partial(_events_json, zone=zone), partial(_events_text, zone=zone)
         case _:
             full = arguments.full_urls
-            return partial(_transfers_json, full_urls=full), partial(
-                _transfers_text, full_urls=full
-            )
+            as_text = partial(_transfers_text, full_urls=full)
+            return partial(_transfers_json, full_urls=full), as_text
 
 
 def _info_json(sheet: JobDetails) -> Json:
@@ -130,27 +113,25 @@ def _events_json(sheet: JobDetails, zone: str) -> Json:
         "job": sheet.job_id,
         "in_progress": sheet.in_progress,
         "zone": zone or None,
-        "events": [
-            {
-                "event": event.key,
-                "local_time": event.local_time,
-                "utc": list(map(moment_text, event.moments)),
-            }
-            for event in sheet.events
-        ],
+        "events": list(map(_event_json, sheet.events)),
     }
+
+
+def _event_json(event: StoredEvent) -> Json:
+    utc = list(map(moment_text, event.moments))
+    return {"event": event.key, "local_time": event.local_time, "utc": utc}
 
 
 def _events_text(sheet: JobDetails, zone: str) -> Iterator[Part]:
     yield from _heading(sheet)
     if sheet.events:
-        yield TextTable(
-            _EVENT_COLUMNS, [(_utc(event), event.local_time, event.key) for event in sheet.events]
-        )
+        rows = [(_utc(event), event.local_time, event.key) for event in sheet.events]
+        yield TextTable(_EVENT_COLUMNS, rows)
         if zone:
             yield f"local times are in {zone} (source.time_zone)"
         else:
-            yield "local times are assumed to be in this host's zone; set source.time_zone if the CE's is different"
+            advice = "set source.time_zone if the CE's is different"
+            yield f"local times are assumed to be in this host's zone; {advice}"
     else:
         yield "no events are recorded"
 
@@ -274,7 +255,5 @@ _PARTS: Final[Mapping[str, Callable[[JobDetails], Sequence[str]]]] = {
     "description": _description_lines,
     "resources": _resource_lines,
     "rtes": lambda sheet: [f"runtime environment  {name}" for name in sheet.runtime_environments],
-    "authtokens": lambda sheet: [
-        f"token attribute  {key}: {value}" for key, value in sheet.attributes
-    ],
+    "authtokens": lambda sheet: [f"token attribute  {key}: {it}" for key, it in sheet.attributes],
 }

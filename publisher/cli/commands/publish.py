@@ -13,6 +13,7 @@ from publisher.cli.output import Json, Part, TextTable, attributes, moment_text,
 from publisher.cli.parser import (
     add_accept_state,
     add_dry_run,
+    add_flag,
     add_json,
     add_targets,
     count,
@@ -32,25 +33,18 @@ from publisher.pipeline.site import Site
 if TYPE_CHECKING:
     from publisher.pipeline.takeover.jura import LostJobs
 
+KEY_CHANGE_HELP = "send months even if rows under other keys remain at the receiver"
 _COLUMNS = ("target", "outcome", "messages", "records", "bytes", "set aside")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_targets(parser)
-    parser.add_argument(
-        "--force",
-        action="store_true",
-        help="also publish to targets that are not due yet, and check every row again",
-    )
+    text = "also publish to targets that are not due yet, and check every row again"
+    add_flag(parser, "--force", text=text)
     add_dry_run(parser)
-    parser.add_argument(
-        "--accept-key-change",
-        action="store_true",
-        help="send months even if rows under other keys remain at the receiver (its team must delete them)",
-    )
-    parser.add_argument(
-        "--limit", type=count, metavar="N", help="at most N jobs per target (not for summaries)"
-    )
+    add_flag(parser, "--accept-key-change", text=f"{KEY_CHANGE_HELP} (its team must delete them)")
+    text = "at most N jobs per target (not for summaries)"
+    parser.add_argument("--limit", type=count, metavar="N", help=text)
     add_accept_state(parser)
     add_json(parser)
 
@@ -81,9 +75,9 @@ def print_outcomes(
     receivers = {target.name: receiver_of(target.format).name for target in targets or site.targets}
     shadows = {target.name for target in site.targets if target.shadow}
     outcomes = [
-        outcome._replace(
-            shadow=outcome.shadow or (outcome.target in shadows and outcome.outcome != "nothing")
-        )
+        outcome._replace(shadow=True)
+        if outcome.target in shadows and outcome.outcome != "nothing"
+        else outcome
         for outcome in outcomes
     ]
     for outcome in outcomes:
@@ -100,26 +94,25 @@ def print_outcomes(
 
 def as_json(outcomes: Sequence[Outcome], sources: Sequence[SourceStatus]) -> Json:
     return {
-        "targets": {
-            outcome.target: {
-                **attributes(
-                    outcome, "messages", "records", "bytes", "quarantined", "shed", "kept"
-                ),
-                "arex_default_benchmarks": outcome.arex_default_benchmarks,
-                "arex_default_wall_s": sum(outcome.arex_default_wall_s.values()),
-                "arex_default_queues": sorted(outcome.arex_default_wall_s),
-                "warnings": dict(outcome.warnings),
-                "outcome": outcome.outcome,
-                "reason": outcome.reason or None,
-                "shadow": outcome.shadow,
-                "held": list(map(_held_json, outcome.held)),
-                "gone": dict(outcome.gone),
-                "lost": None if outcome.lost is None else _lost_json(outcome.lost),
-            }
-            for outcome in outcomes
-        },
+        "targets": {outcome.target: _outcome_json(outcome) for outcome in outcomes},
         "sources": sources_json(sources),
         "exit": publish.exit_status(outcomes),
+    }
+
+
+def _outcome_json(outcome: Outcome) -> Json:
+    return {
+        **attributes(outcome, "messages", "records", "bytes", "quarantined", "shed", "kept"),
+        "arex_default_benchmarks": outcome.arex_default_benchmarks,
+        "arex_default_wall_s": sum(outcome.arex_default_wall_s.values()),
+        "arex_default_queues": sorted(outcome.arex_default_wall_s),
+        "warnings": dict(outcome.warnings),
+        "outcome": outcome.outcome,
+        "reason": outcome.reason or None,
+        "shadow": outcome.shadow,
+        "held": list(map(_held_json, outcome.held)),
+        "gone": dict(outcome.gone),
+        "lost": None if outcome.lost is None else _lost_json(outcome.lost),
     }
 
 
@@ -173,58 +166,52 @@ def _odd(outcome: Outcome) -> str:
 
 def notes(outcome: Outcome) -> list[str]:
     """What an administrator must know of a round in addition to its counts."""
-    lines = []
-    if outcome.shadow:
-        lines.append(
-            f"{outcome.target}: shadow target: everything was done and recorded, but nothing was sent"
-        )
-    if outcome.lost is not None:
-        lines += outcome.lost.lines
+    lost = [] if outcome.lost is None else outcome.lost.lines
+    shadow = "shadow target: everything was done and recorded, but nothing was sent"
+    before = [f"{outcome.target}: {shadow}"] if outcome.shadow else []
+    return [*before, *lost, *(f"{outcome.target}: {line}" for line in _notes(outcome))]
+
+
+def _notes(outcome: Outcome) -> Iterator[str]:
     if outcome.reason:
-        lines.append(f"{outcome.target}: {outcome.reason}")
+        yield outcome.reason
     if outcome.quarantined:
-        lines.append(
-            f"{outcome.target}: {outcome.quarantined} set aside; `publisher quarantine list` shows why"
-        )
+        yield f"{outcome.quarantined} set aside; `publisher quarantine list` shows why"
     if outcome.warnings:
-        lines.append(f"{outcome.target}: {_odd(outcome)}; `publisher explain JOB` shows why")
+        yield f"{_odd(outcome)}; `publisher explain JOB` shows why"
     if outcome.shed:
-        lines.append(
-            f"{outcome.target}: {outcome.shed} sent without their file transfers, with which they were too large"
-        )
+        yield f"{outcome.shed} sent without their file transfers, with which they were too large"
     if outcome.kept:
-        lines.append(
-            f"{outcome.target}: {outcome.kept} changed after delivery; "
-            "the receiver accepts no corrections and keeps the first version"
-        )
-    lines += [f"{outcome.target}: {line}" for line in gone_lines(outcome.gone)]
+        kept = "the receiver accepts no corrections and keeps the first version"
+        yield f"{outcome.kept} changed after delivery; {kept}"
+    yield from gone_lines(outcome.gone)
     if outcome.arex_default_benchmarks:
-        lines.append(f"{outcome.target}: {_default_benchmarks(outcome)}")
-    return lines
+        yield _default_benchmarks(outcome)
 
 
 def _default_benchmarks(outcome: Outcome) -> str:
     records = plural(outcome.arex_default_benchmarks, "record")
     carry = "carries" if outcome.arex_default_benchmarks == 1 else "carry"
     return (
-        f"{records} with {wall_text(outcome.arex_default_wall_s)} {carry} HEPSPEC:1.0, which A-REX writes where no benchmark "
-        "is configured; set one in arc.conf, or records.distrust_default with records.benchmark here"
+        f"{records} with {wall_text(outcome.arex_default_wall_s)} {carry} HEPSPEC:1.0, "
+        "which A-REX writes where no benchmark is configured; "
+        "set one in arc.conf, or records.distrust_default with records.benchmark here"
     )
 
 
 def ticket(site: str, receiver: str, outcome: Outcome) -> list[str]:
     """What to write to the accounting team, so that they delete the rows that would stay behind."""
-    orphaned = [
-        (held.name, total) for held in outcome.held if not held.emptied for total in held.orphaned
-    ]
-    if not orphaned:
+    rows = [(one.name, row) for one in outcome.held if not one.emptied for row in one.orphaned]
+    if not rows:
         return []
-    lines = [
+    before = f"to be sent before --accept-key-change ({outcome.target})"
+    months = ", ".join(dict.fromkeys(month for month, _ in rows))
+    return [
         "",
-        f"Text for a ticket to the {receiver} team, to be sent before --accept-key-change ({outcome.target}):",
+        f"Text for a ticket to the {receiver} team, {before}:",
         "",
-        f"  Site {site} is about to republish {', '.join(dict.fromkeys(month for month, _ in orphaned))} under other keys.",
+        f"  Site {site} is about to republish {months} under other keys.",
         "  Please delete these rows, which the new ones do not replace:",
+        *(f"  {month}: {row.key.text}: {usage_text(row)}" for month, row in rows),
+        "",
     ]
-    lines += [f"  {month}: {total.key.text}: {usage_text(total)}" for month, total in orphaned]
-    return [*lines, ""]

@@ -17,36 +17,22 @@ _COLUMNS = ("number", "target", "job", "rule", "reason", "hold", "since")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = add_actions(parser)
-    listing = add_action(
-        actions, "list", "list the jobs that were set aside, with the rule that each breaks"
-    )
+    text = "list the jobs that were set aside, with the rule that each breaks"
+    listing = add_action(actions, "list", text)
     add_targets(listing)
     add_json(listing)
     for name, text in (
         ("release", "try these jobs again in the next round"),
         ("drop", "never send these jobs"),
     ):
-        action = add_action(
-            actions,
-            name,
-            text,
-            usage=f"publisher quarantine {name} JOB... | --all [--target NAME] [--json]",
-        )
+        usage = f"publisher quarantine {name} JOB... | --all [--target NAME] [--json]"
+        action = add_action(actions, name, text, usage)
         # Not nargs="*", which takes nothing as soon as an option comes first.
-        jobs = action.add_argument(
-            "jobs",
-            nargs="+",
-            default=[],
-            metavar="JOB",
-            help="number of a job in the list, or its id",
-        )
+        text = "number of a job in the list, or its id"
+        jobs = action.add_argument("jobs", nargs="+", default=[], metavar="JOB", help=text)
         jobs.required = False
-        action.add_argument(
-            "--all",
-            action="store_true",
-            dest="every",
-            help="all jobs in the list; with --target, all of that target",
-        )
+        text = "all jobs in the list; with --target, all of that target"
+        action.add_argument("--all", action="store_true", dest="every", help=text)
         add_targets(action)
         add_json(action)
 
@@ -69,14 +55,10 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     changed = operations.release_or_drop(
         site, arguments.jobs, hold, every=arguments.every, targets=arguments.target
     )
-    replaces = [one for one in changed if hold is Hold.RELEASED and one.job.rule == KEY_COLLISION]
+    counts = {"changed": len(changed), "hold": hold}
     print_result(
-        replaces,
-        lambda jobs: {
-            "changed": len(changed),
-            "hold": hold,
-            "replaces": list(map(quarantined_json, jobs)),
-        },
+        [one for one in changed if hold is Hold.RELEASED and one.job.rule == KEY_COLLISION],
+        lambda jobs: {**counts, "replaces": list(map(quarantined_json, jobs))},
         lambda jobs: [f"{len(changed)} {hold}", *map(_what_it_replaces, jobs)],
         form=arguments.form,
     )
@@ -85,8 +67,9 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
 
 def _what_it_replaces(held: Quarantined) -> str:
     return (
-        f"with the next round job {held.job.job_id} takes the place of another job's record at the receiver of {held.target}: "
-        f"{held.job.reason}; `publisher quarantine drop {held.number}` keeps the record that is there"
+        f"with the next round job {held.job.job_id} takes the place of another job's record "
+        f"at the receiver of {held.target}: {held.job.reason}; "
+        f"`publisher quarantine drop {held.number}` keeps the record that is there"
     )
 
 

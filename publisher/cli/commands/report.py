@@ -11,7 +11,7 @@ from publisher.cli import progress
 from publisher.cli.commands import Context, load_part
 from publisher.cli.logs import notice
 from publisher.cli.output import print_line, print_table
-from publisher.cli.parser import TO_HELP, add_all_instances, add_window, window_of
+from publisher.cli.parser import TO_HELP, add_all_instances, add_flag, add_window, window_of
 from publisher.cli.sources import incomplete
 from publisher.model.errors import UsageError
 from publisher.pipeline.guards.prune import refuse_pruned
@@ -29,38 +29,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         end=f"{TO_HELP} (default: this-month)",
     )
     parser.set_defaults(start="last-month", end="this-month")
-    parser.add_argument(
-        "-o",
-        "--output",
-        type=Path,
-        metavar="FILE",
-        help="write the page to this file; - is standard output",
-    )
-    parser.add_argument(
-        "--format",
-        choices=("html", "terminal"),
-        default="html",
-        help="an HTML page, or tables and bars on the terminal",
-    )
-    parser.add_argument(
-        "--by",
-        action="append",
-        choices=LOCAL_NAMES,
-        metavar="WHAT",
-        help=f"also a table by {', '.join(LOCAL_NAMES)} (default project); may be repeated",
-    )
-    parser.add_argument(
-        "--name-users",
-        action="store_true",
-        help="name users as the accounting data does, not by numbers",
-    )
+    text = "write the page to this file; - is standard output"
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help=text)
+    text = "an HTML page, or tables and bars on the terminal"
+    parser.add_argument("--format", choices=("html", "terminal"), default="html", help=text)
+    text = f"also a table by {', '.join(LOCAL_NAMES)} (default project); may be repeated"
+    parser.add_argument("--by", action="append", choices=LOCAL_NAMES, metavar="WHAT", help=text)
+    add_flag(parser, "--name-users", text="name users as the accounting data does, not by numbers")
     add_all_instances(parser)
-    parser.add_argument(
-        "--csv",
-        type=Path,
-        metavar="DIR",
-        help="write each table to a CSV file in this directory, with definitions",
-    )
+    text = "write each table to a CSV file in this directory, with definitions"
+    parser.add_argument("--csv", type=Path, metavar="DIR", help=text)
 
 
 def run(arguments: argparse.Namespace, context: Context) -> int:
@@ -93,9 +71,8 @@ def _is_page(arguments: argparse.Namespace) -> bool:
     """Whether a page is wanted. Raises: UsageError when nothing is, or two things at once."""
     if arguments.format == "terminal":
         if arguments.output is not None:
-            raise UsageError(
-                "-o is for the HTML page and cannot be combined with --format terminal"
-            )
+            refused = "cannot be combined with --format terminal"
+            raise UsageError(f"-o is for the HTML page and {refused}")
         return False
     if arguments.output is None and arguments.csv is None:
         raise UsageError("report needs -o FILE.html for a page, --format terminal, or --csv DIR")
@@ -115,9 +92,8 @@ def _write_files(directory: Path, found: Report) -> None:
     try:
         directory.mkdir(exist_ok=True)
     except OSError as error:
-        raise UsageError(
-            f"{directory}: {error.strerror}; name another directory with --csv"
-        ) from error
+        advice = "name another directory with --csv"
+        raise UsageError(f"{directory}: {error.strerror}; {advice}") from error
     for name, text in written.files(found):
         with whole_file(directory / name) as out:
             out.write(text)

@@ -13,11 +13,12 @@ from typing import Any, NamedTuple
 from publisher import config
 from publisher.cli import progress
 from publisher.cli.commands import Context
-from publisher.cli.commands.publish import print_outcomes
+from publisher.cli.commands.publish import KEY_CHANGE_HELP, print_outcomes
 from publisher.cli.logs import error_line, notice
 from publisher.cli.parser import (
     add_accept_state,
     add_dry_run,
+    add_flag,
     add_json,
     add_targets,
     add_window,
@@ -48,21 +49,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_targets(parser)
     parser.add_argument("--format", metavar="F", help="another format than the target's own")
     _add_one_off_target(parser)
-    parser.add_argument(
-        "--exact", action="store_true", help="do not round out to whole months (job formats only)"
-    )
-    parser.add_argument("--yes", action="store_true", help="do not ask for confirmation")
-    parser.add_argument(
-        "--no-brake",
-        action="store_true",
-        help="send even if it is far more than, or contradicts, what was delivered so far",
-    )
+    add_flag(parser, "--exact", text="do not round out to whole months (job formats only)")
+    add_flag(parser, "--yes", text="do not ask for confirmation")
+    text = "send even if it is far more than, or contradicts, what was delivered so far"
+    add_flag(parser, "--no-brake", text=text)
     add_dry_run(parser)
-    parser.add_argument(
-        "--accept-key-change",
-        action="store_true",
-        help="send months even if rows under other keys remain at the receiver",
-    )
+    add_flag(parser, "--accept-key-change", text=KEY_CHANGE_HELP)
     add_accept_state(parser)
     add_json(parser)
 
@@ -70,30 +62,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _add_one_off_target(parser: argparse.ArgumentParser) -> None:
     ways = _ways()
     for way in ways:
-        parser.add_argument(
-            way.option, dest=way.option, metavar=way.once.key.upper(), help=way.once.help
-        )
+        named = way.once.key.upper()
+        parser.add_argument(way.option, dest=way.option, metavar=named, help=way.once.help)
     parser.add_argument("--site", help="with --ams-url or --sgas-url: another site name")
     for key in dict.fromkeys(key for way in ways for key in way.once.options):
-        chosen = [
-            f"{way.option}: default {way.defaults[key]}" for way in ways if key in way.defaults
-        ]
-        parser.add_argument(_option(key), help=f"with {', with '.join(chosen)}")
-    parser.add_argument(
-        "--vo",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="with a URL: only jobs of this VO; may be repeated",
-    )
-    parser.add_argument(
-        "--localid-prefix",
-        metavar="TEXT",
-        help="with a URL: put this before the batch system's ids",
-    )
-    parser.add_argument(
-        "--batch-records", type=count, metavar="N", help="with a URL: at most N records per message"
-    )
+        takers = [way for way in ways if key in way.defaults]
+        chosen = [f"with {way.option}: default {way.defaults[key]}" for way in takers]
+        parser.add_argument(_option(key), help=", ".join(chosen))
+    text = "with a URL: only jobs of this VO; may be repeated"
+    parser.add_argument("--vo", action="append", default=[], metavar="NAME", help=text)
+    text = "with a URL: put this before the batch system's ids"
+    parser.add_argument("--localid-prefix", metavar="TEXT", help=text)
+    text = "with a URL: at most N records per message"
+    parser.add_argument("--batch-records", type=count, metavar="N", help=text)
 
 
 def run(arguments: argparse.Namespace, context: Context) -> int:
@@ -136,9 +117,8 @@ def _check_format(targets: Iterable[Target], name: str | None) -> None:
     """Raises: UsageError for a format that the service of a target does not read."""
     for target in targets:
         if reason := format_problem(target.type, target.options, name):
-            raise UsageError(
-                f"target {target.name}: {reason}; leave --format out, or choose others with --target"
-            )
+            advice = "leave --format out, or choose others with --target"
+            raise UsageError(f"target {target.name}: {reason}; {advice}")
 
 
 class _Way(NamedTuple):
@@ -210,11 +190,8 @@ def _once(arguments: argparse.Namespace, site: LiveSite) -> list[Target]:
     }
     # Its name keys the ledger: the same place for once again is the same target.
     name = f"once-{sha256(repr((place, *own.values())).encode()).hexdigest()[:8]}"
-    return [
-        config.one_off_target(
-            site.settings, name, keys, site=arguments.site, host_name=socket.gethostname()
-        )
-    ]
+    host = socket.gethostname()
+    return [config.one_off_target(site.settings, name, keys, site=arguments.site, host_name=host)]
 
 
 def _confirmed() -> bool:
@@ -238,7 +215,8 @@ def _lines(plan: RepublishPlan) -> Iterator[str]:
     if plan.resume_from and plan.summary:
         yield "  resumes with the month in which the last run of the same command stopped"
     elif plan.resume_from:
-        yield f"  {plural(plan.rows, 'job')} left: resumes where the last run of the same command stopped"
+        jobs = plural(plan.rows, "job")
+        yield f"  {jobs} left: resumes where the last run of the same command stopped"
     if plan.held:
         months = ", ".join(month.name for month in plan.held)
         yield f"  {months}: would leave rows behind at the receiver, or make it lose jobs"
@@ -253,20 +231,19 @@ def _of_receiver(plan: RepublishPlan) -> Iterator[str]:
     if receiver.on_change is OnChange.KEEP_FIRST:
         yield f"  {receiver.name} keeps the row it has: this fills gaps and corrects nothing"
     elif plan.exact and receiver.whole_months:
-        yield "  --exact: a receiver that purged its job records replaces a whole month's total by this part of it"
+        purged = "a receiver that purged its job records"
+        yield f"  --exact: {purged} replaces a whole month's total by this part of it"
 
 
 def _size(plan: RepublishPlan) -> str:
     """Exact where every job was examined; messages and bytes of single records are by mean size."""
+    jobs, messages = plural(plan.jobs, "job"), plural(plan.messages, "message")
     if plan.summary and not plan.counted:
-        return f"totals of at most {plural(plan.jobs, 'job')}"
+        return f"totals of at most {jobs}"
     if plan.summary:
-        return (
-            f"{plural(plan.records, 'total')} of {plural(plan.jobs, 'job')} in {plural(plan.messages, 'message')}, "
-            f"{_bytes(plan.bytes)}"
-        )
-    jobs = f"{'' if plan.counted else 'at most '}{plural(plan.jobs, 'job')}"
-    return f"{jobs} in about {plural(plan.messages, 'message')}, {_bytes(plan.bytes)}"
+        return f"{plural(plan.records, 'total')} of {jobs} in {messages}, {_bytes(plan.bytes)}"
+    bound = "" if plan.counted else "at most "
+    return f"{bound}{jobs} in about {messages}, {_bytes(plan.bytes)}"
 
 
 def _bytes(count: int) -> str:

@@ -32,63 +32,40 @@ _COLUMNS = ("database", "last seen", "state")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = add_actions(parser)
+    retry = "read files with bad lines again, once they are repaired or publisher is updated"
     for action, text in (
         ("list", "show each source and database, when it was last read, and whether it is retired"),
         ("bad-lines", "show the lines of batch systems that could not be understood, and why"),
         ("prune", "delete old jobs that every target has accepted, from sources with `keep`"),
-        (
-            "retry",
-            "read files with bad lines again, once they are repaired or publisher is updated",
-        ),
+        ("retry", retry),
     ):
-        parser_of_action = add_action(actions, action, text)
-        parser_of_action.add_argument(
-            "source", nargs="?", metavar="NAME", help="of the source (default: all)"
-        )
-        add_json(parser_of_action)
-    retire = add_action(
-        actions, "retire", "no longer expect these databases: they are gone for good"
-    )
-    retire.add_argument(
-        "databases",
-        nargs="+",
-        metavar="NAME",
-        help="a source's name, or a file as `source list` shows it",
-    )
+        below = add_action(actions, action, text)
+        below.add_argument("source", nargs="?", metavar="NAME", help="of the source (default: all)")
+        add_json(below)
+    text = "no longer expect these databases: they are gone for good"
+    retire = add_action(actions, "retire", text)
+    text = "a source's name, or a file as `source list` shows it"
+    retire.add_argument("databases", nargs="+", metavar="NAME", help=text)
     add_json(retire)
 
 
 def run(arguments: argparse.Namespace, context: Context) -> int:
-    site = context.load()
-    if arguments.action == "list":
-        found = _listed(site, arguments.source)
-        print_result(found, _listed_json, _listed_text, form=arguments.form, rows="databases")
-    elif arguments.action == "bad-lines":
-        print_result(
-            set_aside(site, arguments.source),
-            _bad_lines_json,
-            _bad_lines_text,
-            form=arguments.form,
-            rows="bad_lines",
-        )
-    elif arguments.action == "prune":
-        print_result(
-            pruning.prune(site, arguments.source),
-            _pruned_json,
-            _pruned_text,
-            form=arguments.form,
-            rows="sources",
-        )
-    elif arguments.action == "retry":
-        return _retry(retry_bad_lines(site, arguments.source), form=arguments.form)
-    else:
-        print_result(
-            databases.retire(site, arguments.databases),
-            _as_json,
-            _as_retired,
-            form=arguments.form,
-            rows="databases",
-        )
+    site, form = context.load(), arguments.form
+    match arguments.action:
+        case "list":
+            found = _listed(site, arguments.source)
+            print_result(found, _listed_json, _listed_text, form=form, rows="databases")
+        case "bad-lines":
+            bad = set_aside(site, arguments.source)
+            print_result(bad, _bad_lines_json, _bad_lines_text, form=form, rows="bad_lines")
+        case "prune":
+            pruned = pruning.prune(site, arguments.source)
+            print_result(pruned, _pruned_json, _pruned_text, form=form, rows="sources")
+        case "retry":
+            return _retry(retry_bad_lines(site, arguments.source), form=form)
+        case _:
+            retired = databases.retire(site, arguments.databases)
+            print_result(retired, _as_json, _as_retired, form=form, rows="databases")
     return 0
 
 
@@ -99,24 +76,21 @@ def _listed(site: Site, name: str | None) -> tuple[Sequence[SourceFile], Sequenc
         return files, sources
     chosen = [one for one in sources if one.name == name]
     if not chosen:
-        raise UsageError(
-            f"{name}: no such source; there are: {', '.join(one.name for one in sources)}"
-        )
+        names = ", ".join(one.name for one in sources)
+        raise UsageError(f"{name}: no such source; there are: {names}")
     return [one for one in files if one.file in (name, *chosen[0].databases)], chosen
 
 
 def _retry(found: Mapping[str, Retried | None], *, form: Form) -> int:
     retried = {name: one for name, one in found.items() if one is not None}
     print_result(retried, _retried_json, _retried_text, form=form, rows="sources")
-    troubles = [
-        f"source {name}: {line}" for name, one in retried.items() for line in one.report.troubles
-    ]
-    for line in troubles:
-        error_line(line)
-    bad = (
-        RecordError.exit_status if any(one.still_bad or one.gone for one in retried.values()) else 0
-    )
-    return SourceError.exit_status if troubles else bad
+    for name, one in retried.items():
+        for line in one.report.troubles:
+            error_line(f"source {name}: {line}")
+    if any(one.report.troubles for one in retried.values()):
+        return SourceError.exit_status
+    bad = any(one.still_bad or one.gone for one in retried.values())
+    return RecordError.exit_status if bad else 0
 
 
 def _retried_json(found: Mapping[str, Retried]) -> Json:
@@ -133,31 +107,23 @@ def _source_json(one: Retried) -> Json:
 
 
 def _retried_text(found: Mapping[str, Retried]) -> Iterator[Part]:
-    yield TextTable(
-        ("source", "tried", "still bad", "imported", "updated"),
-        [
-            (
-                name,
-                f"{one.tried:,}",
-                f"{one.still_bad:,}",
-                f"{one.report.imported:,}",
-                f"{one.report.updated:,}",
-            )
-            for name, one in found.items()
-        ],
-    )
+    rows = []
     for name, one in found.items():
-        for file, lines in one.gone.items():
-            yield f"{name}: {file} does not exist: {plural(lines, 'line')} of it cannot be tried again"
+        counts = (one.tried, one.still_bad, one.report.imported, one.report.updated)
+        rows.append((name, *(f"{count:,}" for count in counts)))
+    yield TextTable(("source", "tried", "still bad", "imported", "updated"), rows)
+    for name, one in found.items():
+        for file, number in one.gone.items():
+            lines = plural(number, "line")
+            yield f"{name}: {file} does not exist: {lines} of it cannot be tried again"
 
 
 def _pruned_json(found: Mapping[str, Pruned]) -> Json:
-    return {
-        "sources": {
-            name: {"before": str(one.before), **attributes(one, "jobs", "kept")}
-            for name, one in found.items()
-        }
+    rows = {
+        name: {"before": str(one.before), **attributes(one, "jobs", "kept")}
+        for name, one in found.items()
     }
+    return {"sources": rows}
 
 
 def _pruned_text(found: Mapping[str, Pruned]) -> Iterator[Part]:
@@ -195,33 +161,27 @@ def _bad_lines_json(found: tuple[Sequence[SetAside], int]) -> Json:
 
 def _bad_lines_text(found: tuple[Sequence[SetAside], int]) -> Iterator[Part]:
     lines, total = found
-    yield TextTable(
-        ("source", "file", "byte", "reason", "line"),
-        [
-            (source, line.path, f"{line.offset}", line.reason, repr(line.line[:_SHOWN_BYTES])[2:-1])
-            for source, line in lines
-        ],
-    )
+    rows = [
+        (source, bad.path, f"{bad.offset}", bad.reason, repr(bad.line[:_SHOWN_BYTES])[2:-1])
+        for source, bad in lines
+    ]
+    yield TextTable(("source", "file", "byte", "reason", "line"), rows)
     if total > len(lines):
         yield f"and {total - len(lines):,} more"
 
 
 def _as_json(found: Iterable[SourceFile]) -> Json:
-    rows = [
-        {
-            "file": one.file,
-            "last_seen": moment_text(one.seen),
-            **attributes(one, "retired", "there"),
-        }
-        for one in found
-    ]
-    return {"databases": rows}
+    return {"databases": list(map(_database_json, found))}
+
+
+def _database_json(one: SourceFile) -> Json:
+    seen = moment_text(one.seen)
+    return {"file": one.file, "last_seen": seen, **attributes(one, "retired", "there")}
 
 
 def _as_text(found: Iterable[SourceFile]) -> Iterator[Part]:
-    yield TextTable(
-        _COLUMNS, [(one.file, moment_text(one.seen) or "-", _state(one)) for one in found]
-    )
+    rows = [(one.file, moment_text(one.seen) or "-", _state(one)) for one in found]
+    yield TextTable(_COLUMNS, rows)
 
 
 def _as_retired(found: Iterable[SourceFile]) -> Iterator[Part]:

@@ -8,11 +8,12 @@ from pathlib import Path
 
 from publisher.cli.commands import Context, load_part
 from publisher.cli.logs import error_line
-from publisher.cli.output import TextTable, print_result
+from publisher.cli.output import Json, TextTable, print_result
 from publisher.cli.parser import add_action, add_actions, add_json
 from publisher.config.schema import Place, Problems, ReadContext, Text, Wrong
 from publisher.config.settings import LedgerServer, read_state
 from publisher.ledger.checks import CHECKS, disagreements
+from publisher.ledger.sql.database import Database
 from publisher.ledger.transfer import Transferred, compare, copy, mark_as_used, nobody_works
 from publisher.model.errors import LedgerError, UsageError
 
@@ -22,28 +23,20 @@ _PLACE = "path of a file, postgresql://HOST/DATABASE, or service=NAME"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = add_actions(parser)
-    copying = add_action(
-        actions, "copy", "copy the ledger into another database; rows already there are compared"
-    )
+    text = "copy the ledger into another database; rows already there are compared"
+    copying = add_action(actions, "copy", text)
     copying.add_argument("--to", required=True, metavar="PLACE", help=_PLACE)
-    checking = add_action(
-        actions,
-        "check",
-        "look for damage, and check that sums and references agree with the rows; only reads",
-    )
-    checking.add_argument(
-        "--with", dest="other", metavar="PLACE", help=f"compare all rows with this ledger: {_PLACE}"
-    )
+    text = "look for damage, and check that sums and references agree with the rows; only reads"
+    checking = add_action(actions, "check", text)
+    text = f"compare all rows with this ledger: {_PLACE}"
+    checking.add_argument("--with", dest="other", metavar="PLACE", help=text)
+    text = "in PostgreSQL, which ledger; default: that of the configuration"
     for action in (copying, checking):
-        action.add_argument(
-            "--instance", help="in PostgreSQL, which ledger; default: that of the configuration"
-        )
-    backup = add_action(
-        actions, "backup", "write a consistent copy into a new file, while rounds go on"
-    )
-    backup.add_argument(
-        "file", metavar="FILE", type=Path, help="the file to create: a ledger in SQLite"
-    )
+        action.add_argument("--instance", help=text)
+    text = "write a consistent copy into a new file, while rounds go on"
+    backup = add_action(actions, "backup", text)
+    text = "the file to create: a ledger in SQLite"
+    backup.add_argument("file", metavar="FILE", type=Path, help=text)
     for action in (copying, checking, backup):
         add_json(action)
 
@@ -70,17 +63,12 @@ def _copy(arguments: argparse.Namespace, context: Context) -> int:
 
 def _check(arguments: argparse.Namespace, context: Context) -> int:
     site = context.load()
-    other = (
-        _place(arguments.other, arguments.instance or site.instance) if arguments.other else None
-    )
+    other = arguments.other and _place(arguments.other, arguments.instance or site.instance)
     if isinstance(other, Path) and not other.exists():
         raise UsageError(f"{other} does not exist; name a ledger with --with")
-    differing: list[str] = []
     with closing(site.database(to_read=True)) as database:
         damage = [f"{one.what}: {one.times:,}" for one in disagreements(database)]
-        if other:
-            with closing(load_part("cli.site").open_at(other, to_read=True)) as compared:
-                differing = [f"differs: {row}" for row in compare(database, compared)]
+        differing = _differing(database, other) if other else []
     wrong = damage + differing
     print_result(
         wrong,
@@ -89,14 +77,17 @@ def _check(arguments: argparse.Namespace, context: Context) -> int:
         form=arguments.form,
     )
     if damage:
-        error_line(
-            f"{site.ledger_name}: the ledger is damaged or does not agree with itself; restore the last sound backup"
-        )
+        found = "the ledger is damaged or does not agree with itself"
+        error_line(f"{site.ledger_name}: {found}; restore the last sound backup")
     if differing:
-        error_line(
-            f"{arguments.other}: this ledger differs; `publisher state copy` brings a copy up to date"
-        )
+        advice = "`publisher state copy` brings a copy up to date"
+        error_line(f"{arguments.other}: this ledger differs; {advice}")
     return LedgerError.exit_status if wrong else 0
+
+
+def _differing(database: Database, other: Path | LedgerServer) -> list[str]:
+    with closing(load_part("cli.site").open_at(other, to_read=True)) as compared:
+        return [f"differs: {row}" for row in compare(database, compared)]
 
 
 def _backup(arguments: argparse.Namespace, context: Context) -> int:
@@ -136,14 +127,16 @@ def _place(text: str, instance: str) -> Path | LedgerServer:
 def _print(done: list[Transferred], arguments: argparse.Namespace) -> None:
     print_result(
         done,
-        lambda tables: {
-            "tables": {one.table: {"rows": one.rows, "written": one.changed} for one in tables}
-        },
-        lambda tables: [
-            TextTable(
-                _COLUMNS, [(one.table, f"{one.rows:,}", f"{one.changed:,}") for one in tables]
-            )
-        ],
+        lambda tables: {"tables": {one.table: _written_json(one) for one in tables}},
+        lambda tables: [TextTable(_COLUMNS, list(map(_row, tables)))],
         form=arguments.form,
         rows="tables",
     )
+
+
+def _written_json(one: Transferred) -> Json:
+    return {"rows": one.rows, "written": one.changed}
+
+
+def _row(one: Transferred) -> tuple[str, ...]:
+    return one.table, f"{one.rows:,}", f"{one.changed:,}"

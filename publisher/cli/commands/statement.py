@@ -33,7 +33,8 @@ _PAGE: Final = """<!DOCTYPE html>
 <title>{title}</title>
 <style>
 :root {{ color-scheme: light dark }}
-body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 46rem; margin: 2rem auto; padding: 0 1rem; overflow-wrap: anywhere }}
+body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 46rem; margin: 2rem auto; \
+padding: 0 1rem; overflow-wrap: anywhere }}
 h1 {{ font-size: 1.4rem }}
 h2 {{ font-size: 1.1rem; margin-top: 2rem }}
 div {{ overflow-x: auto }}
@@ -48,23 +49,14 @@ th:first-child, td:first-child {{ text-align: left; white-space: normal; min-wid
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "month", metavar="MONTH", help="a calendar month in UTC: 2026-03, last-month"
-    )
+    text = "a calendar month in UTC: 2026-03, last-month"
+    parser.add_argument("month", metavar="MONTH", help=text)
     add_targets(parser)
     add_all_instances(parser)
-    parser.add_argument(
-        "--portal",
-        type=Path,
-        metavar="FILE",
-        help="also compare with counts saved from the portal, CSV or JSON",
-    )
-    parser.add_argument(
-        "--format",
-        choices=("text", "html"),
-        default="text",
-        help="text, or an HTML page that needs no other file",
-    )
+    text = "also compare with counts saved from the portal, CSV or JSON"
+    parser.add_argument("--portal", type=Path, metavar="FILE", help=text)
+    text = "text, or an HTML page that needs no other file"
+    parser.add_argument("--format", choices=("text", "html"), default="text", help=text)
     add_json(parser)
 
 
@@ -121,16 +113,14 @@ def _verdict(found: Statement, target: TargetStatement, status: int) -> str:
         return "cannot tell: an accounting database is missing"
     if found.alarms:
         return "complete as far as can be told: see below about the sources"
-    complete = "complete, without any job" if not target.at_ce.jobs else "complete"
-    return (
-        complete
-        if found.is_over
-        else f"complete so far; the month ends at {iso(found.month.next.start)}"
-    )
+    if found.is_over:
+        return "complete" if target.at_ce.jobs else "complete, without any job"
+    return f"complete so far; the month ends at {iso(found.month.next.start)}"
 
 
 def _as_text(found: Statement, status: int) -> Iterator[Part]:
-    yield f"Statement of {found.month} for site {found.site}, made {iso(found.made_at)}; hours, UTC, by end of jobs."
+    made = f"made {iso(found.made_at)}; hours, UTC, by end of jobs."
+    yield f"Statement of {found.month} for site {found.site}, {made}"
     for target in found.targets:
         yield ""
         shadow = ", a shadow: nothing was sent" if target.shadow else ""
@@ -150,27 +140,16 @@ def _as_text(found: Statement, status: int) -> Iterator[Part]:
 def _others_as_text(found: Statement, others: Sequence[RecordedStatement]) -> Iterator[Part]:
     """What the other instances' ledgers have, and the site's sums."""
     yield "Other instances, as far as their ledgers tell:"
-    columns = (
-        "target",
-        "delivered",
-        "before",
-        "told",
-        "in the portal",
-        "wall time",
-        "CPU time",
-        "messages",
-        "verdict",
-    )
+    counts = ("target", "delivered", "before", "told", "in the portal")
+    columns = (*counts, "wall time", "CPU time", "messages", "verdict")
     yield TextTable(columns, [_other_row(each) for each in others])
     for each in others:
         yield from (f"  {each.target}: {line}" for line in each.missing)
         yield from _work_of(each)
         yield f"  {each.target}: SHA-256 of what was sent {each.sent.digest or '-'}"
     yield ""
-    yield TextTable(
-        ("target, all instances", "jobs delivered"),
-        [(name, f"{jobs:,}") for name, jobs in found.delivered().items()],
-    )
+    rows = [(name, f"{jobs:,}") for name, jobs in found.delivered().items()]
+    yield TextTable(("target, all instances", "jobs delivered"), rows)
     yield ""
 
 
@@ -194,9 +173,9 @@ def _work_of(each: RecordedStatement) -> Iterator[str]:
 
 
 def _other_verdict(each: RecordedStatement) -> str:
-    return (
-        f"not complete: {plural(len(each.missing), 'difference')}" if each.missing else "complete"
-    )
+    if not each.missing:
+        return "complete"
+    return f"not complete: {plural(len(each.missing), 'difference')}"
 
 
 def _usage_rows(target: TargetStatement) -> list[tuple[str, str, str]]:
@@ -240,14 +219,13 @@ def _notes(target: TargetStatement) -> Iterator[str]:
     held, emptied = ("yes" if each else "no" for each in (target.held, target.emptied))
     yield f"Held back by the last round: {held}. Emptied at the receiver: {emptied}."
     for change in target.accepted:
-        yield (
-            f"Accepted at {moment_text(change.accepted_at)}: {plural(len(change.rows), 'row')} with "
-            f"{plural(sum(row.jobs for row in change.rows), 'job')} stay at the receiver, "
-            f"{plural(change.lost_jobs, 'job is', 'jobs are')} lost there."
-        )
-    yield f"Sent: {plural(target.sent.messages, 'message')}" + (
-        f", SHA-256 {target.sent.digest}" if target.sent.digest else ""
-    )
+        rows = plural(len(change.rows), "row")
+        jobs = plural(sum(row.jobs for row in change.rows), "job")
+        lost = plural(change.lost_jobs, "job is", "jobs are")
+        accepted = f"Accepted at {moment_text(change.accepted_at)}"
+        yield f"{accepted}: {rows} with {jobs} stay at the receiver, {lost} lost there."
+    digest = f", SHA-256 {target.sent.digest}" if target.sent.digest else ""
+    yield f"Sent: {plural(target.sent.messages, 'message')}{digest}"
 
 
 def _work_notes(target: TargetStatement) -> Iterator[str]:
@@ -256,7 +234,8 @@ def _work_notes(target: TargetStatement) -> Iterator[str]:
     if theirs.jobs and theirs.wall_s is None:
         yield "Times and work delivered: the ledger has no sums of just these jobs."
     elif theirs.jobs and theirs.scaled is None:
-        yield f"Work delivered: for {target.format}, the ledger keeps times but not their product with the benchmark."
+        kept = "the ledger keeps times but not their product with the benchmark"
+        yield f"Work delivered: for {target.format}, {kept}."
 
 
 def _gpu_notes(target: TargetStatement) -> Iterator[str]:
@@ -265,9 +244,11 @@ def _gpu_notes(target: TargetStatement) -> Iterator[str]:
     if ours is None:
         yield "GPU time: only batch systems record it, and none is a source here."
     elif ours and theirs is None and receiver_of(target.format).gpus_only:
-        yield "GPU time delivered: cannot be told until just the CE's jobs are delivered, as they are."
+        needed = "until just the CE's jobs are delivered, as they are"
+        yield f"GPU time delivered: cannot be told {needed}."
     elif ours and theirs is None:
-        yield f"GPU time delivered: for {target.format}, the ledger keeps none; a target with apel-accelerator-0.1 has it."
+        kept = "the ledger keeps none; a target with apel-accelerator-0.1 has it"
+        yield f"GPU time delivered: for {target.format}, {kept}."
 
 
 def _as_page(title: str, parts: Iterable[Part]) -> Iterator[str]:
@@ -334,10 +315,8 @@ def _target_json(found: Statement, target: TargetStatement, status: int) -> Json
         "missing": list(target.missing),
         "at_ce": _work_json(target.at_ce),
         "delivered": _work_json(target.delivered),
-        **attributes(
-            target, "format", "shadow", "measured", "portal", "before", "pending", "quarantined"
-        ),
-        **attributes(target, "held", "purged", "restarted", "emptied"),
+        **attributes(target, "format", "shadow", "measured", "portal", "before", "pending"),
+        **attributes(target, "quarantined", "held", "purged", "restarted", "emptied"),
         "told": target.reported,
         "lost_accepted": sum(change.lost_jobs for change in target.accepted),
         "messages": target.sent.messages,
@@ -348,7 +327,5 @@ def _target_json(found: Statement, target: TargetStatement, status: int) -> Json
 def _work_json(work: Work) -> Json:
     scaled: Mapping[str, float] | None = None
     if work.scaled is not None:
-        scaled = {
-            kind: thousandths / 3_600_000 for kind, thousandths in sorted(work.scaled.items())
-        }
+        scaled = {kind: milli / 3_600_000 for kind, milli in sorted(work.scaled.items())}
     return {**attributes(work, "jobs", "wall_s", "cpu_s", "gpu_s"), "work_hours": scaled}

@@ -24,7 +24,7 @@ from publisher.cli.output import (
     print_rows,
     size,
 )
-from publisher.cli.parser import FROM_HELP, TO_HELP, Form, add_json, is_quiet
+from publisher.cli.parser import FROM_HELP, TO_HELP, Form, add_flag, add_json, is_quiet
 from publisher.cli.site import LiveSite
 from publisher.cli.sources import incomplete
 from publisher.model import time as when
@@ -37,18 +37,10 @@ from publisher.sources import offered
 from publisher.sources.statistics import GROUPINGS, JobFilter, JobStatistics, Totals
 
 _SUMS: Final = (
-    *(
-        "jobs",
-        "in_progress",
-        "wall_s",
-        "cpu_s",
-        "cpu_user_s",
-        "cpu_kernel_s",
-        "stage_in_bytes",
-        "stage_out_bytes",
-    ),
-    *("cpu_unknown", "gpu_jobs", "gpu_s"),
+    *("jobs", "in_progress", "wall_s", "cpu_s", "cpu_user_s", "cpu_kernel_s"),
+    *("stage_in_bytes", "stage_out_bytes", "cpu_unknown", "gpu_jobs", "gpu_s"),
 )
+_AN_ENDPOINT: Final = "org.nordugrid.arcrest"
 _COLUMNS: Final = (*_SUMS, "first_submitted", "last_ended")
 # Outputs of one number, and the column that has it.
 _SINGLE: Final = {
@@ -63,24 +55,20 @@ _SINGLE: Final = {
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_filters(parser)
     add_database_file(parser)
-    outputs = ("brief", *_SINGLE, "wlcgvos", "fqans", "users", "jobids", "json")
-    parser.add_argument(
-        "-o",
-        "--output",
-        choices=outputs,
-        default="brief",
-        metavar="WHAT",
-        help=f"one of {', '.join(outputs)} (default brief)",
-    )
-    by = tuple(GROUPINGS)
-    parser.add_argument(
-        "--by", choices=by, metavar="WHAT", help=f"also a table: by {', '.join(by)}"
-    )
+    add_output(parser, "brief", *_SINGLE, "wlcgvos", "fqans", "users", "jobids", "json")
+    text = f"also a table: by {', '.join(GROUPINGS)}"
+    parser.add_argument("--by", choices=tuple(GROUPINGS), metavar="WHAT", help=text)
     printed = parser.add_mutually_exclusive_group()
     add_json(printed)
-    printed.add_argument(
-        "--csv", dest="form", action="store_const", const=Form.CSV, help="the same as --as csv"
-    )
+    text = "the same as --as csv"
+    printed.add_argument("--csv", dest="form", action="store_const", const=Form.CSV, help=text)
+
+
+def add_output(parser: argparse.ArgumentParser, *outputs: str) -> None:
+    """`--output` as in `arcctl accounting`; the first is the default."""
+    text, first = f"one of {', '.join(outputs)} (default {outputs[0]})", outputs[0]
+    words = ("-o", "--output")
+    parser.add_argument(*words, choices=outputs, default=first, metavar="WHAT", help=text)
 
 
 def run(arguments: argparse.Namespace, context: Context) -> int:
@@ -128,10 +116,12 @@ def _as_json(wanted: JobFilter, tally: JobStatistics) -> Json:
         "states": [{"state": state, "jobs": jobs} for state, jobs in sorted(tally.states.items())],
         "vos": sorted(tally.vos),
         "users": sorted(tally.users),
-        "groups": [
-            {"name": name, **_totals_json(totals)} for name, totals in sorted(tally.groups.items())
-        ],
+        "groups": [{"name": name, **_totals_json(each)} for name, each in _groups(tally)],
     }
+
+
+def _groups(tally: JobStatistics) -> list[tuple[str, Totals]]:
+    return sorted(tally.groups.items())
 
 
 def _totals_json(totals: Totals) -> Json:
@@ -190,10 +180,8 @@ def _rows(
         return (name,), ({name: value} for value in values)
     if not arguments.by:
         return _COLUMNS, [_totals_json(tally.totals)]
-    groups = sorted(tally.groups.items())
-    return (arguments.by, *_COLUMNS), (
-        {arguments.by: name, **_totals_json(totals)} for name, totals in groups
-    )
+    rows = ({arguments.by: name, **_totals_json(each)} for name, each in _groups(tally))
+    return (arguments.by, *_COLUMNS), rows
 
 
 def _as_text(arguments: argparse.Namespace, tally: JobStatistics) -> Iterator[Part]:
@@ -203,9 +191,7 @@ def _as_text(arguments: argparse.Namespace, tally: JobStatistics) -> Iterator[Pa
         return
     yield from _brief_lines(tally)
     if arguments.by:
-        rows = [
-            (name or "(none)", *_cells(totals)) for name, totals in sorted(tally.groups.items())
-        ]
+        rows = [(name or "(none)", *_cells(totals)) for name, totals in _groups(tally)]
         yield ""
         yield TextTable((arguments.by, *_COLUMNS), rows)
 
@@ -228,23 +214,18 @@ def _single(output: str, tally: JobStatistics) -> tuple[str, list[str]] | None:
 def _brief_lines(tally: JobStatistics) -> list[str]:
     """Totals for people, each with its unit."""
     totals = tally.totals
-    states = ", ".join(
-        f"{state or '(none)'} {jobs:,}" for state, jobs in sorted(tally.states.items())
-    )
-    vos = ", ".join(sorted(tally.vos))
+    states = [f"{state or '(none)'} {jobs:,}" for state, jobs in sorted(tally.states.items())]
+    cpu = f"user {totals.cpu_user_s:,} s, kernel {totals.cpu_kernel_s:,} s"
     overview = [
         ("jobs", _counted(totals.jobs, states)),
         ("wall time", duration(totals.wall_s)),
-        (
-            "CPU time",
-            f"{duration(totals.cpu_s)}: user {totals.cpu_user_s:,} s, kernel {totals.cpu_kernel_s:,} s",
-        ),
+        ("CPU time", f"{duration(totals.cpu_s)}: {cpu}"),
         ("GPU time", _gpu_time(totals)),
         ("staged in", size(totals.stage_in_bytes)),
         ("staged out", size(totals.stage_out_bytes)),
         ("first submitted", moment_text(totals.first_submitted_at) or "-"),
         ("last ended", moment_text(totals.last_ended_at) or "-"),
-        ("VOs", _counted(len(tally.vos), vos)),
+        ("VOs", _counted(len(tally.vos), sorted(tally.vos))),
         ("users", f"{len(tally.users):,}"),
     ]
     remarks = [
@@ -256,16 +237,17 @@ def _brief_lines(tally: JobStatistics) -> list[str]:
     return lines + [f"{remark}: {jobs:,} of the jobs" for remark, jobs in remarks if jobs]
 
 
-def _counted(number: int, names: str) -> str:
-    return f"{number:,}: {names}" if names else f"{number:,}"
+def _counted(number: int, names: Sequence[str]) -> str:
+    text = ", ".join(names)
+    return f"{number:,}: {text}" if text else f"{number:,}"
 
 
 def _gpu_time(totals: Totals) -> str:
     """'' where no job had GPUs."""
     if not totals.gpu_jobs:
         return ""
-    share = 100 * totals.gpu_jobs / totals.jobs
-    return f"{duration(totals.gpu_s)}: {totals.gpu_s / 3600:,.1f} GPU hours of {totals.gpu_jobs:,} jobs ({share:.1f} %)"
+    jobs = f"{totals.gpu_jobs:,} jobs ({100 * totals.gpu_jobs / totals.jobs:.1f} %)"
+    return f"{duration(totals.gpu_s)}: {totals.gpu_s / 3600:,.1f} GPU hours of {jobs}"
 
 
 def _cells(totals: Totals) -> tuple[str, ...]:
@@ -286,41 +268,27 @@ def add_filters(parser: argparse.ArgumentParser) -> None:
         ("user", "only jobs of this user (DN, or issuer/subject)"),
         ("state", "only jobs in this state: completed, failed, in-progress"),
         ("queue", "only jobs in this queue"),
-        (
-            "endpoint",
-            "only jobs that came through endpoints of this type, such as org.nordugrid.arcrest",
-        ),
+        ("endpoint", f"only jobs that came through endpoints of this type, such as {_AN_ENDPOINT}"),
     ):
-        parser.add_argument(
-            f"--filter-{name}",
-            action="append",
-            default=[],
-            metavar="NAME",
-            help=f"{what}; may be repeated",
-        )
-    parser.add_argument(
-        "-a",
-        "--show-active",
-        action="store_true",
-        help="with --filter-state: also jobs that are in progress",
-    )
-    parser.add_argument("--filter-gpus", action="store_true", help="only jobs that had GPUs")
+        option, text = f"--filter-{name}", f"{what}; may be repeated"
+        parser.add_argument(option, action="append", default=[], metavar="NAME", help=text)
+    text = "with --filter-state: also jobs that are in progress"
+    add_flag(parser, "-a", "--show-active", text=text)
+    add_flag(parser, "--filter-gpus", text="only jobs that had GPUs")
     parser.add_argument(
         "--filter-extra",
         action="append",
         nargs=2,
         default=[],
         metavar=("KEY", "VALUE"),
-        help="only jobs with this attribute: vomsfqan, rte, dtrurl, jobname, projectname, ...; may be repeated",
+        help="only jobs with this attribute: vomsfqan, rte, dtrurl, jobname, projectname, ...; "
+        "may be repeated",
     )
 
 
 def add_database_file(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--database-file",
-        metavar="FILE",
-        help="read only this accounting database, a path or a name below accounting/ of control_dir",
-    )
+    text = "read only this accounting database, a path or a name below accounting/ of control_dir"
+    parser.add_argument("--database-file", metavar="FILE", help=text)
 
 
 def chosen_database(arguments: argparse.Namespace, site: LiveSite) -> LiveSite:
@@ -330,9 +298,8 @@ def chosen_database(arguments: argparse.Namespace, site: LiveSite) -> LiveSite:
     source = site.settings.source
     only = offered(source.type, "only_database", "--database-file")
     alone = source._replace(options=only(source.options, arguments.database_file))
-    return replace(
-        site, settings=site.settings._replace(source=alone, batch_entries=(), written=())
-    )
+    settings = site.settings._replace(source=alone, batch_entries=(), written=())
+    return replace(site, settings=settings)
 
 
 def job_filter(arguments: argparse.Namespace, site: Site) -> JobFilter:

@@ -46,7 +46,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             action="append",
             default=[],
             metavar="NAME=VALUE",
-            help=f"with --nagios: exit {status} above this: age=36h, oldest=3d, late=100; may be repeated",
+            help=f"with --nagios: exit {status} above this: age=36h, oldest=3d, late=100; "
+            "may be repeated",
         )
 
 
@@ -90,15 +91,12 @@ def _nagios(arguments: argparse.Namespace, context: Context) -> int:
         current = () if arguments.all_instances or trouble else _current(site)
         counting = load_part("reporting.charges.allocations")
         allocations = counting.used_allocations(site, current) if current else ()
-        uncharged = list(
-            dict.fromkeys(one.project for one in counting.never_charged(site, current))
-        )
+        never = [one.project for one in counting.never_charged(site, current)]
     except PublisherError as error:
         print_line(nagios.nagios_line(nagios.UNKNOWN, str(error)))
         return nagios.UNKNOWN
-    line, state = nagios.status_nagios(
-        found, trouble, site.clock(), limits, sources, allocations, uncharged
-    )
+    uncharged, now = list(dict.fromkeys(never)), site.clock()
+    line, state = nagios.status_nagios(found, trouble, now, limits, sources, allocations, uncharged)
     print_line(line)
     return state
 
@@ -120,17 +118,8 @@ def _target_json(one: TargetStatus) -> Json:
     return {
         "last_success": moment_text(one.last_success),
         "last_published_end_time": moment_text(one.last_published_end),
-        **attributes(
-            one,
-            "delivered",
-            "pending",
-            "late",
-            "awaited",
-            "exact",
-            "in_doubt",
-            "quarantined",
-            "held",
-        ),
+        **attributes(one, "delivered", "pending", "late", "awaited", "exact"),
+        **attributes(one, "in_doubt", "quarantined", "held"),
         "missing_databases": [missing.file for missing in one.missing],
     }
 
@@ -138,7 +127,8 @@ def _target_json(one: TargetStatus) -> Json:
 def _as_text(both: tuple[Iterable[TargetStatus], Sequence[SourceStatus]]) -> list[Part]:
     found, sources = both
     awaited = [
-        f"target {one.target}: {plural(one.awaited, 'job waits', 'jobs wait')} for the batch system's record (join_wait)"
+        f"target {one.target}: {plural(one.awaited, 'job waits', 'jobs wait')} "
+        "for the batch system's record (join_wait)"
         for one in found
         if one.awaited
     ]

@@ -11,7 +11,14 @@ from publisher.cli import progress
 from publisher.cli.commands import Context
 from publisher.cli.commands.publish import print_outcomes, usage_json, usage_text
 from publisher.cli.output import Json, Part, TextTable, attributes, moment_text, print_result
-from publisher.cli.parser import add_all_instances, add_dry_run, add_json, add_targets, is_quiet
+from publisher.cli.parser import (
+    add_all_instances,
+    add_dry_run,
+    add_flag,
+    add_json,
+    add_targets,
+    is_quiet,
+)
 from publisher.cli.site import LiveSite
 from publisher.cli.sources import incomplete
 from publisher.formats import receiver_of
@@ -31,45 +38,22 @@ from publisher.reporting import statistics
 from publisher.sources.statistics import JobFilter
 
 _COLUMNS = (
-    *(
-        "target",
-        "month",
-        "submit host",
-        "database",
-        "delivered",
-        "before us",
-        "set aside",
-        "pending",
-    ),
-    *("reported", "portal", "difference"),
+    *("target", "month", "submit host", "database", "delivered", "before us"),
+    *("set aside", "pending", "reported", "portal", "difference"),
 )
-
 _OTHERS = (
-    "other instance",
-    "month",
-    "submit host",
-    "delivered",
-    "before us",
-    "reported",
-    "as of",
-    "difference",
+    *("other instance", "month", "submit host", "delivered", "before us"),
+    *("reported", "as of", "difference"),
 )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_targets(parser)
-    parser.add_argument(
-        "--check", action="store_true", help="send nothing; compare database, ledger and last sync"
-    )
-    parser.add_argument(
-        "--months", default="12", metavar="N", help="the last N months (default 12), or all"
-    )
-    parser.add_argument(
-        "--portal",
-        type=Path,
-        metavar="FILE",
-        help="with --check: counts saved from the portal, CSV or JSON",
-    )
+    add_flag(parser, "--check", text="send nothing; compare database, ledger and last sync")
+    text = "the last N months (default 12), or all"
+    parser.add_argument("--months", default="12", metavar="N", help=text)
+    text = "with --check: counts saved from the portal, CSV or JSON"
+    parser.add_argument("--portal", type=Path, metavar="FILE", help=text)
     add_all_instances(parser)
     add_dry_run(parser)
     add_json(parser)
@@ -93,9 +77,8 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
 def _targets(arguments: argparse.Namespace, site: LiveSite) -> list[Target]:
     """Those whose counts are sent or compared. Raises: UsageError."""
     chosen = choose(site.targets, arguments.target)
-    targets: list[Target] = [
-        target for target in chosen if arguments.target or arguments.check or target.sync
-    ]
+    every = arguments.target or arguments.check
+    targets: list[Target] = [target for target in chosen if every or target.sync]
     if not targets:
         raise _no_target(chosen)
     elsewhere = [target.name for target in targets if not _takes_counts(target)]
@@ -108,9 +91,8 @@ def _no_target(chosen: Sequence[Target]) -> UsageError:
     names = " or ".join(f"`--target {target.name}`" for target in chosen if _takes_counts(target))
     if not names:
         return UsageError("no target has a receiver that takes job counts")
-    return UsageError(
-        f"no target has `sync: true`; set it in the configuration, or name one: {names}"
-    )
+    advice = f"set it in the configuration, or name one: {names}"
+    return UsageError(f"no target has `sync: true`; {advice}")
 
 
 def _takes_counts(target: Target) -> bool:
@@ -188,16 +170,8 @@ def _as_json(found: _Check) -> Json:
             {
                 "target": row.target,
                 "month": row.month_name,
-                **attributes(
-                    row,
-                    "submit_host",
-                    "database",
-                    "delivered",
-                    "restarted",
-                    "before",
-                    "quarantined",
-                    "pending",
-                ),
+                **attributes(row, "submit_host", "database", "delivered", "restarted"),
+                **attributes(row, "before", "quarantined", "pending"),
                 "told": row.reported,
                 **attributes(row, "portal", "purged", "repairs"),
             }
@@ -264,14 +238,12 @@ def _as_text(found: _Check) -> Iterator[Part]:
 
 
 def _row(row: Compared, gone: str) -> tuple[str, ...]:
+    counts = (row.database, row.delivered, row.before, row.quarantined, row.pending)
     return (
         row.target,
         row.month_name,
         _host(row),
-        *(
-            f"{count:,}"
-            for count in (row.database, row.delivered, row.before, row.quarantined, row.pending)
-        ),
+        *(f"{count:,}" for count in counts),
         "-" if row.reported is None else f"{row.reported:,}",
         "-" if row.portal is None else f"{row.portal:,}",
         "; ".join(_differences(row, gone)),
@@ -304,22 +276,25 @@ def _differences(row: Compared, gone: str) -> list[str]:
 def _shadow_lines(shadows: Sequence[ComparedMonth]) -> Iterator[str]:
     """Beside jura-ng, row by row."""
     for one in shadows:
+        formats = f"our {one.format} beside jura-ng's {one.their_format}"
         rows = f"{plural(one.equal, 'row')} equal, {len(one.different):,} not"
-        yield f"{one.target}, a shadow: {one.month_name}: our {one.format} beside jura-ng's {one.their_format}: {rows}"
+        yield f"{one.target}, a shadow: {one.month_name}: {formats}: {rows}"
         for row in one.different:
-            ours, theirs = (
-                usage_text(total) if total else "none" for total in (row.ours, row.theirs)
-            )
+            ours = usage_text(row.ours) if row.ours else "none"
+            theirs = usage_text(row.theirs) if row.theirs else "none"
             yield f"  {row.row}: ours {ours}, jura-ng's {theirs}"
 
 
 def _accepted_lines(accepted: Sequence[tuple[str, AcceptedChange]]) -> Iterator[str]:
     """What was accepted of these months."""
     for target, change in accepted:
-        rows = f"{plural(len(change.rows), 'row')} with {plural(sum(row.jobs for row in change.rows), 'job')}"
+        rows = plural(len(change.rows), "row")
+        jobs = plural(sum(row.jobs for row in change.rows), "job")
+        lost = plural(change.lost_jobs, "job is", "jobs are")
         yield (
-            f"{target}: {month_name(change.month)}: accepted at {moment_text(change.accepted_at)}: {rows} stay at the receiver "
-            f"until its team deletes them, {plural(change.lost_jobs, 'job is', 'jobs are')} lost there"
+            f"{target}: {month_name(change.month)}: accepted at {moment_text(change.accepted_at)}: "
+            f"{rows} with {jobs} stay at the receiver until its team deletes them, "
+            f"{lost} lost there"
         )
         for row in change.rows:
             yield f"  {row.key.text}: {usage_text(row)}"
@@ -327,10 +302,9 @@ def _accepted_lines(accepted: Sequence[tuple[str, AcceptedChange]]) -> Iterator[
 
 def _ticket(found: _Check) -> Iterator[str]:
     """About what the portal has beyond ours."""
+    beyond = [row for row in found.compared if row.beyond]
     for receiver in dict.fromkeys(found.receivers.values()):
-        too_many = [
-            row for row in found.compared if row.beyond and found.receivers[row.target] == receiver
-        ]
+        too_many = [row for row in beyond if found.receivers[row.target] == receiver]
         if too_many:
             yield from _ticket_to(receiver, found, too_many)
 
@@ -341,17 +315,17 @@ def _ticket_to(receiver: str, found: _Check, too_many: Sequence[Compared]) -> It
     yield ""
     yield f"  The accounting portal has more jobs of site {found.site} than we publish:"
     for one in too_many:
-        yield f"  {one.month_name}, submit host {_host(one)}: {one.portal:,} jobs, we publish {one.due:,}."
-    yield "  Please tell us under which keys (user, VO, submit host, benchmark, processors) these months have rows, and delete"
+        jobs = f"{one.portal:,} jobs, we publish {one.due:,}"
+        yield f"  {one.month_name}, submit host {_host(one)}: {jobs}."
+    keys = "(user, VO, submit host, benchmark, processors)"
+    yield f"  Please tell us under which keys {keys} these months have rows, and delete"
     months = {(one.target, one.month) for one in too_many}
     ours = [change for target, change in found.accepted if (target, change.month) in months]
     if ours:
         yield "  those that we do not send any more:"
         for change in ours:
-            yield from (
-                f"  {month_name(change.month)}: {row.key.text}: {row.jobs:,} jobs"
-                for row in change.rows
-            )
+            for row in change.rows:
+                yield f"  {month_name(change.month)}: {row.key.text}: {row.jobs:,} jobs"
     else:
         yield "  those that we name as not ours."
     yield ""

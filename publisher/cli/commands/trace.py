@@ -26,9 +26,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, context: Context) -> int:
-    traced = operations.trace(
-        context.load(), JobId(arguments.job), all_instances=arguments.all_instances
-    )
+    site, everywhere = context.load(), arguments.all_instances
+    traced = operations.trace(site, JobId(arguments.job), all_instances=everywhere)
     print_result(traced, _as_json, _as_text, form=arguments.form, rows="deliveries")
     if traced.trouble:
         error_line(traced.trouble)
@@ -78,11 +77,13 @@ def _row_json(row: JobRecord) -> Json:
 def _as_text(traced: Traced) -> Iterator[Part]:
     yield TextTable(_COLUMNS, list(map(_cells, traced.deliveries)))
     notes = [
-        f"in quarantine of {held.target} since {moment_text(held.since)}: {held.job.rule}: {held.job.reason} ({held.hold})"
+        f"in quarantine of {held.target} since {moment_text(held.since)}: "
+        f"{held.job.rule}: {held.job.reason} ({held.hold})"
         for held in traced.quarantined
     ]
     notes += [
-        f"now in {row.row.database}, row {row.row.record_id}: {row.status}, ended {moment_text(row.ended_at)}"
+        f"now in {row.row.database}, row {row.row.record_id}: {row.status}, "
+        f"ended {moment_text(row.ended_at)}"
         for row in traced.rows or ()
     ]
     yield from notes
@@ -92,14 +93,6 @@ def _as_text(traced: Traced) -> Iterator[Part]:
 
 def _cells(one: Delivery) -> list[str]:
     sent, ended = moment_text(one.settled_at), moment_text(one.ended_at)
-    cells = (
-        one.target,
-        str(one.state),
-        sent,
-        one.message_id,
-        one.remote_id,
-        one.row_id,
-        ended,
-        one.digest[:16],
-    )
+    ids = (one.message_id, one.remote_id, one.row_id)
+    cells = (one.target, str(one.state), sent, *ids, ended, one.digest[:16])
     return [cell or "-" for cell in cells]
