@@ -37,7 +37,8 @@ from publisher.sources.importing.database import ImportDatabase
 
 _MARK: Final = "DELIVERED_UNTIL"  # a key of DBConfig
 _COLUMNS: Final = """
-    RecordID, CAST(JobID AS BLOB), CAST(LocalJobID AS BLOB), CAST(coalesce(SubmitTime, 0) AS INTEGER)
+    RecordID, CAST(JobID AS BLOB), CAST(LocalJobID AS BLOB),
+    CAST(coalesce(SubmitTime, 0) AS INTEGER)
 """
 _AT: Final = "WHERE RecordID IN (SELECT value FROM json_each(:rows))"
 _ALL: Final = f"WHERE RecordID > :after ORDER BY RecordID LIMIT {READ_AT_ONCE}"
@@ -92,17 +93,15 @@ def remember_delivered(accounting: ImportDatabase, arc: ArcJobs, delivered: Deli
 
 
 def _is_of_ce(database: str, arc: ArcJobs) -> bool:
-    """Whether jobs that were delivered from a database were surely a CE's, though it may be gone."""
+    """Whether jobs delivered from a database were surely a CE's, though it may be gone."""
     return database in arc.databases() or os.path.basename(database) in NAMES_OF_AREX
 
 
 def _jobs_at(arc: ArcJobs, database: str, record_ids: Iterable[int]) -> Mapping[int, _CeJob]:
+    if database not in arc.databases():
+        return {}
     rows = {"rows": json.dumps(list(record_ids))}
-    return (
-        {job.record_id: job for job in _jobs(arc, database, _AT, rows)}
-        if database in arc.databases()
-        else {}
-    )
+    return {job.record_id: job for job in _jobs(arc, database, _AT, rows)}
 
 
 def _all_jobs(arc: ArcJobs) -> Iterator[Sequence[_CeJob]]:
@@ -117,11 +116,10 @@ def _jobs(arc: ArcJobs, database: str, which: str, values: Mapping[str, object])
     rows = arc.ask(database, _COLUMNS, which, values)
     numbers = [_text(row[2]) for row in rows]
     keys = job_keys([_text(row[1]) for row in rows], numbers)
+    known = zip(rows, keys, numbers, strict=True)
     return [
         _CeJob(record_id, key, number, submitted_at, bool(is_ours))
-        for (record_id, _, _, submitted_at, is_ours), key, number in zip(
-            rows, keys, numbers, strict=True
-        )
+        for (record_id, _, _, submitted_at, is_ours), key, number in known
     ]
 
 
@@ -141,9 +139,7 @@ class _Comparison:
         self._connection.execute(_MISSED)
 
     def take(self, runs: PlacedRuns) -> None:
-        """Delivered runs of one database of a CE, or of one that may have been a CE's under another
-        name.
-        """
+        """Delivered runs of one database that is a CE's, or may have been under another name."""
         rows = _jobs_at(self._arc, runs.files[0], runs.record_ids)
         found: list[tuple[_CeJob, JobKey, int]] = []
         missed: list[tuple[bytes, bytes, int, bool]] = []
@@ -160,9 +156,8 @@ class _Comparison:
 
     def take_own(self, runs: PlacedRuns) -> None:
         """Delivered runs of the batch system's own database, or of one that is not known."""
-        rows = self._connection.execute(
-            _OWN, {"rows": json.dumps(list(runs.record_ids))}
-        ).fetchall()
+        asked = {"rows": json.dumps(list(runs.record_ids))}
+        rows = self._connection.execute(_OWN, asked).fetchall()
         record_ids, job_ids, numbers = zip(*rows, strict=True) if rows else ((), (), ())
         here = dict(zip(record_ids, job_keys(job_ids, numbers), strict=True))
         placed = zip(runs.keys, runs.record_ids, strict=True)
@@ -170,9 +165,7 @@ class _Comparison:
             remember_own(self._connection, [key for key, place in placed if here.get(place) != key])
 
     def look_for_missed(self) -> None:
-        """In all rows: they may have other places by now. What is a CE's and in none, no CE has any
-        more.
-        """
+        """In all rows, as they may have other places. What is a CE's and in none, no CE has now."""
         if not self._connection.execute(_ANY_MISSED).fetchone()[0]:
             return
         for rows in _all_jobs(self._arc):
@@ -182,26 +175,24 @@ class _Comparison:
                 for run, ended in self._connection.execute(_FOUND, (row.key[:JOB_DIGEST_BYTES],))
             ]
             if found:
+                jobs = [(row.key[:JOB_DIGEST_BYTES],) for row, _, _ in found]
                 with self._accounting.transaction():
                     self._keep(found)
-                    self._connection.executemany(
-                        _FIND, [(row.key[:JOB_DIGEST_BYTES],) for row, _, _ in found]
-                    )
+                    self._connection.executemany(_FIND, jobs)
         with self._accounting.transaction():
             gone: Any = self._connection.execute(_GONE)
             self._forget((digest_of_number(run), ended, ended) for run, ended in gone)
 
     def _keep(self, found: Sequence[tuple[_CeJob, JobKey, int]]) -> None:
         """Runs of jobs that stand in these rows, under the same number or another one."""
-        ours = [each for each in found if each[0].is_ours]
-        known: list[Run] = [
-            (row.number, row.submitted_at, ended) for row, key, ended in ours if row.key == key
-        ]
-        forgotten: list[Forgotten] = [
-            (digest_of_number(run_digest(key)), row.submitted_at, ended)
-            for row, key, ended in ours
-            if row.key != key
-        ]
+        known: list[Run] = []
+        forgotten: list[Forgotten] = []
+        for row, key, ended in found:
+            if row.is_ours and row.key == key:
+                known.append((row.number, row.submitted_at, ended))
+            elif row.is_ours:
+                digest = digest_of_number(run_digest(key))
+                forgotten.append((digest, row.submitted_at, ended))
         remember(self._connection, known)
         self._forget(forgotten)
 

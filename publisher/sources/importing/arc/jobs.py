@@ -1,11 +1,11 @@
-"""Runs of a batch system that belong to the ARC CEs in front of it, and those that a CE may yet
-claim.
+"""Runs of a batch system that are of the ARC CEs in front of it, or that a CE may yet claim.
 
-A CE writes down the batch system's number of a job only when it has seen the end. So a run that no CE has waits in the table
-`ArcRun` of the database that is imported into: for a while after its end, and longer where the CE has written nothing since and
-has a job that is not over yet, which it may be. A run that a CE has leaves it, or stays for whoever joins it to the CE's job
-(`joined.py`). A run that became a job of the batch system stays one, whatever a CE writes later: the CE's job is set aside, so
-that no run counts twice.
+A CE writes down the batch system's number of a job only when it has seen the end. So a run that no
+CE has waits in the table `ArcRun` of the database that is imported into: for a while after its end,
+and longer where the CE has written nothing since and has a job that is not over yet, which it may
+be. A run that a CE has leaves it, or stays for whoever joins it to the CE's job (`joined.py`). A
+run that became a job of the batch system stays one, whatever a CE writes later: the CE's job is set
+aside, so that no run counts twice.
 
 Each number that a CE has is remembered before the job is published (`numbers.py`), in one
 transaction that waits for whoever decides about runs; a run of it stays the CE's.
@@ -31,9 +31,11 @@ from publisher.sources.importing.arc.numbers import (
     NUMBER_TABLES,
     Moments,
     Run,
+    StoredRun,
     delivered_as_own,
     forgotten_of,
     overlap,
+    own_runs,
     spans_of,
 )
 from publisher.sources.sqlite_reader import CopyDirectory, ReadOnlyFile, check_readable
@@ -59,7 +61,8 @@ _NUMBERED: Final = (
 )
 _ENDED_RUNS: Final = f"""
     SELECT RecordID, {_RUN} FROM AAR
-    WHERE RecordID > :after AND CAST(EndTime AS INTEGER) > 0 AND LocalJobID <> '' AND LocalJobID NOT GLOB '*[^ -~]*'
+    WHERE RecordID > :after AND CAST(EndTime AS INTEGER) > 0
+        AND LocalJobID <> '' AND LocalJobID NOT GLOB '*[^ -~]*'
 """
 
 ARC_RUNS: Final = f"""{NUMBER_TABLES}
@@ -72,16 +75,11 @@ ARC_RUNS: Final = f"""{NUMBER_TABLES}
         Waits INTEGER NOT NULL,     -- 1: no CE has it yet
         FileID INTEGER,
         Job TEXT NOT NULL,          -- the row as it would be in AAR, in JSON
-        Adds TEXT NOT NULL,         -- what of it may be joined to the CE's job, by field of a job record, in JSON; or ''
+        Adds TEXT NOT NULL,         -- what may be joined to the CE's job, by field, in JSON; or ''
         PRIMARY KEY (JobID, LocalJobID)
     ) WITHOUT ROWID;
     CREATE INDEX IF NOT EXISTS ArcRun_LocalJobID ON ArcRun (LocalJobID);
     CREATE INDEX IF NOT EXISTS ArcRun_Waits ON ArcRun (EndTime) WHERE Waits;
-
-    -- What else a CE may call a run that is a job in AAR.
-    CREATE TABLE IF NOT EXISTS ArcNumber (
-        LocalJobID TEXT NOT NULL, JobID TEXT NOT NULL, PRIMARY KEY (LocalJobID, JobID)
-    ) WITHOUT ROWID;
 
     -- When each CE last wrote something, as epoch seconds, and what waits for it.
     CREATE TABLE IF NOT EXISTS ArcCe (
@@ -93,13 +91,12 @@ ARC_RUNS: Final = f"""{NUMBER_TABLES}
         Since INTEGER               -- when the first of them would have become a job otherwise
     ) WITHOUT ROWID;
 """
-# Of two that claim one JobID the later and greater stays, unless it is replaced: the order of files
-# does not matter.
+# Of two that claim one JobID the later and greater stays, unless it is replaced, in any order.
 _KEEP: Final = """
     INSERT INTO ArcRun VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
     ON CONFLICT DO UPDATE SET
-        StartTime = excluded.StartTime, EndTime = excluded.EndTime, Waits = min(Waits, excluded.Waits),
-        FileID = excluded.FileID, Job = excluded.Job, Adds = excluded.Adds
+        StartTime = excluded.StartTime, EndTime = excluded.EndTime, FileID = excluded.FileID,
+        Waits = min(Waits, excluded.Waits), Job = excluded.Job, Adds = excluded.Adds
     WHERE ? OR excluded.Waits < Waits OR (excluded.EndTime, excluded.Job) > (EndTime, Job)
 """
 _REMOVE: Final = "DELETE FROM ArcRun WHERE JobID = ?"
@@ -112,22 +109,10 @@ _RUNS: Final = """
     SELECT JobID, LocalJobID, FileID, Job FROM ArcRun
     WHERE JobID IN (SELECT value FROM json_each(?)) ORDER BY JobID, LocalJobID
 """
-_OF_NUMBERS: Final = """
-    SELECT LocalJobID, JobID, StartTime, EndTime, Adds FROM ArcRun
-    WHERE LocalJobID IN (SELECT value FROM json_each(:numbers))
-"""
 _CLAIMED: Final = (
     "SELECT JobID FROM ArcRun WHERE NOT Waits AND JobID IN (SELECT value FROM json_each(:job_ids))"
 )
-_OWN: Final = """
-    SELECT LocalJobID, JobID, StartTime, EndTime FROM AAR
-    WHERE LocalJobID IN (SELECT value FROM json_each(:numbers))
-    UNION
-    SELECT ArcNumber.LocalJobID, JobID, StartTime, EndTime FROM ArcNumber JOIN AAR USING (JobID)
-    WHERE ArcNumber.LocalJobID IN (SELECT value FROM json_each(:numbers))
-"""
-# Jobs that are not over have an end of 0, and no number yet. Rows of jobs that got lost stay so for
-# ever.
+# Jobs that are not over have an end of 0, and no number yet. Rows of lost jobs stay so for ever.
 _SIGNS: Final = f"""
     SELECT
         (SELECT max(SubmitTime) FROM AAR WHERE SubmitTime <= :now),
@@ -138,6 +123,7 @@ _SIGNS: Final = f"""
 _NAME_OWN: Final = "INSERT OR IGNORE INTO ArcNumber VALUES (?, ?)"
 _STATES: Final = "SELECT Ce, Written, Returned, Before FROM ArcCe"
 _KEEP_STATE: Final = "INSERT OR REPLACE INTO ArcCe VALUES (?, ?, ?, ?, ?, ?)"
+_WAITS_FOR: Final = "UPDATE ArcCe SET Waiting = ?, Since = ? WHERE Ce = ?"
 _WAIT_FOR_CE: Final = """
     SELECT count(DISTINCT JobID), min(EndTime) FROM ArcRun
     WHERE Waits AND Importer = ? AND EndTime > ? AND EndTime <= ? AND StartTime >= ?
@@ -147,6 +133,7 @@ _ENDED: Final = (
 )
 
 ArcIds = Callable[[ImportedJob], Sequence[str]]
+_Claim = tuple[str, tuple[int, int]]  # a job of a CE: its number, submission and end
 
 
 class ArcRun(NamedTuple):
@@ -166,21 +153,17 @@ class SortedRuns(NamedTuple):
 
 
 class Signs(NamedTuple):
-    """What the databases of a CE show: what was written last, and the first of its jobs that are
-    not over, as epoch seconds.
-    """
+    """What the databases of a CE show, as epoch seconds."""
 
-    written: int
-    first_open: int | None  # its submission
+    written: int  # what was written last
+    first_open: int | None  # the submission of the first of its jobs that are not over
 
 
 class Ce(NamedTuple):
-    """A CE in front of the batch system: jobs that ended before `horizon` it would have told of by
-    now.
-    """
+    """A CE in front of the batch system."""
 
     name: str
-    horizon: int
+    horizon: int  # of jobs that ended before, it would have told by now
     first_open: int | None
 
     def may_claim(self, started_at: int, ended_at: int) -> bool:
@@ -212,12 +195,12 @@ class ArcJobs:
             raise UsageError(
                 f"{own}: is the database to write, and in arc_databases too; name A-REX's own there"
             )
-        self._own = own
         self._wait_s = wait_s
         self._outage_s = max(wait_s, outage_s)
         self.watching = bool(databases)
         self.join = join
         self._lrms = lrms
+        self._of_lrms = _NO_OTHER_LRMS if lrms else ""
         self._ces: Sequence[Ce] = ()
         self._copies = CopyDirectory(own.absolute().parent)
         self._files: list[ReadOnlyFile] = []
@@ -250,13 +233,12 @@ class ArcJobs:
         self, database: str, columns: str, which: str, values: Mapping[str, object]
     ) -> list[Any]:
         """Rows of all batch systems' jobs; their last column tells whether it may be this one.
+
         Raises: SourceError.
         """
-        of_lrms = _NO_OTHER_LRMS if self._lrms else ""
         (file,) = (file for file in self._files if file.path == database)
-        return _answer(
-            file, f"SELECT {columns}, 1 {of_lrms} FROM AAR {which}", {**values, "lrms": self._lrms}
-        )
+        statement = f"SELECT {columns}, 1 {self._of_lrms} FROM AAR {which}"
+        return _answer(file, statement, {**values, "lrms": self._lrms})
 
     def look(self, connection: sqlite3.Connection, now: int) -> None:
         """See what each CE has written last, inside a transaction. Raises: SourceError."""
@@ -267,13 +249,11 @@ class ArcJobs:
             written, returned, before = states.get(name, (signs.written, 0, 0))
             if signs.written - written > self._wait_s:  # it may have much to tell of
                 returned, before = now, before if now < returned + self._wait_s else written
-            connection.execute(
-                _KEEP_STATE, (name, max(written, signs.written), returned, before, 0, None)
-            )
-            written_all = before if now < returned + self._wait_s else max(written, signs.written)
-            ces.append(
-                Ce(name, max(written_all - self._wait_s, now - self._outage_s), signs.first_open)
-            )
+            written = max(written, signs.written)
+            connection.execute(_KEEP_STATE, (name, written, returned, before, 0, None))
+            written_all = before if now < returned + self._wait_s else written
+            horizon = max(written_all - self._wait_s, now - self._outage_s)
+            ces.append(Ce(name, horizon, signs.first_open))
         self._ces = ces
 
     def keep_waiting(self, connection: sqlite3.Connection, importer: str, now: int) -> None:
@@ -283,16 +263,14 @@ class ArcJobs:
                 asked = (importer, ce.horizon, now - self._wait_s, ce.first_open - APART_S)
                 waiting, ended_at = connection.execute(_WAIT_FOR_CE, asked).fetchone()
                 since = None if ended_at is None else ended_at + self._wait_s
-                connection.execute(
-                    "UPDATE ArcCe SET Waiting = ?, Since = ? WHERE Ce = ?",
-                    (waiting, since, ce.name),
-                )
+                connection.execute(_WAITS_FOR, (waiting, since, ce.name))
 
     def sorted(
         self, runs: Sequence[ArcRun], now: int, connection: sqlite3.Connection
     ) -> SortedRuns:
-        """Whose these runs are; `connection` is that of the database that is imported into. Raises:
-        SourceError.
+        """Whose these runs are; `connection` is that of the database that is imported into.
+
+        Raises: SourceError.
         """
         if not self.watching:
             return SortedRuns(list(runs), [], [])
@@ -301,11 +279,8 @@ class ArcJobs:
             spans[number].append((submitted, ended))
         forgotten = forgotten_of(connection, numbers)
         ours = own_runs(connection, [*spans, *forgotten])
-        asked = {"job_ids": json.dumps([run.job.job_id for run in runs])}
-        once_claimed = {job_id for (job_id,) in connection.execute(_CLAIMED, asked)}
-        delivered = delivered_as_own(
-            connection, [(run.job.job_id, run.job.local_id) for run in runs]
-        )
+        once_claimed = _once_claimed(connection, runs)
+        delivered = delivered_as_own(connection, [(job.job_id, job.local_id) for job, *_ in runs])
         found = SortedRuns([], [], [])
         for run in runs:
             claims = [*_claims(run, spans), *_forgotten_claims(run, forgotten)]
@@ -330,9 +305,7 @@ class ArcJobs:
         )
 
     def _signs(self, now: int) -> Mapping[str, Signs]:
-        """Of each CE, by its directory, or by its database where that has another name than A-REX
-        gives it.
-        """
+        """Of each CE, by its directory, or by its database where A-REX gives no such name."""
         found: dict[str, Signs] = {}
         for file in self._files:
             ((submitted, ended, first_open),) = _answer(file, _SIGNS, {"now": now})
@@ -345,14 +318,11 @@ class ArcJobs:
         return found
 
     def _spans(self, runs: Sequence[ArcRun]) -> dict[str, list[tuple[int, int]]]:
-        """From the submission to the end of the CEs' jobs of each number that these runs may have
-        there.
-        """
+        """From the submission to the end of each of the CEs' jobs that these runs may be."""
         spans: dict[str, list[tuple[int, int]]] = defaultdict(list)
+        asked = {"numbers": json.dumps(_numbers_of(runs))}
         for file in self._files:
-            for number, submitted, ended in self._runs(
-                file, _NUMBERED, {"numbers": json.dumps(_numbers_of(runs))}
-            ):
+            for number, submitted, ended in self._runs(file, _NUMBERED, asked):
                 spans[number].append((submitted, ended))
         return spans
 
@@ -360,28 +330,27 @@ class ArcJobs:
         self, file: ReadOnlyFile, statement: str, values: Mapping[str, object], order: str = ""
     ) -> list[Any]:
         """Those of the batch system, where A-REX names it. Raises: SourceError."""
-        which = _NO_OTHER_LRMS if self._lrms else ""
-        return _answer(file, f"{statement} {which} {order}", {**values, "lrms": self._lrms})
+        asked = {**values, "lrms": self._lrms}
+        return _answer(file, f"{statement} {self._of_lrms} {order}", asked)
 
 
 def _numbers_of(runs: Sequence[ArcRun]) -> list[str]:
     return sorted({number for run in runs for number in run.arc_ids})
 
 
-def _claims(
-    run: ArcRun, spans: Mapping[str, Sequence[tuple[int, int]]]
-) -> list[tuple[str, tuple[int, int]]]:
-    """The jobs of CEs that a run may be, each by its number."""
+def _once_claimed(connection: sqlite3.Connection, runs: Sequence[ArcRun]) -> set[str]:
+    asked = {"job_ids": json.dumps([run.job.job_id for run in runs])}
+    return {job_id for (job_id,) in connection.execute(_CLAIMED, asked)}
+
+
+def _claims(run: ArcRun, spans: Mapping[str, Sequence[tuple[int, int]]]) -> list[_Claim]:
+    """The jobs of CEs that a run may be."""
     times = (run.job.started_at, run.job.ended_at)
-    return [
-        (number, span)
-        for number in run.arc_ids
-        for span in spans.get(number, ())
-        if overlap(span, *times)
-    ]
+    known = ((number, span) for number in run.arc_ids for span in spans.get(number, ()))
+    return [(number, span) for number, span in known if overlap(span, *times)]
 
 
-def _forgotten_claims(run: ArcRun, forgotten: Moments) -> list[tuple[str, tuple[int, int]]]:
+def _forgotten_claims(run: ArcRun, forgotten: Moments) -> list[_Claim]:
     """The same of jobs whose numbers were forgotten: of these only the ends are known."""
     started_at, ended_at = run.job.started_at, run.job.ended_at
     return [
@@ -392,15 +361,10 @@ def _forgotten_claims(run: ArcRun, forgotten: Moments) -> list[tuple[str, tuple[
     ]
 
 
-def _has_own(
-    claims: Sequence[tuple[str, tuple[int, int]]], ours: Mapping[str, Sequence[StoredRun]]
-) -> bool:
+def _has_own(claims: Sequence[_Claim], ours: Mapping[str, Sequence[StoredRun]]) -> bool:
     """Whether a run of one of these jobs of CEs is a job of the batch system."""
-    return any(
-        overlap(span, one.started_at, one.ended_at)
-        for number, span in claims
-        for one in ours.get(number, ())
-    )
+    runs = ((span, one) for number, span in claims for one in ours.get(number, ()))
+    return any(overlap(span, one.started_at, one.ended_at) for span, one in runs)
 
 
 class ArcRunTable:
@@ -420,12 +384,8 @@ class ArcRunTable:
 
     def name_own(self, runs: Sequence[ArcRun]) -> None:
         """Keep what else a CE may call runs that are jobs now."""
-        others = [
-            (number, job.job_id)
-            for job, numbers, _ in runs
-            for number in numbers
-            if number != job.local_id
-        ]
+        named = ((number, job) for job, numbers, _ in runs for number in numbers)
+        others = [(number, job.job_id) for number, job in named if number != job.local_id]
         self._connection.executemany(_NAME_OWN, others)
 
     def remove(self, job_ids: Sequence[str]) -> None:
@@ -437,9 +397,8 @@ class ArcRunTable:
 
     def ended_before(self, moment: int, after: str) -> list[str]:
         """JobIDs of some runs of CEs that ended before then, in order after that JobID."""
-        return [
-            job_id for (job_id,) in self._connection.execute(_OLD, (self._importer, moment, after))
-        ]
+        asked = (self._importer, moment, after)
+        return [job_id for (job_id,) in self._connection.execute(_OLD, asked)]
 
     def runs(self, job_ids: Sequence[str]) -> list[ArcRun]:
         rows = self._connection.execute(_RUNS, (json.dumps(job_ids),)).fetchall()
@@ -451,9 +410,7 @@ class ArcRunTable:
 
 
 def _additions(job: ImportedJob) -> str:
-    """The column `Adds`. Its text tells whether a job that was published changed, so it must stay
-    as it is written.
-    """
+    """The column `Adds`. It tells whether a published job changed, so its text has to stay so."""
     extra = dict(job.extra)
     values = {
         "gpu_count": job.gpu_count,
@@ -475,54 +432,6 @@ def _numbers(pairs: Sequence[str]) -> list[tuple[str, int]]:
     return sorted((name, int(text)) for name, _, text in parts if text.isdecimal())
 
 
-class StoredRun(NamedTuple):
-    """A run that a CE has or may yet claim, as the table holds it; or `own`: one that is a job of
-    the batch system.
-    """
-
-    job_id: str
-    started_at: int
-    ended_at: int
-    adds: str = ""
-    own: bool = False
-
-
-def own_runs(connection: sqlite3.Connection, numbers: Sequence[str]) -> dict[str, list[StoredRun]]:
-    """The jobs of the batch system that a CE may know by these numbers. Raises: sqlite3.Error."""
-    found: dict[str, list[StoredRun]] = defaultdict(list)
-    for number, job_id, started_at, ended_at in connection.execute(
-        _OWN, {"numbers": json.dumps(numbers)}
-    ):
-        found[number].append(StoredRun(job_id, started_at, ended_at, own=True))
-    return found
-
-
-def runs_of_numbers(
-    connection: sqlite3.Connection, numbers: Sequence[str], *, joins: bool
-) -> dict[str, list[StoredRun]]:
-    """The runs that a CE may know by these numbers; those that are no jobs of the batch system only
-    where it `joins` them.
-
-    Raises: sqlite3.Error.
-    """
-    try:
-        found = own_runs(connection, numbers)
-        rows = (
-            connection.execute(_OF_NUMBERS, {"numbers": json.dumps(numbers)}).fetchall()
-            if joins
-            else ()
-        )
-    except sqlite3.OperationalError as error:
-        if "no such table" in str(
-            error
-        ):  # nothing was read into it since A-REX's jobs may be looked up
-            return {}
-        raise
-    for number, *run in rows:
-        found[number].append(StoredRun(*run))
-    return found
-
-
 def _run(rows: Sequence[tuple[str, str, int | None, str]]) -> ArcRun:
     return ArcRun(job_from(rows[0][3]), [number for _, number, _, _ in rows], rows[0][2])
 
@@ -542,7 +451,8 @@ def check_arc_database(path: Path) -> None:
     """Raises: SourceError when it cannot be read."""
     if not has_file(path.parent) or (os.access(path.parent, os.X_OK) and not has_file(path)):
         raise SourceError(
-            f"{path}: there is no such file; correct arc_databases of the importer, or remove it if no ARC CE is there"
+            f"{path}: there is no such file; correct arc_databases of the importer, "
+            "or remove it if no ARC CE is there"
         )
     check_readable(str(path))
 
@@ -555,9 +465,8 @@ def _answer(file: ReadOnlyFile, statement: str, values: Mapping[str, object]) ->
             return connection.execute(statement, values).fetchall()
         except sqlite3.OperationalError as error:
             if "no such" in str(error):
-                raise SourceError(
-                    f"{file.path}: holds no accounting tables: {error}; correct arc_databases"
-                ) from error
+                wrong = f"{file.path}: holds no accounting tables: {error}; correct arc_databases"
+                raise SourceError(wrong) from error
             raise
 
     return file.ask(ask)

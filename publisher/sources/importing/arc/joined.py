@@ -22,6 +22,7 @@ from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from itertools import compress
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -54,12 +55,20 @@ from publisher.sources.base import (
     has_file,
 )
 from publisher.sources.importers import ImportRule
-from publisher.sources.importing.arc.jobs import ARC_RUNS, StoredRun, runs_of_numbers
-from publisher.sources.importing.arc.numbers import APART_S, Run, overlap, remember, spans_of
+from publisher.sources.importing.arc.jobs import ARC_RUNS
+from publisher.sources.importing.arc.numbers import (
+    APART_S,
+    Run,
+    StoredRun,
+    overlap,
+    remember,
+    runs_of_numbers,
+    spans_of,
+)
 from publisher.sources.importing.database import ImportDatabase
 from publisher.sources.sqlite_reader import BUSY_TIMEOUT_S, CopyDirectory, ReadOnlyFile
 
-_LOCAL_ID, _SUBMITTED, _ENDED = map(OWN_VALUES.index, ("local_id", "submitted_at", "ended_at"))
+_run_in = itemgetter(*map(OWN_VALUES.index, ("local_id", "submitted_at", "ended_at")))
 COUNTED_RULE: Final = "counted-by-batch-system"
 _NOTHING_SEEN: Final[Mapping[RowRef, Epoch]] = {}
 
@@ -82,9 +91,7 @@ class BatchRuns:
         *,
         remembers: bool = False,
     ) -> None:
-        """`remembers`: the jobs are published, so what a CE has is to be remembered, before it is
-        looked up.
-        """
+        """`remembers`: as jobs are published, what a CE has is remembered before looking it up."""
         self.entries = entries
         self._remembers = remembers
         self._busy_timeout_s = BUSY_TIMEOUT_S if lock_wait_s is None else lock_wait_s
@@ -102,62 +109,51 @@ class BatchRuns:
         numbers = sorted(set(filter(None, local_ids)))
         found: dict[str, list[BatchRun]] = {}
         for entry in self.entries if numbers else ():
-            for number, runs in self._asked(entry, numbers).items():
-                found.setdefault(number, []).extend(BatchRun(entry, run) for run in runs)
+            file, joins = self._file(entry), entry.wait_s is not None
+            if file is not None:
+                known = file.ask(partial(runs_of_numbers, numbers=numbers, joins=joins))
+                for number, runs in known.items():
+                    found.setdefault(number, []).extend(BatchRun(entry, run) for run in runs)
         return found
-
-    def _asked(
-        self, entry: JoinedEntry, numbers: Sequence[str]
-    ) -> Mapping[str, Sequence[StoredRun]]:
-        joins = entry.wait_s is not None
-        file = self._file(entry)
-        return (
-            {} if file is None else file.ask(partial(runs_of_numbers, numbers=numbers, joins=joins))
-        )
 
     def _file(self, entry: JoinedEntry) -> ReadOnlyFile | None:
         """None where nothing was read into it yet."""
         path = entry.database
         if path not in self._files and has_file(path):
-            self._files[path] = ReadOnlyFile(
-                str(path), self._copies, busy_timeout_s=self._busy_timeout_s
-            )
+            file = ReadOnlyFile(str(path), self._copies, busy_timeout_s=self._busy_timeout_s)
+            self._files[path] = file
         return self._files.get(path)
 
     def remember(self, runs: Sequence[tuple[Run, str]]) -> None:
-        """That a CE has these runs, each with what A-REX calls its batch system. Raises:
-        PublisherError.
+        """That a CE has these runs, each with what A-REX calls its batch system.
+
+        Raises: PublisherError.
         """
+        asked = [(number, end, lrms) for (number, _, end), lrms in runs]
         for entry in self.entries:
-            new = list(
-                compress(runs, self._are_new(entry, [(run[0], run[2], lrms) for run, lrms in runs]))
-            )
+            new = [run for run, _ in compress(runs, self._are_new(entry, asked))]
             if new:
-                with (
-                    ImportDatabase(entry.database, ARC_RUNS) as accounting,
-                    accounting.transaction(),
-                ):
-                    remember(accounting.connection, [run for run, _ in new])
+                accounting = ImportDatabase(entry.database, ARC_RUNS)
+                with accounting, accounting.transaction():
+                    remember(accounting.connection, new)
 
     def are_new(self, runs: Sequence[tuple[str, int, str]]) -> Sequence[bool]:
-        """Whether some database has yet to remember them. Of each run the number, end and batch
-        system. Raises: SourceError.
+        """Whether some database has yet to remember them. Raises: SourceError.
+
+        `runs` have the number, end and batch system of each.
         """
-        return list(
-            map(any, zip(*(self._are_new(entry, runs) for entry in self.entries), strict=True))
-        )
+        of_entries = [self._are_new(entry, runs) for entry in self.entries]
+        return list(map(any, zip(*of_entries, strict=True)))
 
     def _are_new(self, entry: JoinedEntry, runs: Sequence[tuple[str, int, str]]) -> Sequence[bool]:
         file = self._file(entry) if self._remembers else None
-        may = [end > 0 and _is_number(number) and entry.ran(lrms) for number, end, lrms in runs]
+        may = [_may_have(entry, *run) for run in runs]
         if file is None or not any(may):
             return [False] * len(runs)
         numbers = sorted({number for number, _, _ in compress(runs, may)})
         had = {(number, end) for number, _, end in file.ask(partial(spans_of, numbers=numbers))}
-        return [
-            yes and (number, end) not in had
-            for yes, (number, end, _) in zip(may, runs, strict=True)
-        ]
+        asked = zip(may, runs, strict=True)
+        return [yes and (number, end) not in had for yes, (number, end, _) in asked]
 
     def known(
         self, runs: Mapping[int, RunAt], lrms_of: Callable[[Collection[int]], Mapping[int, str]]
@@ -181,18 +177,20 @@ class BatchRuns:
         return max((entry.wait_s or 0 for entry in self.entries if entry.ran(lrms)), default=0)
 
 
-def _is_number(local_id: str) -> bool:
-    """Whether a batch system may have given it."""
-    return local_id != "" and local_id.isascii() and local_id.isprintable()
+def _may_have(entry: JoinedEntry, number: str, end: int, lrms: str) -> bool:
+    """Whether a batch system may have had a run that ended so, and given it this number."""
+    return (
+        end > 0 and number.isascii() and number.isprintable() and number != "" and entry.ran(lrms)
+    )
 
 
 def run_of(
     found: Mapping[str, Sequence[BatchRun]], run: RunValues | JobRecord, lrms: str
 ) -> BatchRun | None:
-    """The run that is this job: of the same number and overlapping, as numbers come again. None
-    where two systems have one.
+    """The run that is this job: of the same number and overlapping, as numbers come again.
 
-    A run that is requeued keeps its number: the one counts that ended nearest to the job.
+    None where two systems have one. A run that is requeued keeps its number: the one counts that
+    ended nearest to the job.
     """
     return _nearest(found.get(run.local_id, ()), run.ended_at, run.wall_s, lrms)
 
@@ -206,12 +204,8 @@ def _nearest(runs: Sequence[BatchRun], ended_at: int, wall_s: int, lrms: str) ->
     return min(near, key=lambda one: (abs(one.run.ended_at - ended_at), -one.run.started_at))
 
 
-def own_run_of(found: Mapping[str, Sequence[BatchRun]], job: JobRecord) -> BatchRun | None:
-    """The job of a batch system that this job of A-REX is."""
-    return _own(found.get(job.local_id, ()), (job.submitted_at, job.ended_at), job.lrms)
-
-
 def _own(runs: Sequence[BatchRun], span: tuple[int, int], lrms: str) -> BatchRun | None:
+    """The job of a batch system that a job of A-REX is."""
     own = (one for one in runs if one.run.own and one.entry.ran(lrms))
     return next((one for one in own if overlap(span, one.run.started_at, one.run.ended_at)), None)
 
@@ -228,8 +222,8 @@ def _set_aside(job: JobRecord, found: BatchRun) -> SkippedJob:
         ended_at=job.ended_at,
         rule=COUNTED_RULE,
         reason=(
-            f"source {found.entry.name} has this job as {found.run.job_id}, since before A-REX told of its end: it counts "
-            "there, and is not published twice"
+            f"source {found.entry.name} has this job as {found.run.job_id}, since before A-REX "
+            "told of its end: it counts there, and is not published twice"
         ),
         fingerprint=job.content_fingerprint,
     )
@@ -258,13 +252,19 @@ _MADE: Final[Mapping[str, Callable[[Any], object]]] = {
 }
 
 
-def _joined_job(job: JobRecord, adds: str) -> JobRecord:
-    return job._replace(joined=adds, **additions(adds, job))
+def _whole_run(run: RunValues, found: Mapping[str, Sequence[BatchRun]]) -> RunValues:
+    of_batch = run_of(found, run, "")
+    if of_batch is None:
+        return run
+    adds = of_batch.run.adds
+    more = {} if run.node_count and run.cpu_count else additions(adds, run)
+    return run._replace(joined=adds, **more)
 
 
 def rules_of(job: JobRecord, runs: BatchRuns) -> list[ImportRule]:
-    """Where each value comes from that is joined to a job; `job` is as A-REX has it. Raises:
-    SourceError.
+    """Where each value comes from that is joined to a job, which is as A-REX has it.
+
+    Raises: SourceError.
     """
     found = runs.look_up([job.local_id])
     of_batch = run_of(found, job, job.lrms)
@@ -274,12 +274,8 @@ def rules_of(job: JobRecord, runs: BatchRuns) -> list[ImportRule]:
     joined = (one for one in found.get(job.local_id, ()) if not one.run.own)
     names = sorted({one.entry.name for one in joined if one.entry.ran(job.lrms)})
     if len(names) > 1:
-        return [
-            ImportRule(
-                "joined",
-                f"nothing: runs of the sources {' and '.join(names)} have this number and time",
-            )
-        ]
+        several = f"nothing: runs of the sources {' and '.join(names)} have this number and time"
+        return [ImportRule("joined", several)]
     return []
 
 
@@ -287,9 +283,7 @@ class JoinedSource:
     """A `Source`."""
 
     def __init__(self, source: Source, runs: BatchRuns, batch_databases: Sequence[str]) -> None:
-        """`batch_databases` are the files of all batch systems, whose jobs have everything
-        themselves.
-        """
+        """`batch_databases` are the files of all batch systems, whose jobs have everything."""
         self._source = source
         self._batch_databases = frozenset(batch_databases)
         self._is_batch: dict[str, bool] = {}  # by name of a database
@@ -308,9 +302,7 @@ class JoinedSource:
         alike: bool = False,
         names: bool = True,
     ) -> Iterator[Page]:
-        """As the source's; where runs are joined no job is like another: what is joined is each
-        job's own.
-        """
+        """As the source's. Where runs are joined no job is like another: each gets its own."""
         if done_with is not None and self._joins and not self._of_batch(database):
             done_with = partial(self._done_with, done_with)
         alike, names = alike and not self._joins, names or self._joins
@@ -322,9 +314,7 @@ class JoinedSource:
     def reread(
         self, rows: Sequence[OpenRow], needs: frozenset[SideTable], now: datetime
     ) -> Iterator[Page]:
-        seen = {
-            each.row: each.finished_seen_at for each in rows if each.finished_seen_at is not None
-        }
+        seen = {each.row: at for each in rows if (at := each.finished_seen_at) is not None}
         for page in self._source.reread(rows, needs, now):
             yield self._joined(page, needs, now, seen)
 
@@ -351,9 +341,8 @@ class JoinedSource:
 
     def _of_batch(self, database: str) -> bool:
         if database not in self._is_batch:
-            self._is_batch[database] = (
-                self._source.databases().get(database) in self._batch_databases
-            )
+            file = self._source.databases().get(database)
+            self._is_batch[database] = file in self._batch_databases
         return self._is_batch[database]
 
     def _joined(
@@ -363,8 +352,7 @@ class JoinedSource:
         now: datetime,
         seen: Mapping[RowRef, Epoch] = _NOTHING_SEEN,
     ) -> Page:
-        """A page with what the batch systems know of its jobs, and without those that wait for
-        that.
+        """A page with what batch systems know of its jobs, and without those that wait for that.
 
         `seen` is when rows were first seen finished; one that was seen long ago waits no longer.
         """
@@ -374,40 +362,34 @@ class JoinedSource:
         if not page.jobs or self._of_batch(page.jobs[0].row.database):
             return page
         moment = Epoch(int(now.timestamp()))
-        self._runs.remember(
-            [((job.local_id, job.submitted_at, job.ended_at), job.lrms) for job in page.jobs]
-        )
+        runs = [((job.local_id, job.submitted_at, job.ended_at), job.lrms) for job in page.jobs]
+        self._runs.remember(runs)
         found = self._runs.look_up([job.local_id for job in page.jobs])
         jobs: list[JobRecord] = []
-        waiting: list[OpenRow] = []
+        waiting: dict[RowRef, OpenRow] = {}
         counted: list[SkippedJob] = []
         for job in page.jobs:
-            whole = self._whole_job(
-                job, found, min(job.ended_at, seen.get(job.row, job.ended_at)), moment
-            )
+            since = min(job.ended_at, seen.get(job.row, job.ended_at))
+            whole = self._whole_job(job, found, since, moment)
             if whole is None:
-                waiting.append(OpenRow(row=job.row, finished_seen_at=seen.get(job.row)))
+                waiting[job.row] = OpenRow(row=job.row, finished_seen_at=seen.get(job.row))
             elif isinstance(whole, SkippedJob):
                 counted.append(whole)
             else:
                 jobs.append(whole)
-        awaited = tuple(one.row for one in waiting)
-        skipped = (*page.skipped, *counted)
-        return replace(
-            page, jobs=tuple(jobs), skipped=skipped, open=(*page.open, *waiting), awaited=awaited
-        )
+        skipped, rows = (*page.skipped, *counted), (*page.open, *waiting.values())
+        return replace(page, jobs=tuple(jobs), skipped=skipped, open=rows, awaited=tuple(waiting))
 
     def _whole_job(
         self, job: JobRecord, found: Mapping[str, Sequence[BatchRun]], since: int, now: int
     ) -> JobRecord | SkippedJob | None:
-        """A job with what its batch system knows, or set aside; None where it waits, which began at
-        `since`.
-        """
-        if (own := own_run_of(found, job)) is not None:
+        """A job with what its batch system knows, or set aside; None where it waits, since then."""
+        span = (job.submitted_at, job.ended_at)
+        if (own := _own(found.get(job.local_id, ()), span, job.lrms)) is not None:
             return _set_aside(job, own)
         run = run_of(found, job, job.lrms)
         if run is not None:
-            return _joined_job(job, run.run.adds)
+            return job._replace(joined=run.run.adds, **additions(run.run.adds, job))
         return None if self._waits(job.local_id, since, job.lrms, now) else job
 
     def _waits(self, local_id: str, since: int, lrms: str, now: int) -> bool:
@@ -417,8 +399,9 @@ class JoinedSource:
     def _counted(
         self, page: Page, runs: RunColumns, needs: frozenset[SideTable], now: datetime
     ) -> Page:
-        """A page of columns; what waits, lacks a number that counts, or is yet to be remembered, is
-        read whole.
+        """A page of columns.
+
+        What waits, lacks a number that counts, or is yet to be remembered, is read whole.
         """
         lrms = [example.lrms for example in runs.examples]
         new = self._runs.are_new(list(zip(runs.local_ids, runs.ended_at, lrms, strict=True)))
@@ -428,11 +411,12 @@ class JoinedSource:
         columns = zip(runs.local_ids, runs.ended_at, runs.wall_s, runs.examples, new, strict=True)
         for local_id, end, wall_s, example, is_new in columns:
             run = _nearest(found.get(local_id, ()), end, wall_s, example.lrms)
-            adds = "" if run is None else run.run.adds
+            if run is None:
+                adds, unfit = "", self._waits(local_id, end, example.lrms, moment)
+            else:
+                adds, unfit = run.run.adds, not (example.node_count and example.cpu_count)
             texts.append(adds)
-            waits = run is None and self._waits(local_id, end, example.lrms, moment)
-            lacks = run is not None and not (example.node_count and example.cpu_count)
-            whole.append(waits or lacks or is_new or _may_be_own(found, local_id))
+            whole.append(unfit or is_new or _may_be_own(found, local_id))
         runs = runs._replace(joined=texts)
         if any(whole):
             page = self._with_rows(page, runs.rows(compress(range(len(whole)), whole)), needs, now)
@@ -444,22 +428,15 @@ class JoinedSource:
         """A page of kinds; jobs that may be a batch system's own are read whole."""
         if not page.alike or self._of_batch(page.alike[0].example.row.database):
             return page
-        runs = [
-            (job.values[_LOCAL_ID], job.values[_SUBMITTED], job.values[_ENDED])
-            for job in page.alike
-        ]
-        self._runs.remember(
-            [(run, job.place.lrms) for run, job in zip(runs, page.alike, strict=True)]
-        )
-        found = self._runs.look_up([local_id for local_id, _, _ in runs])
-        owned = [_may_be_own(found, job.values[_LOCAL_ID]) for job in page.alike]
+        runs = [(_run_in(job.values), job.place.lrms) for job in page.alike]
+        self._runs.remember(runs)
+        local_ids = [run[0] for run, _ in runs]
+        found = self._runs.look_up(local_ids)
+        owned = [_may_be_own(found, local_id) for local_id in local_ids]
         if not any(owned):
             return page
-        database = page.alike[0].example.row.database
-        rows = [
-            RowRef(database=database, record_id=job.record_id)
-            for job in compress(page.alike, owned)
-        ]
+        database, own = page.alike[0].example.row.database, compress(page.alike, owned)
+        rows = [RowRef(database=database, record_id=job.record_id) for job in own]
         alike = tuple(compress(page.alike, [not each for each in owned]))
         return self._with_rows(replace(page, alike=alike), rows, needs, now)
 
@@ -467,35 +444,20 @@ class JoinedSource:
         self, page: Page, rows: Sequence[RowRef], needs: frozenset[SideTable], now: datetime
     ) -> Page:
         """A page with some rows read whole."""
-        for read in self._source.reread(
-            [OpenRow(row=row, finished_seen_at=None) for row in rows], needs, now
-        ):
-            page = replace(
-                page,
-                jobs=page.jobs + read.jobs,
-                skipped=page.skipped + read.skipped,
-                open=page.open + read.open,
-            )
+        again = [OpenRow(row=row, finished_seen_at=None) for row in rows]
+        for read in self._source.reread(again, needs, now):
+            jobs, skipped = page.jobs + read.jobs, page.skipped + read.skipped
+            page = replace(page, jobs=jobs, skipped=skipped, open=page.open + read.open)
         return page
 
     def _done_with(
         self, done_with: DoneWith, rows: Sequence[int], runs: Sequence[RunValues]
     ) -> Sequence[bool]:
-        """As it is asked about the runs with what is joined to them, whatever their batch system is
-        called.
-        """
+        """As it is asked about runs, with what is joined to them, whatever system they are of."""
         found = self._runs.look_up([run.local_id for run in runs])
         if found:
-            runs = [self._whole(found, run) for run in runs]
+            runs = [_whole_run(run, found) for run in runs]
         return done_with(rows, runs)
-
-    def _whole(self, found: Mapping[str, Sequence[BatchRun]], run: RunValues) -> RunValues:
-        of_batch = run_of(found, run, "")
-        if of_batch is None:
-            return run
-        adds = of_batch.run.adds
-        more = {} if run.node_count and run.cpu_count else additions(adds, run)
-        return run._replace(joined=adds, **more)
 
     # As they are
 

@@ -1,4 +1,4 @@
-"""Which numbers of the batch system the CEs in front of it have had, from when to when.
+"""Which numbers of the batch system the CEs in front of it have had, and which runs have those.
 
 A-REX forgets the number of a run when it restarts the job. So each number that a CE has is written
 down in the table `ArcSpan` before the job is published. Of a run that was delivered without that,
@@ -13,7 +13,7 @@ import sqlite3
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import repeat
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from publisher.model.job import JobKey, job_key, job_keys, run_digest
 
@@ -27,10 +27,15 @@ NUMBER_TABLES: Final = """
         PRIMARY KEY (LocalJobID, Ended)
     ) WITHOUT ROWID;
 
-    -- Numbers of which only the digest is known. The run ended between these moments, or a little beside.
+    -- Numbers of which only the digest is known. The run ended between these moments, or nearly.
     CREATE TABLE IF NOT EXISTS ArcForgotten (
         Digest INTEGER NOT NULL, Since INTEGER NOT NULL, Ended INTEGER NOT NULL,
         PRIMARY KEY (Digest, Ended)
+    ) WITHOUT ROWID;
+
+    -- What else a CE may call a run that is a job in AAR.
+    CREATE TABLE IF NOT EXISTS ArcNumber (
+        LocalJobID TEXT NOT NULL, JobID TEXT NOT NULL, PRIMARY KEY (LocalJobID, JobID)
     ) WITHOUT ROWID;
 
     -- Keys of delivered runs that were jobs of the batch system, and are none in this database.
@@ -50,10 +55,31 @@ _FORGOTTEN: Final = """
     SELECT Digest, Since, Ended FROM ArcForgotten
     WHERE Digest IN (SELECT value FROM json_each(:digests))
 """
+_OWN: Final = """
+    SELECT LocalJobID, JobID, StartTime, EndTime FROM AAR
+    WHERE LocalJobID IN (SELECT value FROM json_each(:numbers))
+    UNION
+    SELECT ArcNumber.LocalJobID, JobID, StartTime, EndTime FROM ArcNumber JOIN AAR USING (JobID)
+    WHERE ArcNumber.LocalJobID IN (SELECT value FROM json_each(:numbers))
+"""
+_OF_NUMBERS: Final = """
+    SELECT LocalJobID, JobID, StartTime, EndTime, Adds FROM ArcRun
+    WHERE LocalJobID IN (SELECT value FROM json_each(:numbers))
+"""
 
 Run = tuple[str, int, int]  # the batch system's number, start and end as epoch seconds
 Moments = Mapping[str, Sequence[tuple[int, int]]]  # by number, between which runs of it ended
 Forgotten = tuple[int, int, int]  # digest of a number, and between which moments the run ended
+
+
+class StoredRun(NamedTuple):
+    """A run that a CE has or may yet claim, as the table holds it."""
+
+    job_id: str
+    started_at: int
+    ended_at: int
+    adds: str = ""
+    own: bool = False  # or one that is a job of the batch system
 
 
 def remember(connection: sqlite3.Connection, runs: Iterable[Run]) -> None:
@@ -93,15 +119,43 @@ def forgotten_of(connection: sqlite3.Connection, numbers: Sequence[str]) -> Mome
     """Of forgotten runs that may have had these numbers. Raises: sqlite3.Error."""
     if not connection.execute(_HAS_FORGOTTEN).fetchone()[0]:
         return {}
-    digests = [
-        digest_of_number(run_digest(key)) for key in job_keys(repeat("", len(numbers)), numbers)
-    ]
+    keys = job_keys(repeat("", len(numbers)), numbers)
+    digests = [digest_of_number(run_digest(key)) for key in keys]
     times: dict[int, list[tuple[int, int]]] = defaultdict(list)
     rows: Iterable[Any] = connection.execute(_FORGOTTEN, {"digests": json.dumps(digests)})
     for digest, since, ended in rows:
         times[digest].append((since, ended))
     by_number = zip(numbers, digests, strict=True)
     return {number: times[digest] for number, digest in by_number if digest in times}
+
+
+def own_runs(connection: sqlite3.Connection, numbers: Sequence[str]) -> dict[str, list[StoredRun]]:
+    """The jobs of the batch system that a CE may know by these numbers. Raises: sqlite3.Error."""
+    found: dict[str, list[StoredRun]] = defaultdict(list)
+    asked = {"numbers": json.dumps(numbers)}
+    for number, job_id, started_at, ended_at in connection.execute(_OWN, asked):
+        found[number].append(StoredRun(job_id, started_at, ended_at, own=True))
+    return found
+
+
+def runs_of_numbers(
+    connection: sqlite3.Connection, numbers: Sequence[str], *, joins: bool
+) -> dict[str, list[StoredRun]]:
+    """The runs that a CE may know by these numbers; with `joins` also those that are no own jobs.
+
+    Raises: sqlite3.Error.
+    """
+    asked = {"numbers": json.dumps(numbers)}
+    try:
+        found = own_runs(connection, numbers)
+        rows = connection.execute(_OF_NUMBERS, asked).fetchall() if joins else ()
+    except sqlite3.OperationalError as error:
+        if "no such table" in str(error):  # nothing was read into it since CEs are looked up
+            return {}
+        raise
+    for number, *run in rows:
+        found[number].append(StoredRun(*run))
+    return found
 
 
 def digest_of_number(run: bytes) -> int:
