@@ -278,7 +278,7 @@ class LiveSite:
         return None if opener is None else opener(source, self.environment)
 
     def imported_from(self, job: JobRecord) -> ImportedFrom | None:
-        from publisher.sources.importing.origin import origin_of
+        from publisher.sources.importing.read_files import origin_of
 
         return origin_of(job, self._databases(), copies_below=self._copies)
 

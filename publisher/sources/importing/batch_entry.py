@@ -1,5 +1,6 @@
-"""Reading a batch system's entry of `source` before a round, and what became of it, kept in the
-entry's own database.
+"""Reading a batch system's entry of `source` before a round, and what became of that.
+
+It is kept in the entry's own database.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from publisher.model.time import epoch, moment
 from publisher.sources.base import AwaitedCe, BatchEntry, LastReading, Namesake, has_file
 from publisher.sources.importers import BadLine, Importer, ImportReport, Retried
 from publisher.sources.importing.database import ImportDatabase
-from publisher.sources.importing.log_files import Cursors, opened, rotated_siblings
+from publisher.sources.importing.log_files import opened, rotated_siblings
+from publisher.sources.importing.read_files import Cursors, ask_database
 from publisher.sources.sqlite_reader import CopyDirectory, ReadOnlyFile
 
 _TABLES: Final = """
@@ -47,7 +49,10 @@ _PATHS: Final = "SELECT Path FROM ImportFile WHERE Importer = ?"
 _AWAITED: Final = "SELECT Ce, Written, Waiting, Since FROM ArcCe WHERE Waiting ORDER BY Ce"
 _LAST: Final = "SELECT Ended, Succeeded, FailingSince, Trouble, Damaged FROM SourceReading"
 _BAD_LINES: Final = "SELECT count(*) FROM ImportBadLine"
-_SHOW_BAD_LINES: Final = "SELECT Path, Offset, Length, Reason, Line, Digest FROM ImportBadLine ORDER BY Path, Offset LIMIT :limit"
+_SHOW_BAD_LINES: Final = """
+    SELECT Path, Offset, Length, Reason, Line, Digest FROM ImportBadLine
+    ORDER BY Path, Offset LIMIT :limit
+"""
 _LOOK_EVERY_S: Final = 0.2
 _BAD_FILES: Final = "SELECT Path, count(*) FROM ImportBadLine GROUP BY Path ORDER BY Path"
 _RETRY: Final = (
@@ -83,8 +88,9 @@ def read_entry(
 
 
 def namesakes(entry: BatchEntry, copies_below: Path) -> Sequence[Namesake]:
-    """Databases beside the entry's own into which files were read that it names, under another
-    cluster. Raises: SourceError.
+    """Databases beside the entry's own into which its files were read, under another cluster.
+
+    Raises: SourceError.
     """
     options: Any = entry.options
     reads = [str(path) for path in options.reads]
@@ -94,11 +100,7 @@ def namesakes(entry: BatchEntry, copies_below: Path) -> Sequence[Namesake]:
         if found is None or found[0] == options.cluster:
             return ""
         read = [path for (path,) in connection.execute(_PATHS, (entry.type,))]
-        same = any(
-            path == each or path.startswith(f"{each}/") or fnmatchcase(path, each)
-            for path in read
-            for each in reads
-        )
+        same = any(_names(each, path) for path in read for each in reads)
         return str(found[0]) if same else ""
 
     found = []
@@ -110,47 +112,34 @@ def namesakes(entry: BatchEntry, copies_below: Path) -> Sequence[Namesake]:
     return found
 
 
+def _names(reads: str, path: str) -> bool:
+    return path == reads or path.startswith(f"{reads}/") or fnmatchcase(path, reads)
+
+
 def last_reading(database: Path, copies_below: Path) -> LastReading:
     """What became of the last reading, and what there is. Raises: SourceError."""
 
     def ask(connection: sqlite3.Connection) -> LastReading:
-        has_reading, has_ces = (
-            connection.execute(_HAS_TABLE, (name,)).fetchone()[0]
-            for name in ("SourceReading", "ArcCe")
-        )
-        found = connection.execute(_LAST).fetchone() if has_reading else None
-        awaited = [
-            AwaitedCe(ce, _at(written), jobs, _at(since))
-            for ce, written, jobs, since in (
-                connection.execute(_AWAITED).fetchall() if has_ces else ()
-            )
-        ]
-        (bad_lines,) = connection.execute(_BAD_LINES).fetchone()
+        execute = connection.execute
+        has_reading = execute(_HAS_TABLE, ("SourceReading",)).fetchone()[0]
+        has_ces = execute(_HAS_TABLE, ("ArcCe",)).fetchone()[0]
+        found = execute(_LAST).fetchone() if has_reading else None
+        ces = execute(_AWAITED).fetchall() if has_ces else ()
+        awaited = [AwaitedCe(ce, _at(at), jobs, _at(since)) for ce, at, jobs, since in ces]
+        (bad_lines,) = execute(_BAD_LINES).fetchone()
         last = NEVER if found is None else _reading(*found)
         return last._replace(bad_lines=bad_lines, awaited=tuple(awaited))
 
-    if not has_file(database):
-        return NEVER
-    with (
-        closing(CopyDirectory(copies_below)) as copies,
-        closing(ReadOnlyFile(str(database), copies)) as file,
-    ):
-        return file.ask(ask)
+    return ask_database(str(database), copies_below, ask) if has_file(database) else NEVER
 
 
 def bad_lines(database: Path, limit: int, copies_below: Path) -> Sequence[BadLine]:
     """The lines that were set aside, by file. Raises: SourceError."""
-    if not has_file(database):
-        return ()
-    with (
-        closing(CopyDirectory(copies_below)) as copies,
-        closing(ReadOnlyFile(str(database), copies)) as file,
-    ):
-        return file.ask(
-            lambda connection: [
-                BadLine(*row) for row in connection.execute(_SHOW_BAD_LINES, {"limit": limit})
-            ]
-        )
+
+    def ask(connection: sqlite3.Connection) -> Sequence[BadLine]:
+        return [BadLine(*row) for row in connection.execute(_SHOW_BAD_LINES, {"limit": limit})]
+
+    return ask_database(str(database), copies_below, ask) if has_file(database) else ()
 
 
 def retry(
@@ -182,46 +171,35 @@ def retry(
 
 
 class _ToRetry(NamedTuple):
-    """The files to read again, none where a program is asked; how many bad lines that may mend, and
-    the others.
-    """
+    """The files to read again, none where a program is asked."""
 
     files: Sequence[Path]
-    tried: int
-    others: int
+    tried: int  # how many bad lines that may mend
+    others: int  # bad lines
     gone: Mapping[str, int]
 
 
 def _to_retry(accounting: ImportDatabase, kind: str, importer: Importer, now: datetime) -> _ToRetry:
     """Forgets how far they were read, and notes the bad lines that are to be met again."""
-    execute, cursors = accounting.connection.execute, Cursors(accounting, kind)
-    counts: dict[str, int] = dict(execute(_BAD_FILES).fetchall())
+    connection, cursors = accounting.connection, Cursors(accounting.connection, kind)
+    counts: dict[str, int] = dict(connection.execute(_BAD_FILES).fetchall())
     files = {path: _files_of(Path(path), cursors) for path in counts}
     with accounting.transaction():
-        asked = [
-            path for path in counts if importer.ask_again(accounting.connection, Path(path), now)
-        ]
+        asked = [path for path in counts if importer.ask_again(connection, Path(path), now)]
         tried = asked or list(filter(files.get, files))
         again = list(dict.fromkeys(chain.from_iterable(map(files.__getitem__, tried))))
-        execute("DELETE FROM ImportRetried")
-        accounting.connection.executemany(_RETRY, [(path,) for path in tried])
-        _forget(again, cursors, importer, accounting.connection)
+        connection.execute("DELETE FROM ImportRetried")
+        connection.executemany(_RETRY, [(path,) for path in tried])
+        for each in again:
+            cursors.read_again(str(each))
+            importer.forget_file(connection, each)
     lines = sum(map(counts.__getitem__, tried))
     gone = {path: counts[path] for path, found in files.items() if not (found or path in asked)}
     return _ToRetry(files=again, tried=lines, others=sum(counts.values()) - lines, gone=gone)
 
 
-def _forget(
-    files: Sequence[Path], cursors: Cursors, importer: Importer, connection: sqlite3.Connection
-) -> None:
-    for each in files:
-        cursors.read_again(str(each))
-        importer.forget_file(connection, each)
-
-
 def _files_of(path: Path, cursors: Cursors) -> Sequence[Path]:
-    """Where a line may stand today that was met in this file: there, and where rotation moved what
-    was read of it.
+    """Where a line of this file may be today: there, and where rotation moved what was read of it.
 
     Raises: SourceError.
     """
@@ -237,8 +215,9 @@ def _files_of(path: Path, cursors: Cursors) -> Sequence[Path]:
 
 @contextmanager
 def alone(database: Path, wait: Callable[[float], bool]) -> Iterator[bool]:
-    """Nobody else reads into this database meanwhile. Whether nobody had to be waited for. Raises:
-    LedgerError.
+    """Nobody else reads into this database meanwhile. Whether nobody had to be waited for.
+
+    Raises: LedgerError.
     """
     lock = database.with_name(f"{database.name}.lock")
     try:
@@ -252,9 +231,8 @@ def alone(database: Path, wait: Callable[[float], bool]) -> Iterator[bool]:
         while not _locked(lock, file.fileno()):
             was_first = False
             if wait(_LOOK_EVERY_S):
-                raise LedgerError(
-                    f"{database}: another process reads into it, and a stop was asked for"
-                )
+                stopped = "another process reads into it, and a stop was asked for"
+                raise LedgerError(f"{database}: {stopped}")
         yield was_first
 
 

@@ -1,5 +1,4 @@
-"""The local accounting database that importers write: jobs, their origin, and how far each file was
-read.
+"""The local accounting database that importers write: jobs, and how far each file was read.
 
 A job and the position in its file are written in one transaction. The tables are those of ARC's
 schema 2, with DDL of our own and only the indexes that the source uses, plus tables for importers,
@@ -20,11 +19,11 @@ from functools import cache
 from hashlib import blake2b
 from operator import itemgetter
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final, Self
 
 from publisher.model.errors import Busy, LedgerError, PublisherError, UsageError, refused_by_system
 from publisher.sources.importers import BadLine, ImportedJob, StoredJobs
+from publisher.sources.importing.read_files import ARCHIVE_TABLE, FILE_TABLE
 
 IMPORTER_VERSION: Final = "2"
 
@@ -34,15 +33,8 @@ AAR_COLUMNS: Final = (
     *("RecordID", "JobID", "LocalJobID", *_PLACE),
     "ExitCode",  # NULL: unknown
     *("SubmitTime", "StartTime", "EndTime"),  # epoch seconds; the true start of the run
-    *(
-        "NodeCount",
-        "CPUCount",
-        "UsedMemory",
-        "UsedVirtMem",
-        "UsedWalltime",
-        "UsedCPUUserTime",
-        "UsedCPUKernelTime",
-    ),
+    *("NodeCount", "CPUCount", "UsedMemory", "UsedVirtMem"),
+    *("UsedWalltime", "UsedCPUUserTime", "UsedCPUKernelTime"),
     "GPUCount",  # NULL: unknown
     "Source",  # the importer's name
     "SourceKey",  # what makes the record the same one when it is met again
@@ -51,13 +43,22 @@ AAR_COLUMNS: Final = (
 _NUMBERS: Final = (*_PLACE, *AAR_COLUMNS[11:21], "UsedScratch", "StageInVolume", "StageOutVolume")
 
 NAME_TABLES: Final = ("Queues", "Users", "WLCGVOs", "FQANs", "Benchmarks", "Status")
+_NAME_TABLE: Final = "CREATE TABLE {} (ID INTEGER PRIMARY KEY, Name TEXT NOT NULL UNIQUE);"
+SIDE_TABLES: Final = (  # importers fill the first two
+    *("JobExtraInfo", "AuthTokenAttributes", "JobEvents", "RunTimeEnvironments", "DataTransfers"),
+)
+_SIDE_INDEX: Final = "CREATE INDEX {0}_RecordID ON {0} (RecordID);"
+_OF_JOB: Final = "RecordID INTEGER NOT NULL REFERENCES AAR (RecordID)"
 
 TABLES: Final = f"""
     CREATE TABLE DBConfig (KeyName TEXT PRIMARY KEY, KeyValue TEXT NOT NULL);
-    INSERT INTO DBConfig VALUES ('DBSCHEMA_VERSION', '2'), ('PUBLISHER_IMPORTER', '{IMPORTER_VERSION}');
+    INSERT INTO DBConfig
+    VALUES ('DBSCHEMA_VERSION', '2'), ('PUBLISHER_IMPORTER', '{IMPORTER_VERSION}');
 
-    {"".join(f"CREATE TABLE {name} (ID INTEGER PRIMARY KEY, Name TEXT NOT NULL UNIQUE);" for name in NAME_TABLES)}
-    CREATE TABLE Endpoints (ID INTEGER PRIMARY KEY, Interface TEXT NOT NULL, URL TEXT NOT NULL, UNIQUE (Interface, URL));
+    {"".join(map(_NAME_TABLE.format, NAME_TABLES))}
+    CREATE TABLE Endpoints (
+        ID INTEGER PRIMARY KEY, Interface TEXT NOT NULL, URL TEXT NOT NULL, UNIQUE (Interface, URL)
+    );
 
     CREATE TABLE AAR (
         RecordID INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -73,33 +74,16 @@ TABLES: Final = f"""
     CREATE INDEX AAR_EndTime ON AAR (EndTime);
     CREATE INDEX AAR_LocalJobID ON AAR (LocalJobID);
 
-    CREATE TABLE JobExtraInfo (RecordID INTEGER NOT NULL REFERENCES AAR (RecordID), InfoKey TEXT, InfoValue TEXT);
-    CREATE TABLE AuthTokenAttributes (RecordID INTEGER NOT NULL REFERENCES AAR (RecordID), AttrKey TEXT, AttrValue TEXT);
-    CREATE TABLE JobEvents (RecordID INTEGER NOT NULL REFERENCES AAR (RecordID), EventKey TEXT, EventTime TEXT);
-    CREATE TABLE RunTimeEnvironments (RecordID INTEGER NOT NULL REFERENCES AAR (RecordID), RTEName TEXT);
+    CREATE TABLE JobExtraInfo ({_OF_JOB}, InfoKey TEXT, InfoValue TEXT);
+    CREATE TABLE AuthTokenAttributes ({_OF_JOB}, AttrKey TEXT, AttrValue TEXT);
+    CREATE TABLE JobEvents ({_OF_JOB}, EventKey TEXT, EventTime TEXT);
+    CREATE TABLE RunTimeEnvironments ({_OF_JOB}, RTEName TEXT);
     CREATE TABLE DataTransfers (
-        RecordID INTEGER NOT NULL REFERENCES AAR (RecordID),
+        {_OF_JOB},
         URL TEXT, FileSize INTEGER, TransferStart INTEGER, TransferEnd INTEGER, TransferType INTEGER
     );
-    CREATE INDEX JobExtraInfo_RecordID ON JobExtraInfo (RecordID);
-    CREATE INDEX AuthTokenAttributes_RecordID ON AuthTokenAttributes (RecordID);
-    CREATE INDEX JobEvents_RecordID ON JobEvents (RecordID);
-    CREATE INDEX RunTimeEnvironments_RecordID ON RunTimeEnvironments (RecordID);
-    CREATE INDEX DataTransfers_RecordID ON DataTransfers (RecordID);
-
-    -- How far each log file was read. Content is what counts: a file is known again after it was renamed or compressed.
-    CREATE TABLE ImportFile (
-        FileID INTEGER PRIMARY KEY,
-        Importer TEXT NOT NULL,
-        Path TEXT NOT NULL,         -- where it was last seen
-        Modified REAL NOT NULL,     -- and its time of modification then
-        Bytes INTEGER NOT NULL,     -- of content that were read, up to the end of a line
-        HeadBytes INTEGER NOT NULL, -- so many from the beginning,
-        Head BLOB NOT NULL,         -- and their digest
-        TailBytes INTEGER NOT NULL, -- so many before the place where reading goes on,
-        Tail BLOB NOT NULL          -- and their digest
-    );
-
+    {"".join(map(_SIDE_INDEX.format, SIDE_TABLES))}
+    {FILE_TABLE}
     -- Lines that could not be understood, for people.
     CREATE TABLE ImportBadLine (
         Digest BLOB PRIMARY KEY,    -- of the whole line
@@ -114,32 +98,26 @@ TABLES: Final = f"""
 
 
 # Also in databases that were made before. What was published of a job is known by its row.
-_ADDED: Final = """
-    CREATE TABLE IF NOT EXISTS ImportTakenBack (JobID TEXT PRIMARY KEY, RecordID INTEGER NOT NULL) WITHOUT ROWID;
+_ADDED: Final = f"""
+    CREATE TABLE IF NOT EXISTS ImportTakenBack (
+        JobID TEXT PRIMARY KEY, RecordID INTEGER NOT NULL
+    ) WITHOUT ROWID;
 
     -- Digests of the JobIDs of jobs that were taken out, and in which months (2026-03) they ended;
     -- and of runs that are a CE's and not joined to it.
     CREATE TABLE IF NOT EXISTS ImportPruned (Digest BLOB PRIMARY KEY) WITHOUT ROWID;
-    CREATE TABLE IF NOT EXISTS ImportPrunedMonth (Month TEXT PRIMARY KEY, Jobs INTEGER NOT NULL) WITHOUT ROWID;
+    CREATE TABLE IF NOT EXISTS ImportPrunedMonth (
+        Month TEXT PRIMARY KEY, Jobs INTEGER NOT NULL
+    ) WITHOUT ROWID;
 
     -- Digests of bad lines whose files are being read once more, and that were not met again yet.
     CREATE TABLE IF NOT EXISTS ImportRetried (Digest BLOB PRIMARY KEY) WITHOUT ROWID;
 
-    CREATE INDEX IF NOT EXISTS ImportFile_Path ON ImportFile (Importer, Path);
-    CREATE INDEX IF NOT EXISTS ImportFile_Head ON ImportFile (Importer, HeadBytes, Head);
+    -- Few jobs, and among them those without a measured CPU time, which are counted often.
+    CREATE INDEX IF NOT EXISTS AAR_WithoutCPU ON AAR (EndTime)
+    WHERE UsedCPUUserTime + UsedCPUKernelTime = 0;
 
-    -- Few jobs: those among which are the ones without a measured CPU time, which are counted often.
-    CREATE INDEX IF NOT EXISTS AAR_WithoutCPU ON AAR (EndTime) WHERE UsedCPUUserTime + UsedCPUKernelTime = 0;
-
-    -- Compressed files that were read to their ends, and how they looked then.
-    CREATE TABLE IF NOT EXISTS ImportArchive (
-        Importer TEXT NOT NULL,
-        Path TEXT NOT NULL,
-        Bytes INTEGER NOT NULL,
-        Modified INTEGER NOT NULL,
-        FileID INTEGER NOT NULL,
-        PRIMARY KEY (Importer, Path)
-    ) WITHOUT ROWID;
+    {ARCHIVE_TABLE}
 """
 _PRUNED_DIGEST_BYTES: Final = 12
 _WAIT_S: Final = 60.0
@@ -151,7 +129,9 @@ _INSERT: Final = (
     f"INSERT INTO AAR ({', '.join(AAR_COLUMNS)}) VALUES ({', '.join('?' * len(AAR_COLUMNS))}) "
     "ON CONFLICT (JobID) DO NOTHING"
 )
-_UPDATE: Final = f"UPDATE AAR SET {', '.join(f'{column} = ?' for column in AAR_COLUMNS[2:])} WHERE RecordID = ? AND JobID = ?"
+_UPDATE: Final = (
+    f"UPDATE AAR SET {' = ?, '.join(AAR_COLUMNS[2:])} = ? WHERE RecordID = ? AND JobID = ?"
+)
 _STORED: Final = (
     f"SELECT {', '.join(AAR_COLUMNS)} FROM AAR WHERE JobID IN (SELECT value FROM json_each(?))"
 )
@@ -159,9 +139,7 @@ _SIDE: Final = ImportedJob._fields.index("extra")  # from here on it is no colum
 _ATTRIBUTE: Final = (
     "INSERT INTO AuthTokenAttributes (RecordID, AttrKey, AttrValue) VALUES (?, ?, ?)"
 )
-_CLEAR_SIDE: Final = tuple(
-    f"DELETE FROM {table} WHERE RecordID = ?" for table in ("JobExtraInfo", "AuthTokenAttributes")
-)
+_CLEAR_SIDE: Final = [f"DELETE FROM {name} WHERE RecordID = ?" for name in SIDE_TABLES[:2]]
 _SET_ASIDE: Final = (
     "INSERT INTO ImportBadLine VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (Digest) DO NOTHING"
 )
@@ -173,6 +151,9 @@ _ABORTED: Final = (
 _STORED_EXTRA: Final = (
     "SELECT InfoKey, InfoValue FROM JobExtraInfo WHERE RecordID = ? ORDER BY rowid"
 )
+_ENDED: Final = "SELECT count(*) FROM AAR WHERE Source = ? AND EndTime >= ? AND EndTime < ?"
+_TAKEN_BACK: Final = "SELECT JobID, RecordID FROM ImportTakenBack WHERE JobID = ?"
+_IS_PRUNED: Final = "SELECT EXISTS (SELECT 1 FROM ImportPruned WHERE Digest = ?)"
 
 Row = tuple[Any, ...]
 
@@ -186,17 +167,15 @@ def _extra_rows(count: int) -> str:
 
 def digest_of(job_id: str) -> bytes:
     """By which a pruned job is known again."""
-    return blake2b(
-        job_id.encode("utf-8", "surrogatepass"), digest_size=_PRUNED_DIGEST_BYTES
-    ).digest()
+    content = job_id.encode("utf-8", "surrogatepass")
+    return blake2b(content, digest_size=_PRUNED_DIGEST_BYTES).digest()
 
 
 class ImportDatabase:
     """One file, open for writing. Not shared between threads."""
 
     def __init__(self, path: Path, tables: str = "") -> None:
-        """Opened, and made when it is not there. `tables` are statements for what an importer keeps
-        beside.
+        """Opened, and made when it is not there; `tables` are statements for what is kept beside.
 
         Raises: UsageError when it is not ours, LedgerError, Busy.
         """
@@ -204,9 +183,8 @@ class ImportDatabase:
         self._names: dict[tuple[object, ...], tuple[int, ...]] = {}
         with self._translated():
             _create(path)
-            self.connection = sqlite3.connect(
-                f"{path.absolute().as_uri()}?mode=rw", uri=True, timeout=_WAIT_S
-            )
+            uri = f"{path.absolute().as_uri()}?mode=rw"
+            self.connection = sqlite3.connect(uri, uri=True, timeout=_WAIT_S)
             self.connection.isolation_level = None
             try:
                 self._prepare(tables)
@@ -217,13 +195,9 @@ class ImportDatabase:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, at: object) -> None:
         """Closed. What SQLite cannot read outside of a transaction is told as inside of one.
+
         Raises: LedgerError, Busy.
         """
         self.connection.close()
@@ -247,55 +221,44 @@ class ImportDatabase:
     def put(
         self, jobs: Sequence[ImportedJob], *, replace: bool = False, file: int | None = None
     ) -> StoredJobs:
-        """Write jobs, inside a transaction. One that is there already changes only when `replace`
-        is set.
-
-        `file` is the number of the file's cursor, where one file tells all of them.
+        """Write jobs, inside a transaction. One that is there already changes only by `replace`.
 
         Without it the greater of two that claim one JobID stays, so that the order of files does
-        not matter.
+        not matter. `file` is the number of the file's cursor, where one file tells all of them.
         """
         jobs = self._without_pruned(jobs)
         if not jobs:
             return StoredJobs(inserted=0, updated=0)
-        (last,) = self.connection.execute(
-            "SELECT coalesce(max(seq), 0) FROM sqlite_sequence"
-        ).fetchone()
+        last = self._ask("SELECT coalesce(max(seq), 0) FROM sqlite_sequence")
         back = self._former_rows(jobs)
         new = set(back.values())
-        rows = [
-            self._row(back.pop(job.job_id, last + number), job, file)
-            for number, job in enumerate(jobs, start=1)
-        ]
+        numbered = enumerate(jobs, start=last + 1)
+        rows = [self._row(back.pop(job.job_id, number), job, file) for number, job in numbered]
+        pairs = list(zip(rows, jobs, strict=True))
         before = self.connection.total_changes
         self.connection.executemany(_INSERT, rows)
         inserted = self.connection.total_changes - before
         if inserted == len(rows):
-            self._put_side(list(zip(rows, jobs, strict=True)))
+            self._put_side(pairs)
             return StoredJobs(inserted=inserted, updated=0)
-        new.update(
-            number
-            for (number,) in self.connection.execute(
-                "SELECT RecordID FROM AAR WHERE RecordID > ?", (last,)
-            )
-        )
-        self._put_side([(row, job) for row, job in zip(rows, jobs, strict=True) if row[0] in new])
-        known = [(row, job) for row, job in zip(rows, jobs, strict=True) if row[0] not in new]
+        added = self.connection.execute("SELECT RecordID FROM AAR WHERE RecordID > ?", (last,))
+        new.update(number for (number,) in added)
+        self._put_side([(row, job) for row, job in pairs if row[0] in new])
+        known = [(row, job) for row, job in pairs if row[0] not in new]
         return StoredJobs(inserted=inserted, updated=self._change(known, replace))
 
     def take_back(self, job_ids: Sequence[str]) -> None:
-        """Remove jobs that turned out to be none, inside a transaction; one that comes again gets
-        the row that it had.
+        """Remove jobs that turned out to be none, inside a transaction.
+
+        One that comes again gets the row that it had.
         """
+        execute = self.connection.execute
         for job_id in job_ids:
-            for (record_id,) in self.connection.execute(
-                "SELECT RecordID FROM AAR WHERE JobID = ?", (job_id,)
-            ).fetchall():
-                self._clear_side(record_id)
-                self.connection.execute("DELETE FROM AAR WHERE RecordID = ?", (record_id,))
-                self.connection.execute(
-                    "INSERT INTO ImportTakenBack VALUES (?, ?)", (job_id, record_id)
-                )
+            found = execute("SELECT RecordID FROM AAR WHERE JobID = ?", (job_id,)).fetchone()
+            if found is not None:
+                self._clear_side(found[0])
+                execute("DELETE FROM AAR WHERE RecordID = ?", found)
+                execute("INSERT INTO ImportTakenBack VALUES (?, ?)", (job_id, *found))
 
     def remember_pruned(self, job_ids: Sequence[str]) -> None:
         """That these runs were read and shall not come again, inside a transaction."""
@@ -303,67 +266,43 @@ class ImportDatabase:
 
     def _without_pruned(self, jobs: Sequence[ImportedJob]) -> Sequence[ImportedJob]:
         """A pruned run was read once, and counts."""
-        if not self.connection.execute("SELECT EXISTS (SELECT 1 FROM ImportPruned)").fetchone()[0]:
+        if not self._ask("SELECT EXISTS (SELECT 1 FROM ImportPruned)"):
             return jobs
-        ask = "SELECT EXISTS (SELECT 1 FROM ImportPruned WHERE Digest = ?)"
-        return [
-            job
-            for job in jobs
-            if not self.connection.execute(ask, (digest_of(job.job_id),)).fetchone()[0]
-        ]
+        return [job for job in jobs if not self._ask(_IS_PRUNED, digest_of(job.job_id))]
 
     def _former_rows(self, jobs: Sequence[ImportedJob]) -> dict[str, int]:
-        """RecordIDs of those of the jobs that were withdrawn; their withdrawal is forgotten with
-        this.
-        """
-        if not self.connection.execute("SELECT EXISTS (SELECT 1 FROM ImportTakenBack)").fetchone()[
-            0
-        ]:
+        """RecordIDs of those of the jobs that were taken back, which is forgotten with this."""
+        if not self._ask("SELECT EXISTS (SELECT 1 FROM ImportTakenBack)"):
             return {}
-        ask = "SELECT JobID, RecordID FROM ImportTakenBack WHERE JobID = ?"
-        found = dict(
-            row for job in jobs for row in self.connection.execute(ask, (job.job_id,)).fetchall()
-        )
-        self.connection.executemany(
-            "DELETE FROM ImportTakenBack WHERE JobID = ?", [(job_id,) for job_id in found]
-        )
+        execute = self.connection.execute
+        found = dict(row for job in jobs for row in execute(_TAKEN_BACK, (job.job_id,)).fetchall())
+        came_again = [(job_id,) for job_id in found]
+        self.connection.executemany("DELETE FROM ImportTakenBack WHERE JobID = ?", came_again)
         return found
 
     def keep_bad_lines(self, importer: str, lines: Sequence[BadLine]) -> list[BadLine]:
         """Keep bad lines for people, inside a transaction; returns those that are new."""
         new = []
         for line in lines:
-            kept = (
-                line.digest,
-                importer,
-                line.path,
-                line.offset,
-                line.length,
-                line.reason,
-                line.line,
-            )
-            done = self.connection.execute(_SET_ASIDE, kept)
-            if done.rowcount:
+            *where_and_why, digest = line
+            kept = (digest, importer, *where_and_why)
+            if self.connection.execute(_SET_ASIDE, kept).rowcount:
                 new.append(line)
             else:
                 self.connection.execute(_MET_AGAIN, (line.digest,))
         return new
 
     def bad_lines(self, importer: str) -> int:
-        found = self.connection.execute(
-            "SELECT count(*) FROM ImportBadLine WHERE Importer = ?", (importer,)
-        )
-        return int(found.fetchone()[0])
+        return self._ask("SELECT count(*) FROM ImportBadLine WHERE Importer = ?", importer)
 
     def aborted(self) -> int:
         """How many jobs somebody cancelled while they ran."""
-        return int(self.connection.execute(_ABORTED).fetchone()[0])
+        return self._ask(_ABORTED)
 
     def setting(self, key: str) -> str:
         """What DBConfig holds under a key, or ''."""
-        found = self.connection.execute(
-            "SELECT KeyValue FROM DBConfig WHERE KeyName = ?", (key,)
-        ).fetchone()
+        ask = "SELECT KeyValue FROM DBConfig WHERE KeyName = ?"
+        found = self.connection.execute(ask, (key,)).fetchone()
         return "" if found is None else str(found[0])
 
     def set(self, key: str, value: str) -> None:
@@ -372,15 +311,15 @@ class ImportDatabase:
 
     def ended_between(self, importer: str, begin: int, end: int) -> int:
         """How many jobs of an importer ended in [begin, end), in epoch seconds."""
-        ask = "SELECT count(*) FROM AAR WHERE Source = ? AND EndTime >= ? AND EndTime < ?"
-        return int(self.connection.execute(ask, (importer, begin, end)).fetchone()[0])
+        return self._ask(_ENDED, importer, begin, end)
 
     def settle(self, key: str, value: str) -> str:
-        """What DBConfig holds under a key, which is this value when it held nothing. Inside a
-        transaction.
-        """
+        """What DBConfig holds under a key: this value if it held nothing. Inside a transaction."""
         self.connection.execute("INSERT OR IGNORE INTO DBConfig VALUES (?, ?)", (key, value))
         return self.setting(key)
+
+    def _ask(self, question: str, *values: object) -> int:
+        return int(self.connection.execute(question, values).fetchone()[0])
 
     def _row(self, record_id: int, job: ImportedJob, file: int | None) -> Row:
         names = (*job[2:7], job.fqan, job.benchmark)
@@ -401,10 +340,8 @@ class ImportDatabase:
             "FQANs": job.fqan,
             "Benchmarks": job.benchmark,
         }
-        return (
-            self._number("Endpoints", ("Interface", "URL"), job.endpoint),
-            *(self._number(table, ("Name",), (text,)) for table, text in texts.items()),
-        )
+        endpoint = self._number("Endpoints", ("Interface", "URL"), job.endpoint)
+        return (endpoint, *(self._number(name, ("Name",), (text,)) for name, text in texts.items()))
 
     def _put_side(self, pairs: Sequence[tuple[Row, ImportedJob]]) -> None:
         put = self.connection.executemany
@@ -417,21 +354,18 @@ class ImportDatabase:
             by_count[len(job.extra)].append(rows)
         for count in sorted(by_count.keys() - {0}):
             put(_extra_rows(count), by_count[count])
-        put(
-            _ATTRIBUTE,
-            ((row[0], key, value) for row, job in pairs for key, value in job.attributes),
-        )
+        attributes = ((row[0], key, value) for row, job in pairs for key, value in job.attributes)
+        put(_ATTRIBUTE, attributes)
 
     def _clear_side(self, record_id: int) -> None:
         for statement in _CLEAR_SIDE:
             self.connection.execute(statement, (record_id,))
 
     def _change(self, known: Sequence[tuple[Row, ImportedJob]], replace: bool) -> int:
-        """Let the new rows of jobs that are there already win, where they do. Returns how many did."""
+        """Let new rows of jobs that are there already win, where they do. Returns how many did."""
         job_ids = json.dumps([job.job_id for _, job in known])
-        stored: dict[str, Row] = {
-            row[1]: row for row in self.connection.execute(_STORED, (job_ids,))
-        }
+        found = self.connection.execute(_STORED, (job_ids,))
+        stored: dict[str, Row] = {row[1]: row for row in found}
         changed = 0
         for row, job in known:
             before = stored[job.job_id]
@@ -452,15 +386,10 @@ class ImportDatabase:
         return tuple(self.connection.execute(_STORED_EXTRA, (stored[0],)).fetchall()) != job.extra
 
     def _number(self, table: str, columns: Sequence[str], texts: Sequence[str]) -> int:
-        places = ", ".join("?" * len(columns))
-        self.connection.execute(
-            f"INSERT OR IGNORE INTO {table} ({', '.join(columns)}) VALUES ({places})", texts
-        )
+        into, places = f"{table} ({', '.join(columns)})", ", ".join("?" * len(columns))
+        self.connection.execute(f"INSERT OR IGNORE INTO {into} VALUES ({places})", texts)
         where = " AND ".join(f"{column} = ?" for column in columns)
-        (number,) = self.connection.execute(
-            f"SELECT ID FROM {table} WHERE {where}", texts
-        ).fetchone()
-        return int(number)
+        return self._ask(f"SELECT ID FROM {table} WHERE {where}", *texts)
 
     def _prepare(self, tables: str) -> None:
         bounds = (f"journal_size_limit = {_WAL_BYTES}", f"wal_autocheckpoint = {_WAL_PAGES}")
@@ -468,19 +397,18 @@ class ImportDatabase:
             self.connection.execute(f"PRAGMA {pragma}")
         if not self._ours():
             raise UsageError(
-                f"{self.path}: is not a database that `publisher import` made; name another file with --database"
+                f"{self.path}: is not a database that `publisher import` made; "
+                "name another file with --database"
             )
         self.connection.executescript(f"BEGIN IMMEDIATE; {_ADDED} {tables} COMMIT;")
 
     def _ours(self) -> bool:
-        present = self.connection.execute(
-            "SELECT 1 FROM sqlite_master WHERE name = 'DBConfig'"
-        ).fetchone()
-        version = "" if present is None else self.setting("PUBLISHER_IMPORTER")
+        is_there = self._ask("SELECT EXISTS (SELECT 1 FROM sqlite_master WHERE name = 'DBConfig')")
+        version = self.setting("PUBLISHER_IMPORTER") if is_there else ""
         if version not in ("", IMPORTER_VERSION):
             raise LedgerError(
-                f"{self.path}: was made by another version of publisher ({version}); use that one, or remove the file and "
-                "import again: what was delivered is not sent twice"
+                f"{self.path}: was made by another version of publisher ({version}); use that one, "
+                "or remove the file and import again: what was delivered is not sent twice"
             )
         return bool(version)
 
@@ -492,43 +420,37 @@ class ImportDatabase:
         except sqlite3.Error as error:
             raise self._error_of(error) from error
         except OSError as error:
-            why = refused_by_system(
-                error, "its directory must exist and belong to the user who imports"
-            )
-            raise LedgerError(f"{self.path}: {why}") from error
+            advice = "its directory must exist and belong to the user who imports"
+            raise LedgerError(f"{self.path}: {refused_by_system(error, advice)}") from error
 
     def _error_of(self, error: sqlite3.Error) -> PublisherError:
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
         if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
             return Busy(f"{self.path}: another process keeps it locked; try again")
-        return LedgerError(
-            f"{self.path}: {error}; {_ADVICE.get(code, _REFUSED)}; then import again: nothing is lost"
-        )
+        advice = _ADVICE.get(code, _REFUSED)
+        return LedgerError(f"{self.path}: {error}; {advice}; then import again: nothing is lost")
 
 
 _RIGHTS: Final = (
-    "see that this user may write the file and its directory, that there is room and memory, and that not too many files "
-    "are open (LimitNOFILE=)"
+    "see that this user may write the file and its directory, that there is room and memory, "
+    "and that not too many files are open (LimitNOFILE=)"
 )
-_REFUSED: Final = "the disk or a lock of its file system failed, or no room or no memory was left: look at the kernel's log"
+_REFUSED: Final = (
+    "the disk or a lock of its file system failed, or no room or no memory was left: "
+    "look at the kernel's log"
+)
 _ADVICE: Final = {
     sqlite3.SQLITE_FULL: "make room on its file system",
     sqlite3.SQLITE_CANTOPEN: _RIGHTS,
     sqlite3.SQLITE_READONLY: _RIGHTS,
-    sqlite3.SQLITE_CORRUPT: "if the kernel's log tells of a disk that cannot be read, mend that; otherwise the file is "
-    "damaged: restore a copy of it, or else remove it; what was delivered is not sent twice",
+    sqlite3.SQLITE_CORRUPT: "if the kernel's log tells of a disk that cannot be read, mend that; "
+    "otherwise the file is damaged: restore a copy of it, or else remove it; "
+    "what was delivered is not sent twice",
 }
 # Which of two rows that claim one JobID stays: the later end, then the greater numbers.
 _WEIGHT: Final = (
-    *(
-        "EndTime",
-        "UsedWalltime",
-        "UsedCPUUserTime",
-        "UsedCPUKernelTime",
-        "UsedMemory",
-        "UsedVirtMem",
-    ),
-    *("NodeCount", "ExitCode", "SourceKey"),
+    *("EndTime", "UsedWalltime", "UsedCPUUserTime", "UsedCPUKernelTime"),
+    *("UsedMemory", "UsedVirtMem", "NodeCount", "ExitCode", "SourceKey"),
 )
 _weight: Final = itemgetter(*map(AAR_COLUMNS.index, _WEIGHT))
 
@@ -563,14 +485,12 @@ def _create(path: Path) -> None:
 def _put_in_place(unfinished: Path, path: Path) -> None:
     """Unless another importer was faster. Raises: OSError.
 
-    Whoever removed the database may have left its log, which SQLite would take for that of the new
-    one.
+    Whoever removed the database may have left its log, which SQLite would take for the new one's.
     """
     folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        fcntl.flock(
-            folder, fcntl.LOCK_EX
-        )  # else the log may be that of a file which another has just put there
+        # Else the log may be that of a file which another has just put there.
+        fcntl.flock(folder, fcntl.LOCK_EX)
         if not path.exists():
             for suffix in ("-wal", "-shm"):
                 path.with_name(path.name + suffix).unlink(missing_ok=True)

@@ -29,14 +29,13 @@ from publisher.sources.importers import (
 )
 from publisher.sources.importing.log_files import (
     MARK_BYTES,
-    FileCursor,
     LogFile,
     in_directory,
-    look_of,
     opened,
     rotated_siblings,
     spooled,
 )
+from publisher.sources.importing.read_files import FileCursor, look_of
 from publisher.sources.importing.run import ImportRun, import_run, refuse_foreign, to_read
 from publisher.sources.importing.site_mapping import SiteMapping
 

@@ -1,12 +1,12 @@
-"""Rows of old jobs taken out of the database of a batch system: that they were read, and in which
-months they ended, stays.
+"""Rows of old jobs taken out of a batch system's database, which keeps that they were read.
+
+In which months they ended stays known too.
 """
 
 from __future__ import annotations
 
 import sqlite3
 from collections.abc import Sequence
-from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -14,20 +14,14 @@ from typing import Final
 from publisher.model.job import JobRecord
 from publisher.model.time import Month, epoch
 from publisher.sources.base import has_file
-from publisher.sources.importing.database import ImportDatabase
-from publisher.sources.sqlite_reader import CopyDirectory, ReadOnlyFile
+from publisher.sources.importing.database import SIDE_TABLES, ImportDatabase
+from publisher.sources.importing.read_files import ask_database
 
 _AT: Final = "PRUNED_AT"
-_SIDE_TABLES: Final = (
-    "JobExtraInfo",
-    "AuthTokenAttributes",
-    "JobEvents",
-    "RunTimeEnvironments",
-    "DataTransfers",
-)
 # The newest row stays: that it is still there shows a reader that its rows keep their numbers.
 _STILL_THERE: Final = """
-    SELECT 1 FROM AAR WHERE RecordID = ? AND JobID = ? AND RecordID < (SELECT max(RecordID) FROM AAR)
+    SELECT 1 FROM AAR
+    WHERE RecordID = ? AND JobID = ? AND RecordID < (SELECT max(RecordID) FROM AAR)
 """
 _COUNT: Final = """
     INSERT INTO ImportPrunedMonth VALUES (?, 1) ON CONFLICT (Month) DO UPDATE SET Jobs = Jobs + 1
@@ -50,8 +44,9 @@ def keep_pruned(database: Path, now: datetime) -> None:
 
 
 def prune_rows(database: Path, jobs: Sequence[JobRecord]) -> int:
-    """Take out these jobs, in one transaction. Returns how many were there. Raises: LedgerError,
-    Busy, UsageError.
+    """Take out these jobs, in one transaction. Returns how many were there.
+
+    Raises: LedgerError, Busy, UsageError.
     """
     pruned = 0
     with ImportDatabase(database) as accounting, accounting.transaction():
@@ -60,7 +55,7 @@ def prune_rows(database: Path, jobs: Sequence[JobRecord]) -> int:
             number = job.row.record_id
             if execute(_STILL_THERE, (number, job.job_id)).fetchone() is None:
                 continue
-            for table in _SIDE_TABLES:
+            for table in SIDE_TABLES:
                 execute(f"DELETE FROM {table} WHERE RecordID = ?", (number,))
             execute("DELETE FROM AAR WHERE RecordID = ?", (number,))
             accounting.remember_pruned([job.job_id])
@@ -78,10 +73,4 @@ def pruned_months(database: Path, copies_below: Path) -> Sequence[Month]:
             return ()
         return [Month(int(text[:4]), int(text[5:])) for (text,) in connection.execute(_MONTHS)]
 
-    if not has_file(database):
-        return ()
-    with (
-        closing(CopyDirectory(copies_below)) as copies,
-        closing(ReadOnlyFile(str(database), copies)) as file,
-    ):
-        return file.ask(ask)
+    return ask_database(str(database), copies_below, ask) if has_file(database) else ()

@@ -25,13 +25,8 @@ from publisher.sources.importing.arc.jobs import (
 )
 from publisher.sources.importing.arc.numbers import remember
 from publisher.sources.importing.database import ImportDatabase
-from publisher.sources.importing.log_files import (
-    Cursors,
-    DamagedArchive,
-    LogFile,
-    ReadElsewhere,
-    opened,
-)
+from publisher.sources.importing.log_files import DamagedArchive, LogFile, opened
+from publisher.sources.importing.read_files import Cursors, ReadElsewhere
 from publisher.sources.importing.site_mapping import ImporterOptions, SiteMapping
 
 log = logging.getLogger("publisher")
@@ -207,7 +202,7 @@ def import_run(
         report.notes += site.begin_import(accounting)
         run = ImportRun(
             accounting=accounting,
-            cursors=Cursors(accounting, name),
+            cursors=Cursors(accounting.connection, name),
             report=report,
             arc=arc,
             arc_runs=ArcRunTable(accounting.connection, name),

@@ -25,13 +25,8 @@ from publisher.sources.importers import (
     never_stopped,
     unwatched,
 )
-from publisher.sources.importing.log_files import (
-    ROTATION,
-    SUFFIXES,
-    FileCursor,
-    FilePosition,
-    LogFile,
-)
+from publisher.sources.importing.log_files import ROTATION, SUFFIXES, FilePosition, LogFile
+from publisher.sources.importing.read_files import FileCursor
 from publisher.sources.importing.run import ImportRun, import_run, refuse_foreign, to_read
 from publisher.sources.sonar.cluster import (
     SAMPLE_TABLES,
