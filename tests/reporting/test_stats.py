@@ -19,7 +19,7 @@ from publisher.cli.progress import CountingReport
 from publisher.model.job import Epoch
 from publisher.model.time import Window
 from publisher.sources.arex import job_details, queries
-from publisher.sources.arex.counting import count
+from publisher.sources.arex.counting import beside, count
 from publisher.sources.arex.counting.statistics import create
 from publisher.sources.arex.options import Options
 from publisher.sources.arex.queries import LISTED
@@ -678,7 +678,7 @@ def test_no_question_scans_a_table_or_sorts_it(tmp_path: Path, schema: Schema, o
         queries.standing_among(2): ([b"x", b"y"], "JobID=?"),
     }
     for side in ("TOKEN", "EXTRA", "ENVIRONMENT", "TRANSFER_URL"):
-        question = getattr(count, side)
+        question = getattr(beside, side)
         assert LISTED in question
         questions[question] = ({"rows": "[1]", "key": b"x"}, "RecordID=?")
     connection = sqlite3.connect(path)

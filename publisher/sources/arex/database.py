@@ -74,7 +74,7 @@ class AccountingDatabase:
         self._columns: tuple[RowReader, ColumnReader] | None = None
         self._file = ReadOnlyFile(path, copies, busy_timeout_s=reading.busy_timeout_s)
         try:
-            self._ask(lambda *_: None)
+            self.ask(lambda *_: None)
         except BaseException:
             self._file.close()
             raise
@@ -82,7 +82,7 @@ class AccountingDatabase:
     @property
     def schema(self) -> int:
         """1 or 2, of the file as it is now. Raises: SourceError."""
-        return self._ask(lambda _, reader: _schema_of(reader))
+        return self.ask(lambda _, reader: _schema_of(reader))
 
     def close(self) -> None:
         self._reader = None
@@ -95,7 +95,7 @@ class AccountingDatabase:
 
     def fits(self, cursor: Cursor) -> bool:
         """Whether the cursor's row still is the job that it was."""
-        return self._ask(lambda connection, _: _fits(connection, cursor))
+        return self.ask(lambda connection, _: _fits(connection, cursor))
 
     def after(
         self, cursor: Cursor | None, limit: int, asked: ReadOptions, row_filter: RowFilter
@@ -119,7 +119,7 @@ class AccountingDatabase:
                 span=True,
             )
 
-        return self._ask(read)
+        return self.ask(read)
 
     def ended(
         self,
@@ -135,7 +135,7 @@ class AccountingDatabase:
         parameters = {"first": after[0], "after": after[1], "last": last, "limit": limit}
         if asked.knows is not None:
             known = sql.WINDOW_OF_KNOWN if asked.by_end else sql.ROWS_OF_KNOWN
-            return self._ask(partial(self._read_known, known, parameters, asked))
+            return self.ask(partial(self._read_known, known, parameters, asked))
         question = sql.WINDOW_TO_COUNT if asked.columns else sql.WINDOW
         return self._page(question, parameters, asked, row_filter)
 
@@ -151,7 +151,7 @@ class AccountingDatabase:
             rows = [row for row in rows if reader.text(row[1]) == job_id]
             return RowPage(rows=rows, verdicts=reader.read(connection, rows, asked, span=False))
 
-        return self._ask(read)
+        return self.ask(read)
 
     def finished_among(self, rows: Iterable[Row]) -> set[bytes]:
         """JobIDs, as `stored_job_id` gives them, of rows elsewhere whose job is finished here,
@@ -171,7 +171,7 @@ class AccountingDatabase:
                     found[job_id] = bool(finished) or found.get(job_id, False)
             return found
 
-        return self._ask(read) if job_ids else {}
+        return self.ask(read) if job_ids else {}
 
     def ended_in(self, seconds: Collection[Epoch], *, shared: bool) -> list[EndedRun]:
         """Who ended in these seconds; `shared`: only in those in which several did."""
@@ -184,7 +184,7 @@ class AccountingDatabase:
                 for end, job_id, local_id in found
             ]
 
-        return self._ask(read)
+        return self.ask(read)
 
     def count(self, first: int, last: int) -> int:
         """How many rows end in [first, last]."""
@@ -193,7 +193,7 @@ class AccountingDatabase:
             (rows,) = connection.execute(sql.COUNT, {"first": first, "last": last}).fetchone()
             return int(rows)
 
-        return self._ask(read)
+        return self.ask(read)
 
     def ahead(self, cursor: Cursor, first: int, late_before: int) -> RowsAhead:
         """The rows behind a cursor that ended at `first` or later: at most so many jobs."""
@@ -216,7 +216,7 @@ class AccountingDatabase:
             newest_end = None if end is None else Epoch(int(end))
             return RowsAhead(rows + highest - last_row, int(late), newest_end)
 
-        return self._ask(read)
+        return self.ask(read)
 
     def rows_behind(self, cursor: Cursor | None) -> int:
         def read(connection: sqlite3.Connection, _: RowReader) -> int:
@@ -228,7 +228,7 @@ class AccountingDatabase:
                 cursor.record_id if cursor is not None and fits else int(lowest) - 1
             )
 
-        return self._ask(read)
+        return self.ask(read)
 
     def ends(self, record_ids: Sequence[int]) -> dict[int, Epoch]:
         """When the jobs of some rows ended."""
@@ -237,7 +237,7 @@ class AccountingDatabase:
         def read(connection: sqlite3.Connection, _: RowReader) -> dict[int, Epoch]:
             return {row: Epoch(int(end)) for row, end in connection.execute(sql.ENDS, asked)}
 
-        return self._ask(read)
+        return self.ask(read)
 
     def finished_rows(self) -> int:
         """How many rows have an end."""
@@ -248,7 +248,7 @@ class AccountingDatabase:
             ).fetchone()
             return int(rows)
 
-        return self._ask(read)
+        return self.ask(read)
 
     def ended_between(
         self, first: int, last: int, row_filter: RowFilter
@@ -258,7 +258,7 @@ class AccountingDatabase:
         """
         after = BEFORE_ALL
         while True:
-            rows = self._ask(partial(_ids_of, first=first, after=after, last=last))
+            rows = self.ask(partial(_ids_of, first=first, after=after, last=last))
             yield row_filter(rows)
             if len(rows) < _IDS_AT_ONCE:
                 return
@@ -267,7 +267,7 @@ class AccountingDatabase:
     def facts(self) -> SourceFacts:
         notes = (self._file.why,) if self._file.why else ()
         journal_mode = self._file.journal_mode()
-        return self._ask(
+        return self.ask(
             lambda connection, reader: SourceFacts(
                 path=self.path,
                 schema=_schema_of(reader),
@@ -286,7 +286,7 @@ class AccountingDatabase:
         asked: ReadOptions,
         row_filter: RowFilter,
     ) -> RowPage:
-        return self._ask(
+        return self.ask(
             lambda connection, reader: self._read(
                 query, parameters, asked, row_filter, connection, reader, span=False
             )
@@ -332,7 +332,7 @@ class AccountingDatabase:
             self._columns = reader, ColumnReader(self.name, reader)
         return self._columns[1]
 
-    def _ask(self, question: Callable[[sqlite3.Connection, RowReader], Answer]) -> Answer:
+    def ask(self, question: Callable[[sqlite3.Connection, RowReader], Answer]) -> Answer:
         """One question in one short transaction; again with a tolerant eye where some text is not
         UTF-8.
         """

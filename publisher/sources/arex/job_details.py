@@ -73,7 +73,7 @@ def ids_from(database: CountingDatabase, first: str, limit: int) -> list[str]:
 def _texts(
     database: CountingDatabase, question: str, parameters: Mapping[str, object]
 ) -> list[str]:
-    return database.look(
+    return database.ask(
         lambda connection, reader: [
             reader.text(text) for (text,) in connection.execute(question, parameters)
         ]
@@ -97,7 +97,7 @@ def read_sheet(
         run = (row[0], row[2], row[11], row[12], row[17])
         return _with_joined(sheet, known_of(connection, reader, joined, [run]).get(row[0], {}))
 
-    return database.look(read)
+    return database.ask(read)
 
 
 def _with_joined(sheet: JobDetails, values: Mapping[str, Any] | None) -> JobDetails:

@@ -1,9 +1,9 @@
-"""Every question that is put to an A-REX accounting database, of schema 1 and 2, and to those that
-our importers write.
+"""Every question to A-REX's accounting databases, of schema 1 and 2, and to those of our importers.
 
-Columns by name, because those of schema 2 sit in the middle. Sites never ran ANALYZE and we may not write, so some terms carry
-a unary plus: it keeps SQLite off the index of a term that hardly selects (a status or an event key: 149 ms against
-0.38 ms for an hour's jobs among 1,000,000). The plans are tested.
+Columns by name, because those of schema 2 sit in the middle. Sites never ran ANALYZE and we may not
+write, so some terms carry a unary plus: it keeps SQLite off the index of a term that hardly selects
+(a status or an event key: 149 ms against 0.38 ms for an hour's jobs among 1,000,000). The plans are
+tested.
 """
 
 from __future__ import annotations
@@ -16,34 +16,15 @@ from typing import Final
 # whole rows from the first.
 IMPORTED: Final = 3
 LAYOUTS: Final = (1, 2, IMPORTED)
+Question = Mapping[int, str]  # by layout
+Parameters = Mapping[str, object]
 
 # What one row of AAR is, in this order, for every layout. rows.py unpacks it.
 _COLUMNS: Final = (
-    "RecordID",
-    "JobID",
-    "LocalJobID",
-    "EndpointID",
-    "QueueID",
-    "UserID",
-    "VOID",
-    "FQANID",
-    "StatusID",
-    "ExitCode",
-    "BenchmarkID",
-    "SubmitTime",
-    "EndTime",
-    "NodeCount",
-    "CPUCount",
-    "UsedMemory",
-    "UsedVirtMem",
-    "UsedWalltime",
-    "UsedCPUUserTime",
-    "UsedCPUKernelTime",
-    "UsedScratch",
-    "StageInVolume",
-    "StageOutVolume",
-    "StartTime",
-    "GPUCount",
+    *("RecordID", "JobID", "LocalJobID", "EndpointID", "QueueID", "UserID", "VOID", "FQANID"),
+    *("StatusID", "ExitCode", "BenchmarkID", "SubmitTime", "EndTime", "NodeCount", "CPUCount"),
+    *("UsedMemory", "UsedVirtMem", "UsedWalltime", "UsedCPUUserTime", "UsedCPUKernelTime"),
+    *("UsedScratch", "StageInVolume", "StageOutVolume", "StartTime", "GPUCount"),
 )
 _NOT_IN_1: Final = frozenset({"FQANID", "BenchmarkID"})
 _ONLY_IMPORTED: Final = frozenset({"StartTime", "GPUCount"})
@@ -62,13 +43,8 @@ NAMES: Final = {
 # bits (counting/columns.py unpacks them), and in schema 1 its main FQAN. Each column that is read
 # costs as much as all of the packing.
 _COUNTED: Final = (
-    "RecordID",
-    "JobID",
-    "LocalJobID",
-    "EndTime",
-    "UsedWalltime",
-    "UsedCPUUserTime",
-    "UsedCPUKernelTime",
+    *("RecordID", "JobID", "LocalJobID", "EndTime"),
+    *("UsedWalltime", "UsedCPUUserTime", "UsedCPUKernelTime"),
 )
 # What makes a kind: columns, each with the bits that it has in the packed number, where 0 is NULL.
 KINDS: Final[tuple[dict[str, int], ...]] = (
@@ -104,7 +80,7 @@ def _has(column: str, layout: int) -> bool:
     return layout != 1 or column not in _NOT_IN_1
 
 
-def _select_list(layout: int, columns: Sequence[str] = _COLUMNS) -> str:
+def select_list(layout: int, columns: Sequence[str] = _COLUMNS) -> str:
     return ", ".join(
         f"AAR.{column} AS {column}" if _has(column, layout) else f"NULL AS {column}"
         for column in columns
@@ -114,8 +90,7 @@ def _select_list(layout: int, columns: Sequence[str] = _COLUMNS) -> str:
 def _packed(columns: Mapping[str, int], layout: int, *, submitted: bool) -> str:
     """A kind's columns as one number; NULL where one does not fit or is no number.
 
-    A fraction in any of them makes a fraction of it. `submitted`: the same goes for the time of
-    submission.
+    A fraction in any of them makes a fraction of it. `submitted`: so does the time of submission.
     """
     fits, number, weight, offset = [], "0 * AAR.SubmitTime" if submitted else "0", 1, 0
     for column, bits in reversed(tuple(columns.items())):
@@ -137,13 +112,14 @@ def _or_else(column: str, number: int, optional: bool) -> str:
 def _counted(layout: int) -> str:
     beside = (_MAIN_FQAN,) if layout == 1 else ()
     packed = [_packed(columns, layout, submitted=columns is KINDS[0]) for columns in KINDS]
-    return ", ".join((_select_list(layout, _COUNTED), *packed, *beside))
+    return ", ".join((select_list(layout, _COUNTED), *packed, *beside))
 
 
 def _first_fqan(key: str) -> str:
     return f"""(
         SELECT AttrValue FROM AuthTokenAttributes AS t
-        WHERE t.RecordID = AAR.RecordID AND CAST(AttrKey AS TEXT) = '{key}' AND AttrValue <> '' AND AttrValue <> x''
+        WHERE t.RecordID = AAR.RecordID AND CAST(AttrKey AS TEXT) = '{key}'
+            AND AttrValue <> '' AND AttrValue <> x''
         ORDER BY t.rowid LIMIT 1
     )"""
 
@@ -152,14 +128,16 @@ def _first_fqan(key: str) -> str:
 _MAIN_FQAN: Final = f"coalesce({_first_fqan('mainfqan')}, {_first_fqan('vomsfqan')})"
 
 
-CONFIGURATION: Final = "SELECT KeyName, KeyValue FROM DBConfig WHERE KeyName IN ('DBSCHEMA_VERSION', 'PUBLISHER_IMPORTER')"
+CONFIGURATION: Final = """
+    SELECT KeyName, KeyValue FROM DBConfig
+    WHERE KeyName IN ('DBSCHEMA_VERSION', 'PUBLISHER_IMPORTER')
+"""
 LAYOUT: Final = """
     SELECT lower(entry.name), lower(field.name)
     FROM sqlite_master AS entry, pragma_table_info(entry.name) AS field
     WHERE entry.type = 'table'
 """
-# With an index that has their values, SQLite may give rows beside a job in the order of values
-# instead of writing.
+# With an index that has values, SQLite may give rows beside a job in their order, not of writing.
 MAY_GIVE_BY_VALUE: Final = """
     SELECT EXISTS (
         SELECT 1 FROM sqlite_master AS entry, pragma_index_info(entry.name) AS field
@@ -168,21 +146,16 @@ MAY_GIVE_BY_VALUE: Final = """
     )
 """
 
-SINCE: Final = {
-    layout: f"SELECT {_select_list(layout)} FROM AAR WHERE RecordID > :after ORDER BY RecordID LIMIT :limit"
-    for layout in LAYOUTS
-}
-SINCE_TO_COUNT: Final = {
-    layout: f"SELECT {_counted(layout)} FROM AAR WHERE RecordID > :after ORDER BY RecordID LIMIT :limit"
-    for layout in LAYOUTS
-}
+_SINCE: Final = "FROM AAR WHERE RecordID > :after ORDER BY RecordID LIMIT :limit"
+SINCE: Final = {layout: f"SELECT {select_list(layout)} {_SINCE}" for layout in LAYOUTS}
+SINCE_TO_COUNT: Final = {layout: f"SELECT {_counted(layout)} {_SINCE}" for layout in LAYOUTS}
 # No term on the status: in-progress rows have EndTime 0, the few others are told apart row by row.
 _BY_END: Final = """
     FROM AAR
     WHERE EndTime >= :first AND EndTime <= :last AND (EndTime > :first OR RecordID > :after)
     ORDER BY EndTime, RecordID LIMIT :limit
 """
-WINDOW: Final = {layout: f"SELECT {_select_list(layout)} {_BY_END}" for layout in LAYOUTS}
+WINDOW: Final = {layout: f"SELECT {select_list(layout)} {_BY_END}" for layout in LAYOUTS}
 END: Final = {False: 12, True: 3}  # the place of EndTime in a whole row, and in one to count
 WINDOW_TO_COUNT: Final = {layout: f"SELECT {_counted(layout)} {_BY_END}" for layout in LAYOUTS}
 # What makes the place and the status of a job is all that is asked of those that are known.
@@ -196,29 +169,31 @@ ROWS_OF_KNOWN: Final = """
 COUNT: Final = "SELECT count(*) FROM AAR WHERE EndTime >= :first AND EndTime <= :last"
 # What ends in the future is of a wrong clock.
 NEWEST: Final = "SELECT max(EndTime) FROM AAR WHERE EndTime BETWEEN 1 AND :now"
-FOUR_WEEKS: Final = (
-    "SELECT count(*) FROM AAR WHERE EndTime > :newest - 28 * 86400 AND EndTime <= :newest"
-)
+_IN_FOUR_WEEKS: Final = "EndTime > :newest - 28 * 86400 AND EndTime <= :newest"
+FOUR_WEEKS: Final = f"SELECT count(*) FROM AAR WHERE {_IN_FOUR_WEEKS}"
 # Of a database that an importer has made or read into with this index.
 COUNTS_CPU: Final = "SELECT EXISTS (SELECT 1 FROM sqlite_master WHERE name = 'AAR_WithoutCPU')"
 CPU_UNKNOWN: Final = {
-    IMPORTED: """
-    SELECT count(*) FROM AAR INDEXED BY AAR_WithoutCPU
-    WHERE UsedCPUUserTime + UsedCPUKernelTime = 0 AND EndTime > :newest - 28 * 86400 AND EndTime <= :newest
-        AND EXISTS (SELECT 1 FROM JobExtraInfo AS e WHERE e.RecordID = AAR.RecordID AND +e.InfoKey = 'cputime')
-"""
+    IMPORTED: f"""
+        SELECT count(*) FROM AAR INDEXED BY AAR_WithoutCPU
+        WHERE UsedCPUUserTime + UsedCPUKernelTime = 0 AND {_IN_FOUR_WEEKS} AND EXISTS (
+            SELECT 1 FROM JobExtraInfo AS e
+            WHERE e.RecordID = AAR.RecordID AND +e.InfoKey = 'cputime'
+        )
+    """
 }
 # Two questions: of both at once SQLite reads every row.
 EXTENT: Final = "SELECT (SELECT min(RecordID) FROM AAR), (SELECT max(RecordID) FROM AAR)"
-# In row order, because what waits is the end of the table; the index on EndTime would be read
-# whole.
+# In row order, as what waits is the end of the table; the index on EndTime would be read whole.
 AHEAD: Final = """
     SELECT count(*), total(EndTime < :late_before), min(EndTime) FROM AAR
     WHERE RecordID BETWEEN :first_row AND :last_row AND +EndTime BETWEEN :first AND :last
 """
-ENDS: Final = """
-    SELECT RecordID, EndTime FROM AAR
-    WHERE RecordID IN (SELECT value FROM json_each(:rows)) AND +EndTime BETWEEN :first AND :last
+# Rows by range for pages in row order, where every row between belongs to the page; else by list.
+BETWEEN: Final = "RecordID BETWEEN :first AND :last"
+LISTED: Final = "RecordID IN (SELECT value FROM json_each(:rows))"
+ENDS: Final = f"""
+    SELECT RecordID, EndTime FROM AAR WHERE {LISTED} AND +EndTime BETWEEN :first AND :last
 """
 # All rows are counted by the pages of a small index, without looking into them; few have no end.
 FINISHED_ROWS: Final = """
@@ -233,26 +208,26 @@ IDS: Final = """
     ORDER BY EndTime, RecordID LIMIT :limit
 """
 # Who shares an end with jobs of a page.
-ENDED_IN: Final = "SELECT EndTime, JobID, LocalJobID FROM AAR WHERE EndTime IN (SELECT value FROM json_each(:seconds))"
+_IN_SECONDS: Final = "EndTime IN (SELECT value FROM json_each(:seconds))"
+ENDED_IN: Final = f"SELECT EndTime, JobID, LocalJobID FROM AAR WHERE {_IN_SECONDS}"
 # The same where no other database may have more of them: nearly every end has one job, which the
 # index tells.
-SHARED_ENDS: Final = """
+SHARED_ENDS: Final = f"""
     SELECT EndTime, JobID, LocalJobID FROM AAR WHERE EndTime IN (
-        SELECT EndTime FROM AAR WHERE EndTime IN (SELECT value FROM json_each(:seconds)) GROUP BY EndTime HAVING count(*) > 1
+        SELECT EndTime FROM AAR WHERE {_IN_SECONDS} GROUP BY EndTime HAVING count(*) > 1
     )
 """
 BY_ROW: Final = {
-    layout: f"SELECT {_select_list(layout)} FROM AAR WHERE RecordID IN (SELECT value FROM json_each(:rows)) ORDER BY RecordID"
+    layout: f"SELECT {select_list(layout)} FROM AAR WHERE {LISTED} ORDER BY RecordID"
     for layout in LAYOUTS
 }
 BY_ROW_TO_COUNT: Final = {
-    layout: f"SELECT {_counted(layout)} FROM AAR WHERE RecordID IN (SELECT value FROM json_each(:rows))"
-    for layout in LAYOUTS
+    layout: f"SELECT {_counted(layout)} FROM AAR WHERE {LISTED}" for layout in LAYOUTS
 }
 # JobIDs are bound as bytes, so that those that are not UTF-8 can be looked for too.
 BY_JOB: Final = {
     layout: f"""
-        SELECT {_select_list(layout)} FROM AAR
+        SELECT {select_list(layout)} FROM AAR
         WHERE JobID IN (CAST(:job AS TEXT), CAST(:escaped AS TEXT))
     """
     for layout in LAYOUTS
@@ -270,20 +245,16 @@ def standing_among(count: int) -> str:
     """
 
 
-# Rows of side tables: by a range for pages in row order, where every row between belongs to the
-# page; by list otherwise.
-BETWEEN: Final = "RecordID BETWEEN :first AND :last"
-LISTED: Final = "RecordID IN (SELECT value FROM json_each(:rows))"
 FEW: Final = 4  # one row in so many: a look-up of each costs less than reading past the others
-Where = tuple[str, Mapping[str, object]]
+Where = tuple[str, Parameters]
 # Extra information but for names, which are half of it.
-UNNAMED: Final = " AND +InfoKey NOT IN ('jobname', 'clienthost', 'nodenames', 'nodename', 'wninstance', 'systemsoftware')"
+UNNAMED: Final = """ AND +InfoKey NOT IN (
+    'jobname', 'clienthost', 'nodenames', 'nodename', 'wninstance', 'systemsoftware'
+)"""
 
 
 def beside(record_ids: Sequence[int], *, span: bool) -> Where:
-    """Where to look beside rows: between the first and the last, as long as few others stand there
-    (none: `span`).
-    """
+    """Where to look: between the first row and the last, if few others are there (none: `span`)."""
     first, last = min(record_ids), max(record_ids)
     if span or last - first < len(record_ids) * FEW:
         return BETWEEN, {"first": first, "last": last}
@@ -296,16 +267,18 @@ def listed(record_ids: Sequence[int]) -> Where:
 
 def side(table: str, which: str) -> str:
     """Rows of a side table, a job's in the order of writing, so that the last one is the newest."""
-    return f"SELECT RecordID, {', '.join(_SIDES[table])} FROM {table} WHERE {which} ORDER BY RecordID, rowid"
+    return f"""
+        SELECT RecordID, {", ".join(_SIDES[table])} FROM {table}
+        WHERE {which} ORDER BY RecordID, rowid
+    """
 
 
 def events(which: str) -> str:
-    """The two events that matter, of nine or so that a job has: the time of a start, or NULL that
-    it is finished.
-    """
+    """The two events of a job that matter: when it started, or NULL that it is finished."""
     return f"""
-        SELECT RecordID, CASE EventKey WHEN 'LRMSSTART' THEN ifnull(EventTime, '') END FROM JobEvents
-        WHERE {which} AND +EventKey IN ('FINISHED', 'LRMSSTART') ORDER BY RecordID, rowid
+        SELECT RecordID, CASE EventKey WHEN 'LRMSSTART' THEN ifnull(EventTime, '') END
+        FROM JobEvents WHERE {which} AND +EventKey IN ('FINISHED', 'LRMSSTART')
+        ORDER BY RecordID, rowid
     """
 
 
@@ -324,7 +297,8 @@ def token_texts(which: str) -> str:
     """The attributes of each row's token, with their number in front."""
     pairs = _texts_of("AttrKey", "AttrValue") % "AttrKey || '\t' || AttrValue"
     return f"""
-        SELECT RecordID, count(*) || '\n' || {pairs} FROM AuthTokenAttributes WHERE {which} GROUP BY RecordID
+        SELECT RecordID, count(*) || '\n' || {pairs}
+        FROM AuthTokenAttributes WHERE {which} GROUP BY RecordID
     """
 
 
@@ -332,14 +306,13 @@ def environment_texts(which: str) -> str:
     """The runtime environments of each row, with their number in front."""
     names = _texts_of("RTEName") % "RTEName"
     return f"""
-        SELECT RecordID, count(*) || '\n' || {names} FROM RunTimeEnvironments WHERE {which} GROUP BY RecordID
+        SELECT RecordID, count(*) || '\n' || {names}
+        FROM RunTimeEnvironments WHERE {which} GROUP BY RecordID
     """
 
 
 def extra_texts(which: str) -> str:
-    """The keys of each row's extra information, with their number in front, and its values with a
-    new line behind.
-    """
+    """The keys of each row's extra information behind their number; its values and a new line."""
     values = _texts_of("InfoKey", "InfoValue") % "InfoValue"
     return f"""
         SELECT RecordID, count(*) || '\n' || group_concat(InfoKey, '\n'), {values} || '\n'
@@ -348,9 +321,7 @@ def extra_texts(which: str) -> str:
 
 
 def event_texts(which: str) -> str:
-    """The RecordIDs of events FINISHED, those of events LRMSSTART, and the times of these: three
-    texts for all rows.
-    """
+    """Three texts for all rows: RecordIDs of FINISHED and of LRMSSTART, and the times of these."""
     return f"""
         SELECT group_concat(CASE EventKey WHEN 'FINISHED' THEN RecordID END),
                group_concat(CASE EventKey WHEN 'LRMSSTART' THEN RecordID END),
@@ -359,13 +330,13 @@ def event_texts(which: str) -> str:
     """
 
 
-# For those who only count: what stands beside a page of rows and matters to all that is said of
-# them in sums.
+# For those who only count: what stands beside a page of rows and matters to what sums say of them.
 
 
 def finished(which: str) -> str:
-    """The finished rows as one text of RecordIDs with commas, NULL for none: single rows cost as
-    much again.
+    """The RecordIDs of finished rows as one text with commas, NULL for none.
+
+    Single rows cost as much again.
     """
     return f"SELECT group_concat(RecordID) FROM JobEvents WHERE {which} AND +EventKey = 'FINISHED'"
 
@@ -385,33 +356,32 @@ FINISHED_NEAR: Final = """
 
 
 def attribute_texts(which: str) -> str:
-    """All texts of tokens in one. To look at every character of FQANs takes long; nearly always all
-    are ASCII.
-    """
+    """All texts of tokens in one: nearly always ASCII, and to look at each character takes long."""
     return (
         f"SELECT CAST(group_concat(AttrValue, '') AS BLOB) FROM AuthTokenAttributes WHERE {which}"
     )
 
 
-def strange_fqans(which: str) -> str:
-    """Rows with FQANs that may be no UTF-8, also those that sums do not tell: such a job is set
-    aside however it is read.
+# The cast of keys finds those that are bytes, as reading them all would.
+_OF_FQAN: Final = "CAST(AttrKey AS TEXT) IN ('mainfqan', 'vomsfqan')"
 
-    The cast of keys finds those that are bytes, as reading them all would.
+
+def strange_fqans(which: str) -> str:
+    """Rows with FQANs that may be no UTF-8, also those that sums do not tell.
+
+    Such a job is set aside however it is read.
     """
     return f"""
         SELECT RecordID FROM AuthTokenAttributes
-        WHERE {which} AND CAST(AttrKey AS TEXT) IN ('mainfqan', 'vomsfqan') AND AttrValue GLOB '*[^ -~]*'
+        WHERE {which} AND {_OF_FQAN} AND AttrValue GLOB '*[^ -~]*'
     """
 
 
 def fqans_by_key(which: str) -> str:
-    """FQANs of rows, in the order of writing, and whether each is called the main one:
-    `main_fqans`.
-    """
+    """FQANs of rows in the order of writing, and whether each is called the main: `main_fqans`."""
     return f"""
         SELECT RecordID, AttrValue, CAST(AttrKey AS TEXT) = 'mainfqan' FROM AuthTokenAttributes
-        WHERE {which} AND CAST(AttrKey AS TEXT) IN ('mainfqan', 'vomsfqan') AND AttrValue <> '' AND AttrValue <> x''
+        WHERE {which} AND {_OF_FQAN} AND AttrValue <> '' AND AttrValue <> x''
         ORDER BY RecordID, rowid
     """
 
@@ -426,30 +396,33 @@ def main_fqans(found: Iterable[tuple[int, object, int]]) -> Mapping[int, object]
 
 # For reports.
 EXTRA_TO_COUNT: Final = ("projectname", "localuser")
+_NEWEST_START: Final = """(
+    SELECT EventTime FROM JobEvents AS e
+    WHERE e.RecordID = AAR.RecordID AND +e.EventKey = 'LRMSSTART' ORDER BY e.rowid DESC LIMIT 1
+)"""
 
 
 def times_of_row(layout: int) -> str:
-    """Submission, true start (an importer's own column, else the newest LRMSSTART), and exit code."""
-    started = "(SELECT EventTime FROM JobEvents AS e WHERE e.RecordID = AAR.RecordID AND +e.EventKey = 'LRMSSTART' "
-    started += "ORDER BY e.rowid DESC LIMIT 1)"
-    started = "StartTime" if layout == IMPORTED else started
+    """Submission, true start (an importer's own column, else the newest event), and exit code."""
+    started = "StartTime" if layout == IMPORTED else _NEWEST_START
     return f"SELECT RecordID, SubmitTime, {started}, ExitCode FROM AAR WHERE {LISTED}"
 
 
 # Only importers tell of GPUs.
 GPUS_OF_ROW: Final = {
-    IMPORTED: f"SELECT RecordID, GPUCount FROM AAR WHERE {LISTED} AND +GPUCount BETWEEN 1 AND {2**31 - 1}"
+    IMPORTED: f"""
+        SELECT RecordID, GPUCount FROM AAR
+        WHERE {LISTED} AND +GPUCount BETWEEN 1 AND {2**31 - 1}
+    """
 }
 
 
-def extra_of_row(key: str) -> str:
+def extra_of_row(key: str, which: str = LISTED) -> str:
     """One thing that is noted of jobs, a job's in the order of writing."""
-    return f"SELECT RecordID, InfoValue FROM JobExtraInfo WHERE {LISTED} AND +InfoKey = '{key}' ORDER BY RecordID, rowid"
-
-
-def benchmarks_of_row(which: str) -> str:
-    """The benchmarks of schema 1, a job's in the order of writing."""
-    return f"SELECT RecordID, InfoValue FROM JobExtraInfo WHERE {which} AND +InfoKey = 'benchmark' ORDER BY RecordID, rowid"
+    return f"""
+        SELECT RecordID, InfoValue FROM JobExtraInfo
+        WHERE {which} AND +InfoKey = '{key}' ORDER BY RecordID, rowid
+    """
 
 
 # Nothing that A-REX wrote in schema 2 has any, but what was converted may. Importers have no index
@@ -460,17 +433,16 @@ HAS_BENCHMARKS: Final = {
 
 
 # Counted in the index on StatusID, 0.6 s for 10,000,000 rows; only `doctor` asks.
-STATUSES: Final = "SELECT StatusID, (SELECT Name FROM Status WHERE ID = StatusID), count(*) FROM AAR GROUP BY StatusID"
-ANYTHING: Final = {
-    "after": 0,
-    "limit": 1,
-    "first": 1,
-    "last": 2,
+STATUSES: Final = """
+    SELECT StatusID, (SELECT Name FROM Status WHERE ID = StatusID), count(*)
+    FROM AAR GROUP BY StatusID
+"""
+# A value for each parameter, for those who only want to know the plan.
+ANYTHING: Final[dict[str, object]] = {
+    **dict.fromkeys(("after", "limit", "first", "last"), 1),
+    **dict.fromkeys(("job", "escaped"), b""),
     "rows": "[1]",
-    "job": b"",
-    "escaped": b"",
 }
-"""A value for each parameter, for those who only want to know the plan."""
 
 
 def of_every_round(layout: int) -> tuple[str, ...]:
@@ -485,4 +457,5 @@ EVENTFUL: Final = f"SELECT DISTINCT RecordID FROM JobEvents WHERE {LISTED}"
 def names(column: str) -> str:
     """Rows of a name table, by number."""
     _, table, texts = NAMES[column]
-    return f"SELECT ID, {', '.join(texts)} FROM {table} WHERE ID IN (SELECT value FROM json_each(:ids))"
+    listed = "ID IN (SELECT value FROM json_each(:ids))"
+    return f"SELECT ID, {', '.join(texts)} FROM {table} WHERE {listed}"

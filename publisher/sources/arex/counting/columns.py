@@ -176,7 +176,7 @@ class ColumnReader:
         if self._whole.layout != 1:
             return list(zip(*packed, strict=True))
         which, at = everywhere
-        benchmark_of = dict(connection.execute(sql.benchmarks_of_row(which), at).fetchall())
+        benchmark_of = dict(connection.execute(sql.extra_of_row("benchmark", which), at).fetchall())
         return list(zip(*packed, map(benchmark_of.get, record_ids), strict=True))
 
     def _complete_kinds(
@@ -207,7 +207,9 @@ class ColumnReader:
         benchmark_of: Mapping[int, object] = {}
         if no_benchmark and self._may_have_benchmarks(connection):
             which, at = where(no_benchmark)
-            benchmark_of = dict(connection.execute(sql.benchmarks_of_row(which), at).fetchall())
+            benchmark_of = dict(
+                connection.execute(sql.extra_of_row("benchmark", which), at).fetchall()
+            )
         for place in new:
             if (kind := kinds[place]) in no_fqan or kind in no_benchmark:
                 row = record_ids[place]

@@ -1,15 +1,14 @@
-"""Rows of one accounting database as statistics count them: walked by the index that a filter
-favours, then filtered.
+"""Rows of one accounting database as statistics count them.
 
-However little a filter leaves, no transaction reads more than a page: filters are applied to rows
-that were read.
+They are walked by the index that a filter favours, then filtered: however little a filter leaves,
+no transaction reads more than a page.
 
 Where nothing but the filter's names matters, SQLite adds a page up. Of 50,000 rows of which most
 ran as user 7 in VO 2, `sums` makes rows such as
 
-    plain  StatusID  VOID  UserID  ended  count(*)  sum(UsedWalltime)  ...  min(SubmitTime)  max(EndTime)
-        1         2     2       7      1      48123          912345678  ...       1740568080    1740937890
-        0         2     2       7      1          1                  ...
+    plain StatusID VOID UserID ended count(*) sum(UsedWalltime) ... min(SubmitTime) max(EndTime)
+        1        2    2      7     1    48123         912345678 ...      1740568080   1740937890
+        0        2    2      7     1        1               ...
 
 Rows are *plain* that hold numbers as A-REX writes them. The others are `odd` and read one by one,
 by the code that names what is wrong with them. So are rows that are asked for by number (`:alone`),
@@ -20,30 +19,30 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial, reduce
+from functools import partial
 from operator import itemgetter
 from typing import Any, Final
 
 from publisher.model.job import Epoch
 from publisher.model.text import arex_escape
 from publisher.model.time import Window
-from publisher.sources.arex.counting.joined import counted_with_joined, rows_to_count_alone
-from publisher.sources.arex.counting.local_names import (
+from publisher.sources.arex.counting.beside import (
     NOTED,
+    having,
     local_name,
     noted_as,
     with_local_names,
 )
+from publisher.sources.arex.counting.joined import counted_with_joined, rows_to_count_alone
 from publisher.sources.arex.database import (
     BEFORE_ALL,
     LAST_SECOND,
     AccountingDatabase,
-    Answer,
     stored_job_id,
 )
-from publisher.sources.arex.queries import IMPORTED, LAYOUTS, LISTED
+from publisher.sources.arex.queries import IMPORTED, LAYOUTS, Parameters, Question, select_list
 from publisher.sources.arex.rows import NameTables, Row, RowReader
 from publisher.sources.arex.values import duration, moment, positive, stored_text, unsigned
 from publisher.sources.base import CPU_UNKNOWN, JoinedRuns
@@ -51,96 +50,57 @@ from publisher.sources.statistics import CountedJob, JobFilter, Totals
 
 # The first thirteen stand where `queries` has them, for `NameTables`; this module unpacks the row.
 _COLUMNS: Final = (
-    *(
-        "RecordID",
-        "JobID",
-        "LocalJobID",
-        "EndpointID",
-        "QueueID",
-        "UserID",
-        "VOID",
-        "FQANID",
-        "StatusID",
-    ),
-    *(
-        "ExitCode",
-        "BenchmarkID",
-        "SubmitTime",
-        "EndTime",
-        "UsedWalltime",
-        "UsedCPUUserTime",
-        "UsedCPUKernelTime",
-    ),
-    *("StageInVolume", "StageOutVolume", "GPUCount", "CPUUnknown"),
+    *("RecordID", "JobID", "LocalJobID", "EndpointID", "QueueID", "UserID", "VOID", "FQANID"),
+    *("StatusID", "ExitCode", "BenchmarkID", "SubmitTime", "EndTime"),
+    *("UsedWalltime", "UsedCPUUserTime", "UsedCPUKernelTime"),
+    *("StageInVolume", "StageOutVolume", "GPUCount"),
 )
-_NOT_IN_1: Final = frozenset({"FQANID", "BenchmarkID"})
-_ONLY_IMPORTED: Final = {"GPUCount", "CPUUnknown"}
 # Few rows have no CPU time, so nearly none is looked up.
 _CPU_UNKNOWN: Final = f"""
     AAR.UsedCPUUserTime + AAR.UsedCPUKernelTime = 0 AND EXISTS (
         SELECT 1 FROM JobExtraInfo AS e
-        WHERE e.RecordID = AAR.RecordID AND +e.InfoKey = '{CPU_UNKNOWN[0]}' AND e.InfoValue = '{CPU_UNKNOWN[1]}'
+        WHERE e.RecordID = AAR.RecordID
+            AND +e.InfoKey = '{CPU_UNKNOWN[0]}' AND e.InfoValue = '{CPU_UNKNOWN[1]}'
     )
 """
 
 
 def _select(layout: int, where: str) -> str:
-    lacking = _NOT_IN_1 if layout == 1 else frozenset()
-    lacking |= frozenset() if layout == IMPORTED else _ONLY_IMPORTED
-    made = {"CPUUnknown": f"{_CPU_UNKNOWN} AS CPUUnknown"} | {
-        name: f"NULL AS {name}" for name in lacking
-    }
-    columns = (made.get(name, f"AAR.{name}") for name in _COLUMNS)
-    # As `standing_among` decides it, so that two databases agree on which of them has a job
-    # finished.
-    return f"SELECT {', '.join(columns)}, AAR.EndTime > 0 FROM AAR WHERE {where} LIMIT :limit"
-
-
-BY_ROW: Final = {
-    layout: _select(layout, "RecordID > :after ORDER BY RecordID") for layout in LAYOUTS
-}
-# An index entry ends with the rowid, so a user's rows come in order and none is read twice.
-OF_USER: Final = {
-    layout: _select(layout, "UserID = :user AND RecordID > :after ORDER BY RecordID")
-    for layout in LAYOUTS
-}
-
-
-def _by_time_sql(column: str) -> dict[int, str]:
-    where = (
-        f"{column} >= :first AND {column} <= :last AND ({column} > :first OR RecordID > :after) "
-        f"ORDER BY {column}, RecordID"
+    cpu_unknown = _CPU_UNKNOWN if layout == IMPORTED else "NULL"
+    # The last as `standing_among` decides it, so that two databases agree on which has it finished.
+    return (
+        f"SELECT {select_list(layout, _COLUMNS)}, {cpu_unknown} AS CPUUnknown, AAR.EndTime > 0"
+        f" FROM AAR WHERE {where} LIMIT :limit"
     )
+
+
+def _by_layout(where: str) -> dict[int, str]:
     return {layout: _select(layout, where) for layout in LAYOUTS}
 
 
+def _by_time_sql(column: str) -> dict[int, str]:
+    return _by_layout(
+        f"{column} >= :first AND {column} <= :last AND ({column} > :first OR RecordID > :after) "
+        f"ORDER BY {column}, RecordID"
+    )
+
+
+BY_ROW: Final = _by_layout("RecordID > :after ORDER BY RecordID")
+# An index entry ends with the rowid, so a user's rows come in order and none is read twice.
+OF_USER: Final = _by_layout("UserID = :user AND RecordID > :after ORDER BY RecordID")
 BY_END: Final = _by_time_sql("EndTime")
 BY_SUBMISSION: Final = _by_time_sql("SubmitTime")
 
 USER_IDS: Final = "SELECT ID FROM Users WHERE Name IN (CAST(:name AS TEXT), CAST(:escaped AS TEXT))"
 
-# RecordID and one text of side rows of some jobs. The plus keeps SQLite off the index of keys: a
-# page is some hundred jobs.
-TOKEN: Final = f"SELECT RecordID, AttrValue FROM AuthTokenAttributes WHERE {LISTED} AND +AttrKey = CAST(:key AS TEXT)"
-EXTRA: Final = (
-    f"SELECT RecordID, InfoValue FROM JobExtraInfo WHERE {LISTED} AND +InfoKey = CAST(:key AS TEXT)"
-)
-ENVIRONMENT: Final = f"SELECT RecordID, RTEName FROM RunTimeEnvironments WHERE {LISTED}"
-TRANSFER_URL: Final = f"SELECT RecordID, URL FROM DataTransfers WHERE {LISTED}"
-
-
 # Beyond that the sums of a page might not fit into 64 bits.
 _MOST_SUMMED: Final = 2**46
 _TIMES: Final = ("UsedWalltime", "UsedCPUUserTime", "UsedCPUKernelTime")
-_SIZES: Final = (
-    "StageInVolume",
-    "StageOutVolume",
-)  # negative ones went through 32 bits, as `values.unsigned` has it
-# What every group shares, with the bits that it has in one number: sorting by more keys takes twice
-# as long.
+_SIZES: Final = ("StageInVolume", "StageOutVolume")  # negative ones as `values.unsigned` has them
+# What every group shares, with its bits in one number: to sort by more keys takes twice as long.
 _PACKED: Final = {"UserID": 24, "VOID": 20, "StatusID": 16}
-# NULL is unknown and adds nothing. Text and blobs are greater than any number here, fractions show
-# in the sums.
+# NULL is unknown and adds nothing. Text and blobs are greater than any number here, and fractions
+# show in the sums.
 _PLAIN: Final = " AND ".join(
     (
         *(f"ifnull({name}, 0) BETWEEN 0 AND {_MOST_SUMMED}" for name in (*_TIMES, "EndTime")),
@@ -155,16 +115,10 @@ _SUMS: Final = (
     "count(*)",
     *(f"sum({name})" for name in _TIMES),
     *(f"sum(CASE WHEN {name} < 0 THEN {name} + {2**32} ELSE {name} END)" for name in _SIZES),
-    *(
-        "sum(SubmitTime)",
-        "sum(EndTime)",
-        "sum(CPUUnknown)",
-        "sum(GPUCount > 0)",
-        "sum(GPUCount * UsedWalltime)",
-    ),
+    *("sum(SubmitTime)", "sum(EndTime)", "sum(CPUUnknown)"),
+    *("sum(GPUCount > 0)", "sum(GPUCount * UsedWalltime)"),
 )
-# What tells groups apart beside status, VO, user and whether there is an end: a sum over fewer
-# groups is the quicker one.
+# What tells groups apart beside status, VO, user and whether there is an end: fewer are quicker.
 BY: Final = {
     "": "NULL",
     **NOTED,
@@ -175,15 +129,15 @@ BY: Final = {
 
 
 def sums(page: str, by: str, alone: bool, timed: bool) -> str:
-    """Groups of a page of rows: plain or not, the keys, number of jobs, sums, first submission,
-    first and last end.
+    """Groups of a page of rows, each with its sums, first submission, and first and last end.
 
-    `alone`: some rows are asked for by number. `timed`: only those of a time. The sums of times are there to tell fractions.
+    `alone`: some rows are asked for by number. `timed`: only those of a time. The sums of times
+    are there to tell fractions.
     """
     has_end = "ifnull(EndTime, 0) > 0"
-    packed = reduce(
-        lambda packed, name: f"({packed}) * {2 ** _PACKED[name]} + {name}", _PACKED, "0"
-    )
+    packed = "0"
+    for name, bits in _PACKED.items():
+        packed = f"({packed}) * {2**bits} + {name}"
     within = """WHERE NOT plain OR (SubmitTime BETWEEN :submitted_first AND :submitted_last
                             AND ifnull(EndTime, 0) BETWEEN :ended_first AND :ended_last)"""
     return f"""
@@ -209,26 +163,18 @@ def ids(page: str) -> str:
 
 
 def last(page: str) -> str:
-    """Where a page ends: RecordID, SubmitTime, EndTime of its row number `limit`; nothing if it has
-    fewer.
-    """
-    _, _, rows = page.removesuffix("LIMIT :limit").rpartition(
-        " FROM AAR WHERE "
-    )  # without what else is read of each
-    return f"SELECT RecordID, SubmitTime, EndTime FROM AAR WHERE {rows} LIMIT 1 OFFSET :limit - 1"
+    """Where a page ends: the `Place` of its row number `limit`; nothing if it has fewer."""
+    where = page.removesuffix("LIMIT :limit").rpartition(" FROM AAR WHERE ")[2]
+    return f"SELECT RecordID, SubmitTime, EndTime FROM AAR WHERE {where} LIMIT 1 OFFSET :limit - 1"
 
 
 _IN_PROGRESS: Final = "in-progress"
-# Words of people for what A-REX calls otherwise; arcctl's help says `project`.
-_ALSO: Final = {"project": ("projectname",), "nodename": ("nodenames",), "nodenames": ("nodename",)}
 Place = tuple[Any, Any, Any]  # RecordID, SubmitTime, EndTime of a row
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilteredPage:
-    """A page of rows that was read in one transaction: all of them, and the jobs of those that a
-    filter takes.
-    """
+    """All rows of a page that was read in one transaction, and the jobs that a filter takes."""
 
     rows: Sequence[Row]
     taken: Sequence[tuple[Row, CountedJob]]
@@ -245,13 +191,11 @@ class PageSums:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Walk:
-    """Rows in the order of an index: the question by layout, where to begin, and where to go on
-    after a row.
-    """
+    """Rows in the order of an index: where to begin, and where to go on after a row."""
 
-    question: Mapping[int, str]
-    begin: Mapping[str, object]
-    advance: Callable[[Place], Mapping[str, object]]
+    question: Question
+    begin: Parameters
+    advance: Callable[[Place], Parameters]
 
 
 class CountingDatabase(AccountingDatabase):
@@ -261,27 +205,24 @@ class CountingDatabase(AccountingDatabase):
     _names: tuple[sqlite3.Connection, NameTables] | None = None
 
     def pages(self, wanted: JobFilter, limit: int, by: str) -> Iterator[FilteredPage]:
-        """All rows that a filter may take, by pages of at most `limit`; with local names where jobs
-        are told apart `by` one.
+        """All rows that a filter may take, by pages of at most `limit`.
 
-        Raises: SourceError.
+        With local names where jobs are told apart `by` one. Raises: SourceError.
         """
         for walk in self._walks(wanted):
-            parameters = walk.begin
+            asked = {**walk.begin, "limit": limit}
             while True:
-                page = self._filtered_page(
-                    walk.question, {**parameters, "limit": limit}, wanted, by
-                )
+                page = self._filtered_page(walk.question, asked, wanted, by)
                 yield page
                 if len(page.rows) < limit:
                     break
-                parameters = {**parameters, **walk.advance(_place(page.rows[-1]))}
+                row = page.rows[-1]
+                asked.update(walk.advance((row[0], row[11], row[12])))
 
     def summed(
         self, wanted: JobFilter, by: str, limit: int, others: Sequence[CountingDatabase]
     ) -> Iterator[PageSums]:
-        """As `pages`, with most jobs in groups; those that one of `others` has too are by
-        themselves.
+        """As `pages`, with most jobs in groups; those that one of `others` has too are alone.
 
         Filters by queue, interface or extra attributes are not for groups, unless they are told
         apart `by` it. Raises: SourceError.
@@ -294,32 +235,26 @@ class CountingDatabase(AccountingDatabase):
             at: Place | None = None
             asked.update(walk.begin)
             while True:
-                joined = self._ask(partial(rows_to_count_alone, self.joined, walk.question, asked))
-                asked["alone"] = json.dumps(
-                    [*self._elsewhere(walk.question, asked, others), *joined]
-                )
-                found, at = self._ask(
-                    partial(self._sums, page=walk.question, asked=asked, wanted=wanted, by=by)
-                )
+                joined = self.ask(partial(rows_to_count_alone, self.joined, walk.question, asked))
+                elsewhere = self._elsewhere(walk.question, asked, others)
+                asked["alone"] = json.dumps([*elsewhere, *joined])
+                found, at = self.ask(partial(self._sums, walk.question, asked, wanted, by))
                 yield found
                 if at is None:
                     break
                 asked.update(walk.advance(at))
 
     def _elsewhere(
-        self,
-        question: Mapping[int, str],
-        asked: Mapping[str, object],
-        others: Sequence[CountingDatabase],
+        self, question: Question, asked: Parameters, others: Sequence[CountingDatabase]
     ) -> list[int]:
         """The rows of a page whose jobs are in other databases too."""
         if not others:
             return []
-        rows = self._ask(
-            lambda connection, reader: connection.execute(
-                ids(question[reader.layout]), asked
-            ).fetchall()
-        )
+
+        def read(connection: sqlite3.Connection, reader: RowReader) -> list[Row]:
+            return connection.execute(ids(question[reader.layout]), asked).fetchall()
+
+        rows = self.ask(read)
         there: set[bytes] = set()
         for other in others:
             there |= other.standing_among(rows).keys()
@@ -327,54 +262,56 @@ class CountingDatabase(AccountingDatabase):
 
     def _sums(
         self,
-        connection: sqlite3.Connection,
-        reader: RowReader,
-        *,
-        page: Mapping[int, str],
-        asked: Mapping[str, object],
+        question: Question,
+        asked: Parameters,
         wanted: JobFilter,
         by: str,
+        connection: sqlite3.Connection,
+        reader: RowReader,
     ) -> tuple[PageSums, Place | None]:
         """A page, and where it ends if it is full. Raises: sqlite3.Error."""
-        rows_of, alone = page[reader.layout], asked["alone"] != "[]"
+        page, alone = question[reader.layout], asked["alone"] != "[]"
         timed = Window() != wanted.submitted or Window() != wanted.ended
-        groups = _added_up(
-            connection, sums(rows_of, noted_as(by, reader.layout), alone, timed), asked
-        )
+        summing = sums(page, noted_as(by, reader.layout), alone, timed)
+        groups = _added_up(connection, summing, asked)
         rows: list[Row] = []
         if groups is None:
-            rows, groups = connection.execute(rows_of, asked).fetchall(), []
+            rows, groups = connection.execute(page, asked).fetchall(), []
         elif not all(group[0] for group in groups):
-            rows = connection.execute(odd(rows_of, alone), asked).fetchall()
+            rows = connection.execute(odd(page, alone), asked).fetchall()
         names = self._names_of(connection, reader)
-        names.fill(connection, rows)
         names.look_up(connection, _named(groups, by))
         plain = [_summed(group, names, reader, by) for group in groups if group[0]]
-        counted = ((row, _counted(row, names, reader)) for row in rows)
-        jobs = counted_with_joined(connection, reader, self.joined, counted)
-        taken = [(row, job) for row, job in jobs if wanted.takes(job)]
+        taken = self._taken(connection, reader, rows, wanted)
         found = PageSums(
             groups=[one for one in plain if wanted.takes_names(one[0])],
             alone=FilteredPage(rows=rows, taken=with_local_names(connection, reader, taken, by)),
             rows_read=sum(totals.jobs for _, totals in plain) + len(rows),
         )
-        return found, connection.execute(last(rows_of), asked).fetchone()
+        return found, connection.execute(last(page), asked).fetchone()
 
-    def look(self, question: Callable[[sqlite3.Connection, RowReader], Answer]) -> Answer:
-        """Any other question, in one short transaction. Raises: SourceError."""
-        return self._ask(question)
+    def _taken(
+        self,
+        connection: sqlite3.Connection,
+        reader: RowReader,
+        rows: Sequence[Row],
+        wanted: JobFilter,
+    ) -> list[tuple[Row, CountedJob]]:
+        """The jobs of rows that a filter takes, but for its extra attributes."""
+        names = self._names_of(connection, reader)
+        names.fill(connection, rows)
+        counted = ((row, _counted(row, names, reader)) for row in rows)
+        jobs = counted_with_joined(connection, reader, self.joined, counted)
+        return [(row, job) for row, job in jobs if wanted.takes(job)]
 
     def _walks(self, wanted: JobFilter) -> list[_Walk]:
-        """The index that leads past most rows that are not wanted; SQLite cannot tell, since sites
-        never ran ANALYZE.
+        """By the index that leads past most rows that are not wanted.
+
+        SQLite cannot tell, since sites never ran ANALYZE.
         """
         if wanted.ended.start is None and wanted.users:
-            return [
-                _Walk(
-                    question=OF_USER, begin={"user": user, "after": BEFORE_ALL}, advance=_next_row
-                )
-                for user in self._user_ids(wanted.users)
-            ]
+            begins = ({"user": user, "after": BEFORE_ALL} for user in self._user_ids(wanted.users))
+            return [_Walk(question=OF_USER, begin=begin, advance=_next_row) for begin in begins]
         if wanted.ended != Window():
             return [_by_time(BY_END, wanted.ended, 2)]
         if wanted.submitted != Window():
@@ -389,32 +326,24 @@ class CountingDatabase(AccountingDatabase):
                 found.update(number for (number,) in connection.execute(USER_IDS, spellings))
             return sorted(found)
 
-        return self._ask(read)
+        return self.ask(read)
 
     def _filtered_page(
-        self,
-        question: Mapping[int, str],
-        parameters: Mapping[str, object],
-        wanted: JobFilter,
-        by: str,
+        self, question: Question, asked: Parameters, wanted: JobFilter, by: str
     ) -> FilteredPage:
         def read(connection: sqlite3.Connection, reader: RowReader) -> FilteredPage:
-            rows = connection.execute(question[reader.layout], parameters).fetchall()
+            rows = connection.execute(question[reader.layout], asked).fetchall()
+            taken = self._taken(connection, reader, rows, wanted)
             names = self._names_of(connection, reader)
-            names.fill(connection, rows)
-            counted = ((row, _counted(row, names, reader)) for row in rows)
-            jobs = counted_with_joined(connection, reader, self.joined, counted)
-            taken = [(row, job) for row, job in jobs if wanted.takes(job)]
             for attribute, values in wanted.extras.items():
                 if not taken:
                     break
-                having = _having(
-                    connection, reader, names, [row for row, _ in taken], attribute, values
-                )
-                taken = [(row, job) for row, job in taken if row[0] in having]
+                left = [row for row, _ in taken]
+                fitting = having(connection, reader, names, left, attribute, values)
+                taken = [(row, job) for row, job in taken if row[0] in fitting]
             return FilteredPage(rows=rows, taken=with_local_names(connection, reader, taken, by))
 
-        return self._ask(read)
+        return self.ask(read)
 
     def _names_of(self, connection: sqlite3.Connection, reader: RowReader) -> NameTables:
         """The names that were met behind this connection; another one may be to another file."""
@@ -423,7 +352,7 @@ class CountingDatabase(AccountingDatabase):
         return self._names[1]
 
 
-def _by_time(question: Mapping[int, str], window: Window, time: int) -> _Walk:
+def _by_time(question: Question, window: Window, time: int) -> _Walk:
     first, last = _bounds(window)
     return _Walk(
         question=question,
@@ -433,24 +362,16 @@ def _by_time(question: Mapping[int, str], window: Window, time: int) -> _Walk:
 
 
 def _bounds(window: Window) -> tuple[int, int]:
-    """The first and the last second. A job that has not ended has 0 there: without an end it is in
-    no window.
-    """
+    """The first and the last second. A job that has not ended has 0 there, and is in no window."""
     last = LAST_SECOND if window.end is None else min(window.end - 1, LAST_SECOND)
     return max(1, window.start or 1), last
 
 
-def _next_row(place: Place) -> Mapping[str, object]:
+def _next_row(place: Place) -> Parameters:
     return {"after": place[0]}
 
 
-def _place(row: Row) -> Place:
-    return row[0], row[11], row[12]
-
-
-def _added_up(
-    connection: sqlite3.Connection, question: str, asked: Mapping[str, object]
-) -> list[Row] | None:
+def _added_up(connection: sqlite3.Connection, question: str, asked: Parameters) -> list[Row] | None:
     """The groups of a page; None where SQLite cannot add up its numbers. Raises: sqlite3.Error."""
     try:
         groups = connection.execute(question, asked).fetchall()
@@ -472,23 +393,10 @@ def _named(groups: Sequence[Row], by: str) -> dict[str, set[Any]]:
 
 def _summed(group: Row, names: NameTables, reader: RowReader, by: str) -> tuple[CountedJob, Totals]:
     """A row of `sums`, with one job that has what they have in common."""
-    (
-        _,
-        status_id,
-        vo_id,
-        user_id,
-        has_end,
-        place_id,
-        jobs,
-        *figures,
-        first_submitted,
-        first_ended,
-        last_ended,
-    ) = group
-    sums_of = (number or 0 for number in figures)
-    wall_s, cpu_user_s, cpu_kernel_s, stage_in, stage_out, _, _, cpu_unknown, gpu_jobs, gpu_s = (
-        sums_of
-    )
+    _, status_id, vo_id, user_id, has_end, place_id, jobs = group[:7]
+    wall_s, cpu_user_s, cpu_kernel_s, stage_in, stage_out, *others = (n or 0 for n in group[7:-3])
+    _, _, cpu_unknown, gpu_jobs, gpu_s = others
+    first_submitted, first_ended, last_ended = group[-3:]
     status = names.statuses.get(status_id, "")
     in_progress = status == _IN_PROGRESS or (not status and not has_end)
     unfinished = jobs if in_progress else 0
@@ -550,7 +458,8 @@ def _counted(row: Row, names: NameTables, reader: RowReader) -> CountedJob:
     if not (plain and wall >= 0 and user_s >= 0 and kernel_s >= 0):
         wall_s, cpu_user_s, cpu_kernel_s = duration(wall), duration(user_s), duration(kernel_s)
     stage_in_bytes, stage_out_bytes = unsigned(stage_in), unsigned(stage_out)
-    submitted_at, ended_at = moment(submitted), moment(ended)
+    read = wall_s, cpu_user_s, cpu_kernel_s, stage_in_bytes, stage_out_bytes
+    stored = wall, user_s, kernel_s, stage_in, stage_out
     return CountedJob(
         job_id=reader.text(job_id),
         status=status,
@@ -559,56 +468,15 @@ def _counted(row: Row, names: NameTables, reader: RowReader) -> CountedJob:
         queue=names.queues.get(queue_id, ""),
         user=names.users.get(user_id, ""),
         vo=names.vos.get(vo_id, ""),
-        submitted_at=submitted_at,
-        ended_at=ended_at,
+        submitted_at=moment(submitted),
+        ended_at=moment(ended),
         wall_s=wall_s,
         cpu_user_s=cpu_user_s,
         cpu_kernel_s=cpu_kernel_s,
         stage_in_bytes=stage_in_bytes,
         stage_out_bytes=stage_out_bytes,
         # NULL is unknown, and nothing strange: other systems tell less.
-        unreadable=None in (wall_s, cpu_user_s, cpu_kernel_s, stage_in_bytes, stage_out_bytes)
-        and (wall_s, cpu_user_s, cpu_kernel_s, stage_in_bytes, stage_out_bytes).count(None)
-        > (wall, user_s, kernel_s, stage_in, stage_out).count(None),
+        unreadable=None in read and read.count(None) > stored.count(None),
         gpu_count=positive(gpus),
         cpu_unknown=bool(cpu_unknown),
     )
-
-
-def _having(
-    connection: sqlite3.Connection,
-    reader: RowReader,
-    names: NameTables,
-    rows: Sequence[Row],
-    attribute: str,
-    values: frozenset[str],
-) -> set[int]:
-    """RecordIDs of the rows of which an attribute has one of the values."""
-    # Schema 2 keeps these in AAR too.
-    in_row = {
-        "vomsfqan": (names.fqans, 7),
-        "mainfqan": (names.fqans, 7),
-        "benchmark": (names.benchmarks, 10),
-    }
-    known, place = in_row.get(attribute, ({}, 0))
-    found = {row[0] for row in rows if known.get(row[place]) in values - {""}}
-    listed = json.dumps([row[0] for row in rows])
-    for question, key in _questions(attribute):
-        side = connection.execute(question, {"rows": listed, "key": key})
-        found.update(record_id for record_id, text in side if reader.text(text) in values)
-    return found
-
-
-def _questions(attribute: str) -> Iterator[tuple[str, bytes]]:
-    """Where an attribute may stand: questions with their key."""
-    if attribute == "rte":
-        yield ENVIRONMENT, b""
-    elif attribute == "dtrurl":
-        yield TRANSFER_URL, b""
-    elif attribute == "vomsfqan":
-        yield TOKEN, b"mainfqan"
-        yield TOKEN, b"vomsfqan"
-    else:
-        for key in (attribute, *_ALSO.get(attribute, ())):
-            yield EXTRA, stored_text(key)
-            yield TOKEN, stored_text(key)

@@ -146,7 +146,7 @@ class _UsageDatabase(AccountingDatabase):
                 beside = replace(beside, imported=True, gpus=gpus, cpu_unknown=cpu_unknown)
             return self._with_joined(connection, reader, found, beside)
 
-        return self._ask(read)
+        return self.ask(read)
 
     def _with_joined(
         self, connection: sqlite3.Connection, reader: RowReader, found: RowPage, beside: _Beside
