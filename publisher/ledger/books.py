@@ -1,4 +1,4 @@
-"""Beside the ledger, in the same database: charges, what was delivered when, and measured values."""
+"""Beside the ledger, in the same database: charges, what was delivered when, measured values."""
 
 from __future__ import annotations
 
@@ -43,46 +43,40 @@ class ChargeRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
-    """How many jobs: assessed, with a charge, without a result (some of which cost 0), without a
-    rule, unreadable; and what was new of them.
-    """
+    """How many jobs a run assessed, and what came of them."""
 
     jobs: int = 0
     charged: int = 0
-    without_result: int = 0
+    without_result: int = 0  # some of them cost 0
     without_rule: int = 0
     unreadable: int = 0
-    first: int = 0
+    first: int = 0  # never assessed before
     changed: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChargeRun:
-    """One run. Times are UTC; `noted_at` is when it last wrote something down. `reason` is why it
-    failed.
-    """
+    """One run. Times are UTC."""
 
     number: RunNumber
     state: RunState
     request: ChargeRequest
     asked_at: datetime
     began_at: datetime | None
-    noted_at: datetime
+    noted_at: datetime  # when it last wrote something down
     ended_at: datetime | None
     counts: Counts
-    reason: str
+    reason: str  # why it failed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptCharge:
-    """A job as it is kept. `news` is what run `news_of` brought of it; `was` is what it replaced,
-    None for the first.
-    """
+    """A job as it is kept."""
 
     job: AssessedJob
-    news: News
+    news: News  # what run `news_of` brought of it
     news_of: RunNumber
-    was: AssessedJob | None
+    was: AssessedJob | None  # what it replaced; None for the first
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,69 +100,59 @@ class ChargeBook(Protocol):
         """By end time; read in portions, because there may be very many."""
 
     def sums(self, window: Window) -> Sequence[ChargedSum]:
-        """Of the charges that are kept of jobs that ended in a window, by project, group and unit."""
+        """Of the charges of jobs that ended in a window, by project, group and unit."""
 
     def asked(
         self, request: ChargeRequest, clock: Callable[[], datetime], patience: Callable[[], bool]
     ) -> AbstractContextManager[RunNumber]:
-        """Enter a run, wait until no other is at work, and let it run; it has failed when the block
-        is left by an error.
+        """Enter a run, wait until no other is at work, and let it run.
 
-        `patience` waits a little and says whether to look again. Raises: Busy when it ends.
+        It has failed when the block is left by an error. `patience` waits a little and says whether
+        to look again. Raises: Busy when it ends.
         """
 
     def keep(
         self, number: RunNumber, jobs: Sequence[AssessedJob], *, unreadable: int, now: datetime
     ) -> None:
-        """Some jobs of a run, in place of what was kept of them. Of jobs that never had a rule
-        nothing is kept.
-        """
+        """Jobs of a run, in place of what was kept of them; nothing of what never had a rule."""
 
     def close(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DailyDelivery:
-    """What one target accepted on one day in one format. Bytes are those of the payloads, before
-    signing and encoding.
-    """
+    """What one target accepted on one day in one format."""
 
     messages: int
     records: int
-    bytes: int
+    bytes: int  # of the payloads, before signing and encoding
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetHistory:
     """A target over a period.
 
-    `days` are by days since 1970 and format, of what was accepted in the period. `lags` are the times from the end of a job
-    that ended in the period to the first acceptance of a message that tells of it; unknown where that has not come yet.
-    `rejected` are messages that were refused in the period.
+    `lags` are the times from the end of a job that ended in the period to the first acceptance of a
+    message that tells of it; unknown where that has not come yet.
     """
 
-    days: Mapping[tuple[int, str], DailyDelivery]
-    rejected: int
+    days: Mapping[tuple[int, str], DailyDelivery]  # accepted in it, by days since 1970 and format
+    rejected: int  # messages that were refused in it
     lags: Durations
 
 
 class SentMessages(NamedTuple):
-    """How many messages were accepted, and one digest of them: SHA-256 of the SHA-256 of each
-    payload, in order; '' of none.
-    """
+    """How many messages were accepted, and one digest of them."""
 
     messages: int
-    digest: str
+    digest: str  # SHA-256 of the SHA-256 of each payload, in order; '' of none
 
 
 class DeliveredPart(NamedTuple):
-    """Runs that a target accepted in one message, with the ends that it was told.
-
-    `message_id` is '' for runs that were counted into totals of months, which are sent by themselves.
-    """
+    """Runs that a target accepted in one message, with the ends that it was told."""
 
     target: str
-    message_id: str
+    message_id: str  # '' for runs counted into totals of months, which are sent by themselves
     format: str
     accepted_at: Epoch
     keys: Sequence[JobKey]
@@ -179,12 +163,10 @@ class History(Protocol):
     """What the ledger can tell of the past."""
 
     def accepted(self) -> Mapping[str, Sequence[int]]:
-        """By month (`2026-10`), how many messages were accepted in it, how many runs they had, and
-        the number of the last.
-        """
+        """By month (`2026-10`): messages accepted, runs in them, and the number of the last."""
 
     def deliveries(self, accepted: Window) -> Iterator[DeliveredPart]:
-        """The runs of messages that were accepted in a window; a message may come in several parts."""
+        """The runs of messages accepted in a window; a message may come in several parts."""
 
     def delivered_since(
         self, mark: str, files: Callable[[str], bool]
@@ -196,9 +178,7 @@ class History(Protocol):
         """
 
     def targets(self, names: Sequence[str], window: Window) -> Mapping[str, TargetHistory]:
-        """Those of the targets that ever had a round. Its memory grows with messages, not with
-        jobs.
-        """
+        """Of targets that ever had a round. Its memory grows with messages, not with jobs."""
 
     def sent(self, target: str, month: Window) -> SentMessages:
         """The messages with jobs that ended in a calendar month, or with its totals."""
@@ -220,7 +200,7 @@ class StoredMetric:
 
 
 class MeasureBook(Protocol):
-    """The last value of each gauge, and the sums of counters since there is a publishing database."""
+    """The last value of each gauge, and the sums of counters since the database was made."""
 
     def measures(self) -> Sequence[StoredMetric]:
         """Everything that is kept."""
@@ -231,8 +211,6 @@ class MeasureBook(Protocol):
     def note(
         self, target: str, *, set_to: Measures, added: Measures, unknown: Sequence[str]
     ) -> None:
-        """Gauges as they are now, what to add to counters, and the names of gauges of which nothing
-        is known any more.
-        """
+        """Gauges as they are now, what to add to counters, and gauges now `unknown`, by name."""
 
     def close(self) -> None: ...

@@ -1,5 +1,4 @@
-"""Whether a ledger agrees with itself: its file or server, the checksums of its rows, and sums and
-references against rows.
+"""Whether a ledger agrees with itself: file or server, checksums of rows, sums, references.
 
 Messages and delivered pages, which are nearly all of a ledger, carry checksums. SQLite looks after
 the structure of its file, and compares the indexes with the tables; PostgreSQL has checksums of its
@@ -34,30 +33,25 @@ class Disagreement(NamedTuple):
 def disagreements(database: Database, *, quick: bool = False) -> list[Disagreement]:
     """What is damaged, and sums and references that do not agree with the rows. Only reads.
 
-    `quick`: the structure of the file without its indexes, and the checksums of the newest rows only. Raises: LedgerError.
+    `quick`: the structure of the file without its indexes, and the checksums of the newest rows
+    only. Raises: LedgerError.
     """
     refuse_older(database)
     with database.snapshot():
         found = [Disagreement(what, 1) for what in database.damage(quick=quick)]
         for table in tables():  # their columns are there, with these names
-            database.execute(
-                f"SELECT {', '.join(table.columns)} FROM {table.name} LIMIT 1"
-            ).fetchone()
-        found += [
-            Disagreement(what, len(rows)) for what, rows in _damaged_rows(database, quick=quick)
-        ]
+            columns = ", ".join(table.columns)
+            database.execute(f"SELECT {columns} FROM {table.name} LIMIT 1").fetchone()
+        damaged = _damaged_rows(database, quick=quick)
+        found += [Disagreement(what, len(rows)) for what, rows in damaged]
         if not quick:
-            counted = [
-                (what, int(database.execute(ask).fetchone()[0])) for what, ask in AGREEMENTS.items()
-            ]
-            found += [Disagreement(what, times) for what, times in counted]
+            counted = {what: database.execute(ask).fetchone() for what, ask in AGREEMENTS.items()}
+            found += [Disagreement(what, int(times)) for what, (times,) in counted.items()]
     return [one for one in found if one.times]
 
 
 def damaged_in_sample(database: Database, day: datetime) -> list[Disagreement]:
-    """What is damaged in that day's part of the rows: after a month all of them were looked at.
-    Raises: LedgerError.
-    """
+    """What is damaged in that day's part of the rows. Raises: LedgerError."""
     with database.snapshot():
         found = _damaged_rows(database, quick=False, part=day.toordinal() % _DAYS, parts=_DAYS)
         return [Disagreement(what, len(rows)) for what, rows in found if rows]
@@ -82,9 +76,7 @@ def _sound_page(row: Any) -> bool:
 
 
 def _sound_month(row: Any) -> bool:
-    """What was counted, what is on its way and what the receiver has, where all of it has one
-    digest.
-    """
+    """What was counted, what is on its way and what the receiver has, each with its digest."""
     _, *columns = row
     try:
         return all(
@@ -116,8 +108,8 @@ _CHECKED: Final[tuple[tuple[str, str, Callable[[Any], bool]], ...]] = (
     ),
     (
         "damaged months",
-        "SELECT month, digest, counted, sending_digest, sending, accepted_digest, accepted FROM month "
-        "WHERE month % :parts = :part ORDER BY month DESC LIMIT :limit",
+        "SELECT month, digest, counted, sending_digest, sending, accepted_digest, accepted "
+        "FROM month WHERE month % :parts = :part ORDER BY month DESC LIMIT :limit",
         _sound_month,
     ),
     (
@@ -142,14 +134,16 @@ AGREEMENTS: Final[Mapping[str, str]] = {
     ),
     "deliveries of unknown messages": _orphans("delivered_page", "message", "message"),
     "deliveries from unknown databases": _orphans("delivered_page", "numbering", "numbering"),
-    "damaged deliveries": "SELECT count(*) FROM delivered_page WHERE length(runs) % 20 <> 0 OR length(runs) = 0",
+    "damaged deliveries": (
+        "SELECT count(*) FROM delivered_page WHERE length(runs) % 20 <> 0 OR length(runs) = 0"
+    ),
     "targets whose accepted messages are not as many as counted": (
         "SELECT count(*) FROM target WHERE accepted_messages <> "
         "(SELECT count(*) FROM message WHERE message.target = target.id AND state = 2)"
     ),
     "targets whose accepted records are not as many as counted": (
-        "SELECT count(*) FROM target WHERE accepted_records <> "
-        "(SELECT coalesce(sum(records), 0) FROM message WHERE message.target = target.id AND state = 2)"
+        "SELECT count(*) FROM target WHERE accepted_records <> (SELECT coalesce(sum(records), 0) "
+        "FROM message WHERE message.target = target.id AND state = 2)"
     ),
     "summary keys without their texts": (
         "SELECT count(*) FROM summary_key WHERE text_digest NOT IN (SELECT digest FROM key_text)"

@@ -1,9 +1,8 @@
 """The ledger's contract: six small parts, and the `Ledger` that has them all.
 
 A caller takes the part that it needs. What only reads never writes. Every write is one transaction:
-it happens whole or not at all, and it is on the disk when it returns. All methods raise:
-LedgerError when the publishing database cannot be read or written; "cannot tell" is never
-"nothing".
+it happens whole or not at all, and it is on the disk when it returns. All methods raise LedgerError
+when the publishing database cannot be read or written; "cannot tell" is never "nothing".
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -33,10 +32,8 @@ def impatient() -> bool:
 
 
 class MessageState(StrEnum):
-    PREPARED = "prepared"  # written down by the process that holds the target's lock, to be sent or given up
-    IN_DOUBT = (
-        "in doubt"  # perhaps stored: the answer was lost, or the process ended before it came
-    )
+    PREPARED = "prepared"  # by the process that holds the target's lock, to be sent or given up
+    IN_DOUBT = "in doubt"  # perhaps stored: the answer was lost, or the process ended before it
     SENT = "sent"  # accepted by the receiver
     REJECTED = "rejected"  # refused for good; its records are in quarantine
     COUNTED = "counted"  # jobs added to their months; the months' messages follow
@@ -51,23 +48,16 @@ class Hold(StrEnum):
 
 
 class DeliveredRun(NamedTuple):
-    """A run that the ledger knows: delivered (`settled`) or in an outstanding message.
-
-    `only_counted`: into a month whose totals the receiver has not accepted as they are now.
-    """
+    """A run that the ledger knows: delivered (`settled`) or in an outstanding message."""
 
     ended_at: Epoch
     fingerprint: int
     settled: bool
-    only_counted: bool = False
+    only_counted: bool = False  # into a month whose totals are not accepted as they are now
 
 
 class OutboxRecord(NamedTuple):
-    """One record of an outstanding message: enough to cut the message in two, to set the record
-    aside, or to give it up.
-
-    `group` is the place of a summary's row among those of its month, from 1; 0 for other records.
-    """
+    """A record of an outstanding message: enough to cut that in two, set this aside, or give up."""
 
     row: RowRef
     job_id: JobId
@@ -77,7 +67,7 @@ class OutboxRecord(NamedTuple):
     content_bytes: int
     first_time: bool
     submit_host: str = ""  # as sync spells it
-    group: int = 0
+    group: int = 0  # place of a summary's row among those of its month, from 1; 0 for other records
 
     @property
     def key(self) -> JobKey:
@@ -90,30 +80,26 @@ class OutboxRecord(NamedTuple):
 
 
 class Outstanding(NamedTuple):
-    """A message without a receipt. `narrowing` is set while a refused message is halved down to its
-    culprits.
-    """
+    """A message without a receipt."""
 
     number: int
     message: Message
     state: MessageState
     records: Sequence[OutboxRecord]
-    narrowing: bool
+    narrowing: bool  # while a refused message is halved down to its culprits
 
 
 class SentMessage(NamedTuple):
-    """A message that the receiver took, with its own ids of it and, by JobID, of the records; when
-    its receipt came.
-    """
+    """A message that the receiver took."""
 
     message: Message
-    remote_id: str
-    remote_ids: Mapping[str, str]
-    at: datetime
+    remote_id: str  # the receiver's of the message
+    remote_ids: Mapping[str, str]  # and of its records, by JobID
+    at: datetime  # when the receipt came
 
 
 class TargetState(NamedTuple):
-    """What the ledger knows of a target. Counts are records; times are UTC, None before the first."""
+    """What is known of a target. Counts are records; times are UTC, None before the first."""
 
     target: str
     start_rule: str
@@ -133,9 +119,7 @@ class TargetState(NamedTuple):
 
     @property
     def is_behind(self) -> bool:
-        """Whether the last round left something that it should have sent, so that the next one need
-        not wait.
-        """
+        """Whether the last round left something to be sent, so that the next one need not wait."""
         if self.last_success is None or self.prepared or self.in_doubt:
             return True
         return self.last_round is not None and self.last_round > self.last_success
@@ -154,15 +138,13 @@ class Quarantined(NamedTuple):
 
 
 class KnownDatabase(NamedTuple):
-    """An accounting database that rounds of a target have found; `retired` since an administrator
-    said that it is gone.
-    """
+    """An accounting database that rounds of a target have found."""
 
     target: str
     file: str
     inode: int
     seen: datetime
-    retired: datetime | None
+    retired: datetime | None  # when an administrator said that it is gone
 
 
 class Delivery(NamedTuple):
@@ -184,47 +166,40 @@ class Delivery(NamedTuple):
 
 
 class MonthState(NamedTuple):
-    """A month of a summary target. `month` is 12 x year + month - 1; digests are of the groups, ''
-    before the first.
-    """
+    """A month of a summary target. Digests are of the groups, '' before the first."""
 
-    month: int
+    month: int  # 12 x year + month - 1
     jobs: int = 0
     digest: str = ""
     basis: str = ""
     dirty: bool = True
     moved: int = 0  # runs that left it since it was summed up, less those that came
-    by_settings: bool = False  # since it was sent, something else than a change of the accounting data may have moved its jobs
+    # Since it was sent, not only a change of the accounting data may have moved its jobs.
+    by_settings: bool = False
     accepted_jobs: int = 0
     accepted_digest: str = ""
     accepted_format: str = ""  # '' before the first
     on_its_way: bool = False
-    sending_digest: str = (
-        ""  # of all that is on its way; '' for nothing, or for a part of the month
-    )
+    sending_digest: str = ""  # of all that is on its way; '' for nothing, or for a part of it
     sending_jobs: int = 0
 
 
 class MonthMessage(NamedTuple):
-    """A message that says (part of) some months whole, and the names of its groups for quarantine."""
+    """A message that says (part of) some months whole."""
 
     message: Message
     months: tuple[int, ...]
-    records: tuple[OutboxRecord, ...]
+    records: tuple[OutboxRecord, ...]  # its groups, by their names for quarantine
 
 
 class HostCounts(NamedTuple):
-    """Jobs by (month, submit host): carried by the target's records, delivered by another before
-    us, reported to the receiver.
+    """Jobs by (month, submit host)."""
 
-    `before_basis` is of what `before` was counted from; '' when it has to be counted again.
-    """
-
-    delivered: Mapping[tuple[int, str], int]
-    before: Mapping[tuple[int, str], int]
-    reported: Mapping[tuple[int, str], int]
+    delivered: Mapping[tuple[int, str], int]  # carried by the target's records
+    before: Mapping[tuple[int, str], int]  # delivered by another before us
+    reported: Mapping[tuple[int, str], int]  # to the receiver
     last_reported_at: datetime | None
-    before_basis: str
+    before_basis: str  # of what `before` was counted from; '' when it has to be counted again
 
 
 class SyncMessage(NamedTuple):
@@ -254,10 +229,10 @@ class Targets(Protocol):
         """
 
     def damage(self, on: datetime | None = None) -> Sequence[str]:
-        """What a quick look at the database finds damaged; `on`: in that day's sample of its rows."""
+        """What a quick look at the database finds damaged; `on`: in that day's sample of rows."""
 
     def state_trouble(self, target: str) -> str:
-        """Why this is not the ledger that this host knows, so that no round begins; '' where it is."""
+        """Why this is not the ledger that this host knows, so that no round begins; '' if it is."""
 
     def begin_round(
         self,
@@ -268,9 +243,7 @@ class Targets(Protocol):
         selection_digest: str,
         now: datetime,
     ) -> TargetState:
-        """Enter the target if it is new. A start is fixed on first use, and anew only when its rule
-        changes.
-        """
+        """Enter a target that is new. Its start is fixed then, and anew when its rule changes."""
 
     def end_round(
         self,
@@ -282,10 +255,9 @@ class Targets(Protocol):
         now: datetime,
         held: Sequence[int] = (),
     ) -> None:
-        """`swept`: every row was looked at. `checked`: the policy digest under which everything was
-        checked.
+        """`swept`: every row was looked at. `held`: months that are held back.
 
-        `held`: months that are held back.
+        `checked`: the policy digest under which everything was checked.
         """
 
     def took_over(self, target: str) -> Epoch | None:
@@ -311,8 +283,7 @@ class Outbox(Protocol):
         policy_digest: str,
         before: SentMessage | None = None,
     ) -> None:
-        """Write a message down before it is sent, with its records and the progress that it
-        completes.
+        """Write a message down before it is sent, with its records and the progress it completes.
 
         `before` was sent, and is settled in the same transaction: both or neither.
         """
@@ -329,14 +300,12 @@ class Outbox(Protocol):
     def sent(
         self, message: Message, *, remote_id: str, remote_ids: Mapping[str, str], now: datetime
     ) -> None:
-        """Settle a message after its receipt; `remote_ids` by JobID. Asking twice changes nothing."""
+        """Settle a message after its receipt; once more changes nothing. `remote_ids` by JobID."""
 
     def in_doubt(self, message: Message, reason: str) -> None: ...
 
     def leave_in_doubt(self, target: str) -> None:
-        """Every prepared message may have been stored: the process that wrote it down ended before
-        it knew.
-        """
+        """Prepared messages may have been stored: the process that wrote them down has ended."""
 
     def give_up(
         self, target: str, besides: Collection[MessageId], behind: Mapping[str, WindowMark | None]
@@ -354,9 +323,7 @@ class Outbox(Protocol):
         halves: Sequence[tuple[Message, Sequence[OutboxRecord]]],
         narrowing: bool,
     ) -> None:
-        """Replace an outstanding message by its halves, in order, at its place in the queue, in
-        doubt if it was.
-        """
+        """Put halves, in order, in the place of an outstanding message; in doubt if it was."""
 
     def refuse(
         self, whole: Outstanding, rule: str, reason: str, policy_digest: str, now: datetime
@@ -375,30 +342,27 @@ class Delivered(Protocol):
     ) -> Mapping[JobKey, DeliveredRun]:
         """Those of the runs that were delivered or are on their way.
 
-        They are given with their rows of today, None where that is not known. Quick for rows of databases that
-        `check_numbering` was asked about after they were read; right for all.
+        They are given with their rows of today, None where that is not known. Quick for rows of
+        databases that `check_numbering` was asked about after they were read; right for all.
         """
 
     def known_at(
         self, target: str, database: str, record_ids: Sequence[int], keys: Sequence[JobKey]
     ) -> Mapping[JobKey, DeliveredRun]:
-        """The same for many rows of one database, in columns; other runs of the same jobs are among
-        them.
-        """
+        """The same for many rows of one database, in columns; with other runs of the same jobs."""
 
     def settled_at(
         self, target: str, database: str, record_ids: Sequence[int], ends: Sequence[Epoch]
     ) -> Sequence[bool]:
         """From which of these rows just one run was delivered, with this end, and accepted.
 
-        False, too, where the rows do not tell. Neither keys nor fingerprints are compared, so this
-        is quick.
+        False where the rows do not tell. Quick: neither keys nor fingerprints are compared.
         """
 
     def other_runs(
         self, target: str, runs: Mapping[JobKey, RowRef | None]
     ) -> Mapping[JobKey, Sequence[DeliveredRun]]:
-        """By each of these runs, the other runs of its job that were delivered or are on their way.
+        """By each of these runs, the other ones of its job that were delivered or are on their way.
 
         Before a restart a job had another LocalJobID.
         """
@@ -429,11 +393,11 @@ class Positions(Protocol):
     def check_numbering(
         self, target: str, database: str, fits: Callable[[Cursor], bool], *, restarted: bool = False
     ) -> None:
-        """Rows of a database were read: see whether they still have the numbers under which they
-        were delivered.
+        """Rows were read: see whether they still have the numbers under which they were delivered.
 
-        `fits` tells whether the row that was read last is still the same job; `restarted`, that reading began again because it
-        was not. Where the numbers changed, what was delivered is looked for by key from now on.
+        `fits` tells whether the row that was read last is still the same job; `restarted`, that
+        reading began again because it was not. Where the numbers changed, what was delivered is
+        looked for by key from now on.
         """
 
     def open_rows(self, target: str) -> Sequence[OpenRow]: ...
@@ -454,15 +418,13 @@ class Positions(Protocol):
         """The same database, with the same rows, is called otherwise from now on."""
 
     def window_progress(self, target: str, name: str) -> WindowMark | None:
-        """How far a republish has come that was broken off; None for one that is new or finished."""
+        """How far a republish came that was broken off; None for one that is new or finished."""
 
     def finish_window(self, target: str, name: str) -> None: ...
 
 
 class Months(Protocol):
-    """What jobs come to, by month and submit host: counted here, accepted by the receiver, or
-    reported to it.
-    """
+    """What jobs come to, by month and submit host: counted, accepted by the receiver, reported."""
 
     def months(self, target: str) -> Sequence[MonthState]: ...
 
@@ -473,9 +435,7 @@ class Months(Protocol):
         """The groups that the receiver accepted last."""
 
     def sending(self, target: str, month: int) -> Sequence[SummaryGroup]:
-        """The groups that outstanding messages were made of, in the order that `OutboxRecord.group`
-        numbers.
-        """
+        """The groups that outstanding messages were made of, by `OutboxRecord.group` in order."""
 
     def count(
         self,
@@ -493,9 +453,10 @@ class Months(Protocol):
     ) -> None:
         """Jobs counted, the months they made, and how far was read.
 
-        `dirty` months must be summed up again: so many of the runs in their totals were found elsewhere, less those that were
-        found in them and are not in their totals. `clean` ones were, under `basis`; of those in `by_settings` something else
-        than a change of the accounting data may have moved jobs.
+        `dirty` months must be summed up again: so many of the runs in their totals were found
+        elsewhere, less those that were found in them and are not in their totals. `clean` ones
+        were, under `basis`; of those in `by_settings` something else than a change of the
+        accounting data may have moved jobs.
         """
 
     def counts(self, target: str) -> HostCounts: ...
@@ -510,14 +471,10 @@ class Months(Protocol):
         hosts: Mapping[tuple[int, str], int],
         policy_digest: str,
     ) -> None:
-        """Months were sent whole as single records: these are their keys and counts, and as totals
-        they are no more.
-        """
+        """Months, now no totals, were sent whole as single records of these keys and counts."""
 
     def summary_keys(self, target: str, month: int) -> Sequence[tuple[KeyTotal, str]]:
-        """The receiver's summary keys that single records of a month made, each with its policy's
-        digest.
-        """
+        """The receiver's keys that a month's single records made, with their policies' digests."""
 
     def accepted_changes(self, target: str) -> Sequence[AcceptedChange]:
         """Every key change that was accepted, oldest first."""
@@ -525,11 +482,10 @@ class Months(Protocol):
     def accept_change(
         self, target: str, month: int, orphaned: Sequence[KeyTotal], lost_jobs: int, now: datetime
     ) -> None:
-        """An administrator accepted that rows stay at the receiver, or that it loses jobs: they are
-        no news any more.
+        """An administrator accepted that rows stay at the receiver, or that it loses jobs.
 
-        Of a month of totals that has no jobs by now, nothing counts as accepted by the receiver
-        then.
+        They are no news any more. Of a month of totals without jobs by now, nothing counts as
+        accepted by the receiver then.
         """
 
     def adopt(self, target: str, inherited: InheritedMonth) -> None:

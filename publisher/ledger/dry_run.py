@@ -43,17 +43,14 @@ class DryRunLedger(LedgerReader):
         self._moved: Counter[tuple[str, int]] = Counter()
         self._waiting: list[Outstanding] = []
         self._adopted: dict[tuple[str, int], InheritedMonth] = {}
-        self._arrived: dict[
-            tuple[str, int], list[OutboxRecord]
-        ] = {}  # of months whose messages are in doubt
+        # Of months whose messages are in doubt.
+        self._arrived: dict[tuple[str, int], list[OutboxRecord]] = {}
 
     def _forget(self, *_: object, **__: object) -> None:
         """A write of which nothing is asked later."""
 
-    note = found_databases = retire_database = rename_database = finish_window = learn_limit = (
-        take_over
-    ) = end_round = _forget
-    set_before = set_singles = accept_change = _forget
+    note = found_databases = retire_database = rename_database = finish_window = _forget
+    learn_limit = take_over = end_round = set_before = set_singles = accept_change = _forget
     prepare = in_doubt = leave_in_doubt = give_up = split = refuse = _forget
 
     def release(self, numbers: Iterable[int]) -> int:
@@ -63,11 +60,8 @@ class DryRunLedger(LedgerReader):
 
     def outstanding(self, target: str, besides: Collection[MessageId] = ()) -> Outstanding | None:
         passed = {*besides, *self._sent}
-        waiting = (
-            one
-            for one in self._waiting
-            if one.message.target == target and one.message.id not in passed
-        )
+        of_target = (one for one in self._waiting if one.message.target == target)
+        waiting = (one for one in of_target if one.message.id not in passed)
         return super().outstanding(target, passed) or next(waiting, None)
 
     def _recounted(
@@ -89,13 +83,11 @@ class DryRunLedger(LedgerReader):
 
     def months(self, target: str) -> Sequence[MonthState]:
         counted = self._counted.get(target, {})
-        states = {
-            state.month: self._with_arrived(target, state) for state in super().months(target)
-        }
+        arrived = [self._with_arrived(target, state) for state in super().months(target)]
+        states = {state.month: state for state in arrived}
         for month, (groups, basis) in counted.items():
-            states[month] = self._recounted(
-                target, states.get(month, _nothing_of(month)), groups, basis
-            )
+            before = states.get(month, _nothing_of(month))
+            states[month] = self._recounted(target, before, groups, basis)
         for (name, month), inherited in self._adopted.items():
             if name == target and inherited.groups:
                 jobs = sum(group.jobs for group in inherited.groups)
@@ -103,20 +95,19 @@ class DryRunLedger(LedgerReader):
                 states[month] = state._replace(
                     accepted_jobs=jobs, accepted_digest="adopted", accepted_format=inherited.format
                 )
-        return [
-            states[month]._replace(dirty=True) if (target, month) in self._dirty else states[month]
-            for month in sorted(states)
-        ]
+        for month in states:
+            if (target, month) in self._dirty:
+                states[month] = states[month]._replace(dirty=True)
+        return [states[month] for month in sorted(states)]
 
     def _with_arrived(self, target: str, state: MonthState) -> MonthState:
         """A month after those of its messages that are in doubt were "sent"."""
         if (target, state.month) not in self._arrived:
             return state
-        if not state.sending_digest:
+        digest = state.sending_digest
+        if not digest:
             return state._replace(accepted_digest=PART)
-        return state._replace(
-            accepted_digest=state.sending_digest, accepted_jobs=state.sending_jobs
-        )
+        return state._replace(accepted_digest=digest, accepted_jobs=state.sending_jobs)
 
     def counted(self, target: str, month: int) -> Sequence[SummaryGroup]:
         counted = self._counted.get(target, {})
@@ -128,10 +119,8 @@ class DryRunLedger(LedgerReader):
             return inherited.groups
         accepted = super().accepted(target, month)
         places = {record.group - 1 for record in self._arrived.get((target, month), ())}
-        new = [
-            group for place, group in enumerate(super().sending(target, month)) if place in places
-        ]
-        return joined(accepted, new)
+        sending = enumerate(super().sending(target, month))
+        return joined(accepted, [group for place, group in sending if place in places])
 
     def summary_keys(self, target: str, month: int) -> Sequence[tuple[KeyTotal, str]]:
         inherited = self._adopted.get((target, month))
@@ -179,13 +168,7 @@ class DryRunLedger(LedgerReader):
 
     def _await(self, messages: Sequence[MonthMessage] | Sequence[SyncMessage]) -> None:
         self._waiting += [
-            Outstanding(
-                number=0,
-                message=one.message,
-                state=MessageState.PREPARED,
-                records=one.records,
-                narrowing=False,
-            )
+            Outstanding(0, one.message, MessageState.PREPARED, one.records, narrowing=False)
             for one in messages
         ]
 
@@ -237,16 +220,4 @@ class DryRunLedger(LedgerReader):
 
 
 def _nothing_of(month: int) -> MonthState:
-    return MonthState(
-        month=month,
-        jobs=0,
-        digest="",
-        basis="",
-        dirty=False,
-        moved=0,
-        by_settings=False,
-        accepted_jobs=0,
-        accepted_digest="",
-        accepted_format="",
-        on_its_way=False,
-    )
+    return MonthState(month, dirty=False)

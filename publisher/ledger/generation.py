@@ -1,11 +1,11 @@
-"""What a host keeps beside the ledger, so that a ledger that went back in time is noticed before
-anything is sent again.
+"""What a host keeps beside the ledger, to notice one that went back in time before it sends.
 
-`<state>.<target>.generation` names the last message that this host knows to be delivered, and the last one that it wrote
-down to be sent. A restored older ledger, one without its WAL, and a PostgreSQL server that lacks the last commits do not
-have these messages. The ledger is written first, so after a
-crash it may be ahead of the file, never behind it. The ledger holds the generation in turn: a ledger that has one, without a
-file beside it, was restored or copied to where it is. `--accept-state` begins a new generation.
+`<state>.<target>.generation` names the last message that this host knows to be delivered, and the
+last one that it wrote down to be sent. A restored older ledger, one without its WAL, and a
+PostgreSQL server that lacks the last commits do not have these messages. The ledger is written
+first, so after a crash it may be ahead of the file, never behind it. The ledger holds the
+generation in turn: a ledger that has one, without a file beside it, was restored or copied to where
+it is. `--accept-state` begins a new generation.
 """
 
 import fcntl
@@ -27,11 +27,11 @@ log = logging.getLogger("publisher")
 
 _BYTES: Final = 512  # a sector: overwritten in place, as a whole or not at all
 _GET_VERSION: Final = 0x80087601  # FS_IOC_GETVERSION; Spec: linux/fs.h
+STATE_DIRECTORY: Final = "the state directory must exist and belong to the user who publishes"
 _HOW_ON: Final = (
-    "nothing was sent; put the right ledger in place, or if this is the right one, and no other host sends from a copy of it, "
-    "run `publisher publish --accept-state`"
+    "nothing was sent; put the right ledger in place, or if this is the right one, "
+    "and no other host sends from a copy of it, run `publisher publish --accept-state`"
 )
-
 
 _POSITION = (
     "SELECT id, generation, accepted_messages, accepted_records FROM target WHERE name = :name"
@@ -39,8 +39,11 @@ _POSITION = (
 # Of the newest only: a target that sends so much less than others is as well off without.
 _LAST = """
 SELECT id, message_id, settled_at FROM message
-WHERE id > (SELECT max(id) - 10000 FROM message) AND target = :target AND state = 2 ORDER BY id DESC LIMIT 1"""
-_IS_DELIVERED = "SELECT EXISTS (SELECT 1 FROM message WHERE id = :number AND message_id = :message_id AND state = 2)"
+WHERE id > (SELECT max(id) - 10000 FROM message) AND target = :target AND state = 2
+ORDER BY id DESC LIMIT 1"""
+_IS_DELIVERED = """
+SELECT EXISTS (SELECT 1 FROM message
+               WHERE id = :number AND message_id = :message_id AND state = 2)"""
 # The file is not synced: after a power failure it may name a message that was cut in two, whose
 # halves mostly have higher numbers.
 _IS_KNOWN = """
@@ -50,14 +53,12 @@ _SET = "UPDATE target SET generation = :generation WHERE name = :name"
 
 
 class LocalRecord(NamedTuple):
-    """What the file says: how far the ledger had come. `number` is 0 before the first message, -1
-    in a damaged file.
-    """
+    """What the file says: how far the ledger had come."""
 
     generation: int = 0
     host: str = ""
     file: str = ""  # which one this is; of another, the directory was restored or copied as a whole
-    number: int = 0
+    number: int = 0  # 0 before the first message, -1 in a damaged file
     message_id: str = ""
     at: int = 0  # epoch, of settling
     messages: int = 0  # accepted by then, and their records
@@ -67,13 +68,11 @@ class LocalRecord(NamedTuple):
 
 
 class LedgerPosition(NamedTuple):
-    """Where the ledger stands with a target: its number there, its generation (0: none yet),
-    accepted messages and records.
-    """
+    """Where the ledger stands with a target."""
 
-    target: int
-    generation: int
-    messages: int
+    target: int  # its number there
+    generation: int  # 0: none yet
+    messages: int  # accepted
     records: int
 
 
@@ -106,9 +105,8 @@ class GenerationFile:
         partial = self._path.with_name(f"{self._path.name}.part")
         try:
             self._path.parent.mkdir(mode=0o700, exist_ok=True)
-            with open(
-                os.open(partial, os.O_CREAT | os.O_TRUNC | os.O_WRONLY | os.O_CLOEXEC, 0o600), "wb"
-            ) as file:
+            flags = os.O_CREAT | os.O_TRUNC | os.O_WRONLY | os.O_CLOEXEC
+            with open(os.open(partial, flags, 0o600), "wb") as file:
                 record = record._replace(file=_identity(file.fileno()))
                 file.write(_packed(record))
                 file.flush()
@@ -120,9 +118,7 @@ class GenerationFile:
         self._known = record
 
     def begun(self, number: int, message_id: str) -> None:
-        """A message is written down and may be handed over from now on; 0 when none is left that
-        was.
-        """
+        """A message is written down and may be handed over from now on; 0: none is left."""
         self._overwrite(self._known._replace(begun=number, begun_id=message_id))
 
     def delivered(
@@ -133,7 +129,7 @@ class GenerationFile:
         records: int,
         begun: tuple[int, str] | None = None,
     ) -> None:
-        """One message more; `begun`: another was written down at the same time, as number and id."""
+        """One message more; `begun`, number and id: another was written down at the same time."""
         known = self._known
         record = known._replace(
             number=number,
@@ -147,9 +143,7 @@ class GenerationFile:
         self._overwrite(record)
 
     def _overwrite(self, record: LocalRecord) -> None:
-        """Hot path: nothing is synced, since an older file does no harm, and the next round brings
-        it up.
-        """
+        """Nothing is synced: an older file does no harm, the next round brings it up (hot path)."""
         self._known = record
         with suppress(OSError):
             if self._descriptor is None:
@@ -162,9 +156,7 @@ class GenerationFile:
             self._descriptor = None
 
     def _trouble(self, error: OSError) -> LedgerError:
-        why = refused_by_system(
-            error, "the state directory must exist and belong to the user who publishes"
-        )
+        why = refused_by_system(error, STATE_DIRECTORY)
         return LedgerError(f"{self._path}: {why}: nothing is lost")
 
 
@@ -185,32 +177,26 @@ def accepting_once(*, accept: bool) -> Callable[[str], bool]:
 
 
 class StateGuard(NamedTuple):
-    """Holds a ledger against the files beside it.
-
-    `shared`: the ledger is on a server, and other hosts work with it too. `host` names this host; '' where that is unknown.
-    `accepts` says whether a target's ledger is taken as it is.
-    """
+    """Holds a ledger against the files beside it."""
 
     state: Path
-    shared: bool
-    host: str = ""
-    accepts: Callable[[str], bool] = accepts_nothing
+    shared: bool  # the ledger is on a server, and other hosts work with it too
+    host: str = ""  # this one; '' where that is unknown
+    accepts: Callable[[str], bool] = accepts_nothing  # whether to take a target's ledger as it is
 
     def file(self, target: str) -> GenerationFile:
         return GenerationFile(self.state.with_name(f"{self.state.name}.{target}.generation"))
 
     def trouble(self, database: Database, target: str) -> str:
-        """Why no round of the target would begin; '' where one would. Only reads. Raises:
-        LedgerError.
-        """
+        """Why no round would begin; '' where one would. Only reads. Raises: LedgerError."""
         file = self.file(target)
         return self._trouble(database, file, file.read(), _position(database, target))
 
     def check(self, database: Database, target: str, file: GenerationFile) -> None:
-        """Hold the ledger against the file, and bring both up to date. With the target's lock,
-        outside transactions.
+        """Hold the ledger against the file, and bring both up to date.
 
-        Raises: LedgerError when the ledger is not the one that this host knows.
+        With the target's lock, outside transactions. Raises: LedgerError when the ledger is not the
+        one that this host knows.
         """
         local, ledger = file.read(), _position(database, target)
         accepts = self.accepts(target)
@@ -223,20 +209,29 @@ class StateGuard(NamedTuple):
             return
         known = [each.generation for each in (ledger, local) if each]
         generation = max([*known, 1]) + bool(trouble)
-        # In this order: a file of a higher generation is lawful, and a ledger that has one needs a
-        # file.
+        # In this order: a file may be of a higher generation, and a ledger that has one needs it.
         kept = None if trouble else local
-        if kept is None or (kept.generation, kept.messages) != (
-            generation,
-            ledger and ledger.messages,
-        ):
-            record = self._record(database, ledger, generation)
-            if kept is not None:
-                record = record._replace(begun=kept.begun, begun_id=kept.begun_id)
-            file.write(record)
+        self._bring_up_to_date(database, file, kept, ledger, generation)
         if ledger is not None and ledger.generation != generation:
             with database.atomic():
                 database.execute(_SET, {"name": target, "generation": generation})
+
+    def _bring_up_to_date(
+        self,
+        database: Database,
+        file: GenerationFile,
+        kept: LocalRecord | None,
+        ledger: LedgerPosition | None,
+        generation: int,
+    ) -> None:
+        """Write the file, unless what is kept of it says the same; what was begun stays so."""
+        messages = ledger and ledger.messages
+        if kept is not None and (kept.generation, kept.messages) == (generation, messages):
+            return
+        record = self._record(database, ledger, generation)
+        if kept is not None:
+            record = record._replace(begun=kept.begun, begun_id=kept.begun_id)
+        file.write(record)
 
     def _trouble(
         self,
@@ -250,28 +245,25 @@ class StateGuard(NamedTuple):
                 return ""
             at = _moment(self._record(database, ledger, 0).at)
             return (
-                f"was restored or copied: it was in use before, and {self.state.parent} has no record of that; what was "
-                f"delivered after {at} would be sent again"
+                f"was restored or copied: it was in use before, and {self.state.parent} has no "
+                f"record of that; what was delivered after {at} would be sent again"
             )
         if local.number < 0:
-            return (
-                f"cannot be compared with the record of it in {self.state.parent}, which is damaged"
-            )
+            where = self.state.parent
+            return f"cannot be compared with the record of it in {where}, which is damaged"
         if not self.shared and (trouble := self._trouble_of_place(file, local)):
             return trouble
         accepted_elsewhere = ledger is not None and local.generation < ledger.generation
         return "" if accepted_elsewhere else _trouble_in_time(database, local, ledger)
 
     def _trouble_of_place(self, file: GenerationFile, local: LocalRecord) -> str:
-        """Whether a ledger of this host alone was another's, or came from a backup with the file
-        beside it.
-        """
+        """Whether a ledger of this host alone was another's, or restored with its file."""
         if "" not in (local.host, self.host) and local.host != self.host:
             return "was in use on another host: it was moved or copied"
         if file.is_another:
             return (
-                f"was restored or copied, and the record of it in {self.state.parent} with it; what was delivered after "
-                f"{_moment(local.at)} would be sent again"
+                f"was restored or copied, and the record of it in {self.state.parent} with it; "
+                f"what was delivered after {_moment(local.at)} would be sent again"
             )
         return ""
 
@@ -319,8 +311,8 @@ def _trouble_in_time(database: Database, local: LocalRecord, ledger: LedgerPosit
         return _went_back(local, ledger)
     if local.begun and (ledger is None or not _knows_begun(database, local, ledger)):
         return (
-            f"went back in time: it does not have message {local.begun_id}, which was in flight; if that arrived, its "
-            "records would be sent again"
+            f"went back in time: it does not have message {local.begun_id}, which was in flight; "
+            "if that arrived, its records would be sent again"
         )
     return ""
 
@@ -328,21 +320,17 @@ def _trouble_in_time(database: Database, local: LocalRecord, ledger: LedgerPosit
 def _went_back(local: LocalRecord, ledger: LedgerPosition | None) -> str:
     messages = local.messages - (ledger.messages if ledger else 0)
     records = local.records - (ledger.records if ledger else 0)
-    missing = (
-        f"{plural(messages, 'message')} with {plural(records, 'record')}"
-        if messages > 0
-        else "what is missing"
-    )
+    missing = "what is missing"
+    if messages > 0:
+        missing = f"{plural(messages, 'message')} with {plural(records, 'record')}"
     return (
-        f"went back in time: it does not have message {local.message_id}, delivered at {_moment(local.at)}; {missing} would "
-        "be sent again"
+        f"went back in time: it does not have message {local.message_id}, "
+        f"delivered at {_moment(local.at)}; {missing} would be sent again"
     )
 
 
 def host_identity(machine_id: Path) -> str:
-    """This installation, as far as it says; '' where it does not. Spec: machine-id(5), which wants
-    it hashed.
-    """
+    """This installation; '' where it does not say. Spec: machine-id(5), which wants it hashed."""
     try:
         text = machine_id.read_text().strip()
     except (OSError, ValueError):
@@ -351,9 +339,7 @@ def host_identity(machine_id: Path) -> str:
 
 
 def _identity(descriptor: int) -> str:
-    """Which file this is, even where another one got its number after it: both are kept in no copy
-    and in no backup.
-    """
+    """Which file this is, by number and version, neither of which a copy or a backup keeps."""
     version = bytearray(8)
     with suppress(OSError):  # some file systems have no versions
         fcntl.ioctl(descriptor, _GET_VERSION, version)

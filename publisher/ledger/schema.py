@@ -1,4 +1,5 @@
-"""Schema of the publishing database, as SQLite reads it; postgres/schema.py spells it for PostgreSQL.
+"""Schema of the publishing database for SQLite; postgres/schema.py spells it for PostgreSQL.
+
 `UPGRADES` says how each version becomes the next; an older publisher refuses a newer one.
 
 Times are epoch seconds UTC. A message keeps about 150 bytes for ever; its payload and its list of
@@ -39,7 +40,7 @@ CREATE TABLE tariff (
     description TEXT NOT NULL,
     UNIQUE (unit, formula, description)
 );
-CREATE TABLE charge (                       -- in order of writing, by end time; in order of keys they would lie anywhere
+CREATE TABLE charge (                       -- in order of writing, by end time: keys lie anywhere
     id         INTEGER PRIMARY KEY,
     key        BLOB NOT NULL UNIQUE,        -- of the run of a job
     job_id     TEXT NOT NULL,
@@ -62,7 +63,7 @@ CREATE INDEX charge_by_end ON charge (ended_at, key);
 
 
 MEASURE_TABLES: Final = """CREATE TABLE measure (
-    target TEXT NOT NULL,                   -- its name, because it may not have come to a round yet; '': of the site
+    target TEXT NOT NULL,                   -- its name: it may have had no round; '': the site
     name   TEXT NOT NULL,                   -- of a metric
     label  TEXT NOT NULL,                   -- such as a verdict; '' for none
     value  REAL NOT NULL,
@@ -87,17 +88,17 @@ CREATE TABLE target (
     id               INTEGER PRIMARY KEY,
     name             TEXT NOT NULL UNIQUE,  -- of the configuration; renaming it makes a new target
     start_rule       TEXT NOT NULL,         -- as configured when start_at was fixed
-    start_at         INTEGER,               -- jobs that ended before are not this target's; NULL: all are
+    start_at         INTEGER,               -- jobs that ended before are not its; NULL: all are
     last_sync        INTEGER,               -- counts were last accepted
-    before_basis     TEXT NOT NULL DEFAULT '',  -- of what count_before was counted from; '': count anew
-    selection_digest TEXT NOT NULL,         -- of statuses, VOs and start: another one means a full sweep
+    before_basis     TEXT NOT NULL DEFAULT '',  -- of what count_before was counted; '': anew
+    selection_digest TEXT NOT NULL,         -- of statuses, VOs and start: another means a sweep
     checked_digest   TEXT NOT NULL DEFAULT '',  -- of the policy whose payloads were all checked
     last_round       INTEGER,               -- any end of a round
     last_success     INTEGER,               -- everything that was there went out
     last_end         INTEGER,               -- latest end time of a delivered job
-    took_over        INTEGER,               -- until when jura-ng published; what it left and lost was looked for
+    took_over        INTEGER,               -- until when jura-ng published, its rows looked for
     swept            INTEGER,               -- last time that every row was looked at
-    held             TEXT NOT NULL DEFAULT '',  -- months that the last round held back, with blanks between
+    held             TEXT NOT NULL DEFAULT '',  -- months held back by the last round, with blanks
     delivered        INTEGER NOT NULL DEFAULT 0, -- runs of jobs, each once
     accepted_messages INTEGER NOT NULL DEFAULT 0, -- of counts and totals too
     accepted_records INTEGER NOT NULL DEFAULT 0,  -- in them, each as often as it went out
@@ -107,7 +108,8 @@ CREATE TABLE message (
     id         INTEGER PRIMARY KEY,         -- the number that entries refer to
     target     INTEGER NOT NULL REFERENCES target (id),
     message_id TEXT NOT NULL,               -- the stable id on the wire (AMS: empaid)
-    state      INTEGER NOT NULL,            -- 0 prepared, 1 in doubt, 2 sent, 3 rejected, 4 counted (no message at all)
+    -- 0 prepared, 1 in doubt, 2 sent, 3 rejected, 4 counted (no message at all)
+    state      INTEGER NOT NULL,
     format     TEXT NOT NULL,
     records    INTEGER NOT NULL,
     bytes      INTEGER NOT NULL,            -- of the payload, before signing
@@ -115,7 +117,7 @@ CREATE TABLE message (
     made_at    INTEGER NOT NULL,
     settled_at INTEGER,
     remote_id  TEXT,                        -- as the receiver named it
-    remote_ids    BLOB,                        -- the receiver's ids of its rows, where it reports them (sql/messages.py)
+    remote_ids BLOB,                        -- the receiver's, of rows (sql/delivered/remote_ids.py)
     reason     TEXT,                        -- of doubt or rejection, in the other side's words
     checksum   INTEGER
 );
@@ -125,27 +127,28 @@ CREATE TABLE outbox (
     place     REAL NOT NULL,                -- in the queue; halves take the place of the whole
     narrowing BOOLEAN NOT NULL,             -- a half of a refused message
     payload   BLOB NOT NULL,                -- before signing: a renewed certificate signs it anew
-    records   TEXT NOT NULL                 -- JSON, a list for each record: its place, its job, its length
+    records   TEXT NOT NULL                 -- JSON, in columns (sql/messages.py)
 );
-CREATE TABLE numbering (                    -- a database as long as its rows keep their RecordIDs; its last one is in force
+-- A database as long as its rows keep their RecordIDs; its last one is in force.
+CREATE TABLE numbering (
     id     INTEGER PRIMARY KEY,
     target INTEGER NOT NULL REFERENCES target (id),
-    file   TEXT NOT NULL                    -- name of the accounting database; '' for rows that nobody finds again
+    file   TEXT NOT NULL                    -- name of the database; '' for rows not found again
 );
 CREATE INDEX numbering_of_target ON numbering (target, id);
 CREATE TABLE delivered_page (
-    id        INTEGER PRIMARY KEY AUTOINCREMENT,  -- never another's: what an index knows of a page stays true
+    id        INTEGER PRIMARY KEY AUTOINCREMENT,  -- never another's: an index of pages stays true
     message   INTEGER NOT NULL REFERENCES message (id),
     numbering INTEGER NOT NULL REFERENCES numbering (id),
     block     INTEGER NOT NULL,             -- of 8192 RecordIDs
-    runs      BLOB NOT NULL,                -- those of the block that the message carried (sql/delivered/pages.py)
+    runs      BLOB NOT NULL,                -- that the message carried (sql/delivered/pages.py)
     checksum  INTEGER
 );
 CREATE INDEX page_of_block ON delivered_page (numbering, block, message);
 CREATE INDEX page_of_message ON delivered_page (message);
 CREATE TABLE reading (
     target    INTEGER NOT NULL REFERENCES target (id),
-    file      TEXT NOT NULL,                -- name of the accounting database: of its source, or its path
+    file      TEXT NOT NULL,                -- name of the database: of its source, or its path
     record_id INTEGER NOT NULL,
     anchor    TEXT NOT NULL,                -- JobID of that row
     PRIMARY KEY (target, file)
@@ -166,7 +169,7 @@ CREATE TABLE window_progress (
     record_id INTEGER NOT NULL,
     PRIMARY KEY (target, name)
 );
-CREATE TABLE open_row (                     -- rows to look at again in every round: not complete, or held back
+CREATE TABLE open_row (                     -- to look at in every round: not complete, or held back
     target      INTEGER NOT NULL REFERENCES target (id),
     file        TEXT NOT NULL,
     record_id   INTEGER NOT NULL,
@@ -177,13 +180,13 @@ CREATE TABLE month (
     target          INTEGER NOT NULL REFERENCES target (id),
     month           INTEGER NOT NULL,       -- 12 x year + month - 1, UTC by end time
     jobs            INTEGER NOT NULL,
-    hosts           TEXT NOT NULL DEFAULT '{}',  -- JSON: those jobs by SubmitHost, as sync counts them
+    hosts           TEXT NOT NULL DEFAULT '{}',  -- JSON: jobs by SubmitHost, as sync counts them
     last_end        INTEGER,
     digest          TEXT NOT NULL,
     basis           TEXT NOT NULL,          -- of the selection and policy that it was counted under
     dirty           BOOLEAN NOT NULL,       -- a counted job changed: sum up anew
-    moved           INTEGER NOT NULL DEFAULT 0,  -- runs that left the month since then, less those that came
-    by_settings     BOOLEAN NOT NULL DEFAULT FALSE,  -- not only the accounting data moved its jobs since it was sent
+    moved           INTEGER NOT NULL DEFAULT 0,  -- runs that left it since, less those that came
+    by_settings     BOOLEAN NOT NULL DEFAULT FALSE,  -- moved since sent, and not only by the data
     sending_digest  TEXT,
     sending_jobs    INTEGER,
     sending_hosts   TEXT,
@@ -193,7 +196,7 @@ CREATE TABLE month (
     accepted_hosts  TEXT,
     accepted_at     INTEGER,
     accepted_format TEXT,
-    -- Groups (sql/months.py). Behind all others, because SQLite reads through whatever comes before a column:
+    -- Groups (sql/months.py). Last, since SQLite reads through whatever stands before a column:
     counted         BLOB NOT NULL,          -- of all jobs counted so far
     sending         BLOB,                   -- what the outstanding messages say
     accepted        BLOB,                   -- what the receiver has
@@ -203,16 +206,18 @@ CREATE TABLE key_change (
     id          INTEGER PRIMARY KEY,
     target      INTEGER NOT NULL REFERENCES target (id),
     month       INTEGER NOT NULL,
-    accepted_at INTEGER NOT NULL,           -- an administrator accepted that these rows stay at the receiver
-    stale       TEXT NOT NULL,              -- JSON, a list a row: key for people, jobs, wall and CPU seconds
+    accepted_at INTEGER NOT NULL,           -- an administrator accepted that these rows stay
+    stale       TEXT NOT NULL,              -- JSON, by row: key for people, jobs, wall, CPU seconds
     lost_jobs   INTEGER NOT NULL            -- jobs that the receiver loses
 );
 CREATE INDEX key_change_of_target ON key_change (target);
-CREATE TABLE month_message (               -- its key first: SQLite 3.40's integrity_check errs about the column in between
+-- Its key first: SQLite 3.40's integrity_check errs about the column in between.
+CREATE TABLE month_message (
     message INTEGER NOT NULL REFERENCES message (id),
     month   INTEGER NOT NULL,
     target  INTEGER NOT NULL,
-    arrived TEXT NOT NULL DEFAULT '',       -- JSON: which groups of month.sending it brought, while others are on their way
+    -- JSON: which groups of month.sending it brought, while others are on their way.
+    arrived TEXT NOT NULL DEFAULT '',
     PRIMARY KEY (message, month)
 ) WITHOUT ROWID;
 CREATE INDEX message_of_month ON month_message (target, month, message);
@@ -227,7 +232,7 @@ CREATE TABLE delivered_count (
 CREATE TABLE summary_key (
     target INTEGER NOT NULL REFERENCES target (id),
     month  INTEGER NOT NULL,
-    digest BLOB NOT NULL,                   -- of the key under which the receiver adds single records up
+    digest BLOB NOT NULL,                   -- of the key under which the receiver adds records up
     text_digest BLOB NOT NULL,              -- of its key_text
     jobs   INTEGER NOT NULL,
     wall_s INTEGER NOT NULL,
@@ -235,7 +240,7 @@ CREATE TABLE summary_key (
     policy TEXT NOT NULL,                   -- digest of the policy that said it
     PRIMARY KEY (target, month, digest)
 ) WITHOUT ROWID;
-CREATE TABLE key_text (                     -- what summary keys say to people: every month says the same again
+CREATE TABLE key_text (                     -- what summary keys say to people, every month again
     digest BLOB PRIMARY KEY,
     text   TEXT NOT NULL,                   -- the key without month and site
     site   TEXT NOT NULL
@@ -244,24 +249,24 @@ CREATE TABLE count_before (
     target INTEGER NOT NULL REFERENCES target (id),
     month  INTEGER NOT NULL,                -- of the target's start
     host   TEXT NOT NULL,
-    jobs   INTEGER NOT NULL,                -- eligible, but delivered earlier by another publisher us
+    jobs   INTEGER NOT NULL,                -- eligible, but delivered before us by another
     PRIMARY KEY (target, month, host)
 ) WITHOUT ROWID;
 CREATE TABLE sync_count (
     target  INTEGER NOT NULL REFERENCES target (id),
     month   INTEGER NOT NULL,
     host    TEXT NOT NULL,
-    reporting INTEGER,                        -- what the last message reported
+    reporting INTEGER,                      -- what the last message reported
     message INTEGER,                        -- that message
-    reported    INTEGER,                        -- what the receiver accepted
+    reported INTEGER,                       -- what the receiver accepted
     reported_at INTEGER,
     PRIMARY KEY (target, month, host)
 );
 CREATE INDEX sync_of_message ON sync_count (message);
 CREATE TABLE learnt_limit (
     target        INTEGER PRIMARY KEY REFERENCES target (id),
-    payload_bytes INTEGER NOT NULL,         -- half of the smallest payload that was refused as too large
-    wire          TEXT NOT NULL,            -- digest of the target's options: with others it does not hold
+    payload_bytes INTEGER NOT NULL,         -- half of the smallest refused as too large
+    wire          TEXT NOT NULL,            -- digest of the options with which it holds
     learnt_at     INTEGER NOT NULL
 );
 CREATE TABLE quarantine (

@@ -6,8 +6,9 @@ of their keys, which is the same everywhere.
 """
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from itertools import starmap
 from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
@@ -29,7 +30,7 @@ class LedgerTable(NamedTuple):
     name: str
     columns: Sequence[str]
     key: Sequence[str]
-    truths: frozenset[str]
+    truths: Collection[str]
 
 
 class Transferred(NamedTuple):
@@ -42,10 +43,8 @@ class Transferred(NamedTuple):
 
 def tables() -> list[LedgerTable]:
     """All tables of a publishing database."""
-    return [
-        _table(*found)
-        for found in re.findall(r"CREATE TABLE (\w+) \((.*?)\n\)", schema.TABLES, re.DOTALL)
-    ]
+    found = re.findall(r"CREATE TABLE (\w+) \((.*?)\n\)", schema.TABLES, re.DOTALL)
+    return list(starmap(_table, found))
 
 
 def _table(name: str, body: str) -> LedgerTable:
@@ -54,14 +53,8 @@ def _table(name: str, body: str) -> LedgerTable:
     together = re.search(r"^    PRIMARY KEY \((.*?)\)", body, re.MULTILINE)
     alone = [column for column, spelling in columns.items() if "PRIMARY KEY" in spelling]
     key = together[1].split(", ") if together else alone
-    return LedgerTable(
-        name=name,
-        columns=list(columns),
-        key=key,
-        truths=frozenset(
-            column for column, spelling in columns.items() if spelling.startswith("BOOLEAN")
-        ),
-    )
+    truths = {column for column, spelling in columns.items() if spelling.startswith("BOOLEAN")}
+    return LedgerTable(name, list(columns), key, truths)
 
 
 def copy(source: Database, destination: Database, note: Callable[[Transferred], None]) -> None:
@@ -73,17 +66,15 @@ def copy(source: Database, destination: Database, note: Callable[[Transferred], 
     refuse_older(source, destination)
     _refuse_another(source, destination)
     for table in tables():
-        changed = sum(
-            len(portion) for portion in _differences(source, destination, table, write=True)
-        )
+        changed = sum(map(len, _differences(source, destination, table, write=True)))
         note(Transferred(table.name, _count(source, table), changed))
     with destination.atomic():
-        destination.rows_were_copied(
-            [table.name for table in tables() if list(table.key) == ["id"]]
-        )
+        numbered = [table.name for table in tables() if list(table.key) == ["id"]]
+        destination.rows_were_copied(numbered)
     if different := compare(source, destination):
         raise LedgerError(
-            f"the copy differs: {', '.join(different)}; run the same command again, and report it if it stays"
+            f"the copy differs: {', '.join(different)}; run the same command again, "
+            "and report it if it stays"
         )
 
 
@@ -97,14 +88,13 @@ def refuse_older(*databases: Database) -> None:
     """Raises: LedgerError for one that is of an older version, and was opened only to read."""
     if not all(database.is_current() for database in databases):
         raise LedgerError(
-            "the ledger is of an older publisher; the next round brings it up to date, then run this again"
+            "the ledger is of an older publisher; the next round brings it up to date, "
+            "then run this again"
         )
 
 
 def _refuse_another(source: Database, destination: Database) -> None:
-    """A destination that rounds have used since must not be set back, nor the ledger of another CE
-    be overwritten.
-    """
+    """Neither set back a destination that was used since, nor overwrite that of another CE."""
     (messages,) = (table for table in tables() if table.name == "message")
     state, message_id = (messages.columns.index(column) for column in ("state", "message_id"))
     for _, there, wanted in _pairs(source, destination, messages):
@@ -112,8 +102,9 @@ def _refuse_another(source: Database, destination: Database) -> None:
             continue
         if wanted is None or wanted[message_id] != there[message_id] or wanted[state] < _SETTLED:
             raise LedgerError(
-                f"the destination has settled message {there[message_id]}, and this ledger has not: "
-                "it is no copy of this one, or was used since; nothing was changed"
+                f"the destination has settled message {there[message_id]}, "
+                "and this ledger has not: it is no copy of this one, or was used since; "
+                "nothing was changed"
             )
 
 
@@ -153,9 +144,8 @@ def _differences(
         if not different:
             continue
         if write:
-            _write(
-                destination, table, different, [wanted[key] for key in different if key in wanted]
-            )
+            rows = [wanted[key] for key in different if key in wanted]
+            _write(destination, table, different, rows)
         yield different
 
 
@@ -207,29 +197,22 @@ def _portion(
 
 def _comparable(table: LedgerTable, row: _Row) -> _Row:
     """As every database gives it back."""
-    return tuple(
-        bool(value)
-        if column in table.truths
-        else value.replace("\0", "\\x00")
-        if isinstance(value, str)
-        else value
-        for column, value in zip(table.columns, row, strict=True)
-    )
+    texts = (value.replace("\0", "\\x00") if isinstance(value, str) else value for value in row)
+    named = zip(table.columns, texts, strict=True)
+    return tuple(bool(value) if column in table.truths else value for column, value in named)
 
 
 def _write(
     database: Database, table: LedgerTable, gone: Sequence[_Row], rows: Sequence[_Row]
 ) -> None:
-    columns = ", ".join(table.columns)
     where = " AND ".join(f"{column} = :key{place}" for place, column in enumerate(table.key))
+    columns = ", ".join(table.columns)
+    values = ", ".join(f":{column}" for column in table.columns)
+    delete = f"DELETE FROM {table.name} WHERE {where}"
+    insert = f"INSERT INTO {table.name} ({columns}) VALUES ({values})"
     with database.atomic():
-        database.execute_many(
-            f"DELETE FROM {table.name} WHERE {where}", [_values("key", key) for key in gone]
-        )
-        database.execute_many(
-            f"INSERT INTO {table.name} ({columns}) VALUES ({', '.join(f':{column}' for column in table.columns)})",
-            [dict(zip(table.columns, row, strict=True)) for row in rows],
-        )
+        database.execute_many(delete, [_values("key", key) for key in gone])
+        database.execute_many(insert, [dict(zip(table.columns, row, strict=True)) for row in rows])
 
 
 def _count(database: Database, table: LedgerTable) -> int:

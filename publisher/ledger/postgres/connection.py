@@ -1,5 +1,4 @@
-"""The publishing database of one instance in PostgreSQL: opening it, whole transactions, the
-driver's errors in our words.
+"""The publishing database of one instance in PostgreSQL: opened, whole transactions, our errors.
 
 A lost connection is never replaced: the locks of its targets went with it, so the round ends, and
 the next one begins with what was on its way.
@@ -44,9 +43,7 @@ _PORTION: Final = 200  # rows of a stream
 
 
 class PostgresDatabase:
-    """`Database` of an instance. One thread works with it; the renewal of its leases comes in
-    between.
-    """
+    """`Database` of an instance. One thread works with it; renewal of its leases comes between."""
 
     def __init__(self, connection: psycopg.Connection, place: str, instance: str) -> None:
         self._connection = connection
@@ -56,10 +53,8 @@ class PostgresDatabase:
         self._streams = count(1)
         self._leases = Leases(self, instance)
 
-    def atomic(
-        self, to_settle: int = 0
-    ) -> AbstractContextManager[None]:  # the disk is the server's
-        return self._transaction("BEGIN", self._leases.check)
+    def atomic(self, to_settle: int = 0) -> AbstractContextManager[None]:
+        return self._transaction("BEGIN", self._leases.check)  # the disk is the server's
 
     def reading(self) -> AbstractContextManager[None]:
         return _translated(self._place)
@@ -70,10 +65,9 @@ class PostgresDatabase:
         return self._transaction("BEGIN ISOLATION LEVEL REPEATABLE READ READ WRITE", lambda: None)
 
     def execute(self, statement: str, parameters: Parameters = NO_PARAMETERS) -> Rows:
+        translated, values = _translation(statement), _sendable(parameters)
         with self._turn:
-            found: Rows = self._connection.execute(
-                _translation(statement), _sendable(parameters), binary=True
-            )
+            found: Rows = self._connection.execute(translated, values, binary=True)
             return found
 
     def stream(self, statement: str, parameters: Parameters = NO_PARAMETERS) -> Iterator[Any]:
@@ -84,9 +78,8 @@ class PostgresDatabase:
             yield from cursor
 
     def execute_many(self, statement: str, parameters: Iterable[Parameters]) -> None:
-        rows = list(
-            map(_sendable, parameters)
-        )  # whoever makes these may ask the database: nothing else is under way
+        # First, since whoever makes these may ask the database: nothing else is under way.
+        rows = list(map(_sendable, parameters))
         with self._turn, self._connection.cursor() as cursor:
             cursor.executemany(_translation(statement), rows)
 
@@ -95,9 +88,8 @@ class PostgresDatabase:
 
     def rows_were_copied(self, tables: Iterable[str]) -> None:
         for table in tables:
-            self.execute(
-                f"SELECT setval(pg_get_serial_sequence('{table}', 'id'), max(id)) FROM {table}"
-            )
+            sequence = f"pg_get_serial_sequence('{table}', 'id')"
+            self.execute(f"SELECT setval({sequence}, max(id)) FROM {table}")
 
     def target_lock(
         self, target: str, patience: Callable[[], bool]
@@ -140,8 +132,9 @@ def open_database(address: str, instance: str) -> Database:
 
 
 def open_database_to_read(address: str, instance: str) -> Database:
-    """The same, only to read; an empty one when there is no such instance yet. Raises: LedgerError,
-    also from every write.
+    """The same, only to read; an empty one when there is no such instance yet.
+
+    Raises: LedgerError, also from every write.
     """
     return _open(address, instance, read_only=True)
 
@@ -169,8 +162,7 @@ def parameters(address: str) -> dict[str, str]:
     given = _given(address)
     if _is_local(given):
         given.setdefault("sslmode", "prefer")
-    # Beneath the service file too, but above libpq's own default, which takes any server for the
-    # right one.
+    # Beneath the service file too, but above libpq's default, which takes any server for the right.
     os.environ.setdefault("PGSSLMODE", "verify-full")
     return _CONNECT | given
 
@@ -182,9 +174,8 @@ class _WaitingConnection(psycopg.Connection[Any]):
         try:
             return super().wait(*arguments, **named)
         except OSError as error:  # of poll(2)
-            raise psycopg.OperationalError(
-                f"cannot wait for the server: {error.strerror}"
-            ) from error
+            what = f"cannot wait for the server: {error.strerror}"
+            raise psycopg.OperationalError(what) from error
 
 
 def _connect(address: str) -> psycopg.Connection:
@@ -198,7 +189,8 @@ def _prepare(connection: psycopg.Connection, instance: str, *, read_only: bool) 
     settings = _SETTINGS | {"search_path": schema.name_of(instance)}
     settings |= {"default_transaction_read_only": "on"} if read_only else {}
     connection.execute(
-        "SELECT set_config(name, value, false) FROM unnest(%s::text[], %s::text[]) AS given (name, value)",
+        "SELECT set_config(name, value, false) "
+        "FROM unnest(%s::text[], %s::text[]) AS given (name, value)",
         [list(settings), list(settings.values())],
     )
     there = schema.version_of(connection, instance)
@@ -222,25 +214,22 @@ def place_of(address: str) -> str:
 
 
 def _given(address: str) -> dict[str, str]:
-    return {
-        name: str(value) for name, value in conninfo_to_dict(address).items() if value is not None
-    }
+    given = conninfo_to_dict(address)
+    return {name: str(value) for name, value in given.items() if value is not None}
 
 
 def _is_local(given: dict[str, str]) -> bool:
-    """Whether nobody is between this process and the server: a socket, or loopback. Of a service
-    its file tells.
-    """
+    """Whether nobody is between this process and the server; of a service its file tells."""
     if "service" in given:
         return False
     hosts = (given.get("hostaddr") or given.get("host") or "").split(",")
-    return all(
-        host in ("", "localhost") or host.startswith(("/", "@")) or _is_loopback(host)
-        for host in hosts
-    )
+    return all(map(_is_local_host, hosts))
 
 
-def _is_loopback(host: str) -> bool:
+def _is_local_host(host: str) -> bool:
+    """Whether it is a socket, or loopback."""
+    if host in ("", "localhost") or host.startswith(("/", "@")):
+        return True
     try:
         return ip_address(host).is_loopback
     except ValueError:
@@ -275,13 +264,17 @@ def _translated(place: str) -> Iterator[None]:
 
 # By the beginning of SQLSTATE; Spec: PostgreSQL, appendix A.
 _ADVICE: Final = {
-    "28": "the role or its password is refused: look at the password file (PGPASSFILE) and at the server's pg_hba.conf",
+    "28": "the role or its password is refused: "
+    "look at the password file (PGPASSFILE) and at the server's pg_hba.conf",
     "3D": "make the database, owned by the role that publishes (`createdb --owner`)",
-    "42501": "the role needs a schema of its own: `CREATE SCHEMA {schema} AUTHORIZATION` that role, as docs/fleet.md shows",
-    "53300": "the server has no connection left: end some or raise max_connections, then run again: nothing is lost",
+    "42501": "the role needs a schema of its own: "
+    "`CREATE SCHEMA {schema} AUTHORIZATION` that role, as docs/fleet.md shows",
+    "53300": "the server has no connection left: "
+    "end some or raise max_connections, then run again: nothing is lost",
     "53": "make room on the server, then run again: nothing is lost",
     "54": "report it",
-    "55P03": "another session holds a lock (pg_locks says which); run again when it is done: nothing is lost",
+    "55P03": "another session holds a lock (pg_locks says which); "
+    "run again when it is done: nothing is lost",
     "25006": "this server only reads: name the primary, or add target_session_attrs=read-write",
     "XX": "the server found damage: restore its last backup",
 }
@@ -290,27 +283,24 @@ _REFUSED: Final = {
     "remaining connection slots|too many c": _ADVICE["53300"],
     "password|authentication failed|pg_hba.conf|role .* does not exist": _ADVICE["28"],
     "database .* does not exist": _ADVICE["3D"],
-    "does not match host name": "name the server in `state` as its certificate does, or give it a certificate with this name",
+    "does not match host name": "name the server in `state` as its certificate does, "
+    "or give it a certificate with this name",
     "does not support SSL": "set `ssl = on` at the server, with a certificate for its name",
-    "certificate": "name the CA that signed the server's certificate as sslrootcert, in `state` or the service file; "
-    "if that is the right one, the certificate has expired",
+    "certificate": "name the CA that signed the server's certificate as sslrootcert, "
+    "in `state` or the service file; if that is the right one, the certificate has expired",
 }
 _AWAY: Final = (
-    "the server is away or ended the connection; run again when it is back: nothing is lost, and what was on its way is "
-    "sent again under the same id"
+    "the server is away or ended the connection; run again when it is back: "
+    "nothing is lost, and what was on its way is sent again under the same id"
 )
 
 
 def _advice(error: psycopg.Error) -> str:
-    if error.sqlstate:
-        found = next(
-            (advice for begin, advice in _ADVICE.items() if error.sqlstate.startswith(begin)), ""
-        )
+    if code := error.sqlstate:
+        fitting = (advice for begin, advice in _ADVICE.items() if code.startswith(begin))
     else:
-        found = next(
-            (advice for text, advice in _REFUSED.items() if re.search(text, str(error))), ""
-        )
-    if found:
+        fitting = (advice for text, advice in _REFUSED.items() if re.search(text, str(error)))
+    if found := next(fitting, ""):
         return found.format(schema=f'"{schema.PREFIX}INSTANCE"')
     if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
         return _AWAY

@@ -1,5 +1,6 @@
-"""Who works on a target, and which runs of charges are alive: advisory locks of PostgreSQL, which
-end with their connection.
+"""Who works on a target, and which runs of charges are alive: PostgreSQL's advisory locks.
+
+They end with their connection.
 
 Beside the lock of a target stands its *lease*: who holds it, when the holder last gave a sign of
 life, and its fencing number. A holder that hangs, was stopped, or is cut off keeps its lock as long
@@ -18,7 +19,7 @@ from hashlib import sha256
 from threading import Event, Thread
 from typing import Final
 
-from publisher.ledger.sql.database import Database
+from publisher.ledger.sql.database import ANOTHER_CHARGES, Database
 from publisher.model.errors import Busy, LedgerError
 
 LEASE_S: Final = 20.0
@@ -27,30 +28,34 @@ _GONE_S: Final = 0.1  # until the server has ended a connection
 
 _TAKE = """
 WITH attempt AS MATERIALIZED (SELECT pg_try_advisory_lock(CAST(:key AS BIGINT)) AS locked)
-INSERT INTO lease (target, holder, renewed_at) SELECT :target, :holder, clock_timestamp() FROM attempt WHERE locked
-ON CONFLICT (target) DO UPDATE SET fence = DEFAULT, holder = excluded.holder, renewed_at = excluded.renewed_at
+INSERT INTO lease (target, holder, renewed_at)
+SELECT :target, :holder, clock_timestamp() FROM attempt WHERE locked
+ON CONFLICT (target) DO UPDATE
+SET fence = DEFAULT, holder = excluded.holder, renewed_at = excluded.renewed_at
 RETURNING fence"""
 _LEAVE = "DELETE FROM lease WHERE fence = :fence"
+_LOCK = "SELECT pg_advisory_lock(CAST(:key AS BIGINT))"
+_TRY = "SELECT pg_try_advisory_lock(CAST(:key AS BIGINT))"
 _UNLOCK = "SELECT pg_advisory_unlock(CAST(:key AS BIGINT))"
 _RENEW = "UPDATE lease SET renewed_at = clock_timestamp() WHERE fence = :fence"
 _HOLDER = "SELECT holder FROM lease WHERE target = :target"
 _STILL_MINE = "SELECT EXISTS (SELECT 1 FROM lease WHERE fence = :fence)"
-# The last sign of life is the renewal, or what the holder's connection did last; one for which the
-# server is at work lives.
+# The last sign of life is the renewal, or what the connection did last; one at work lives.
 _END_SILENT = """
 SELECT pg_terminate_backend(activity.pid)
-FROM pg_locks JOIN pg_stat_activity AS activity ON activity.pid = pg_locks.pid JOIN lease ON lease.target = :target
+FROM pg_locks JOIN pg_stat_activity AS activity ON activity.pid = pg_locks.pid
+  JOIN lease ON lease.target = :target
 WHERE locktype = 'advisory' AND objsubid = 1 AND granted AND activity.datname = current_database()
-  AND pg_locks.database = activity.datid AND CAST(classid AS BIGINT) = :high AND CAST(objid AS BIGINT) = :low
-  AND greatest(lease.renewed_at, activity.state_change) < clock_timestamp() - make_interval(secs => :lease)
+  AND pg_locks.database = activity.datid
+  AND CAST(classid AS BIGINT) = :high AND CAST(objid AS BIGINT) = :low
+  AND greatest(lease.renewed_at, activity.state_change)
+    < clock_timestamp() - make_interval(secs => :lease)
   AND (activity.state <> 'active' OR activity.wait_event_type = 'Client')"""
 _WAIT = "SELECT pg_sleep(:seconds)"
 
 
 class Leases:
-    """The targets that a connection works on. `name` tells the database from others of the server's
-    advisory locks.
-    """
+    """The targets that a connection works on. `name`: of this instance, among the server's."""
 
     def __init__(self, database: Database, name: str) -> None:
         self._database = database
@@ -59,17 +64,14 @@ class Leases:
 
     @contextmanager
     def hold(self, target: str, patience: Callable[[], bool]) -> Iterator[None]:
-        """Hold a target's lock and lease. Raises: Busy when another publisher has it and patience
-        ends; LedgerError.
-        """
+        """Hold lock and lease. Raises: Busy when another has it and patience ends; LedgerError."""
         key = _key(self._name, target)
         with self._database.reading():
             fence = self._take(target, key, patience)
         self._fences[target] = fence
         released = Event()
-        renewal = Thread(
-            target=self._renew, args=(fence, released), name=f"{target}: lease", daemon=True
-        )
+        name = f"{target}: lease"
+        renewal = Thread(target=self._renew, args=(fence, released), name=name, daemon=True)
         renewal.start()
         try:
             yield
@@ -77,30 +79,24 @@ class Leases:
             released.set()
             renewal.join()
             del self._fences[target]
-            with (
-                suppress(LedgerError),
-                self._database.reading(),
-            ):  # a connection that ended holds nothing
+            # A connection that ended holds nothing.
+            with suppress(LedgerError), self._database.reading():
                 self._database.execute(_LEAVE, {"fence": fence})
                 self._database.execute(_UNLOCK, {"key": key})
 
     def check(self) -> None:
-        """Inside every transaction. Raises: LedgerError when somebody else works on what this
-        connection held.
-        """
+        """In every transaction. Raises: LedgerError when another works on what this one held."""
         for target, fence in self._fences.items():
             if not self._database.execute(_STILL_MINE, {"fence": fence}).fetchone()[0]:
                 raise LedgerError(
-                    f"target {target}: another publisher works on it now, because this one was silent for too long; "
-                    "nothing is lost: what was on its way is sent again under the same id"
+                    f"target {target}: another publisher works on it now, because this one was "
+                    "silent for too long; nothing is lost: what was on its way is sent again "
+                    "under the same id"
                 )
 
     def _take(self, target: str, key: int, patience: Callable[[], bool]) -> int:
-        asked = {
-            "target": target,
-            "key": key,
-            "holder": f"{socket.gethostname()}, process {os.getpid()}",
-        }
+        holder = f"{socket.gethostname()}, process {os.getpid()}"
+        asked = {"target": target, "key": key, "holder": holder}
         while True:
             taken = self._database.execute(_TAKE, asked).fetchone()
             if taken is None and self._end_silent(target, key):
@@ -114,13 +110,8 @@ class Leases:
 
     def _end_silent(self, target: str, key: int) -> bool:
         """Whether a holder that was silent for too long was ended."""
-        asked = {
-            "target": target,
-            "high": key >> 32 & 0xFFFFFFFF,
-            "low": key & 0xFFFFFFFF,
-            "lease": LEASE_S,
-        }
-        if not self._database.execute(_END_SILENT, asked).fetchone():
+        asked = {"high": key >> 32 & 0xFFFFFFFF, "low": key & 0xFFFFFFFF, "lease": LEASE_S}
+        if not self._database.execute(_END_SILENT, asked | {"target": target}).fetchone():
             return False
         self._database.execute(_WAIT, {"seconds": _GONE_S})
         return True
@@ -143,17 +134,13 @@ class AdvisoryChargeLocks:
 
     def hold(self, run: int) -> None:
         with self._database.reading():
-            self._database.execute(
-                "SELECT pg_advisory_lock(CAST(:key AS BIGINT))", {"key": self._key(run)}
-            )
+            self._database.execute(_LOCK, {"key": self._key(run)})
         self._mine.add(run)
 
     def work(self, patience: Callable[[], bool]) -> None:
         while not self._try(_AT_WORK):
             if not patience():
-                raise Busy(
-                    "another run computes charges; `publisher charge --runs` shows it. This one stopped waiting on request"
-                )
+                raise Busy(ANOTHER_CHARGES)
         self._mine.add(_AT_WORK)
 
     def leave(self, run: int) -> None:
@@ -176,12 +163,7 @@ class AdvisoryChargeLocks:
 
     def _try(self, run: int) -> bool:
         with self._database.reading():
-            asked = {"key": self._key(run)}
-            return bool(
-                self._database.execute(
-                    "SELECT pg_try_advisory_lock(CAST(:key AS BIGINT))", asked
-                ).fetchone()[0]
-            )
+            return bool(self._database.execute(_TRY, {"key": self._key(run)}).fetchone()[0])
 
     def _key(self, run: int) -> int:
         return _key(self._name, f"+charge {run}")

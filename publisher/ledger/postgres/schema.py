@@ -44,11 +44,8 @@ def name_of(instance: str) -> str:
 
 def statements() -> Iterator[str]:
     """What makes all tables and indexes."""
-    yield from (
-        statement.strip()
-        for statement in _spelled(schema.TABLES + _OWN).split(";")
-        if statement.strip()
-    )
+    spelled = map(str.strip, _spelled(schema.TABLES + _OWN).split(";"))
+    yield from filter(None, spelled)
 
 
 def _spelled(script: str) -> str:
@@ -58,22 +55,16 @@ def _spelled(script: str) -> str:
 
 
 def version_of(connection: Connection, instance: str) -> int:
-    """Of the tables of an instance; 0 where there are none. Raises: LedgerError when they are of a
-    newer version.
-    """
-    (found,) = _one(
-        connection, "SELECT to_regclass(%(name)s) IS NOT NULL", f"{name_of(instance)}.about"
-    )
-    if not found:
+    """Of an instance's tables; 0 where there are none. Raises: LedgerError for a newer one."""
+    about = f"{name_of(instance)}.about"
+    if not _is_there(connection, "SELECT to_regclass(%(name)s) IS NOT NULL", about):
         return 0
-    row = connection.execute(
-        f"SELECT max(version) FROM {name_of(instance)}.about".encode()
-    ).fetchone()
+    row = connection.execute(f"SELECT max(version) FROM {about}".encode()).fetchone()
     version = int(row[0]) if row and row[0] is not None else 1
     if version > schema.VERSION:
         raise LedgerError(
-            f"instance {instance}: schema {version} is newer than {schema.VERSION}, which this publisher knows; "
-            "install the publisher that wrote it, or a newer one"
+            f"instance {instance}: schema {version} is newer than {schema.VERSION}, which this "
+            "publisher knows; install the publisher that wrote it, or a newer one"
         )
     return version
 
@@ -82,35 +73,34 @@ def instances(connection: Connection) -> list[str]:
     """Those of the database whose ledgers this role may read."""
     found = connection.execute(
         "SELECT nspname FROM pg_namespace WHERE starts_with(nspname, %(prefix)s) "
-        "AND has_schema_privilege(nspname, 'USAGE') AND to_regclass(quote_ident(nspname) || '.about') IS NOT NULL ORDER BY 1",
+        "AND has_schema_privilege(nspname, 'USAGE') "
+        "AND to_regclass(quote_ident(nspname) || '.about') IS NOT NULL ORDER BY 1",
         {"prefix": PREFIX},
     )
     return [str(name).removeprefix(PREFIX) for (name,) in found]
 
 
 def create(connection: Connection, instance: str) -> None:
-    """Make the tables of an instance, or bring them up to this version, in the caller's
-    transaction.
+    """Make the tables of an instance, or bring them up to this version, in a transaction.
 
     Another publisher may have been quicker.
     """
-    connection.execute(
-        "SELECT pg_advisory_xact_lock(hashtextextended(%(name)s, 0))", {"name": name_of(instance)}
-    )
+    name = name_of(instance)
+    lock = "SELECT pg_advisory_xact_lock(hashtextextended(%(name)s, 0))"
+    connection.execute(lock, {"name": name})
     if there := version_of(connection, instance):
         for version in range(there, schema.VERSION):
             for statement in schema.UPGRADES[version]:
                 connection.execute(_spelled(statement).encode())
         connection.execute("UPDATE about SET version = %(version)s", {"version": schema.VERSION})
         return
-    (made,) = _one(connection, "SELECT to_regnamespace(%(name)s) IS NOT NULL", name_of(instance))
-    if not made:  # an administrator may have made it for a role that may not
-        connection.execute(f"CREATE SCHEMA {name_of(instance)}".encode())
+    # An administrator may have made it for a role that may not.
+    if not _is_there(connection, "SELECT to_regnamespace(%(name)s) IS NOT NULL", name):
+        connection.execute(f"CREATE SCHEMA {name}".encode())
     for statement in statements():
         connection.execute(statement.encode())
-    connection.execute(
-        "INSERT INTO about (version) VALUES (%(version)s)", {"version": schema.VERSION}
-    )
+    about = "INSERT INTO about (version) VALUES (%(version)s)"
+    connection.execute(about, {"version": schema.VERSION})
 
 
 def create_empty(connection: Connection) -> None:
@@ -119,6 +109,6 @@ def create_empty(connection: Connection) -> None:
         connection.execute(statement.replace("CREATE TABLE", "CREATE TEMPORARY TABLE").encode())
 
 
-def _one(connection: Connection, question: str, name: str) -> tuple[bool]:
+def _is_there(connection: Connection, question: str, name: str) -> bool:
     row = connection.execute(question.encode(), {"name": name}).fetchone()
-    return (bool(row and row[0]),)
+    return bool(row and row[0])

@@ -1,7 +1,6 @@
-"""What the statements of this folder need of a database: SQLite today, any other that speaks the
-same SQL.
+"""What the statements of this folder need of a database, SQLite or PostgreSQL.
 
-Statements have named parameters (`:name`) and keep to what SQLite and PostgreSQL both understand
+Statements have named parameters (`:name`) and keep to what both understand
 (`tests/ledger/test_portable_sql.py` says what that leaves out). Everything that only one of them
 knows is behind this Protocol.
 """
@@ -14,6 +13,10 @@ from typing import Any, Final, Protocol
 
 Parameters = Mapping[str, object]
 NO_PARAMETERS: Final[Parameters] = {}
+ANOTHER_CHARGES: Final = (
+    "another run computes charges; `publisher charge --runs` shows it. "
+    "This one stopped waiting on request"
+)
 
 
 class Rows(Protocol):
@@ -50,16 +53,17 @@ class Database(Protocol):
     def atomic(self, to_settle: int = 0) -> AbstractContextManager[None]:
         """A write transaction: it happens whole, or not at all on whatever is raised.
 
-        `to_settle`: bytes of messages that it writes down, and that must be settled later whatever becomes of the disk.
-        Raises: LedgerError.
+        `to_settle`: bytes of messages that it writes down, and that must be settled later whatever
+        becomes of the disk. Raises: LedgerError.
         """
 
     def reading(self) -> AbstractContextManager[None]:
         """Translates the errors of statements that only read. Raises: LedgerError."""
 
     def snapshot(self) -> AbstractContextManager[None]:
-        """Everything read inside is of one moment; only temporary tables may be written. Raises:
-        LedgerError.
+        """What is read inside is of one moment; only temporary tables may be written.
+
+        Raises: LedgerError.
         """
 
     def execute(self, statement: str, parameters: Parameters = NO_PARAMETERS) -> Rows: ...
@@ -78,9 +82,7 @@ class Database(Protocol):
     def target_lock(
         self, target: str, patience: Callable[[], bool]
     ) -> AbstractContextManager[None]:
-        """Hold a target's lock. Raises: Busy when another publisher has it and patience ends;
-        LedgerError.
-        """
+        """Hold a target's lock. Raises: Busy when another has it and patience ends; LedgerError."""
 
     def charge_locks(self) -> ChargeLocks: ...
 
@@ -88,8 +90,9 @@ class Database(Protocol):
         """False for one of an older publisher that was opened only to read. Raises: LedgerError."""
 
     def damage(self, *, quick: bool) -> list[str]:
-        """What the database itself finds wrong with its files. `quick`: without what takes long.
-        Raises: LedgerError.
+        """What the database itself finds wrong with its files. Raises: LedgerError.
+
+        `quick`: without what takes long.
         """
 
     def close(self) -> None: ...

@@ -1,6 +1,4 @@
-"""The publishing database in one SQLite file: opening it with care, whole transactions, SQLite's
-errors in our words.
-"""
+"""The publishing database in one SQLite file: opened with care, whole transactions, our errors."""
 
 from __future__ import annotations
 
@@ -18,28 +16,25 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from publisher.ledger import schema
-from publisher.ledger.generation import sync_directory
+from publisher.ledger.generation import STATE_DIRECTORY, sync_directory
 from publisher.ledger.sql.database import NO_PARAMETERS, ChargeLocks, Database, Parameters, Rows
 from publisher.ledger.sqlite import room
 from publisher.ledger.sqlite.locks import FileChargeLocks, target_lock
 from publisher.ledger.sqlite.room import DiskRoom
 from publisher.model.errors import LedgerError, refused_by_system
 
-# Several targets share the file (pipeline/publish.py), each with a transaction before and after
-# every message.
+# Targets share the file (pipeline/publish.py), with transactions before and after every message.
 _WAIT_S: Final = 120.0
-# Nobody who writes is in the way of those who only read, unless somebody took the file for himself:
-# that is their answer.
+# Who writes is not in the way of who only reads, unless somebody took the file for himself.
 _READER_WAIT_S: Final = 2.0
 _DAMAGE_SHOWN: Final = 20
 _WRITE: Final = "BEGIN IMMEDIATE"
 _HEADER_BYTES: Final = 100
-_APPLICATION_ID: Final = (
-    0x50554231  # 'PUB1' in the file's header, so that `file` and we know it from another's
-)
+_APPLICATION_ID: Final = 0x50554231  # 'PUB1' in the file's header: `file` and we know it by that
 _DAMAGED: Final = (
     "the file is damaged: move it away and restore the last backup; without one, a new one begins, "
-    "`start` decides from when, and receivers keep one copy of what they get twice. Either way, `--accept-state` goes on"
+    "`start` decides from when, and receivers keep one copy of what they get twice. "
+    "Either way, `--accept-state` goes on"
 )
 # Without a limit the WAL would keep the size of the longest backlog for ever.
 _WAL_BYTES: Final = 16 * 1024 * 1024
@@ -101,10 +96,8 @@ class SqliteDatabase:
     def damage(self, *, quick: bool) -> list[str]:
         pragma = "quick_check" if quick else "integrity_check"
         with _translated(self._path):
-            found = [
-                str(text)
-                for (text,) in self._connection.execute(f"PRAGMA {pragma}({_DAMAGE_SHOWN})")
-            ]
+            rows = self._connection.execute(f"PRAGMA {pragma}({_DAMAGE_SHOWN})").fetchall()
+        found = [str(text) for (text,) in rows]
         return [] if found == ["ok"] else found
 
     def close(self) -> None:
@@ -118,20 +111,18 @@ def open_database(path: Path) -> Database:
 
 
 def open_database_to_read(path: Path) -> Database:
-    """The publishing database, only to read; an empty one in memory when there is none yet, or its
-    tables are just being made.
+    """The same, only to read. Raises: LedgerError, also from every write.
 
-    Raises: LedgerError, also from every write.
+    An empty one in memory when there is none yet, or its tables are just being made.
     """
     return SqliteDatabase(_open_file_to_read(path), path)
 
 
 def open_ledger_file(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
-    """A connection to the publishing database, made when it is not there yet (directory 0700, file
-    0600).
+    """A connection to the publishing database, made when it is not there yet (0700, file 0600).
 
-    `synchronous=FULL` in WAL mode: what a transaction wrote is on the disk when it ends.
-    Raises: LedgerError when it cannot be opened, is another's file, is damaged, or has a newer schema.
+    `synchronous=FULL` in WAL mode: what a transaction wrote is on the disk when it ends. Raises:
+    LedgerError when it cannot be opened, is another's file, is damaged, or has a newer schema.
     """
     with _translated(path):
         if read_only or not _create_private(path):
@@ -157,9 +148,7 @@ def _uri(path: Path, mode: str) -> str:
 
 
 def is_there(path: Path) -> bool:
-    """Whether there is a publishing database. Raises: LedgerError when the directory cannot be
-    searched.
-    """
+    """Whether there is one. Raises: LedgerError when the directory cannot be searched."""
     with _translated(path):
         try:
             _refuse_directory(path)
@@ -211,15 +200,10 @@ def _translated(path: Path) -> Iterator[None]:
         yield
     except sqlite3.Error as error:
         raise LedgerError(f"{path}: {_explained(error, path)}") from error
-    except (
-        UnicodeDecodeError
-    ) as error:  # SQLite's words about a damaged schema quote what it found there
+    except UnicodeDecodeError as error:  # SQLite quotes what it found in a damaged schema
         raise LedgerError(f"{path}: its schema is not text; {_DAMAGED}") from error
     except OSError as error:
-        why = refused_by_system(
-            error, "the state directory must exist and belong to the user who publishes"
-        )
-        raise LedgerError(f"{path}: {why}") from error
+        raise LedgerError(f"{path}: {refused_by_system(error, STATE_DIRECTORY)}") from error
 
 
 def _create_private(path: Path) -> bool:
@@ -233,8 +217,8 @@ def _create_private(path: Path) -> bool:
     path.parent.mkdir(mode=0o700, exist_ok=True)
     if path.parent.stat().st_mode & stat.S_IWOTH:
         raise LedgerError(
-            f"{path.parent}: everybody may write there, and so change what was sent; `chmod 0700 {path.parent}`, or name "
-            "a file in another directory in `state`"
+            f"{path.parent}: everybody may write there, and so change what was sent; "
+            f"`chmod 0700 {path.parent}`, or name a file in another directory in `state`"
         )
     try:
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
@@ -247,19 +231,14 @@ def _create_private(path: Path) -> bool:
 
 
 def _refuse_directory(path: Path) -> None:
-    """A directory or a device never was a ledger; SQLite's words about it would send people to look
-    for a broken disk.
-    """
+    """Nor a device. SQLite's words about it would send people to look for a broken disk."""
     if not stat.S_ISREG(path.stat().st_mode):
-        raise LedgerError(
-            f"{path}: is no regular file; name a file in `state`, such as {path / 'publishing.db'}"
-        )
+        one = path / "publishing.db"
+        raise LedgerError(f"{path}: is no regular file; name a file in `state`, such as {one}")
 
 
 def _refuse_without_locks(path: Path) -> None:
-    """SQLite takes "no locks available" for "locked", and waits for two minutes as if another
-    program held the file.
-    """
+    """SQLite takes "no locks available" for "locked", and waits as if another held the file."""
     if _cannot_lock(path):
         raise LedgerError(f"{path}: {_NO_LOCKS.format(folder=path.parent)}")
 
@@ -274,15 +253,13 @@ def _cannot_lock(path: Path) -> bool:
 
 
 def _refuse_cut(path: Path) -> None:
-    """SQLite takes a file without a whole header for a new database, and everything would be sent
-    again.
+    """SQLite takes one without a whole header for a new one: everything would be sent again.
 
     Empty it is when the first publisher of all ended just after making it; then nobody has locked a
     target yet, which comes after the tables.
     """
-    worked = _was_worked_with(
-        path
-    )  # before the size, which a publisher that begins just now makes grow first
+    # Before the size, which a publisher that begins just now makes grow first.
+    worked = _was_worked_with(path)
     size = path.stat().st_size
     if 0 < size < _HEADER_BYTES or (size == 0 and worked):
         raise LedgerError(f"{path}: was cut to {size} bytes; {_DAMAGED}")
@@ -298,7 +275,8 @@ def _prepare(connection: sqlite3.Connection, path: Path, *, read_only: bool) -> 
     application: int = connection.execute("PRAGMA application_id").fetchone()[0]
     if tables and application != _APPLICATION_ID:
         raise LedgerError(
-            f"{path}: this is not a publishing database of this publisher; choose another file for `state`"
+            f"{path}: this is not a publishing database of this publisher; "
+            "choose another file for `state`"
         )
     version = _version(connection)
     if version > schema.VERSION:
@@ -310,13 +288,11 @@ def _prepare(connection: sqlite3.Connection, path: Path, *, read_only: bool) -> 
         return
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = FULL")
-    connection.execute(
-        "PRAGMA cache_size = -1000"
-    )  # KiB: a message fits, and each target has a connection
+    # In KiB: a message fits, and each target has a connection.
+    connection.execute("PRAGMA cache_size = -1000")
     connection.execute(f"PRAGMA journal_size_limit = {_WAL_BYTES}")
     connection.execute("PRAGMA wal_autocheckpoint = 4000")
-    # Debian's SQLite overwrites what is deleted, which writes each payload's pages a second time
-    # when it is settled.
+    # Debian's SQLite overwrites what is deleted: it would write each settled payload's pages twice.
     connection.execute("PRAGMA secure_delete = FAST")
     if not tables:
         with _transaction(connection, path, _WRITE):
@@ -333,9 +309,8 @@ def _prepare(connection: sqlite3.Connection, path: Path, *, read_only: bool) -> 
 
 def _upgrade(connection: sqlite3.Connection, path: Path) -> None:
     with _transaction(connection, path, _WRITE):
-        for version in range(
-            _version(connection), schema.VERSION
-        ):  # another publisher may have been quicker
+        # Another publisher may have been quicker.
+        for version in range(_version(connection), schema.VERSION):
             for statement in schema.UPGRADES[version]:
                 connection.execute(statement)
         connection.execute(f"PRAGMA user_version = {schema.VERSION}")
@@ -365,11 +340,21 @@ _LOCK_ERRORS: Final = frozenset(
 )
 # By the primary code.
 _ADVICE: Final = {
-    sqlite3.SQLITE_NOTADB: f"if the file is another program's, name another one in `state`; otherwise {_DAMAGED}",
-    sqlite3.SQLITE_IOERR: "the disk under {folder} refused: look at the kernel's log, at quotas and limits of file size, and "
-    "at free memory, then run again: nothing is lost",
-    sqlite3.SQLITE_NOMEM: "no memory is left on this machine: look at what uses it, then run again: nothing is lost",
+    sqlite3.SQLITE_NOTADB: (
+        f"if the file is another program's, name another one in `state`; otherwise {_DAMAGED}"
+    ),
+    sqlite3.SQLITE_IOERR: (
+        "the disk under {folder} refused: look at the kernel's log, at quotas and limits of file "
+        "size, and at free memory, then run again: nothing is lost"
+    ),
+    sqlite3.SQLITE_NOMEM: (
+        "no memory is left on this machine: look at what uses it, then run again: nothing is lost"
+    ),
 }
+_PART_NOT_GIVEN: Final = (
+    "a second look found the file whole, so the disk did not give a part of it: "
+    "look at the kernel's log, and run again: nothing is lost"
+)
 
 
 def _explained(error: sqlite3.Error, path: Path) -> str:
@@ -379,7 +364,10 @@ def _explained(error: sqlite3.Error, path: Path) -> str:
         case sqlite3.SQLITE_FULL:
             return room.advice(path)
         case _ if code in _LOCK_ERRORS:
-            what_to_do = "the file system of {folder} refused a lock: keep the state on a local disk, and run again"
+            what_to_do = (
+                "the file system of {folder} refused a lock: "
+                "keep the state on a local disk, and run again"
+            )
         case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
             what_to_do = _NO_LOCKS if _cannot_lock(path) else _HELD
         case sqlite3.SQLITE_CANTOPEN | sqlite3.SQLITE_READONLY | sqlite3.SQLITE_PERM:
@@ -392,29 +380,27 @@ def _explained(error: sqlite3.Error, path: Path) -> str:
 
 
 def _about_damage(path: Path) -> str:
-    """SQLite says "malformed" of a page that the disk did not give, too: then a second look may
-    find all of it well.
-    """
+    """SQLite says "malformed" of a page, too, that the disk did not give: then look once more."""
     try:
-        # Not by a file of our own, which would take away the locks of this process when it is
-        # closed.
+        # Not by a file of our own: closing that would take away the locks of this process.
         with closing(sqlite3.connect(_uri(path, "ro"), uri=True)) as connection:
             if connection.execute("PRAGMA quick_check(1)").fetchone() == ("ok",):
-                return (
-                    "a second look found the file whole, so the disk did not give a part of it: look at the kernel's log, and "
-                    "run again: nothing is lost"
-                )
+                return _PART_NOT_GIVEN
     except UnicodeDecodeError:
         return _DAMAGED
     except sqlite3.Error as error:
         if getattr(error, "sqlite_errorcode", -1) & 0xFF == sqlite3.SQLITE_IOERR:
             return _ADVICE[sqlite3.SQLITE_IOERR]
-    return f"if the kernel's log reports disk errors, repair the disk and run again; otherwise {_DAMAGED}"
+    disk = "if the kernel's log reports disk errors, repair the disk and run again"
+    return f"{disk}; otherwise {_DAMAGED}"
 
 
 def _about_rights(path: Path) -> str:
     """SQLite keeps the system's reason to itself; a second look may find it."""
-    rights = "{folder} and every file in it must belong to the user who publishes, who must be able to write there"
+    rights = (
+        "{folder} and every file in it must belong to the user who publishes, "
+        "who must be able to write there"
+    )
     try:
         those = [path.parent, *path.parent.glob(f"{escape(path.name)}*")]
         os.close(os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
@@ -422,7 +408,8 @@ def _about_rights(path: Path) -> str:
         return refused_by_system(error, rights)
     if path in those and all(os.access(each, os.R_OK | os.W_OK) for each in those):
         return (
-            "a second look found nothing in the way, so it was for the moment: too many open files (LimitNOFILE=), no "
-            "memory, no room, or a disk that refused; look at the kernel's log, and run again: nothing is lost"
+            "a second look found nothing in the way, so it was for the moment: too many open files "
+            "(LimitNOFILE=), no memory, no room, or a disk that refused; "
+            "look at the kernel's log, and run again: nothing is lost"
         )
     return rights

@@ -1,5 +1,4 @@
-"""Locks that die with their process: one publisher at a time on a target, and which runs of charges
-are alive.
+"""Locks that die with their process: one publisher a target, and which runs of charges are alive.
 
 Charges have one file, with a byte for each run and one for the run at work. These are POSIX locks,
 because one process holds several of them; it loses all of them when it closes the file, so it must
@@ -16,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from publisher.ledger.sql.database import ANOTHER_CHARGES
 from publisher.model.errors import Busy, LedgerError, refused_by_system
 
 _AT_WORK: Final = 0
@@ -36,9 +36,8 @@ class FileChargeLocks:
         """Say that a run is alive. Raises: LedgerError."""
         descriptor = self._open()
         try:
-            fcntl.lockf(
-                descriptor, fcntl.LOCK_EX, 1, run
-            )  # at once, but for a moment in which somebody looks
+            # At once, but for a moment in which somebody looks.
+            fcntl.lockf(descriptor, fcntl.LOCK_EX, 1, run)
         except OSError as error:
             raise self._trouble(error) from error
         self._mine.add(run)
@@ -48,9 +47,7 @@ class FileChargeLocks:
         descriptor = self._open()
         while not self._try(descriptor, fcntl.LOCK_EX, _AT_WORK):
             if not patience():
-                raise Busy(
-                    "another run computes charges; `publisher charge --runs` shows it. This one stopped waiting on request"
-                )
+                raise Busy(ANOTHER_CHARGES)
 
     def leave(self, run: int) -> None:
         """The run is over: neither alive nor at work."""
@@ -129,13 +126,12 @@ def _wait_for(descriptor: int, path: Path, target: str, patience: Callable[[], b
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return
         except OSError as error:
-            if error.errno not in (
-                errno.EWOULDBLOCK,
-                errno.EACCES,
-            ):  # network file systems without locks
+            # Others come from network file systems without locks.
+            if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
                 why = refused_by_system(error, "keep the state on a local file system")
                 raise LedgerError(f"{path}: cannot be locked: {why}") from error
         if not patience():
             raise Busy(
-                f"target {target}: another publisher is at work on it ({path}); this one leaves it alone"
+                f"target {target}: another publisher is at work on it ({path}); "
+                "this one leaves it alone"
             )

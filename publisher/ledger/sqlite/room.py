@@ -1,5 +1,4 @@
-"""Room on the file system of the publishing database: no message is written down that there is no
-room to settle.
+"""Room on the database's file system: no message is written down that there is no room to settle.
 
 SQLite writes to its log first (`publishing.db-wal`) and copies the log into the file at a
 checkpoint. On a full disk neither can grow, and whatever is freed goes into the log again. So where
@@ -81,8 +80,8 @@ def advice(path: Path, wanted: int = _MIB) -> str:
     """How much is free, how much has to be, and what to do. Raises: OSError."""
     needed = _COPIES * wanted + _FOR_RECEIPTS + _log_bytes(path)
     return (
-        f"the disk is full: {_free(path) // _MIB} MiB are free and {ceil(needed / _MIB)} needed; make room on the file "
-        f"system of {path.parent}, then run again: nothing is lost"
+        f"the disk is full: {_free(path) // _MIB} MiB are free and {ceil(needed / _MIB)} needed; "
+        f"make room on the file system of {path.parent}, then run again: nothing is lost"
     )
 
 
