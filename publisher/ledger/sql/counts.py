@@ -1,6 +1,4 @@
-"""How many jobs each target's records carry, by submit host and month, and what was last reported
-to the receiver.
-"""
+"""How many jobs each target's records carry, by submit host and month, and what was reported."""
 
 from __future__ import annotations
 
@@ -18,7 +16,8 @@ _ADD = """
 INSERT INTO delivered_count (target, month, host, jobs) VALUES (:target, :month, :host, :jobs)
 ON CONFLICT (target, month, host) DO UPDATE SET jobs = delivered_count.jobs + excluded.jobs"""
 _LOOK_AGAIN = """
-UPDATE target SET before_basis = '' WHERE id = :target AND start_at > :earliest AND before_basis <> ''"""
+UPDATE target SET before_basis = ''
+WHERE id = :target AND start_at > :earliest AND before_basis <> ''"""
 _DELIVERED = "SELECT month, host, jobs FROM delivered_count WHERE target = :target"
 _ACCEPTED = (
     "SELECT month, accepted_hosts FROM month WHERE target = :target AND accepted_hosts IS NOT NULL"
@@ -28,8 +27,10 @@ _REPORTED = (
     "SELECT month, host, reported FROM sync_count WHERE target = :target AND reported IS NOT NULL"
 )
 _SENDING = """
-INSERT INTO sync_count (target, month, host, reporting, message) VALUES (:target, :month, :host, :jobs, :message)
-ON CONFLICT (target, month, host) DO UPDATE SET reporting = excluded.reporting, message = excluded.message"""
+INSERT INTO sync_count (target, month, host, reporting, message)
+VALUES (:target, :month, :host, :jobs, :message)
+ON CONFLICT (target, month, host) DO UPDATE SET
+    reporting = excluded.reporting, message = excluded.message"""
 _ACCEPTED_COUNTS = (
     "UPDATE sync_count SET reported = reporting, reported_at = :now WHERE message = :message"
 )
@@ -44,7 +45,9 @@ _FORGET_BEFORE = "DELETE FROM count_before WHERE target = :target"
 _FORGET_MONTH = "DELETE FROM delivered_count WHERE target = :target AND month = :month"
 _DELETE_UNREPORTED = "DELETE FROM sync_count WHERE message = :message AND reported IS NULL"
 _TAKE_BACK = "UPDATE sync_count SET reporting = NULL, message = NULL WHERE message = :message"
-_MOVE = "UPDATE sync_count SET message = :half WHERE message = :whole AND month = :month AND host = :host"
+_MOVE = """
+UPDATE sync_count SET message = :half
+WHERE message = :whole AND month = :month AND host = :host"""
 _IS_SYNC = "SELECT EXISTS (SELECT 1 FROM sync_count WHERE message = :message)"
 
 
@@ -54,25 +57,26 @@ def add(database: Database, target: int, ended: Iterable[tuple[Epoch, str]]) -> 
     jobs: Counter[HostMonth] = Counter()
     for (month, host), count in found.items():
         jobs[month, sync_host(host)] += count
-    database.execute_many(
-        _ADD,
-        [
-            {"target": target, "month": month, "host": host, "jobs": count}
-            for (month, host), count in jobs.items()
-        ],
-    )
+    database.execute_many(_ADD, _rows(target, jobs))
+
+
+def _rows(target: int, counts: Mapping[HostMonth, int]) -> list[dict[str, object]]:
+    return [
+        {"target": target, "month": month, "host": host, "jobs": jobs}
+        for (month, host), jobs in counts.items()
+    ]
+
+
+def _by_host_and_month(
+    database: Database, question: str, target: int | None
+) -> dict[HostMonth, int]:
+    found = database.execute(question, {"target": target})
+    return {(month, host): jobs for month, host, jobs in found}
 
 
 def delivered(database: Database, target: int | None) -> dict[HostMonth, int]:
-    """What the target's records carry: single records as they were delivered, months as they were
-    accepted.
-    """
-    counts = Counter(
-        {
-            (month, host): jobs
-            for month, host, jobs in database.execute(_DELIVERED, {"target": target})
-        }
-    )
+    """What the target's records carry: single ones as delivered, months as accepted."""
+    counts = Counter(_by_host_and_month(database, _DELIVERED, target))
     for month, accepted in database.execute(_ACCEPTED, {"target": target}):
         for host, jobs in json.loads(accepted).items():
             counts[month, host] += jobs
@@ -81,16 +85,12 @@ def delivered(database: Database, target: int | None) -> dict[HostMonth, int]:
 
 def before(database: Database, target: int | None) -> dict[HostMonth, int]:
     """Eligible jobs of the month of the start that another publisher delivered before us."""
-    return {
-        (month, host): jobs for month, host, jobs in database.execute(_BEFORE, {"target": target})
-    }
+    return _by_host_and_month(database, _BEFORE, target)
 
 
 def reported(database: Database, target: int | None) -> dict[HostMonth, int]:
     """What the receiver accepted last."""
-    return {
-        (month, host): jobs for month, host, jobs in database.execute(_REPORTED, {"target": target})
-    }
+    return _by_host_and_month(database, _REPORTED, target)
 
 
 def set_before(
@@ -98,13 +98,7 @@ def set_before(
 ) -> None:
     database.execute(_SET_BASIS, {"target": target, "basis": basis})
     database.execute(_FORGET_BEFORE, {"target": target})
-    database.execute_many(
-        _SET_BEFORE,
-        [
-            {"target": target, "month": month, "host": host, "jobs": jobs}
-            for (month, host), jobs in counts.items()
-        ],
-    )
+    database.execute_many(_SET_BEFORE, _rows(target, counts))
 
 
 def look_before_again(database: Database, target: int, ended: Iterable[Epoch]) -> None:
@@ -115,43 +109,22 @@ def look_before_again(database: Database, target: int, ended: Iterable[Epoch]) -
 def replace(
     database: Database, target: int, months: Iterable[int], counts: Mapping[HostMonth, int]
 ) -> None:
-    """Months were sent whole as single records, or as totals: so many of their jobs were delivered
-    one by one.
-    """
+    """Months were sent whole: so many of their jobs, 0 of totals, were delivered one by one."""
     database.execute_many(_FORGET_MONTH, [{"target": target, "month": month} for month in months])
-    database.execute_many(
-        _ADD,
-        [
-            {"target": target, "month": month, "host": host, "jobs": jobs}
-            for (month, host), jobs in counts.items()
-        ],
-    )
+    database.execute_many(_ADD, _rows(target, counts))
 
 
 def record_sending(
     database: Database, target: int, message: int, counts: Sequence[tuple[HostMonth, int]]
 ) -> None:
     """What a message that is about to be sent says."""
-    database.execute_many(
-        _SENDING,
-        [
-            {"target": target, "month": month, "host": host, "jobs": jobs, "message": message}
-            for (month, host), jobs in counts
-        ],
-    )
+    rows = [row | {"message": message} for row in _rows(target, dict(counts))]
+    database.execute_many(_SENDING, rows)
 
 
 def adopt(database: Database, target: int, hosts: Mapping[HostMonth, int]) -> None:
-    """Another publisher reported these counts: those under hosts that we spell otherwise are to be
-    reported as 0.
-    """
-    database.execute_many(
-        _ADOPT,
-        [
-            {"target": target, "month": month, "host": host, "jobs": jobs}
-            for (month, host), jobs in hosts.items()
-        ],
-    )
+    """Another publisher reported these: of hosts that we spell otherwise, 0 is to be reported."""
+    database.execute_many(_ADOPT, _rows(target, hosts))
 
 
 def take_back(database: Database, message: int) -> None:

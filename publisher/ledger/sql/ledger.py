@@ -20,12 +20,12 @@ from publisher.ledger.contract import (
 from publisher.ledger.generation import GenerationFile, StateGuard
 from publisher.ledger.sql import counts, keys, months
 from publisher.ledger.sql import messages as rows
-from publisher.ledger.sql.database import Database
+from publisher.ledger.sql.database import Database, Parameters
 from publisher.ledger.sql.delivered import pages
-from publisher.ledger.sql.messages import MessageSummary, carried_text
+from publisher.ledger.sql.messages import MessageSummary
 from publisher.ledger.sql.months import forget as forget_months
 from publisher.ledger.sql.reads import LedgerReader
-from publisher.model.job import Epoch, JobKey, job_key
+from publisher.model.job import Epoch, JobKey
 from publisher.model.message import (
     REMOVED,
     LearntLimit,
@@ -44,13 +44,16 @@ _SET_DOUBT = "UPDATE message SET state = :state, reason = :reason WHERE id = :id
 _REMEMBERED_KEYS = 10_000  # 100 bytes each; of a month that is over none is met again
 _REJECTED = 3  # a number of `message.state`, as schema.py lists them
 _ENTER_TARGET = """
-INSERT INTO target (name, start_rule, start_at, selection_digest) VALUES (:name, :rule, :start, :digest)
+INSERT INTO target (name, start_rule, start_at, selection_digest)
+VALUES (:name, :rule, :start, :digest)
 ON CONFLICT (name) DO UPDATE SET
-    start_at = CASE WHEN target.start_rule = excluded.start_rule THEN target.start_at ELSE excluded.start_at END,
-    swept = CASE WHEN target.selection_digest = excluded.selection_digest AND target.start_rule = excluded.start_rule
-                 THEN target.swept END,
+    start_at = CASE WHEN target.start_rule = excluded.start_rule
+                    THEN target.start_at ELSE excluded.start_at END,
+    swept = CASE WHEN target.selection_digest = excluded.selection_digest
+                      AND target.start_rule = excluded.start_rule THEN target.swept END,
     start_rule = excluded.start_rule, selection_digest = excluded.selection_digest"""
-_PREPARED = "SELECT id, message_id FROM message WHERE target = :target AND state < 2 AND state = 0 ORDER BY id"
+_PREPARED = """
+SELECT id, message_id FROM message WHERE target = :target AND state < 2 AND state = 0 ORDER BY id"""
 _LEAVE_IN_DOUBT = """
 UPDATE message SET state = 1, reason = 'the process that sent it ended before the answer came'
 WHERE target = :target AND state < 2 AND state = 0"""
@@ -62,42 +65,33 @@ UPDATE target SET delivered = delivered + :records,
     last_end = CASE WHEN last_end > :last_end THEN last_end ELSE :last_end END
 WHERE id = :target"""
 _END_ROUND = """
-UPDATE target SET last_round = :now, last_success = CASE WHEN :success THEN :now ELSE last_success END,
-       swept = CASE WHEN :swept THEN :now ELSE swept END, held = :held,
+UPDATE target SET last_round = :now, held = :held,
+       last_success = CASE WHEN :success THEN :now ELSE last_success END,
+       swept = CASE WHEN :swept THEN :now ELSE swept END,
        checked_digest = coalesce(:checked, checked_digest) WHERE id = :target"""
 _ACCEPT_CHANGE = """
 INSERT INTO key_change (target, month, accepted_at, stale, lost_jobs)
 VALUES (:target, :month, :now, :stale, :lost_jobs)"""
 _FOUND_DATABASE = """
 INSERT INTO source_file (target, file, inode, seen_at) VALUES (:target, :file, :inode, :now)
-ON CONFLICT (target, file) DO UPDATE SET inode = excluded.inode, seen_at = excluded.seen_at, retired_at = NULL"""
+ON CONFLICT (target, file) DO UPDATE SET
+    inode = excluded.inode, seen_at = excluded.seen_at, retired_at = NULL"""
 _RETIRE_DATABASE = (
     "UPDATE source_file SET retired_at = :now WHERE target = :target AND file = :file"
 )
-_RENAME_DATABASE = tuple(
-    f"UPDATE {table} SET file = :name WHERE target = :target AND file = :file"
-    for table in (
-        "source_file",
-        "reading",
-        "numbering",
-        "open_row",
-        "quarantine",
-        "window_progress",
-    )
-)
 _FORGET_OPEN_ROWS = "DELETE FROM open_row WHERE target = :target AND file = :file"
 _LEARN_LIMIT = """
-INSERT INTO learnt_limit (target, payload_bytes, wire, learnt_at) VALUES (:target, :bytes, :wire, :at)
+INSERT INTO learnt_limit (target, payload_bytes, wire, learnt_at)
+VALUES (:target, :bytes, :wire, :at)
 ON CONFLICT (target) DO UPDATE SET
     payload_bytes = excluded.payload_bytes, wire = excluded.wire, learnt_at = excluded.learnt_at"""
 _TAKE_OVER = "UPDATE target SET took_over = :until WHERE name = :name"
 _SYNCED = "UPDATE target SET last_sync = :now WHERE id = :id"
 _IN_DOUBT = """
-UPDATE message SET state = 1, reason = :reason WHERE target = :target AND message_id = :id AND state < 2"""
+UPDATE message SET state = 1, reason = :reason
+WHERE target = :target AND message_id = :id AND state < 2"""
 _PLACE = "SELECT place FROM outbox WHERE message = :message"
 _NEXT_PLACE = "SELECT coalesce(min(place), :place + 1) FROM outbox WHERE place > :place"
-_FORGET_MONTHS = "DELETE FROM month_message WHERE message = :message"
-_FORGET_MESSAGE = "DELETE FROM message WHERE id = :message"
 _HOLD = "UPDATE quarantine SET hold = :hold WHERE id = :id AND hold <> :hold"
 
 
@@ -110,8 +104,7 @@ class SqlLedger(LedgerReader):
     def __init__(self, database: Database, guard: StateGuard | None = None) -> None:
         super().__init__(database, guard)
         self._files: dict[str, GenerationFile] = {}  # of the targets that this one works on
-        # Digests of the receiver's keys that were written for a target under a policy, while its
-        # lock was held (hot path).
+        # Digests of keys that were written for a target under a policy, under its lock (hot path).
         self._written_keys: tuple[int, str, set[bytes]] = (0, "", set())
 
     def working_on(
@@ -142,11 +135,8 @@ class SqlLedger(LedgerReader):
         selection_digest: str,
         now: datetime,
     ) -> TargetState:
-        with self._database.atomic():
-            self._database.execute(
-                _ENTER_TARGET,
-                {"name": target, "rule": start_rule, "start": start, "digest": selection_digest},
-            )
+        named = {"name": target, "rule": start_rule, "start": start, "digest": selection_digest}
+        self._write(_ENTER_TARGET, named)
         if self._guard is not None and target in self._files:
             self._guard.check(self._database, target, self._files[target])
         self._delivered.begin_round(self._known_number(target))
@@ -165,28 +155,21 @@ class SqlLedger(LedgerReader):
     ) -> None:
         summary = rows.summary_of(records)
         target = self._known_number(message.target)
-        none_left, number_before = (
-            False,
-            None if before is None else self._unsettled(target, before.message),
-        )
+        none_left = False
+        number_before = None if before is None else self._unsettled(target, before.message)
         with self._database.atomic(to_settle=len(message.payload)):
             if before is not None and number_before is not None:
                 none_left = self._settle(target, number_before, before)
-            text = carried_text(rows.columns_of(records))
-            number = rows.enter(self._database, target, message, text, place=None, narrowing=False)
+            number = rows.enter(self._database, target, message, rows.columns_of(records))
             self._delivered.add(target, number, PlacedRuns.of(records))
             rows.advance(self._database, target, progress, policy_digest, message.made_at)
-            added = keys.add(
-                self._database, target, records, policy_digest, self._keys_of(target, policy_digest)
-            )
-            counts.look_before_again(
-                self._database, target, [ended_at for ended_at, _ in summary.first]
-            )
+            there = self._keys_of(target, policy_digest)
+            added = keys.add(self._database, target, records, policy_digest, there)
+            ended = [ended_at for ended_at, _ in summary.first]
+            counts.look_before_again(self._database, target, ended)
             # Before it ends: whatever is raised afterwards, this can be taken away again.
-            self._additions[target] = [
-                *([] if none_left else self._additions.get(target, ())),
-                added,
-            ]
+            others = () if none_left else self._additions.get(target, ())
+            self._additions[target] = [*others, added]
         if before is not None and number_before is not None:
             self._settled(number_before, before, (number, message.id))
         elif message.target in self._files:
@@ -195,10 +178,8 @@ class SqlLedger(LedgerReader):
         self._keys_of(target, policy_digest).update(added.written)
 
     def _keys_of(self, target: int, policy_digest: str) -> set[bytes]:
-        if (
-            self._written_keys[:2] != (target, policy_digest)
-            or len(self._written_keys[2]) > _REMEMBERED_KEYS
-        ):
+        *of, written = self._written_keys
+        if of != [target, policy_digest] or len(written) > _REMEMBERED_KEYS:
             self._written_keys = (target, policy_digest, set())
         return self._written_keys[2]
 
@@ -227,16 +208,12 @@ class SqlLedger(LedgerReader):
             self._database.execute(_FORGET_OPEN_ROWS, retired)
 
     def rename_database(self, target: str, file: str, name: str) -> None:
-        renamed = {"target": self._known_number(target), "file": file, "name": name}
         with self._database.atomic():
-            for statement in _RENAME_DATABASE:
-                self._database.execute(statement, renamed)
-            rows.rename_carried(self._database, self._known_number(target), file, name)
+            rows.rename_database(self._database, self._known_number(target), file, name)
 
     def note(self, target: str, progress: Progress, policy_digest: str, now: datetime) -> None:
-        number = self._known_number(target)
         with self._database.atomic():
-            rows.advance(self._database, number, progress, policy_digest, now)
+            rows.advance(self._database, self._known_number(target), progress, policy_digest, now)
 
     def count(
         self,
@@ -257,13 +234,11 @@ class SqlLedger(LedgerReader):
             months.count(self._database, number, contents, dirty, clean, by_settings, basis)
             rows.advance(self._database, number, progress, policy_digest, now)
             known = zip(runs.keys, runs.fingerprints, strict=True)
-            rows.leave_quarantine(
-                self._database, number, (key for key, values in known if values != REMOVED)
-            )
+            left = (key for key, values in known if values != REMOVED)
+            rows.leave_quarantine(self._database, number, left)
             if runs:
-                self._delivered.add(
-                    number, rows.enter_counted(self._database, number, len(runs), now), runs
-                )
+                message = rows.enter_counted(self._database, number, len(runs), now)
+                self._delivered.add(number, message, runs)
                 counts.look_before_again(self._database, number, [Epoch(min(runs.ended_at))])
 
     def prepare_months(self, target: str, messages: Sequence[MonthMessage]) -> None:
@@ -273,10 +248,8 @@ class SqlLedger(LedgerReader):
             for month in whole:
                 months.send(self._database, number, month)
             for one in messages:
-                text = carried_text(rows.columns_of_outbox(one.records))
-                entered = rows.enter(
-                    self._database, number, one.message, text, place=None, narrowing=False
-                )
+                columns = rows.columns_of_outbox(one.records)
+                entered = rows.enter(self._database, number, one.message, columns)
                 months.link(self._database, number, entered, one.months)
 
     def set_before(self, target: str, jobs: Mapping[tuple[int, str], int], basis: str) -> None:
@@ -301,20 +274,13 @@ class SqlLedger(LedgerReader):
     ) -> None:
         number = self._known_number(target)
         texts = [(total.key.text, total.jobs, total.wall_s, total.cpu_s) for total in orphaned]
+        accepted = {"target": number, "month": month, "lost_jobs": lost_jobs, "now": epoch(now)}
+        text = json.dumps(texts, separators=(",", ":"))
         with self._database.atomic():
             self._forget_keys()
             keys.forget(self._database, number, month, orphaned)
             months.emptied(self._database, number, month)
-            self._database.execute(
-                _ACCEPT_CHANGE,
-                {
-                    "target": number,
-                    "month": month,
-                    "now": epoch(now),
-                    "stale": json.dumps(texts, separators=(",", ":")),
-                    "lost_jobs": lost_jobs,
-                },
-            )
+            self._database.execute(_ACCEPT_CHANGE, accepted | {"stale": text})
 
     def adopt(self, target: str, inherited: InheritedMonth) -> None:
         number = self._known_number(target)
@@ -325,28 +291,22 @@ class SqlLedger(LedgerReader):
             counts.adopt(self._database, number, inherited.hosts)
 
     def take_over(self, target: str, until: Epoch) -> None:
-        with self._database.atomic():
-            self._database.execute(_TAKE_OVER, {"name": target, "until": until})
+        self._write(_TAKE_OVER, {"name": target, "until": until})
 
     def prepare_sync(self, target: str, messages: Sequence[SyncMessage]) -> None:
         number = self._known_number(target)
         with self._database.atomic(to_settle=sum(len(one.message.payload) for one in messages)):
             for one in messages:
-                text = carried_text(rows.columns_of_outbox(one.records))
-                entered = rows.enter(
-                    self._database, number, one.message, text, place=None, narrowing=False
-                )
+                columns = rows.columns_of_outbox(one.records)
+                entered = rows.enter(self._database, number, one.message, columns)
                 counts.record_sending(self._database, number, entered, one.counts)
 
     def sent(
         self, message: Message, *, remote_id: str, remote_ids: Mapping[str, str], now: datetime
     ) -> None:
         target = self._known_number(message.target)
-        sent, number = (
-            SentMessage(message, remote_id, remote_ids, now),
-            self._unsettled(target, message),
-        )
-        if number is None:
+        sent = SentMessage(message, remote_id, remote_ids, now)
+        if (number := self._unsettled(target, message)) is None:
             return
         with self._database.atomic():
             none_left = self._settle(target, number, sent)
@@ -356,37 +316,25 @@ class SqlLedger(LedgerReader):
 
     def _unsettled(self, target: int, message: Message) -> int | None:
         """The number of a message; None where it is settled already."""
-        with self._database.reading():
-            found = self._database.execute(
-                _UNSETTLED, {"target": target, "message_id": message.id}
-            ).fetchone()
+        found = self._first(_UNSETTLED, {"target": target, "message_id": message.id})
         return None if found is None else int(found[0])
 
     def _settle(self, target: int, number: int, sent: SentMessage) -> bool:
-        """Inside the caller's transaction; gives whether no message of the target is on its way any
-        more.
-        """
+        """In the caller's transaction; gives whether no message of the target is on its way now."""
         message, remote_id, remote_ids, at = sent
         if months.months_of(self._database, number):
             self._months_sent(target, number, remote_id, at)
             return False
         summary = self._summary(number, message.id)
-        rows.accept(
-            self._database,
-            number,
-            at,
-            remote_id=remote_id,
-            remote_ids=summary.rows_blob(remote_ids),
-        )
+        packed = summary.rows_blob(remote_ids)
+        rows.accept(self._database, number, at, remote_id=remote_id, remote_ids=packed)
         rows.leave_quarantine(self._database, target, summary.keys)
         if counts.accept(self._database, number, epoch(at)):
             self._database.execute(_SYNCED, {"id": target, "now": epoch(at)})
             return False
         counts.add(self._database, target, summary.first)
-        self._database.execute(
-            _DELIVERED,
-            {"target": target, "records": len(summary.first), "last_end": summary.last_end},
-        )
+        delivered = {"records": len(summary.first), "last_end": summary.last_end}
+        self._database.execute(_DELIVERED, delivered | {"target": target})
         return not self._database.execute(_PREPARED, {"target": target}).fetchone()
 
     def _settled(
@@ -407,19 +355,13 @@ class SqlLedger(LedgerReader):
         rows.leave_quarantine(self._database, target, (record.key for record in records))
 
     def in_doubt(self, message: Message, reason: str) -> None:
-        with self._database.atomic():
-            self._database.execute(
-                _IN_DOUBT,
-                {"reason": reason, "target": self._known_number(message.target), "id": message.id},
-            )
+        at = {"target": self._known_number(message.target), "id": message.id}
+        self._write(_IN_DOUBT, at | {"reason": reason})
 
     def leave_in_doubt(self, target: str) -> None:
         found = {"target": self._number(target)}
-        with self._database.reading():
-            is_any = self._database.execute(_PREPARED, found).fetchone()
-        if is_any:
-            with self._database.atomic():
-                self._database.execute(_LEAVE_IN_DOUBT, found)
+        if self._first(_PREPARED, found):
+            self._write(_LEAVE_IN_DOUBT, found)
 
     def give_up(
         self, target: str, besides: Collection[MessageId], behind: Mapping[str, WindowMark | None]
@@ -431,9 +373,8 @@ class SqlLedger(LedgerReader):
         if number is None or not given_up:
             return
         if target in self._files:
-            self._files[target].begun(
-                *max((one for one in prepared if one[0] not in given_up), default=(0, ""))
-            )
+            left = [one for one in prepared if one[0] not in given_up]
+            self._files[target].begun(*max(left, default=(0, "")))
         runs: set[JobKey] = set()
         with self._database.atomic():
             for message in given_up:
@@ -447,17 +388,12 @@ class SqlLedger(LedgerReader):
         """Undo what writing a message down did; gives its runs."""
         records = rows.outbox_records(self._database, message)
         of_months = months.months_of(self._database, message)
-        self._delete(message)
+        rows.forget(self._database, message)
         pages.forget(self._database, message)
         months.take_back(self._database, target, of_months)
         counts.take_back(self._database, message)
         rows.open_again(self._database, target, records)
-        return {job_key(record.job_id, record.local_id) for record in records}
-
-    def _delete(self, message: int) -> None:
-        rows.leave_outbox(self._database, message)
-        self._database.execute(_FORGET_MONTHS, {"message": message})
-        self._database.execute(_FORGET_MESSAGE, {"message": message})
+        return {record.key for record in records}
 
     def split(
         self,
@@ -465,10 +401,8 @@ class SqlLedger(LedgerReader):
         halves: Sequence[tuple[Message, Sequence[OutboxRecord]]],
         narrowing: bool,
     ) -> None:
-        target, file = (
-            self._known_number(whole.message.target),
-            self._files.get(whole.message.target),
-        )
+        target = self._known_number(whole.message.target)
+        file = self._files.get(whole.message.target)
         if file is not None:
             file.begun(0, "")  # the whole is gone soon, and a half may even have its number
         with self._database.atomic():
@@ -477,23 +411,21 @@ class SqlLedger(LedgerReader):
             of_months = months.months_of(self._database, whole.number)
             of_counts = counts.is_sync(self._database, whole.number)
             state, reason = self._database.execute(_DOUBT, {"id": whole.number}).fetchone()
-            self._delete(whole.number)
+            rows.forget(self._database, whole.number)
             parts: dict[int, set[JobKey]] = {}
             for at, (message, records) in enumerate(halves):
                 where = place + (following - place) * at / len(halves)
-                text = carried_text(rows.columns_of_outbox(records))
+                columns = rows.columns_of_outbox(records)
                 number = rows.enter(
-                    self._database, target, message, text, place=where, narrowing=narrowing
+                    self._database, target, message, columns, place=where, narrowing=narrowing
                 )
                 self._database.execute(_SET_DOUBT, {"id": number, "state": state, "reason": reason})
                 if of_counts:
-                    hosts = [
-                        (month_number(record.ended_at), record.submit_host) for record in records
-                    ]
+                    hosts = [(month_number(one.ended_at), one.submit_host) for one in records]
                     counts.move(self._database, whole.number, number, hosts)
                 elif of_months:
                     months.link(self._database, target, number, of_months)
-                parts[number] = {job_key(record.job_id, record.local_id) for record in records}
+                parts[number] = {record.key for record in records}
             pages.move(self._database, whole.number, parts)
         if file is not None:
             file.begun(number, message.id)
@@ -511,14 +443,10 @@ class SqlLedger(LedgerReader):
 
     def learn_limit(self, target: str, limit: LearntLimit) -> None:
         known = {"bytes": limit.payload_bytes, "wire": limit.wire, "at": epoch(limit.learnt_at)}
-        with self._database.atomic():
-            self._database.execute(_LEARN_LIMIT, {"target": self._known_number(target), **known})
+        self._write(_LEARN_LIMIT, {"target": self._known_number(target), **known})
 
     def finish_window(self, target: str, name: str) -> None:
-        with self._database.atomic():
-            self._database.execute(
-                rows.FINISH_WINDOW, {"target": self._known_number(target), "name": name}
-            )
+        self._write(rows.FINISH_WINDOW, {"target": self._known_number(target), "name": name})
 
     def end_round(
         self,
@@ -530,18 +458,9 @@ class SqlLedger(LedgerReader):
         now: datetime,
         held: Sequence[int] = (),
     ) -> None:
-        with self._database.atomic():
-            self._database.execute(
-                _END_ROUND,
-                {
-                    "target": self._known_number(target),
-                    "success": success,
-                    "swept": swept,
-                    "checked": checked,
-                    "held": " ".join(map(str, held)),
-                    "now": epoch(now),
-                },
-            )
+        found = {"success": success, "swept": swept, "checked": checked}
+        at = {"target": self._known_number(target), "now": epoch(now)}
+        self._write(_END_ROUND, {**at, **found, "held": " ".join(map(str, held))})
 
     def release(self, numbers: Iterable[int]) -> int:
         return self._hold(numbers, Hold.RELEASED)
@@ -550,16 +469,12 @@ class SqlLedger(LedgerReader):
         return self._hold(numbers, Hold.DROPPED)
 
     def _hold(self, numbers: Iterable[int], hold: Hold) -> int:
+        asked = [{"id": number, "hold": hold} for number in numbers]
         with self._database.atomic():
-            return sum(
-                self._database.execute(_HOLD, {"id": number, "hold": hold}).rowcount
-                for number in numbers
-            )
+            return sum(self._database.execute(_HOLD, one).rowcount for one in asked)
 
     def _summary(self, number: int, message: MessageId) -> MessageSummary:
-        """What is counted of an outstanding message: of one that was prepared just now, or as it is
-        written down.
-        """
+        """Of an outstanding message: as it was prepared just now, or as it is written down."""
         prepared, name, summary = self._on_its_way
         # By its id too: of a message that was cut in two, the number is free for others.
         if (prepared, name) == (number, message):
@@ -572,6 +487,11 @@ class SqlLedger(LedgerReader):
             return
         with self._database.atomic():
             self._delivered.renumber(target, database)
+
+    def _write(self, statement: str, values: Parameters) -> None:
+        """One statement, in a transaction of its own."""
+        with self._database.atomic():
+            self._database.execute(statement, values)
 
     def _known_number(self, target: str) -> int:
         number = self._number(target)

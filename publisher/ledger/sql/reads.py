@@ -24,8 +24,9 @@ from publisher.ledger.contract import (
     impatient,
 )
 from publisher.ledger.generation import StateGuard
-from publisher.ledger.sql import counts, keys, messages, months
-from publisher.ledger.sql.database import Database
+from publisher.ledger.sql import counts, keys, months
+from publisher.ledger.sql.database import Database, Parameters
+from publisher.ledger.sql.delivered import remote_ids
 from publisher.ledger.sql.delivered.lookup import DeliveredRuns
 from publisher.ledger.sql.delivered.pages import PagedRun
 from publisher.ledger.sql.messages import CarriedRecords, MessageSummary
@@ -69,7 +70,8 @@ _TOOK_OVER = "SELECT took_over FROM target WHERE name = :name"
 _TARGET = "SELECT id FROM target WHERE name = :name"
 _TARGETS = "SELECT id, name FROM target ORDER BY name"
 _STATE = """
-SELECT target.id, start_rule, start_at, selection_digest, last_round, last_success, last_end, swept, delivered,
+SELECT target.id, start_rule, start_at, selection_digest,
+       last_round, last_success, last_end, swept, delivered,
        (SELECT CAST(coalesce(sum(records), 0) AS BIGINT) FROM message
         WHERE message.target = target.id AND state < 2 AND state = 0),
        (SELECT CAST(coalesce(sum(records), 0) AS BIGINT) FROM message
@@ -78,39 +80,41 @@ SELECT target.id, start_rule, start_at, selection_digest, last_round, last_succe
        (SELECT coalesce(max(id), 0) FROM message), checked_digest, held
 FROM target WHERE name = :name"""
 _OUTSTANDING = """
-SELECT message.id, message_id, state, format, made_at, narrowing, payload, outbox.records, digest, message.records
+SELECT message.id, message_id, state, format, made_at, narrowing, payload, outbox.records, digest,
+       message.records
 FROM message JOIN outbox ON outbox.message = message.id
 WHERE target = :target AND state < 2 ORDER BY place LIMIT 1 OFFSET :passed"""
 _SYNC_STATE = "SELECT last_sync, before_basis FROM target WHERE id = :target"
 _MESSAGE_STATE = "SELECT state FROM message WHERE id = :id"
 _CURSOR = "SELECT file, record_id, anchor FROM reading WHERE target = :target AND file = :file"
 _KNOWN_DATABASES = """
-SELECT target.name, file, inode, seen_at, retired_at FROM source_file JOIN target ON target.id = source_file.target
+SELECT target.name, file, inode, seen_at, retired_at
+FROM source_file JOIN target ON target.id = source_file.target
 WHERE CAST(:name AS TEXT) IS NULL OR target.name = :name ORDER BY file, target.name"""
 _WINDOW_PROGRESS = (
     "SELECT ended_at, file, record_id FROM window_progress WHERE target = :target AND name = :name"
 )
 _LIMIT = "SELECT payload_bytes, wire, learnt_at FROM learnt_limit WHERE target = :target"
-_OPEN_ROWS = "SELECT file, record_id, finished_at FROM open_row WHERE target = :target ORDER BY file, record_id"
+_OPEN_ROWS = """
+SELECT file, record_id, finished_at FROM open_row WHERE target = :target ORDER BY file, record_id"""
 _QUARANTINED = """
-SELECT quarantine.id, target.name, file, record_id, job_id, local_id, ended_at, rule, reason, fingerprint, hold,
-       policy_digest, since, key
+SELECT quarantine.id, target.name, file, record_id, job_id, local_id, ended_at, rule, reason,
+       fingerprint, hold, policy_digest, since, key
 FROM quarantine JOIN target ON target.id = quarantine.target"""
-_QUARANTINE = (
-    _QUARANTINED
-    + """
+_QUARANTINE = f"""{_QUARANTINED}
 WHERE quarantine.id > :after AND (CAST(:name AS TEXT) IS NULL OR target.name = :name)
 ORDER BY quarantine.id LIMIT :limit"""
-)
 _QUARANTINED_JOB = _QUARANTINED + " WHERE job_id = :job_id ORDER BY quarantine.id"
 _QUARANTINE_PORTION = 1000
 _HELD = _QUARANTINED + " WHERE quarantine.target = :target AND key = :key"
 _OF_MONTH = """
 SELECT message.id FROM month_message JOIN message ON message.id = month_message.message
-WHERE month_message.target = :target AND month = :month AND message.id > :counted ORDER BY message.id"""
+WHERE month_message.target = :target AND month = :month AND message.id > :counted
+ORDER BY message.id"""
 _ANY_HELD = "SELECT EXISTS (SELECT 1 FROM quarantine WHERE target = :target)"
 _CARRIER = """
-SELECT message_id, state, format, records, digest, made_at, settled_at, remote_id, reason, remote_ids
+SELECT message_id, state, format, records, digest, made_at, settled_at, remote_id, reason,
+       remote_ids
 FROM message WHERE id = :id"""
 
 
@@ -158,7 +162,7 @@ def _delivery(target: str, run: PagedRun, row: Sequence[Any]) -> Delivery:
         made_at=datetime.fromtimestamp(row[5], UTC),
         settled_at=moment(row[6]),
         remote_id=row[7] or "",
-        row_id=messages.find(row[9], run.key),
+        row_id=remote_ids.find(row[9], run.key),
         reason=row[8] or "",
     )
 
@@ -171,18 +175,13 @@ class LedgerReader:
         self._guard = guard
         self._numbers: dict[str, int] = {}  # of targets, which keep theirs
         self._delivered = DeliveredRuns(database)
-        self._on_its_way: tuple[int, MessageId, MessageSummary] = (
-            0,
-            MessageId(""),
-            MessageSummary(),
-        )  # prepared last
-        self._additions: dict[
-            int, list[keys.Addition]
-        ] = {}  # by target, of messages that are not settled
+        # Prepared last.
+        self._on_its_way: tuple[int, MessageId, MessageSummary] = 0, MessageId(""), MessageSummary()
+        # By target, of messages that are not settled.
+        self._additions: dict[int, list[keys.Addition]] = {}
 
     def target(self, target: str) -> TargetState | None:
-        with self._database.reading():
-            row = self._database.execute(_STATE, {"name": target}).fetchone()
+        row = self._first(_STATE, {"name": target})
         if row is None:
             return None
         with _sound(f"the row of target {target}"):
@@ -193,8 +192,7 @@ class LedgerReader:
             return [name for _, name in self._database.execute(_TARGETS)]
 
     def took_over(self, target: str) -> Epoch | None:
-        with self._database.reading():
-            row = self._database.execute(_TOOK_OVER, {"name": target}).fetchone()
+        row = self._first(_TOOK_OVER, {"name": target})
         return None if row is None or row[0] is None else Epoch(row[0])
 
     def known(
@@ -213,9 +211,8 @@ class LedgerReader:
         if number is None or not keys:
             return {}
         with self._database.reading():
-            return self._as_delivered(
-                number, self._delivered.find_at(number, database, record_ids, keys)
-            )
+            found = self._delivered.find_at(number, database, record_ids, keys)
+            return self._as_delivered(number, found)
 
     def settled_at(
         self, target: str, database: str, record_ids: Sequence[int], ends: Sequence[Epoch]
@@ -259,9 +256,7 @@ class LedgerReader:
     def _not_accepted(
         self, target: int, runs: Iterable[PagedRun], counted: Collection[int]
     ) -> set[JobKey]:
-        """Runs that were only `counted`, by these messages, into months that the receiver has not
-        as they are now.
-        """
+        """Runs only `counted`, by these messages, into months that the receiver has otherwise."""
         windows = list(map(month_window, months.not_accepted(self._database, target)))
         found = set()
         for key, message, end, _ in runs:
@@ -289,21 +284,15 @@ class LedgerReader:
         with self._database.reading():
             if not self._database.execute(_ANY_HELD, {"target": number}).fetchone()[0]:
                 return {}
-            rows = [
-                row
-                for key in keys
-                for row in self._database.execute(_HELD, {"target": number, "key": key})
-            ]
+            asked = [{"target": number, "key": key} for key in keys]
+            rows = [row for one in asked for row in self._database.execute(_HELD, one)]
         return {held.key: held for held in map(_quarantined, rows)}
 
     def outstanding(self, target: str, besides: Collection[MessageId] = ()) -> Outstanding | None:
         number = self._number(target)
         passed = 0
         while True:
-            with self._database.reading():
-                row = self._database.execute(
-                    _OUTSTANDING, {"target": number, "passed": passed}
-                ).fetchone()
+            row = self._first(_OUTSTANDING, {"target": number, "passed": passed})
             if row is None:
                 return None
             if row[1] not in besides:
@@ -311,10 +300,7 @@ class LedgerReader:
             passed += 1
 
     def cursor(self, target: str, database: str) -> Cursor | None:
-        with self._database.reading():
-            row = self._database.execute(
-                _CURSOR, {"target": self._number(target), "file": database}
-            ).fetchone()
+        row = self._first(_CURSOR, {"target": self._number(target), "file": database})
         return None if row is None else Cursor(database=row[0], record_id=row[1], anchor=row[2])
 
     def known_databases(self, target: str | None = None) -> Sequence[KnownDatabase]:
@@ -332,26 +318,18 @@ class LedgerReader:
         ]
 
     def window_progress(self, target: str, name: str) -> WindowMark | None:
-        with self._database.reading():
-            row = self._database.execute(
-                _WINDOW_PROGRESS, {"target": self._number(target), "name": name}
-            ).fetchone()
-        if row is None:
+        found = self._first(_WINDOW_PROGRESS, {"target": self._number(target), "name": name})
+        if found is None:
             return None
-        return WindowMark(
-            window_progress=name,
-            ended_at=Epoch(row[0]),
-            row=RowRef(database=row[1], record_id=row[2]),
-        )
+        ended_at, *row = found
+        return WindowMark(window_progress=name, ended_at=Epoch(ended_at), row=RowRef(*row))
 
     def limit(self, target: str) -> LearntLimit | None:
-        with self._database.reading():
-            row = self._database.execute(_LIMIT, {"target": self._number(target)}).fetchone()
+        row = self._first(_LIMIT, {"target": self._number(target)})
         if row is None:
             return None
-        return LearntLimit(
-            payload_bytes=row[0], wire=row[1], learnt_at=datetime.fromtimestamp(row[2], UTC)
-        )
+        learnt_at = datetime.fromtimestamp(row[2], UTC)
+        return LearntLimit(payload_bytes=row[0], wire=row[1], learnt_at=learnt_at)
 
     def open_rows(self, target: str) -> Sequence[OpenRow]:
         with self._database.reading():
@@ -374,10 +352,8 @@ class LedgerReader:
 
     def quarantined(self, job_id: JobId) -> Sequence[Quarantined]:
         with self._database.reading():
-            return [
-                _quarantined(row)
-                for row in self._database.execute(_QUARANTINED_JOB, {"job_id": job_id})
-            ]
+            rows = self._database.execute(_QUARANTINED_JOB, {"job_id": job_id}).fetchall()
+        return list(map(_quarantined, rows))
 
     def trace(self, job_id: JobId) -> Sequence[Delivery]:
         digest = job_digest(job_id)
@@ -433,12 +409,9 @@ class LedgerReader:
     def damage(self, on: datetime | None = None) -> Sequence[str]:
         if not self._database.is_current():
             return ()
-        found = (
-            disagreements(self._database, quick=True)
-            if on is None
-            else damaged_in_sample(self._database, on)
-        )
-        return [one.what for one in found]
+        if on is None:
+            return [one.what for one in disagreements(self._database, quick=True)]
+        return [one.what for one in damaged_in_sample(self._database, on)]
 
     def state_trouble(self, target: str) -> str:
         return "" if self._guard is None else self._guard.trouble(self._database, target)
@@ -447,9 +420,7 @@ class LedgerReader:
         self._database.close()
 
     def _deliveries(self, number: int, target: str, run: PagedRun) -> list[Delivery]:
-        """The message that carried a run; of a job that was counted, every message of its month
-        since then.
-        """
+        """The message that carried a run; of one that was counted, its month's since then too."""
         first = self._delivery(target, run, run.message)
         if first.state is not MessageState.COUNTED:
             return [first]
@@ -466,10 +437,14 @@ class LedgerReader:
         with _sound(f"message {message} of target {target}"):
             return _delivery(target, run, row)
 
+    def _first(self, statement: str, values: Parameters) -> Any:
+        """The first row that is found; None where there is none."""
+        with self._database.reading():
+            return self._database.execute(statement, values).fetchone()
+
     def _number(self, target: str) -> int | None:
         if target not in self._numbers:
-            with self._database.reading():
-                row = self._database.execute(_TARGET, {"name": target}).fetchone()
+            row = self._first(_TARGET, {"name": target})
             if row is None:
                 return None
             with _sound(f"the row of target {target}"):
@@ -488,41 +463,15 @@ def _outstanding(target: str, row: tuple[Any, ...]) -> Outstanding:
     message = Message(
         MessageId(row[1]), target, row[3], row[6], bytes(row[8]).hex(), row[9], made_at
     )
-    records = CarriedRecords(row[7])
-    return Outstanding(
-        number=row[0],
-        message=message,
-        state=STATES[row[2]],
-        records=records,
-        narrowing=bool(row[5]),
-    )
+    return Outstanding(row[0], message, STATES[row[2]], CarriedRecords(row[7]), bool(row[5]))
 
 
 def _quarantined(row: Sequence[Any]) -> Quarantined:
-    (
-        number,
-        name,
-        file,
-        record_id,
-        job_id,
-        local_id,
-        ended_at,
-        rule,
-        reason,
-        fingerprint,
-        hold,
-        digest,
-        since,
-        key,
-    ) = row
+    number, name, file, record_id, job_id, local_id, ended_at, rule, reason, fingerprint = row[:10]
+    hold, digest, since, key = row[10:]
+    at = RowRef(database=file, record_id=record_id)
     job = SkippedJob(
-        row=RowRef(database=file, record_id=record_id),
-        job_id=job_id,
-        local_id=local_id,
-        ended_at=ended_at,
-        rule=rule,
-        reason=reason,
-        fingerprint=fingerprint,
+        at, job_id, local_id, ended_at, rule=rule, reason=reason, fingerprint=fingerprint
     )
     return Quarantined(
         number=number,

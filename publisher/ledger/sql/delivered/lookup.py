@@ -1,5 +1,4 @@
-"""Which runs were delivered: by place where the rows of a database still have their numbers, by key
-everywhere else.
+"""Which runs were delivered: by place where a database's rows keep their numbers, else by key.
 
 JobIDs are unique in an accounting database. So as long as its numbering holds, every delivery of a
 job of it is in the block of its row, and a run that is not there was not delivered from there. That
@@ -26,8 +25,7 @@ from publisher.ledger.sql.delivered.pages import BLOCK_ROWS, PagedRun
 from publisher.model.job import JOB_DIGEST_BYTES, JobKey, RowRef
 from publisher.model.message import REMOVED, Cursor, PlacedRuns
 
-# One table a numbering, indexed when it is filled: entry by entry the index would be written in no
-# order.
+# One table a numbering, indexed when filled: by single entries the index would be in no order.
 TABLE: Final = "CREATE TEMPORARY TABLE pages_of_{} (digest BIGINT NOT NULL, page BIGINT NOT NULL)"
 INDEX: Final = "CREATE INDEX page_in_{0} ON pages_of_{0} (digest)"
 _ADD_TO_INDEX: Final = "INSERT INTO pages_of_{} (digest, page) VALUES (:digest, :page)"
@@ -39,9 +37,7 @@ _REMEMBERED_BLOCKS: Final = 128  # of which the ends are known, 64 kB each
 
 
 class RunIndex:
-    """Looks runs up in numberings whose rows nobody knows: the first times in all pages, then by an
-    index of this process.
-    """
+    """Looks runs up where nobody knows their rows: at first in all pages, then by an own index."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -94,40 +90,32 @@ class RunIndex:
 _NUMBERINGS = """
 SELECT id, file, EXISTS (SELECT 1 FROM delivered_page WHERE delivered_page.numbering = known.id)
 FROM numbering AS known WHERE target = :target ORDER BY id"""
+_Numbering = tuple[int, str, bool]  # its number, its file, and whether there are pages
 _BEGIN = "INSERT INTO numbering (target, file) VALUES (:target, :file)"
 _FORGET_CURSOR = "DELETE FROM reading WHERE target = :target AND file = :file"
 
 
 class DeliveredRuns:
-    """The delivered pages of a publishing database, and what this process knows of their
-    numberings.
-    """
+    """The delivered pages of a publishing database, and what is known of their numberings."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._shown: dict[
-            tuple[int, str], int | None
-        ] = {}  # by target and file: the numbering that was shown to hold
+        # By target and file: the numbering that was shown to hold.
+        self._shown: dict[tuple[int, str], int | None] = {}
         self._begun: set[int] = set()  # numberings of this round
-        self._displaced: set[tuple[int, str]] = (
-            set()
-        )  # files that were renumbered while their rows waited in memory
+        # Files that were renumbered while their rows waited in memory.
+        self._displaced: set[tuple[int, str]] = set()
         self._in_round: set[int] = set()
-        self._refuted: set[int] = (
-            set()
-        )  # numberings under which a row was met that has another job now
+        self._refuted: set[int] = set()  # numberings with a row that has another job now
         self._by_key = RunIndex(database)
         self._ends: dict[tuple[int, int], array[int]] = {}  # by numbering and block
 
     def find(self, target: int, runs: Mapping[JobKey, RowRef | None]) -> dict[JobKey, PagedRun]:
-        """The latest delivery of each of the runs. A row is where the run is now, None where that
-        is not known.
-        """
+        """The latest delivery of each run; by the row where it is now, None for an unknown one."""
         found: dict[JobKey, PagedRun] = {}
         for file, blocks in _by_block(runs).items():
-            _keep_latest(
-                found, (one for one in self._deliveries(target, file, blocks) if one.key in runs)
-            )
+            deliveries = self._deliveries(target, file, blocks)
+            _keep_latest(found, (one for one in deliveries if one.key in runs))
         return found
 
     def find_at(
@@ -148,9 +136,9 @@ class DeliveredRuns:
         if not self.with_pages(target):
             return False
         current = self._only_numbering(target, file)
-        return current is None or any(
-            pages.has_block(self._database, current, block) for block in blocks
-        )
+        if current is None:
+            return True
+        return any(pages.has_block(self._database, current, block) for block in blocks)
 
     def ends_at(
         self, target: int, file: str, record_ids: Sequence[int], is_settled: Callable[[int], bool]
@@ -175,11 +163,9 @@ class DeliveredRuns:
     def _only_numbering(self, target: int, file: str) -> int | None:
         """The numbering of a file that holds, where nothing was delivered under another one."""
         numberings = self._numberings(target)
-        current = _current(numberings, file)
+        current = self._holding(target, file, numberings)
         others = any(has_pages for number, _, has_pages in numberings if number != current)
-        if current is None or others or not self._is_shown(target, file, current):
-            return None
-        return current
+        return None if others else current
 
     def _ends_of_block(
         self, numbering: int, block: int, is_settled: Callable[[int], bool]
@@ -199,7 +185,7 @@ class DeliveredRuns:
     def of_jobs(
         self, target: int, runs: Mapping[JobKey, RowRef | None]
     ) -> dict[bytes, dict[JobKey, PagedRun]]:
-        """The latest delivery of every run of the jobs that these runs are of, by the job's digest."""
+        """The latest delivery of every run of the jobs of these runs, by the job's digest."""
         found: dict[bytes, dict[JobKey, PagedRun]] = {key[:JOB_DIGEST_BYTES]: {} for key in runs}
         for file, blocks in _by_block(runs).items():
             for one in self._deliveries(target, file, blocks):
@@ -221,30 +207,24 @@ class DeliveredRuns:
     def elsewhere(
         self, target: int, numbering: int, wanted: Collection[int]
     ) -> Iterator[tuple[int, PagedRun]]:
-        """Numbering and delivery of every run, delivered under another numbering, of the jobs with
-        these digests.
-        """
+        """Number and delivery of every run, under another numbering, of jobs by their digests."""
         for other in self.with_pages(target):
             if other != numbering:
                 for one in self._by_key.find(other, wanted):
                     yield other, one
 
     def with_pages(self, target: int) -> list[int]:
-        """The numberings of a target under which something was delivered, in the order in which
-        they began.
-        """
+        """The numberings of a target under which something was delivered, as they began."""
         return [number for number, _, has_pages in self._numberings(target) if has_pages]
 
     def _deliveries(
         self, target: int, file: str, blocks: Mapping[int, Mapping[int, int]]
     ) -> Iterator[PagedRun]:
-        """Every delivery of every run of some jobs. `blocks`: the rows of a file in which they are
-        now, and their digests.
-        """
+        """Every delivery of every run of some jobs. `blocks`: their rows of now, and digests."""
         numberings = self._numberings(target)
-        current = _current(numberings, file)
+        current = self._holding(target, file, numberings)
         others = [number for number, _, has_pages in numberings if has_pages]
-        if current is not None and self._is_shown(target, file, current):
+        if current is not None:
             for block, rows in blocks.items():
                 yield from self._of_block(current, block, rows)
             if current not in self._refuted and current in others:
@@ -254,8 +234,11 @@ class DeliveredRuns:
             for number in others:
                 yield from self._by_key.find(number, wanted)
 
-    def _is_shown(self, target: int, file: str, numbering: int) -> bool:
-        return self._shown.get((target, file)) == numbering and numbering not in self._refuted
+    def _holding(self, target: int, file: str, numberings: Iterable[_Numbering]) -> int | None:
+        """The numbering of a file, where it was shown to hold."""
+        current = _current(numberings, file)
+        is_shown = self._shown.get((target, file)) == current and current not in self._refuted
+        return current if is_shown else None
 
     def _of_block(self, numbering: int, block: int, rows: Mapping[int, int]) -> Iterator[PagedRun]:
         wanted = frozenset(rows.values())
@@ -289,7 +272,8 @@ class DeliveredRuns:
     ) -> bool:
         """Whether the rows of a file still have the numbers under which they were delivered.
 
-        `fits` looks for the row that was read last. `restarted`: reading began again, because another file was found.
+        `fits` looks for the row that was read last. `restarted`: reading began again, because
+        another file was found.
         """
         numberings = self._numberings(target)
         current = _current(numberings, file)
@@ -312,8 +296,7 @@ class DeliveredRuns:
     def renumber(self, target: int, file: str) -> None:
         """Begin another numbering for a file; inside the caller's transaction.
 
-        Rows of it that were read in this round, and are not written down yet, are not of the new
-        one.
+        Rows of it that were read in this round, and wait to be written down, are not of the new.
         """
         if (target, file) in self._shown:
             self._displaced.add((target, file))
@@ -325,7 +308,7 @@ class DeliveredRuns:
         self._begun.add(number)
         return number
 
-    def _numberings(self, target: int) -> list[tuple[int, str, bool]]:
+    def _numberings(self, target: int) -> list[_Numbering]:
         return self._database.execute(_NUMBERINGS, {"target": target}).fetchall()
 
     # Writing, inside the caller's transaction
@@ -333,14 +316,10 @@ class DeliveredRuns:
     def add(self, target: int, message: int, runs: PlacedRuns) -> None:
         """Runs that a message carries."""
         known = self._numberings(target)
-        pages.write(
-            self._database,
-            message,
-            runs,
-            {file: self._to_write(target, file, known) for file in set(runs.files)},
-        )
+        numberings = {file: self._to_write(target, file, known) for file in set(runs.files)}
+        pages.write(self._database, message, runs, numberings)
 
-    def _to_write(self, target: int, file: str, numberings: Sequence[tuple[int, str, bool]]) -> int:
+    def _to_write(self, target: int, file: str, numberings: Sequence[_Numbering]) -> int:
         """The numbering of rows of a file that were read in this round, or before."""
         if (target, file) in self._displaced:
             file = ""
@@ -352,7 +331,7 @@ class DeliveredRuns:
         return current
 
 
-def _current(numberings: Iterable[tuple[int, str, bool]], file: str) -> int | None:
+def _current(numberings: Iterable[_Numbering], file: str) -> int | None:
     """The numbering that a file has had last."""
     return max((number for number, name, _ in numberings if name == file), default=None)
 
@@ -362,11 +341,9 @@ def _blocks_of(record_ids: Sequence[int]) -> Collection[int]:
     if not record_ids:
         return ()
     between = range(min(record_ids) // BLOCK_ROWS, max(record_ids) // BLOCK_ROWS + 1)
-    return (
-        between
-        if len(between) <= _FEW_BLOCKS
-        else {record_id // BLOCK_ROWS for record_id in record_ids}
-    )
+    if len(between) <= _FEW_BLOCKS:
+        return between
+    return {record_id // BLOCK_ROWS for record_id in record_ids}
 
 
 def _by_block(runs: Mapping[JobKey, RowRef | None]) -> dict[str, dict[int, dict[int, int]]]:
@@ -374,9 +351,8 @@ def _by_block(runs: Mapping[JobKey, RowRef | None]) -> dict[str, dict[int, dict[
     found: dict[str, dict[int, dict[int, int]]] = {}
     for number, (key, row) in enumerate(runs.items()):
         file, record_id = ("", number) if row is None else (row.database, row.record_id)
-        found.setdefault(file, {}).setdefault(record_id // BLOCK_ROWS, {})[record_id] = (
-            pages.digest_of(key)
-        )
+        rows = found.setdefault(file, {}).setdefault(record_id // BLOCK_ROWS, {})
+        rows[record_id] = pages.digest_of(key)
     return found
 
 

@@ -1,5 +1,4 @@
-"""Delivered pages: one row for the runs that a message carried of one block of rows of an
-accounting database.
+"""Delivered pages: a row for the runs that a message carried of one block of a database's rows.
 
 A *block* is 8192 RecordIDs: jobs end in another order than their rows were written, and in small
 blocks the pages would cost more than the runs. A *numbering* is a database as long as its rows keep
@@ -15,8 +14,7 @@ three of each fingerprint, two of its row's place in the block; 20 bytes a run:
       91c2d4 | 0e2b77     fingerprints of the values that were sent
         0000 | 0107       rows, counted from the first of the block
 
-A run that was sent again is in the pages of both messages; the later message is what the receiver
-has.
+A run that was sent again is in the pages of both messages; the receiver has that of the later one.
 """
 
 import struct
@@ -45,16 +43,19 @@ INSERT INTO delivered_page (message, numbering, block, runs, checksum)
 VALUES (:message, :numbering, :block, :runs, :checksum)"""
 _FORGET = "DELETE FROM delivered_page WHERE message = :message"
 _OF_BLOCK = """
-SELECT message, runs FROM delivered_page WHERE numbering = :numbering AND block = :block ORDER BY message"""
+SELECT message, runs FROM delivered_page
+WHERE numbering = :numbering AND block = :block ORDER BY message"""
 _HAS_BLOCK = (
     "SELECT EXISTS (SELECT 1 FROM delivered_page WHERE numbering = :numbering AND block = :block)"
 )
 _OF_NUMBERING = """
 SELECT id, message, runs FROM delivered_page WHERE numbering = :numbering AND id > :after"""
 _IN_ORDER = """
-SELECT block, message, runs FROM delivered_page WHERE numbering = :numbering ORDER BY block, message"""
+SELECT block, message, runs FROM delivered_page
+WHERE numbering = :numbering ORDER BY block, message"""
 _OF_MESSAGE = """
-SELECT numbering, block, runs FROM delivered_page WHERE message = :message ORDER BY numbering, block"""
+SELECT numbering, block, runs FROM delivered_page
+WHERE message = :message ORDER BY numbering, block"""
 _NEWEST = "SELECT coalesce(max(id), 0) FROM delivered_page"
 _BY_ID = "SELECT message, runs FROM delivered_page WHERE id = :id AND numbering = :numbering"
 
@@ -80,12 +81,9 @@ def pack(
     within = ends
     if ends and not 0 <= min(ends) <= max(ends) <= _LATEST_END:
         within = [max(0, min(end, _LATEST_END)) for end in ends]
-    numbers = (
-        struct.pack(f"<{len(within)}I", *within),
-        wide,
-        struct.pack(f"<{len(places)}H", *places),
-    )
-    return b"".join((*_apart(b"".join(keys)), *numbers))
+    times = struct.pack(f"<{len(within)}I", *within)
+    rows = struct.pack(f"<{len(places)}H", *places)
+    return b"".join((*_apart(b"".join(keys)), times, wide, rows))
 
 
 def _apart(keys: bytes) -> tuple[bytearray, bytearray]:
@@ -120,10 +118,9 @@ def fingerprints(packed: bytes) -> tuple[int, ...]:
     count = len(packed) // RUN_BYTES
     first = count * (JOB_DIGEST_BYTES + RUN_DIGEST_BYTES + _END_BYTES)
     wide = bytearray(count * (_FINGERPRINT_BYTES + 1))
+    end = first + count * _FINGERPRINT_BYTES
     for at in range(_FINGERPRINT_BYTES):
-        wide[at :: _FINGERPRINT_BYTES + 1] = packed[
-            first + at : first + count * _FINGERPRINT_BYTES : _FINGERPRINT_BYTES
-        ]
+        wide[at :: _FINGERPRINT_BYTES + 1] = packed[first + at : end : _FINGERPRINT_BYTES]
     return struct.unpack(f"<{count}I", wide)
 
 
@@ -136,9 +133,7 @@ def places(packed: bytes) -> tuple[int, ...]:
 def contradicts(
     packed: bytes, block: int, rows: Mapping[int, int], lowest: int, highest: int
 ) -> bool:
-    """Whether a page has another job in one of these rows, which have these digests: from `lowest`
-    to `highest`.
-    """
+    """Whether a page has another job in one of these rows, given with their jobs' digests."""
     first = block * BLOCK_ROWS
     delivered = places(packed)
     if first + delivered[0] > highest or first + delivered[-1] < lowest:
@@ -180,18 +175,14 @@ def write(
     database: Database, message: int, runs: PlacedRuns, numberings: Mapping[str, int]
 ) -> None:
     """The pages of a message. `numberings` by database."""
-    columns: tuple[Sequence[Any], ...] = (
-        runs.keys,
-        runs.ended_at,
-        runs.fingerprints,
-        runs.record_ids,
-    )
+    columns: Sequence[Sequence[Any]]
+    columns = [runs.keys, runs.ended_at, runs.fingerprints, runs.record_ids]
     for numbering in sorted(set(numberings.values())):
         files = {file for file, number in numberings.items() if number == numbering}
         here = columns
         if len(files) < len(numberings):
             chosen = [file in files for file in runs.files]
-            here = tuple(list(compress(column, chosen)) for column in columns)
+            here = [list(compress(column, chosen)) for column in columns]
         _write_blocks(database, message, numbering, _by_row(here))
 
 
@@ -226,10 +217,8 @@ def _insert(database: Database, message: int, numbering: int, block: int, packed
 
 
 def checksum(numbering: int, block: int, packed: bytes) -> int:
-    """By which a page that was damaged on the disk is known."""
-    return (
-        crc32(packed, crc32(f"{numbering} {block}".encode())) & 0x7FFF
-    )  # two bytes: there are many pages
+    """By which a page that was damaged on the disk is known; two bytes: there are many."""
+    return crc32(packed, crc32(f"{numbering} {block}".encode())) & 0x7FFF
 
 
 def move(database: Database, whole: int, parts: Mapping[int, Collection[JobKey]]) -> None:
@@ -249,9 +238,8 @@ def forget(database: Database, message: int) -> None:
 
 
 def has_block(database: Database, numbering: int, block: int) -> bool:
-    return bool(
-        database.execute(_HAS_BLOCK, {"numbering": numbering, "block": block}).fetchone()[0]
-    )
+    asked = {"numbering": numbering, "block": block}
+    return bool(database.execute(_HAS_BLOCK, asked).fetchone()[0])
 
 
 def of_block(database: Database, numbering: int, block: int) -> Iterator[tuple[int, bytes]]:
