@@ -15,9 +15,7 @@ from publisher.model.totals import SummaryGroup
 
 
 class Assembled(NamedTuple):
-    """A message of a whole batch. `faults` are the records that a check found, each of which fails
-    alone.
-    """
+    """A message of a whole batch. `faults`: records that fail the check, each of them alone."""
 
     message: Message
     faults: tuple[tuple[Rendered, Unfit], ...] = ()
@@ -32,9 +30,7 @@ _CHECKED_AT_ONCE: Final = 50  # records: the tree of a whole message took 5 MiB 
 def assemble_message(
     form: Format, target: str, batch: Batch, made_at: datetime, *, check: slice
 ) -> Assembled:
-    """The message. Held against our schema are records of which their form does not show that they
-    are sound, and `check`.
-    """
+    """The message; held against our schema are `check`, and what does not have a sound form."""
     contents = batch.records.contents
     payload = form.frame.join(contents)
     made = Assembled(message=message_of(payload, target, form.name, len(batch.records), made_at))
@@ -56,6 +52,9 @@ def _faults(form: Format, batch: Batch) -> Iterator[tuple[Rendered, Unfit]]:
             form.check(form.frame.join([record.content]))
         except Unfit as unfit:
             yield record, unfit
+
+
+NOWHERE: Final = RowRef(database="", record_id=0)  # of what is sent and is no job
 
 
 class MonthRow(NamedTuple):
@@ -92,21 +91,17 @@ def make_months(
     form.check(payload)
     message = message_of(payload, target, form.name, len(batch), made_at)
     records = tuple(map(_carried, batch))
-    return MonthMessage(
-        message=message, months=tuple(sorted({row.month for row in batch})), records=records
-    )
-
-
-_NOWHERE: Final = RowRef(database="", record_id=0)
+    months = tuple(sorted({row.month for row in batch}))
+    return MonthMessage(message=message, months=months, records=records)
 
 
 def _carried(row: MonthRow) -> OutboxRecord:
     """A row under the name by which `quarantine list` shows it, should it be refused."""
     group = row.group
     about = (
-        f"summary {group.year}-{group.month:02} of {group.vo or 'no VO'}, {group.user or 'no user'}, "
-        f"{group.submit_host}, {group.kind}, {group.cpu_count} cores"
+        f"summary {group.year}-{group.month:02} of {group.vo or 'no VO'}, "
+        f"{group.user or 'no user'}, {group.submit_host}, {group.kind}, {group.cpu_count} cores"
     )
     return OutboxRecord(
-        _NOWHERE, JobId(about), "", group.latest_end, 0, len(row.content), False, group=row.place
+        NOWHERE, JobId(about), "", group.latest_end, 0, len(row.content), False, group=row.place
     )

@@ -1,11 +1,10 @@
-"""Whether a job goes out, and what of it: known or new, wanted or not, fit or set aside. Decides,
-and does nothing.
-"""
+"""Whether a job goes out, and what of it: known or new, wanted or not, fit or set aside."""
 
 from collections.abc import Callable
+from datetime import datetime
 from typing import Final, NamedTuple
 
-from publisher.formats.base import OnChange
+from publisher.formats.base import OnChange, SummaryFormat
 from publisher.ledger.contract import DeliveredRun, Hold, Quarantined
 from publisher.model.errors import Unfit
 from publisher.model.job import Epoch, JobKey, JobRecord, RunValues, SkippedJob
@@ -20,15 +19,12 @@ _DECIDED_AGAIN: Final = frozenset({"end-in-future", KEY_COLLISION})
 _SENT_ONCE: Final = frozenset({"refused-by-receiver", TOO_LARGE})
 
 
-# What another publisher told of a job that it may have sent; None for other jobs. Raises Unfit
-# where that is not to be said.
+# What another publisher told of a job that it may have sent; None for others. May raise Unfit.
 SentByJura = Callable[[JobRecord], PublishedJob | None]
 
 
 class Skip(NamedTuple):
-    """Nothing to do about a job: delivered, not wanted, or in quarantine for a reason that still
-    holds.
-    """
+    """Nothing to do about a job: delivered, not wanted, or in quarantine for good reason."""
 
     left_quarantine: bool = False  # it is not wanted any more
     kept: bool = False  # it changed after delivery, and the receiver keeps what it has
@@ -54,9 +50,7 @@ class Decider(NamedTuple):
 
     @property
     def is_alike(self) -> bool:
-        """Whether it makes the same of jobs that differ only in their own values
-        (`model.job.OWN_VALUES`).
-        """
+        """Whether it makes the same of jobs that differ only in `model.job.OWN_VALUES`."""
         return self.sent_by_jura is None and self.policy.depends_on_kind_only
 
     def decide(
@@ -74,8 +68,7 @@ class Decider(NamedTuple):
         if known is not None:
             if self.changed is OnChange.REPLACE and job.ended_at != known.ended_at:
                 # Under the end time that was delivered the changed run replaces the first at the
-                # receiver. When nothing but the end changed, the record would be the same once
-                # more.
+                # receiver. If nothing but the end changed, the record would be the same once more.
                 job = job._replace(ended_at=known.ended_at)
                 fingerprint = job.fingerprint
             if passed := self._passed_over(known, held, job, fingerprint):
@@ -86,10 +79,30 @@ class Decider(NamedTuple):
         if not isinstance(published, PublishedJob):
             return published
         if known is not None and self.changed is OnChange.KEEP_FIRST:
-            fingerprint = (
-                known.fingerprint
-            )  # what it has, whatever is sent again: the difference must stay in sight
+            # What it has, whatever is sent again: the difference must stay in sight.
+            fingerprint = known.fingerprint
         return Publish(published, RunKeyValues(key, published.ended_at, fingerprint), known)
+
+    def decide_again(
+        self,
+        job: JobRecord | SkippedJob,
+        key: JobKey,
+        held: Quarantined | None,
+        form: SummaryFormat,
+        now: datetime,
+    ) -> Publish | SkippedJob | None:
+        """What a month that is summed up again makes of a job; None: it is not wanted."""
+        if held is not None and held.hold is Hold.DROPPED:
+            return None
+        if isinstance(job, SkippedJob):
+            return job
+        verdict = self.decide(job, key, None, None)
+        if isinstance(verdict, Publish):
+            try:
+                form.admit(verdict.published, now)
+            except Unfit as unfit:
+                return skipped_job(job, unfit)
+        return None if isinstance(verdict, Skip) else verdict
 
     def _described(
         self, job: JobRecord, held: Quarantined | None
@@ -112,15 +125,14 @@ class Decider(NamedTuple):
             return Skip()
         released = held is not None and held.hold is Hold.RELEASED
         if known.fingerprint == fingerprint and not self.again and not released:
-            # As it was delivered. What was held of it with other values is no more; a refused
-            # repetition stays held.
+            # What was held of it with other values is no more; a refused repetition stays held.
             return Skip(left_quarantine=held is not None and not is_unchanged(held, job))
         if self.changed is OnChange.KEEP_FIRST and not self.again:
             return Skip(left_quarantine=held is not None, kept=True)
         return None
 
     def delivered_as_it_is(self, run: RunValues, known: DeliveredRun) -> bool:
-        """Whether a known run was accepted with these values, so that `judge` would pass it over."""
+        """Whether a known run was accepted with these values: `decide` would pass it over."""
         return self.is_delivered(known, run.ended_at, run.fingerprint)
 
     def is_delivered(self, known: DeliveredRun, ended_at: Epoch, fingerprint: int) -> bool:
@@ -128,9 +140,7 @@ class Decider(NamedTuple):
         return same and known.settled and not self.again and self._in_this_form(known) is not None
 
     def _in_this_form(self, known: DeliveredRun | None) -> DeliveredRun | None:
-        """None for what was only counted, for totals of a format of before that did not arrive: one
-        by one it is new.
-        """
+        """None for what was only counted, for totals that did not arrive: one by one it is new."""
         if known is not None and known.only_counted and self.changed is not OnChange.RECOUNT:
             return None
         return known
@@ -139,9 +149,7 @@ class Decider(NamedTuple):
         return self.changed is OnChange.REPLACE and held.job.rule in _SENT_ONCE
 
     def stays_held(self, held: Quarantined, job: JobRecord) -> bool:
-        """A quarantined job is tried again when it was released, its row changed, or it is under
-        another policy now.
-        """
+        """Until it is released, its row changes, or it is under another policy."""
         if held.hold is Hold.DROPPED:
             return True
         return (
@@ -153,9 +161,7 @@ class Decider(NamedTuple):
 
 
 def is_unchanged(held: Quarantined, job: JobRecord) -> bool:
-    """Whether a quarantined job is what it was: all of it, or what counts of it where its receiver
-    refused it.
-    """
+    """Whether a quarantined job is what it was: all of it, or, if it was refused, what counts."""
     return held.job.fingerprint in (job.content_fingerprint, job.fingerprint)
 
 

@@ -1,5 +1,4 @@
-"""The journey, and nothing else: pages of job records, decided on, taken, written down, sent;
-progress noted behind them.
+"""The journey: pages of job records, decided on, taken, written down, sent, progress noted behind.
 
 One `Round` works on one target. What becomes of a job is decided in `decision.py`; it goes on as a
 single record (`batches.py`) or as part of its month (`totals.py`); what becomes of a message is the
@@ -9,12 +8,12 @@ business of `sender.py`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from publisher.formats.base import SummaryFormat
 from publisher.formats.rules import warnings_about
@@ -26,6 +25,7 @@ from publisher.model.time import Window
 from publisher.model.totals import BlockedMonth, month_window
 from publisher.pipeline.guards.databases import know_by_name, note_databases
 from publisher.pipeline.guards.keys import NoCollisions, collisions
+from publisher.pipeline.round.assemble import NOWHERE
 from publisher.pipeline.round.batches import JobBatches, RecordSink, open_sink
 from publisher.pipeline.round.decision import Decider, Publish, Skip, skipped_job
 from publisher.pipeline.round.grouped import GroupedCounter
@@ -51,29 +51,44 @@ SWEEP_EVERY: Final = timedelta(hours=24)
 _PATIENCE: Final = 50  # looks at a lock that another publisher holds
 _LOOK_EVERY_S: Final = 0.1
 _QUIET_PAGES: Final = 200  # pages without a wanted job between two notes of progress
-_QUARANTINE_BATCH: Final = (
-    2_000  # jobs set aside between two of them: they wait in memory, 1.7 kB each
-)
+# Jobs set aside between two of them: they wait in memory, 1.7 kB each.
+_QUARANTINE_BATCH: Final = 2_000
 _DAMAGED: Final = "`publisher state check` checks all of it; restore the last sound backup"
 _STOP_REQUESTED: Final = Receipt(
     verdict=Verdict.RETRY_LATER,
     reason="stopped on request; the next run continues from here",
     exit_status=Later.exit_status,
 )
-_ACCEPT_AGAIN: Final = "what --accept-key-change accepted holds for the months that arrived: give it again to have the others sent"
+_ACCEPT_AGAIN: Final = (
+    "what --accept-key-change accepted holds for the months that arrived: "
+    "give it again to have the others sent"
+)
+
+
+def patience(wait: Callable[[float], bool]) -> Callable[[], bool]:
+    """Waits a little while another publisher is on a target; a republish soon lets go of it."""
+    left = iter(range(_PATIENCE))
+    return lambda: next(left, None) is not None and not wait(_LOOK_EVERY_S)
 
 
 class Observer(MessageObserver, Protocol):
-    """Notified of every step: for progress bars, for logs, and for tests that end the process
-    between two of them.
-    """
+    """Notified of every step: for progress bars, logs, and tests that end the process there."""
 
     def round_begins(self, state: TargetState, *, sweep: bool) -> None: ...
     def page_read(self, target: str, page: Page) -> None: ...
 
 
+class _Journey(NamedTuple):
+    """What is read, how it is decided on, up to how many jobs are taken, and as of when."""
+
+    reading: JobReader
+    decider: Decider
+    limit: int | None
+    now: datetime
+
+
 class Round:
-    """One regular round of one target: first what is in doubt, then everything not yet delivered."""
+    """One regular round of one target: what is in doubt, then everything not yet delivered."""
 
     def __init__(
         self,
@@ -85,9 +100,8 @@ class Round:
         wait: Callable[[float], bool],
     ) -> None:
         self._live = live
-        self._summed = isinstance(
-            live.format, SummaryFormat
-        )  # asked once: of a Protocol it costs more than a record
+        # Asked once: of a Protocol it costs more than a record.
+        self._summed = isinstance(live.format, SummaryFormat)
         self._source = source
         self._ledger = ledger
         self._observer = observer
@@ -107,22 +121,20 @@ class Round:
 
         Raises: PublisherError for whatever ends the round before it has begun.
         """
-        with self._ledger.working_on(self._live.name, self._patience()):
+        with self._ledger.working_on(self._live.name, patience(self._wait)):
             now = self._clock()
             state = self._begin(now)
             missing = note_databases(self._live.name, self._source, self._ledger, now)
             sweep = every_row or self._sweep_is_due(state, now)
             if sweep and (damage := self._ledger.damage(now)):
-                raise LedgerError(
-                    f"target {self._live.name}: the ledger is damaged: {', '.join(damage)}; {_DAMAGED}"
-                )
+                what = f"the ledger is damaged: {', '.join(damage)}; {_DAMAGED}"
+                raise LedgerError(f"target {self._live.name}: {what}")
             self._observer.round_begins(state, sweep=sweep)
-            decider = self._decider(
-                replace(self._live.selection.window, start=state.start), again=False
-            )
+            window = replace(self._live.selection.window, start=state.start)
+            decider = self._decider(window, again=False)
             reading = self._incremental(state, decider, sweep, limit, now)
             try:
-                receipt = self._travel(reading, decider, limit, now)
+                receipt = self._travel(_Journey(reading, decider, limit, now))
             except PublisherError as error:
                 return broken_off(self._live.name, error, self._sender.tally)
             whole = receipt is None and (limit is None or self._taken < limit)
@@ -157,12 +169,11 @@ class Round:
     def republish(
         self, window: Window, window_progress: str, *, most_pages: int
     ) -> tuple[Outcome, bool]:
-        """Publish the next portion of a window again, and say whether it was the last. Regular
-        rounds go on as before.
+        """Publish the next portion of a window again, and say whether it was the last.
 
-        Raises: PublisherError for whatever ends it before it has begun.
+        Regular rounds go on as before. Raises: PublisherError before it has begun.
         """
-        with self._ledger.working_on(self._live.name, self._patience()):
+        with self._ledger.working_on(self._live.name, patience(self._wait)):
             now = self._clock()
             self._observer.round_begins(self._begin(now), sweep=False)
             decider = self._decider(window, again=True)
@@ -176,7 +187,7 @@ class Round:
                 most_pages=most_pages,
             )
             try:
-                receipt = self._travel(reading, decider, None, now)
+                receipt = self._travel(_Journey(reading, decider, None, now))
             except PublisherError as error:
                 return broken_off(self._live.name, error, self._sender.tally), True
             if reading.finished and receipt is None:
@@ -184,20 +195,17 @@ class Round:
         return self._outcome(receipt), reading.finished or receipt is not None
 
     def republish_month(self, month: int, window_progress: str = "") -> Outcome:
-        """Sum a month (12 x year + month - 1) up again and send it whole; a republish that is
-        broken off goes on behind it.
+        """Sum a month (12 x year + month - 1) up again and send it whole.
 
-        Raises: PublisherError for whatever ends it before it has begun.
+        One that is broken off goes on behind it. Raises: PublisherError before it has begun.
         """
-        with self._ledger.working_on(self._live.name, self._patience()):
+        with self._ledger.working_on(self._live.name, patience(self._wait)):
             now = self._clock()
             state = self._begin(now)
             self._observer.round_begins(state, sweep=False)
-            # The regular round counts what ended since the target's start; the same jobs make the
-            # month here.
-            decider = self._decider(
-                replace(self._live.selection.window, start=state.start), again=True
-            )
+            # As a regular round counts what ended since the target's start, so does this month.
+            window = replace(self._live.selection.window, start=state.start)
+            decider = self._decider(window, again=True)
             try:
                 with self._sender:
                     self._sender.send_outstanding()
@@ -214,19 +222,13 @@ class Round:
 
     def _note_month(self, month: int, window_progress: str) -> None:
         done = Epoch(month_window(month).end or 0)
-        mark = WindowMark(
-            window_progress=window_progress, ended_at=done, row=RowRef(database="", record_id=0)
-        )
-        self._ledger.note(
-            self._live.name, Progress(window_mark=mark), self._live.policy_digest, self._clock()
-        )
+        mark = WindowMark(window_progress=window_progress, ended_at=done, row=NOWHERE)
+        progress = Progress(window_mark=mark)
+        self._ledger.note(self._live.name, progress, self._live.policy_digest, self._clock())
 
     def send_outstanding(self) -> Outcome:
-        """Send what is in doubt, and nothing new.
-
-        Raises: PublisherError for whatever ends it before it has begun.
-        """
-        with self._ledger.working_on(self._live.name, self._patience()):
+        """Send what is in doubt, and nothing new. Raises: PublisherError before it has begun."""
+        with self._ledger.working_on(self._live.name, patience(self._wait)):
             self._observer.round_begins(self._begin(self._clock()), sweep=False)
             try:
                 with self._sender:
@@ -239,13 +241,6 @@ class Round:
     @property
     def _held(self) -> list[BlockedMonth]:
         return [] if self._outlet_now is None else self._outlet_now.held
-
-    def _patience(self) -> Callable[[], bool]:
-        """Waits a little while another publisher is on the target; a republish lets go of it every
-        few seconds.
-        """
-        left = iter(range(_PATIENCE))
-        return lambda: next(left, None) is not None and not self._wait(_LOOK_EVERY_S)
 
     def _begin(self, now: datetime) -> TargetState:
         state = self._ledger.begin_round(
@@ -261,27 +256,21 @@ class Round:
         return state
 
     def _sweep_is_due(self, state: TargetState, now: datetime) -> bool:
-        """Once a day, after a change of what is wanted, when the clock went back, or when rows were
-        renumbered.
-        """
+        """Daily, when what is wanted changed, the clock went back, or rows were renumbered."""
         if state.swept is None or not timedelta(0) <= now - state.swept < SWEEP_EVERY:
             return True
         if self._totals_were_left(state):
             return True
-        cursors = [
-            self._ledger.cursor(self._live.name, database) for database in self._source.databases()
-        ]
+        name, databases = self._live.name, self._source.databases()
+        cursors = [self._ledger.cursor(name, database) for database in databases]
         return any(cursor is not None and not self._source.fits(cursor) for cursor in cursors)
 
     def _totals_were_left(self, state: TargetState) -> bool:
-        """Whether jobs were counted for totals that never arrived, in a format of before: now they
-        go one by one.
-        """
+        """Whether totals of a format of before never arrived: now their jobs go one by one."""
         if self._summed or state.checked_digest == self._live.policy_digest:
             return False
-        return any(
-            month.digest != month.accepted_digest for month in self._ledger.months(self._live.name)
-        )
+        months = self._ledger.months(self._live.name)
+        return any(month.digest != month.accepted_digest for month in months)
 
     def _new_dispatch(self, state: TargetState) -> MessageSender:
         return MessageSender(
@@ -297,33 +286,24 @@ class Round:
             frame_of=self._live.frame_of,
         )
 
-    def _travel(
-        self, reading: JobReader, decider: Decider, limit: int | None, now: datetime
-    ) -> Receipt | None:
+    def _travel(self, journey: _Journey) -> Receipt | None:
         """The journey; returns the receipt that ended it early, if one did.
 
         A refusal of names, such as a MachineName, is the records' fault if another name is
         accepted. When nothing but refused names was met, a job of another name goes ahead of them
         to tell.
         """
-        receipt = self._travel_once(reading, decider, limit, now)
+        receipt = self._travel_once(journey)
         refused: set[str] = set()
         while receipt is not None and receipt.refused_by:
             refused.update(receipt.refused_by)
-            witness = self._job_of_another_machine(reading, decider, refused, now)
+            witness = self._job_of_another_machine(journey, refused)
             if witness is None:
                 break
-            receipt = self._travel_once(reading, decider, limit, now, witness)
+            receipt = self._travel_once(journey, witness)
         return receipt
 
-    def _travel_once(
-        self,
-        reading: JobReader,
-        decider: Decider,
-        limit: int | None,
-        now: datetime,
-        first: Rendered | None = None,
-    ) -> Receipt | None:
+    def _travel_once(self, journey: _Journey, first: Rendered | None = None) -> Receipt | None:
         self._taken = self._sender.tally.records
         with self._sender:
             try:
@@ -331,10 +311,10 @@ class Round:
                 if first is not None:
                     self._sender.send(Batch(records=RecordColumns.of([first]), progress=Progress()))
                     self._sender.finish()
-                sink = self._sink(decider)
+                sink = self._sink(journey.decider)
                 with collisions(self._live, self._source, self._ledger) as self._collisions:
-                    self._read(reading, decider, sink, limit, now)
-                sink.conclude(now)
+                    self._read(journey, sink)
+                sink.conclude(journey.now)
             except RoundStopped as stopped:
                 return self._sender.abort(stopped.receipt)
             except Exception:
@@ -342,12 +322,9 @@ class Round:
                 raise
         return None
 
-    def _job_of_another_machine(
-        self, reading: JobReader, decider: Decider, refused: set[str], now: datetime
-    ) -> Rendered | None:
-        """The first job that would go out under none of these MachineNames; its own is added to
-        them.
-        """
+    def _job_of_another_machine(self, journey: _Journey, refused: set[str]) -> Rendered | None:
+        """The first job under none of these MachineNames, to which its own is added."""
+        reading, decider, _, now = journey
         sink = self._sink(decider)
         if self._live.policy.machine_name or not isinstance(sink, JobBatches):
             return None
@@ -356,10 +333,8 @@ class Round:
                 return None
             keys = [job.key for job in page.jobs]
             rows = dict(zip(keys, [job.row for job in page.jobs], strict=True))
-            known, held = (
-                self._ledger.known(self._live.name, rows),
-                self._ledger.held(self._live.name, keys),
-            )
+            known = self._ledger.known(self._live.name, rows)
+            held = self._ledger.held(self._live.name, keys)
             for job, key in zip(page.jobs, keys, strict=True):
                 fit = decider.decide(job, key, known.get(key), held.get(key))
                 if isinstance(fit, Publish) and fit.published.where.machine_name not in refused:
@@ -369,50 +344,32 @@ class Round:
                         return found
         return None
 
-    def _read(
-        self,
-        reading: JobReader,
-        decider: Decider,
-        sink: RecordSink,
-        limit: int | None,
-        now: datetime,
-    ) -> None:
+    def _read(self, journey: _Journey, sink: RecordSink) -> None:
         """Raises: Stopped."""
-        together = self._taken_together(decider, sink, now)
-        for page, progress in reading.pages(now):
+        now = journey.now
+        together = self._taken_together(journey.decider, sink, now)
+        for page, progress in journey.reading.pages(now):
             if self._wait(0):
                 raise RoundStopped(_STOP_REQUESTED)
             self._observer.page_read(self._live.name, page)
             page, progress, jobs = together.take_page(page, progress, now)
             self._taken += jobs
-            if not self._take_page(page, progress, reading, decider, sink, limit, now):
+            if not self._take_page(page, progress, journey, sink):
                 return
 
     def _taken_together(
         self, decider: Decider, sink: RecordSink, now: datetime
     ) -> GroupedCounter | RenderedRecords:
-        """Takes what of a page needs no look at each job: runs in columns, or jobs of kinds with
-        their records.
-        """
+        """Takes what of a page needs no look at each job: runs in columns, or jobs of kinds."""
+        common = self._live, decider, self._source, self._ledger
         if isinstance(sink, MonthlyTotals):
-            return GroupedCounter(self._live, decider, self._source, self._ledger, sink)
-        return RenderedRecords(
-            self._live,
-            decider,
-            self._source,
-            self._ledger,
-            sink,
-            self._sender,
-            self._collisions,
-            now,
-        )
+            return GroupedCounter(*common, sink)
+        return RenderedRecords(*common, sink, self._sender, self._collisions, now)
 
     def _read_ahead(
         self, state: TargetState, now: datetime, *, sweep: bool, limit: int | None
     ) -> ReadAhead | None:
-        """A process that reads a backlog; None for sums, which are quick, and for the daily look at
-        what was delivered.
-        """
+        """A process that reads a backlog; None for sums, which are quick, and a daily sweep."""
         daily_look = sweep and state.swept is not None
         backlog_rows = self._live.backlog_rows
         if self._summed or backlog_rows is None or limit is not None or daily_look:
@@ -447,21 +404,14 @@ class Round:
     # Taking
 
     def _take_page(
-        self,
-        page: Page,
-        progress: Progress,
-        reading: JobReader,
-        decider: Decider,
-        sink: RecordSink,
-        limit: int | None,
-        now: datetime,
+        self, page: Page, progress: Progress, journey: _Journey, sink: RecordSink
     ) -> bool:
-        """Judge a page's jobs and let them go on; False when the limit was reached before its end."""
-        keys = [job.key for job in page.jobs]
-        known = self._ledger.known(
-            self._live.name, dict(zip(keys, [job.row for job in page.jobs], strict=True))
-        )
-        held = self._ledger.held(self._live.name, keys + [skipped.key for skipped in page.skipped])
+        """Decide on a page's jobs and take them; False when the limit is reached before its end."""
+        reading, decider, limit, now = journey
+        name, keys = self._live.name, [job.key for job in page.jobs]
+        rows = dict(zip(keys, [job.row for job in page.jobs], strict=True))
+        known = self._ledger.known(name, rows)
+        held = self._ledger.held(name, keys + [skipped.key for skipped in page.skipped])
         self._collisions.look_up(page.jobs)
         quarantined: list[SkippedJob] = []
         left: list[JobKey] = []
@@ -477,9 +427,8 @@ class Round:
             if key in sink:
                 continue
             verdict = decider.decide(job, key, known.get(key), held.get(key))
-            stays = self._take(
-                verdict, held.get(key), sink, now, position_of(reading, job, quarantined, left)
-            )
+            place = position_of(reading, job, quarantined, left)
+            stays = self._take(verdict, held.get(key), sink, now, place)
             if stays is None:
                 continue
             if isinstance(stays, SkippedJob):
@@ -496,9 +445,8 @@ class Round:
         """After a page of which so many jobs were set aside."""
         self._quiet_pages += 1
         self._quarantine_waiting += quarantined
-        if (
-            sink.idle and self._quiet_pages >= _QUIET_PAGES
-        ) or self._quarantine_waiting >= _QUARANTINE_BATCH:
+        quiet = sink.idle and self._quiet_pages >= _QUIET_PAGES
+        if quiet or self._quarantine_waiting >= _QUARANTINE_BATCH:
             self._quiet_pages = self._quarantine_waiting = 0
             sink.write_down()
 
@@ -510,9 +458,7 @@ class Round:
         now: datetime,
         place: Progress | None,
     ) -> SkippedJob | Skip | None:
-        """None for a job that goes on; otherwise it is set aside, or there is nothing to do about
-        it.
-        """
+        """None for a job that goes on; else it is set aside, or there is nothing to be done."""
         if not isinstance(fit, Publish):
             return fit
         try:
@@ -524,9 +470,8 @@ class Round:
         self._taken += 1
         job = fit.published.job
         lost_s = job.wall_s if fit.published.benchmark.arex_default else 0
-        self._sender.remarks.note(
-            fit.entry.key, job.queue, lost_s, warnings_about(fit.published, summed=self._summed)
-        )
+        warnings = warnings_about(fit.published, summed=self._summed)
+        self._sender.remarks.note(fit.entry.key, job.queue, lost_s, warnings)
         return None
 
     def _quarantine(
@@ -547,12 +492,8 @@ class Round:
         quarantined.append(skipped)
 
     def _outcome(self, receipt: Receipt | None) -> Outcome:
-        if receipt is not None and self._accepted_in_vain(receipt):
+        accepts = self._summed and self._live.accept_key_change
+        # Months that were sent because that was accepted, and did not arrive, are decided on again.
+        if receipt is not None and accepts and not receipt.doubt:
             receipt = receipt._replace(reason=f"{receipt.reason}; {_ACCEPT_AGAIN}")
         return concluded(self._live.name, receipt, self._sender.tally, held=self._held)
-
-    def _accepted_in_vain(self, receipt: Receipt) -> bool:
-        """Whether months that were sent because an administrator accepted it did not arrive: they
-        are decided on again.
-        """
-        return self._summed and self._live.accept_key_change and not receipt.doubt

@@ -1,5 +1,4 @@
-"""From a batch to a settled message: written down, handed over, settled; cut in two, shed or set
-aside when it must be.
+"""From a batch to a settled message: written down, handed over, settled; if need be cut or shed.
 
 A message that may have been stored is sent again by the next round, the same bytes under the same
 id: one whose answer was lost, and one of a process that ended on the way. Whatever was certainly
@@ -43,10 +42,10 @@ from publisher.transports.base import BackgroundTask, Receipt, Transport, Verdic
 # version or configuration.
 _CHECK_ONE_IN: Final = 250
 _CHECK_FIRST: Final = 1_000
-_TRIED_AGAIN: Final = (
-    "tried_again"  # the verdict on an attempt that was followed by another in the same round
-)
-_SUSPECTS: Final = 8  # messages that cannot be cut any more, refused for no clear reason, before the target itself is to blame
+# The verdict on an attempt that was followed by another in the same round.
+_TRIED_AGAIN: Final = "tried_again"
+# Messages that cannot be cut any more, refused for no clear reason, before the target is to blame.
+_SUSPECTS: Final = 8
 
 
 class RoundStopped(Exception):  # not an error: the round ends here, for the receipt's reason
@@ -68,9 +67,7 @@ class MessageObserver(Protocol):
 
 
 class _Arrival(NamedTuple):
-    """A message that the receiver took, with the keys of its records: nobody looks at them where
-    nothing was odd.
-    """
+    """A message that the receiver took; its records' keys are looked at if any is odd."""
 
     message: Message
     keys: Iterable[JobKey]
@@ -78,9 +75,7 @@ class _Arrival(NamedTuple):
 
 
 class MessageSender:
-    """Sends a target's messages, strictly one after the other. To be left as a context: then what
-    was not sent is given up.
-    """
+    """Sends a target's messages, one after the other; as a context, gives up what was not sent."""
 
     def __init__(
         self,
@@ -107,23 +102,20 @@ class MessageSender:
         self._watcher = watcher
         self._clock = clock
         self._check_all = check_all
-        self._frame_of = (
-            frame_of  # an outstanding message may be of the format that was configured before
-        )
+        # An outstanding message may be of the format that was configured before.
+        self._frame_of = frame_of
         self._found_faults = False
         self._shipped = 0  # records
         self._suspects: dict[MessageId, tuple[Outstanding, Receipt]] = {}
-        self._proven_healthy = False  # the target took something since it last refused a whole batch for no clear reason
-        self._refusal: Receipt | None = (
-            None  # of a whole message, for what its records are called by
-        )
+        # The target took something since it last refused a whole batch for no clear reason.
+        self._proven_healthy = False
+        # Of a whole message, for what its records are called by.
+        self._refusal: Receipt | None = None
         self._in_flight: tuple[Message, Sequence[JobKey], BackgroundTask[Receipt]] | None = None
-        self._handed_over: set[MessageId] = (
-            set()
-        )  # and nobody has said yet that they were not stored
-        self._behind: dict[
-            str, WindowMark | None
-        ] = {}  # a republish, and where it stood before what is not settled
+        # And nobody has said yet that they were not stored.
+        self._handed_over: set[MessageId] = set()
+        # A republish, and where it stood before what is not settled.
+        self._behind: dict[str, WindowMark | None] = {}
         self._news: dict[JobKey, SkippedJob] = {}  # set aside, and not written down yet
         self.tally = RoundCounters()
         self.remarks = Remarks(self.tally)
@@ -139,17 +131,14 @@ class MessageSender:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Give up what was certainly not stored. A ledger that failed is left alone: then
-        everything is in doubt.
-        """
+        """Give up what was certainly not stored; if the ledger failed, everything is in doubt."""
         if not isinstance(error, LedgerError):
             self._ledger.give_up(self._target, self._handed_over, self._behind)
             self._suspects.clear()
             self._behind.clear()
 
     def payload_limit(self) -> int:
-        """How many bytes a payload shall have now: what the service refused in this run, or lately,
-        counts.
+        """How many bytes a payload shall have now: what the service refused lately counts.
 
         Asked for every record, worked out again after every message.
         """
@@ -160,8 +149,7 @@ class MessageSender:
         return self._limit
 
     def send(self, batch: Batch) -> None:
-        """Take a batch on its way, after those before it; `finish` makes sure that all have
-        arrived.
+        """Take a batch on its way, after those before it; `finish` makes sure that all arrived.
 
         Raises: Stopped when nothing more can be sent; then whatever is not written down will be
         read again.
@@ -172,14 +160,14 @@ class MessageSender:
         if made is not None:
             self._hand_over(batch, made.message)
         else:
-            self._settle()
+            self.finish()
             self.note(batch.progress)
 
     def finish(self) -> None:
-        """Wait until everything that was shipped is settled. Raises: Stopped when nothing more can
-        be sent.
-        """
-        self._settle()
+        """Settle the message that was handed over. Raises: Stopped when no more can be sent."""
+        if (arrived := self._arrived()) is not None:
+            self._settle_alone(arrived)
+            self._behind.clear()
 
     def abort(self, receipt: Receipt | None) -> Receipt | None:
         """The round ends early: settle what was handed over, and leave the rest.
@@ -187,21 +175,18 @@ class MessageSender:
         Returns the receipt that ends the round: of that message, or the one that was given.
         """
         try:
-            self._settle()
+            self.finish()
         except RoundStopped as stopped:
             return stopped.receipt
         return receipt
 
     def send_outstanding(self) -> None:
-        """Everything that is written down without a receipt, in order. Raises: Stopped when nothing
-        more can be sent.
-        """
+        """Everything that is written down without a receipt, in order. Raises: Stopped."""
         while outstanding := self._ledger.outstanding(self._target, self._suspects):
             self._deliver_now(outstanding)
 
     def conclude(self) -> None:
-        """Records refused for no clear reason, and nothing got through since: then the target is to
-        blame.
+        """The target is to blame where records are refused for no clear reason, and all of them.
 
         Raises: Stopped when it is the target.
         """
@@ -211,13 +196,13 @@ class MessageSender:
         if named:
             names = {name for receipt in named for name in receipt.refused_by}
             whole = self._refusal or named[0]
-            raise RoundStopped(
-                whole._replace(verdict=Verdict.STOP_TARGET, refused_by=tuple(sorted(names)))
-            )
+            refused_by = tuple(sorted(names))
+            raise RoundStopped(whole._replace(verdict=Verdict.STOP_TARGET, refused_by=refused_by))
         raise RoundStopped(
             Receipt(
                 verdict=Verdict.STOP_TARGET,
-                reason="every record is refused, and the answers do not say why: the target is at fault, not the records",
+                reason="every record is refused, and the answers do not say why: "
+                "the target is at fault, not the records",
                 exit_status=Rejected.exit_status,
             )
         )
@@ -248,9 +233,7 @@ class MessageSender:
     # On the way
 
     def _is_to_be_checked(self) -> bool:
-        """Whether each record of the next message is held against the schema, whatever it looks
-        like.
-        """
+        """Whether each record of the next message is checked, whatever it looks like."""
         if self._check_all and self._shipped >= _CHECK_FIRST and isinstance(self._format, Formed):
             self._check_all = False
         return self._check_all or self._found_faults
@@ -259,23 +242,18 @@ class MessageSender:
         """Where the republish stands that a mark is of."""
         if mark is None:
             return {}
-        return {
-            mark.window_progress: self._ledger.window_progress(self._target, mark.window_progress)
-        }
+        window = mark.window_progress
+        return {window: self._ledger.window_progress(self._target, window)}
 
     def _put_together(self, batch: Batch) -> Assembled:
-        check = (
-            slice(None)
-            if self._is_to_be_checked()
-            else slice(-self._shipped % _CHECK_ONE_IN, None, _CHECK_ONE_IN)
-        )
+        check = slice(None)
+        if not self._is_to_be_checked():
+            check = slice(-self._shipped % _CHECK_ONE_IN, None, _CHECK_ONE_IN)
         self._shipped += len(batch.records)
         return assemble_message(self._format, self._target, batch, self._clock(), check=check)
 
     def _hand_over(self, batch: Batch, message: Message) -> None:
-        """Settle the message before, write this one down in the same transaction, and have it
-        signed and sent beside.
-        """
+        """Settle the message before and write this one down in one transaction; send it beside."""
         before = self._arrived()
         try:
             behind = self._window_before(batch.progress.window_mark)
@@ -283,7 +261,7 @@ class MessageSender:
             self._ledger.prepare(message, batch.records, batch.progress, self._policy_digest, sent)
         except Exception:
             # What keeps this message from being written down, such as a full disk, need not keep
-            # the receipt.
+            # the receipt of the one before.
             if before is not None:
                 self._settle_alone(before)
             raise
@@ -292,19 +270,15 @@ class MessageSender:
             self._settled(before)
         self.written_down(batch.progress)
         self._watcher.message_prepared(message)
-        self._in_flight = (
-            message,
-            batch.records.keys,
-            BackgroundTask(partial(self._deliver, message, self._clock())),
-        )
+        delivery = BackgroundTask(partial(self._deliver, message, self._clock()))
+        self._in_flight = message, batch.records.keys, delivery
 
     def _deliver_now(self, outstanding: Outstanding) -> None:
         message = outstanding.message
         receipt = self._deliver(message, self._clock())
         self._note_attempts(message, receipt)
-        self._came_of(
-            _Arrival(message, (record.key for record in outstanding.records), receipt), outstanding
-        )
+        keys = (record.key for record in outstanding.records)
+        self._came_of(_Arrival(message, keys, receipt), outstanding)
 
     def _deliver(self, message: Message, now: datetime) -> Receipt:
         self._handed_over.add(message.id)
@@ -316,12 +290,9 @@ class MessageSender:
             raise
 
     def _without(self, batch: Batch, made: Assembled) -> tuple[Batch, Assembled | None]:
-        """The batch without the records that failed, which are set aside; None where none is left
-        to send.
-        """
-        self._found_faults = (
-            True  # one got past the rules: look at every message of this round from now on
-        )
+        """The batch without the records that failed, which are set aside; None if none is left."""
+        # One got past the rules: look at every message of this round from now on.
+        self._found_faults = True
         faulty = {record.key for record, _ in made.faults}
         quarantined = [record.set_aside(unfit) for record, unfit in made.faults]
         for job in quarantined:
@@ -331,19 +302,12 @@ class MessageSender:
         if not left:
             return batch, None
         payload = self._format.frame.join(left.contents)
-        return batch, Assembled(
-            message_of(payload, self._target, self._format.name, len(left), made.message.made_at)
-        )
-
-    def _settle(self) -> None:
-        """Settle the message that was handed over. Raises: Stopped when nothing more can be sent."""
-        if (arrived := self._arrived()) is not None:
-            self._settle_alone(arrived)
-            self._behind.clear()
+        made_at = made.message.made_at
+        message = message_of(payload, self._target, self._format.name, len(left), made_at)
+        return batch, Assembled(message)
 
     def _arrived(self) -> _Arrival | None:
-        """The message that was handed over, if nothing is to be done but to settle it; what else
-        came of it is seen to.
+        """The message that was handed over, if all that is left to be done is to settle it.
 
         Raises: Stopped when nothing more can be sent.
         """
@@ -363,21 +327,16 @@ class MessageSender:
 
     def _settle_alone(self, arrived: _Arrival) -> bool:
         """As `_settled`, which it is then."""
-        sent = self._sent(arrived)
-        self._ledger.sent(
-            sent.message, remote_id=sent.remote_id, remote_ids=sent.remote_ids, now=sent.at
-        )
+        message, remote_id, remote_ids, now = self._sent(arrived)
+        self._ledger.sent(message, remote_id=remote_id, remote_ids=remote_ids, now=now)
         return self._settled(arrived)
 
     def _sent(self, arrived: _Arrival) -> SentMessage:
-        return SentMessage(
-            arrived.message, arrived.receipt.remote_id, arrived.receipt.remote_ids, self._clock()
-        )
+        receipt = arrived.receipt
+        return SentMessage(arrived.message, receipt.remote_id, receipt.remote_ids, self._clock())
 
     def _settled(self, arrived: _Arrival) -> bool:
-        """A message is settled in the ledger; False when some that were refused have to be sent
-        again.
-        """
+        """A message is settled in the ledger; False when refused ones have to be sent again."""
         message, keys, receipt = arrived
         self._handed_over.discard(message.id)
         self.tally.messages += 1
@@ -406,54 +365,48 @@ class MessageSender:
         self._watcher.message_handed_over(message, receipt)
         self.tally.bytes += receipt.bytes_sent
         self._count_attempts(receipt)
-        if (
-            receipt.verdict is Verdict.IN_DOUBT or receipt.doubt
-        ):  # of several attempts, one may have been stored
+        # Of several attempts, one may have been stored.
+        if receipt.verdict is Verdict.IN_DOUBT or receipt.doubt:
             self._ledger.in_doubt(message, receipt.reason)
         elif receipt.verdict is not Verdict.DELIVERED:
             self._handed_over.discard(message.id)
 
     def _count_attempts(self, receipt: Receipt) -> None:
-        """Each but the last was followed by another at once; one that was not even made counts as
-        what it was told.
-        """
+        """Each but the last was followed by another; one not even made counts by its verdict."""
         self.tally.attempts[receipt.verdict.name.lower()] += 1
         if receipt.attempts > 1:
             self.tally.attempts[_TRIED_AGAIN] += receipt.attempts - 1
 
     def _bisect(self, whole: Outstanding, receipt: Receipt) -> None:
-        """Cut a message; make its only record lighter when it is too large, or set aside what
-        cannot be cut any more.
+        """Cut a message, make its only record lighter when it is too large, or set that aside.
 
         Records that are refused for what they are called by stay together.
         """
         refused = receipt.verdict is Verdict.REFUSED
-        pieces = self._learn_limit(whole) if not refused and receipt.attempts else 2
-        parts = _divided(len(whole.records), receipt.refused_by, pieces)
-        if refused and not receipt.certain and not whole.narrowing:
+        unclear = refused and not receipt.certain
+        parts = _divided(len(whole.records), receipt.refused_by, self._count_pieces(whole, receipt))
+        if unclear and not whole.narrowing:
             self._ask_again(receipt, cut=len(parts) > 1)
         if len(parts) > 1:
             self._ledger.split(whole, self._pieces(whole, parts), narrowing=refused)
-        elif refused and not receipt.certain and not self._proven_healthy:
+        elif unclear and not self._proven_healthy:
             self._suspect_poison(whole, receipt)
         elif refused or not self._shed(whole, receipt.reason):
             self._refuse(whole, receipt)
 
-    def _learn_limit(self, whole: Outstanding) -> int:
-        """Remember what the service takes: its word, not that of the option. Into how many pieces
-        the message goes.
-        """
-        limit = LearntLimit(
-            payload_bytes=self.payload_limit(), wire=self._wire_digest, learnt_at=self._clock()
+    def _count_pieces(self, whole: Outstanding, receipt: Receipt) -> int:
+        """Into how many a message goes; its size is remembered where the service finds it large."""
+        if receipt.verdict is Verdict.REFUSED or not receipt.attempts:
+            return 2
+        most = self.payload_limit()
+        self._learnt = LearntLimit(
+            payload_bytes=most, wire=self._wire_digest, learnt_at=self._clock()
         )
-        self._learnt = limit
-        self._ledger.learn_limit(self._target, limit)
-        return max(2, -(-len(whole.message.payload) // limit.payload_bytes))
+        self._ledger.learn_limit(self._target, self._learnt)
+        return max(2, -(-len(whole.message.payload) // most))
 
     def _ask_again(self, receipt: Receipt, *, cut: bool) -> None:
-        """A whole message was refused for a reason that may be the target's: what was taken before
-        tells nothing now.
-        """
+        """A whole message was refused, perhaps for the target's sake: nothing proves it healthy."""
         if receipt.refused_by and receipt.attempts:
             self._proven_healthy = False
             self._refusal = receipt
@@ -461,9 +414,7 @@ class MessageSender:
             self._proven_healthy = False
 
     def _shed(self, whole: Outstanding, reason: str) -> bool:
-        """Put a lighter message in the place of one with a single record; False when that is not
-        possible.
-        """
+        """Put a lighter message in the place of one with a single record; False if impossible."""
         (record,) = whole.records
         frame = self._frame_of(whole.message.format)
         (content,) = frame.split(whole.message.payload, [record.content_bytes])
@@ -471,15 +422,13 @@ class MessageSender:
         if less is None:
             return False
         message = self._half(whole.message, frame.join([less]), 1)
-        self._ledger.split(
-            whole, [(message, [record._replace(content_bytes=len(less))])], narrowing=False
-        )
+        lightened = record._replace(content_bytes=len(less))
+        self._ledger.split(whole, [(message, [lightened])], narrowing=False)
         self.shed(record.key, record.job_id, reason)
         return True
 
     def _suspect_poison(self, whole: Outstanding, receipt: Receipt) -> None:
-        """A message refused for no clear reason. Of many in a row, what waits furthest from them
-        tells who is to blame.
+        """A message was refused for no clear reason; of many, what waits furthest from them tells.
 
         Raises: Stopped when that is refused too: it is the target.
         """
@@ -495,8 +444,7 @@ class MessageSender:
         self.conclude()
 
     def _clear_suspects(self) -> bool:
-        """Something got through, so it is the records. One that was refused alone would say nothing
-        new if asked again.
+        """Something got through, so it is the records; one refused alone need not be asked again.
 
         False when there are several, which have to be sent again.
         """
@@ -518,9 +466,8 @@ class MessageSender:
         self, whole: Outstanding, parts: Sequence[Sequence[int]]
     ) -> list[tuple[Message, Sequence[OutboxRecord]]]:
         frame = self._frame_of(whole.message.format)
-        contents = frame.split(
-            whole.message.payload, [record.content_bytes for record in whole.records]
-        )
+        sizes = [record.content_bytes for record in whole.records]
+        contents = frame.split(whole.message.payload, sizes)
         pieces: list[tuple[Message, Sequence[OutboxRecord]]] = []
         for part in parts:
             payload = frame.join([contents[at] for at in part])
@@ -539,9 +486,7 @@ class MessageSender:
 
 
 def _divided(count: int, names: Sequence[str], pieces: int) -> list[Sequence[int]]:
-    """Which records go together, by their places: those of one name, or else so many pieces of one
-    size.
-    """
+    """Which records go together, by their places: those of one name, or else equal pieces."""
     if names:
         by_name: dict[str, list[int]] = {}
         for at, name in enumerate(names):

@@ -1,5 +1,4 @@
-"""Monthly totals: jobs are counted into their months, and every month that changed is sent, always
-whole.
+"""Monthly totals: jobs are counted into their months, and each that changed is sent, always whole.
 
 A job is counted once, in the same transaction as the month that it made. A month is summed up again
 from its rows when a counted job changed, or when another selection or policy applies.
@@ -22,15 +21,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from itertools import count, repeat
 from typing import Final, NamedTuple
 
 from publisher.formats import receiver_of
 from publisher.formats.base import SummaryFormat
-from publisher.ledger.contract import DeliveredRun, Hold, Ledger, MonthState, Quarantined
+from publisher.ledger.contract import DeliveredRun, Ledger, MonthState
 from publisher.model.errors import Unfit
-from publisher.model.job import Epoch, JobId, JobKey, JobRecord, RowRef, SkippedJob
+from publisher.model.job import Epoch, JobId, JobKey, JobRecord, SkippedJob
 from publisher.model.message import REMOVED, PlacedRuns, Progress, delivered_from
 from publisher.model.policy import PublishedJob
 from publisher.model.totals import (
@@ -48,27 +48,25 @@ from publisher.model.totals import (
     rows_with_gone,
     summary_row,
 )
-from publisher.pipeline.round.assemble import MonthRow, make_months, whole_messages
-from publisher.pipeline.round.decision import Decider, Publish, Skip, skipped_job
+from publisher.pipeline.guards.keys import delivered_by_month
+from publisher.pipeline.round.assemble import NOWHERE, MonthRow, make_months, whole_messages
+from publisher.pipeline.round.decision import Decider, Publish
 from publisher.pipeline.round.reader import undisturbed, whole_window
 from publisher.pipeline.round.sender import MessageSender
 from publisher.sources import BY_INTERFACE
 from publisher.sources.base import Page, Source
 
-_QUARANTINE_BATCH: Final = (
-    2_000  # jobs that have to leave a month, 1.7 kB each; the next sweep sets the others aside
-)
+# Jobs that have to leave a month, 1.7 kB each; the next sweep sets the others aside.
+_QUARANTINE_BATCH: Final = 2_000
 _SUMMED_OTHERWISE: Final = (
-    "it was summed up without service levels, for the format of before, and rows of it are gone since; "
-    "publish it in that format, or give their database to source.databases again"
+    "it was summed up without service levels, for the format of before, and rows of it are gone "
+    "since; publish it in that format, or give their database to source.databases again"
 )
-_SENT_TOGETHER: Final = (
-    1_000  # records, and what they were made of: some 3 MB, and less than 1 MB in the ledger
-)
+# Records, and what they were made of: some 3 MB, and less than 1 MB in the ledger.
+_SENT_TOGETHER: Final = 1_000
 _KEPT_GROUPS: Final = 12_000  # of months that were written down and may go on: some 12 MB
-_FLUSH_JOBS: Final = (
-    65_536  # entries that wait for their transaction: with what it makes of them some 12 MB
-)
+# Entries that wait for their transaction: with what it makes of them some 12 MB.
+_FLUSH_JOBS: Final = 65_536
 
 
 class MessageLimits(NamedTuple):
@@ -101,10 +99,8 @@ class _MonthRows:
     ) -> None:
         """Count a job of the month, by what was known of it before."""
         before = None if was is None or was.fingerprint == REMOVED else month_number(was.ended_at)
-        self.present += before == self._month
-        self.imported |= (
-            before == self._month and isinstance(job, JobRecord) and job.interface in BY_INTERFACE
-        )
+        self.present += (here := before == self._month)
+        self.imported |= here and isinstance(job, JobRecord) and job.interface in BY_INTERFACE
         place = delivered_from(job.job_id, job.row), job.row.record_id
         if isinstance(fit, Publish):
             if self._sum(fit, was, before):
@@ -112,23 +108,18 @@ class _MonthRows:
         elif before is not None and was is not None:
             self.runs.add(job.key, was.ended_at, REMOVED, *place)
             self.moved[before] += 1
-            if before == self._month:
-                self.by_settings |= (
-                    not isinstance(job, JobRecord) or job.fingerprint == was.fingerprint
-                )
+            if here:
+                same = isinstance(job, SkippedJob) or job.fingerprint == was.fingerprint
+                self.by_settings |= same
             if fit is not None and not was_held and len(self.quarantined) < _QUARANTINE_BATCH:
                 self.quarantined.append(fit)
 
     def _sum(self, fit: Publish, was: DeliveredRun | None, before: int | None) -> bool:
-        """Add a job to the sums; whether its run is to be written down. `before` is the month that
-        it was counted in.
-        """
-        if before == self._month and was is not None and was.fingerprint == fit.entry.fingerprint:
-            self.unchanged.add(fit.published)
-            return False
+        """Add a job, which was counted in month `before`; whether its run is to be written down."""
         if before == self._month:
-            self.changed.add(fit.published)
-            return True
+            same = was is not None and was.fingerprint == fit.entry.fingerprint
+            (self.unchanged if same else self.changed).add(fit.published)
+            return not same
         self.joined.add(fit.published)
         self.moved[self._month] -= 1
         if before is not None:
@@ -144,6 +135,8 @@ class _MonthRows:
 
 class MonthlyTotals:
     """What a round does with jobs when its format has monthly totals."""
+
+    idle: Final = True  # progress can always be written down with what was counted
 
     def __init__(
         self,
@@ -172,52 +165,37 @@ class MonthlyTotals:
         self._clock = clock
         self._page_read = page_read
         self._months: dict[int, Accumulator | None] = {}
-        self._jobs_written: dict[
-            int, int
-        ] = {}  # in the totals of these months, when they were written down
+        # In the totals of these months, when they were written down.
+        self._jobs_written: dict[int, int] = {}
         self._runs = PlacedRuns()  # counted, and not written down yet
-        self._waiting: set[JobKey] = (
-            set()
-        )  # these, and those that are counted when their month is summed up again
+        # These, and those that are counted when their month is summed up again.
+        self._waiting: set[JobKey] = set()
         # Months to sum up again, with the runs that left them, less those that came.
         self._dirty: Counter[int] = Counter()
         self._progress = Progress()
-        self.remark = (
-            sender.remarks.note_together
-        )  # what is odd about jobs that are counted at once
+        self.remark = sender.remarks.note_together  # what is odd about jobs counted at once
         self.held: list[BlockedMonth] = []  # months that wait for an administrator
-        self._accepted: list[
-            tuple[int, tuple[KeyTotal, ...], int]
-        ] = []  # by month: rows left behind, jobs lost
+        # By month: rows left behind, jobs lost.
+        self._accepted: list[tuple[int, tuple[KeyTotal, ...], int]] = []
 
     def __contains__(self, key: JobKey) -> bool:
         return key in self._waiting
 
-    @property
-    def idle(self) -> bool:
-        """Progress can always be written down with what was counted."""
-        return True
-
     def take(self, fit: Publish, now: datetime, place: Progress | None = None) -> None:
-        """Count a job into its month; one that was counted before with other values has its months
-        summed up again.
+        """Count a job into its month; of one that was counted with other values, both are dirty.
 
         Raises: Unfit.
         """
         self._format.admit(fit.published, now)
         month = month_number(fit.entry.ended_at)
-        job = fit.published.job
-        key, ended_at, value = fit.entry.key, fit.entry.ended_at, fit.entry.fingerprint
+        job, known = fit.published.job, fit.known
+        key, ended_at, value = fit.entry
         self._waiting.add(key)
-        if fit.known is not None and (ended_at, value) != (
-            fit.known.ended_at,
-            fit.known.fingerprint,
-        ):
-            # Its entry stays as it is until then: it tells which jobs are in the month's totals
-            # with other values.
-            self._dirty.update({month: 0, month_number(fit.known.ended_at): 0})
+        if known is not None and (ended_at, value) != (known.ended_at, known.fingerprint):
+            # Its entry stays until then: it tells which jobs are in the totals with other values.
+            self._dirty.update({month: 0, month_number(known.ended_at): 0})
             return
-        if fit.known is not None:
+        if known is not None:
             self._dirty[month] += 0
         elif (totals := self.accumulator(month)) is not None:
             totals.add(fit.published)
@@ -227,11 +205,10 @@ class MonthlyTotals:
 
     def admits(self, job: PublishedJob, now: datetime) -> bool:
         """Whether `take` would count it."""
-        try:
+        with suppress(Unfit):
             self._format.admit(job, now)
-        except Unfit:
-            return False
-        return True
+            return True
+        return False
 
     def row(self, like: PublishedJob) -> SummaryRow:
         """Where jobs like this one, which can be counted, are added to a month."""
@@ -279,49 +256,38 @@ class MonthlyTotals:
 
     def write_down(self) -> None:
         """Everything counted so far, with how far was read, in one transaction."""
-        jobs = {month: totals.jobs for month, totals in self._months.items() if totals is not None}
-        added_to = {
-            month: self._months[month] for month in jobs if jobs[month] != self._jobs_written[month]
-        }
-        contents = {
-            month: list(totals.groups()) for month, totals in added_to.items() if totals is not None
-        }
+        months = {at: totals for at, totals in self._months.items() if totals is not None}
+        jobs = {month: totals.jobs for month, totals in months.items()}
+        added_to = {at: months[at] for at in jobs if jobs[at] != self._jobs_written[at]}
+        contents = {month: list(totals.groups()) for month, totals in added_to.items()}
         self._count(self._runs, contents, dirty=self._dirty, progress=self._progress)
         self._jobs_written = jobs
-        # Months to which nothing came lately are read again should something come: jobs are written
-        # in the order of time.
-        self._months = {} if sum(map(len, contents.values())) > _KEPT_GROUPS else added_to
+        # Months without a new job are read again if one comes: jobs are written in order of time.
+        self._months = {} if sum(map(len, contents.values())) > _KEPT_GROUPS else dict(added_to)
         self._runs = PlacedRuns()
         self._waiting.clear()
         self._dirty.clear()
         self._progress = Progress()
 
     def conclude(self, now: datetime) -> None:
-        """Sum up again what must be, and send the months that changed. Raises: Stopped,
-        SourceError.
-        """
+        """Sum up again what must be, and send what changed. Raises: Stopped, SourceError."""
         self.write_down()
         self._months = {}
         for month, state in self._states().items():
-            if state.dirty or state.basis != self._basis or self._takes_singles_over(state):
-                self._recount_month(
-                    self._states()[month], now
-                )  # as it is after the months before it
+            # What an earlier format sent one by one becomes part of the month's totals now.
+            singles = self._accept_key_change and self._ledger.summary_keys(self._target, month)
+            if state.dirty or state.basis != self._basis or singles:
+                self._recount_month(month, now)
         for month, state in self._states().items():
-            if state.dirty and not self._is_held(
-                month
-            ):  # jobs of it were found in another month just now
-                self._recount_month(self._states()[month], now)
-        self._send(
-            [state for state in self._states().values() if state.digest != state.accepted_digest],
-            now,
-        )
+            # Jobs of it were found in another month just now.
+            if state.dirty and not self._is_held(month):
+                self._recount_month(month, now)
+        states = self._states().values()
+        self._send([state for state in states if state.digest != state.accepted_digest], now)
 
     def resend(self, month: int, now: datetime) -> None:
-        """Sum a month up again and send it, whatever the receiver accepted. Raises: Stopped,
-        SourceError.
-        """
-        self._recount_month(self._states().get(month, MonthState(month)), now)
+        """Sum a month up again and send it in any case. Raises: Stopped, SourceError."""
+        self._recount_month(month, now)
         self._send([state for state in self._states().values() if state.month == month], now)
 
     def _states(self) -> dict[int, MonthState]:
@@ -331,20 +297,12 @@ class MonthlyTotals:
         return any(held.month == month for held in self.held)
 
     def _fit_format(self, groups: Iterable[SummaryGroup]) -> bool:
-        """Whether they were summed up so that this format has a place for each: without levels none
-        can be told by level.
-        """
+        """Whether this format has a place for each: without levels none can be told by level."""
         return not self._format.grouping.by_level or all(group.benchmarks for group in groups)
 
-    def _takes_singles_over(self, state: MonthState) -> bool:
-        """Whether what was sent of a month one by one, in an earlier format, becomes part of its
-        totals now.
-        """
-        return self._accept_key_change and bool(
-            self._ledger.summary_keys(self._target, state.month)
-        )
-
-    def _recount_month(self, state: MonthState, now: datetime) -> None:
+    def _recount_month(self, month: int, now: datetime) -> None:
+        """As it is after the months before it."""
+        state = self._states().get(month, MonthState(month))
         self._write_summed_up(
             state, undisturbed(self._source, lambda: self._month_rows(state, now))
         )
@@ -353,29 +311,25 @@ class MonthlyTotals:
         """One month from its rows. Those that are gone (`cleanup`, `rotate`) must not shrink it."""
         found = _MonthRows(state.month, self._format.grouping)
         found.by_settings = state.basis != self._basis
-        decider = self._decider_of(state.month)
-        window = month_window(state.month)
-        for page in whole_window(
-            self._target, self._source, self._ledger, window, self._format.needs, now
-        ):
+        window, needs = month_window(state.month), self._format.needs
+        # Also of a job that began before the start: a part of the month would replace the whole.
+        selection = self._decider.selection._replace(window=window)
+        decider = self._decider._replace(selection=selection)
+        for page in whole_window(self._target, self._source, self._ledger, window, needs, now):
             if self._decider.again:  # a regular round tells of its own reading only
                 self._page_read(page)
             jobs: tuple[JobRecord | SkippedJob, ...] = (*page.jobs, *page.skipped)
             keys = [job.key for job in jobs]
             rows = dict(zip(keys, [job.row for job in jobs], strict=True))
-            known, held = (
-                self._ledger.known(self._target, rows),
-                self._ledger.held(self._target, keys),
-            )
+            known = self._ledger.known(self._target, rows)
+            held = self._ledger.held(self._target, keys)
             for job, key in zip(jobs, keys, strict=True):
-                fit = self._looked_at(job, key, held.get(key), decider, now)
+                fit = decider.decide_again(job, key, held.get(key), self._format, now)
                 found.add(job, fit, known.get(key), was_held=key in held)
-            if (
-                not state.jobs and len(found.runs) >= _FLUSH_JOBS
-            ):  # it stays to be summed up until it is written too
-                self._count(
-                    found.runs, {}, dirty={state.month: 0, **found.moved}, progress=Progress()
-                )
+            if not state.jobs and len(found.runs) >= _FLUSH_JOBS:
+                # It stays to be summed up until it is written too.
+                dirty = {state.month: 0, **found.moved}
+                self._count(found.runs, {}, dirty=dirty, progress=Progress())
                 found.runs = PlacedRuns()
                 found.moved.clear()
         return found
@@ -388,12 +342,10 @@ class MonthlyTotals:
             counted = self._ledger.counted(self._target, state.month)
             as_counted = self._fit_format(counted)
             if as_counted and not found.by_settings:
-                # Which jobs of a row are in another month by now, and which are gone, is not known:
-                # none leaves it.
+                # Which jobs of a row are in another month by now, and which are gone, is not known.
                 groups = self._with_gone(counted, found, gone + state.moved)
             if groups is None and (as_counted or not state.dirty):
-                # What is there beside the rows that are gone is met by the regular reading, and
-                # added.
+                # What is there beside the rows that are gone, the regular reading meets and adds.
                 groups, found = counted, _MonthRows(state.month, self._format.grouping)
             if groups is not None:
                 self._sender.tally.gone[state.month] = gone
@@ -412,12 +364,9 @@ class MonthlyTotals:
     def _with_gone(
         self, counted: Sequence[SummaryGroup], found: _MonthRows, gone: int
     ) -> Sequence[SummaryGroup] | None:
-        """What was found, with the rows whose jobs are gone as they were counted; None where that
-        cannot be told.
-        """
-        jobs = FoundJobs(
-            unchanged=tuple(found.unchanged.groups()), changed=tuple(found.changed.groups())
-        )
+        """What was found, and rows whose jobs are gone as counted; None where that is not known."""
+        unchanged, changed = tuple(found.unchanged.groups()), tuple(found.changed.groups())
+        jobs = FoundJobs(unchanged=unchanged, changed=changed)
         rows = rows_with_gone(self._format.receiver_key, counted, jobs, gone)
         if rows is None:
             return None
@@ -427,41 +376,8 @@ class MonthlyTotals:
             totals.add_group(group)
         return list(totals.groups())
 
-    def _looked_at(
-        self,
-        job: JobRecord | SkippedJob,
-        key: JobKey,
-        held: Quarantined | None,
-        decider: Decider,
-        now: datetime,
-    ) -> Publish | SkippedJob | None:
-        """What a month that is summed up again makes of a job, whatever was made of it before;
-        None: it is not wanted.
-        """
-        if held is not None and held.hold is Hold.DROPPED:
-            return None
-        if isinstance(job, SkippedJob):
-            return job
-        verdict = decider.decide(job, key, None, None)
-        if isinstance(verdict, Publish):
-            try:
-                self._format.admit(verdict.published, now)
-            except Unfit as unfit:
-                return skipped_job(job, unfit)
-        return None if isinstance(verdict, Skip) else verdict
-
-    def _decider_of(self, month: int) -> Decider:
-        """Of every job of the month, also of one that began before the start: a part of it would
-        replace the whole.
-        """
-        return self._decider._replace(
-            selection=self._decider.selection._replace(window=month_window(month))
-        )
-
     def _decided(self, state: MonthState, now: datetime) -> Sequence[SummaryGroup]:
-        """The groups of a month to send; none when it waits: held back, or not begun at the
-        receiver.
-        """
+        """The groups of a month to send; none when it is held back, or has not begun."""
         groups = self._ledger.counted(self._target, state.month)
         if not self._fit_format(groups):
             self._quarantine_month(state, Unfit("summed-otherwise", _SUMMED_OTHERWISE))
@@ -471,21 +387,16 @@ class MonthlyTotals:
         emptied, orphaned = self._left(state, groups)
         lost = self._lost(state)
         zeros = [group.without_usage() for group in emptied]
-        by_itself = (
-            self._format.takes_zeros and not state.by_settings
-        )  # jobs that it lost changed and went elsewhere
+        # Jobs that it lost changed and went elsewhere.
+        by_itself = self._format.takes_zeros and not state.by_settings
         if not orphaned and (by_itself or not (zeros or lost)):
             return [*groups, *zeros]
-        by_level = self._format.receiver.keeps_benchmark_values
-        orphaned_and_emptied = (*orphaned, *(group.row(by_level=by_level) for group in emptied))
         if not self._accept_key_change:
+            by_level = self._format.receiver.keeps_benchmark_values
+            left = (*orphaned, *(group.row(by_level=by_level) for group in emptied))
+            only = bool(zeros) and not orphaned
             self.held.append(
-                BlockedMonth(
-                    month=state.month,
-                    orphaned=orphaned_and_emptied,
-                    lost_jobs=lost,
-                    emptied=bool(zeros) and not orphaned,
-                )
+                BlockedMonth(month=state.month, orphaned=left, lost_jobs=lost, emptied=only)
             )
             return ()
         if orphaned or lost:
@@ -493,28 +404,21 @@ class MonthlyTotals:
         return [*groups, *zeros]
 
     def _lost(self, state: MonthState) -> int:
-        """Jobs that the receiver has of a month, one by one or in totals, and that the totals to be
-        sent have not.
-        """
+        """Jobs that the receiver has of a month, and that the totals to be sent have not."""
         jobs, there = state.jobs, state.accepted_jobs
         if self._ledger.summary_keys(self._target, state.month):
-            delivered = self._ledger.counts(self._target).delivered
-            there = max(
-                there, sum(count for (month, _), count in delivered.items() if month == state.month)
-            )
-            if not (
-                self._accept_key_change or self._decider.again
-            ):  # what was sent one by one is not summed up yet
+            there = max(there, delivered_by_month(self._ledger, self._target)[state.month])
+            # What was sent one by one is not summed up yet.
+            if not (self._accept_key_change or self._decider.again):
                 jobs = max(jobs, self._source.count(month_window(state.month)))
         return max(there - jobs, 0)
 
     def _left(
         self, state: MonthState, groups: Sequence[SummaryGroup]
     ) -> tuple[Sequence[SummaryGroup], tuple[KeyTotal, ...]]:
-        """Rows of the receiver that the groups do not replace: those that zeros would empty, and
-        those that would stay.
+        """Rows of the receiver that the groups do not replace: to be emptied by zeros, or to stay.
 
-        Single records of an earlier format are among these.
+        Single records of an earlier format are among the latter.
         """
         left = self._ledger.accepted(self._target, state.month)
         singles = [total for total, _ in self._ledger.summary_keys(self._target, state.month)]
@@ -529,9 +433,7 @@ class MonthlyTotals:
     def _rendered(
         self, state: MonthState, groups: Sequence[SummaryGroup], now: datetime
     ) -> list[MonthRow]:
-        """A month's rows; none at all when one cannot be said, because a month goes out whole or
-        not.
-        """
+        """A month's rows; none when one cannot be said, because a month goes out whole or not."""
         try:
             contents = self._format.render(groups, now)
         except Unfit as unfit:
@@ -540,11 +442,8 @@ class MonthlyTotals:
         return list(map(MonthRow, repeat(state.month), count(1), groups, contents))
 
     def _quarantine_month(self, state: MonthState, unfit: Unfit) -> None:
-        nowhere, name = (
-            RowRef(database="", record_id=0),
-            JobId(f"summary {month_name(state.month)}"),
-        )
-        quarantined = SkippedJob(nowhere, name, "", None, unfit.rule, unfit.reason, fingerprint=0)
+        name = JobId(f"summary {month_name(state.month)}")
+        quarantined = SkippedJob(NOWHERE, name, "", None, unfit.rule, unfit.reason, fingerprint=0)
         self._sender.quarantine(quarantined)
         self._sender.note(Progress(skipped=(quarantined,)))
 
@@ -554,18 +453,14 @@ class MonthlyTotals:
         for state in states:
             if not self._is_held(state.month):
                 rendered += self._rendered(state, self._decided(state, now), now)
-            if (
-                len(rendered) >= _SENT_TOGETHER
-            ):  # whole months, so that none is ever written down in part
+            if len(rendered) >= _SENT_TOGETHER:  # whole months: none is ever written down in part
                 self._dispatch(rendered, now)
                 rendered = []
         self._dispatch(rendered, now)
         self._sender.conclude()
 
     def _dispatch(self, rendered: Sequence[MonthRow], now: datetime) -> None:
-        """Write down the messages of whole months, in one transaction, and send them. Raises:
-        Stopped.
-        """
+        """Write down whole months' messages, in one transaction, and send them. Raises: Stopped."""
         frame = self._format.frame
         batches = whole_messages(
             rendered,
