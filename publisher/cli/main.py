@@ -57,18 +57,10 @@ def _end_on_sigterm(stop: threading.Event) -> None:
 
 def run(argv: Sequence[str], stop: threading.Event | None = None) -> int:
     """Run one command; an error of ours becomes lines on standard error and its exit status."""
-    stop = stop or threading.Event()
     given = argparse.Namespace(command=None)
     set_up_logging(verbosity=0, log_format="text", stream=sys.stderr)
     try:
-        command_line = parser()
-        command_line.parse_args(argv, given)
-        set_up_logging(verbosity=verbosity(given), log_format=given.log_format, stream=sys.stderr)
-        if given.command is None:
-            command_line.print_help()
-            return 0
-        context = Context(load=partial(load_site, given.config, stop), stop=stop)
-        return command(given.command).load().run(given, context)
+        return _run(argv, given, stop or threading.Event())
     except PublisherError as error:
         error_line(str(error))
         return error.exit_status
@@ -86,6 +78,17 @@ def run(argv: Sequence[str], stop: threading.Event | None = None) -> int:
         return _cannot_print(error) if _is_of_output(error) else _bug(error)
     except Exception as error:  # noqa: BLE001  # the one boundary: no traceback for the user
         return _bug(error)
+
+
+def _run(argv: Sequence[str], given: argparse.Namespace, stop: threading.Event) -> int:
+    command_line = parser()
+    command_line.parse_args(argv, given)
+    set_up_logging(verbosity=verbosity(given), log_format=given.log_format, stream=sys.stderr)
+    if given.command is None:
+        command_line.print_help()
+        return 0
+    context = Context(load=partial(load_site, given.config, stop), stop=stop)
+    return command(given.command).load().run(given, context)
 
 
 def _bug(error: Exception) -> int:

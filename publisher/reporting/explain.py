@@ -105,9 +105,8 @@ def _origins(
     yield ValueOrigin("EndTime", _AS_IT_IS, "ended_at")
     if job.job.cpu_unknown:
         yield ValueOrigin("CpuDuration", _NOT_MEASURED, _PLAIN["CpuDuration"])
-    yield ValueOrigin(
-        "RecordId", "ur-, the endpoint's host (or MachineName), the job's id", "endpoint, job_id"
-    )
+    rule = "ur-, the endpoint's host (or MachineName), the job's id"
+    yield ValueOrigin("RecordId", rule, "endpoint, job_id")
     yield _local_id(policy, job)
     yield _fqan(job)
     yield _service_level(job)
@@ -141,9 +140,8 @@ def _local_id(policy: RecordPolicy, job: PublishedJob) -> ValueOrigin:
     prefix = "records.localid_prefix, then " if policy.localid_prefix else ""
     if job.job.local_id:
         return ValueOrigin("LocalJobId", f"{prefix}the batch system's id", "local_id")
-    return ValueOrigin(
-        "LocalJobId", f"{prefix}the job's id, because the batch system gave none", "job_id"
-    )
+    rule = f"{prefix}the job's id, because the batch system gave none"
+    return ValueOrigin("LocalJobId", rule, "job_id")
 
 
 def _service_level(job: PublishedJob) -> ValueOrigin:
@@ -151,16 +149,12 @@ def _service_level(job: PublishedJob) -> ValueOrigin:
     if applied.unreadable is not None:
         rule = f"the job's cannot be read: {applied.unreadable.reason}"
     elif applied.origin == "the job":
-        rule = (
-            "the job: HEPSPEC 1.0, which A-REX writes where arc.conf has none"
-            if applied.arex_default
-            else "the job"
-        )
+        rule = "the job"
+        if applied.arex_default:
+            rule += ": HEPSPEC 1.0, which A-REX writes where arc.conf has none"
     else:
-        rule, source = (
-            applied.origin + (f", whose override wins over the job's {own!r}" if own else ""),
-            "",
-        )
+        overridden = f", whose override wins over the job's {own!r}" if own else ""
+        rule, source = f"{applied.origin}{overridden}", ""
     return ValueOrigin("ServiceLevel", rule, source)
 
 
@@ -269,7 +263,8 @@ def _page(
         return page
     raise not_found(
         site,
-        f"no finished job is called {job_id!r} in the accounting data; give the JobID that the CE assigned. "
+        f"no finished job is called {job_id!r} in the accounting data; "
+        "give the JobID that the CE assigned. "
         f"`publisher trace {job_id}` tells whether it was delivered before it was removed",
     )
 
@@ -311,10 +306,8 @@ class _Bench:
 def _at_target(bench: _Bench, page: Page) -> list[Explanation]:
     return [
         *(
-            bench.explanation(
-                skipped.row, skipped.local_id, "set aside", f"{skipped.rule}: {skipped.reason}"
-            )
-            for skipped in page.skipped
+            bench.explanation(one.row, one.local_id, "set aside", f"{one.rule}: {one.reason}")
+            for one in page.skipped
         ),
         *(_of(bench, job) for job in page.jobs),
         *(bench.explanation(row.row, "", "open", _why_open(row.row, page)) for row in page.open),
@@ -350,7 +343,10 @@ def _of(bench: _Bench, job: JobRecord) -> Explanation:
         bench, job, published, known, held, _rendered(own, published, bench.now)[1]
     )
     if sent_otherwise:
-        reason += "; A-REX restarted the job after a run under another local job id was delivered, which counts beside this one"
+        reason += (
+            "; A-REX restarted the job after a run under another local job id was delivered, "
+            "which counts beside this one"
+        )
     record, unfit_here = _rendered(bench.format, published, bench.now)
     receiver = bench.format.receiver
     return replace(
@@ -422,9 +418,11 @@ def _why_not_wanted(bench: _Bench, job: JobRecord, published: PublishedJob | Non
     start = state.start if state else target.start.begin(bench.now)
     selection = target.selection(Window(start=start))
     if job.status not in selection.statuses:
-        return f"status {job.status} is not among records.statuses ({', '.join(sorted(selection.statuses))})"
+        statuses = ", ".join(sorted(selection.statuses))
+        return f"status {job.status} is not among records.statuses ({statuses})"
     if job.ended_at not in selection.window:
-        return f"it ended outside of {selection.window}, since when the target takes jobs (start: {target.start})"
+        since = f"since when the target takes jobs (start: {target.start})"
+        return f"it ended outside of {selection.window}, {since}"
     if published is not None and not selection.wants_vo(published.who.vo):
         return f"its VO is {published.who.vo or 'none'}, which vos and exclude_vos exclude"
     return ""

@@ -47,9 +47,8 @@ def whole_file(path: Path) -> Iterator[TextIO]:
     except BrokenPipeError:  # whoever reads the pipe has enough
         raise
     except OSError as error:
-        raise UsageError(
-            f"{path} cannot be written: {error.strerror or error}; name another file"
-        ) from error
+        reason = error.strerror or error
+        raise UsageError(f"{path} cannot be written: {reason}; name another file") from error
 
 
 def _target(path: Path) -> Path:
@@ -58,10 +57,7 @@ def _target(path: Path) -> Path:
         if not path.is_symlink():
             return path
         if path.parent.stat().st_mode & 0o022 and path.lstat().st_uid not in (0, os.geteuid()):
-            raise PermissionError(
-                errno.EPERM,
-                "a link of another user, in a directory that others may write",
-                str(path),
-            )
+            reason = "a link of another user, in a directory that others may write"
+            raise PermissionError(errno.EPERM, reason, str(path))
         path = path.parent / path.readlink()
     raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))

@@ -279,9 +279,8 @@ def _refuse_to_name_users(by: Sequence[str], policy: RecordPolicy, *, name_users
     if policy.identity.open:
         return
     if "local-user" in by:
-        raise UsageError(
-            "--by local-user: records.identity does not let users be named; take --by account or project"
-        )
+        refused = "records.identity does not let users be named"
+        raise UsageError(f"--by local-user: {refused}; take --by account or project")
     if name_users:
         raise UsageError(
             "--name-users: records.identity does not let users be named; leave the option out"

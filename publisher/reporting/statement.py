@@ -231,12 +231,8 @@ def _of_target(target: Target, found: _Found, ledger: Ledger, history: History) 
 
 def _with_gpus(delivered: Work, target: Target, found: _Found, rows: Sequence[Compared]) -> Work:
     """GPU time, which no ledger keeps: the CE's, where just its jobs were delivered as they are."""
-    used = found.used[target.name]
-    same_usage = (used.jobs, used.wall_s, used.cpu_s) == (
-        delivered.jobs,
-        delivered.wall_s,
-        delivered.cpu_s,
-    )
+    usage = attrgetter("jobs", "wall_s", "cpu_s")
+    same_usage = usage(found.used[target.name]) == usage(delivered)
     if receiver_of(target.format).gpus_only and same_usage and _same_jobs(rows):
         return replace(delivered, gpu_s=found.gpu_s(target))
     return delivered
@@ -248,24 +244,27 @@ def _others(
     """The other instances' targets, and the portal's counts without those of their hosts."""
     number = month.number
     if portal is not None and (number, EVERY_HOST) in portal:
-        raise UsageError(
-            "--all-instances needs the submit hosts in the portal's file: each belongs to an instance"
-        )
+        needed = "the submit hosts in the portal's file: each belongs to an instance"
+        raise UsageError(f"--all-instances needs {needed}")
     others: list[RecordedStatement] = []
     theirs: set[HostMonth] = set()
     for other in site.other_instances():
         with closing(other.history()) as history, closing(other.ledger_to_read()) as ledger:
             for name in ledger.targets():
-                counts = ledger.counts(name)
-                at = {place for place in (*counts.delivered, *counts.before) if place[0] == number}
+                at = _places(ledger, name, number)
                 theirs |= at
                 in_portal = _sum_of_known(portal.get(place) for place in at) if portal else None
-                sent = history.sent(name, month.window)
-                others.append(
-                    _of_other(other.instance, name, month, ledger, sent, in_portal, site.clock())
-                )
+                sent, now = history.sent(name, month.window), site.clock()
+                one = _of_other(other.instance, name, month, ledger, sent, in_portal, now)
+                others.append(one)
     own = portal and {at: jobs for at, jobs in portal.items() if at not in theirs}
     return others, own
+
+
+def _places(ledger: Ledger, target: str, month: int) -> set[HostMonth]:
+    """Where jobs of a month were delivered, by us or before us."""
+    counts = ledger.counts(target)
+    return {place for place in (*counts.delivered, *counts.before) if place[0] == month}
 
 
 def _of_other(
@@ -318,7 +317,8 @@ def _missing_there(
     if found.last_success is None:
         yield f"nothing was ever delivered: publisher doctor --target {name}"
     elif found.last_success < month.next.start <= now:
-        yield f"last success at {iso(found.last_success)}, before the month ended: publisher publish --target {name}"
+        last = f"last success at {iso(found.last_success)}, before the month ended"
+        yield f"{last}: publisher publish --target {name}"
     if found.held:
         yield f"held back: publisher publish --force --target {name}"
     if found.quarantined:
@@ -326,7 +326,8 @@ def _missing_there(
     if found.reported is not None and found.reported != jobs:
         yield f"told {found.reported:,} of {jobs:,} jobs: publisher sync --target {name}"
     if found.portal is not None and found.portal != jobs:
-        yield f"the portal has {found.portal:,} of {jobs:,} jobs: publisher statement {month} --portal FILE"
+        known = f"the portal has {found.portal:,} of {jobs:,} jobs"
+        yield f"{known}: publisher statement {month} --portal FILE"
 
 
 def _sums(rows: Sequence[Compared]) -> dict[str, int]:

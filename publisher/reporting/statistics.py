@@ -85,7 +85,8 @@ def job(site: Site, job_id: JobId) -> tuple[JobDetails, str]:
     hint = f"; in the batch system, this is the id of {' and '.join(meant)}" if meant else ""
     raise not_found(
         site,
-        f"no job is called {job_id!r} in the accounting data; give the JobID that the CE assigned{hint}",
+        f"no job is called {job_id!r} in the accounting data; "
+        f"give the JobID that the CE assigned{hint}",
     )
 
 
@@ -100,4 +101,5 @@ def _strange(kind: NameKind, name: str, known: frozenset[str]) -> str:
         if words
         else f"there are {', '.join(sorted(known))}"
     )
-    return f"the accounting data has no {kind} {name!r}; {f'did you mean {near[0]!r}?' if near else listed}"
+    advice = f"did you mean {near[0]!r}?" if near else listed
+    return f"the accounting data has no {kind} {name!r}; {advice}"

@@ -10,6 +10,7 @@ from publisher.cli.commands import Context, load_part
 from publisher.cli.logs import error_line
 from publisher.cli.output import Json, TextTable, print_result
 from publisher.cli.parser import add_action, add_actions, add_json
+from publisher.cli.site import LiveSite
 from publisher.config.schema import Place, Problems, ReadContext, Text, Wrong
 from publisher.config.settings import LedgerServer, read_state
 from publisher.ledger.checks import CHECKS, disagreements
@@ -63,9 +64,7 @@ def _copy(arguments: argparse.Namespace, context: Context) -> int:
 
 def _check(arguments: argparse.Namespace, context: Context) -> int:
     site = context.load()
-    other = arguments.other and _place(arguments.other, arguments.instance or site.instance)
-    if isinstance(other, Path) and not other.exists():
-        raise UsageError(f"{other} does not exist; name a ledger with --with")
+    other = arguments.other and _other(arguments, site)
     with closing(site.database(to_read=True)) as database:
         damage = [f"{one.what}: {one.times:,}" for one in disagreements(database)]
         differing = _differing(database, other) if other else []
@@ -83,6 +82,14 @@ def _check(arguments: argparse.Namespace, context: Context) -> int:
         advice = "`publisher state copy` brings a copy up to date"
         error_line(f"{arguments.other}: this ledger differs; {advice}")
     return LedgerError.exit_status if wrong else 0
+
+
+def _other(arguments: argparse.Namespace, site: LiveSite) -> Path | LedgerServer:
+    """The ledger to compare with. Raises: UsageError."""
+    place = _place(arguments.other, arguments.instance or site.instance)
+    if isinstance(place, Path) and not place.exists():
+        raise UsageError(f"{place} does not exist; name a ledger with --with")
+    return place
 
 
 def _differing(database: Database, other: Path | LedgerServer) -> list[str]:

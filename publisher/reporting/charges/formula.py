@@ -63,9 +63,8 @@ class FormulaError(Exception):
     def __init__(self, what: str, formula: str, at: int) -> None:
         self.what = what
         self.at = at
-        shown = "".join(
-            letter if letter.isprintable() else "?" for letter in formula[: max(_SHOWN, at + 1)]
-        )
+        beginning = formula[: max(_SHOWN, at + 1)]
+        shown = "".join(letter if letter.isprintable() else "?" for letter in beginning)
         more = "..." if len(formula) > len(shown) else ""
         super().__init__(f"{what} (position {at + 1})\n    {shown}{more}\n    {' ' * at}^")
 
@@ -92,11 +91,8 @@ def tokens(formula: str) -> list[Token]:
     Raises: FormulaError for what no formula may hold, and for one that is too long.
     """
     if len(formula) > MAX_CHARACTERS:
-        raise FormulaError(
-            f"a formula has at most {MAX_CHARACTERS} characters, this one {len(formula)}",
-            formula,
-            MAX_CHARACTERS,
-        )
+        what = f"a formula has at most {MAX_CHARACTERS} characters, this one {len(formula)}"
+        raise FormulaError(what, formula, MAX_CHARACTERS)
     found: list[Token] = []
     for match in _TOKEN.finditer(formula):
         if match.lastgroup == "blanks":
@@ -113,7 +109,8 @@ def tokens(formula: str) -> list[Token]:
 def _stranger(letter: str) -> str:
     known = _INSTEAD.get(letter)
     shown = repr(letter) if letter.isprintable() else f"U+{ord(letter):04X}"
-    return f"{shown} is not part of a formula; {known or 'there are names, numbers, + - * / % and parentheses'}"
+    known = known or "there are names, numbers, + - * / % and parentheses"
+    return f"{shown} is not part of a formula; {known}"
 
 
 def _check_size(number: Token, formula: str) -> None:
@@ -236,11 +233,9 @@ class _Reader:
         tree = self.sum()
         token = self._row[self._next]
         if token.kind is not TokenKind.SIGN:
-            what = (
-                "a parenthesis is not closed"
-                if token.kind is TokenKind.END
-                else "an operator or ) is missing here"
-            )
+            what = "an operator or ) is missing here"
+            if token.kind is TokenKind.END:
+                what = "a parenthesis is not closed"
             raise self._wrong(what, token)
         self._next += 1
         return tree
@@ -259,9 +254,8 @@ class _Reader:
         if following.kind is TokenKind.SIGN and following.text == "(":
             raise self._wrong(f"there are no functions; {token.text} cannot be called", token)
         if token.text not in self._known:
-            raise self._wrong(
-                f"unknown quantity {token.text!r}; {_meant(token.text, self._known)}", token
-            )
+            meant = _meant(token.text, self._known)
+            raise self._wrong(f"unknown quantity {token.text!r}; {meant}", token)
         return Quantity(token.text, token.at)
 
     def _before(self, token: Token) -> str:
@@ -303,11 +297,8 @@ def bind(tree: Expression, arithmetic: Arithmetic[Value]) -> Callable[[Mapping[s
             inner, negative = bind(operand, arithmetic), arithmetic.negative
             return lambda quantities: negative(inner(quantities))
         case Operation(sign=sign, left=left, right=right):
-            first, second, apply = (
-                bind(left, arithmetic),
-                bind(right, arithmetic),
-                arithmetic.operations[sign],
-            )
+            first, second = bind(left, arithmetic), bind(right, arithmetic)
+            apply = arithmetic.operations[sign]
             return lambda quantities: apply(first(quantities), second(quantities))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from contextlib import closing
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -138,9 +138,8 @@ def kept(site: Site, request: ChargeRequest) -> ChargeReport:
     """The charges of a request as they are kept. Raises: LedgerError, SourceError."""
     allocations = _allocations(site, request)
     with closing(site.charge_book(to_read=True)) as book:
-        return ChargeReport(
-            request=request, run=None, bill=_bill(book, request, None), allocations=allocations
-        )
+        bill = _bill(book, request, None)
+        return ChargeReport(request=request, run=None, bill=bill, allocations=allocations)
 
 
 def _allocations(site: Site, request: ChargeRequest) -> Sequence[UsedAllocation]:
@@ -169,23 +168,16 @@ def _compute(
     rules: Charges,
     rows_read: RowsRead,
 ) -> None:
-    clock = site.clock
-    statuses = site.statuses
+    clock, statuses = site.clock, site.statuses
     with closing(site.source()) as source:
         for pages in _together(source.window(request.window, frozenset(), clock())):
             if site.wait(0):
-                raise Later(
-                    "stopped on request; what was computed until now is kept, the same command computes the rest"
-                )
-            wanted = [
-                job
-                for page in pages
-                for job in page.jobs
-                if job.status in statuses and _is_for(job, request)
-            ]
+                kept = "what was computed until now is kept, the same command computes the rest"
+                raise Later(f"stopped on request; {kept}")
+            jobs = [job for page in pages for job in page.jobs if _is_for(job, request, statuses)]
             book.keep(
                 number,
-                [_assessed(job, rules) for job in wanted],
+                [_assessed(job, rules) for job in jobs],
                 unreadable=sum(len(page.skipped) for page in pages),
                 now=clock(),
             )
@@ -204,8 +196,10 @@ def _together(pages: Iterable[Page]) -> Iterator[list[Page]]:
         yield portion
 
 
-def _is_for(job: JobRecord, request: ChargeRequest) -> bool:
-    return request.project in (None, project_of(job)) and request.group in (None, job.local_group)
+def _is_for(job: JobRecord, request: ChargeRequest, statuses: Set[str]) -> bool:
+    if job.status not in statuses or request.group not in (None, job.local_group):
+        return False
+    return request.project in (None, project_of(job))
 
 
 def project_of(job: JobRecord) -> str:

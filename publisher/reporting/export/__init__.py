@@ -1,3 +1,1 @@
-"""Finished jobs, deliveries and charges for other systems: as lines of text, or as files for
-analytics.
-"""
+"""Finished jobs, deliveries and charges for other systems: as text, or as files for analytics."""

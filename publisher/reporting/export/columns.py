@@ -1,8 +1,8 @@
-"""What is told of a finished job to other systems, column by column: its accounting data, and what
-the site publishes of it.
+"""What is told of a finished job to other systems: its accounting data, and what is published.
 
-Raw and derived values have columns of their own, named as in the report's CSV files: `wall_s` is time on the clock,
-`wall_core_s` times processors, `scaled_wall_core_s` times the benchmark too. Unknown is None, never zero.
+Raw and derived values have columns of their own, named as in the report's CSV files: `wall_s` is
+time on the clock, `wall_core_s` times processors, `scaled_wall_core_s` times the benchmark too.
+Unknown is None, never zero.
 """
 
 from __future__ import annotations
@@ -25,9 +25,7 @@ Value = str | int | Decimal | tuple[str, ...] | None
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportedJob:
-    """A finished job, and what the site says about it; None where it cannot be published, for the
-    reason in `unfit`.
-    """
+    """A finished job and what the site says of it; not `published` for the reason in `unfit`."""
 
     job: JobRecord
     policy: RecordPolicy
@@ -138,11 +136,9 @@ def _local_id(
 
 
 def _projects(projects: tuple[str, ...], local_user: str, published: PublishedJob | None) -> Value:
-    return (
-        None
-        if published is None
-        else published_projects(projects, local_user, published.identity_open) or None
-    )
+    if published is None:
+        return None
+    return published_projects(projects, local_user, published.identity_open) or None
 
 
 def _wait(started: int | None, submitted: int) -> Value:
@@ -163,9 +159,8 @@ def _gpu_s(wall_s: int, gpus: int | None) -> Value:
 
 def _cpu(name: str, meaning: str) -> Column:
     """CPU time of the job, unknown where nobody measured it."""
-    return Column(
-        name, "integer", "s", meaning, f"job.{name}", "job.cpu_unknown", make=_unless_unknown
-    )
+    inputs = (f"job.{name}", "job.cpu_unknown")
+    return Column(name, "integer", "s", meaning, *inputs, make=_unless_unknown)
 
 
 def _unless_unknown(cpu_s: int, unknown: bool) -> Value:

@@ -38,19 +38,16 @@ OWN_COLUMNS: Final = tuple(
 
 @dataclass(slots=True)
 class SkippedJobs:
-    """Jobs that a filter takes and that are not handed out: still in progress, or with a row that
-    cannot be read.
-    """
+    """Jobs that a filter takes and that are left out: in progress, or with an unreadable row."""
 
     in_progress: int = 0
     unreadable: Counter[str] = field(default_factory=Counter)  # by rule
 
 
 class ExportPage:
-    """Some jobs. For each there is one of its kind, one of its user and one of its place (which may
-    be itself).
+    """Some jobs. For each there is one of its kind, one of its user and one of its place.
 
-    `own` are the values that are its own, by input.
+    Each may be the job itself. `own` are the values that are its own, by input.
     """
 
     def __init__(
@@ -80,8 +77,9 @@ class ExportPage:
 
 
 class FinishedJobs:
-    """The finished jobs of a site. What is said of jobs is asked once for those of which the same
-    is said, whatever filter takes them.
+    """The finished jobs of a site.
+
+    What is said of jobs is asked once for those of which the same is said, whatever the filter.
     """
 
     def __init__(self, site: Site, *, left_out: SkippedJobs, rows_read: RowsRead) -> None:
@@ -94,23 +92,20 @@ class FinishedJobs:
         # Where charges or energy are configured, these hang on what a job used, and on its hosts.
         self._shares = site.power is None and site.policy.depends_on_kind_only
         self._known: dict[object, ExportedJob] = {}
-        self._held: list[
-            AlikeJob
-        ] = []  # of which something is known, so that no id comes to mean another
+        # Of which something is known, so that no id comes to mean another
+        self._held: list[AlikeJob] = []
 
     def close(self) -> None:
         self._source.close()
 
     def pages(self, wanted: JobFilter) -> Iterator[ExportPage]:
-        """Those that a filter takes, each database in the order of its rows or of an index. Raises:
-        SourceError.
+        """Those that a filter takes, each database in the order of its rows or of an index.
+
+        Raises: SourceError.
         """
         source, clock = self._source, self._site.clock
-        for page in (
-            self._all(wanted.ended)
-            if wanted == JobFilter(ended=wanted.ended)
-            else self._filtered(wanted)
-        ):
+        every = wanted == JobFilter(ended=wanted.ended)
+        for page in self._all(wanted.ended) if every else self._filtered(wanted):
             rows = [OpenRow(row=row.row, finished_seen_at=_LONG_AGO) for row in page.open]
             for each in [page, *(source.reread(rows, frozenset(), clock()) if rows else ())]:
                 self._left_out.in_progress += len(each.open) if each is not page else 0
@@ -126,9 +121,8 @@ class FinishedJobs:
         for database in source.databases():
             for page in source.since(None, database, frozenset(), now, alike=True, names=names):
                 if page.restarted:
-                    raise SourceError(
-                        f"{database}: it was replaced while it was read; export it again"
-                    )
+                    replaced = "it was replaced while it was read; export it again"
+                    raise SourceError(f"{database}: {replaced}")
                 yield page
 
     def _filtered(self, wanted: JobFilter) -> Iterator[Page]:
@@ -148,29 +142,20 @@ class FinishedJobs:
         ]
         shared = list(compress(alike, may_share))
         single = [*page.jobs, *map(whole_job, compress(alike, map(not_, may_share)))]
+        own: dict[str, Sequence[Any]]
         if shared:
-            users = [job.user for job in shared]
-            own: dict[str, Sequence[Any]] = {
-                f"job.{name}": list(map(attrgetter(name), users)) for name in _OF_USER
-            }
-            values = zip(*(job.values for job in shared), strict=True)
-            own |= {f"job.{name}": column for name, column in zip(OWN_VALUES, values, strict=True)}
+            own = _own_values(shared)
             kinds = self._once(shared, [id(job.example) for job in shared])
             yield ExportPage(kinds, self._users(shared), list(compress(places, may_share)), own)
         if single:
             described = list(map(self._described, single))
-            yield ExportPage(
-                described,
-                described,
-                described,
-                {name: list(map(get, single)) for name, get in _OWN.items()},
-            )
+            own = {name: list(map(get, single)) for name, get in _OWN.items()}
+            yield ExportPage(described, described, described, own)
 
     def _places(self, jobs: Sequence[AlikeJob]) -> list[ExportedJob]:
         changes = self._changes
-        return self._once(
-            jobs, [(id(job.place), bisect_right(changes, job.values[_END])) for job in jobs]
-        )
+        keys = [(id(job.place), bisect_right(changes, job.values[_END])) for job in jobs]
+        return self._once(jobs, keys)
 
     def _users(self, jobs: Sequence[AlikeJob]) -> list[ExportedJob]:
         policy = self._site.policy
@@ -200,10 +185,18 @@ class FinishedJobs:
             published = policy.describe(job)
         except Unfit as unfit:
             reason = str(unfit)
-        return ExportedJob(
-            job=job,
-            policy=policy,
-            published=published,
-            unfit=reason,
-            energy=self._power.energy(job),
-        )
+        energy = self._power.energy(job)
+        return ExportedJob(job=job, policy=policy, published=published, unfit=reason, energy=energy)
+
+
+def _own_values(jobs: Sequence[AlikeJob]) -> dict[str, Sequence[Any]]:
+    """Those of each job and of each user, by input."""
+    users = [job.user for job in jobs]
+    own: dict[str, Sequence[Any]] = {}
+    for name in _OF_USER:
+        own[f"job.{name}"] = list(map(attrgetter(name), users))
+    for name, column in zip(
+        OWN_VALUES, zip(*(job.values for job in jobs), strict=True), strict=True
+    ):
+        own[f"job.{name}"] = column
+    return own

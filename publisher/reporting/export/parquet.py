@@ -1,10 +1,9 @@
-"""Jobs, deliveries and charges as Parquet files by month, for analytics; what did not change is not
-written again.
+"""Jobs, deliveries and charges as Parquet files by month; only what changed is written again.
 
     analytics/jobs/month=2026-10/ce1.parquet
     analytics/deliveries/month=2026-10/ce1.parquet
     analytics/charges/month=2026-10/ce1.parquet
-    analytics/_ce1.json                             what the files were made of, by data set and month
+    analytics/_ce1.json                       what the files were made of, by data set and month
 
 Several instances may write to one directory. A file is written beside its place and renamed.
 """
@@ -85,9 +84,7 @@ _CALENDAR: Final = range(-62_135_596_800, 253_402_300_800)  # years 1 to 9999
 
 @dataclass(slots=True)
 class ExportedMonths:
-    """What was written: by data set, the months with their rows; and how many were left as they
-    are.
-    """
+    """What was written: by data set, the months with their rows; and how many were left alone."""
 
     written: dict[str, dict[str, int]] = field(default_factory=dict)
     unchanged: int = 0
@@ -96,8 +93,9 @@ class ExportedMonths:
 def export(
     site: Site, directory: Path, *, left_out: SkippedJobs, rows_read: RowsRead
 ) -> ExportedMonths:
-    """Bring the files up to date. Raises: SourceError, LedgerError, UsageError when they cannot be
-    written.
+    """Bring the files up to date.
+
+    Raises: SourceError, LedgerError, UsageError when they cannot be written.
     """
     files = _Files(site, directory)
     try:
@@ -120,21 +118,14 @@ def export(
 
 def _export_charges(site: Site, files: _Files, months: Iterable[str]) -> None:
     with closing(site.charge_book(to_read=True)) as book:
-        sums = (
-            {month: list(map(str, book.sums(_window(month)))) for month in months}
-            if book.runs()
-            else {}
-        )
-        for month in files.outdated(
-            "charges", {month: found for month, found in sums.items() if found}
-        ):
+        sums = {}
+        for month in months if book.runs() else ():
+            if found := list(map(str, book.sums(_window(month)))):
+                sums[month] = found
+        for month in files.outdated("charges", sums):
             kept = book.charges(ChargeRequest(window=_window(month)))
-            files.write(
-                "charges",
-                month,
-                _CHARGES,
-                _batches(_charge_row(site.instance, one.job) for one in kept),
-            )
+            rows = (_charge_row(site.instance, one.job) for one in kept)
+            files.write("charges", month, _CHARGES, _batches(rows))
 
 
 def _charge_row(instance: str, job: AssessedJob) -> tuple[Any, ...]:
@@ -263,17 +254,9 @@ def _rounded(value: Decimal | None) -> Decimal | None:
 
 def _deliveries(site: Site, history: History, month: str) -> Iterator[pa.RecordBatch]:
     for one in history.deliveries(_window(month)):
-        fixed = (
-            site.instance,
-            one.target,
-            one.message_id or None,
-            one.format or None,
-            one.accepted_at,
-        )
-        shared = [
-            pa.array([value] * len(one.keys), kind.type)
-            for value, kind in zip(fixed, _DELIVERIES, strict=False)
-        ]
+        named = (one.message_id or None, one.format or None)
+        fixed = zip((site.instance, one.target, *named, one.accepted_at), _DELIVERIES, strict=False)
+        shared = [pa.array([value] * len(one.keys), kind.type) for value, kind in fixed]
         own = [pa.array(one.keys, _RUN), pa.array(one.ended_at, _TIME)]
         yield pa.RecordBatch.from_arrays([*shared, *own], schema=_DELIVERIES)
 

@@ -1,5 +1,6 @@
-"""What a table of a report is made of: columns with a name, a definition, and a form of their
-values for people and for programs.
+"""The columns of a report's tables: names, definitions, and their values for people and programs.
+
+At the end those that tell what jobs used, which most tables have.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from enum import StrEnum
+from itertools import chain
 from typing import Any, Final
 
 from publisher.model.rates import amount_text
@@ -25,6 +27,8 @@ from publisher.reporting.html.values import (
     size_text,
     thousands_text,
 )
+from publisher.reporting.report import Report
+from publisher.sources.statistics import Used
 
 Value = str | int | float | Decimal | None
 
@@ -125,6 +129,18 @@ def count(key: str, title: str, means: str) -> TableColumn:
     return TableColumn(key, title, CellKind.COUNT, means)
 
 
+def share(key: str, title: str, means: str) -> TableColumn:
+    return TableColumn(key, title, CellKind.SHARE, means)
+
+
+def seconds(key: str, title: str, means: str) -> TableColumn:
+    return TableColumn(key, title, CellKind.SECONDS, means)
+
+
+def amount(key: str, title: str, means: str) -> TableColumn:
+    return TableColumn(key, title, CellKind.AMOUNT, means)
+
+
 def minutes(key: str, title: str, means: str) -> TableColumn:
     return TableColumn(key, title, CellKind.MINUTES, f"{means} In minutes, rounded down.")
 
@@ -164,23 +180,123 @@ WAIT_NAMES: Final = (
     *("1-4 h", "4-12 h", "12-24 h", "1-3 days", "> 3 days"),
 )
 LAG_EDGES_MIN: Final = (
-    _HOUR,
-    3 * _HOUR,
-    6 * _HOUR,
-    12 * _HOUR,
-    _DAY,
-    2 * _DAY,
-    7 * _DAY,
-    31 * _DAY,
+    *(_HOUR, 3 * _HOUR, 6 * _HOUR, 12 * _HOUR),
+    *(_DAY, 2 * _DAY, 7 * _DAY, 31 * _DAY),
 )
 LAG_NAMES: Final = (
-    "< 1 h",
-    "1-3 h",
-    "3-6 h",
-    "6-12 h",
-    "12-24 h",
-    "1-2 days",
-    "2-7 days",
-    "7-31 days",
-    "> 31 days",
+    *("< 1 h", "1-3 h", "3-6 h", "6-12 h", "12-24 h"),
+    *("1-2 days", "2-7 days", "7-31 days", "> 31 days"),
 )
+
+ON_PAGE: Final = "in seconds (on the page: hours)"
+JOBS: Final = count(
+    "jobs", "Jobs", "Finished jobs that ended in the period, whatever their status, each once."
+)
+_USED: Final = (
+    JOBS,
+    count("failed", "Failed", "Those of them whose status is failed."),
+    share("failed_share", "Failed share", "Failed jobs over all jobs, from 0 to 1."),
+    seconds("wall_s", "Wall hours", f"Raw wall time of the jobs, {ON_PAGE}, cores not counted."),
+    seconds(
+        "wall_core_s",
+        "Core hours",
+        f"Raw wall time times the job's number of cores, {ON_PAGE}, not scaled by any benchmark. "
+        "A job whose number of cores is unknown counts as one core.",
+    ),
+    TableColumn(
+        "wall_core_days", "Core days", CellKind.IN_DAYS, "Core hours in days.", in_files=False
+    ),
+    seconds(
+        "cpu_s", "CPU hours", f"CPU time, user and kernel, {ON_PAGE}, not scaled by any benchmark."
+    ),
+    share(
+        "cpu_efficiency",
+        "CPU efficiency",
+        "cpu_s over wall_core_s, of jobs whose CPU time was measured; "
+        "empty where there was no such wall time.",
+    ),
+)
+# Only where the batch system did not measure every job's.
+_CPU_UNKNOWN: Final = count(
+    "cpu_unknown",
+    "CPU unknown",
+    "Jobs of which nobody measured the CPU time: they are in neither part of the efficiency.",
+)
+# Only where some job had GPUs.
+_GPUS: Final = (
+    count("gpu_jobs", "GPU jobs", "Those of the jobs that asked for GPUs."),
+    share("gpu_share", "GPU share", "GPU jobs over all jobs, from 0 to 1."),
+    seconds("gpu_s", "GPU hours", f"Raw wall time times the job's number of GPUs, {ON_PAGE}."),
+)
+# Only where records.power is set.
+_ENERGY: Final = (
+    TableColumn(
+        "measured_wh",
+        "Measured kWh",
+        CellKind.ENERGY,
+        "Energy that meters tell of, with pue, in Wh (on the page: kWh).",
+    ),
+    TableColumn(
+        "estimated_wh",
+        "Estimated kWh",
+        CellKind.ENERGY,
+        "Energy by records.power of the jobs without a meter value, with pue, "
+        "in Wh (on the page: kWh).",
+    ),
+    TableColumn(
+        "carbon_g", "CO₂e kg", CellKind.CARBON, "CO2 equivalent of both, in g (on the page: kg)."
+    ),
+)
+
+
+def _kinds(report: Report) -> list[str]:
+    """The types of benchmark that scaled times are of."""
+    return sorted(report.usage.total.scaled)
+
+
+def used_columns(report: Report) -> list[TableColumn]:
+    scaled = [_scaled_columns(kind) for kind in _kinds(report)]
+    power = _ENERGY if report.has_energy else ()
+    unknown = (_CPU_UNKNOWN,) if report.usage.total.cpu_unknown else ()
+    gpus = _GPUS if report.usage.total.gpu_jobs else ()
+    return [*_USED, *unknown, *gpus, *power, *chain.from_iterable(scaled)]
+
+
+def _scaled_columns(kind: str) -> tuple[TableColumn, TableColumn]:
+    return (
+        TableColumn(
+            f"scaled_wall_core_{kind.lower()}_s",
+            f"{kind} hours",
+            CellKind.SCALED,
+            f"Wall time x cores x {kind} value of the job, in {kind} seconds (on the page: hours). "
+            "Only jobs with a benchmark of this type; types cannot be added up; "
+            "empty where no job has one. The raw time is wall_core_s.",
+        ),
+        TableColumn(
+            f"{kind}_days",
+            f"{kind} days",
+            CellKind.SCALED_DAYS,
+            f"{kind} hours in days.",
+            in_files=False,
+        ),
+    )
+
+
+def used_values(report: Report, used: Used) -> tuple[Value, ...]:
+    gpus = (used.gpu_jobs, used.gpu_share, used.gpu_s) if report.usage.total.gpu_jobs else ()
+    return (
+        *(used.jobs, used.failed, used.failed_share),
+        *(used.wall_s, used.wall_core_s, used.wall_core_s, used.cpu_s, used.efficiency),
+        *((used.cpu_unknown,) if report.usage.total.cpu_unknown else ()),
+        *gpus,
+        *(_energy_values(used) if report.has_energy else ()),
+        *(used.scaled.get(kind) for kind in _kinds(report) for _ in _scaled_columns(kind)),
+    )
+
+
+def _energy_values(used: Used) -> tuple[Value, ...]:
+    """None where it is known of none of the jobs."""
+    carbon = None if used.carbon_unknown == used.jobs else used.carbon_g
+    if used.energy_unknown == used.jobs:
+        return None, None, carbon
+    return used.measured_wh, used.estimated_wh, carbon

@@ -113,9 +113,8 @@ def _usage_over_time(report: Report) -> Plot:
     if len(ranked) > len(shown):
         series.append(Series(f"{len(ranked) - len(shown)} others", OTHERS, heights[None]))
     text = f"{hours_text(usage.total.wall_core_s)} core hours in all. {_most(by_weight(usage.vos))}"
-    labels = Labels(
-        f"Core hours by {steps.word} and VO", text, steps.axis, f"core hours a {steps.word}"
-    )
+    title = f"Core hours by {steps.word} and VO"
+    labels = Labels(title, text, steps.axis, f"core hours a {steps.word}")
     return _plot("usage_over_time", labels, svg.stacked(labels, steps.names, series, number_text))
 
 
@@ -125,11 +124,10 @@ def _jobs_over_time(report: Report) -> Plot:
     for day, used in report.usage.days.items():
         good[steps.places[day]] += used.jobs - used.failed
         bad[steps.places[day]] += used.failed
-    share = (
-        "" if total.failed_share is None else f", {share_text(total.failed_share)} of them failed"
-    )
-    text = f"{plural(total.jobs, 'job')} ended in the period{share}."
-    labels = Labels(f"Jobs by {steps.word}", text, steps.axis, f"jobs a {steps.word}")
+    text = f"{plural(total.jobs, 'job')} ended in the period"
+    if total.failed_share is not None:
+        text += f", {share_text(total.failed_share)} of them failed"
+    labels = Labels(f"Jobs by {steps.word}", f"{text}.", steps.axis, f"jobs a {steps.word}")
     series = [Series("not failed", _GOOD, good), Series("failed", _BAD, bad)]
     return _plot("jobs_over_time", labels, svg.stacked(labels, steps.names, series, number_text))
 
@@ -139,27 +137,18 @@ def _months(report: Report) -> Plot:
         (one.name if one.is_whole else f"{one.name} (part)", one.used.wall_core_s)
         for one in report.months
     ]
-    text = "; ".join(
-        f"{name}: {hours_text(wall_core_s)} core hours" for name, wall_core_s in months
-    )
-    labels = Labels(
-        "Core hours, month against month",
-        text or "There were no jobs.",
-        "month, UTC",
-        "core hours a month",
-    )
-    names, heights = [name for name, _ in months], [wall_core_s / 3600 for _, wall_core_s in months]
-    return _plot(
-        "months",
-        labels,
-        svg.stacked(labels, names, [Series("core hours", 0, heights)], number_text),
-    )
+    texts = [f"{name}: {hours_text(core_s)} core hours" for name, core_s in months]
+    text, title = "; ".join(texts) or "There were no jobs.", "Core hours, month against month"
+    labels = Labels(title, text, "month, UTC", "core hours a month")
+    names, heights = [name for name, _ in months], [core_s / 3600 for _, core_s in months]
+    series = [Series("core hours", 0, heights)]
+    return _plot("months", labels, svg.stacked(labels, names, series, number_text))
 
 
 def _ranked(name: str, title: str, parts: Mapping[str, Used], colour: int) -> Plot:
     ranked = by_weight(parts)
     shown = ranked if len(ranked) <= _BARS else ranked[: _BARS - 1]
-    bars = [(part, used) for part, used in shown]
+    bars = list(shown)
     if len(shown) < len(ranked):
         rest = Used()
         for _, used in ranked[len(shown) :]:
@@ -194,12 +183,10 @@ def _allocated(report: Report) -> list[Plot]:
         start, end = one.window.start or 0, one.window.end or now
         passed = min(max((now - start) / ((end - start) or 1), 0.0), 1.0)
         bars.append(Bar("its time", passed, f"{share_text(passed)} has passed", is_grey=True))
-    text = "; ".join(
-        f"{one.project} has used {share_text(one.share)}" for one in report.allocations[:_BARS]
-    )
-    labels = Labels(
-        "Used of allocations, beside the time that has passed", f"{text}.", "share of the whole", ""
-    )
+    shown = report.allocations[:_BARS]
+    text = "; ".join(f"{one.project} has used {share_text(one.share)}" for one in shown)
+    title = "Used of allocations, beside the time that has passed"
+    labels = Labels(title, f"{text}.", "share of the whole", "")
     return [_plot("allocations", labels, svg.ranking(labels, bars, colour=0, largest=1.2))]
 
 
@@ -209,9 +196,8 @@ def _mix(report: Report) -> Plot:
         (name or "none known", used.wall_core_s / total if total else 0.0)
         for name, used in by_weight(report.usage.benchmarks)[:_BARS]
     ]
-    text = (
-        "; ".join(f"{name}: {share_text(share)}" for name, share in bars) or "There were no jobs."
-    )
+    text = "; ".join(f"{name}: {share_text(share)}" for name, share in bars)
+    text = text or "There were no jobs."
     labels = Labels("Share of core hours by benchmark", text, "share of all core hours", "")
     drawn = [Bar(name, share, share_text(share)) for name, share in bars]
     return _plot("benchmarks", labels, svg.ranking(labels, drawn, colour=0))
@@ -220,15 +206,15 @@ def _mix(report: Report) -> Plot:
 def _waits(report: Report) -> Plot:
     waits = all_waits(report.usage.waits.values())
     counts = spread(waits, WAIT_EDGES_MIN, WAIT_NAMES)
+    half, most = (minutes_text(waits.quantile_min(part)) for part in (0.5, 0.9))
     text = (
-        f"Half waited no longer than {minutes_text(waits.quantile_min(0.5))}, nine of ten no longer than "
-        f"{minutes_text(waits.quantile_min(0.9))}. Of {waits.unknown + waits.negative:,} jobs it is not known."
+        f"Half waited no longer than {half}, nine of ten no longer than {most}. "
+        f"Of {waits.unknown + waits.negative:,} jobs it is not known."
     )
     names, jobs = [name for name, _ in counts], [jobs for _, jobs in counts]
     labels = Labels("Jobs by time from submission to true start", text, "time waited", "jobs")
-    return _plot(
-        "waits", labels, svg.beside(labels, names, [Series("jobs", 0, jobs)], grey=UNKNOWN)
-    )
+    drawn = svg.beside(labels, names, [Series("jobs", 0, jobs)], grey=UNKNOWN)
+    return _plot("waits", labels, drawn)
 
 
 def _deliveries(report: Report) -> list[Plot]:
@@ -257,17 +243,12 @@ def _lags(past: Sequence[tuple[str, TargetHistory]]) -> Plot:
     lags = []
     for at, ((target, _), jobs) in enumerate(zip(past, spreads, strict=True)):
         lags.append(Series(target, at, [jobs.get(name, 0) for name in names]))
-    medians = (
-        f"{target} {minutes_text(history.lags.quantile_min(0.5))}" for target, history in past
-    )
-    text = (
-        f"Half took no longer than: {'; '.join(medians)}."
-        if past
-        else "Nothing was delivered in the period."
-    )
-    labels = Labels(
-        "Jobs by time from their end to acceptance", text, "time until accepted", "jobs"
-    )
+    medians = [f"{target} {minutes_text(one.lags.quantile_min(0.5))}" for target, one in past]
+    text = "Nothing was delivered in the period."
+    if medians:
+        text = f"Half took no longer than: {'; '.join(medians)}."
+    title = "Jobs by time from their end to acceptance"
+    labels = Labels(title, text, "time until accepted", "jobs")
     return _plot("lags", labels, svg.beside(labels, names, lags))
 
 

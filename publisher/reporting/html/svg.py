@@ -208,8 +208,9 @@ def _legend(series: Sequence[Series]) -> tuple[list[str], float]:
 
 
 def _bar(left: float, top: float, width: float, height: float, colour: int, tooltip: str) -> str:
-    place = f'x="{left:.1f}" y="{top:.1f}" width="{max(width, 0.5):.1f}" height="{max(height, 0.5):.1f}"'
-    return f'<rect class="s{colour}" {place}><title>{escape(tooltip)}</title></rect>'
+    size = f'width="{max(width, 0.5):.1f}" height="{max(height, 0.5):.1f}"'
+    place = f'class="s{colour}" x="{left:.1f}" y="{top:.1f}" {size}'
+    return f"<rect {place}><title>{escape(tooltip)}</title></rect>"
 
 
 def _line(x1: float, y1: float, x2: float, y2: float) -> str:

@@ -3,111 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain
+from operator import attrgetter
 from typing import Final
 
-from publisher.model.time import Window, iso, iso_epoch
+from publisher.model.time import iso, iso_epoch
 from publisher.reporting.html.columns import (
+    JOBS,
     KINDS,
     LAG_EDGES_MIN,
     LAG_NAMES,
+    ON_PAGE,
     WAIT_EDGES_MIN,
     WAIT_NAMES,
     CellKind,
     Table,
     TableColumn,
     Value,
+    amount,
     count,
     minutes,
+    seconds,
+    share,
     spread,
     text,
+    used_columns,
+    used_values,
 )
-from publisher.reporting.html.values import day_text, exit_text
+from publisher.reporting.html.values import exit_text, window_text
 from publisher.reporting.report import CountDrift, Report
-from publisher.reporting.usage import DAY_S
 from publisher.sources.statistics import LOCAL_NAMES, Used, by_weight
 
-_ON_PAGE: Final = "in seconds (on the page: hours)"
 _DAY_COLUMN: Final = TableColumn("day", "Day", CellKind.DAY, "Day in UTC.")
 _QUEUE: Final = text("queue", "Queue", "Queue of the batch system.")
 _VO: Final = text("vo", "VO", "VO as the site's settings derive it.")
 _PROJECT: Final = text("project", "Project", "First project of the job.")
 _STATUS: Final = text("status", "Status", "Status of the job.")
 _TARGET: Final = text("target", "Target", "Name of the target in the configuration.")
-_JOBS: Final = count(
-    "jobs", "Jobs", "Finished jobs that ended in the period, whatever their status, each once."
-)
 _QUARANTINED: Final = "Jobs in quarantine now, dropped ones not counted."
-_USED: Final = (
-    _JOBS,
-    count("failed", "Failed", "Those of them whose status is failed."),
-    TableColumn(
-        "failed_share", "Failed share", CellKind.SHARE, "Failed jobs over all jobs, from 0 to 1."
-    ),
-    TableColumn(
-        "wall_s",
-        "Wall hours",
-        CellKind.SECONDS,
-        f"Raw wall time of the jobs, {_ON_PAGE}, cores not counted.",
-    ),
-    TableColumn(
-        "wall_core_s",
-        "Core hours",
-        CellKind.SECONDS,
-        f"Raw wall time times the job's number of cores, {_ON_PAGE}, not scaled by any benchmark. "
-        "A job whose number of cores is unknown counts as one core.",
-    ),
-    TableColumn(
-        "wall_core_days", "Core days", CellKind.IN_DAYS, "Core hours in days.", in_files=False
-    ),
-    TableColumn(
-        "cpu_s",
-        "CPU hours",
-        CellKind.SECONDS,
-        f"CPU time, user and kernel, {_ON_PAGE}, not scaled by any benchmark.",
-    ),
-    TableColumn(
-        "cpu_efficiency",
-        "CPU efficiency",
-        CellKind.SHARE,
-        "cpu_s over wall_core_s, of jobs whose CPU time was measured; empty where there was no such wall time.",
-    ),
-)
-# Only where the batch system did not measure every job's.
-_CPU_UNKNOWN: Final = count(
-    "cpu_unknown",
-    "CPU unknown",
-    "Jobs of which nobody measured the CPU time: they are in neither part of the efficiency.",
-)
-# Only where some job had GPUs.
-_GPUS: Final = (
-    count("gpu_jobs", "GPU jobs", "Those of the jobs that asked for GPUs."),
-    TableColumn("gpu_share", "GPU share", CellKind.SHARE, "GPU jobs over all jobs, from 0 to 1."),
-    TableColumn(
-        "gpu_s",
-        "GPU hours",
-        CellKind.SECONDS,
-        f"Raw wall time times the job's number of GPUs, {_ON_PAGE}.",
-    ),
-)
-# Only where records.power is set.
-_ENERGY: Final = (
-    TableColumn(
-        "measured_wh",
-        "Measured kWh",
-        CellKind.ENERGY,
-        "Energy that meters tell of, with pue, in Wh (on the page: kWh).",
-    ),
-    TableColumn(
-        "estimated_wh",
-        "Estimated kWh",
-        CellKind.ENERGY,
-        "Energy by records.power of the jobs without a meter value, with pue, in Wh (on the page: kWh).",
-    ),
-    TableColumn(
-        "carbon_g", "CO₂e kg", CellKind.CARBON, "CO2 equivalent of both, in g (on the page: kg)."
-    ),
-)
 IDENTITIES: Final[Mapping[str, str]] = {
     "plain": "as the accounting data has them",
     "withheld": "withheld by records.identity",
@@ -156,14 +88,12 @@ def _months(report: Report) -> Table:
             CellKind.CHANGE,
             "Core hours against the month before; empty: one of them is not whole or has none.",
         ),
-        *_used_columns(report),
+        *used_columns(report),
     ]
-    rows = [(one.name, one.change, *_used_values(report, one.used)) for one in report.months]
-    notes = (
-        []
-        if report.month_before is None
-        else ["The first one is before the period, to compare with."]
-    )
+    rows = [(one.name, one.change, *used_values(report, one.used)) for one in report.months]
+    notes = []
+    if report.month_before is not None:
+        notes.append("The first one is before the period, to compare with.")
     if parts := [one.name for one in report.months if not one.is_whole]:
         notes.append(f"Only a part of {', '.join(parts)} is in it.")
     return Table("months", "Month against month", columns, rows, notes=notes)
@@ -176,77 +106,13 @@ def _failures(report: Report) -> Table:
         count("exit_code", "Exit code", "Of the job; empty: not known."),
         text("meaning", "Meaning", "What such an exit code says."),
         count("jobs", "Jobs", "Jobs whose status is failed."),
-        TableColumn("wall_core_s", "Core hours", CellKind.SECONDS, f"What they used, {_ON_PAGE}."),
+        seconds("wall_core_s", "Core hours", f"What they used, {ON_PAGE}."),
     ]
     rows = [
         (one.vo, one.queue, one.exit_code, exit_text(one.exit_code), used.jobs, used.wall_core_s)
         for one, used in report.failures
     ]
     return Table("failures", "Failed jobs by exit code", columns, rows)
-
-
-def _kinds(report: Report) -> list[str]:
-    """The types of benchmark that scaled times are of."""
-    return sorted(report.usage.total.scaled)
-
-
-def _used_columns(report: Report) -> list[TableColumn]:
-    scaled = [_scaled_columns(kind) for kind in _kinds(report)]
-    power = _ENERGY if report.has_energy else ()
-    unknown = (_CPU_UNKNOWN,) if report.usage.total.cpu_unknown else ()
-    return [
-        *_USED,
-        *unknown,
-        *(_GPUS if report.usage.total.gpu_jobs else ()),
-        *power,
-        *chain.from_iterable(scaled),
-    ]
-
-
-def _scaled_columns(kind: str) -> tuple[TableColumn, TableColumn]:
-    return (
-        TableColumn(
-            f"scaled_wall_core_{kind.lower()}_s",
-            f"{kind} hours",
-            CellKind.SCALED,
-            f"Wall time x cores x {kind} value of the job, in {kind} seconds (on the page: hours). Only jobs with a "
-            "benchmark of this type; types cannot be added up; empty where no job has one. The raw time is wall_core_s.",
-        ),
-        TableColumn(
-            f"{kind}_days",
-            f"{kind} days",
-            CellKind.SCALED_DAYS,
-            f"{kind} hours in days.",
-            in_files=False,
-        ),
-    )
-
-
-def _used_values(report: Report, used: Used) -> tuple[Value, ...]:
-    gpus = (used.gpu_jobs, used.gpu_share, used.gpu_s) if report.usage.total.gpu_jobs else ()
-    return (
-        *(
-            used.jobs,
-            used.failed,
-            used.failed_share,
-            used.wall_s,
-            used.wall_core_s,
-            used.wall_core_s,
-        ),
-        *(used.cpu_s, used.efficiency),
-        *((used.cpu_unknown,) if report.usage.total.cpu_unknown else ()),
-        *gpus,
-        *(_energy_values(used) if report.has_energy else ()),
-        *(used.scaled.get(kind) for kind in _kinds(report) for _ in _scaled_columns(kind)),
-    )
-
-
-def _energy_values(used: Used) -> tuple[Value, ...]:
-    """None where it is known of none of the jobs."""
-    energy = (
-        (None, None) if used.energy_unknown == used.jobs else (used.measured_wh, used.estimated_wh)
-    )
-    return (*energy, None if used.carbon_unknown == used.jobs else used.carbon_g)
 
 
 def _used(
@@ -260,9 +126,9 @@ def _used(
     return Table(
         name,
         title,
-        [first, *_used_columns(report)],
-        [(part, *_used_values(report, used)) for part, used in parts],
-        total=("All", *_used_values(report, report.usage.total)),
+        [first, *used_columns(report)],
+        [(part, *used_values(report, used)) for part, used in parts],
+        total=("All", *used_values(report, report.usage.total)),
         notes=notes,
     )
 
@@ -270,7 +136,8 @@ def _used(
 def _user_notes(report: Report, shown: str) -> Iterator[str]:
     yield f"Users are {shown}."
     if "" in report.usage.users and "local-user" not in report.by:
-        yield "Of some jobs no certificate or token is known; `--by local-user` tells whom they ran as."
+        unknown = "Of some jobs no certificate or token is known"
+        yield f"{unknown}; `--by local-user` tells whom they ran as."
 
 
 def _by_local_name(report: Report, name: str) -> Table:
@@ -288,8 +155,9 @@ def _by_local_name(report: Report, name: str) -> Table:
 
 
 def _gpu_models(report: Report) -> Table:
-    usage, jobs = report.usage, report.usage.total.jobs
-    models = sorted(usage.gpu_model_s, key=lambda model: (-usage.gpu_model_s[model], model))
+    jobs, its_jobs = report.usage.total.jobs, report.usage.gpu_model_jobs
+    its_s = report.usage.gpu_model_s
+    models = sorted(its_s, key=lambda model: (-its_s[model], model))
     return Table(
         "gpu_models",
         "By GPU model",
@@ -300,23 +168,11 @@ def _gpu_models(report: Report) -> Table:
                 "GPU jobs",
                 "Jobs with GPUs of the model; one with several models is in each.",
             ),
-            TableColumn(
-                "gpu_share", "GPU share", CellKind.SHARE, "Those over all jobs, from 0 to 1."
-            ),
-            TableColumn(
-                "gpu_s",
-                "GPU hours",
-                CellKind.SECONDS,
-                f"Wall time times GPUs of the model, {_ON_PAGE}.",
-            ),
+            share("gpu_share", "GPU share", "Those over all jobs, from 0 to 1."),
+            seconds("gpu_s", "GPU hours", f"Wall time times GPUs of the model, {ON_PAGE}."),
         ],
         [
-            (
-                model or None,
-                usage.gpu_model_jobs[model],
-                usage.gpu_model_jobs[model] / jobs,
-                usage.gpu_model_s[model],
-            )
+            (model or None, its_jobs[model], its_jobs[model] / jobs, its_s[model])
             for model in models
         ],
         notes=("A-REX tells of no GPUs; they are known of jobs that were imported or joined.",),
@@ -331,16 +187,13 @@ def _benchmarks(report: Report) -> Table:
             "Benchmark",
             "Type and value that a core second is worth; empty: none is known.",
         ),
-        TableColumn(
-            "wall_core_share",
-            "Share of core hours",
-            CellKind.SHARE,
-            "Part of all wall time x cores, from 0 to 1.",
+        share(
+            "wall_core_share", "Share of core hours", "Part of all wall time x cores, from 0 to 1."
         ),
-        *_used_columns(report),
+        *used_columns(report),
     ]
     rows = [
-        (name, used.wall_core_s / total if total else None, *_used_values(report, used))
+        (name, used.wall_core_s / total if total else None, *used_values(report, used))
         for name, used in by_weight(report.usage.benchmarks)
     ]
     return Table("benchmarks", "Benchmark mix", columns, rows)
@@ -354,7 +207,7 @@ def _waits(report: Report) -> Table:
             "Waited",
             "Time from submission to the true start of the run; unknown is not zero.",
         ),
-        _JOBS,
+        JOBS,
     ]
     rows = [
         (queue, name, jobs)
@@ -394,7 +247,7 @@ def _charges(report: Report) -> Table:
         text("group", "Group", "Local group of the job; empty where users are not named."),
         text("unit", "Unit", "Unit of the amount, as the rule of records.charges has it."),
         count("jobs", "Jobs", "Jobs that ended in the period and have a charge that is kept."),
-        TableColumn("amount", "Amount", CellKind.AMOUNT, "Sum of their charges, exact."),
+        amount("amount", "Amount", "Sum of their charges, exact."),
     ]
     largest_first = sorted(
         report.charges, key=lambda one: (one.unit, -one.amount, one.project, one.group)
@@ -407,9 +260,10 @@ def _charges_note(report: Report) -> str:
     """Which jobs have charges, and what to do about the others."""
     if not report.has_charge_rules:
         return "records.charges has no rules, so nothing is charged."
+    computes = f"`{report.charge_command}` computes them"
     if not report.charges:
-        return f"No charges of this period were ever computed; `{report.charge_command}` computes them."
-    return f"Charges as last computed; `{report.charge_command}` computes them again."
+        return f"No charges of this period were ever computed; {computes}."
+    return f"Charges as last computed; {computes} again."
 
 
 def definitions(of: Sequence[Table]) -> Table:
@@ -434,16 +288,9 @@ def _allocations(report: Report) -> Table:
         _PROJECT,
         text("period", "Period", "When its jobs end."),
         text("unit", "Unit", "Unit of the charge, or GPUh for hours of GPUs."),
-        TableColumn(
-            "granted", "Granted", CellKind.AMOUNT, "What the project may use in that time."
-        ),
-        TableColumn(
-            "used",
-            "Used",
-            CellKind.AMOUNT,
-            "What its jobs that ended in that time have used until now.",
-        ),
-        TableColumn("share", "Share", CellKind.SHARE, "Used over granted."),
+        amount("granted", "Granted", "What the project may use in that time."),
+        amount("used", "Used", "What its jobs that ended in that time have used until now."),
+        share("share", "Share", "Used over granted."),
     ]
     rows = [
         (one.project, window_text(one.window), one.unit, one.granted, one.used, one.share)
@@ -451,14 +298,6 @@ def _allocations(report: Report) -> Table:
     ]
     note = "The whole of every allocation of which the period has a part."
     return Table("allocations", "Allocations", columns, rows, notes=[note])
-
-
-def window_text(window: Window) -> str:
-    """The first and the last, where it has whole days."""
-    start, end = window.start or 0, window.end or 0
-    if start % DAY_S or end % DAY_S:
-        return str(window)
-    return f"{day_text(start // DAY_S)} to {day_text(end // DAY_S - 1)}"
 
 
 def _sources(report: Report) -> Table:
@@ -504,7 +343,7 @@ def _delivery(report: Report) -> Table:
         when = ""
         if status:
             now = (status.pending, status.late, status.quarantined, status.in_doubt, status.held)
-            when = f"{status.last_success:%Y-%m-%dT%H:%M:%SZ}" if status.last_success else ""
+            when = iso(status.last_success) if status.last_success else ""
         lags = (past.lags.quantile_min(0.5), past.lags.quantile_min(0.9)) if past else (None, None)
         counts = (None, None) if period is None else (period.wanted, period.delivered)
         rows.append(
@@ -551,7 +390,10 @@ def _delivery(report: Report) -> Table:
         ),
         minutes("lag_p90_min", "90 % lag", "Nine of ten took no longer."),
     ]
-    note = "Wanted, delivered, rejected messages and lag are of the period; the rest is the state at the moment of the report."
+    note = (
+        "Wanted, delivered, rejected messages and lag are of the period; "
+        "the rest is the state at the moment of the report."
+    )
     return Table("delivery", "Delivery by target", columns, rows, notes=[note])
 
 
@@ -639,24 +481,13 @@ def _drift(report: Report) -> Table:
         count("told", "Reported", "The count that sync sent last; empty where none was sent."),
         text("finding", "Finding", "Whether these agree."),
     ]
-    rows = [
-        (
-            one.target,
-            one.month,
-            one.submit_host,
-            one.database,
-            one.delivered,
-            one.before,
-            one.reported,
-            verdict(one),
-        )
-        for one in report.drift
-    ]
-    notes = [
-        "`publisher sync --check` checks each job and names the command that fixes a difference."
-    ]
+    counted = attrgetter(
+        *("target", "month", "submit_host", "database", "delivered", "before", "reported")
+    )
+    rows = [(*counted(one), verdict(one)) for one in report.drift]
+    check = "`publisher sync --check` checks each job"
+    notes = [f"{check} and names the command that fixes a difference."]
     if report.partial:
-        notes.append(
-            f"Not compared, because the period holds only a part of them: {', '.join(report.partial)}."
-        )
+        parts = ", ".join(report.partial)
+        notes.append(f"Not compared, because the period holds only a part of them: {parts}.")
     return Table("drift", "Drift", columns, rows, notes=notes)

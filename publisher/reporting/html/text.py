@@ -11,7 +11,7 @@ from publisher.model.rates import wall_text
 from publisher.model.text import plural
 from publisher.reporting.html.columns import Table, TableColumn, Value
 from publisher.reporting.html.plots import shows_days
-from publisher.reporting.html.tables import definitions, tables, verdict, window_text
+from publisher.reporting.html.tables import definitions, tables, verdict
 from publisher.reporting.html.values import (
     change_text,
     days_text,
@@ -21,6 +21,7 @@ from publisher.reporting.html.values import (
     number_text,
     share_text,
     thousands_text,
+    window_text,
 )
 from publisher.reporting.report import DeliveredJobs, Report, TargetReport
 from publisher.reporting.usage import all_waits
@@ -160,9 +161,11 @@ def _delivered(report: Report) -> KeyAnswer:
 
 def _delivered_text(missing: int, *, known: bool, targets: int) -> str:
     if missing:
-        return f"No: {plural(missing, 'job is', 'jobs are')} missing. `publisher sync --check` names the cure."
+        jobs = plural(missing, "job is", "jobs are")
+        return f"No: {jobs} missing. `publisher sync --check` names the cure."
     if not known:
-        return "Not known of every target: only whole months and targets that had a round can be compared."
+        compared = "only whole months and targets that had a round can be compared"
+        return f"Not known of every target: {compared}."
     return "Yes, every job that a target wants." if targets else "There are no targets."
 
 
@@ -320,8 +323,8 @@ def _of_jobs(report: Report) -> Iterator[Highlight]:
             yield Highlight(about, f"{plural(count, 'job has', 'jobs have')} {text}", bad=True)
     if usage.arex_default_wall_s:
         text = (
-            f"jobs with {wall_text(usage.arex_default_wall_s)} carry HEPSPEC:1.0, which A-REX writes where none is "
-            "configured: they count too little"
+            f"jobs with {wall_text(usage.arex_default_wall_s)} carry HEPSPEC:1.0, "
+            "which A-REX writes where none is configured: they count too little"
         )
         yield Highlight("Benchmark", text, bad=True)
     if usage.total.cpu_unknown:
@@ -329,7 +332,8 @@ def _of_jobs(report: Report) -> Iterator[Highlight]:
         text = f"{without} none that was measured; the efficiency is of the others"
         yield Highlight("CPU time", text, bad=True)
     if usage.total.cores_unknown:
-        text = f"{plural(usage.total.cores_unknown, 'job has', 'jobs have')} an unknown number; each counts as one core"
+        jobs = plural(usage.total.cores_unknown, "job has", "jobs have")
+        text = f"{jobs} an unknown number; each counts as one core"
         yield Highlight("Cores", text, bad=True)
 
 

@@ -7,6 +7,9 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Final
 
+from publisher.model.time import Window
+from publisher.reporting.usage import DAY_S
+
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _SIGNALS: Final = frozenset(int(one) for one in signal.Signals)
 _UNITS: Final = ("bytes", "kB", "MB", "GB", "TB", "PB")
@@ -18,6 +21,14 @@ def day_text(day: int) -> str:
         return f"{_EPOCH + timedelta(days=day):%Y-%m-%d}"
     except OverflowError:
         return f"day {day}"
+
+
+def window_text(window: Window) -> str:
+    """The first and the last, where it has whole days."""
+    start, end = window.start or 0, window.end or 0
+    if start % DAY_S or end % DAY_S:
+        return str(window)
+    return f"{day_text(start // DAY_S)} to {day_text(end // DAY_S - 1)}"
 
 
 def size_text(count: float) -> str:

@@ -113,8 +113,8 @@ def write_file(site: Site, measures: Sequence[StoredMetric]) -> None:
     except UsageError as error:
         reason = str(error).partition("; ")[0]
         raise ConfigError(
-            f"metrics.textfile: {reason}; its directory must be there, and let this user write (under systemd: "
-            f"ReadWritePaths={settings.textfile.parent} in the service)"
+            f"metrics.textfile: {reason}; its directory must be there, and let this user write "
+            f"(under systemd: ReadWritePaths={settings.textfile.parent} in the service)"
         ) from error
 
 

@@ -444,9 +444,9 @@ class MetricsEndpoint:
         try:
             server = kind((listen.host, listen.port), _Asker)
         except OSError as error:
-            raise ConfigError(
-                f"metrics.listen: {listen}: {error.strerror or error}; name an address of this host and a port that is free"
-            ) from error
+            reason = f"metrics.listen: {listen}: {error.strerror or error}"
+            advice = "name an address of this host and a port that is free"
+            raise ConfigError(f"{reason}; {advice}") from error
         server.set_app(make_wsgi_app(registry(self._followed, _kept)))
         return server
 
