@@ -1,7 +1,8 @@
-"""The shells' completion of the command line: options, choices and files by shtab, names and ids from `publisher complete`.
+"""The shells' completion: options, choices and files by shtab, names from `publisher complete`.
 
-shtab reads the parser itself, so a new option is completed without a line here; a new argument that stands for a job, a user, a
-VO, a queue, an endpoint's type, a target or a database gets a line in `_ASKED`.
+shtab reads the parser itself, so a new option is completed without a line here; a new argument that
+stands for a job, a user, a VO, a queue, an endpoint's type, a target or a database gets a line in
+`_ASKED`.
 """
 
 from __future__ import annotations
@@ -33,11 +34,13 @@ _ASKED: Final = {
     "filter_endpoint": "endpoints",
 }
 
-# An unreadable database or configuration offers nothing, and says nothing in the middle of a command line. A function of the
-# shell does not know a --config on the line: the host's own configuration answers.
+# An unreadable database or configuration offers nothing, and says nothing in the middle of a
+# command line. A function of the shell does not know a --config on the line: the host's own
+# configuration answers.
 _ASK: Final = "publisher -q complete"
-# bash cuts words at : and =, which stand in users' names: they are put together before shtab's function sees them, and of the
-# answer the part that bash already has is taken off again. What begins with \x1f is ours, and quoted as the line needs it.
+# bash cuts words at : and =, which stand in users' names: they are put together before shtab's
+# function sees them, and of the answer the part that bash already has is taken off again. What
+# begins with \x1f is ours, and quoted as the line needs it.
 _BASH: Final = f"""\
 _publisher_ask() {{
   {_ASK} "$1" -- "$2" 2>/dev/null | while IFS= read -r word; do printf '\\037%s\\n' "$word"; done
@@ -46,7 +49,8 @@ _publisher_words() {{
   local -a words=()
   local at=0 joined=0 word
   for word in "${{COMP_WORDS[@]}}"; do
-    if [ ${{#words[@]}} -gt 0 ] && {{ [[ "$word" == [:=]* ]] || [ $joined = 1 ]; }} && [[ "${{words[-1]}}" != --*= ]]; then
+    if [ ${{#words[@]}} -gt 0 ] && {{ [[ "$word" == [:=]* ]] || [ $joined = 1 ]; }} \
+&& [[ "${{words[-1]}}" != --*= ]]; then
       words[-1]+="$word"
     else
       words+=("$word")
@@ -89,11 +93,10 @@ _publisher_ask() {{
 
 
 def _functions(asking: str) -> str:
-    """A function for each kind: shtab calls them with the word before the cursor, or with nothing."""
+    """A function for each kind; shtab calls it with the word before the cursor, or with nothing."""
     kinds = sorted(set(_ASKED.values()))
-    return asking + "".join(
-        f'_publisher_{kind}() {{ _publisher_ask {kind} "$1"; }}\n' for kind in kinds
-    )
+    found = [f'_publisher_{kind}() {{ _publisher_ask {kind} "$1"; }}\n' for kind in kinds]
+    return asking + "".join(found)
 
 
 _FUNCTIONS: Final = {"bash": _functions(_BASH), "zsh": _functions(_ZSH)}
@@ -114,11 +117,8 @@ def script(shell: str) -> str:
     for action in _arguments(parser):
         kind = _ASKED.get(action.dest)
         if kind is not None and action.metavar is not None:
-            vars(action)["complete"] = {
-                "bash": f"_publisher_{kind}",
-                "zsh": f"_publisher_{kind}",
-                "tcsh": "",
-            }
+            function = f"_publisher_{kind}"
+            vars(action)["complete"] = {"bash": function, "zsh": function, "tcsh": ""}
         elif action.type is Path:
             vars(action)["complete"] = shtab.FILE
     made: str = shtab.complete(parser, shell=shell, preamble=_FUNCTIONS.get(shell, ""))
@@ -126,13 +126,11 @@ def script(shell: str) -> str:
 
 
 def _for_bash(script: str) -> str:
-    """With our function before shtab's, and what Debian 12's shtab (1.5) does not do: offer more than the first choice."""
+    """With our function before shtab's; and every choice, not the first only (shtab 1.5, Debian 12)."""
     for old, new in (
         ("-F _shtab_publisher publisher", "-F _publisher_complete publisher"),
-        (
-            "complete -o filenames -F",
-            "complete -F",
-        ),  # would quote a second time what _publisher_complete has quoted
+        # It would quote a second time what _publisher_complete has quoted.
+        ("complete -o filenames -F", "complete -F"),
         ('_choices_var="${current_action}_choices"', '_choices_var="${current_action}_choices[@]"'),
         ('current_action_choices="${!current_action_choices_var}"', _EACH_CHOICE),
     ):

@@ -1,7 +1,8 @@
 """The manual pages, made of the prose in man/*.rst and of the command line itself, by docutils.
 
-publisher(1) has a section for each command; publisher-publish(1) and so on are those sections as pages of their own. What an
-option is called and its help come from the parser; prose about it, an entry of its name, follows the help.
+publisher(1) has a section for each command; publisher-publish(1) and so on are those sections as
+pages of their own. What an option is called and its help come from the parser; prose about it, an
+entry of its name, follows the help.
 """
 
 from __future__ import annotations
@@ -19,13 +20,12 @@ from docutils.writers.manpage import Writer
 from publisher.cli.parser import Parser, parser, usages
 
 MAN: Final = Path(__file__).parent.parent / "man"
-_ALSO: Final = "publisher(1) for the options of every command, exit statuses and files, publisher.yaml(5), publisher-accounting(7)"
-_SETTINGS: Final = {
-    "halt_level": 2,
-    "report_level": 2,
-    "output_encoding": "unicode",
-    "_disable_config": True,
-}
+_ALSO: Final = (
+    "publisher(1) for the options of every command, exit statuses and files, "
+    "publisher.yaml(5), publisher-accounting(7)"
+)
+_LEVELS: Final = {"halt_level": 2, "report_level": 2}
+_SETTINGS: Final = {**_LEVELS, "output_encoding": "unicode", "_disable_config": True}
 
 
 def write(folder: Path) -> list[Path]:
@@ -48,7 +48,10 @@ def parse(name: str) -> nodes.document:
 
 
 def whole() -> nodes.document:
-    """publisher(1), with the options of all commands. Raises: ValueError when commands or options and prose differ."""
+    """publisher(1), with the options of all commands.
+
+    Raises: ValueError when commands or options and prose differ.
+    """
     document = parse("publisher")
     top = parser()
     known = dict(_commands(top))
@@ -70,9 +73,8 @@ def of_commands() -> Iterator[tuple[str, nodes.document]]:
     for command in dict.fromkeys(path.split()[0] for path in texts):
         mine = [path for path in texts if path.split()[0] == command]
         page = _parse(_header(f"publisher-{command}", called[command].summary))
-        page += _section(
-            "SYNOPSIS", [nodes.literal_block("", "\n".join(called[path].usage for path in mine))]
-        )
+        calls = "\n".join(called[path].usage for path in mine)
+        page += _section("SYNOPSIS", [nodes.literal_block("", calls)])
         page += _section("DESCRIPTION", _bodies({path: texts[path] for path in mine}, "publisher "))
         shown = {path: body for path, body in objects.items() if path.split()[0] == command}
         if shown:
@@ -89,7 +91,7 @@ def sections(parent: nodes.Element) -> dict[str, nodes.section]:
 
 
 def entries(section: nodes.Element) -> dict[str, nodes.definition]:
-    """What definition lists directly in a section explain, by name; `a, b` in front of one text are two names."""
+    """What definition lists directly in a section explain, by name; `a, b` are two names."""
     found: dict[str, nodes.definition] = {}
     for each in section.children:
         if isinstance(each, nodes.definition_list):
@@ -108,24 +110,14 @@ def _parse(text: str) -> nodes.document:
 
 def _as_man(document: nodes.document) -> str:
     page = cast(str, publish_from_doctree(document, writer=Writer(), settings_overrides=_SETTINGS))
-    page = re.sub(
-        r"^\.ft [CP]\n", "", page, flags=re.MULTILINE
-    )  # a font that is not everywhere; docutils before 0.21
-    return re.sub(
-        r"^(\.S[HS] .*\n)\.sp\n", r"\1", page, flags=re.MULTILINE
-    )  # space in the wrong place
+    # A font that is not everywhere (docutils before 0.21), and space in the wrong place
+    page = re.sub(r"^\.ft [CP]\n", "", page, flags=re.MULTILINE)
+    return re.sub(r"^(\.S[HS] .*\n)\.sp\n", r"\1", page, flags=re.MULTILINE)
 
 
 def _header(name: str, summary: str) -> str:
-    lines = (
-        "=" * len(name),
-        name,
-        "=" * len(name),
-        "-" * len(summary),
-        summary,
-        "-" * len(summary),
-        "",
-    )
+    double, single = "=" * len(name), "-" * len(summary)
+    lines = (double, name, double, single, summary, single, "")
     return "\n".join((*lines, ":Manual section: 1", ":Manual group: publisher manual", ""))
 
 
@@ -156,36 +148,41 @@ def _commands(above: Parser, *path: str) -> Iterator[tuple[str, Parser]]:
 
 
 def _add_options(section: nodes.section, command: Parser) -> None:
-    """Put all options and arguments of the command at the end of its section, with the prose that it has about them."""
+    """Put the command's options and arguments at the end of its section, with the prose on them."""
     prose = entries(section)
     for old in [child for child in section.children if isinstance(child, nodes.definition_list)]:
         section.remove(old)
     made = nodes.definition_list()
-    for action in command._actions:
-        if action.help == argparse.SUPPRESS or isinstance(
-            action, argparse._SubParsersAction | argparse._HelpAction
-        ):
-            continue
+    for action in filter(_is_told, command._actions):
         for names, head in _heads(action):
             said = [prose.pop(name) for name in names if name in prose]
-            made += _entry(
-                head,
-                "" if action.choices and not action.option_strings else action.help or "",
-                said,
-            )
+            made += _entry(head, _help(action), said)
     if prose:
-        raise ValueError(
-            f"man/publisher.rst, {section[0].astext()}: no such option: {', '.join(prose)}"
-        )
+        place = f"man/publisher.rst, {section[0].astext()}"
+        raise ValueError(f"{place}: no such option: {', '.join(prose)}")
     if made.children:
         section += made
 
 
-def _heads(action: argparse.Action) -> Iterator[tuple[list[str], list[nodes.Node]]]:
-    """The names of an option or argument, and how its entry begins; one for each word that an argument may be."""
-    choices = [str(choice) for choice in action.choices or ()]
+def _is_told(action: argparse.Action) -> bool:
+    of_parser = isinstance(action, argparse._SubParsersAction | argparse._HelpAction)
+    return not of_parser and action.help != argparse.SUPPRESS
+
+
+def _help(action: argparse.Action) -> str:
+    """'' for words, each of which has prose of its own."""
+    return "" if action.choices and not action.option_strings else action.help or ""
+
+
+def _value(action: argparse.Action, choices: Sequence[str]) -> str:
     metavar = action.metavar or "|".join(choices) or action.dest.upper()
-    value = metavar if isinstance(metavar, str) else " ".join(metavar)
+    return metavar if isinstance(metavar, str) else " ".join(metavar)
+
+
+def _heads(action: argparse.Action) -> Iterator[tuple[list[str], list[nodes.Node]]]:
+    """The names of an option or argument, and how its entry begins; of each word it may be."""
+    choices = [str(choice) for choice in action.choices or ()]
+    value = _value(action, choices)
     if action.option_strings:
         head: list[nodes.Node] = [nodes.strong("", ", ".join(action.option_strings))]
         if action.nargs != 0:
@@ -196,9 +193,7 @@ def _heads(action: argparse.Action) -> Iterator[tuple[list[str], list[nodes.Node
         yield [word], [nodes.strong("", word) if choices else nodes.emphasis("", word)]
 
 
-def _entry(
-    head: list[nodes.Node], text: str, prose: list[nodes.definition]
-) -> nodes.definition_list_item:
+def _entry(head: list[nodes.Node], text: str, prose: list[nodes.definition]) -> nodes.Node:
     paragraphs = [child.deepcopy() for each in prose for child in each.children]
     if text:
         text = f"{text[0].upper()}{text[1:]}."
@@ -206,6 +201,5 @@ def _entry(
             paragraphs[0] = nodes.paragraph("", "", nodes.Text(f"{text} "), *paragraphs[0].children)
         else:
             paragraphs = [nodes.paragraph("", text)]
-    return nodes.definition_list_item(
-        "", nodes.term("", "", *head), nodes.definition("", *paragraphs)
-    )
+    term, definition = nodes.term("", "", *head), nodes.definition("", *paragraphs)
+    return nodes.definition_list_item("", term, definition)

@@ -1,4 +1,6 @@
-"""JSON Schema of the configuration, from the shapes that read it, for editors; `python -m tests.project.schemas` writes it.
+"""JSON Schema of the configuration, from the shapes that read it, for editors.
+
+`python -m tests.project.schemas` writes it.
 
 `_READ` has the keys that are read by functions of their own, of which the shapes say nothing.
 """
@@ -19,9 +21,8 @@ Schema = dict[str, Any]
 
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 CONFIGURATION: Final = "conf/schemas/publisher.yaml.json"
-_TEXT: Final[Schema] = {
-    "type": ["string", "number", "boolean"]
-}  # YAML's readers take `0.10` and `no` for others
+# YAML's readers take `0.10` and `no` for others
+_TEXT: Final[Schema] = {"type": ["string", "number", "boolean"]}
 _NUMBER: Final[Schema] = {"type": "number"}
 _WHOLE: Final[Schema] = {"type": "integer"}
 _TRUTH: Final[Schema] = {"enum": [True, False, "yes", "no", "on", "off"]}
@@ -69,7 +70,7 @@ def configuration() -> Schema:
 def _with_type(
     keys: type, plugins: Mapping[str, Callable[[], type]], further: type | None = None
 ) -> Schema:
-    """A block of which `type` decides about more keys: those that all have, and those of each type."""
+    """A block of which `type` decides about more keys: those of all types, and those of each."""
     common = _block(keys)
     if further is not None:
         common["properties"] |= _block(further)["properties"]
@@ -111,16 +112,14 @@ def _block(shape: type) -> Schema:
 
 
 def _kinds(shape: type) -> Mapping[str, Any]:
-    """The types of a shape's fields; those of keys with a reader of their own may not be importable here."""
+    """The types of a shape's fields; of keys with a reader of their own they may be unknown here."""
     own = {entry.name for entry in schema.keys_of(shape).values() if "read" not in entry.metadata}
     found: dict[str, Any] = {}
     for each in reversed(shape.__mro__):
-        hints = {
-            name: kind for name, kind in getattr(each, "__annotations__", {}).items() if name in own
-        }
-        found |= get_type_hints(
-            type("Shape", (), {"__annotations__": hints, "__module__": each.__module__})
-        )
+        written = getattr(each, "__annotations__", {})
+        hints = {name: kind for name, kind in written.items() if name in own}
+        alone = {"__annotations__": hints, "__module__": each.__module__}
+        found |= get_type_hints(type("Shape", (), alone))
     return found
 
 

@@ -1,6 +1,7 @@
 """MkDocs' hooks: the documents at the top of the repository become pages beside those of docs/.
 
-Links are written for the files. Those to other documents lead to their pages; of those to source files only the text stays.
+Links are written for the files. Those to other documents lead to their pages; of those to source
+files only the text stays.
 """
 
 from __future__ import annotations
