@@ -18,8 +18,8 @@ import pytest
 from publisher.cli.progress import CountingReport
 from publisher.model.job import Epoch
 from publisher.model.time import Window
-from publisher.sources.arex import job_details, queries
-from publisher.sources.arex.counting import beside, count
+from publisher.sources.arex import queries
+from publisher.sources.arex.counting import beside, count, job_details
 from publisher.sources.arex.counting.statistics import create
 from publisher.sources.arex.options import Options
 from publisher.sources.arex.queries import LISTED

@@ -19,8 +19,8 @@ from typing import Any, Final
 import pytest
 
 from publisher.sources import arex, sqlite_reader
-from publisher.sources.arex import job_details, queries, write_order
-from publisher.sources.arex.counting import count
+from publisher.sources.arex import queries, write_order
+from publisher.sources.arex.counting import count, job_details
 from publisher.sources.arex.queries import IMPORTED, LAYOUTS
 from publisher.sources.importing import database
 from publisher.sources.statistics import LOCAL_NAMES

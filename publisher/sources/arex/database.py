@@ -33,9 +33,8 @@ _SCAN: Final = re.compile(r"SCAN (?:TABLE )?(\w+)")  # "TABLE" until SQLite 3.36
 # The empty one is that of a job whose endpoint A-REX did not know; `aborted` is documented.
 _STATUSES: Final = frozenset({"in-progress", "completed", "failed", "aborted", ""})
 _IDS_AT_ONCE: Final = 5_000
-_COUNTED_ROWS: Final = (
-    500_000  # of those behind a cursor; more are told by their RecordIDs, which have no gaps
-)
+# Of those behind a cursor; more are told by their RecordIDs, which have no gaps.
+_COUNTED_ROWS: Final = 500_000
 _LOOKED_UP_AT_ONCE: Final = 500  # JobIDs; SQLite before 3.32 takes 999 parameters
 
 
@@ -56,9 +55,7 @@ class RowPage(NamedTuple):
 
 
 class AccountingDatabase:
-    """The questions to one file. `row_filter` of a question takes out rows that belong to another
-    database.
-    """
+    """The questions to one file. A `row_filter` takes out rows that belong to another database."""
 
     def __init__(
         self, path: str, copies: CopyDirectory, reading: DatabaseOptions, name: str = ""
@@ -100,8 +97,9 @@ class AccountingDatabase:
     def after(
         self, cursor: Cursor | None, limit: int, asked: ReadOptions, row_filter: RowFilter
     ) -> RowPage | None:
-        """Rows behind a cursor. None when its row is another job: the file was replaced, be it
-        between two pages.
+        """Rows behind a cursor; None when its row is another job.
+
+        The file was replaced then, be it between two pages.
         """
 
         def read(connection: sqlite3.Connection, reader: RowReader) -> RowPage | None:
@@ -109,15 +107,8 @@ class AccountingDatabase:
                 return None
             after = BEFORE_ALL if cursor is None else cursor.record_id
             question = sql.SINCE_TO_COUNT if asked.columns else sql.SINCE
-            return self._read(
-                question,
-                {"after": after, "limit": limit},
-                asked,
-                row_filter,
-                connection,
-                reader,
-                span=True,
-            )
+            place = {"after": after, "limit": limit}
+            return self._read(question, place, asked, row_filter, connection, reader, span=True)
 
         return self.ask(read)
 
@@ -129,18 +120,20 @@ class AccountingDatabase:
         asked: ReadOptions,
         row_filter: RowFilter,
     ) -> RowPage:
-        """Rows by (EndTime, RecordID), or RecordID alone: past that position, up to and with the
-        second `last`.
+        """Rows by (EndTime, RecordID), or RecordID alone, past that position.
+
+        Up to and with the second `last`.
         """
         parameters = {"first": after[0], "after": after[1], "last": last, "limit": limit}
         if asked.knows is not None:
             known = sql.WINDOW_OF_KNOWN if asked.by_end else sql.ROWS_OF_KNOWN
             return self.ask(partial(self._read_known, known, parameters, asked))
         question = sql.WINDOW_TO_COUNT if asked.columns else sql.WINDOW
-        return self._page(question, parameters, asked, row_filter)
+        return self.ask(partial(self._read, question, parameters, asked, row_filter))
 
     def rows(self, record_ids: Sequence[int], asked: ReadOptions, row_filter: RowFilter) -> RowPage:
-        return self._page(sql.BY_ROW, {"rows": json.dumps(list(record_ids))}, asked, row_filter)
+        _, listed = sql.listed(record_ids)
+        return self.ask(partial(self._read, sql.BY_ROW, listed, asked, row_filter))
 
     def job(self, job_id: JobId, asked: ReadOptions) -> RowPage:
         """The row of a job, in whichever spelling it is stored."""
@@ -154,9 +147,7 @@ class AccountingDatabase:
         return self.ask(read)
 
     def finished_among(self, rows: Iterable[Row]) -> set[bytes]:
-        """JobIDs, as `stored_job_id` gives them, of rows elsewhere whose job is finished here,
-        complete or not.
-        """
+        """JobIDs (`stored_job_id`) of rows elsewhere whose job is finished here, complete or not."""
         return {job_id for job_id, finished in self.standing_among(rows).items() if finished}
 
     def standing_among(self, rows: Iterable[Row]) -> dict[bytes, bool]:
@@ -179,18 +170,18 @@ class AccountingDatabase:
 
         def read(connection: sqlite3.Connection, reader: RowReader) -> list[EndedRun]:
             found = connection.execute(question, {"seconds": json.dumps(list(seconds))})
-            return [
-                (end, JobId(reader.text(job_id)), reader.text(local_id))
-                for end, job_id, local_id in found
-            ]
+            text = reader.text
+            return [(end, JobId(text(job_id)), text(local_id)) for end, job_id, local_id in found]
 
         return self.ask(read)
 
     def count(self, first: int, last: int) -> int:
         """How many rows end in [first, last]."""
+        return self._number(sql.COUNT, first, last)
 
+    def _number(self, question: str, first: int, last: int) -> int:
         def read(connection: sqlite3.Connection, _: RowReader) -> int:
-            (rows,) = connection.execute(sql.COUNT, {"first": first, "last": last}).fetchone()
+            (rows,) = connection.execute(question, {"first": first, "last": last}).fetchone()
             return int(rows)
 
         return self.ask(read)
@@ -204,15 +195,9 @@ class AccountingDatabase:
                 return RowsAhead(0, 0, None)
             after = max(cursor.record_id, lowest - 1) if _fits(connection, cursor) else lowest - 1
             last_row = min(highest, after + _COUNTED_ROWS)
-            asked = {
-                "first_row": after + 1,
-                "last_row": last_row,
-                "first": first,
-                "last": LAST_SECOND,
-            }
-            rows, late, end = connection.execute(
-                sql.AHEAD, asked | {"late_before": late_before}
-            ).fetchone()
+            asked = {"first_row": after + 1, "last_row": last_row, "late_before": late_before}
+            asked |= {"first": first, "last": LAST_SECOND}
+            rows, late, end = connection.execute(sql.AHEAD, asked).fetchone()
             newest_end = None if end is None else Epoch(int(end))
             return RowsAhead(rows + highest - last_row, int(late), newest_end)
 
@@ -224,9 +209,8 @@ class AccountingDatabase:
             if lowest is None:
                 return 0
             fits = cursor is not None and _fits(connection, cursor)
-            return int(highest) - (
-                cursor.record_id if cursor is not None and fits else int(lowest) - 1
-            )
+            before = cursor.record_id if cursor is not None and fits else int(lowest) - 1
+            return int(highest) - before
 
         return self.ask(read)
 
@@ -241,21 +225,12 @@ class AccountingDatabase:
 
     def finished_rows(self) -> int:
         """How many rows have an end."""
-
-        def read(connection: sqlite3.Connection, _: RowReader) -> int:
-            (rows,) = connection.execute(
-                sql.FINISHED_ROWS, {"first": 1, "last": LAST_SECOND}
-            ).fetchone()
-            return int(rows)
-
-        return self.ask(read)
+        return self._number(sql.FINISHED_ROWS, 1, LAST_SECOND)
 
     def ended_between(
         self, first: int, last: int, row_filter: RowFilter
     ) -> Iterator[Sequence[Row]]:
-        """RecordID, JobID and EndTime of the rows that end in [first, last], page by page; those
-        that `row_filter` leaves.
-        """
+        """RecordID, JobID and EndTime of what `row_filter` leaves of the rows in [first, last]."""
         after = BEFORE_ALL
         while True:
             rows = self.ask(partial(_ids_of, first=first, after=after, last=last))
@@ -279,52 +254,37 @@ class AccountingDatabase:
             )
         )
 
-    def _page(
-        self,
-        query: Mapping[int, str],
-        parameters: Mapping[str, object],
-        asked: ReadOptions,
-        row_filter: RowFilter,
-    ) -> RowPage:
-        return self.ask(
-            lambda connection, reader: self._read(
-                query, parameters, asked, row_filter, connection, reader, span=False
-            )
-        )
-
     def _read(
         self,
-        query: Mapping[int, str],
-        parameters: Mapping[str, object],
+        question: sql.Question,
+        parameters: sql.Parameters,
         asked: ReadOptions,
         row_filter: RowFilter,
         connection: sqlite3.Connection,
         reader: RowReader,
         *,
-        span: bool,
+        span: bool = False,
     ) -> RowPage:
-        rows = connection.execute(query[reader.layout], parameters).fetchall()
+        rows = connection.execute(question[reader.layout], parameters).fetchall()
         kept = row_filter(rows)
-        whole = span and len(kept) == len(rows)
         if asked.columns:
-            return RowPage(
-                rows=rows,
-                verdicts=self._columns_of(reader).read(connection, kept, asked, span=span),
-            )
-        return RowPage(rows=rows, verdicts=reader.read(connection, kept, asked, span=whole))
+            verdicts = self._columns_of(reader).read(connection, kept, asked, span=span)
+        else:
+            whole = span and len(kept) == len(rows)
+            verdicts = reader.read(connection, kept, asked, span=whole)
+        return RowPage(rows=rows, verdicts=verdicts)
 
     def _read_known(
         self,
         question: str,
-        parameters: Mapping[str, object],
+        parameters: sql.Parameters,
         asked: ReadOptions,
         connection: sqlite3.Connection,
         reader: RowReader,
     ) -> RowPage:
         rows = connection.execute(question, parameters).fetchall()
-        return RowPage(
-            rows=rows, verdicts=self._columns_of(reader).read_known(connection, rows, asked)
-        )
+        verdicts = self._columns_of(reader).read_known(connection, rows, asked)
+        return RowPage(rows=rows, verdicts=verdicts)
 
     def _columns_of(self, reader: RowReader) -> ColumnReader:
         """What is known of the file behind this reader's connection."""
@@ -333,9 +293,7 @@ class AccountingDatabase:
         return self._columns[1]
 
     def ask(self, question: Callable[[sqlite3.Connection, RowReader], Answer]) -> Answer:
-        """One question in one short transaction; again with a tolerant eye where some text is not
-        UTF-8.
-        """
+        """One question in one short transaction; again, tolerantly, where a text is not UTF-8."""
 
         def ask(connection: sqlite3.Connection) -> Answer:
             reader = self._reader_of(connection)
@@ -344,8 +302,7 @@ class AccountingDatabase:
             except sqlite3.OperationalError as error:
                 if "decode to UTF-8" not in str(error):
                     raise
-            # Only such pages pay for it: a text factory in Python makes reading three times as
-            # slow.
+            # Only such pages pay for it: a text factory in Python makes reading thrice as slow.
             connection.text_factory = tolerant_text
             try:
                 return question(connection, reader)
@@ -355,15 +312,12 @@ class AccountingDatabase:
         return self._file.ask(ask)
 
     def _reader_of(self, connection: sqlite3.Connection) -> RowReader:
-        """What is known of the file behind this connection; another connection may be to another
-        file.
-        """
+        """What is known of the file behind this connection; another one may be to another file."""
         if self._reader is None or self._reader[0] is not connection:
             layout, imported = _inspect(self.path, connection)
             (by_value,) = connection.execute(sql.MAY_GIVE_BY_VALUE).fetchone()
-            kind = (
-                RowReader if by_value else AlikeReader
-            )  # who looks for the newest of them in the order that it gets
+            # The latter looks for the newest of them in the order that it gets.
+            kind = RowReader if by_value else AlikeReader
             reader = kind(
                 self.name,
                 layout,
@@ -431,8 +385,9 @@ def stored_job_id(row: Row) -> bytes:
 
 
 def _inspect(path: str, connection: sqlite3.Connection) -> tuple[int, bool]:
-    """Which of the layouts it has, and whether an importer wrote it (text as it is). Raises:
-    SourceError, sqlite3.Error.
+    """Which of the layouts it has, and whether an importer wrote it (text as it is).
+
+    Raises: SourceError, sqlite3.Error.
     """
     columns: dict[str, set[str]] = {}
     for table, column in connection.execute(sql.LAYOUT):
@@ -445,7 +400,8 @@ def _inspect(path: str, connection: sqlite3.Connection) -> tuple[int, bool]:
     layout = sql.IMPORTED if imported and schema == 2 and "starttime" in columns["aar"] else schema
     if lacking := _lacking(columns, layout):
         raise SourceError(
-            f"{path}: says schema version {schema} and lacks {', '.join(lacking)}; it was made or converted only in part"
+            f"{path}: says schema version {schema} and lacks {', '.join(lacking)}; "
+            "it was made or converted only in part"
         )
     return layout, imported
 
@@ -454,20 +410,20 @@ def _schema_version(path: str, version: str, columns: Collection[str]) -> int:
     """`columns` are those of AAR. Raises: SourceError."""
     if version not in ("1", "2"):
         raise SourceError(
-            f"{path}: has schema version {version or 'none'}; versions 1 (ARC 6) and 2 (ARC 7) are known: update publisher"
+            f"{path}: has schema version {version or 'none'}; "
+            "versions 1 (ARC 6) and 2 (ARC 7) are known: update publisher"
         )
     if version == "1" and "fqanid" in columns:
         # Read as version 1 its main FQANs and benchmarks would be passed over in silence.
         raise SourceError(
-            f"{path}: says schema version 1 and has the columns of version 2; it was converted only in part"
+            f"{path}: says schema version 1 and has the columns of version 2; "
+            "it was converted only in part"
         )
     return int(version)
 
 
 def _lacking(columns: Mapping[str, Collection[str]], layout: int) -> list[str]:
-    """What is not there of the columns of a layout. `columns` are those of each table, in lower
-    case.
-    """
+    """What is not there of a layout. `columns` are those of each table, in lower case."""
     return [
         f"{table}.{column}"
         for table, wanted in sql.tables(layout).items()

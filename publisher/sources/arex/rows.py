@@ -1,18 +1,15 @@
-"""Rows of an A-REX accounting database to job records: which are done, which are not yet, which
-cannot be read.
+"""Rows of an A-REX accounting database to job records: done, not yet done, or unreadable.
 
-Names (users, queues, VOs, ...) are read as rows need them; side rows (tokens, extra information,
-events, and what a format asks for beyond) for a page of jobs at a time, by RecordID.
+Side rows (tokens, extra information, events, and what a format asks for beyond) are read for a page
+of jobs at a time, by RecordID.
 """
 
 from __future__ import annotations
 
-import json
 import sqlite3
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from operator import itemgetter
 from typing import Any, ClassVar, Final, NamedTuple
 
 from publisher.model.errors import Unfit
@@ -33,6 +30,7 @@ from publisher.model.job import (
     values_fingerprint,
 )
 from publisher.sources.arex import queries as sql
+from publisher.sources.arex.names import NameTables
 from publisher.sources.arex.values import (
     LocalTime,
     exit_code,
@@ -51,136 +49,81 @@ from publisher.sources.arex.values import (
 )
 from publisher.sources.base import CPU_UNKNOWN, GPU_MODELS, QUANTITIES, DoneWith, Knows, OpenRow
 
-_REMEMBERED_NAMES: Final = 200_000
+Fqans = tuple[str, ...]
+Attributes = tuple[tuple[str, str], ...]
+Row = tuple[Any, ...]  # in the order of `queries`: what SQLite finds, which may be of any type
 
-
-class NameTables:
-    """Texts by number, per column of AAR. Good for one connection: another file may number them
-    otherwise.
-    """
-
-    def __init__(self, layout: int, reads: Callable[[object], str]) -> None:
-        """`reads` makes text of what is stored."""
-        self._reads = reads
-        known = sql.tables(layout)
-        self._columns = [column for column, (_, table, _) in sql.NAMES.items() if table in known]
-        self.endpoints: dict[Any, tuple[str, str]] = {}  # interface and URL
-        self.queues: dict[Any, str] = {}
-        self.users: dict[Any, str] = {}
-        self.vos: dict[Any, str] = {}
-        self.fqans: dict[Any, str] = {}
-        self.statuses: dict[Any, str] = {}
-        self.benchmarks: dict[Any, str] = {}
-        self.undecodable = False  # some text is not UTF-8
-        self._texts: dict[str, dict[Any, Any]] = {
-            "EndpointID": self.endpoints,
-            "QueueID": self.queues,
-            "UserID": self.users,
-            "VOID": self.vos,
-            "FQANID": self.fqans,
-            "StatusID": self.statuses,
-            "BenchmarkID": self.benchmarks,
-        }
-        self._forget()
-
-    def fill(self, connection: sqlite3.Connection, rows: Sequence[tuple[Any, ...]]) -> None:
-        """Look up, in the page's own transaction, what its rows name and was not met before.
-        Raises: sqlite3.Error.
-        """
-        places = {column: sql.NAMES[column][0] for column in self._columns}
-        self.look_up(
-            connection, {column: set(map(itemgetter(at), rows)) for column, at in places.items()}
-        )
-
-    def look_up(
-        self, connection: sqlite3.Connection, numbers: Mapping[str, Collection[Any]]
-    ) -> None:
-        """As `fill`, for numbers by column, which may be only some of the columns."""
-        if any(len(known) > _REMEMBERED_NAMES for known in self._texts.values()):
-            self._forget()
-        for column in self._columns:
-            known = self._texts[column]
-            missing = [
-                number
-                for number in numbers.get(column, ())
-                if number not in known and number.__class__ is int
-            ]
-            if missing:
-                self._look_up(connection, column, missing)
-
-    def _look_up(self, connection: sqlite3.Connection, column: str, numbers: Sequence[int]) -> None:
-        for number, *texts in connection.execute(sql.names(column), {"ids": json.dumps(numbers)}):
-            read = tuple(map(self._reads, texts))
-            self.undecodable = self.undecodable or any(map(is_undecodable, read))
-            self._texts[column][number] = read if len(read) > 1 else read[0]
-
-    def _forget(self) -> None:
-        for known in self._texts.values():
-            known.clear()
-        # NULL is not a reference: schema 1 has none of these, and converted rows may lack them.
-        self.fqans[None] = self.benchmarks[None] = ""
-        self.undecodable = False
-
-    def dangling(self, row: Sequence[Any]) -> Unfit:
-        """Which reference of the row points nowhere."""
-        for column in self._columns:
-            place, table, _ = sql.NAMES[column]
-            if column != "StatusID" and row[place] not in self._texts[column]:
-                number = "NULL" if row[place] is None else repr(row[place])
-                return Unfit(
-                    "dangling-reference", f"{column} is {number}, and {table} has no such row"
-                )
-        raise AssertionError("no reference of the row dangles")
-
-
+_REMEMBERED_TOKENS: Final = 20_000
+# Without knowing when a row was first seen finished, its side rows are taken to be all there a day
+# after its end: A-REX writes them within seconds of each other, but may do so hours after EndTime.
+SURELY_WRITTEN_S: Final = 86_400
+_IN_PROGRESS: Final = "in-progress"
 _PROJECT: Final = "projectname"
+_FQAN_KEYS: Final = frozenset({"mainfqan", "vomsfqan"})
+_NOTHING: Final[Mapping[str, object]] = {}
+_NONE_SEEN: Final[Mapping[int, Epoch]] = {}
 
 
 @dataclass(slots=True, kw_only=True)
 class SideRows:
-    """Everything that stands beside AAR for some rows, as stored: texts are escaped still, and may
-    be of any type.
-    """
+    """What stands beside some rows, as stored: texts are escaped still, and may be of any type."""
 
     finished: set[int] = field(default_factory=set)
-    eventful: set[int] = field(
-        default_factory=set
-    )  # of those that are not finished: which have any event
+    eventful: set[int] = field(default_factory=set)  # not finished, but with some event
     started: dict[int, object] = field(default_factory=dict)  # the newest LRMSSTART
     tokens: dict[int, list[tuple[Any, Any]]] = field(default_factory=dict)
     extra: dict[int, dict[Any, Any]] = field(default_factory=dict)  # the newest value of each key
     projects: dict[int, list[Any]] = field(default_factory=lambda: defaultdict(list))
     environments: dict[int, list[Any]] = field(default_factory=lambda: defaultdict(list))
-    transfers: dict[int, list[tuple[Any, ...]]] = field(default_factory=dict)
+    transfers: dict[int, list[Row]] = field(default_factory=dict)
 
 
 def read_sides(
-    connection: sqlite3.Connection, rows: Sequence[tuple[Any, ...]], span: bool, asked: ReadOptions
+    connection: sqlite3.Connection, rows: Sequence[Row], span: bool, asked: ReadOptions
 ) -> SideRows:
     """The side rows of these rows of AAR. `span`: they are all the rows from the first to the last.
+
     Raises: sqlite3.Error.
     """
-    which, parameters = sql.beside([row[0] for row in rows], span=span)
+    where = which, parameters = sql.beside([row[0] for row in rows], span=span)
     sides = SideRows()
-    _read_events(connection, sides, which, parameters, rows)
+    _read_events(connection, sides, where, rows)
     # Ten rows a job, a job's together: two look-ups less for each are a tenth of what reading a
     # page takes. Those of fifty jobs are fetched at once: a loop over the cursor calls it for each,
     # 0.04 µs.
     job: object = None
     pairs: list[tuple[Any, Any]] = []
-    for record_id, key, value in connection.execute(
-        sql.side("AuthTokenAttributes", which), parameters
-    ).fetchall():
+    for record_id, key, value in _stored(connection, "AuthTokenAttributes", where):
         if record_id != job:
             job, pairs = record_id, []
             sides.tokens[record_id] = pairs
         pairs.append((key, value))
-    job = None
-    values: dict[Any, Any] = {}
     unnamed = "" if asked.names else sql.UNNAMED
-    for record_id, key, value in connection.execute(
-        sql.side("JobExtraInfo", which + unnamed), parameters
-    ).fetchall():
+    _read_extra(connection, sides, (which + unnamed, parameters))
+    if SideTable.RUNTIME_ENVIRONMENTS in asked.needs:
+        for record_id, name in _stored(connection, "RunTimeEnvironments", where):
+            sides.environments[record_id].append(name)
+    if SideTable.TRANSFERS in asked.needs:
+        sides.transfers = read_transfers(connection, where)
+    return sides
+
+
+def _stored(connection: sqlite3.Connection, table: str, where: sql.Where) -> list[Row]:
+    return connection.execute(sql.side(table, where[0]), where[1]).fetchall()
+
+
+def read_transfers(connection: sqlite3.Connection, where: sql.Where) -> dict[int, list[Row]]:
+    """Raises: sqlite3.Error."""
+    found: dict[int, list[Row]] = {}
+    for record_id, *stored in _stored(connection, "DataTransfers", where):
+        found.setdefault(record_id, []).append(tuple(stored))
+    return found
+
+
+def _read_extra(connection: sqlite3.Connection, sides: SideRows, where: sql.Where) -> None:
+    job: object = None
+    values: dict[Any, Any] = {}
+    for record_id, key, value in _stored(connection, "JobExtraInfo", where):
         if record_id != job:
             job, values = record_id, {}
             sides.extra[record_id] = values
@@ -188,65 +131,28 @@ def read_sides(
             sides.projects[record_id].append(value)
         else:
             values[key] = value
-    if SideTable.RUNTIME_ENVIRONMENTS in asked.needs:
-        for record_id, name in connection.execute(
-            sql.side("RunTimeEnvironments", which), parameters
-        ):
-            sides.environments[record_id].append(name)
-    if SideTable.TRANSFERS in asked.needs:
-        sides.transfers = read_transfers(connection, (which, parameters))
-    return sides
-
-
-def read_transfers(
-    connection: sqlite3.Connection, where: sql.Where
-) -> dict[int, list[tuple[Any, ...]]]:
-    """Raises: sqlite3.Error."""
-    found: dict[int, list[tuple[Any, ...]]] = {}
-    for record_id, *stored in connection.execute(sql.side("DataTransfers", where[0]), where[1]):
-        found.setdefault(record_id, []).append(tuple(stored))
-    return found
 
 
 def _read_events(
-    connection: sqlite3.Connection,
-    sides: SideRows,
-    which: str,
-    parameters: Mapping[str, object],
-    rows: Sequence[tuple[Any, ...]],
+    connection: sqlite3.Connection, sides: SideRows, where: sql.Where, rows: Sequence[Row]
 ) -> None:
     finished, started = sides.finished, sides.started
-    for record_id, start in connection.execute(sql.events(which), parameters).fetchall():
+    for record_id, start in connection.execute(sql.events(where[0]), where[1]).fetchall():
         if start is None:
             finished.add(record_id)
         else:
             started[record_id] = start
     unfinished = [row[0] for row in rows if row[0] not in finished]
     if unfinished:
-        sides.eventful.update(
-            number for (number,) in connection.execute(sql.EVENTFUL, sql.listed(unfinished)[1])
-        )
-
-
-Fqans = tuple[str, ...]
-Attributes = tuple[tuple[str, str], ...]
-Row = tuple[Any, ...]  # in the order of arex_sql: what SQLite finds, which may be of any type
-
-# Without knowing when a row was first seen finished, its side rows are taken to be all there a day
-# after its end: A-REX writes them within seconds of each other, but may do so hours after EndTime.
-SURELY_WRITTEN_S: Final = 86_400
-_IN_PROGRESS: Final = "in-progress"
-_FQAN_KEYS: Final = frozenset({"mainfqan", "vomsfqan"})
-_NOTHING: Final[Mapping[str, object]] = {}
-_REMEMBERED_TOKENS: Final = 20_000
-_NONE_SEEN: Final[Mapping[int, Epoch]] = {}
+        found = connection.execute(sql.EVENTFUL, sql.listed(unfinished)[1])
+        sides.eventful.update(number for (number,) in found)
 
 
 class ReadOptions(NamedTuple):
-    """What a caller wants of rows. `first_seen` are the rows that it saw finished but incomplete
-    before, with the time.
+    """What a caller wants of rows.
 
-    `remembers` is whether it will bring incomplete rows again with that time; otherwise a day after EndTime is enough.
+    `first_seen` are those that it saw finished but incomplete before, with the time; `remembers` is
+    whether it will bring incomplete rows again with that time; else a day after EndTime is enough.
     `done_with` tells rows that need no verdict, `knows` those of which only the kind is asked.
     """
 
@@ -275,11 +181,9 @@ class RowOutcomes:
 
 
 class RowReader:
-    """Reads the rows of one open database. Good for one connection: another file may number its
-    names otherwise.
-    """
+    """Reads the rows of one open database, for one connection: its names are by number."""
 
-    # Rows whose side rows are read together: 2 kB of objects a row, and a core's own cache does not
+    # Rows whose side rows are read together: 2 kB of objects each, and a core's own cache does not
     # hold those of a page.
     at_once: ClassVar[int] = 50
 
@@ -291,9 +195,7 @@ class RowReader:
         self._unescape = unescape
         self._clock = clock
         self._hold_off_s = hold_off_s
-        self.text = (
-            unescaped if unescape else text_of
-        )  # stored text as it was before A-REX escaped it
+        self.text = unescaped if unescape else text_of  # as it was before A-REX escaped it
         self.names = NameTables(layout, self.text)
         self._tokens: dict[Row, tuple[Fqans, Attributes, bool]] = {}
         self.doubtful = False  # some text of this page is not UTF-8
@@ -301,10 +203,9 @@ class RowReader:
     def read(
         self, connection: sqlite3.Connection, rows: Sequence[Row], asked: ReadOptions, *, span: bool
     ) -> RowOutcomes:
-        """Verdicts on rows of AAR, inside the transaction that found them. `span`: they are all
-        rows from first to last.
+        """Verdicts on rows of AAR, inside the transaction that found them.
 
-        Raises: sqlite3.Error.
+        `span`: they are all rows from first to last. Raises: sqlite3.Error.
         """
         verdicts = RowOutcomes()
         if not rows:
@@ -356,41 +257,29 @@ class RowReader:
 
     def _run_values(self, row: Row) -> RunValues | None:
         """What AAR alone tells of a finished job; None where a closer look is needed."""
-        status, ended_at, wall_s, user_s, kernel_s = (
-            self.names.statuses.get(row[8], ""),
-            row[12],
-            *row[17:20],
-        )
-        plain = row[1] and status and status != _IN_PROGRESS
-        if not plain or not (
-            ended_at.__class__ is wall_s.__class__ is user_s.__class__ is kernel_s.__class__ is int
-            and ended_at > 0
-        ):
+        status = self.names.statuses.get(row[8], "")
+        end, wall, user, kernel = row[12], row[17], row[18], row[19]
+        is_over = row[1] and status and status != _IN_PROGRESS
+        are_whole = end.__class__ is wall.__class__ is user.__class__ is kernel.__class__ is int
+        if not is_over or not are_whole or end <= 0:
             return None
         job_id, local_id = JobId(self.text(row[1])), self.text(row[2])
         nodes, cores = positive(row[13]), positive(row[14])
-        return RunValues(
-            job_id, local_id, status, Epoch(ended_at), wall_s, user_s, kernel_s, nodes, cores
-        )
+        return RunValues(job_id, local_id, status, Epoch(end), wall, user, kernel, nodes, cores)
 
     def _still_open(self, row: Row, sides: SideRows, asked: ReadOptions) -> OpenRow | None:
         """None when the job is finished and all of it is there. Raises: Unfit."""
         record_id, status_id, end = row[0], row[8], row[12]
         status = self.names.statuses.get(status_id, "")
         if status == _IN_PROGRESS or (not status and not end):
-            return OpenRow(
-                row=RowRef(database=self._database, record_id=record_id), finished_seen_at=None
-            )
+            return self._open(record_id, None)
         ended_at = end if end.__class__ is int else mandatory("EndTime", end)
         if ended_at <= 0:
             raise Unfit("no-end-time", f"the status is {status!r} and EndTime {ended_at}")
         if not status:
-            known = (
-                "is the empty one"
-                if status_id in self.names.statuses
-                else f"{status_id!r} is unknown"
-            )
-            raise Unfit("unknown-status", f"StatusID {known}, and EndTime is set")
+            is_known = status_id in self.names.statuses
+            what = "is the empty one" if is_known else f"{status_id!r} is unknown"
+            raise Unfit("unknown-status", f"StatusID {what}, and EndTime is set")
         if record_id in sides.finished or self.layout == sql.IMPORTED:
             return None  # an importer writes a job's rows in one transaction
         return self._incomplete(record_id, ended_at, sides, asked)
@@ -411,15 +300,18 @@ class RowReader:
         if enough is not None and asked.now - ended_at >= enough:
             return None
         seen_at = asked.now if first_seen is None else first_seen
-        return OpenRow(
-            row=RowRef(database=self._database, record_id=record_id), finished_seen_at=seen_at
-        )
+        return self._open(record_id, seen_at)
+
+    def _open(self, record_id: int, finished_seen_at: Epoch | None) -> OpenRow:
+        row = RowRef(database=self._database, record_id=record_id)
+        return OpenRow(row=row, finished_seen_at=finished_seen_at)
 
     def job(self, row: Row, sides: SideRows) -> JobRecord:
         """The record of a finished job. Raises: Unfit."""
         # fmt: off
         (record_id, job_id, local_id, _, _, _, _, _, status_id, status_code, _,
-         _, _, nodes, cpus, memory, virtual, _, _, _, scratch, stage_in, stage_out, began, gpus) = row
+         _, _, nodes, cpus, memory, virtual, _, _, _, scratch, stage_in, stage_out, began,
+         gpus) = row
         # fmt: on
         submitted_at, ended_at, wall_s, cpu_user_s, cpu_kernel_s = _mandatory_numbers(row)
         text, extra = self.text, sides.extra.get(record_id, _NOTHING)
@@ -443,8 +335,8 @@ class RowReader:
             exit_code=exit_code(status_code),
             submitted_at=submitted_at,
             started_at=self.started_at(began, sides.started.get(record_id), ended_at, wall_s),
-            memory_kib=unsigned(memory)
-            or None,  # 0 is what A-REX writes when the batch system told nothing
+            # 0 is what A-REX writes when the batch system told nothing.
+            memory_kib=unsigned(memory) or None,
             virtual_memory_kib=unsigned(virtual) or None,
             scratch_bytes=unsigned(scratch),
             stage_in_bytes=unsigned(stage_in),
@@ -464,12 +356,8 @@ class RowReader:
             **place._asdict(),
         )
         # What is stored as bytes raises no doubt while it is read.
-        if (
-            self.doubtful
-            or self.names.undecodable
-            or isinstance(job_id, bytes)
-            or isinstance(local_id, bytes)
-        ):
+        ids_are_bytes = bytes in (job_id.__class__, local_id.__class__)
+        if self.doubtful or self.names.undecodable or ids_are_bytes:
             _check_identity(job)
         return job
 
@@ -487,46 +375,32 @@ class RowReader:
         """Where a job ran. Raises: KeyError for a reference that points nowhere."""
         names, extra = self.names, sides.extra.get(row[0], _NOTHING)
         interface, endpoint = names.endpoints[row[3]]
-        benchmark, side_benchmark = names.benchmarks[row[10]], self.text(extra.get("benchmark", ""))
-        lrms = self.text(extra.get("lrms", ""))
-        return JobPlace(
-            interface,
-            endpoint,
-            names.queues[row[4]],
-            lrms,
-            benchmark or side_benchmark,
-            bool(side_benchmark),
-        )
+        queue, benchmark = names.queues[row[4]], names.benchmarks[row[10]]
+        lrms, noted = self.text(extra.get("lrms", "")), self.text(extra.get("benchmark", ""))
+        return JobPlace(interface, endpoint, queue, lrms, benchmark or noted, bool(noted))
 
     def started_at(self, began: object, event: object, ended_at: int, wall_s: int) -> Epoch | None:
         """The true start: an importer's column, or the newest LRMSSTART in A-REX's local time."""
-        if began is None:
-            return (
-                self._clock.epoch(text_of(event), ended_at=ended_at, wall_s=wall_s)
-                if event
-                else None
-            )
-        return moment(began)
+        if began is not None:
+            return moment(began)
+        if not event:
+            return None
+        return self._clock.epoch(text_of(event), ended_at=ended_at, wall_s=wall_s)
 
     def _distinct(self, stored: Sequence[object]) -> tuple[str, ...]:
-        """The texts without repetitions and empty ones: a job that finished twice has its side rows
-        twice.
-        """
+        """The texts, each once and none empty: who finished twice has all side rows twice."""
         return tuple(dict.fromkeys(filter(None, map(self.text, stored))))
 
-    def transfers(self, stored: Iterable[tuple[Any, ...]]) -> tuple[Transfer, ...]:
+    def transfers(self, stored: Iterable[Row]) -> tuple[Transfer, ...]:
         read = (transfer(self.text(url), rest) for url, *rest in dict.fromkeys(stored))
         return tuple(each for each in read if each is not None)
 
     def _token_texts(
         self, main_fqan: str, stored: Sequence[Row] | None
     ) -> tuple[Fqans, Attributes, bool]:
-        """FQANs, the main one first, the other attributes of a job's token, and whether the main
-        one is among them as such.
+        """FQANs, the main one first; other attributes; whether the main one is among a job's token.
 
-        Few different ones, so remembered.
-
-        Raises: Unfit for an FQAN that is not UTF-8.
+        Few different ones, so remembered. Raises: Unfit for an FQAN that is not UTF-8.
         """
         if not stored:
             return ((main_fqan,) if main_fqan else (), (), False)
@@ -535,15 +409,7 @@ class RowReader:
             if len(self._tokens) >= _REMEMBERED_TOKENS:
                 self._tokens.clear()
             pairs = [(self.text(key), self.text(value)) for key, value in stored]
-            # Schema 1 keeps the main FQAN as an attribute of its own, schema 2 among the others
-            # too.
-            main_tokens = [value for key, value in pairs if key == "mainfqan"]
-            first = [main_fqan, *main_tokens]
-            others = [value for key, value in pairs if key == "vomsfqan"]
-            fqans = tuple(dict.fromkeys(filter(None, [*first, *others])))
-            _check_fqans(fqans)
-            attributes = tuple(dict.fromkeys(pair for pair in pairs if pair[0] not in _FQAN_KEYS))
-            known = self._tokens[main_fqan, *stored] = fqans, attributes, bool(main_tokens)
+            known = self._tokens[main_fqan, *stored] = _of_token(main_fqan, pairs)
         return known
 
     def _skip(self, row: Row, unfit: Unfit) -> SkippedJob:
@@ -558,37 +424,37 @@ class RowReader:
         )
 
 
+def _of_token(main_fqan: str, pairs: Sequence[tuple[str, str]]) -> tuple[Fqans, Attributes, bool]:
+    # Schema 1 keeps the main FQAN as an attribute of its own, schema 2 among the others too.
+    main_tokens = [value for key, value in pairs if key == "mainfqan"]
+    others = [value for key, value in pairs if key == "vomsfqan"]
+    fqans = tuple(dict.fromkeys(filter(None, [main_fqan, *main_tokens, *others])))
+    _check_fqans(fqans)
+    attributes = tuple(dict.fromkeys(pair for pair in pairs if pair[0] not in _FQAN_KEYS))
+    return fqans, attributes, bool(main_tokens)
+
+
 def _mandatory_numbers(row: Row) -> tuple[Epoch, Epoch, int, int, int]:
-    """Submission, end, wall time, CPU time of user and kernel. Raises: Unfit, also when there is no
-    job id.
-    """
+    """Submission, end, wall time, and CPU time of user and kernel. Raises: Unfit."""
     if not row[1]:
         raise Unfit("no-job-id", "JobID is empty")
     submitted, ended, wall, user, kernel = row[11], row[12], row[17], row[18], row[19]
-    if not (
-        submitted.__class__
-        is ended.__class__
-        is wall.__class__
-        is user.__class__
-        is kernel.__class__
-        is int
-    ):
-        submitted, ended = (
-            Epoch(mandatory("SubmitTime", submitted)),
-            Epoch(mandatory("EndTime", ended)),
-        )
+    are_times = submitted.__class__ is ended.__class__ is int
+    if not (are_times and wall.__class__ is user.__class__ is kernel.__class__ is int):
+        submitted = Epoch(mandatory("SubmitTime", submitted))
+        ended = Epoch(mandatory("EndTime", ended))
         wall, user = mandatory("UsedWalltime", wall), mandatory("UsedCPUUserTime", user)
         kernel = mandatory("UsedCPUKernelTime", kernel)
     if wall < 0 or user < 0 or kernel < 0:
-        raise Unfit(
-            "negative-duration", f"wall time {wall} s, CPU time {user} s user and {kernel} s kernel"
-        )
+        used = f"wall time {wall} s, CPU time {user} s user and {kernel} s kernel"
+        raise Unfit("negative-duration", used)
     return submitted, ended, wall, user, kernel
 
 
 def _check_identity(job: JobRecord) -> None:
-    """Raises: Unfit when a text that says whose or which job it is, is not UTF-8: no receiver would
-    know it.
+    """Raises: Unfit when a text that says whose or which job it is, is not UTF-8.
+
+    No receiver would know it.
     """
     for name in ("job_id", "local_id", "user", "vo", "endpoint", "interface"):
         if is_undecodable(getattr(job, name)):

@@ -10,8 +10,9 @@ import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
+from publisher.sources.arex.names import NameTables
 from publisher.sources.arex.queries import LISTED
-from publisher.sources.arex.rows import NameTables, Row, RowReader
+from publisher.sources.arex.rows import Row, RowReader
 from publisher.sources.arex.values import stored_text
 from publisher.sources.statistics import CountedJob
 

@@ -1,17 +1,16 @@
-"""Pages of runs as columns, for those who only count jobs; a look of its own for every strange row
-(hot path).
+"""Pages of runs as columns, for those who only count; each strange row by itself (hot path).
 
 What a row points to and how many nodes and cores it had make its kind; of each kind one row is read
 whole, as the example of its runs (`model.job.RunColumns`). A row is strange when it is not
 complete, when its numbers are not plain ones, or when its texts need unescaping: it is read whole
 itself.
 
-    rows 7, 8 and 9 of AAR, of which 8 is still in progress   ->   columns of 7 and 9; 8 as an open row
+    rows 7, 8 and 9 of AAR, of which 8 is still in progress
+        ->   columns of 7 and 9; 8 as an open row
 """
 
 from __future__ import annotations
 
-import json
 import sqlite3
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
@@ -21,41 +20,36 @@ from typing import Any, Final
 
 from publisher.model.job import JobRecord, KnownRuns, RunColumns
 from publisher.sources.arex import queries as sql
-from publisher.sources.arex.rows import NameTables, ReadOptions, Row, RowOutcomes, RowReader
+from publisher.sources.arex.names import NameTables
+from publisher.sources.arex.rows import ReadOptions, Row, RowOutcomes, RowReader
 from publisher.sources.arex.values import is_undecodable, tolerant_text
 
 # A row as `sql.SINCE_TO_COUNT` has it: what `RunColumns` has, and the kind.
 _RUN: Final = 7
 _NUMBERS: Final = _RUN + len(sql.KINDS)  # and none of these is a text, but for the ids
 _REMEMBERED: Final = 10_000  # kinds with an example, 2 kB each
-# Two packed numbers as `sql.KINDS` has them, and the FQAN and the benchmark that stand beside the
-# row.
+# Two packed numbers as `sql.KINDS` has them; the FQAN and the benchmark that stand beside the row.
 Kind = tuple[Any, ...]
 
 
 class ColumnReader:
-    """Reads rows of one open database for counting. Good for one connection, as the reader of whole
-    rows behind it.
-    """
+    """Reads rows for counting, for one connection, as does the reader of whole rows behind it."""
 
     def __init__(self, database: str, whole: RowReader) -> None:
         self._database = database
         self._whole = whole
         self._names = NameTables(whole.layout, whole.text)
-        self._lacks: dict[
-            Kind, tuple[bool, bool]
-        ] = {}  # whether rows name no FQAN, and no benchmark
+        self._lacks: dict[Kind, tuple[bool, bool]] = {}  # rows name no FQAN, and no benchmark
         self._examples: dict[Kind, JobRecord] = {}
         self._events_in_turn = True  # jobs wrote theirs one after the other, as far as is known
-        self._places: dict[
-            Kind, JobRecord
-        ] = {}  # an example by the numbers of endpoint, queue and status
+        self._places: dict[Kind, JobRecord] = {}  # by the numbers of endpoint, queue and status
 
     def read(
         self, connection: sqlite3.Connection, rows: Sequence[Row], asked: ReadOptions, *, span: bool
     ) -> RowOutcomes:
-        """As `RowReader.read` of rows that hold what counts; most jobs come as columns. Raises:
-        sqlite3.Error.
+        """As `RowReader.read` of rows that hold what counts; most jobs come as columns.
+
+        Raises: sqlite3.Error.
         """
         if not rows or connection.text_factory is tolerant_text:
             return self._read_whole(connection, [row[0] for row in rows], asked)
@@ -87,26 +81,19 @@ class ColumnReader:
         if not all(examples):
             new = [place for place, one in enumerate(examples) if one is None]
             self._complete_kinds(connection, record_ids, kinds, new, everywhere)
-            self._read_examples(
-                connection,
-                record_ids,
-                kinds,
-                [at for at in new if record_ids[at] not in odd],
-                asked,
-            )
+            plain = [place for place in new if record_ids[place] not in odd]
+            self._read_examples(connection, record_ids, kinds, plain, asked)
             for place in new:
                 examples[place] = self._examples.get(kinds[place])
-        if odd:
-            return [
-                None if row in odd else one for row, one in zip(record_ids, examples, strict=True)
-            ]
-        return examples
+        if not odd:
+            return examples
+        pairs = zip(record_ids, examples, strict=True)
+        return [None if row in odd else example for row, example in pairs]
 
     def read_known(
         self, connection: sqlite3.Connection, rows: Sequence[Row], asked: ReadOptions
     ) -> RowOutcomes:
-        """As `read`, of rows as `sql.WINDOW_OF_KNOWN` has them: those that the caller knows come
-        as `RowOutcomes.known`.
+        """As `read`, of rows as `sql.WINDOW_OF_KNOWN` has them: those known come as such.
 
         Raises: sqlite3.Error.
         """
@@ -132,19 +119,13 @@ class ColumnReader:
         known: Sequence[bool],
         asked: ReadOptions,
     ) -> list[JobRecord | None]:
-        """For each known row a job of its place and status; one is read whole of those that are
-        new.
-        """
+        """For each known row a job of its place and status, read whole where these are new."""
         rows = zip(compress(places, known), compress(record_ids, known), strict=True)
-        new = {
-            record_id: place for place, record_id in dict(rows).items() if place not in self._places
-        }
+        new = {row: place for place, row in dict(rows).items() if place not in self._places}
         for job in self._read_whole(connection, list(new), asked).jobs:
             self._places[new[job.row.record_id]] = job
-        example_of = self._places.get
-        return [
-            example_of(place) if yes else None for place, yes in zip(places, known, strict=True)
-        ]
+        example_of, pairs = self._places.get, zip(places, known, strict=True)
+        return [example_of(place) if is_known else None for place, is_known in pairs]
 
     def _read_columns(
         self, connection: sqlite3.Connection, record_ids: Sequence[int], asked: ReadOptions
@@ -152,7 +133,7 @@ class ColumnReader:
         """Some rows, most of them as columns."""
         if not record_ids:
             return RowOutcomes()
-        wanted = {"rows": json.dumps(record_ids)}
+        _, wanted = sql.listed(record_ids)
         rows = connection.execute(sql.BY_ROW_TO_COUNT[self._whole.layout], wanted).fetchall()
         return self.read(connection, rows, asked, span=False)
 
@@ -161,7 +142,7 @@ class ColumnReader:
     ) -> RowOutcomes:
         if not record_ids:
             return RowOutcomes()
-        wanted = {"rows": json.dumps(record_ids)}
+        _, wanted = sql.listed(record_ids)
         rows = connection.execute(sql.BY_ROW[self._whole.layout], wanted).fetchall()
         return self._whole.read(connection, rows, asked, span=False)
 
@@ -189,8 +170,7 @@ class ColumnReader:
     ) -> None:
         """Add the FQANs and benchmarks beside rows to the kinds of those rows that name none.
 
-        `new`: places of the rows whose kinds have no example as they are. No kind that lacks
-        something has one.
+        `new`: places of the rows whose kinds have no example as they are, as all that lack some.
         """
         if self._whole.layout == 1:
             return
@@ -230,22 +210,18 @@ class ColumnReader:
                 new = kinds
             fqans, benchmarks = self._names.fqans, self._names.benchmarks
             for kind, numbers in self._look_up(connection, new).items():
-                lacks[kind] = (
-                    not fqans.get(numbers["FQANID"]),
-                    not benchmarks.get(numbers["BenchmarkID"]),
-                )
-        return {kind for kind in kinds if lacks[kind][0]}, {
-            kind for kind in kinds if lacks[kind][1]
-        }
+                no_benchmark = not benchmarks.get(numbers["BenchmarkID"])
+                lacks[kind] = not fqans.get(numbers["FQANID"]), no_benchmark
+        no_fqan = {kind for kind in kinds if lacks[kind][0]}
+        return no_fqan, {kind for kind in kinds if lacks[kind][1]}
 
     def _look_up(
         self, connection: sqlite3.Connection, kinds: Collection[Kind]
     ) -> dict[Kind, Mapping[str, int | None]]:
         """The numbers of kinds, of which all names are known then."""
         numbers = {kind: _unpacked(kind) for kind in kinds}
-        self._names.look_up(
-            connection, {name: set(map(itemgetter(name), numbers.values())) for name in sql.NAMES}
-        )
+        named = {name: set(map(itemgetter(name), numbers.values())) for name in sql.NAMES}
+        self._names.look_up(connection, named)
         return numbers
 
     def _odd_beside(
@@ -256,9 +232,7 @@ class ColumnReader:
         odd = self._unfinished(connection, record_ids, everywhere)
         (texts,) = connection.execute(sql.attribute_texts(which), at).fetchone()
         if not (texts or b"").isascii():
-            strange = {
-                record_id for (record_id,) in connection.execute(sql.strange_fqans(which), at)
-            }
+            strange = {row for (row,) in connection.execute(sql.strange_fqans(which), at)}
             odd.update(strange.intersection(record_ids))
         return odd
 
@@ -271,9 +245,8 @@ class ColumnReader:
         which, at = everywhere
         if which == sql.BETWEEN and self._events_in_turn:
             near = {**at, "limit": len(record_ids) * sql.FEW}
-            left = _not_listed(
-                record_ids, connection.execute(sql.FINISHED_NEAR, near).fetchone()[0]
-            )
+            (listed,) = connection.execute(sql.FINISHED_NEAR, near).fetchone()
+            left = _not_listed(record_ids, listed)
             self._events_in_turn = len(left) * sql.FEW < len(record_ids)
             if not left:
                 return left
@@ -289,7 +262,7 @@ class ColumnReader:
         places: Sequence[int],
         asked: ReadOptions,
     ) -> None:
-        """Of the kinds at these places read a row whole of each that is new and makes plain jobs."""
+        """Read a row whole of each new kind at these places that makes plain jobs."""
         known = self._examples
         new = {kinds[place]: record_ids[place] for place in places if kinds[place] not in known}
         if not new:
@@ -297,38 +270,24 @@ class ColumnReader:
         if len(known) > _REMEMBERED:
             known.clear()
         numbers = self._look_up(connection, new)
-        plain = {
-            record_id: kind
-            for kind, record_id in new.items()
-            if self._is_plain(kind, numbers[kind])
-        }
+        plain = {row: kind for kind, row in new.items() if self._is_plain(numbers[kind])}
         for job in self._read_whole(connection, list(plain), asked).jobs:
             known[plain[job.row.record_id]] = job
 
-    def _is_plain(self, kind: Kind, numbers: Mapping[str, int | None]) -> bool:
-        """Whether everything that it points to is there, and is text, and its status is that of an
-        end.
-        """
-        endpoint, queue, user, vo, fqan, status, benchmark = (numbers[name] for name in sql.NAMES)
+    def _is_plain(self, numbers: Mapping[str, int | None]) -> bool:
+        """Whether a kind points to what is there, to texts, and to the status of an end."""
         names = self._names
-        if (
-            names.statuses.get(status, "") in ("", "in-progress")
-            or endpoint not in names.endpoints
-            or queue not in names.queues
-            or user not in names.users
-            or vo not in names.vos
-            or fqan not in names.fqans
-            or benchmark not in names.benchmarks
-        ):
+        if names.statuses.get(numbers["StatusID"], "") in ("", "in-progress"):
             return False
-        texts = (*names.endpoints[endpoint], names.users[user], names.vos[vo], names.fqans[fqan])
-        return not any(map(is_undecodable, texts))
+        if any(numbers[column] not in known for column, known in names.by_column.items()):
+            return False
+        user, vo, fqan = (numbers[name] for name in ("UserID", "VOID", "FQANID"))
+        whose = names.users[user], names.vos[vo], names.fqans[fqan]
+        return not any(map(is_undecodable, (*names.endpoints[numbers["EndpointID"]], *whose)))
 
 
 def _not_listed(record_ids: Sequence[int], listed: str | None) -> set[int]:
-    """The rows that are not among those of a text with commas, which may have others too; None: it
-    has none.
-    """
+    """The rows that a text with commas does not list; it may list others too, or be None."""
     numbers = list(map(str, record_ids))
     if listed == ",".join(numbers):
         return set()
@@ -348,9 +307,7 @@ def _unpacked(kind: Kind) -> Mapping[str, int | None]:
 
 
 def _odd(columns: Sequence[Sequence[Any]]) -> set[int]:
-    """The rows whose own values are not as A-REX writes them, or whose texts hold escapes: found by
-    halves.
-    """
+    """The rows with values not as A-REX writes them, or with escapes in texts: found by halves."""
     if _are_bare(columns):
         return set()
     half = len(columns[0]) // 2
@@ -360,9 +317,7 @@ def _odd(columns: Sequence[Sequence[Any]]) -> set[int]:
 
 
 def _are_bare(columns: Sequence[Sequence[Any]]) -> bool:
-    """Whether the values of all rows are plain. Whole columns are looked at, at a quarter of the
-    price.
-    """
+    """Whether the values of all rows are plain: by whole columns, at a quarter of the price."""
     _, job_ids, local_ids, *numbers = columns
     try:
         # Both raise on what is of no such type, and a float makes a float of the sum.
@@ -370,12 +325,5 @@ def _are_bare(columns: Sequence[Sequence[Any]]) -> bool:
     except TypeError:
         return False
     ended, wall, user, kernel = map(min, numbers[:4])
-    return bool(
-        total.__class__ is int
-        and "%" not in texts
-        and all(job_ids)
-        and ended > 0
-        and wall >= 0
-        and user >= 0
-        and kernel >= 0
-    )
+    are_in_range = ended > 0 and wall >= 0 and user >= 0 and kernel >= 0
+    return total.__class__ is int and "%" not in texts and all(job_ids) and are_in_range

@@ -42,8 +42,9 @@ from publisher.sources.arex.database import (
     AccountingDatabase,
     stored_job_id,
 )
+from publisher.sources.arex.names import NameTables
 from publisher.sources.arex.queries import IMPORTED, LAYOUTS, Parameters, Question, select_list
-from publisher.sources.arex.rows import NameTables, Row, RowReader
+from publisher.sources.arex.rows import Row, RowReader
 from publisher.sources.arex.values import duration, moment, positive, stored_text, unsigned
 from publisher.sources.base import CPU_UNKNOWN, JoinedRuns
 from publisher.sources.statistics import CountedJob, JobFilter, Totals

@@ -1,6 +1,4 @@
-"""What batch systems know of A-REX's jobs (`JoinedRuns`), for those who count rows: how many GPUs,
-and which not to count.
-"""
+"""What batch systems know of A-REX's jobs, for who counts: their GPUs, and which not to count."""
 
 from __future__ import annotations
 
@@ -11,7 +9,7 @@ from typing import Any
 
 from publisher.model.job import JobRecord
 from publisher.sources.arex.options import Options, readings_of
-from publisher.sources.arex.queries import IMPORTED, extra_of_row
+from publisher.sources.arex.queries import IMPORTED, Parameters, Question, extra_of_row
 from publisher.sources.arex.rows import Row, RowReader
 from publisher.sources.base import Additions, JoinedRuns, RunAt
 from publisher.sources.sqlite_reader import CopyDirectory, copies_directory
@@ -21,8 +19,9 @@ _NOTHING: Mapping[str, Any] = {}
 
 
 class ReopenedDatabases:
-    """The databases of the configuration. Each call reopens the files, because `rotate` and
-    `migrate` replace them.
+    """The databases of the configuration.
+
+    Each call reopens the files, because `rotate` and `migrate` replace them.
     """
 
     def __init__(
@@ -48,10 +47,9 @@ def known_of(
     joined: JoinedRuns | None,
     rows: Iterable[Sequence[Any]],
 ) -> Additions:
-    """Of rows as (RecordID, LocalJobID, SubmitTime, EndTime, UsedWalltime); nothing of a batch
-    system's own database.
+    """Of rows as (RecordID, LocalJobID, SubmitTime, EndTime, UsedWalltime).
 
-    Raises: sqlite3.Error, SourceError.
+    Nothing of a batch system's own database. Raises: sqlite3.Error, SourceError.
     """
     if joined is None or reader.layout == IMPORTED:
         return {}
@@ -70,18 +68,16 @@ def known_of(
 
 def rows_to_count_alone(
     joined: JoinedRuns | None,
-    question: Mapping[int, str],
-    asked: Mapping[str, object],
+    question: Question,
+    asked: Parameters,
     connection: sqlite3.Connection,
     reader: RowReader,
 ) -> list[int]:
     """Rows of a page of which SQLite's sums would be wrong. Raises: sqlite3.Error, SourceError."""
     if joined is None:
         return []
-    rows = connection.execute(
-        f"SELECT RecordID, LocalJobID, SubmitTime, EndTime, UsedWalltime FROM ({question[reader.layout]})",
-        asked,
-    )
+    columns = "RecordID, LocalJobID, SubmitTime, EndTime, UsedWalltime"
+    rows = connection.execute(f"SELECT {columns} FROM ({question[reader.layout]})", asked)
     known = known_of(connection, reader, joined, rows)
     return [row for row, values in known.items() if values is None or values.get("gpu_count")]
 
@@ -92,16 +88,13 @@ def counted_with_joined(
     joined: JoinedRuns | None,
     jobs: Iterable[tuple[Row, CountedJob]],
 ) -> list[tuple[Row, CountedJob]]:
-    """Jobs with their GPUs, without those that a batch system counts. Raises: sqlite3.Error,
-    SourceError.
+    """Jobs with their GPUs, without those that a batch system counts.
+
+    Raises: sqlite3.Error, SourceError.
     """
     pairs = list(jobs)
-    known = known_of(
-        connection,
-        reader,
-        joined,
-        [(row[0], row[2], row[11], row[12], row[13]) for row, _ in pairs],
-    )
+    runs = [(row[0], row[2], row[11], row[12], row[13]) for row, _ in pairs]
+    known = known_of(connection, reader, joined, runs)
     if not known:
         return pairs
     values_of = [known.get(row[0], _NOTHING) for row, _ in pairs]

@@ -1,6 +1,4 @@
-"""A-REX's accounting databases for local statistics: every job once, whatever its state, and all
-that stands of one job.
-"""
+"""A-REX's databases for local statistics: every job once, whatever its state; all of one job."""
 
 from __future__ import annotations
 
@@ -12,9 +10,14 @@ from typing import Final
 from publisher.model.job import JobId, RowRef
 from publisher.model.text import arex_unescape
 from publisher.sources.arex.counting.count import BY, CountingDatabase, FilteredPage
+from publisher.sources.arex.counting.job_details import (
+    ids_from,
+    name_texts,
+    read_sheet,
+    with_local_id,
+)
 from publisher.sources.arex.counting.joined import ReopenedDatabases
 from publisher.sources.arex.database import stored_job_id
-from publisher.sources.arex.job_details import ids_from, name_texts, read_sheet, with_local_id
 from publisher.sources.arex.options import database_files
 from publisher.sources.arex.rows import Row
 from publisher.sources.base import JoinedRuns
@@ -55,21 +58,16 @@ class ArexAccounts(ReopenedDatabases):
             for place, database in enumerate(opened):
                 for page in database.pages(wanted, self._options.page_rows, by):
                     taken = _once(page, opened[:place], opened[place + 1 :])
-                    yield CountedPage(
-                        jobs=tuple(job for _, job in taken),
-                        rows=tuple(
-                            RowRef(database=database.name, record_id=row[0]) for row, _ in taken
-                        ),
-                        rows_read=len(page.rows),
-                    )
+                    rows = [RowRef(database=database.name, record_id=row[0]) for row, _ in taken]
+                    jobs = tuple(job for _, job in taken)
+                    yield CountedPage(jobs=jobs, rows=tuple(rows), rows_read=len(page.rows))
 
     def summed(self, wanted: JobFilter, by: str | None) -> Iterator[SummedPage]:
         grouped_by = _distinguish(wanted, by)
         if grouped_by is None:
             for page in self._counted(wanted, by or ""):
-                yield SummedPage(
-                    groups=[(job, totals_of(job)) for job in page.jobs], rows_read=page.rows_read
-                )
+                groups = [(job, totals_of(job)) for job in page.jobs]
+                yield SummedPage(groups=groups, rows_read=page.rows_read)
             return
         if self._options.unescape:
             wanted = _in_both_spellings(wanted)
@@ -87,38 +85,28 @@ class ArexAccounts(ReopenedDatabases):
 
     def sheet(self, job_id: JobId) -> JobDetails | None:
         with self._opened() as opened:
-            sheets = [
-                read_sheet(database, job_id, database.clock, self._joined) for database in opened
-            ]
+            sheets = [read_sheet(one, job_id, one.clock, self._joined) for one in opened]
         found = [sheet for sheet in sheets if sheet is not None]
         if not found:
             return None
-        # Where `counted` counts it. Sorting is stable: of several, the most authoritative database
-        # comes first.
+        # Where `counted` counts it. Sorting is stable: the most authoritative database comes first.
         best, *others = sorted(found, key=lambda sheet: sheet.in_progress or sheet.ended_at is None)
         return replace(best, elsewhere=tuple(other.row.database for other in others))
 
     def with_local_id(self, local_id: str) -> tuple[JobId, ...]:
         with self._opened() as opened:
-            known = [
-                JobId(job_id) for database in opened for job_id in with_local_id(database, local_id)
-            ]
+            known = [JobId(found) for one in opened for found in with_local_id(one, local_id)]
         return tuple(dict.fromkeys(known))
 
     def ids_beginning(self, beginning: str, limit: int) -> tuple[JobId, ...]:
         with self._opened() as opened:
-            near = {
-                job_id for database in opened for job_id in ids_from(database, beginning, limit)
-            }
-        return tuple(JobId(job_id) for job_id in sorted(near) if job_id.startswith(beginning))[
-            :limit
-        ]
+            near = {job_id for one in opened for job_id in ids_from(one, beginning, limit)}
+        found = [JobId(job_id) for job_id in sorted(near) if job_id.startswith(beginning)]
+        return tuple(found[:limit])
 
     @contextmanager
     def _opened(self) -> Iterator[list[CountingDatabase]]:
-        """All databases, the most authoritative first: schema 2 before schema 1, then as
-        configured.
-        """
+        """All databases, the most authoritative first: by schema, then as configured."""
         with ExitStack() as stack:
             opened = []
             for name, path, ce in database_files(self._options):
@@ -130,37 +118,28 @@ class ArexAccounts(ReopenedDatabases):
 
 
 def _distinguish(wanted: JobFilter, by: str | None) -> str | None:
-    """Which of `BY` tells the groups apart; None where it would take two of them, or the jobs
-    themselves.
-    """
+    """Which of `BY` tells the groups apart; None where it would take two, or single jobs."""
     if wanted.extras or wanted.gpus:
         return None
-    kinds = {
-        by if by in BY else "",
-        "queue" if wanted.queues else "",
-        "endpoint" if wanted.interfaces else "",
-    }
-    kinds.discard("")
+    asked = (by, by in BY), ("queue", wanted.queues), ("endpoint", wanted.interfaces)
+    kinds = {kind for kind, is_asked in asked if kind and is_asked}
     return None if len(kinds) > 1 else next(iter(kinds), "")
 
 
 def _once(
     page: FilteredPage, above: Sequence[CountingDatabase], below: Sequence[CountingDatabase]
 ) -> Sequence[tuple[Row, CountedJob]]:
-    """The jobs that count here: a job counts where it is finished, else where it is, in the most
-    authoritative database.
+    """The jobs that count here.
+
+    A job counts where it is finished, else where it is, in the most authoritative database.
     """
     taken = page.taken
     for database in above:
         there = database.standing_among(row for row, _ in taken)
-        taken = [
-            (row, job) for row, job in taken if not _counts_there(row, job, there, any_state=True)
-        ]
+        taken = [one for one in taken if not _counts_there(*one, there, any_state=True)]
     for database in below:
         there = database.standing_among(row for row, job in taken if not _finished(row, job))
-        taken = [
-            (row, job) for row, job in taken if not _counts_there(row, job, there, any_state=False)
-        ]
+        taken = [one for one in taken if not _counts_there(*one, there, any_state=False)]
     return taken
 
 
@@ -179,9 +158,7 @@ def _finished(row: Row, job: CountedJob) -> bool:
 
 
 def _in_both_spellings(wanted: JobFilter) -> JobFilter:
-    """Values as they are, and as they are meant where they were copied from arcctl, which shows
-    A-REX's escapes as they are.
-    """
+    """Values as they are, and as meant where they are from arcctl, which shows A-REX's escapes."""
 
     def both(values: frozenset[str]) -> frozenset[str]:
         return values | {arex_unescape(value) for value in values}

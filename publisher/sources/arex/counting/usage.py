@@ -1,9 +1,9 @@
-"""A-REX's finished jobs for reports, in groups: the columns that others count too, and what only a
-report asks of them.
+"""A-REX's finished jobs for reports, in groups: columns, and what only a report asks of them.
 
 Jobs that are not complete yet count here: what they used is all there when they have an end.
 
-    columns of 4,000 runs with 30 examples, their first projects and true starts   ->   50 groups of runs that share all that
+    columns of 4,000 runs with 30 examples, their first projects and true starts
+        ->   50 groups of runs that share all that
 """
 
 from __future__ import annotations
@@ -40,6 +40,8 @@ _FAILED: Final = "failed"
 _NamesAndExit = tuple[LocalNames, int | None]  # with the exit code of a failed job
 _GPUs = tuple[int, tuple[tuple[str, int], ...]]  # how many, and of which models
 _NONE: Final[_GPUs] = (0, ())
+# By example, era, who, GPUs, and whether nobody measured the CPU time.
+_Alike = tuple[int, int, _NamesAndExit, _GPUs, bool]
 
 
 def create(
@@ -61,27 +63,20 @@ class ArexUsage(ReopenedDatabases):
         with ExitStack() as stack:
             opened: list[_UsageDatabase] = []
             for name, path, ce in database_files(self._options):
-                opened.append(
-                    _UsageDatabase(
-                        path, self._copies, self._readings[ce]._replace(hold_off_s=0), name
-                    )
-                )
+                reading = self._readings[ce]._replace(hold_off_s=0)
+                opened.append(_UsageDatabase(path, self._copies, reading, name))
                 opened[-1].joined = self._joined
                 stack.callback(opened[-1].close)
-            opened.sort(
-                key=lambda each: -each.schema
-            )  # the most authoritative first, as `ArexSource` has them
+            # The most authoritative first, as `ArexSource` has them.
+            opened.sort(key=lambda each: -each.schema)
             for place, database in enumerate(opened):
                 after = max(1, window.start or 1), BEFORE_ALL
                 while True:
                     found, beside = database.page(after, last, asked, opened[:place])
-                    groups = _Groups(eras, database.clock)
-                    verdicts = found.verdicts
+                    verdicts, groups = found.verdicts, _Groups(eras, database.clock)
+                    of_jobs = groups.of_jobs(verdicts.jobs)
                     yield UsagePage(
-                        groups=(
-                            *groups.of_jobs(verdicts.jobs),
-                            *groups.of_runs(verdicts.runs, beside),
-                        ),
+                        groups=(*of_jobs, *groups.of_runs(verdicts.runs, beside)),
                         unreadable=len(verdicts.skipped),
                         rows_read=len(found.rows),
                     )
@@ -94,12 +89,10 @@ class ArexUsage(ReopenedDatabases):
 class _Beside:
     """What stands of runs beside their columns, by row and as stored."""
 
-    times: Mapping[
-        int, tuple[int, Any, Any]
-    ]  # of submission and of the true start; and the exit code
+    times: Mapping[int, tuple[int, Any, Any]]  # submission, true start, and the exit code
     projects: Mapping[int, str]
     local_users: Mapping[int, str]
-    # What importers alone tell
+    # What importers alone tell.
     imported: bool = False
     gpus: Mapping[int, _GPUs] = field(default_factory=dict)
     cpu_unknown: frozenset[int] = frozenset()  # nobody measured their CPU time
@@ -123,23 +116,19 @@ class _UsageDatabase(AccountingDatabase):
 
         def read(connection: sqlite3.Connection, reader: RowReader) -> tuple[RowPage, _Beside]:
             row_filter = without_finished_in(above)
-            found = self._read(
-                question, parameters, asked, row_filter, connection, reader, span=False
-            )
+            found = self._read(question, parameters, asked, row_filter, connection, reader)
             runs = found.verdicts.runs
             record_ids = () if runs is None else runs.record_ids
             rows = {"rows": json.dumps(record_ids)}
             times = connection.execute(sql.times_of_row(reader.layout), rows)
-            extra = {
-                key: connection.execute(sql.extra_of_row(key), rows).fetchall()
+            projects, users = (
+                connection.execute(sql.extra_of_row(key), rows).fetchall()
                 for key in sql.EXTRA_TO_COUNT
-            }
+            )
             beside = _Beside(
                 times={row: (submitted, start, code) for row, submitted, start, code in times},
-                projects={
-                    row: reader.text(text) for row, text in reversed(extra["projectname"]) if text
-                },
-                local_users={row: reader.text(text) for row, text in extra["localuser"]},
+                projects={row: reader.text(name) for row, name in reversed(projects) if name},
+                local_users={row: reader.text(name) for row, name in users},
             )
             if reader.layout == sql.IMPORTED:
                 gpus, cpu_unknown = _gpus(connection, rows), _cpu_unknown(connection, runs)
@@ -151,8 +140,9 @@ class _UsageDatabase(AccountingDatabase):
     def _with_joined(
         self, connection: sqlite3.Connection, reader: RowReader, found: RowPage, beside: _Beside
     ) -> tuple[RowPage, _Beside]:
-        """With what batch systems know of the jobs, and without those that they count. Raises:
-        sqlite3.Error.
+        """With what batch systems know of the jobs, and without those that they count.
+
+        Raises: sqlite3.Error.
         """
         verdicts, runs = found.verdicts, found.verdicts.runs
         rows: list[tuple[Any, ...]] = [
@@ -160,9 +150,12 @@ class _UsageDatabase(AccountingDatabase):
             for job in verdicts.jobs
         ]
         if runs is not None:
-            submitted = [beside.times[row][0] for row in runs.record_ids]
+            record_ids, submitted = (
+                runs.record_ids,
+                [beside.times[row][0] for row in runs.record_ids],
+            )
             rows += zip(
-                runs.record_ids, runs.local_ids, submitted, runs.ended_at, runs.wall_s, strict=True
+                record_ids, runs.local_ids, submitted, runs.ended_at, runs.wall_s, strict=True
             )
         known = known_of(connection, reader, self.joined, rows)
         if not known:
@@ -178,10 +171,10 @@ class _UsageDatabase(AccountingDatabase):
 
 
 def _gpus_joined(known: Additions) -> dict[int, _GPUs]:
-    with_gpus = {row: values for row, values in known.items() if values and "gpu_count" in values}
     return {
         row: (values["gpu_count"], values.get("gpu_models", ()))
-        for row, values in with_gpus.items()
+        for row, values in known.items()
+        if values and "gpu_count" in values
     }
 
 
@@ -206,11 +199,9 @@ def _gpus(connection: sqlite3.Connection, rows: Mapping[str, str]) -> dict[int, 
 
 def _cpu_unknown(connection: sqlite3.Connection, runs: RunColumns | None) -> frozenset[int]:
     """Few rows have no CPU time, so nearly none is looked up."""
-    used = (
-        ()
-        if runs is None
-        else zip(runs.record_ids, runs.cpu_user_s, runs.cpu_kernel_s, strict=True)
-    )
+    if runs is None:
+        return frozenset()
+    used = zip(runs.record_ids, runs.cpu_user_s, runs.cpu_kernel_s, strict=True)
     without = [row for row, user_s, kernel_s in used if not (user_s or kernel_s)]
     found = connection.execute(sql.extra_of_row(CPU_UNKNOWN[0]), {"rows": json.dumps(without)})
     return frozenset(row for row, text in found if text == CPU_UNKNOWN[1])
@@ -237,38 +228,28 @@ class _Groups:
         """Those together that share all but times and usage."""
         if runs is None:
             return
-        alike: defaultdict[tuple[int, int, _NamesAndExit, _GPUs, bool], list[int]] = defaultdict(
-            list
-        )
-        for at, (row, example, end) in enumerate(
-            zip(runs.record_ids, runs.examples, runs.ended_at, strict=True)
-        ):
+        alike: defaultdict[_Alike, list[int]] = defaultdict(list)
+        ended = zip(runs.record_ids, runs.examples, runs.ended_at, strict=True)
+        for at, (row, example, end) in enumerate(ended):
             user, _, account = beside.local_users.get(row, "").partition(":")
             names = LocalNames(beside.projects.get(row, ""), account, user)
-            names_and_exit = (
-                names,
-                exit_code(beside.times[row][2]) if example.status == _FAILED else None,
-            )
+            failure = exit_code(beside.times[row][2]) if example.status == _FAILED else None
             era, gpus_and_models = bisect_right(self._eras, end), beside.gpus.get(row, _NONE)
-            alike[
-                id(example), era, names_and_exit, gpus_and_models, row in beside.cpu_unknown
-            ].append(at)
+            cpu_unknown = row in beside.cpu_unknown
+            alike[id(example), era, (names, failure), gpus_and_models, cpu_unknown].append(at)
         for (_, _, names_and_exit, (count, models), cpu_unknown), places in alike.items():
             columns = runs.wall_s, runs.cpu_user_s, runs.cpu_kernel_s
             wall_s, user_s, kernel_s = (sum(map(column.__getitem__, places)) for column in columns)
-            first, used = (
-                places[0],
-                (len(places), wall_s, None if cpu_unknown else user_s + kernel_s),
-            )
+            used = len(places), wall_s, None if cpu_unknown else user_s + kernel_s
+            example, end = runs.examples[places[0]], runs.ended_at[places[0]]
             waits = [wait for at in places for wait in self._wait(runs, at, beside)]
             gpus = gpus_by_model(count, models)
-            yield self._group(
-                runs.examples[first], runs.ended_at[first], names_and_exit, used, waits, gpus
-            )
+            yield self._group(example, end, names_and_exit, used, waits, gpus)
 
     def _wait(self, runs: RunColumns, at: int, beside: _Beside) -> Iterator[int]:
-        """From submission to true start, where that is told: by an importer in seconds, by A-REX in
-        its local time.
+        """From submission to true start, where that is told.
+
+        By an importer in seconds, by A-REX in its local time.
         """
         submitted, start, _ = beside.times[runs.record_ids[at]]
         if start is None:
@@ -276,9 +257,8 @@ class _Groups:
         if beside.imported:
             known = positive(start)
         else:
-            known = self._clock.epoch(
-                text_of(start), ended_at=runs.ended_at[at], wall_s=runs.wall_s[at]
-            )
+            ended_at, wall_s = runs.ended_at[at], runs.wall_s[at]
+            known = self._clock.epoch(text_of(start), ended_at=ended_at, wall_s=wall_s)
         if known is not None:
             yield known - submitted
 

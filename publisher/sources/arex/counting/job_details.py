@@ -1,10 +1,10 @@
-"""Jobs and names looked up in an accounting database; of one job, all that is there. What cannot be
-read is named, and the rest reported.
+"""Jobs and names looked up in an accounting database; of one job, all that is there.
+
+What cannot be read is named, and the rest reported.
 """
 
 from __future__ import annotations
 
-import json
 import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -15,7 +15,8 @@ from publisher.model.text import arex_escape
 from publisher.sources.arex import queries as sql
 from publisher.sources.arex.counting.count import CountingDatabase
 from publisher.sources.arex.counting.joined import known_of, lacking
-from publisher.sources.arex.rows import NameTables, Row, RowReader
+from publisher.sources.arex.names import NameTables
+from publisher.sources.arex.rows import Row, RowReader
 from publisher.sources.arex.values import (
     LocalTime,
     duration,
@@ -37,8 +38,7 @@ _FQAN: Final = "mainfqan"
 _NEVER: Final = 2**63
 
 
-# Where each kind of name stands: table and column. Few rows each, but for users; read whole for
-# suggestions only.
+# Where each kind of name stands. Few rows each, but for users; read whole for suggestions only.
 NAMES: Final = {
     "VO": "SELECT Name FROM WLCGVOs",
     "user": "SELECT Name FROM Users",
@@ -51,7 +51,10 @@ NAMES: Final = {
 IDS_FROM: Final = (
     "SELECT JobID FROM AAR WHERE JobID >= CAST(:first AS TEXT) ORDER BY JobID LIMIT :limit"
 )
-OF_LOCAL_ID: Final = "SELECT JobID FROM AAR WHERE LocalJobID IN (CAST(:local AS TEXT), CAST(:escaped AS TEXT)) LIMIT 5"
+OF_LOCAL_ID: Final = """
+    SELECT JobID FROM AAR
+    WHERE LocalJobID IN (CAST(:local AS TEXT), CAST(:escaped AS TEXT)) LIMIT 5
+"""
 
 
 def name_texts(database: CountingDatabase, kind: NameKind) -> frozenset[str]:
@@ -70,20 +73,18 @@ def ids_from(database: CountingDatabase, first: str, limit: int) -> list[str]:
     return _texts(database, IDS_FROM, {"first": stored_text(first), "limit": limit})
 
 
-def _texts(
-    database: CountingDatabase, question: str, parameters: Mapping[str, object]
-) -> list[str]:
-    return database.ask(
-        lambda connection, reader: [
-            reader.text(text) for (text,) in connection.execute(question, parameters)
-        ]
-    )
+def _texts(database: CountingDatabase, question: str, asked: sql.Parameters) -> list[str]:
+    def read(connection: sqlite3.Connection, reader: RowReader) -> list[str]:
+        return [reader.text(text) for (text,) in connection.execute(question, asked)]
+
+    return database.ask(read)
 
 
 def read_sheet(
     database: CountingDatabase, job_id: JobId, clock: LocalTime, joined: JoinedRuns | None = None
 ) -> JobDetails | None:
     """The job as it stands there, in whichever spelling its id is stored; None when it does not.
+
     Raises: SourceError.
     """
 
@@ -102,13 +103,8 @@ def read_sheet(
 
 def _with_joined(sheet: JobDetails, values: Mapping[str, Any] | None) -> JobDetails:
     if values is None:
-        return replace(
-            sheet,
-            oddities=(
-                *sheet.oddities,
-                "a batch system has this job as its own, and it counts there",
-            ),
-        )
+        theirs = "a batch system has this job as its own, and it counts there"
+        return replace(sheet, oddities=(*sheet.oddities, theirs))
     more = []
     for name, key in (("gpu_models", GPU_MODELS), ("quantities", QUANTITIES)):
         if name in values:
@@ -134,18 +130,19 @@ class _DetailsReader:
     def sheet(self, row: Row) -> JobDetails:
         """Raises: sqlite3.Error."""
         # fmt: off
-        (record_id, job_id, local_id, endpoint_id, queue_id, user_id, vo_id, fqan_id, status_id, status_code, benchmark_id,
-         submitted, ended, nodes, cpus, memory, virtual, wall, user_s, kernel_s, scratch, stage_in, stage_out, began,
-         gpus) = row
+        (record_id, job_id, local_id, endpoint_id, queue_id, user_id, vo_id, fqan_id, status_id,
+         status_code, benchmark_id, submitted, ended, nodes, cpus, memory, virtual,
+         wall, user_s, kernel_s, scratch, stage_in, stage_out, began, gpus) = row
         # fmt: on
         names = self._names(row)
         status = names.statuses.get(status_id, "")
         interface, endpoint = names.endpoints.get(endpoint_id, ("", ""))
-        submitted_at, ended_at = (
-            self._moment("SubmitTime", submitted),
-            self._moment("EndTime", ended),
-        )
+        submitted_at = self._moment("SubmitTime", submitted)
+        ended_at = self._moment("EndTime", ended)
         events = self._events(record_id, submitted_at, ended_at)
+        environments = [
+            self._text(name) for (name,) in self._side("RunTimeEnvironments", record_id)
+        ]
         extra = self._pairs("JobExtraInfo", record_id)
         attributes = self._pairs("AuthTokenAttributes", record_id)
         return JobDetails(
@@ -168,8 +165,8 @@ class _DetailsReader:
             node_count=self._number("NodeCount", nodes, positive, zero=True),
             cpu_count=self._number("CPUCount", cpus, positive, zero=True),
             gpu_count=self._number("GPUCount", gpus, positive, zero=True),
-            memory_kib=self._number("UsedMemory", memory, unsigned)
-            or None,  # 0: the batch system told nothing
+            # 0: the batch system told nothing.
+            memory_kib=self._number("UsedMemory", memory, unsigned) or None,
             virtual_memory_kib=self._number("UsedVirtMem", virtual, unsigned) or None,
             wall_s=self._number("UsedWalltime", wall, duration),
             cpu_user_s=self._cpu_s("UsedCPUUserTime", user_s, extra),
@@ -179,11 +176,7 @@ class _DetailsReader:
             stage_out_bytes=self._number("StageOutVolume", stage_out, unsigned),
             attributes=attributes,
             extra=extra,
-            runtime_environments=tuple(
-                dict.fromkeys(
-                    self._text(name) for (name,) in self._side("RunTimeEnvironments", record_id)
-                )
-            ),
+            runtime_environments=tuple(dict.fromkeys(environments)),
             events=events,
             transfers=self._transfers(record_id),
             oddities=tuple(self._oddities),
@@ -192,22 +185,11 @@ class _DetailsReader:
     def _names(self, row: Row) -> NameTables:
         names = NameTables(self._reader.layout, self._text)
         names.fill(self._connection, [row])
-        known: tuple[Mapping[Any, object], ...] = (
-            *(
-                names.endpoints,
-                names.queues,
-                names.users,
-                names.vos,
-                names.fqans,
-                names.statuses,
-                names.benchmarks,
-            ),
-        )
-        for texts, (column, (place, table, _)) in zip(known, sql.NAMES.items(), strict=True):
-            if table in sql.tables(self._reader.layout) and row[place] not in texts:
-                self._oddities.append(
-                    f"{column} is {_shown(row[place])}, and {table} has no such row"
-                )
+        known = sql.tables(self._reader.layout)
+        for column, (place, table, _) in sql.NAMES.items():
+            number = row[place]
+            if table in known and number not in names.by_column[column]:
+                self._oddities.append(f"{column} is {_shown(number)}, and {table} has no such row")
         return names
 
     def _number(
@@ -218,9 +200,7 @@ class _DetailsReader:
         *,
         zero: bool = False,
     ) -> int | None:
-        """A number, None when unknown; one that cannot be read is told. `zero` is also a way to
-        write unknown.
-        """
+        """None is unknown; what cannot be read is told. `zero`: that is a way to write unknown."""
         number = read(stored)
         if number is None and stored is not None and not (zero and whole(stored) == 0):
             self._oddities.append(f"{column} is {_shown(stored)}")
@@ -234,20 +214,17 @@ class _DetailsReader:
         return None if number is None else Epoch(number)
 
     def _side(self, table: str, record_id: int) -> list[tuple[Any, ...]]:
-        """A table's rows of the job, without RecordID, in the order of writing; a second FINISHED
-        repeats them.
+        """A table's rows of the job, without RecordID, in the order of writing.
+
+        A second FINISHED repeats them.
         """
-        found = self._connection.execute(
-            sql.side(table, sql.LISTED), {"rows": json.dumps([record_id])}
-        )
+        which, parameters = sql.listed([record_id])
+        found = self._connection.execute(sql.side(table, which), parameters)
         return list(dict.fromkeys(tuple(stored) for _, *stored in found))
 
     def _pairs(self, table: str, record_id: int) -> tuple[tuple[str, str], ...]:
-        return tuple(
-            dict.fromkeys(
-                (self._text(key), self._text(value)) for key, value in self._side(table, record_id)
-            )
-        )
+        text, stored = self._text, self._side(table, record_id)
+        return tuple(dict.fromkeys((text(key), text(value)) for key, value in stored))
 
     def _events(
         self, record_id: int, submitted_at: Epoch | None, ended_at: Epoch | None
