@@ -74,11 +74,10 @@ class ConfigError(PublisherError):
 
     def __init__(self, problems: str | Iterable[str]) -> None:
         self.problems = (problems,) if isinstance(problems, str) else tuple(problems)
-        shown = self.problems[:_MOST_SHOWN]
-        more = len(self.problems) - len(shown)
-        super().__init__(
-            "\n".join([*shown, *([f"and {more} more problems; mend these first"] if more else [])])
-        )
+        shown = list(self.problems[:_MOST_SHOWN])
+        if more := len(self.problems) - len(shown):
+            shown.append(f"and {more} more problems; mend these first")
+        super().__init__("\n".join(shown))
 
 
 class UsageError(PublisherError):
@@ -106,7 +105,8 @@ _OF_THE_MACHINE: Final = {
     errno.ENOMEM: "no memory is left on this machine: look at what uses it",
     errno.EIO: "the disk refused: look at the kernel's log",
     errno.EINTR: "a network file system gave up: look at the kernel's log",
-    errno.ENOLCK: "its file system cannot lock files, as NFS does without its lock service: use a local disk",
+    errno.ENOLCK: "its file system cannot lock files, as NFS does without its lock service: "
+    "use a local disk",
 }
 
 

@@ -33,9 +33,7 @@ def parse_fqan(text: str) -> Fqan:
     if not first.startswith("/"):
         return Fqan(vo=first, group=None, role=None)
     parts = first[1:].split("/")
-    at = next(
-        (place for place, part in enumerate(parts) if part.lower().startswith("role=")), len(parts)
-    )
+    at = next((at for at, part in enumerate(parts) if part.lower().startswith("role=")), len(parts))
     groups = parts[:at]
     role = parts[at] if at < len(parts) else None
     if not groups:
@@ -92,14 +90,8 @@ def period_label(moment: Epoch, period: str) -> str:
 
 
 VO_RULE_FIELDS: Final = (
-    "issuer",
-    "group",
-    "local_user",
-    "local_group",
-    "queue",
-    "project",
-    "user",
-    "any",
+    *("issuer", "group", "local_user", "local_group"),
+    *("queue", "project", "user", "any"),
 )
 
 # Of these: what is in a job's own row
@@ -117,19 +109,16 @@ class VoRule(NamedTuple):
     override: bool = False  # also for jobs that carry a VO of their own
 
     def matches(self, job: JobRecord) -> bool:
-        return self.field == "any" or any(
-            fnmatchcase(text, self.pattern) for text in self._texts(job)
-        )
+        if self.field == "any":
+            return True
+        return any(fnmatchcase(text, self.pattern) for text in self._texts(job))
 
     def _texts(self, job: JobRecord) -> tuple[str, ...]:
         match self.field:
             case "issuer":
                 # Token users are stored as `issuer/subject`.
-                return (
-                    (job.user.rpartition("/")[0],)
-                    if "://" in job.user and not job.user.startswith("/")
-                    else ()
-                )
+                has_issuer = "://" in job.user and not job.user.startswith("/")
+                return (job.user.rpartition("/")[0],) if has_issuer else ()
             case "group":
                 return job.fqans + tuple(value for _, value in job.attributes)
             case "project":

@@ -177,18 +177,9 @@ def gpus_by_model(count: int | None, models: GpuModels) -> GpuModels:
 
 # What each job of a kind has for itself.
 OWN_VALUES: Final = (
-    *(
-        "job_id",
-        "local_id",
-        "ended_at",
-        "wall_s",
-        "cpu_user_s",
-        "cpu_kernel_s",
-        "submitted_at",
-        "started_at",
-    ),
-    *("memory_kib", "virtual_memory_kib", "scratch_bytes", "stage_in_bytes", "stage_out_bytes"),
-    *("job_name", "hosts", "client_host", "transfers"),
+    *("job_id", "local_id", "ended_at", "wall_s", "cpu_user_s", "cpu_kernel_s", "submitted_at"),
+    *("started_at", "memory_kib", "virtual_memory_kib", "scratch_bytes", "stage_in_bytes"),
+    *("stage_out_bytes", "job_name", "hosts", "client_host", "transfers"),
 )
 
 
@@ -325,9 +316,7 @@ class RunColumns(NamedTuple):
 
     def rows(self, places: Iterable[int]) -> list[RowRef]:
         """Where the runs at these places of the columns stand."""
-        return [
-            RowRef(database=self.database, record_id=self.record_ids[place]) for place in places
-        ]
+        return [RowRef(self.database, self.record_ids[place]) for place in places]
 
     def only(self, keep: Sequence[bool]) -> "RunColumns":
         """Those of the runs of which that is true."""
@@ -349,9 +338,8 @@ class RunColumns(NamedTuple):
         own = zip(self.ended_at, self.wall_s, self.cpu_user_s, self.cpu_kernel_s, strict=True)
         texts = list(map(mod, values, own))
         if self.joined:
-            texts = [
-                text + _encoded(joined) for text, joined in zip(texts, self.joined, strict=True)
-            ]
+            joined = map(_encoded, self.joined)
+            texts = [text + more for text, more in zip(texts, joined, strict=True)]
         return [crc32(text) & 0xFFFFFF or 1 for text in texts]
 
 

@@ -62,9 +62,8 @@ class PlacedRuns:
     @classmethod
     def of(cls, records: "RecordColumns") -> "PlacedRuns":
         """The runs of rendered records (hot path)."""
-        runs = cls(
-            records.keys, records.ended_at, records.fingerprints, record_ids=records.record_ids
-        )
+        columns = records.keys, records.ended_at, records.fingerprints
+        runs = cls(*columns, record_ids=records.record_ids)
         runs.files = list(records.files)
         if has_two_spellings("".join(records.job_ids)):
             runs.files = [delivered_from(record.job_id, record.row) for record in records]
@@ -143,18 +142,9 @@ class RecordColumns:
     """
 
     __slots__ = (
-        *(
-            "files",
-            "record_ids",
-            "job_ids",
-            "local_ids",
-            "wall_s",
-            "cpu_s",
-            "keys",
-            "ended_at",
-            "fingerprints",
-        ),
-        *("contents", "first_time", "submit_hosts", "summary_keys", "formed", "whole"),
+        *("files", "record_ids", "job_ids", "local_ids", "wall_s", "cpu_s", "keys", "ended_at"),
+        *("fingerprints", "contents", "first_time", "submit_hosts", "summary_keys"),
+        *("formed", "whole"),
     )
 
     def __init__(self, columns: Sequence[list[Any]] = ()) -> None:
@@ -174,9 +164,8 @@ class RecordColumns:
         self.summary_keys: list[SummaryKey | None]
         self.formed: list[bool]
         self.whole: list[JobRecord | None]
-        for name, column in zip(
-            self.__slots__, columns or [[] for _ in self.__slots__], strict=True
-        ):
+        columns = columns or [[] for _ in self.__slots__]
+        for name, column in zip(self.__slots__, columns, strict=True):
             setattr(self, name, column)
 
     @classmethod

@@ -66,12 +66,14 @@ def check_description(text: str) -> str | None:
     """What is wrong with a description of the infrastructure: APEL's text has a line for it."""
     if len(text) <= _MOST_DESCRIPTION and text.isascii() and text.isprintable() and " " not in text:
         return None
-    return f"must be one word of at most {_MOST_DESCRIPTION} ASCII characters, such as PUBLISHER-NONE-SGE"
+    return (
+        f"must be one word of at most {_MOST_DESCRIPTION} ASCII characters, "
+        "such as PUBLISHER-NONE-SGE"
+    )
 
 
 class ImportedPlace(NamedTuple):
-    """What is said about the place of jobs that an importer brought in. Each value comes with the
-    configuration key it is from.
+    """What is said about the place of imported jobs, each value with the key that it is from.
 
     `description` is '' for PUBLISHER-NONE- and the batch system's name.
     """
@@ -153,10 +155,7 @@ class PublishedJob(NamedTuple):
     benchmark: AppliedBenchmark
     identity_open: bool = True  # whether what betrays a person may be told
     charge: Charge | None = None
-    later_run: bool = (
-        # Another run of the job was delivered before: a receiver's key by JobID needs another
-        False
-    )
+    later_run: bool = False  # another was delivered before: a receiver's key by JobID needs another
 
     @property
     def start_is_derived(self) -> bool:
@@ -270,11 +269,9 @@ class RecordPolicy:
     @property
     def change_times(self) -> frozenset[Epoch]:
         """Ends from which on something else may be said, beside the beginnings of months."""
-        windows = [rule.window for rule in self.benchmarks.rules]
-        edges = [
-            self.benchmarks.jura_before,
-            *(edge for one in windows for edge in (one.start, one.end)),
-        ]
+        edges = [self.benchmarks.jura_before]
+        for rule in self.benchmarks.rules:
+            edges += rule.window.start, rule.window.end
         return frozenset(edge for edge in edges if edge is not None)
 
     def describe(self, job: JobRecord) -> PublishedJob:
@@ -304,27 +301,19 @@ class RecordPolicy:
 
     def start_origin(self, job: JobRecord) -> ValueOrigin:
         """Which time of a job is its StartTime, and why."""
-        if job.submitted_at > job.ended_at and not self._starts_with_run(job):
-            return ValueOrigin(
-                name="StartTime",
-                rule="end less wall time: it was submitted after its end",
-                source="ended_at, wall_s",
-            )
-        if self.start_time is StartTime.SUBMISSION:
-            return ValueOrigin(
-                name="StartTime", rule="records.start_time: submission", source="submitted_at"
-            )
-        if job.started_at is None:
-            return ValueOrigin(
-                name="StartTime", rule="the start of the run is not known", source="submitted_at"
-            )
-        if job.started_at > job.ended_at:
-            return ValueOrigin(
-                name="StartTime",
-                rule="the start of the run is after the end",
-                source="submitted_at",
-            )
-        return ValueOrigin(name="StartTime", rule="records.start_time: run", source="started_at")
+        rule, source = "records.start_time: run", "started_at"
+        if not self._starts_with_run(job):
+            source = "submitted_at"
+            if job.submitted_at > job.ended_at:
+                rule = "end less wall time: it was submitted after its end"
+                source = "ended_at, wall_s"
+            elif self.start_time is StartTime.SUBMISSION:
+                rule = "records.start_time: submission"
+            elif job.started_at is None:
+                rule = "the start of the run is not known"
+            else:
+                rule = "the start of the run is after the end"
+        return ValueOrigin("StartTime", rule, source)
 
     def _start(self, job: JobRecord) -> Epoch:
         if job.started_at is not None and self._starts_with_run(job):
@@ -341,11 +330,9 @@ class RecordPolicy:
         )
 
     def _user(self, job: JobRecord) -> UserIdentity:
-        ruled = (
-            (job.local_user, job.local_group, job.queue, job.projects, job.attributes)
-            if self.vo_rules
-            else ()
-        )
+        ruled: tuple[object, ...] = ()
+        if self.vo_rules:
+            ruled = job.local_user, job.local_group, job.queue, job.projects, job.attributes
         period = self.identity.period_of(job.ended_at)
         inputs = (job.user, job.vo, job.fqans, job.escaped, period, ruled)
         known = self._who.get(inputs)
@@ -357,15 +344,12 @@ class RecordPolicy:
 
     def _describe_user(self, job: JobRecord, period: str) -> UserIdentity:
         belongs = self._affiliation(job)
-        vo, group, role = (
-            self.receiver_text(job, text) for text in (belongs.vo, belongs.group, belongs.role)
-        )
+        texts = belongs.vo, belongs.group, belongs.role
+        vo, group, role = (self.receiver_text(job, text) for text in texts)
+        receiver_group, receiver_role = group, role
         if self.key_style is KeyStyle.JURA:
-            receiver_group, receiver_role = jura_group_and_role(
-                vo, group, role, self.receiver_text(job, belongs.fqan)
-            )
-        else:
-            receiver_group, receiver_role = group, role
+            fqan = self.receiver_text(job, belongs.fqan)
+            receiver_group, receiver_role = jura_group_and_role(vo, group, role, fqan)
         rule = f"records.identity: {self.identity.mode}{f' of {period}' if period else ''}"
         return UserIdentity(
             user=self.identity.name(self.receiver_text(job, job.user), period),
@@ -377,10 +361,7 @@ class RecordPolicy:
             receiver_role=receiver_role,
             fqans=tuple(self.receiver_text(job, fqan) for fqan in job.fqans),
             extra_groups=self.vo_groups,
-            origins=(
-                ValueOrigin(name="GlobalUserName", rule=rule, source="user"),
-                *belongs.origins,
-            ),
+            origins=(ValueOrigin("GlobalUserName", rule, "user"), *belongs.origins),
         )
 
     def _affiliation(self, job: JobRecord) -> _Affiliation:
@@ -396,31 +377,20 @@ class RecordPolicy:
         if own and fqan:
             origins = _vo_origins("the main FQAN", "fqans")
             if own != main.vo:
-                origins = ValueOrigin(name="VO", rule="the job's VO", source="vo"), *origins[1:]
-            return _Affiliation(
-                vo=own, group=main.group or "", role=main.role or "", fqan=fqan, origins=origins
-            )
+                origins = ValueOrigin("VO", "the job's VO", "vo"), *origins[1:]
+            return _Affiliation(own, origins, "", main.group or "", main.role or "", fqan)
         if own:
-            return _Affiliation(vo=own, origins=_vo_origins("the job's VO", "vo"))
-        return self._by_default()
-
-    def _by_default(self) -> _Affiliation:
+            return _Affiliation(own, _vo_origins("the job's VO", "vo"))
         vo, _, issuer = self.default_vo.partition("#")
-        rule = "records.default_vo" if vo else "none known"
-        return _Affiliation(vo=vo, issuer=issuer, origins=_vo_origins(rule))
+        return _Affiliation(vo, _vo_origins("records.default_vo" if vo else "none known"), issuer)
 
     def _by_rule(self, job: JobRecord, own: str) -> _Affiliation | None:
         """What the first rule says that applies; `own` is the job's VO without rules."""
         for number, rule in enumerate(self.vo_rules, start=1):
             if (rule.override or not own) and rule.matches(job):
                 origin = f"records.vo_rules, rule {number}: {rule.field} {rule.pattern}"
-                source = "" if rule.field == "any" else rule.field
-                return _Affiliation(
-                    vo=rule.vo,
-                    group=rule.group or "",
-                    role=rule.role or "",
-                    origins=_vo_origins(origin, source),
-                )
+                origins = _vo_origins(origin, "" if rule.field == "any" else rule.field)
+                return _Affiliation(rule.vo, origins, "", rule.group or "", rule.role or "")
         return None
 
     def _main_fqan(self, job: JobRecord) -> str:
@@ -446,10 +416,8 @@ class RecordPolicy:
         elif is_domain_name(host):
             machine, origin = host, ("the endpoint's host", "endpoint")
         else:
-            machine, origin = (
-                self.host_name,
-                ("this host's name: the endpoint names none that schemas allow", ""),
-            )
+            machine = self.host_name
+            origin = "this host's name: the endpoint names none that schemas allow", ""
         infrastructure, server, description = self._infrastructure_of(job)
         local = infrastructure[0] == "local"
         jura = self.key_style is KeyStyle.JURA and not local
@@ -458,6 +426,7 @@ class RecordPolicy:
                 "batch-server-unknown", "a local job needs records.batch_server as its SubmitHost"
             )
         submit_host = server[0] if local else job.endpoint
+        submit_host_origin = (server[1], "") if local else ("the endpoint's URL", "endpoint")
         receiver_host = jura_submit_host(job.interface, job.endpoint) if jura else submit_host
         description_source = "lrms" if description[1].endswith(_AND_LRMS) else ""
         return Placement(
@@ -470,25 +439,20 @@ class RecordPolicy:
             machine_name=machine,
             queue=job.queue,
             origins=(
-                ValueOrigin(name="Site", rule="site"),
-                ValueOrigin(name="InfrastructureType", rule=infrastructure[1]),
-                ValueOrigin(
-                    name="InfrastructureDescription", rule=description[1], source=description_source
-                ),
-                ValueOrigin(name="SubmitHost", rule=server[1])
-                if local
-                else ValueOrigin(name="SubmitHost", rule="the endpoint's URL", source="endpoint"),
-                ValueOrigin(name="MachineName", rule=origin[0], source=origin[1]),
-                ValueOrigin(name="Queue", rule="as it is", source="queue"),
+                ValueOrigin("Site", "site"),
+                ValueOrigin("InfrastructureType", infrastructure[1]),
+                ValueOrigin("InfrastructureDescription", description[1], description_source),
+                ValueOrigin("SubmitHost", *submit_host_origin),
+                ValueOrigin("MachineName", *origin),
+                ValueOrigin("Queue", "as it is", "queue"),
             ),
         )
 
     def _infrastructure_of(self, job: JobRecord) -> tuple[_Attributed, _Attributed, _Attributed]:
         """Infrastructure type, batch server and description, each with the rule that decided."""
         lrms = (job.lrms or "fork").upper()
-        imported = self.imported.get((job.interface, job.endpoint)) or self.imported.get(
-            (job.interface, "")
-        )
+        imported = self.imported.get((job.interface, job.endpoint))
+        imported = imported or self.imported.get((job.interface, ""))
         if imported is None:
             description = (self.infrastructure_description, "records.infrastructure_description")
             return (
@@ -506,9 +470,7 @@ class RecordPolicy:
 
 
 def _vo_origins(rule: str, source: str = "") -> tuple[ValueOrigin, ...]:
-    return tuple(
-        ValueOrigin(name=name, rule=rule, source=source) for name in ("VO", "VOGroup", "VORole")
-    )
+    return tuple(ValueOrigin(name, rule, source) for name in ("VO", "VOGroup", "VORole"))
 
 
 # Interfaces with a bare URL in jura-ng, and the set of characters stripped off other names.

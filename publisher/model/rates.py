@@ -42,7 +42,8 @@ AREX_DEFAULT: Final = Benchmark(kind="HEPSPEC", value=Decimal("1.000"))
 def wall_text(wall_s: Mapping[str, int]) -> str:
     """Wall time by queue, for people."""
     queues = ", ".join(sorted(queue or "(none)" for queue in wall_s))
-    return f"{sum(wall_s.values()) / 3600:,.1f} h of wall time in the queue{'s'[: len(wall_s) > 1]} {queues}"
+    word = "queues" if len(wall_s) > 1 else "queue"
+    return f"{sum(wall_s.values()) / 3600:,.1f} h of wall time in the {word} {queues}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +62,8 @@ class AppliedBenchmark:
 
 _JURAS: Final = AppliedBenchmark(
     benchmarks=(AREX_DEFAULT,),
-    origin="jura-ng's for jobs without a benchmark that it can read, until the month of jura_until is over",
+    origin="jura-ng's for jobs without a benchmark that it can read, "
+    "until the month of jura_until is over",
 )
 _NOTHING: Final = AppliedBenchmark(benchmarks=(), origin="nothing configured matches")
 
@@ -80,9 +82,8 @@ class BenchmarkRule:
     applied: AppliedBenchmark = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(
-            self, "applied", AppliedBenchmark(benchmarks=self.benchmarks, origin=self.origin)
-        )
+        applied = AppliedBenchmark(benchmarks=self.benchmarks, origin=self.origin)
+        object.__setattr__(self, "applied", applied)
 
     def matches(self, job: JobRecord) -> bool:
         return (
@@ -102,10 +103,10 @@ class BenchmarkPolicy(NamedTuple):
     jura_before: Epoch | None = None
 
     def apply(self, job: JobRecord) -> AppliedBenchmark:
-        """What is said about a job. One whose own benchmark cannot be read has none unless a rule
-        overrides it: a guess would change what it is worth.
+        """What is said about a job.
 
-        Formats that need one set it aside for that; those that say none publish it.
+        One whose own benchmark cannot be read has none unless a rule overrides it: a guess would
+        change what it is worth. Formats that need one set it aside; those that say none publish it.
         """
         own = self._own_of(job)
         for rule in self.rules:
@@ -114,11 +115,8 @@ class BenchmarkPolicy(NamedTuple):
         return own or _NOTHING
 
     def _own_of(self, job: JobRecord) -> AppliedBenchmark | None:
-        if (
-            self.jura_before is not None
-            and job.ended_at < self.jura_before
-            and not is_read_by_jura(job.benchmark)
-        ):
+        is_before = self.jura_before is not None and job.ended_at < self.jura_before
+        if is_before and not is_read_by_jura(job.benchmark):
             return _JURAS
         own = _own(job.benchmark) if job.benchmark else None
         return None if own is not None and own.arex_default and self.distrust_default else own
@@ -129,12 +127,10 @@ def _own(text: str) -> AppliedBenchmark:
     try:
         benchmark = parse_benchmark(text)
     except Unfit as unfit:
-        return AppliedBenchmark(
-            benchmarks=(), origin="the job", unreadable=unfit.with_traceback(None)
-        )
-    return AppliedBenchmark(
-        benchmarks=(benchmark,), origin="the job", arex_default=benchmark == AREX_DEFAULT
-    )
+        why = unfit.with_traceback(None)
+        return AppliedBenchmark(benchmarks=(), origin="the job", unreadable=why)
+    is_default = benchmark == AREX_DEFAULT
+    return AppliedBenchmark(benchmarks=(benchmark,), origin="the job", arex_default=is_default)
 
 
 def parse_benchmark(text: str) -> Benchmark:
@@ -154,25 +150,20 @@ def make_benchmark(kind: str, value: str) -> Benchmark:
     """The benchmark at three decimals. Raises: Unfit unless known and in (0, 9999999.999]."""
     known = KINDS.get(kind.strip().lower())
     if known is None:
-        raise Unfit(
-            "benchmark-unknown-type",
-            f"benchmark type {kind.strip()!r}: APEL knows {', '.join(KINDS.values())}",
-        )
+        why = f"benchmark type {kind.strip()!r}: APEL knows {', '.join(KINDS.values())}"
+        raise Unfit("benchmark-unknown-type", why)
     text = value.strip()
     if len(text) > _LONGEST_NUMBER or not _NUMBER.fullmatch(text):
-        raise Unfit(
-            "benchmark-unreadable", f"benchmark value {text[:_LONGEST_NUMBER]!r} is not a number"
-        )
+        why = f"benchmark value {text[:_LONGEST_NUMBER]!r} is not a number"
+        raise Unfit("benchmark-unreadable", why)
     number = Decimal(text)
     # The range before the rounding: quantize() fails in its own way beyond 28 digits.
-    if not 0 < number <= _LARGEST or not (
-        number := number.quantize(_THREE_PLACES, rounding=ROUND_HALF_UP)
-    ):
-        raise Unfit(
-            "benchmark-range",
-            f"benchmark value {text!r} is not in (0, {_LARGEST}] at three decimals",
-        )
-    return Benchmark(kind=known, value=number)
+    if 0 < number <= _LARGEST:
+        number = number.quantize(_THREE_PLACES, rounding=ROUND_HALF_UP)
+        if number:
+            return Benchmark(kind=known, value=number)
+    why = f"benchmark value {text!r} is not in (0, {_LARGEST}] at three decimals"
+    raise Unfit("benchmark-range", why)
 
 
 def is_read_by_jura(text: str) -> bool:
@@ -221,8 +212,9 @@ class EnergyRules(Protocol):
 
 
 class Allocation(NamedTuple):
-    """What a project or a VO may use in a period, by the end of its jobs: a charge in a unit
-    (projects only), GPU hours, hours of a type of benchmark, or several of them.
+    """What a project or a VO may use in a period, by the end of its jobs.
+
+    A charge in a unit (projects only), GPU hours, hours of a type of benchmark, or several of them.
     """
 
     project: str  # '' where it is a VO's

@@ -85,11 +85,9 @@ class Target:
 
     def due_after(self, success: datetime) -> datetime:
         """When the next round is due after one that went through, aware UTC."""
-        return (
-            self.cron.next_after(success)
-            if self.cron
-            else success + timedelta(seconds=self.every_s)
-        )
+        if self.cron:
+            return self.cron.next_after(success)
+        return success + timedelta(seconds=self.every_s)
 
     def overdue_after(self, success: datetime) -> datetime:
         """When somebody should look at a target that had no success since, aware UTC.

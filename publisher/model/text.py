@@ -1,8 +1,8 @@
 """Text and host names as receivers accept them: ASCII for APEL, XML 1.0's characters for all.
 
 One non-ASCII byte stops APEL's receiver for all sites, and a character outside the server's charset
-rejects the message (SSM 4.0.0 and APEL 2.5.0). So text that APEL stores is
-transliterated, in CAR and in text messages alike.
+rejects the message (SSM 4.0.0 and APEL 2.5.0). So text that APEL stores is transliterated, in CAR
+and in text messages alike.
 """
 
 from __future__ import annotations
@@ -22,8 +22,7 @@ def endpoint_host(url: str) -> str:
         parts = urlsplit(url)
         netloc = parts.netloc.rpartition("@")[2]
         if netloc.count(":") > 1 and not netloc.startswith("["):
-            # A-REX composes URLs from socket addresses without brackets:
-            # https://2001:db8::1:443/arex
+            # A-REX composes URLs of addresses without brackets: https://2001:db8::1:443/arex
             host, _, port = netloc.rpartition(":")
             return (host if port.isdecimal() and _is_ipv6(host) else netloc).lower()
         return parts.hostname or ""
@@ -46,15 +45,10 @@ def is_domain_name(host: str) -> bool:
     """
     labels = host.split(".")
     return (
-        0 < len(host) <= 255
+        len(host) <= 255
         and host.isascii()
-        and all(
-            len(label) >= 2
-            and label[0].isalnum()
-            and label[-1].isalnum()
-            and label.replace("-", "").isalnum()
-            for label in labels
-        )
+        and host.replace("-", "").replace(".", "").isalnum()
+        and all(len(label) >= 2 and label[0].isalnum() and label[-1].isalnum() for label in labels)
     )
 
 
@@ -62,10 +56,11 @@ def is_domain_name(host: str) -> bool:
 # Croatian, Turkish, Icelandic.
 _LETTERS: Final = str.maketrans(
     {
-        "ß": "ss", "ẞ": "SS", "æ": "ae", "Æ": "AE", "œ": "oe", "Œ": "OE", "ø": "o", "Ø": "O", "đ": "d", "Đ": "D",
-        "ð": "d", "Ð": "D", "þ": "th", "Þ": "Th", "ł": "l", "Ł": "L", "ħ": "h", "Ħ": "H", "ı": "i", "ŋ": "n", "Ŋ": "N",
-        "ŧ": "t", "Ŧ": "T", "‐": "-", "‑": "-", "‒": "-", "–": "-", "—": "-", "−": "-", "‘": "'", "’": "'",
-        "“": '"', "”": '"', "…": "...", "ʼ": "'", "\u00a0": " ",
+        "ß": "ss", "ẞ": "SS", "æ": "ae", "Æ": "AE", "œ": "oe", "Œ": "OE", "ø": "o", "Ø": "O",
+        "đ": "d", "Đ": "D", "ð": "d", "Ð": "D", "þ": "th", "Þ": "Th", "ł": "l", "Ł": "L",
+        "ħ": "h", "Ħ": "H", "ı": "i", "ŋ": "n", "Ŋ": "N", "ŧ": "t", "Ŧ": "T", "‐": "-", "‑": "-",
+        "‒": "-", "–": "-", "—": "-", "−": "-", "‘": "'", "’": "'", "“": '"', "”": '"',
+        "…": "...", "ʼ": "'", "\u00a0": " ",
     }
 )  # fmt: skip
 _UNPRINTABLE: Final = re.compile(r"[^\x20-\x7e]")
@@ -85,10 +80,8 @@ def ascii_text(text: str) -> str:
         return text.strip()
     # Decomposed first: ǿ is ø with an accent, and only then found in the table.
     decomposed = unicodedata.normalize("NFKD", _BLANKS.sub(" ", text))
-    decomposed = "".join(
-        letter for letter in decomposed if not unicodedata.combining(letter)
-    ).translate(_LETTERS)
-    return _UNPRINTABLE.sub("?", decomposed).strip()
+    bare = "".join(letter for letter in decomposed if not unicodedata.combining(letter))
+    return _UNPRINTABLE.sub("?", bare.translate(_LETTERS)).strip()
 
 
 def xml_text(text: str) -> str:

@@ -8,6 +8,7 @@ no length and therefore exact.
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -28,9 +29,9 @@ class Window:
     end: Epoch | None = None
 
     def __contains__(self, ended_at: int) -> bool:
-        return (self.start is None or ended_at >= self.start) and (
-            self.end is None or ended_at < self.end
-        )
+        if self.start is not None and ended_at < self.start:
+            return False
+        return self.end is None or ended_at < self.end
 
     def __str__(self) -> str:
         start = "the beginning" if self.start is None else iso_epoch(self.start)
@@ -131,12 +132,9 @@ def parse_to(text: str, now: datetime) -> datetime:
 
 def parse_when(text: str, now: datetime) -> Period:
     """The period that the text names. Raises: UsageError when it names none."""
-    named = _NAMED.get(text.strip())
-    return (
-        named(now.astimezone(UTC))
-        if named
-        else _fixed_period(text, f"{_FORMS}, {', '.join(_NAMED)}")
-    )
+    if named := _NAMED.get(text.strip()):
+        return named(now.astimezone(UTC))
+    return _fixed_period(text, f"{_FORMS}, {', '.join(_NAMED)}")
 
 
 def fixed_period(text: str) -> Period:
@@ -154,9 +152,8 @@ def _fixed_period(text: str, forms: str) -> Period:
             try:
                 return read(*numbers)
             except ValueError as error:
-                raise UsageError(
-                    f"{text!r} is not in the calendar ({error}); write {forms}"
-                ) from error
+                why = f"{text!r} is not in the calendar ({error}); write {forms}"
+                raise UsageError(why) from error
     raise UsageError(f"{text[:60]!r} is not a time; write {forms}")
 
 
@@ -289,7 +286,5 @@ class Durations:
         """How many took less than each edge but not the one before; at last, those beyond all."""
         counts = [0] * (len(edges_min) + 1)
         for minute, count in self.minutes.items():
-            counts[
-                next((at for at, edge in enumerate(edges_min) if minute < edge), len(edges_min))
-            ] += count
+            counts[bisect_right(edges_min, minute)] += count
         return counts

@@ -1,11 +1,12 @@
-"""Monthly totals and sync counts, grouped by the keys of APEL's tables, one entry in memory per
-row; and whole months of them: their windows, and rows that would be left behind at the receiver.
+"""Monthly totals and sync counts by the keys of APEL's tables, one entry in memory per row.
+
+And whole months of them: their windows, and rows that would be left behind at the receiver.
 
 The server replaces rows with equal keys, so two groups that it takes for one would lose the jobs of
 the first. Groups are therefore made by its own keys, after its own normalisation: texts without
 case, accents and trailing blanks, null-like values as null, benchmarks at three decimals, and of
-several benchmarks the one that it keeps. Sync counts are the jobs of each
-month and submit host, which APEL compares with what it stored.
+several benchmarks the one that it keeps. Sync counts are the jobs of each month and submit host,
+which APEL compares with what it stored.
 """
 
 from collections import Counter
@@ -19,9 +20,9 @@ from typing import Final, NamedTuple
 from publisher.model.errors import Unfit
 from publisher.model.job import Epoch
 from publisher.model.policy import PublishedJob
-from publisher.model.rates import AppliedBenchmark, Benchmark
+from publisher.model.rates import Benchmark
 from publisher.model.text import FORBIDDEN_IN_TEXT, NOT_GIVEN, ascii_text, plural, receiver_key
-from publisher.model.time import Month, Window, epoch
+from publisher.model.time import Month, Window
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _DAY_S: Final = 86_400
@@ -71,7 +72,7 @@ def _month_of_day(day: int) -> int:
 
 
 # The server refuses a month that its own clock has not begun; ours may be ahead of it by this.
-MONTH_BEGINS_AFTER: Final = timedelta(minutes=10)
+_MONTH_BEGINS_AFTER: Final = timedelta(minutes=10)
 
 MICRO: Final = 1_000_000  # of a normalised second
 _ROWS: Final = 20_000  # by shared objects, kept at most; policy shares as many
@@ -82,9 +83,7 @@ _PREFERENCE: Final = ("HEPscore23", "HEPSPEC", "Si2k")  # of a dictionary with s
 # Texts, type and value of the benchmark, nodes, processors. A tuple: joined texts would make
 # (1, 12) of (11, 2).
 RowKey = tuple[tuple[str, ...], str, Decimal, int, int]
-GroupKey = tuple[
-    int, tuple[str, ...], str, Decimal, int, int
-]  # with the number of the month before
+GroupKey = tuple[int, tuple[str, ...], str, Decimal, int, int]  # the month's number, and a RowKey
 
 
 class Grouping(NamedTuple):
@@ -137,18 +136,15 @@ class SummaryGroup(NamedTuple):
 
     def row(self, *, by_level: bool) -> "KeyTotal":
         """As a row of the receiver, for people. `by_level`: its table has a benchmark's value."""
-        level = (
-            " ".join(f"{one.kind} {one.text}" if by_level else one.kind for one in self.benchmarks)
-            or self.kind
-        )
+        levels = [f"{one.kind} {one.text}" if by_level else one.kind for one in self.benchmarks]
         text = (
             f"VO {self.vo or 'None'}, group {self.vo_group or 'None'}, role {self.role or 'None'}, "
-            f"user {self.user or 'None'}, SubmitHost {self.submit_host or 'None'}, {self.infrastructure}, {level}, "
+            f"user {self.user or 'None'}, SubmitHost {self.submit_host or 'None'}, "
+            f"{self.infrastructure}, {' '.join(levels) or self.kind}, "
             f"nodes {self.node_count}, processors {self.cpu_count}"
         )
-        key = SummaryKey(
-            month=Month(self.year, self.month).number, digest=b"", text=text, site=self.site
-        )
+        number = Month(self.year, self.month).number
+        key = SummaryKey(month=number, digest=b"", text=text, site=self.site)
         return KeyTotal(key=key, jobs=self.jobs, wall_s=self.wall_s, cpu_s=self.cpu_s)
 
     def without_usage(self) -> "SummaryGroup":
@@ -159,7 +155,7 @@ class SummaryGroup(NamedTuple):
 
     def has_begun(self, now: datetime) -> bool:
         """Whether the server surely takes the month as begun; else the group completes later."""
-        return Month(self.year, self.month).start + MONTH_BEGINS_AFTER <= now
+        return Month(self.year, self.month).start + _MONTH_BEGINS_AFTER <= now
 
 
 @dataclass(slots=True)
@@ -269,8 +265,13 @@ class Accumulator:
         """All groups, by month and key; the same jobs give the same groups in the same order."""
         self._settle()
         for key in sorted(self._groups):
-            if self._groups[key].latest_end:  # a place was asked for, and something came there
-                yield _finished(key, self._groups[key])
+            sums = self._groups[key]
+            if sums.latest_end:  # a place was asked for, and something came there
+                number, _, kind, _, nodes, cores = key
+                row = *year_and_month(number), *sums.spelling, kind, sums.benchmarks, nodes, cores
+                used = sums.earliest_end, sums.latest_end, sums.wall_s, sums.cpu_s
+                normalised = sums.normalised_wall_micro, sums.normalised_cpu_micro
+                yield SummaryGroup._make((*row, *used, *normalised, sums.jobs))
 
     def place(self, row: SummaryRow, month: int) -> GroupPlace:
         """For jobs of a row and month. What is kept in `places` is added to its group in time."""
@@ -300,10 +301,9 @@ class Accumulator:
         self, key: GroupKey, spelling: tuple[str, ...], benchmarks: tuple[Benchmark, ...]
     ) -> _Sums:
         """The group with that key, made if need be."""
-        sums = self._groups.get(key)
-        if sums is None:
-            sums = self._groups[key] = _Sums(spelling, benchmarks)
-            return sums
+        if key not in self._groups:
+            self._groups[key] = _Sums(spelling, benchmarks)
+        sums = self._groups[key]
         sums.spelling = min(sums.spelling, spelling)
         if sums.benchmarks != benchmarks:
             sums.benchmarks = tuple(one for one in sums.benchmarks if one in benchmarks)
@@ -313,30 +313,23 @@ class Accumulator:
 def summary_row(grouping: Grouping, job: PublishedJob) -> SummaryRow:
     """Raises: Unfit when it has no benchmark."""
     who, where = job.who, job.where
-    benchmarks = _travelling(grouping, job.benchmark)
-    texts = (
-        where.site, who.user, who.vo, who.receiver_group, who.receiver_role, where.receiver_host, where.infrastructure,
-    )  # fmt: skip
-    spelling = tuple(map(ascii_key, texts))
+    if not job.benchmark.benchmarks:
+        raise Unfit("benchmark-missing", f"no benchmark: {job.benchmark.origin}")
+    benchmarks = job.benchmark.benchmarks[:1]
+    if grouping.several:
+        benchmarks = by_preference(job.benchmark.benchmarks)
+    texts = where.site, who.user, who.vo, who.receiver_group, who.receiver_role, where.receiver_host
+    spelling = tuple(map(ascii_key, (*texts, where.infrastructure)))
     nodes, cores = job.job.node_count or 0, job.job.cpu_count or 0
     key = _key(grouping, spelling, benchmarks[0].kind, benchmarks, nodes, cores)
     return SummaryRow(key, spelling, benchmarks, micro_of_a_second(benchmarks[0]))
 
 
-def _travelling(grouping: Grouping, applied: AppliedBenchmark) -> tuple[Benchmark, ...]:
-    """The benchmarks that are sent, the one that the server keeps first."""
-    if not applied.benchmarks:
-        raise Unfit("benchmark-missing", f"no benchmark: {applied.origin}")
-    return by_preference(applied.benchmarks) if grouping.several else applied.benchmarks[:1]
-
-
 def group_key(grouping: Grouping, group: SummaryGroup) -> GroupKey:
     """The key of the group's row at the server, after its normalisation."""
-    number = Month(group.year, group.month).number
-    row = _key(
-        grouping, _texts(group), group.kind, group.benchmarks, group.node_count, group.cpu_count
-    )
-    return number, *row
+    nodes, cores = group.node_count, group.cpu_count
+    row = _key(grouping, _texts(group), group.kind, group.benchmarks, nodes, cores)
+    return Month(group.year, group.month).number, *row
 
 
 def by_preference(benchmarks: tuple[Benchmark, ...]) -> tuple[Benchmark, ...]:
@@ -362,15 +355,8 @@ def rounded(micro: int) -> int:
 
 
 def _texts(group: SummaryGroup) -> tuple[str, ...]:
-    return (
-        group.site,
-        group.user,
-        group.vo,
-        group.vo_group,
-        group.role,
-        group.submit_host,
-        group.infrastructure,
-    )
+    texts = group.site, group.user, group.vo, group.vo_group, group.role, group.submit_host
+    return *texts, group.infrastructure
 
 
 def _key(
@@ -383,16 +369,6 @@ def _key(
 ) -> RowKey:
     level = benchmarks[0].value if grouping.by_level else Decimal(0)
     return tuple(map(column, texts)), kind, level, nodes, cores
-
-
-def _finished(key: GroupKey, sums: _Sums) -> SummaryGroup:
-    number, _, kind, _, nodes, cores = key
-    counted = nodes, cores, sums.earliest_end, sums.latest_end, sums.wall_s, sums.cpu_s
-    normalised = sums.normalised_wall_micro, sums.normalised_cpu_micro
-    texts = *sums.spelling, kind
-    return SummaryGroup._make(
-        (*year_and_month(number), *texts, sums.benchmarks, *counted, *normalised, sums.jobs)
-    )
 
 
 class SyncCount(NamedTuple):
@@ -430,8 +406,7 @@ class BlockedMonth(NamedTuple):
     """A month that is not sent: rows that would stay at the receiver, and jobs that it would lose.
 
     `was` is the format in which it was sent as totals, where single records would count beside
-    them. `emptied`: nothing would stay, because a record of zeros goes out under the key of each of
-    those rows.
+    them. `emptied`: nothing would stay, as a record of zeros goes out under each of those keys.
     """
 
     month: int
@@ -473,23 +448,23 @@ def month_name(number: int) -> str:
 def gone_lines(gone: Mapping[str, int]) -> list[str]:
     """Months of totals with delivered jobs that nobody can count again."""
     return [
-        f"{month}: {plural(jobs, 'delivered job is', 'delivered jobs are')} no longer in the accounting data (removed there, "
-        "or restarted since); the rows with such jobs keep their totals"
+        f"{month}: {plural(jobs, 'delivered job is', 'delivered jobs are')} no longer in the "
+        "accounting data (removed there, or restarted since); "
+        "the rows with such jobs keep their totals"
         for month, jobs in gone.items()
     ]
 
 
 def month_window(number: int) -> Window:
     """The end times of a month, by its number (12 x year + month - 1), UTC."""
-    year, month = year_and_month(number)
-    following = year_and_month(number + 1)
-    return Window(start=epoch(Month(year, month).start), end=epoch(Month(*following).start))
+    return Month(*year_and_month(number)).window
+
+
+_KeyOf = Callable[[SummaryGroup], object]
 
 
 def left_behind(
-    key: Callable[[SummaryGroup], object],
-    accepted: Sequence[SummaryGroup],
-    new: Iterable[SummaryGroup],
+    key: _KeyOf, accepted: Sequence[SummaryGroup], new: Iterable[SummaryGroup]
 ) -> list[SummaryGroup]:
     """Accepted groups whose keys the new ones do not replace: they would be counted beside them."""
     replaced = {key(group) for group in new} if accepted else ()
@@ -504,10 +479,7 @@ class FoundJobs(NamedTuple):
 
 
 def rows_with_gone(
-    key: Callable[[SummaryGroup], object],
-    counted: Sequence[SummaryGroup],
-    found: FoundJobs,
-    gone: int,
+    key: _KeyOf, counted: Sequence[SummaryGroup], found: FoundJobs, gone: int
 ) -> Sequence[SummaryGroup] | None:
     """A month with counted jobs that are gone, each row as it was counted or as it is found.
 
@@ -515,12 +487,13 @@ def rows_with_gone(
     more of them, stays as it was counted: which of its jobs are gone, and which changed their row,
     is not known. None where the jobs do not add up.
     """
+    there = (*found.unchanged, *found.changed)
     here: Counter[object] = Counter()
-    for group in (*found.unchanged, *found.changed):
+    for group in there:
         here[key(group)] += group.jobs
     were = {key(group): group.jobs for group in counted}
     if sum(were.values()) - sum(here.values()) != gone:
         return None
     as_found = {at for at, jobs in were.items() if here[at] == jobs}
     kept = [group for group in counted if key(group) not in as_found]
-    return kept + [group for group in (*found.unchanged, *found.changed) if key(group) in as_found]
+    return kept + [group for group in there if key(group) in as_found]
