@@ -177,9 +177,9 @@ _check_number: Final = schema.check(_is_number, "{} is not a number such as 4.5"
 
 
 def _check_pue(text: str) -> str | None:
-    return _check_number(text) or (
-        None if 1 <= Decimal(text) <= 10 else f"{text} is not between 1 and 10"
-    )
+    if problem := _check_number(text):
+        return problem
+    return None if 1 <= Decimal(text) <= 10 else f"{text} is not between 1 and 10"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -237,18 +237,13 @@ def _carbon_table(path: Path) -> CarbonTable:
         with path.open(encoding="utf-8") as file:
             text = file.read(_MOST_CHARACTERS + 1)
     except (OSError, ValueError) as error:
-        raise Wrong(
-            f"carbon_file {path} cannot be read: {getattr(error, 'strerror', None) or error}"
-        ) from error
+        why = getattr(error, "strerror", None) or error
+        raise Wrong(f"carbon_file {path} cannot be read: {why}") from error
     if len(text) > _MOST_CHARACTERS:
-        raise Wrong(
-            f"carbon_file {path} has more than {_MOST_CHARACTERS:,} characters; keep the years that matter"
-        )
-    found = sorted(
-        _period(path, number, line)
-        for number, line in enumerate(text.splitlines(), start=1)
-        if _words(line)
-    )
+        what = f"has more than {_MOST_CHARACTERS:,} characters; keep the years that matter"
+        raise Wrong(f"carbon_file {path} {what}")
+    lines = enumerate(text.splitlines(), start=1)
+    found = sorted(_period(path, number, line) for number, line in lines if _words(line))
     for first, second in pairwise(found):
         if second.start < first.end:
             raise Wrong(f"carbon_file {path}: two lines are for {iso_epoch(second.start)}")
@@ -273,13 +268,10 @@ def _period(path: Path, number: int, line: str) -> CarbonPeriod:
     return CarbonPeriod(start, end, Decimal(words[1]))
 
 
-_ALLOCATION_EXAMPLE: Final = (
-    "{project: nn9, valid_from: 2026-04, valid_to: 2026-09, gpu_hours: 500}"
-)
+_ALLOCATION: Final = "{project: nn9, valid_from: 2026-04, valid_to: 2026-09, gpu_hours: 500}"
 _check_amount: Final = schema.check(
     lambda text: _is_number(text) and Decimal(text) > 0, "{} is not a number above 0"
 )
-
 _check_benchmark_type: Final = schema.check(
     lambda text: text in KINDS.values(), f"{{}} is none of {', '.join(KINDS.values())}"
 )
@@ -300,24 +292,23 @@ class AllocationKeys:
     benchmark_hours: str | None = field(default=None, metadata={"check": _check_amount})
 
     def __post_init__(self) -> None:
+        wrong = ""
         if bool(self.project) == bool(self.vo):
-            raise ValueError(f"write either project or vo, as in {_ALLOCATION_EXAMPLE}")
-        if self.charge is None and self.gpu_hours is None and self.benchmark_hours is None:
-            raise ValueError(
-                "has none of charge, gpu_hours and benchmark_hours; write what may be used"
-            )
-        if self.charge is not None and self.vo:
-            raise ValueError(
-                "has charge, which projects have; write gpu_hours or benchmark_hours for a VO"
-            )
-        if (self.benchmark_hours is None) != (self.benchmark is None):
-            raise ValueError("write benchmark and benchmark_hours together, or neither")
-        if self.charge is not None and self.unit is None:
-            raise ValueError("has charge and no unit; write the unit of a rule of charges")
+            wrong = f"write either project or vo, as in {_ALLOCATION}"
+        elif {self.charge, self.gpu_hours, self.benchmark_hours} == {None}:
+            wrong = "has none of charge, gpu_hours and benchmark_hours; write what may be used"
+        elif self.charge is not None and self.vo:
+            wrong = "has charge, which projects have; write gpu_hours or benchmark_hours for a VO"
+        elif (self.benchmark_hours is None) != (self.benchmark is None):
+            wrong = "write benchmark and benchmark_hours together, or neither"
+        elif self.charge is not None and self.unit is None:
+            wrong = "has charge and no unit; write the unit of a rule of charges"
+        if wrong:
+            raise ValueError(wrong)
 
 
 def read_allocations(node: Node, reading: ReadContext) -> tuple[Allocation, ...]:
-    entries = schema.listing(node, f"one allocation a line, as in - {_ALLOCATION_EXAMPLE}").entries
+    entries = schema.listing(node, f"one allocation a line, as in - {_ALLOCATION}").entries
     return schema.read_each(entries, lambda entry: _allocation(entry, reading), reading)
 
 

@@ -24,18 +24,8 @@ _SHAPE: Final = (
     'write five fields: minute hour day month weekday, such as "0 3 * * *" for 03:00 UTC every day'
 )
 _MONTHS: Final = (
-    "jan",
-    "feb",
-    "mar",
-    "apr",
-    "may",
-    "jun",
-    "jul",
-    "aug",
-    "sep",
-    "oct",
-    "nov",
-    "dec",
+    *("jan", "feb", "mar", "apr", "may", "jun"),
+    *("jul", "aug", "sep", "oct", "nov", "dec"),
 )
 _WEEKDAYS: Final = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
 _PART: Final = re.compile(r"(?:\*|(\w{1,9})(?:-(\w{1,9}))?)(?:/(\d{1,4}))?", re.ASCII)
@@ -94,14 +84,11 @@ def _triggers(text: str) -> tuple[Any, ...]:
     words = text.split()
     if len(words) != len(_FIELDS):
         raise ValueError(f"has {len(words)} fields; {_SHAPE}")
-    minutes, hours, days, months, weekdays = (
-        _read(word, field) for word, field in zip(words, _FIELDS, strict=True)
-    )
+    minutes, hours, days, months, weekdays = map(_read, words, _FIELDS)
     longest = max(monthrange(_LEAP_YEAR, month)[1] for month in months)
     if min(days) > longest:
-        raise ValueError(
-            f"names a day that does not exist: these months end before the {min(days)}th"
-        )
+        what = f"these months end before the {min(days)}th"
+        raise ValueError(f"names a day that does not exist: {what}")
     weekdays = sorted({day % 7 for day in weekdays})
     always = {"minute": _listed(minutes), "hour": _listed(hours), "month": _listed(months)}
     by_day = {"day": _listed(days)}
@@ -124,14 +111,12 @@ def _read(word: str, field: _CronField) -> list[int]:
             raise ValueError(f"{part!r} is not a valid {field.name}; {_SHAPE}")
         first, last, step = shape.groups()
         if first and step and not last:
-            raise ValueError(
-                f"{part!r}: a step needs a range, such as {first}-{field.values[-1]}/{step}"
-            )
+            example = f"{first}-{field.values[-1]}/{step}"
+            raise ValueError(f"{part!r}: a step needs a range, such as {example}")
         low, high = _bounds(first, last, field)
         if low > high:
-            raise ValueError(
-                f"{part!r}: the {field.name}s run backwards; write two parts with a comma between them"
-            )
+            advice = "write two parts with a comma between them"
+            raise ValueError(f"{part!r}: the {field.name}s run backwards; {advice}")
         if step and int(step) == 0:
             raise ValueError(f"{part!r}: a step must be at least 1")
         found.update(range(low, high + 1, int(step or 1)))
@@ -149,8 +134,8 @@ def _number(word: str, field: _CronField) -> int:
     if word.lower() in field.names:
         return field.names.index(word.lower()) + field.first
     if not word.isdigit() or int(word) not in field.values:
-        named = f", or {field.names[0]} to {field.names[-1]}" if field.names else ""
-        raise ValueError(
-            f"{word!r} is not a valid {field.name}; it is {field.values[0]} to {field.values[-1]}{named}"
-        )
+        valid = f"{field.values[0]} to {field.values[-1]}"
+        if field.names:
+            valid += f", or {field.names[0]} to {field.names[-1]}"
+        raise ValueError(f"{word!r} is not a valid {field.name}; it is {valid}")
     return int(word)

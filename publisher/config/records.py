@@ -6,7 +6,7 @@ Rules for benchmarks and for VOs are ordered lists: the first one that matches a
 import os
 import stat
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import count
 from pathlib import Path
@@ -77,7 +77,8 @@ def _check_statuses(statuses: tuple[str, ...]) -> str | None:
         return "is empty, so no job would be published; leave the key out for completed and failed"
     for status in statuses:
         if status not in STATUSES:
-            return f"{schema.quoted(status)} is not a status of a finished job; {schema.nearest(status, STATUSES)}"
+            advice = schema.nearest(status, STATUSES)
+            return f"{schema.quoted(status)} is not a status of a finished job; {advice}"
     return None
 
 
@@ -204,15 +205,13 @@ def _benchmark(kind: str, value: str) -> Benchmark:
 
 
 def vo_rules(node: Node, reading: ReadContext) -> tuple[VoRule, ...]:
-    entries = schema.listing(
-        node, "one rule a line, as in - {field: queue, pattern: atlas*, vo: atlas}"
-    ).entries
-    return schema.read_each(
-        entries, lambda entry: _vo_rule(schema.read_block(entry, VoRuleKeys, reading)), reading
-    )
+    example = "one rule a line, as in - {field: queue, pattern: atlas*, vo: atlas}"
+    entries = schema.listing(node, example).entries
+    return schema.read_each(entries, lambda entry: _vo_rule(entry, reading), reading)
 
 
-def _vo_rule(keys: VoRuleKeys) -> VoRule:
+def _vo_rule(node: Node, reading: ReadContext) -> VoRule:
+    keys = schema.read_block(node, VoRuleKeys, reading)
     # `production`, `Role=production`, `/Role=production`: spelled as APEL derives it from FQANs.
     role = "Role=" + keys.role.removeprefix("/").removeprefix("Role=") if keys.role else None
     return VoRule(keys.field_, keys.pattern, keys.vo, keys.group, role, keys.override)
@@ -263,21 +262,18 @@ class RecordSettings:
 
         `charged`: jobs get charges by the price lists. `gpus_only`: no records without GPUs.
         """
-        identity = self.identity
+        keys = self.identity
+        identity = Identity(mode=keys.mode, secret=keys.secret, period=str(keys.period))
         charging = self.charges if charged else None
         return RecordPolicy(
             site=site,
             host_name=host_name,
             infrastructure=_unless_auto(self.infrastructure) or str(Infrastructure.GRID),
-            benchmarks=BenchmarkPolicy(
-                rules=self.benchmark, distrust_default=self.distrust_default
-            ),
+            benchmarks=BenchmarkPolicy(self.benchmark, self.distrust_default),
             default_vo=self.default_vo,
             vo_rules=self.vo_rules,
             vo_groups=self.vo_group,
-            identity=Identity(
-                mode=identity.mode, secret=identity.secret, period=str(identity.period)
-            ),
+            identity=identity,
             key_style=self.key_style,
             start_time=self.start_time,
             localid_prefix=self.localid_prefix,
@@ -351,15 +347,9 @@ def _identity(node: Node, reading: ReadContext) -> IdentitySettings:
     if found.mode is not IdentityMode.PSEUDONYM:
         return found
     if found.secret_file is None:
-        raise Wrong(
-            "pseudonyms need a secret; write {mode: pseudonym, secret_file: /etc/publisher/pseudonym.secret}"
-        )
-    return IdentitySettings(
-        mode=found.mode,
-        secret_file=found.secret_file,
-        period=found.period,
-        secret=_secret(found.secret_file),
-    )
+        advice = "write {mode: pseudonym, secret_file: /etc/publisher/pseudonym.secret}"
+        raise Wrong(f"pseudonyms need a secret; {advice}")
+    return replace(found, secret=_secret(found.secret_file))
 
 
 def _secret(path: Path) -> bytes:
@@ -369,9 +359,8 @@ def _secret(path: Path) -> bytes:
             open_to_all = os.fstat(file.fileno()).st_mode & stat.S_IROTH
             secret = file.read(_SECRET_BYTES[-1] + 1).strip()
     except (OSError, ValueError) as error:
-        raise Wrong(
-            f"secret_file {path} cannot be read: {getattr(error, 'strerror', None) or error}"
-        ) from error
+        why = getattr(error, "strerror", None) or error
+        raise Wrong(f"secret_file {path} cannot be read: {why}") from error
     if open_to_all:
         raise Wrong(f"secret_file {path} may be read by everybody; chmod 600 it")
     if len(secret) not in _SECRET_BYTES:

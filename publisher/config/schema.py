@@ -174,9 +174,8 @@ def read_by(module: str, function: str = "read") -> Callable[[Node, ReadContext]
 def scalar(node: Node, wanted: str) -> str:
     """The text of a scalar. Raises: Wrong for a list, a mapping or nothing."""
     if not isinstance(node, Text):
-        raise Wrong(
-            f"is a {'list' if isinstance(node, Listing) else 'mapping'}; it must be {wanted}"
-        )
+        kind = "list" if isinstance(node, Listing) else "mapping"
+        raise Wrong(f"is a {kind}; it must be {wanted}")
     if node.null:
         raise Wrong(f"has no value; it must be {wanted}")
     return node.text
@@ -216,9 +215,8 @@ def duration_s(node: Node) -> float:
     text = scalar(node, "a time such as 24h")
     found = _DURATION.fullmatch(text)
     if not found:
-        raise Wrong(
-            f"{quoted(text)} is not a length of time; write 90s, 30m, 24h or 7d (a bare number is seconds)"
-        )
+        advice = "write 90s, 30m, 24h or 7d (a bare number is seconds)"
+        raise Wrong(f"{quoted(text)} is not a length of time; {advice}")
     return float(found[1]) * _UNIT_S[found[2]]
 
 
@@ -231,7 +229,7 @@ def months(node: Node, _reading: object) -> int:
     return int(found[1])
 
 
-def whole_duration_s(node: Node) -> int:
+def whole_duration_s(node: Node, _reading: object = None) -> int:
     """Whole seconds."""
     seconds = duration_s(node)
     if seconds != math.floor(seconds):
@@ -262,9 +260,8 @@ def path(node: Node, reading: ReadContext) -> Path:
         directory = reading.environment.get(CREDENTIALS_DIRECTORY)
         return Path(directory, credential[1]) if directory else Path(text)
     if "$" in text or text.startswith("~"):
-        raise Wrong(
-            f"{quoted(text)}: only $CREDENTIALS_DIRECTORY/NAME is filled in; write the full path"
-        )
+        why = "only $CREDENTIALS_DIRECTORY/NAME is filled in; write the full path"
+        raise Wrong(f"{quoted(text)}: {why}")
     return reading.folder / text
 
 
@@ -293,7 +290,7 @@ def check(is_right: Callable[[Any], bool], what: str) -> Callable[[Any], str | N
     return lambda value: None if is_right(value) else what.format(quoted(str(value)))
 
 
-def as_block(node: Node) -> YamlBlock:
+def as_block(node: Node, _reading: object = None) -> YamlBlock:
     """Raises: Wrong for anything that is not a mapping."""
     if isinstance(node, YamlBlock):
         return node
@@ -312,11 +309,13 @@ def https_problem(url: str) -> str | None:
     except ValueError as error:
         return f"{quoted(url)} is not an address: {error}"
     if parts.scheme != "https":
-        return f"{quoted(url)} is not https; records and certificate travel over TLS only: write https://HOST"
+        why = "records and certificate travel over TLS only: write https://HOST"
+        return f"{quoted(url)} is not https; {why}"
     if not host or " " in url:
         return f"{quoted(url)} names no host; write https://HOST"
     if parts.query or parts.fragment:
-        return f"{quoted(url)} has a query or fragment; write https://HOST, with a path where the service needs one"
+        advice = "write https://HOST, with a path where the service needs one"
+        return f"{quoted(url)} has a query or fragment; {advice}"
     return None
 
 
@@ -425,9 +424,8 @@ def _kinds(shape: type) -> dict[str, Any]:
     kinds: dict[str, Any] = {}
     for each in reversed(shape.__mro__):
         own = {name: kind for name, kind in get_annotations(each).items() if name in by_type}
-        kinds |= get_type_hints(
-            type(each.__name__, (), {"__annotations__": own, "__module__": each.__module__})
-        )
+        of_them = {"__annotations__": own, "__module__": each.__module__}
+        kinds |= get_type_hints(type(each.__name__, (), of_them))
     return kinds
 
 
@@ -442,9 +440,8 @@ def _value(node: Node, kind: Any, entry: Field[Any], reading: ReadContext) -> An
     if get_origin(kind) in (Union, UnionType):
         kinds = [member for member in get_args(kind) if member is not NoneType]
         if len(kinds) != 1:
-            raise TypeError(
-                f"{entry.name}: {kind} is more than one type; give the field a metadata['read']"
-            )
+            advice = "give the field a metadata['read']"
+            raise TypeError(f"{entry.name}: {kind} is more than one type; {advice}")
         kind = kinds[0]
     if get_origin(kind) is tuple:
         (member,) = get_args(kind)[:1]

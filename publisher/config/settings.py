@@ -1,8 +1,6 @@
-"""The whole configuration file: its top-level keys, the `credentials`, `source` and `metrics`
-blocks, and the settings they become.
-"""
+"""The whole configuration file: its top-level keys, its blocks, and the settings they become."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from importlib.util import find_spec
@@ -13,35 +11,23 @@ from urllib.parse import parse_qs, urlsplit
 
 from publisher.config import schema
 from publisher.config.records import RecordSettings, read_records
-from publisher.config.schema import (
-    Listing,
-    Node,
-    Place,
-    Problems,
-    ReadContext,
-    Text,
-    Wrong,
-    YamlBlock,
-)
+from publisher.config.schema import Node, Place, ReadContext, Text, Wrong, YamlBlock, quoted
 from publisher.config.targets import (
     NAME,
     REGISTERED,
     Common,
     ConfiguredTarget,
     Registered,
-    added_up,
-    destination,
     plugin_options,
     read_target,
     read_targets,
+    same_rows,
 )
 from publisher.model.errors import ConfigError
 from publisher.model.policy import RecordPolicy
-from publisher.model.target import Target
 from publisher.sources import READS_IMPORTED, imported_database
 from publisher.sources.base import BatchEntry
 
-_LIBRARY: Final = "prometheus_client"
 _LOOPBACK: Final = "127.0.0.1"
 _PORTS: Final = range(1, 65536)
 
@@ -57,31 +43,23 @@ class Listen:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-def _read_textfile(node: Node, reading: ReadContext) -> Path:
-    path = schema.path(node, reading)
-    if path.suffix != ".prom":
-        raise Wrong(
-            f"{schema.quoted(str(path))} does not end in .prom; the node exporter reads no other files"
-        )
-    return path
+_check_textfile: Final = schema.check(
+    lambda path: path.suffix == ".prom",
+    "{} does not end in .prom; the node exporter reads no other files",
+)
 
 
 def _read_listen(node: Node, _reading: ReadContext) -> Listen:
     text = schema.scalar(node, "an address and a port, such as 127.0.0.1:9645")
     host, _colon, port = text.rpartition(":")
-    host = {"": _LOOPBACK, "localhost": _LOOPBACK}.get(
-        host, host.removeprefix("[").removesuffix("]")
-    )
+    host = _LOOPBACK if host in ("", "localhost") else host.removeprefix("[").removesuffix("]")
     try:
         ip_address(host)
     except ValueError:
-        raise Wrong(
-            f"{schema.quoted(text)}: {schema.quoted(host)} is no IP address; write 127.0.0.1:9645"
-        ) from None
+        why = f"{quoted(host)} is no IP address; write 127.0.0.1:9645"
+        raise Wrong(f"{quoted(text)}: {why}") from None
     if not port.isascii() or not port.isdigit() or int(port) not in _PORTS:
-        raise Wrong(
-            f"{schema.quoted(text)}: {schema.quoted(port)} is not a port; write 127.0.0.1:9645"
-        )
+        raise Wrong(f"{quoted(text)}: {quoted(port)} is not a port; write 127.0.0.1:9645")
     return Listen(host=host, port=int(port))
 
 
@@ -89,23 +67,22 @@ def _read_listen(node: Node, _reading: ReadContext) -> Listen:
 class MetricsSettings:
     """A text file for the node exporter, and where the daemon answers Prometheus itself."""
 
-    textfile: Path | None = field(default=None, metadata={"read": _read_textfile})
+    textfile: Path | None = field(default=None, metadata={"check": _check_textfile})
     listen: Listen | None = field(default=None, metadata={"read": _read_listen})
     all_instances: bool = False
 
     def __post_init__(self) -> None:
         if self.textfile is None and self.listen is None:
-            raise ValueError(
-                "names neither textfile nor listen; remove it, or say where metrics are wanted"
-            )
+            what = "names neither textfile nor listen"
+            raise ValueError(f"{what}; remove it, or say where metrics are wanted")
 
 
 check_library: Final = schema.check(
-    lambda _: find_spec(_LIBRARY) is not None,
-    f"the Python library {_LIBRARY} is not installed here; install it (python3-prometheus-client on Debian, "
-    "python3-prometheus_client on EL, accounting-publisher[metrics] with pip), or remove this block",
+    lambda _: find_spec("prometheus_client") is not None,
+    "the Python library prometheus_client is not installed here; install it "
+    "(python3-prometheus-client on Debian, python3-prometheus_client on EL, "
+    "accounting-publisher[metrics] with pip), or remove this block",
 )
-
 
 _GRID_SECURITY: Final = Path("/etc/grid-security")
 DEFAULT_STATE: Final = Path("/var/lib/publisher/publishing.db")
@@ -119,44 +96,50 @@ def read_state(node: Node, reading: ReadContext) -> Path | str:
     """The path of SQLite's file, or the address of a PostgreSQL database as libpq reads it."""
     text = schema.scalar(node, "a path, or the address of a PostgreSQL database")
     if not text.startswith(_SERVER):
-        if "://" in text:
-            raise Wrong(
-                "is no address of a ledger; write a path, postgresql://HOST/DATABASE or service=NAME"
-            )
-        return schema.path(node, reading)
-    if text.startswith("service="):
-        if not NAME.fullmatch(text.removeprefix("service=")):
-            raise Wrong(
-                f"{schema.quoted(text)} names no service; write service=NAME, of the file .pg_service.conf"
-            )
-    elif not text.isascii() or not text.isprintable() or " " in text:
-        raise Wrong("is no address; write postgresql://HOST/DATABASE, or service=NAME")
-    elif _has_password(text):  # not quoted: the message may end in a log
-        raise Wrong(
-            "holds a password, which others could read here; put it into a password file (PGPASSFILE) or libpq's service file"
-        )
-    if find_spec("psycopg") is None:
-        raise Wrong(
-            "needs the Python library psycopg 3: install accounting-publisher[postgres] by pip, or name a file"
-        )
+        if "://" not in text:
+            return schema.path(node, reading)
+        why = "is no address of a ledger; write a path, postgresql://HOST/DATABASE or service=NAME"
+        raise Wrong(why)
+    if problem := _server_problem(text):
+        raise Wrong(problem)
     return text
 
 
-def _has_password(address: str) -> bool:
-    """Raises: Wrong."""
+def _server_problem(address: str) -> str:
+    """What is wrong with an address of PostgreSQL; '' for nothing."""
+    if address.startswith("service="):
+        if not NAME.fullmatch(address.removeprefix("service=")):
+            why = "names no service; write service=NAME, of the file .pg_service.conf"
+            return f"{quoted(address)} {why}"
+    else:
+        has_password = _has_password(address)
+        if has_password is None:
+            return "is no address; write postgresql://HOST/DATABASE, or service=NAME"
+        if has_password:  # not quoted: the message may end in a log
+            advice = "put it into a password file (PGPASSFILE) or libpq's service file"
+            return f"holds a password, which others could read here; {advice}"
+    if find_spec("psycopg") is None:
+        advice = "install accounting-publisher[postgres] by pip, or name a file"
+        return f"needs the Python library psycopg 3: {advice}"
+    return ""
+
+
+def _has_password(address: str) -> bool | None:
+    """None where it is no address."""
+    if not address.isascii() or not address.isprintable() or " " in address:
+        return None
     try:
         parts = urlsplit(address)
         options = parse_qs(parts.query, strict_parsing=bool(parts.query))
-        return parts.password is not None or not options.keys().isdisjoint(
-            {"password", "sslpassword"}
-        )
+        return parts.password is not None or bool({"password", "sslpassword"} & options.keys())
     except ValueError:
-        raise Wrong("is no address; write postgresql://HOST/DATABASE, or service=NAME") from None
+        return None
 
 
+_NAME_SHAPE: Final = "letters, digits, '.', '_' and '-', begins with a letter or digit"
 check_instance: Final = schema.check(
     lambda name: NAME.fullmatch(name) is not None and len(name) <= _LONGEST_INSTANCE,
-    "{} is no name of an instance: letters, digits, '.', '_' and '-', begins with a letter or digit, 50 at most",
+    f"{{}} is no name of an instance: {_NAME_SHAPE}, 50 at most",
 )
 
 
@@ -199,8 +182,6 @@ _check_source_name: Final = schema.check(
     lambda name: NAME.fullmatch(name) is not None,
     "{} is no name: letters, digits, '.', '_' and '-', and begins with a letter or digit",
 )
-
-
 _JOIN_WAIT_S: Final = 3600
 
 
@@ -219,9 +200,7 @@ class SourceKeys:
     )
     name: str = field(default="", metadata={"check": _check_source_name})
     join: Joined | None = None
-    join_wait: int = field(
-        default=_JOIN_WAIT_S, metadata={"read": lambda node, _: schema.whole_duration_s(node)}
-    )
+    join_wait: int = field(default=_JOIN_WAIT_S, metadata={"read": schema.whole_duration_s})
     keep: int = field(default=0, metadata={"read": schema.months})
 
 
@@ -233,27 +212,30 @@ class SourceSettings(NamedTuple):
     options: object = None
 
 
+def _read_sources(node: Node, _reading: ReadContext) -> Sequence[YamlBlock]:
+    """One mapping, or a list of them. Raises: Wrong."""
+    if not isinstance(node, schema.Listing):
+        return (schema.as_block(node),)
+    if not node.entries:
+        raise Wrong("is empty; name at least one source")
+    return [schema.as_block(each) for each in node.entries]
+
+
 @dataclass(kw_only=True)
 class TopKeys:
     """The keys of the file. Blocks that need each other are read one after the other by `load`."""
 
     site: str = field(metadata={"check": check_site, "help": "write the site's name as in GOCDB"})
-    source: object = field(
-        metadata={"read": lambda node, _: _source_blocks(node), "help": "say where jobs come from"}
-    )
+    source: object = field(metadata={"read": _read_sources, "help": "say where jobs come from"})
     state: Path | str = field(default_factory=lambda: DEFAULT_STATE, metadata={"read": read_state})
     instance: str = field(default="", metadata={"check": check_instance})
     state_directory: Path | None = None
     targets_at_once: int = field(default=_TARGETS_AT_ONCE, metadata={"check": _check_at_once})
     credentials: CredentialSettings = CredentialSettings()
     metrics: MetricsSettings | None = field(default=None, metadata={"check": check_library})
-    records: object = field(default=None, metadata={"read": lambda node, _: schema.as_block(node)})
-    importers: object = field(
-        default=None, metadata={"read": lambda node, _: schema.as_block(node)}
-    )
-    targets: object = field(
-        metadata={"read": lambda node, _: schema.as_block(node), "help": "say where records go"}
-    )
+    records: object = field(default=None, metadata={"read": schema.as_block})
+    importers: object = field(default=None, metadata={"read": schema.as_block})
+    targets: object = field(metadata={"read": schema.as_block, "help": "say where records go"})
 
 
 class Settings(NamedTuple):
@@ -293,80 +275,14 @@ def load(
 
     Raises: ConfigError listing every problem as `FILE:LINE: key.path: what is wrong; what to do`.
     """
-    problems = Problems(str(path))
+    problems = schema.Problems(str(path))
     tree: YamlBlock | None = schema.load_module("yaml_file").read_tree(path, problems)
     if tree is None:
         raise ConfigError(problems.lines())
     reading = ReadContext(problems=problems, environment=environment, folder=path.absolute().parent)
-    settings = _settings(path, tree, host_name, registered, reading)
-    problems.stop()
-    if settings is None:
-        raise AssertionError(f"{path}: no settings, and nothing said why")
-    return settings
-
-
-def _command_line_node(place: Place, value: str | Sequence[str]) -> Node:
-    """A value of the command line as if it stood in the file."""
-    if isinstance(value, str):
-        return Text(place=place, text=value, null=False)
-    return Listing(place=place, entries=tuple(_command_line_node(place, one) for one in value))
-
-
-def one_off_target(
-    settings: Settings,
-    name: str,
-    keys: Mapping[str, str | Sequence[str]],
-    *,
-    site: str | None,
-    host_name: str,
-    registered: Registered = REGISTERED,
-) -> ConfiguredTarget:
-    """A target of the command line only; `keys` are as in the file. Raises: ConfigError."""
-    problems = Problems("command line")
-    reading = ReadContext(problems=problems, environment={}, folder=Path.cwd())
-    place = Place(line=0, path="")
-    block = YamlBlock(
-        place=place,
-        keys={key: _command_line_node(place.under(key, 0), value) for key, value in keys.items()},
-    )
-    common = Common(
-        site=settings.site,
-        host_name=host_name,
-        records=settings.records,
-        registered=registered,
-        batch_entries=settings.batch_entries,
-    )
-    if site is not None:
-        common = common._replace(site=site)
-        if complaint := check_site(site):
-            problems.add(place.under("site", 0), complaint)
-    target = read_target(name, block, common, reading)
-    problems.stop()
-    for other in settings.targets:
-        if target is not None and _same_rows(target, other):
-            problems.add(
-                place,
-                f"target {other.name} sends there: name it by --target, so that what it has sent before is minded",
-            )
-    problems.stop()
-    if target is None:
-        raise AssertionError("command line: no target, and nothing said why")
-    return target
-
-
-def _same_rows(one: Target, other: Target) -> bool:
-    """Whether two targets write into the same rows of one receiver; a shadow writes into none."""
-    there = destination(one)
-    same = there is not None and there == destination(other) and added_up(one, other)
-    return same and one.policy.site == other.policy.site and not other.shadow
-
-
-def _settings(
-    path: Path, tree: YamlBlock, host_name: str, registered: Registered, reading: ReadContext
-) -> Settings | None:
     schema.check_names(tree, schema.keys_of(TopKeys), reading)
     known = schema.read_keys(tree, TopKeys, reading)
-    missing = schema.missing_keys(tree, TopKeys, reading)
+    schema.missing_keys(tree, TopKeys, reading)
     site = known.get("site", "")
     records_block = known.get("records")
     records = RecordSettings() if records_block is None else read_records(records_block, reading)
@@ -374,17 +290,12 @@ def _settings(
     sources = _Sources(registered, state, reading)
     sources.read(known.get("source", ()), known.get("importers"))
     batch_entries = tuple(sources.batch_entries)
-    common = Common(
-        site=site,
-        host_name=host_name,
-        records=records,
-        registered=registered,
-        batch_entries=batch_entries,
-    )
+    common = Common(site, host_name, records, registered, batch_entries)
     targets = read_targets(known["targets"], common, reading) if "targets" in known else ()
     source = sources.effective()
-    if missing or source is None or ("credentials" in tree.keys and "credentials" not in known):
-        return None
+    problems.stop()
+    if source is None:
+        raise AssertionError(f"{path}: no source, and nothing said why")
     return Settings(
         path=path,
         site=site,
@@ -402,6 +313,44 @@ def _settings(
     )
 
 
+def _command_line_node(place: Place, value: str | Sequence[str]) -> Node:
+    """A value of the command line as if it stood in the file."""
+    if isinstance(value, str):
+        return Text(place=place, text=value, null=False)
+    return schema.Listing(place, tuple(_command_line_node(place, one) for one in value))
+
+
+def one_off_target(
+    settings: Settings,
+    name: str,
+    keys: Mapping[str, str | Sequence[str]],
+    *,
+    site: str | None,
+    host_name: str,
+    registered: Registered = REGISTERED,
+) -> ConfiguredTarget:
+    """A target of the command line only; `keys` are as in the file. Raises: ConfigError."""
+    problems = schema.Problems("command line")
+    reading = ReadContext(problems=problems, environment={}, folder=Path.cwd())
+    place = Place(line=0, path="")
+    nodes = {key: _command_line_node(place.under(key, 0), value) for key, value in keys.items()}
+    common = Common(settings.site, host_name, settings.records, registered, settings.batch_entries)
+    if site is not None:
+        common = common._replace(site=site)
+        if complaint := check_site(site):
+            problems.add(place.under("site", 0), complaint)
+    target = read_target(name, YamlBlock(place, nodes), common, reading)
+    problems.stop()
+    for other in settings.targets:
+        if target is not None and same_rows(target, other):
+            advice = "name it by --target, so that what it has sent before is minded"
+            problems.add(place, f"target {other.name} sends there: {advice}")
+    problems.stop()
+    if target is None:
+        raise AssertionError("command line: no target, and nothing said why")
+    return target
+
+
 def _ledger(
     tree: YamlBlock, known: Mapping[str, Any], reading: ReadContext
 ) -> tuple[Path, LedgerServer | None]:
@@ -409,30 +358,18 @@ def _ledger(
     state = known.get("state", DEFAULT_STATE)
     if isinstance(state, Path):
         if (metrics := known.get("metrics")) and metrics.all_instances:
-            reading.wrong(
-                tree.keys["metrics"].place,
-                "all_instances is for a ledger in PostgreSQL only; remove it",
-            )
+            what = "all_instances is for a ledger in PostgreSQL only; remove it"
+            reading.wrong(tree.keys["metrics"].place, what)
         for key in ("instance", "state_directory"):
             if key in tree.keys and ("state" in known or "state" not in tree.keys):
                 reading.wrong(tree.keys[key].place, "is for a ledger in PostgreSQL only; remove it")
         return state, None
     if "instance" not in tree.keys:
         missing = tree.place.under("instance", tree.keys["state"].place.line)
-        reading.wrong(
-            missing, "missing; name this CE's instance; the two hosts of a pair name the same one"
-        )
+        what = "missing; name this CE's instance; the two hosts of a pair name the same one"
+        reading.wrong(missing, what)
     local = (known.get("state_directory") or DEFAULT_STATE.parent) / DEFAULT_STATE.name
     return local, LedgerServer(address=state, instance=known.get("instance", ""))
-
-
-def _source_blocks(node: Node) -> Sequence[YamlBlock]:
-    """One mapping, or a list of them. Raises: Wrong."""
-    if not isinstance(node, Listing):
-        return (schema.as_block(node),)
-    if not node.entries:
-        raise Wrong("is empty; name at least one source")
-    return [schema.as_block(each) for each in node.entries]
 
 
 class _Sources:
@@ -453,10 +390,9 @@ class _Sources:
             self._entry(block)
         if importers is not None:
             self._importers(importers)
+        what = "there is no entry of the type arex whose jobs could be joined"
         for place in () if self.written else self._joins:
-            self._reading.wrong(
-                place, "there is no entry of the type arex whose jobs could be joined"
-            )
+            self._reading.wrong(place, what)
 
     def effective(self) -> SourceSettings | None:
         """What all databases are read by; None where nothing names one."""
@@ -469,12 +405,10 @@ class _Sources:
             if databases:
                 options = replace(options, imported=databases)
             return first._replace(options=options)
+        if not databases:
+            return None
         shape = self._registered.sources[READS_IMPORTED]()
-        return (
-            SourceSettings(type=READS_IMPORTED, options=shape(imported=databases))
-            if databases
-            else None
-        )
+        return SourceSettings(type=READS_IMPORTED, options=shape(imported=databases))
 
     def _entry(self, block: YamlBlock) -> None:
         registered, reading = self._registered, self._reading
@@ -487,16 +421,13 @@ class _Sources:
         name = keys.get("name") or kind
         options: Any = schema.build(block, shape, schema.read_keys(block, shape, reading), reading)
         if name in self._names:
-            reading.wrong(
-                block.place, f"another source is called {name} too; give each a name of its own"
-            )
+            what = f"another source is called {name} too; give each a name of its own"
+            reading.wrong(block.place, what)
         elif kind is not None and name is not None and options is not None:
             self._names.add(name)
             join_wait_s = keys.get("join_wait", _JOIN_WAIT_S) if keys.get("join") else None
-            database = imported_database(self._state, name)
-            entry = BatchEntry(
-                name, kind, options, database, True, join_wait_s, keys.get("keep", 0)
-            )
+            database, keep = imported_database(self._state, name), keys.get("keep", 0)
+            entry = BatchEntry(name, kind, options, database, True, join_wait_s, keep)
             if kind in registered.importers:
                 self._add_batch_system(block, entry, options)
             else:
@@ -504,55 +435,50 @@ class _Sources:
 
     def _add_databases(self, block: YamlBlock, keys: BatchEntry) -> None:
         """One plug-in reads all, and users and files are spelled alike: statistics need both."""
+        reading = self._reading
         if keys.join_wait_s is not None:
-            self._reading.wrong(
-                block.keys["join"].place, "is a key of a batch system, whose runs are joined"
-            )
+            what = "is a key of a batch system, whose runs are joined"
+            reading.wrong(block.keys["join"].place, what)
         if keys.keep_months:
-            self._reading.wrong(
-                block.keys["keep"].place,
-                "is a key of a batch system; ARC's databases are only read",
-            )
+            what = "is a key of a batch system; ARC's databases are only read"
+            reading.wrong(block.keys["keep"].place, what)
         entry = SourceSettings(type=keys.type, name=keys.name, options=keys.options)
         first = self.written[0] if self.written else entry
         one, other = (getattr(each.options, "unescape", None) for each in (first, entry))
         alike = first.type == entry.type and one == other
-        if not alike or not (first is entry or hasattr(entry.options, "further")):
-            self._reading.wrong(
-                block.place,
-                f"cannot be read beside the entry {first.name}: write both with the same type and unescape",
-            )
-        else:
+        if alike and (first is entry or hasattr(entry.options, "further")):
             self.written.append(entry)
+        else:
+            what = f"cannot be read beside the entry {first.name}"
+            reading.wrong(block.place, f"{what}: write both with the same type and unescape")
 
     def _add_batch_system(self, block: YamlBlock, entry: BatchEntry, options: Any) -> None:
-        reading, join = self._reading, entry.join_wait_s is not None
+        join, keep = entry.join_wait_s is not None, entry.keep_months
         if join:
-            place = block.keys["join"].place
-            self._joins.append(place)
+            there = block.keys["join"].place
+            self._joins.append(there)
             if options.arc_databases == ():
-                reading.wrong(
-                    place, "arc_databases says that no CE submits to this cluster; take out one"
-                )
-        if options.must_read and not options.reads:
-            missing = block.place.under(options.reads_key, block.place.line)
-            reading.wrong(missing, "missing; name the files or directories to read")
-        if options.cluster in self._clusters:
-            reading.wrong(
-                block.place,
-                f"the cluster {options.cluster} is in another source, and would count twice; write the cluster of each",
-            )
+                what = "arc_databases says that no CE submits to this cluster; take out one"
+                self._reading.wrong(there, what)
+        for place, what in self._batch_system_problems(block, entry, options):
+            self._reading.wrong(place, what)
         self._clusters.add(options.cluster)
-        others: list[Any] = [each.options for each in self.batch_entries if each.type == entry.type]
-        if options.submit_host and options.submit_host in [each.submit_host for each in others]:
-            reading.wrong(
-                block.place,
-                f"another {entry.type} has the submit_host {options.submit_host}; give each its own",
-            )
-        options = replace(
-            options, place=f"source.{entry.name}", join=join, keep_months=entry.keep_months
-        )
+        options = replace(options, place=f"source.{entry.name}", join=join, keep_months=keep)
         self.batch_entries.append(entry._replace(options=options))
+
+    def _batch_system_problems(
+        self, block: YamlBlock, entry: BatchEntry, options: Any
+    ) -> Iterator[tuple[Place, str]]:
+        here, cluster, submit_host = block.place, options.cluster, options.submit_host
+        if options.must_read and not options.reads:
+            missing = here.under(options.reads_key, here.line)
+            yield missing, "missing; name the files or directories to read"
+        if cluster in self._clusters:
+            what = f"the cluster {cluster} is in another source, and would count twice"
+            yield here, f"{what}; write the cluster of each"
+        others: list[Any] = [each.options for each in self.batch_entries if each.type == entry.type]
+        if submit_host and submit_host in [each.submit_host for each in others]:
+            yield here, f"another {entry.type} has the submit_host {submit_host}; give each its own"
 
     def _importers(self, block: YamlBlock) -> None:
         known, reading = self._registered.importers, self._reading
@@ -567,8 +493,5 @@ class _Sources:
                 if name in in_rounds:
                     raise Wrong(f"`source` has an entry of the type {name}; write these keys there")
                 options = replace(options, place=f"importers.{name}")
-                self.batch_entries.append(
-                    BatchEntry(
-                        name=name, type=name, options=options, database=database, in_rounds=False
-                    )
-                )
+                entry = BatchEntry(name, name, options, database, in_rounds=False)
+                self.batch_entries.append(entry)

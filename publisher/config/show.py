@@ -74,13 +74,12 @@ def _sources(settings: Settings) -> Any:
 
 
 def _of_entry(entry: BatchEntry) -> dict[str, Any]:
-    keep = {"keep": f"{entry.keep_months} months"} if entry.keep_months else {}
-    join = (
-        {}
-        if entry.join_wait_s is None
-        else {"join": "arex", "join_wait": _duration(entry.join_wait_s)}
-    )
-    return {**join, **keep}
+    keys = {}
+    if entry.join_wait_s is not None:
+        keys = {"join": "arex", "join_wait": _duration(entry.join_wait_s)}
+    if entry.keep_months:
+        keys["keep"] = f"{entry.keep_months} months"
+    return keys
 
 
 def _set_keys(options: object) -> dict[str, Any]:
@@ -114,9 +113,8 @@ def _records(records: RecordSettings) -> dict[str, Any]:
     shown["benchmark"] = [_benchmark_rule(rule) for rule in records.benchmark]
     shown["vo_rules"] = [_vo_rule(rule) for rule in records.vo_rules]
     shown["identity"] = _set_keys(records.identity)
-    shown["charges"] = (
-        [_charge_rule(rule) for rule in records.charges.rules] if records.charges else []
-    )
+    charges = records.charges.rules if records.charges else ()
+    shown["charges"] = [_charge_rule(rule) for rule in charges]
     shown["power"] = [_power_rule(rule) for rule in records.power.rules] if records.power else []
     shown["allocations"] = [_allocation(one) for one in records.allocations]
     return shown
@@ -164,6 +162,7 @@ def _vo_rule(rule: VoRule) -> dict[str, Any]:
 
 
 def _charge_rule(rule: ChargeRule) -> dict[str, Any]:
+    rounding = {"places": rule.places, "mode": str(rule.rounding)}
     return {
         "formula": rule.formula.text,
         "unit": rule.unit,
@@ -172,9 +171,7 @@ def _charge_rule(rule: ChargeRule) -> dict[str, Any]:
         "groups": list(rule.groups),
         **_validity(rule.valid),
         "time_unit": str(rule.time_unit),
-        "rounding": "none"
-        if rule.places is None
-        else {"places": rule.places, "mode": str(rule.rounding)},
+        "rounding": "none" if rule.places is None else rounding,
         "compat": str(rule.compat),
         "on_error": str(rule.on_error),
     }

@@ -42,8 +42,6 @@ _JURA_FORMATS: Final = (*JURA_APEL_FORMATS.values(), JURA_SGAS_FORMAT)
 _SUMMARY_EVERY_S: Final = 86400
 _JOBS_EVERY_S: Final = 3600
 _RECORDS_HINT: Final = {"records": "write its keys directly under the target, without `records`"}
-
-
 _NONE: Final[Mapping[str, Callable[[], type]]] = {}
 
 
@@ -83,18 +81,19 @@ def plugin_options(
         return None, None
     name = node.text if node.text in known else None
     if name is None:
-        reading.wrong(
-            node.place,
-            f"{schema.quoted(node.text)} is not known; {schema.nearest(node.text, tuple(known))}",
-        )
+        _is_unknown(node, tuple(known), reading)
     probable = name or schema.closest(node.text, known)
     try:
         return name, known[probable]() if probable else None
     except ImportError as error:
-        reading.wrong(
-            node.place, f"{probable} cannot be loaded here: {error}; install what is missing"
-        )
+        what = f"{probable} cannot be loaded here: {error}; install what is missing"
+        reading.wrong(node.place, what)
         return None, None
+
+
+def _is_unknown(node: Text, known: Collection[str], reading: ReadContext) -> None:
+    what = f"{schema.quoted(node.text)} is not known; {schema.nearest(node.text, known)}"
+    reading.wrong(node.place, what)
 
 
 def _read_start(node: Node, _reading: ReadContext) -> StartRule:
@@ -140,8 +139,8 @@ def _read_batch_records(node: Node, _reading: ReadContext) -> int:
     count = schema.whole_number(node)
     if count and count not in _BATCH_RECORDS:
         raise Wrong(
-            f"{count} is not between 1 and {_BATCH_RECORDS[-1]}; 0 means no limit on the count, as in ARC's urbatchsize "
-            "(the size limit of a message always holds)"
+            f"{count} is not between 1 and {_BATCH_RECORDS[-1]}; 0 means no limit on the count, "
+            "as in ARC's urbatchsize (the size limit of a message always holds)"
         )
     return count
 
@@ -196,10 +195,8 @@ def read_targets(
     made = []
     for name, node in block.keys.items():
         if not NAME.fullmatch(name):
-            reading.wrong(
-                node.place,
-                "a target's name is letters, digits, '.', '_' and '-', and begins with a letter or digit",
-            )
+            what = "letters, digits, '.', '_' and '-', and begins with a letter or digit"
+            reading.wrong(node.place, f"a target's name is {what}")
         with reading.reporting(node.place):
             target = read_target(name, schema.as_block(node), common, reading)
             made += [] if target is None else [target]
@@ -222,9 +219,8 @@ def read_target(
     records = replace(common.records, **overrides)
     options: Any = None
     if options_shape is not None:
-        options = schema.build(
-            block, options_shape, schema.read_keys(block, options_shape, reading), reading
-        )
+        options_keys = schema.read_keys(block, options_shape, reading)
+        options = schema.build(block, options_shape, options_keys, reading)
         if reason := format_problem(kind, options_shape, format_name):
             reading.wrong(block.keys["format"].place, reason)
     keys = schema.build(block, TargetKeys, known, reading)
@@ -239,11 +235,9 @@ def read_target(
 def _settings(
     name: str, keys: TargetKeys, options: object, records: RecordSettings, common: Common
 ) -> ConfiguredTarget:
-    batch = (
-        receiver_of(keys.format).default_batch_records
-        if keys.batch_records is None
-        else keys.batch_records
-    )
+    batch = keys.batch_records
+    if batch is None:
+        batch = receiver_of(keys.format).default_batch_records
     usual_s = _SUMMARY_EVERY_S if is_summary_format(keys.format) else _JOBS_EVERY_S
     vos = None if keys.vos is None else frozenset(keys.vos)
 
@@ -259,9 +253,8 @@ def _settings(
         if keys.jura_until is None or not receiver.needs_benchmark:
             return policy
         month = month_of(datetime.fromtimestamp(keys.jura_until, UTC))
-        return replace(
-            policy, benchmarks=policy.benchmarks._replace(jura_before=epoch(month.next.start))
-        )
+        benchmarks = policy.benchmarks._replace(jura_before=epoch(month.next.start))
+        return replace(policy, benchmarks=benchmarks)
 
     return ConfiguredTarget(
         name=name,
@@ -294,9 +287,7 @@ def _format(block: YamlBlock, valid: Collection[str], reading: ReadContext) -> s
         return None
     if node.text in valid:
         return node.text
-    reading.wrong(
-        node.place, f"{schema.quoted(node.text)} is not known; {schema.nearest(node.text, valid)}"
-    )
+    _is_unknown(node, valid, reading)
     return None
 
 
@@ -309,9 +300,9 @@ def format_problem(kind: str | None, options: object, format_name: str | None) -
 
 
 def _is_inside_a_month(start: StartRule) -> bool:
-    return start.kind is StartKind.NOW or (
-        start.since is not None and start.since != month_of(start.since).start
-    )
+    if start.since is None:
+        return start.kind is StartKind.NOW
+    return start.since != month_of(start.since).start
 
 
 def _check_keys(
@@ -321,10 +312,8 @@ def _check_keys(
     if known.get("every") and known.get("cron"):
         reading.wrong(block.keys["cron"].place, "cannot be combined with every; remove one of them")
     if both := sorted(set(known.get("vos") or ()) & set(known.get("exclude_vos", ()))):
-        reading.wrong(
-            block.keys["exclude_vos"].place,
-            f"{', '.join(both)} is in vos too; remove it from one of them",
-        )
+        what = f"{', '.join(both)} is in vos too; remove it from one of them"
+        reading.wrong(block.keys["exclude_vos"].place, what)
     if format_name is not None:
         _check_with_format(known, format_name, block, reading)
 
@@ -335,20 +324,16 @@ def _check_with_format(
     receiver = receiver_of(format_name)
     asked, most = known.get("batch_records"), receiver.most_batch_records
     if most and asked is not None and not 0 < asked <= most:
-        reading.wrong(
-            block.keys["batch_records"].place,
-            f"{asked} is not between 1 and {most}, which {format_name} allows",
-        )
+        what = f"{asked} is not between 1 and {most}, which {format_name} allows"
+        reading.wrong(block.keys["batch_records"].place, what)
     if known.get("sync") and not receiver.sync_format:
-        reading.wrong(
-            block.keys["sync"].place,
-            f"{receiver.name}, which reads {format_name}, takes no sync counts",
-        )
+        what = f"{receiver.name}, which reads {format_name}, takes no sync counts"
+        reading.wrong(block.keys["sync"].place, what)
     if is_summary_format(format_name) and _is_inside_a_month(known.get("start", StartRule())):
         reading.wrong(
             block.keys["start"].place,
-            "would begin inside a month, and a summary of part of a month replaces the whole one at the server; "
-            "write month, all, or a month such as 2026-03",
+            "would begin inside a month, and a summary of part of a month replaces the whole one "
+            "at the server; write month, all, or a month such as 2026-03",
         )
 
 
@@ -358,10 +343,8 @@ def _check_records(
     """What is wrong between `records` keys, as this target sees them."""
     if records.infrastructure is Infrastructure.LOCAL and not records.batch_server:
         at = block.keys["infrastructure"].place if "infrastructure" in overrides else block.place
-        reading.wrong(
-            at,
-            "infrastructure: local needs batch_server, the host name that local jobs were submitted to",
-        )
+        what = "infrastructure: local needs batch_server"
+        reading.wrong(at, f"{what}, the host name that local jobs were submitted to")
 
 
 def _check_mixtures(targets: Sequence[Target], block: YamlBlock, reading: ReadContext) -> None:
@@ -370,19 +353,11 @@ def _check_mixtures(targets: Sequence[Target], block: YamlBlock, reading: ReadCo
     A shadow target hands nothing over and may be beside the one that it is compared with.
     """
     for first, second in combinations([target for target in targets if not target.shadow], 2):
-        if (
-            (there := destination(first)) is None
-            or there != destination(second)
-            or not added_up(first, second)
-        ):
-            continue
-        node = block.keys[second.name]
-        if trouble := _mixed(first, second, there):
-            node = (
-                node.keys["format"]
-                if isinstance(node, YamlBlock) and first.format != second.format
-                else node
-            )
+        there = meeting_place(first, second)
+        if there is not None and (trouble := _mixed(first, second, there)):
+            node = block.keys[second.name]
+            if isinstance(node, YamlBlock) and first.format != second.format:
+                node = node.keys["format"]
             reading.wrong(node.place, trouble)
 
 
@@ -395,18 +370,19 @@ def _mixed(first: Target, second: Target, there: Destination) -> str:
     where = f"the same {there.keys} as"
     if first.format != second.format:
         return (
-            f"{second.format} would go to {where} {first.format} of target {first.name}, and jobs are counted twice there; "
-            "send one format, or mark one target `shadow: true`"
+            f"{second.format} would go to {where} {first.format} of target {first.name}, "
+            "and jobs are counted twice there; send one format, or mark one target `shadow: true`"
         )
     if is_summary_format(second.format) and not apart(first, second):
         return (
-            f"its totals would go to {where} those of target {first.name}, and replace some of them there; give each target "
-            "vos of its own, or make them one"
+            f"its totals would go to {where} those of target {first.name}, and replace some of "
+            "them there; give each target vos of its own, or make them one"
         )
     if first.sync or second.sync:
         return (
-            f"its jobs go to {where} those of target {first.name}, where the counts that one target sends with sync: true "
-            "would replace those of the other; make them one target, or send no counts"
+            f"its jobs go to {where} those of target {first.name}, where the counts that one "
+            "target sends with sync: true would replace those of the other; "
+            "make them one target, or send no counts"
         )
     return ""
 
@@ -414,6 +390,18 @@ def _mixed(first: Target, second: Target, there: Destination) -> str:
 def added_up(one: Target, other: Target) -> bool:
     """Whether a receiver adds up what these send to one place: jobs and jobs, not accelerators."""
     return receiver_of(one.format).counts == receiver_of(other.format).counts
+
+
+def meeting_place(one: Target, other: Target) -> Destination | None:
+    """Where a receiver adds up what both send; None where there is no such place."""
+    there = destination(one)
+    return there if there == destination(other) and added_up(one, other) else None
+
+
+def same_rows(one: Target, other: Target) -> bool:
+    """Whether two targets write into the same rows of one receiver; a shadow writes into none."""
+    same_site = one.policy.site == other.policy.site
+    return meeting_place(one, other) is not None and same_site and not other.shadow
 
 
 def apart(one: Target, other: Target) -> bool:

@@ -32,10 +32,8 @@ def read_tree(path: Path, problems: Problems) -> YamlBlock | None:
     except FileNotFoundError:
         problems.add(whole, "no such file; `publisher config example` prints one to start from")
     except PermissionError:
-        problems.add(
-            whole,
-            "this user may not read it; run as the service's user, or give it the right to read",
-        )
+        advice = "run as the service's user, or give it the right to read"
+        problems.add(whole, f"this user may not read it; {advice}")
     except (OSError, ValueError) as error:  # ValueError: a NUL in the name
         problems.add(whole, f"cannot be read: {getattr(error, 'strerror', None) or error}")
     else:
@@ -46,28 +44,23 @@ def read_tree(path: Path, problems: Problems) -> YamlBlock | None:
 def parse_tree(content: bytes, problems: Problems) -> YamlBlock | None:
     """As `read_tree`, for bytes that are already here."""
     if len(content) > MAX_BYTES:
-        problems.add(
-            Place(line=0, path=""), f"larger than {MAX_BYTES} bytes; this is not a configuration"
-        )
+        what = f"larger than {MAX_BYTES} bytes; this is not a configuration"
+        problems.add(Place(line=0, path=""), what)
         return None
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        problems.add(
-            Place(line=line, path=""),
-            f"byte 0x{content[error.start]:02x} is not UTF-8; save it as UTF-8",
-        )
+        place = Place(line=content.count(b"\n", 0, error.start) + 1, path="")
+        what = f"byte 0x{content[error.start]:02x} is not UTF-8; save it as UTF-8"
+        problems.add(place, what)
         return None
     root = _compose(text, problems)
     if root is None:
         return None
     top = _Converter(problems).node(root, Place(line=root.start_mark.line + 1, path=""))
     if not isinstance(top, YamlBlock):
-        problems.add(
-            top.place,
-            "not a mapping; it must consist of `key: value` lines such as `site: EXAMPLE-SITE`",
-        )
+        what = "it must consist of `key: value` lines such as `site: EXAMPLE-SITE`"
+        problems.add(top.place, f"not a mapping; {what}")
         return None
     return top
 
@@ -127,23 +120,16 @@ class _Converter:
 
     def node(self, node: yaml.Node, place: Place) -> Node:
         if node.tag not in _KNOWN_TAGS:
-            self.problems.add(
-                place,
-                f"the tag {node.tag.removeprefix(_TAG)!r} is not used here; write the plain value",
-            )
+            tag = node.tag.removeprefix(_TAG)
+            self.problems.add(place, f"the tag {tag!r} is not used here; write the plain value")
         if isinstance(node, yaml.MappingNode):
             return self._block(node, place)
         if isinstance(node, yaml.SequenceNode):
-            entries = enumerate(node.value, start=1)
-            return Listing(
-                place=place,
-                entries=tuple(
-                    self.node(
-                        entry, Place(line=entry.start_mark.line + 1, path=f"{place.path}[{number}]")
-                    )
-                    for number, entry in entries
-                ),
-            )
+            entries = []
+            for number, entry in enumerate(node.value, start=1):
+                at = Place(line=entry.start_mark.line + 1, path=f"{place.path}[{number}]")
+                entries.append(self.node(entry, at))
+            return Listing(place=place, entries=tuple(entries))
         self._check(node.value, place)
         return Text(place=place, text=node.value, null=node.tag == _TAG + "null")
 
@@ -168,9 +154,6 @@ class _Converter:
     def _check(self, text: str, place: Place) -> bool:
         wrong = next((letter for letter in text if not letter.isprintable()), None)
         if wrong is not None:
-            self.problems.add(
-                place,
-                f"holds the character U+{ord(wrong):04X}, which cannot be seen; type it again, on one line",
-                hopeless=True,
-            )
+            what = f"holds the character U+{ord(wrong):04X}, which cannot be seen"
+            self.problems.add(place, f"{what}; type it again, on one line", hopeless=True)
         return wrong is None

@@ -15,7 +15,7 @@ import pytest
 
 from publisher.cli import main
 from publisher.config import load
-from publisher.config.from_arc.targets import ArcProgress, begin
+from publisher.config.from_arc.publishing_state import ArcProgress, begin
 from publisher.model.job import Epoch
 from publisher.model.time import Window, epoch, iso
 from publisher.pipeline.takeover.jura import Search, Watermark, look_for_lost

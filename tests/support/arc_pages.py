@@ -10,7 +10,8 @@ import yaml
 
 from publisher.config import Settings, load
 from publisher.config.from_arc import ConfigurationText, make_page, parse_arc_conf
-from publisher.config.from_arc.targets import ArcProgress, Takeover
+from publisher.config.from_arc.publishing_state import ArcProgress
+from publisher.config.from_arc.targets import Takeover
 from publisher.model.job import Epoch
 
 SAMPLES = Path(__file__).parent / "arc_conf"

@@ -1,7 +1,7 @@
 """Taking over from ARC: arc.conf becomes our configuration, its state decides where we start.
 
 `reader.py` reads the file and resolves its references, `page.py` writes what all targets share,
-`targets.py` the targets, and where each of them begins.
+`targets.py` the targets, and `publishing_state.py` says where each of them begins.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from publisher.config.from_arc.page import (
     write_records,
     write_source,
 )
+from publisher.config.from_arc.publishing_state import read_publishing_state
 from publisher.config.from_arc.reader import (
     JURA,
     ArcBlock,
@@ -36,7 +37,6 @@ from publisher.config.from_arc.targets import (
     Draft,
     Takeover,
     drafts,
-    read_publishing_state,
     refuse,
     write_targets,
 )
@@ -80,9 +80,8 @@ def convert(
     stopped = None
     if where is not None and (state is not None or _is_there(where)):
         stopped = read_publishing_state(where, copies_directory(environment))
-    return make_page(
-        conf, Takeover(stopped=stopped, where=str(where or _STATE), now=now), site=site
-    )
+    takeover = Takeover(stopped=stopped, where=str(where or _STATE), now=now)
+    return make_page(conf, takeover, site=site)
 
 
 def _is_there(path: Path) -> bool:
@@ -91,8 +90,9 @@ def _is_there(path: Path) -> bool:
     except FileNotFoundError:
         return False
     except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
         raise SourceError(
-            f"{path}: ARC's publishing state cannot be looked at: {getattr(error, 'strerror', None) or error}; "
+            f"{path}: ARC's publishing state cannot be looked at: {why}; "
             "run this as a user who may, or name a copy with --state"
         ) from error
     return True
@@ -107,7 +107,8 @@ _EITHER: Final = frozenset(
 )
 _APEL_KEYS: Final = _EITHER | {"topic", "project", "gocdb_name", "apel_messages"}
 _ADVICE: Final = {
-    "logfile": "publisher logs to standard error, under systemd to the journal; redirect it in cron",
+    "logfile": "publisher logs to standard error, under systemd to the journal; "
+    "redirect it in cron",
     "loglevel": "publisher has -v, -vv and -q, and --log-format",
     "x509_host_cert": "certificate and key are the same for all targets: `credentials`",
     "x509_host_key": "certificate and key are the same for all targets: `credentials`",
@@ -159,8 +160,8 @@ def make_page(conf: ArcConf, takeover: Takeover, *, site: str = "") -> Configura
     refuse(drafted, _write_site(values, sheet, drafted, site))
     if takeover.stopped is None and drafted:
         sheet.hand(
-            f"no publishing.db at {shown(takeover.where)}, so that targets begin with the jobs of the current month; "
-            "name ARC's with --state FILE"
+            f"no publishing.db at {shown(takeover.where)}, so that targets begin with the jobs "
+            "of the current month; name ARC's with --state FILE"
         )
     sheet.blank()
     control_dir = write_source(values, sheet)
@@ -186,12 +187,16 @@ def make_page(conf: ArcConf, takeover: Takeover, *, site: str = "") -> Configura
 def _write_head(conf: ArcConf, sheet: Sheet) -> None:
     sheet.say(
         0,
-        f"Made by publisher {__version__} from {conf.file}, which was only read. What is left to do is listed at the end.",
+        f"Made by publisher {__version__} from {conf.file}, which was only read. "
+        "What is left to do is listed at the end.",
         *(f"Also read: {file}" for file in conf.additional),
         "",
-        "To switch over: keep a copy of arc.conf, remove the [arex/jura] blocks (also from arc.conf.d), and restart A-REX;",
-        "nothing is then sent twice; then `publisher config from-arc COPY --update`, so that `start` is where ARC stopped;",
-        "then `publisher config check`, `publisher publish --dry-run`, and the timer. Both can run for a while with",
+        "To switch over: keep a copy of arc.conf, remove the [arex/jura] blocks "
+        "(also from arc.conf.d), and restart A-REX;",
+        "nothing is then sent twice; then `publisher config from-arc COPY --update`, "
+        "so that `start` is where ARC stopped;",
+        "then `publisher config check`, `publisher publish --dry-run`, and the timer. "
+        "Both can run for a while with",
         "`shadow: true` in each target.",
     )
     sheet.blank()
@@ -218,10 +223,8 @@ def _add_remarks(conf: ArcConf, sheet: Sheet, drafted: list[Draft]) -> None:
     """What nobody asked for, of accounting's blocks only."""
     if JURA not in conf.blocks:
         old = "grid-manager" in conf.blocks
-        sheet.hand(
-            "no block [arex/jura]: "
-            + ("this is of ARC 5, which is not read" if old else "ARC publishes nothing here")
-        )
+        why = "this is of ARC 5, which is not read" if old else "ARC publishes nothing here"
+        sheet.hand(f"no block [arex/jura]: {why}")
     if drafted and all(draft.obstacles for draft in drafted):
         sheet.hand("no target could be carried over")
     elif not drafted:
@@ -233,9 +236,8 @@ def _add_remarks(conf: ArcConf, sheet: Sheet, drafted: list[Draft]) -> None:
 def _report_unknown(block: ArcBlock, sheet: Sheet) -> None:
     known = _known(block)
     if known is None:
-        sheet.lost(
-            f"[{shown(block.name)}]: publisher keeps no archive and has no such part", block.place
-        )
+        what = f"[{shown(block.name)}]: publisher keeps no archive and has no such part"
+        sheet.lost(what, block.place)
         return
     for option in block.options:
         if option.key not in known:

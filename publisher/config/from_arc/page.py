@@ -109,24 +109,18 @@ def site_of(
         return text
     domain = values.first("infosys/glue2", "admindomain_name")
     if domain is not None and not check_site(domain.text):
-        sheet.put(
-            0,
-            "site",
-            scalar(domain.text),
-            f"{origin_of(domain)}: check that it is the name in GOCDB",
-        )
-        sheet.hand(
-            "site is taken from [infosys/glue2] admindomain_name, because no target has a gocdb_name: check it"
-        )
+        comment = f"{origin_of(domain)}: check that it is the name in GOCDB"
+        sheet.put(0, "site", scalar(domain.text), comment)
+        why = "because no target has a gocdb_name: check it"
+        sheet.hand(f"site is taken from [infosys/glue2] admindomain_name, {why}")
         return domain.text
     if only_sgas:
         host = values.first("common", "hostname")
         text = _NO_SITE if host is None or check_site(host.text) else host.text
         sheet.put(0, "site", scalar(text), "no part of what SGAS is sent; any name will do")
         return text
-    raise ByHand(
-        "no target has a gocdb_name; write the site's name as in GOCDB, or ask again with --site NAME"
-    )
+    advice = "write the site's name as in GOCDB, or ask again with --site NAME"
+    raise ByHand(f"no target has a gocdb_name; {advice}")
 
 
 def _write_named_site(sheet: Sheet, names: Sequence[ArcValue], text: str) -> None:
@@ -178,8 +172,9 @@ def _write_key(values: ArcValues, sheet: Sheet) -> None:
     sheet.put(1, "key", _HANDED_KEY, f"systemd's copy of {shown(given.text)}, {origin_of(given)}")
     if given.text != _LOADED_KEY:
         sheet.hand(
-            f"the units hand over a copy of {_LOADED_KEY}: `systemctl edit publisher.service` (and publisher-run.service), "
-            f"and write below [Service] LoadCredential=hostkey.pem:{shown(given.text)}",
+            f"the units hand over a copy of {_LOADED_KEY}: `systemctl edit publisher.service` "
+            "(and publisher-run.service), and write below [Service] "
+            f"LoadCredential=hostkey.pem:{shown(given.text)}",
             given.place,
         )
 
@@ -187,22 +182,20 @@ def _write_key(values: ArcValues, sheet: Sheet) -> None:
 def _write_ca(values: ArcValues, sheet: Sheet) -> None:
     policy = values.first(JURA, "x509_cert_policy")
     if policy is None or policy.text not in _POLICIES:
-        raise ByHand(
-            f"x509_cert_policy is none of {', '.join(_POLICIES)}; write a directory, or system"
-        )
+        known = ", ".join(_POLICIES)
+        raise ByHand(f"x509_cert_policy is none of {known}; write a directory, or system")
     if policy.text == "system":
         sheet.put(1, "ca", "system", origin_of(policy))
         return
     directory = values.first(JURA, "x509_cert_dir")
     if directory is not None and not directory.text:
-        raise ByHand(
-            "is empty: ARC's publisher then checked no certificate at all; write the directory of trusted CAs"
-        )
+        why = "ARC's publisher then checked no certificate at all"
+        raise ByHand(f"is empty: {why}; write the directory of trusted CAs")
     _write_path(values, sheet, "ca", JURA, "x509_cert_dir")
     if policy.text == "any":
         sheet.hand(
-            "x509_cert_policy = any trusts the grid's CAs and the system's; publisher trusts one set: "
-            "write `ca: system` when a service's certificate comes from a public CA",
+            "x509_cert_policy = any trusts the grid's CAs and the system's; publisher trusts one "
+            "set: write `ca: system` when a service's certificate comes from a public CA",
             policy.place,
         )
 
@@ -212,21 +205,22 @@ def write_records(values: ArcValues, sheet: Sheet) -> None:
     sheet.lines.append("records:")
     sheet.say(
         1,
-        "Receivers know the jobs of this site by jura-ng's spelling; another one would count months twice.",
+        "Receivers know the jobs of this site by jura-ng's spelling; "
+        "another one would count months twice.",
     )
     sheet.put(1, "key_style", "jura")
     sheet.say(
         1,
-        "StartTime: jura-ng published the submission (`start_time: submission` does so too). It is in no key of a",
-        "receiver, so the true start of the run can be published from now on without counting anything twice.",
+        "StartTime: jura-ng published the submission (`start_time: submission` does so too). "
+        "It is in no key of a",
+        "receiver, so the true start of the run can be published from now on "
+        "without counting anything twice.",
     )
     sheet.put(1, "start_time", "run")
     _write_benchmarks(values, sheet)
     groups: list[ArcValue] = []
-    if (
-        sheet.attempt(f"[{JURA}] vo_group", "", lambda: groups.extend(values.all(JURA, "vo_group")))
-        and groups
-    ):
+    sheet.attempt(f"[{JURA}] vo_group", "", lambda: groups.extend(values.all(JURA, "vo_group")))
+    if groups:
         listed = ", ".join(scalar(group.text) for group in groups if group.text)
         sheet.put(1, "vo_group", f"[{listed}]", origin_of(groups[0]))
 
@@ -235,23 +229,23 @@ def _write_benchmarks(values: ArcValues, sheet: Sheet) -> None:
     rules: list[str] = []
     lrms = values.conf.blocks.get("lrms")
     for block in (*values.conf.under(_QUEUE), *((lrms,) if lrms else ())):
-        sheet.attempt(
-            f"[{shown(block.name)}] benchmark",
-            block.place,
-            partial(_add_benchmark, values, block, rules),
-        )
+        where = f"[{shown(block.name)}] benchmark"
+        sheet.attempt(where, block.place, partial(_add_benchmark, values, block, rules))
     if not rules:
         example = "{type: HEPscore23, value: 11.5}"
         sheet.leave_open(1, "benchmark", example, "arc.conf has none, see the list at the end")
         sheet.hand(
-            "no benchmark in [lrms] or [queue:...]: A-REX writes HEPSPEC 1.0 into its jobs, which then count for next to "
-            "nothing; set one there, for the jobs to come, and here, for those without"
+            "no benchmark in [lrms] or [queue:...]: A-REX writes HEPSPEC 1.0 into its jobs, which "
+            "then count for next to nothing; set one there, for the jobs to come, and here, "
+            "for those without"
         )
         return
     sheet.say(
         1,
-        "For jobs that carry none; A-REX writes these values into its jobs itself. The first rule that matches counts.",
-        "Until the month of `jura_until` is over, such jobs go to APEL with HEPSPEC 1.0, as jura-ng sent them.",
+        "For jobs that carry none; A-REX writes these values into its jobs itself. "
+        "The first rule that matches counts.",
+        "Until the month of `jura_until` is over, such jobs go to APEL with HEPSPEC 1.0, "
+        "as jura-ng sent them.",
     )
     sheet.lines.append("  benchmark:")
     sheet.lines += rules
@@ -264,9 +258,8 @@ def _add_benchmark(values: ArcValues, block: ArcBlock, rules: list[str]) -> None
     benchmark = _benchmark(given.text)
     name = block.name.removeprefix(_QUEUE)
     queue = f"queue: {scalar(_literally(name))}, " if block.name != "lrms" else ""
-    rules.append(
-        f"    - {{{queue}type: {benchmark.kind}, value: {benchmark.text}}}  # {origin_of(given)}"
-    )
+    rule = f"{{{queue}type: {benchmark.kind}, value: {benchmark.text}}}"
+    rules.append(f"    - {rule}  # {origin_of(given)}")
 
 
 def _benchmark(text: str) -> Benchmark:
@@ -303,14 +296,12 @@ class VoDefaults:
         self.rules: list[tuple[str, str, str, str]] = []  # field, pattern, VO, origin
         self._values = values
         self._sheet = sheet
+        key = "vomsless_vo"
         found: list[ArcValue] = []
-        sheet.attempt(
-            f"[{JURA}] vomsless_vo", "", lambda: found.extend(values.all(JURA, "vomsless_vo"))
-        )
+        sheet.attempt(f"[{JURA}] {key}", "", lambda: found.extend(values.all(JURA, key)))
         for given in found:
-            sheet.attempt(
-                f"{given.origin.removeprefix('from ')}", given.place, partial(self._add, given)
-            )
+            where = given.origin.removeprefix("from ")
+            sheet.attempt(where, given.place, partial(self._add, given))
 
     def __bool__(self) -> bool:
         return bool(self.default or self.rules)
@@ -342,21 +333,16 @@ class VoDefaults:
         elif self.default is None:
             self.default = given
         else:
-            raise ByHand(
-                "is in addition to another default VO, and every job without a VO already has the first"
-            )
+            why = "every job without a VO already has the first"
+            raise ByHand(f"is in addition to another default VO, and {why}")
 
     def _add_group(self, given: ArcValue, group: str, vo: str, issuer: str) -> None:
         """A job's row does not tell which authgroup its user was in: only what names users."""
-        rules = [
-            (field, pattern, vo, f"{origin_of(given)}, through [authgroup:{shown(group)}]")
-            for field, pattern in self._members(group)
-        ]
+        origin = f"{origin_of(given)}, through [authgroup:{shown(group)}]"
+        rules = [(field, pattern, vo, origin) for field, pattern in self._members(group)]
         if issuer:
-            self._sheet.lost(
-                f"[{JURA}] vomsless_vo: the issuer {shown(issuer)!r}; a VO rule names the VO only",
-                given.place,
-            )
+            what = f"the issuer {shown(issuer)!r}; a VO rule names the VO only"
+            self._sheet.lost(f"[{JURA}] vomsless_vo: {what}", given.place)
         self.rules += rules
 
     def _members(self, group: str) -> list[tuple[str, str]]:
@@ -378,18 +364,13 @@ def _member(key: str, text: str) -> list[tuple[str, str]]:
     words = text.split()
     if key == "subject" and text.startswith("/"):
         return [("user", _literally(text))]
-    if (
-        key == "authtokens"
-        and len(words) == _TOKEN_FIELDS
-        and [words[0], *words[2:]] == ["*"] * (_TOKEN_FIELDS - 1)
-    ):
+    others = [words[0], *words[2:]] if words else []
+    if key == "authtokens" and others == ["*"] * (_TOKEN_FIELDS - 1):
         issuer = words[1].rstrip("/")
+        if issuer == "*":
+            return [("issuer", "*")]
         # Users are stored as issuer/subject, and issuers end in a slash of their own or do not.
-        return (
-            [("issuer", _literally(issuer)), ("issuer", _literally(f"{issuer}/"))]
-            if issuer != "*"
-            else [("issuer", "*")]
-        )
+        return [("issuer", _literally(issuer)), ("issuer", _literally(f"{issuer}/"))]
     return []
 
 

@@ -108,9 +108,8 @@ def _files_in(folder: Path) -> list[Path]:
     except (FileNotFoundError, NotADirectoryError):
         return found
     except OSError as error:
-        raise ConfigError(
-            f"{printable(str(folder))}: cannot be read: {error.strerror or error}; run this as a user who may"
-        ) from error
+        why = f"{error.strerror or error}; run this as a user who may"
+        raise ConfigError(f"{printable(str(folder))}: cannot be read: {why}") from error
     return found
 
 
@@ -136,14 +135,11 @@ def _read_file(path: Path) -> ArcConf:
                 raise ConfigError(f"{file}: is not a regular file; name the arc.conf of this CE")
             content = stream.read(MAX_BYTES + 1)
     except FileNotFoundError as error:
-        raise ConfigError(
-            f"{file}: no such file; ARC's configuration usually is /etc/arc.conf"
-        ) from error
+        advice = "ARC's configuration usually is /etc/arc.conf"
+        raise ConfigError(f"{file}: no such file; {advice}") from error
     except (OSError, ValueError) as error:  # ValueError: a NUL in the name
-        reason = getattr(error, "strerror", None) or error
-        raise ConfigError(
-            f"{file}: cannot be read: {reason}; run this as a user who may"
-        ) from error
+        why = f"{getattr(error, 'strerror', None) or error}; run this as a user who may"
+        raise ConfigError(f"{file}: cannot be read: {why}") from error
     return parse_arc_conf(content, file)
 
 
@@ -201,9 +197,8 @@ def _add_option(text: str, file: str, number: int, block: list[Option] | None) -
     """Raises: ValueError that says what is wrong."""
     key, equals, value = (part.strip() for part in text.partition("="))
     if not key or (not equals and len(key.split()) > 1):
-        raise ValueError(
-            f"{shown(text)!r} is neither [block], key = value, a key alone nor a comment"
-        )
+        what = "is neither [block], key = value, a key alone nor a comment"
+        raise ValueError(f"{shown(text)!r} {what}")
     if block is None:
         raise ValueError(f"{shown(key)!r} stands before the first [block]")
     if len(text) > _MAX_LINE:
@@ -308,9 +303,8 @@ class ArcValues:
             parts.append(text[at : found.start()])
             end = _closing_brace(text, found.end())
             if found[1] != "VAR":
-                raise ByHand(
-                    f"holds ${found[1]}{{...}}, which publisher never runs; write down what it gives"
-                )
+                what = "which publisher never runs; write down what it gives"
+                raise ByHand(f"holds ${found[1]}{{...}}, {what}")
             inside = self._expand(text[found.end() : end], block, expansion, place)
             parts.append(self._refer(inside.strip(), block, expansion, place))
             at = end + 1
@@ -325,9 +319,8 @@ class ArcValues:
         expansion.references += 1
         named = _NAMED.fullmatch(name)
         if not named:
-            raise ByHand(
-                f"refers to {shown(name)!r}; a reference is $VAR{{key}} or $VAR{{[block]key}}"
-            )
+            advice = "a reference is $VAR{key} or $VAR{[block]key}"
+            raise ByHand(f"refers to {shown(name)!r}; {advice}")
         there = ":".join(part.strip() for part in named[1].split(":", 1)) if named[1] else block
         wanted = (there, named[2])
         if wanted in expansion.chain:

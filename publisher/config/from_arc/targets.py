@@ -2,50 +2,24 @@
 
 A target that cannot be carried over is written as a comment, so that nothing is sent to the wrong
 place or under the wrong site's name by a guess.
-
-ARC keeps one row a target in `publishing.db`: the latest end time of what it published
-(LastEndTime) and when it last did (LastReport). It takes the jobs with EndTime > LastEndTime, and
-stores the latest end it saw. So of the jobs up to LastEndTime
-
-- those are published that were in the accounting database, complete, when their run came;
-- those are lost that were written there later: jobs of the very same second, and late rows
-  (see `pipeline/takeover/jura.py`).
-
-Job formats start *at* LastEndTime, not a second later: the jobs of that second are sent, perhaps
-again. That harms nothing, because receivers keep one record of a job (APEL replaces by site,
-LocalJobId and end time; SGAS keeps the row it has by record id), and APEL sums it up in the row
-where it was: jobs up to `jura_until` are counted as jura-ng sent them. A second later would lose
-what that second lost.
-
-Summary formats start with the first of the month of LastEndTime: a month is always sent whole,
-replaces the row of the same key, and so fixes what was lost of that month. Earlier months are as
-jura-ng left them; it sent the month before again each time.
-
-A LastEndTime in the future comes from one job with a wrong clock. From then on nothing was
-published, and when that was can be read off LastReport only, which is local time written as UTC: a
-day before it is early enough in every zone.
 """
 
 from __future__ import annotations
 
 import re
-import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
-from pathlib import Path
+from datetime import datetime
 from typing import Final
 from urllib.parse import SplitResult, urlsplit
 
 from publisher.config.from_arc.page import Sheet, VoDefaults, flow, origin_of, scalar
+from publisher.config.from_arc.publishing_state import ArcProgress, TakeoverStart, begin
 from publisher.config.from_arc.reader import JURA, ArcBlock, ArcValue, ArcValues, ByHand
 from publisher.config.schema import https_problem
 from publisher.formats import JURA_APEL_FORMATS, JURA_SGAS_FORMAT, is_summary_format
-from publisher.model.errors import SourceError
-from publisher.model.job import Epoch
 from publisher.model.text import shown
-from publisher.model.time import iso, iso_epoch, month_of
-from publisher.sources.sqlite_reader import CopyDirectory, ReadOnlyFile
+from publisher.model.time import iso_epoch
 from publisher.transports import JURA_TRANSPORTS
 
 APEL: Final = f"{JURA}/apel:"
@@ -58,37 +32,6 @@ _LONGEST_S: Final = 366 * 86_400
 _PROCESS_S: Final = 3600  # A-REX starts its publisher no more often
 _APEL_S: Final = 86_000  # ARC's urdelivery_frequency for APEL
 _DEFAULT_S: Final = {True: 86_400, False: 3600}  # ours, for summaries and for jobs
-_QUESTION: Final = (
-    "SELECT TargetID, LastEndTime, LastReport FROM AccountingTargets ORDER BY TargetID LIMIT 1000"
-)
-_BEYOND_ZONES: Final = timedelta(days=1)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ArcProgress:
-    """A target's row. None where it is not a time after 1970 (ARC takes 0 for never)."""
-
-    last_end: Epoch | None
-    last_report: Epoch | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TakeoverStart:
-    """The `start` of a target, None for the default, and why. `trouble` needs a hand.
-
-    `last_end` is where ARC stopped, None where that is not known or lies in the future.
-    """
-
-    at: datetime | None
-    why: str
-    last_end: Epoch | None = None
-    trouble: str = ""
-
-    def text(self, *, summary: bool) -> str:
-        """As the configuration has it."""
-        if self.at is None:
-            return "month"
-        return str(month_of(self.at)) if summary else iso(self.at)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -148,31 +91,31 @@ def refuse(drafted: Sequence[Draft], site: str) -> None:
     """Targets of another site, and those whose format would be counted twice beside another's."""
     live: list[Draft] = []
     for draft in drafted:
-        same_destination = [
-            one for one in live if draft.destination and one.destination == draft.destination
-        ]
-        draft.obstacles += _obstacles(draft, site, same_destination)
+        there = draft.destination
+        beside = [one for one in live if there and one.destination == there]
+        draft.obstacles += _obstacles(draft, site, beside)
         if not draft.obstacles:
-            _leave_counts_out(same_destination, draft)
+            _leave_counts_out(beside, draft)
             live.append(draft)
 
 
-def _obstacles(draft: Draft, site: str, same_destination: Sequence[Draft]) -> Iterator[str]:
+def _obstacles(draft: Draft, site: str, beside: Sequence[Draft]) -> Iterator[str]:
     name = draft.gocdb_name.text if draft.gocdb_name else site
     if site and name != site:
         yield (
-            f"its gocdb_name is {shown(name)}, and this configuration is for {shown(site)}: a target has no site of "
-            f"its own. Ask again with --site {shown(name)}, for a second configuration with another `state`"
+            f"its gocdb_name is {shown(name)}, and this configuration is for {shown(site)}: "
+            f"a target has no site of its own. Ask again with --site {shown(name)}, "
+            "for a second configuration with another `state`"
         )
-    for other in [one for one in same_destination if one.format != draft.format][:1]:
+    for other in [one for one in beside if one.format != draft.format][:1]:
         yield (
-            f"{draft.format} would go where target {other.name} sends {other.format}, and APEL counts such jobs twice; "
-            "keep one of them"
+            f"{draft.format} would go where target {other.name} sends {other.format}, "
+            "and APEL counts such jobs twice; keep one of them"
         )
-    for other in [one for one in same_destination if _replaces(draft, one)][:1]:
+    for other in [one for one in beside if _replaces(draft, one)][:1]:
         yield (
-            f"its totals would replace some of those that target {other.name} sends to the same topic; make them one, "
-            "with the vos of both"
+            f"its totals would replace some of those that target {other.name} sends "
+            "to the same topic; make them one, with the vos of both"
         )
 
 
@@ -186,13 +129,12 @@ def _leave_counts_out(others: Sequence[Draft], draft: Draft) -> None:
     if not others:
         return
     for one in (*others, draft):
-        one.lines.lines = [
-            line for line in one.lines.lines if not line.lstrip().startswith("sync:")
-        ]
+        lines = one.lines.lines
+        one.lines.lines = [line for line in lines if not line.lstrip().startswith("sync:")]
     names = ", ".join(one.name for one in (*others, draft))
     draft.lines.by_hand.append(
-        f"targets {names} go to one topic, where the counts of each would replace those of the others, so none are sent; make "
-        "them one target, with the vos of all, and sync: true"
+        f"targets {names} go to one topic, where the counts of each would replace those of the "
+        "others, so none are sent; make them one target, with the vos of all, and sync: true"
     )
 
 
@@ -206,9 +148,8 @@ def write_targets(drafted: Sequence[Draft], sheet: Sheet) -> None:
             for line in (f"  {draft.name}:  # [{shown(draft.block.name)}]", *draft.lines.lines)
         ]
         for obstacle in draft.obstacles:
-            sheet.hand(
-                f"target {draft.name} is written as a comment: {obstacle}", draft.block.place
-            )
+            what = f"target {draft.name} is written as a comment: {obstacle}"
+            sheet.hand(what, draft.block.place)
         if not draft.obstacles:
             sheet.by_hand += draft.lines.by_hand
         sheet.unmatched += draft.lines.unmatched
@@ -296,21 +237,19 @@ def _write_sgas_url(draft: Draft, values: ArcValues) -> None:
     given, parts = _target_url(draft, values)
     draft.lines.put(2, "url", scalar(f"https://{parts.netloc}{parts.path}"), origin_of(given))
     if not parts.path.strip("/"):
-        draft.lines.hand(
-            f"[{shown(draft.block.name)}] targeturl has no path; publisher then takes /sgas",
-            given.place,
-        )
+        what = "targeturl has no path; publisher then takes /sgas"
+        draft.lines.hand(f"[{shown(draft.block.name)}] {what}", given.place)
 
 
 def _target_url(draft: Draft, values: ArcValues) -> tuple[ArcValue, SplitResult]:
     given = _needed(draft, values, "targeturl")
     url = given.text
     if "?" in url or "#" in url:
+        where = "https://HOST[:PORT][/PATH]"
         raise ByHand(
-            "has a query or a fragment, which is not repeated here; records go to https://HOST[:PORT][/PATH]"
+            f"has a query or a fragment, which is not repeated here; records go to {where}"
         )
-    problem = https_problem(url)  # it quotes no address with a password in it
-    if problem:
+    if problem := https_problem(url):  # it quotes no address with a password in it
         subject = "it " if "@" in url else ""
         raise ByHand(f"cannot be used: {subject}{problem}")
     if not url.isascii() or any(letter in url for letter in "\\\"'<>^`{|}"):
@@ -322,9 +261,8 @@ def _write_ams_name(draft: Draft, values: ArcValues, key: str, default: str) -> 
     given = values.first(draft.block.name, key)
     text = given.text if given else default
     if text.startswith("/queue/"):
-        raise ByHand(
-            f"is {shown(text)}, of the message brokers that AMS has replaced; AMS's topic is gLite-APEL"
-        )
+        what = "of the message brokers that AMS has replaced; AMS's topic is gLite-APEL"
+        raise ByHand(f"is {shown(text)}, {what}")
     if not _AMS_NAME.fullmatch(text):
         raise ByHand(f"is {shown(text)!r}, and AMS takes letters, digits, _ and -")
     origin = origin_of(given) if given else "ARC's default"
@@ -338,9 +276,8 @@ def _write_format(draft: Draft, values: ArcValues) -> None:
     if text not in JURA_APEL_FORMATS:
         raise ByHand(f"is {shown(text)!r}, and ARC knows {', '.join(JURA_APEL_FORMATS)}")
     draft.format = JURA_APEL_FORMATS[text]
-    comment = (
-        f"{origin_of(given)} = {text}" if given else "ARC's default of apel_messages: summaries"
-    )
+    default = "ARC's default of apel_messages: summaries"
+    comment = f"{origin_of(given)} = {text}" if given else default
     draft.lines.put(2, "format", draft.format, comment)
 
 
@@ -356,8 +293,8 @@ def _write_vos(draft: Draft, values: ArcValues, vo_defaults: VoDefaults) -> None
     assigned |= {vo for _, _, vo, _ in vo_defaults.rules}
     if not draft.summary and assigned & set(draft.vos):
         draft.lines.hand(
-            f"[{shown(draft.block.name)}] vofilter: publisher lets jobs pass by the VO that vomsless_vo gives them, jura-ng "
-            "only by one of their own",
+            f"[{shown(draft.block.name)}] vofilter: publisher lets jobs pass by the VO that "
+            "vomsless_vo gives them, jura-ng only by one of their own",
             given[0].place,
         )
 
@@ -367,9 +304,8 @@ def _write_batch(draft: Draft, values: ArcValues) -> None:
     if given is None:
         return
     if not _COUNT.fullmatch(given.text) or int(given.text) > _MOST_RECORDS:
-        raise ByHand(
-            f"is {shown(given.text)!r}, no count from 0 to {_MOST_RECORDS}; the default holds"
-        )
+        what = f"no count from 0 to {_MOST_RECORDS}; the default holds"
+        raise ByHand(f"is {shown(given.text)!r}, {what}")
     unlimited = "" if int(given.text) else ", no limit but the size of a message"
     draft.lines.put(2, "batch_records", str(int(given.text)), origin_of(given) + unlimited)
 
@@ -379,9 +315,8 @@ def _write_prefix(draft: Draft, values: ArcValues) -> None:
     if given is None or not given.text:
         return
     if draft.apel:
-        draft.lines.lost(
-            f"[{shown(draft.block.name)}] localid_prefix: ARC used it for SGAS only", given.place
-        )
+        what = f"[{shown(draft.block.name)}] localid_prefix: ARC used it for SGAS only"
+        draft.lines.lost(what, given.place)
         return
     draft.lines.put(2, "localid_prefix", scalar(given.text), origin_of(given))
 
@@ -407,9 +342,8 @@ def _seconds(given: ArcValue | None, default: int) -> int:
     if given is None:
         return default
     if not _COUNT.fullmatch(given.text) or int(given.text) > _LONGEST_S:
-        raise ByHand(
-            f"is {shown(given.text)!r}, no number of seconds within a year; the default of `every` holds"
-        )
+        what = "no number of seconds within a year; the default of `every` holds"
+        raise ByHand(f"is {shown(given.text)!r}, {what}")
     return int(given.text)
 
 
@@ -419,9 +353,8 @@ def _is_proxy(url: str) -> bool:
         has_host = bool(parts.hostname) and parts.port != 0
     except ValueError:
         return False
-    return (
-        has_host and parts.scheme == "http" and not parts.path and url.isascii() and " " not in url
-    )
+    is_plain = parts.scheme == "http" and not parts.path
+    return has_host and is_plain and url.isascii() and " " not in url
 
 
 def _write_proxy(draft: Draft, values: ArcValues) -> None:
@@ -429,15 +362,13 @@ def _write_proxy(draft: Draft, values: ArcValues) -> None:
     if given is None or not given.text:
         return
     if "@" in given.text:
-        raise ByHand(
-            "holds a password, which is not copied; give the service HTTPS_PROXY in an EnvironmentFile of mode 600"
-        )
+        advice = "give the service HTTPS_PROXY in an EnvironmentFile of mode 600"
+        raise ByHand(f"holds a password, which is not copied; {advice}")
     url = (given.text if "://" in given.text else f"http://{given.text}").removesuffix("/")
     if not _is_proxy(url):
         raise ByHand(f"is {shown(given.text)!r}, and a proxy here is http://HOST:PORT")
-    draft.lines.put(
-        2, "proxy", scalar(url), f"{origin_of(given)}; remove it if the service is reached without"
-    )
+    comment = f"{origin_of(given)}; remove it if the service is reached without"
+    draft.lines.put(2, "proxy", scalar(url), comment)
 
 
 def _write_start(draft: Draft, takeover: Takeover) -> None:
@@ -447,9 +378,8 @@ def _write_start(draft: Draft, takeover: Takeover) -> None:
     if takeover.stopped is None:
         lines.leave_open(2, "start", "month", f"no publishing.db at {shown(takeover.where)}")
         return
-    draft.begin = begin(
-        takeover.stopped.get(draft.block.name), summary=draft.summary, now=takeover.now
-    )
+    stopped = takeover.stopped.get(draft.block.name)
+    draft.begin = begin(stopped, summary=draft.summary, now=takeover.now)
     if draft.begin.trouble:
         lines.hand(f"[{shown(draft.block.name)}] start: {draft.begin.trouble}", draft.block.place)
     if draft.begin.at is None:
@@ -457,91 +387,5 @@ def _write_start(draft: Draft, takeover: Takeover) -> None:
     else:
         lines.put(2, "start", draft.begin.text(summary=draft.summary), draft.begin.why)
     if draft.begin.last_end is not None:
-        until = iso_epoch(draft.begin.last_end)
-        lines.put(
-            2,
-            "jura_until",
-            until,
-            "so that what jura-ng left and lost is looked for; see publisher.yaml(5)",
-        )
-
-
-def read_publishing_state(path: Path, copies_below: Path) -> Mapping[str, ArcProgress]:
-    """ARC's publishing state by block, such as `arex/jura/apel:egi`. Raises: SourceError."""
-    copies = CopyDirectory(copies_below)
-    try:
-        file = ReadOnlyFile(str(path), copies)
-        try:
-            rows = file.ask(lambda connection: _rows(connection, path))
-        finally:
-            file.close()
-    finally:
-        copies.close()
-    return {
-        ":".join(map(str.strip, str(target).split(":", 1))): ArcProgress(
-            last_end=_moment(last_end), last_report=_moment(last_report)
-        )
-        for target, last_end, last_report in rows
-    }
-
-
-def begin(stopped: ArcProgress | None, *, summary: bool, now: datetime) -> TakeoverStart:
-    """Where publishing continues."""
-    if stopped is None or stopped.last_end is None:
-        return TakeoverStart(
-            at=None, why="ARC never published to this target: publishing.db has no end time for it"
-        )
-    last = _time(stopped.last_end)
-    if last is not None and last <= now:
-        why = "the last end time in publishing.db"
-        why = (
-            f"the month of {iso(last)}, {why}"
-            if summary
-            else f"{why}; the jobs of that second are sent again"
-        )
-        return TakeoverStart(at=_rounded(last, summary), why=why, last_end=stopped.last_end)
-    report = None if stopped.last_report is None else _time(stopped.last_report)
-    last_text = "beyond the calendar" if last is None else iso(last)
-    trouble = (
-        f"publishing.db has its last end time in the future ({last_text}), from a job with a wrong clock; "
-        "ARC published nothing since"
-    )
-    if report is None or report > now + _BEYOND_ZONES:
-        return TakeoverStart(
-            at=None,
-            why="",
-            trouble=f"{trouble}, and does not say since when; set start by what the receiver has",
-        )
-    return TakeoverStart(
-        at=_rounded(report - _BEYOND_ZONES, summary),
-        why="a day before ARC's last report",
-        trouble=f"{trouble}; check start against what the receiver has",
-    )
-
-
-def _rounded(moment: datetime, summary: bool) -> datetime:
-    """Summaries begin with a whole month."""
-    return month_of(moment).start if summary else moment
-
-
-def _rows(connection: sqlite3.Connection, path: Path) -> list[tuple[object, object, object]]:
-    (known,) = connection.execute(
-        "SELECT count(*) FROM sqlite_master WHERE name = 'AccountingTargets'"
-    ).fetchone()
-    if not known:
-        raise SourceError(
-            f"{path}: holds no table AccountingTargets: this is not ARC's publishing.db"
-        )
-    connection.text_factory = lambda stored: stored.decode("utf-8", "backslashreplace")
-    return connection.execute(_QUESTION).fetchall()
-
-
-def _moment(stored: object) -> Epoch | None:
-    return Epoch(stored) if isinstance(stored, int) and stored > 0 else None
-
-
-def _time(moment: Epoch) -> datetime | None:
-    try:
-        return datetime.fromtimestamp(moment, UTC)
-    except (OverflowError, OSError, ValueError):
-        return None
+        comment = "so that what jura-ng left and lost is looked for; see publisher.yaml(5)"
+        lines.put(2, "jura_until", iso_epoch(draft.begin.last_end), comment)

@@ -40,9 +40,8 @@ def update(changed: str, page: str) -> Updated:
     """The changed text with the page's news. Raises: UsageError for a text that was no page."""
     above, heading, below = changed.partition(f"{HEADING}\n")
     if not heading:
-        raise UsageError(
-            "was not made by `publisher config from-arc` of this version: there is nothing to update"
-        )
+        what = "was not made by `publisher config from-arc` of this version"
+        raise UsageError(f"{what}: there is nothing to update")
     base = below.replace(_PREFIX, "").split()
     lines, kept = _merged(base, above.rstrip("\n").splitlines(), page.splitlines())
     return Updated(text=f"{chr(10).join(lines)}\n{with_digests(page)[len(page) :]}", kept=kept)
@@ -61,7 +60,7 @@ def _merged(
     for region in _common(base, mine, theirs):
         parts = base[at[0] : region[0]], mine[at[1] : region[1]], theirs[at[2] : region[2]]
         for one in _line_by_line(*parts):
-            _choose(*one, lines, kept)
+            _choose(one, lines, kept)
         length = region[3]
         lines += mine[region[1] : region[1] + length]
         at = region[0] + length, region[1] + length, region[2] + length
@@ -96,28 +95,20 @@ def _line_by_line(
 ) -> Iterator[_Parts]:
     """As many lines in each: they are the same lines, each changed by one of the two or by both."""
     if len(base) == len(mine) == len(theirs):
-        yield from (
-            ([old], [ours], [new]) for old, ours, new in zip(base, mine, theirs, strict=True)
-        )
+        for old, ours, new in zip(base, mine, theirs, strict=True):
+            yield [old], [ours], [new]
     else:
         yield base, mine, theirs
 
 
-def _choose(
-    base: Sequence[str],
-    mine: Sequence[str],
-    theirs: Sequence[str],
-    lines: list[str],
-    kept: list[str],
-) -> None:
+def _choose(parts: _Parts, lines: list[str], kept: list[str]) -> None:
     """What was not changed becomes what it is now; what was, stays."""
-    as_made = [_digest(line) for line in mine] == list(base)
-    lines += theirs if as_made else mine
-    if (
-        not as_made
-        and [_digest(line) for line in theirs] != list(base)
-        and list(theirs) != list(mine)
-    ):
+    base, mine, theirs = map(list, parts)
+    if [_digest(line) for line in mine] == base:
+        lines += theirs
+        return
+    lines += mine
+    if [_digest(line) for line in theirs] != base and theirs != mine:
         kept += [shown(line.strip()) for line in theirs if line not in mine]
 
 
