@@ -50,12 +50,8 @@ def published_values(job: PublishedJob, _: bool) -> Iterator[tuple[str, str]]:
 def _omitted(job: PublishedJob) -> tuple[tuple[str, str], ...]:
     if job.started_at == job.ended_at - job.job.wall_s:
         return ()
-    return (
-        (
-            "start-is-end-less-wall",
-            "AUDITOR's run time is stop less start, so the start is not the true one",
-        ),
-    )
+    why = "AUDITOR's run time is stop less start, so the start is not the true one"
+    return (("start-is-end-less-wall", why),)
 
 
 RECORDS: Final = Receiver(
@@ -86,9 +82,8 @@ class AuditorRecord:
         if job.ended_at > latest_end(made_at):
             raise Unfit("end-in-future", f"it ended at {job.ended_at}, ahead of this host's clock")
         if not 0 <= run.wall_s <= job.ended_at:
-            raise Unfit(
-                "wall-out-of-range", f"wall time {run.wall_s} s is negative, or begins before 1970"
-            )
+            what = f"wall time {run.wall_s} s is negative, or begins before 1970"
+            raise Unfit("wall-out-of-range", what)
         record = {
             "record_id": _name("record_id", _record_id(job)),
             "meta": _meta(job),
@@ -152,11 +147,8 @@ def _components(job: PublishedJob) -> Iterator[dict[str, object]]:
         raise Unfit("benchmark-missing", f"no benchmark: {why}; set records.benchmark")
     scores = [{"name": one.kind.lower(), "value": float(one.value)} for one in applied.benchmarks]
     yield {"name": "Cores", "amount": _amount("cores", run.cpu_count or 0), "scores": scores}
-    yield {
-        "name": "TotalCPU",
-        "amount": _amount("CPU time", run.cpu_user_s + run.cpu_kernel_s),
-        "scores": [],
-    }
+    cpu_s = _amount("CPU time", run.cpu_user_s + run.cpu_kernel_s)
+    yield {"name": "TotalCPU", "amount": cpu_s, "scores": []}
     yield {"name": "NNodes", "amount": _amount("nodes", run.node_count or 0), "scores": []}
     if run.gpu_count is not None:
         yield {"name": "GPUs", "amount": _amount("GPUs", run.gpu_count), "scores": []}

@@ -20,10 +20,8 @@ QUEUE_CHARACTERS: Final = 100
 LOCAL_USER_CHARACTERS: Final = 255
 CPU_OVER_WALL: Final = "cpu-over-wall"
 _NOT_IN_TOTALS: Final = (
-    "queue-too-long",
-    "local-user-too-long",
-    "start-after-end",
-    "start-unknown",
+    *("queue-too-long", "local-user-too-long"),
+    *("start-after-end", "start-unknown"),
 )
 
 
@@ -90,11 +88,7 @@ def rule(
     receiver: str = "apel",
 ) -> Rule[Subject]:
     """A rule in two parts: whether it is broken, and the reason to give then."""
-    return Rule(
-        name=name,
-        receiver=receiver,
-        check=lambda subject: reason(subject) if broken(subject) else "",
-    )
+    return Rule(name, receiver, lambda subject: reason(subject) if broken(subject) else "")
 
 
 def length_rule(name: str, what: str, limit: int, text: Callable[[Subject], str]) -> Rule[Subject]:

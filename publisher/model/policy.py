@@ -381,15 +381,20 @@ class RecordPolicy:
             return _Affiliation(own, origins, "", main.group or "", main.role or "", fqan)
         if own:
             return _Affiliation(own, _vo_origins("the job's VO", "vo"))
+        return self._by_default()
+
+    def _by_default(self) -> _Affiliation:
         vo, _, issuer = self.default_vo.partition("#")
-        return _Affiliation(vo, _vo_origins("records.default_vo" if vo else "none known"), issuer)
+        rule = "records.default_vo" if vo else "none known"
+        return _Affiliation(vo, _vo_origins(rule), issuer)
 
     def _by_rule(self, job: JobRecord, own: str) -> _Affiliation | None:
         """What the first rule says that applies; `own` is the job's VO without rules."""
         for number, rule in enumerate(self.vo_rules, start=1):
             if (rule.override or not own) and rule.matches(job):
                 origin = f"records.vo_rules, rule {number}: {rule.field} {rule.pattern}"
-                origins = _vo_origins(origin, "" if rule.field == "any" else rule.field)
+                source = "" if rule.field == "any" else rule.field
+                origins = _vo_origins(origin, source)
                 return _Affiliation(rule.vo, origins, "", rule.group or "", rule.role or "")
         return None
 

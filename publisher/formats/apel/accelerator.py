@@ -55,25 +55,18 @@ class ApelAccelerator:
         require(_APEL_WHERE_RULES, job.where)
         require(WHO_RULES, job.who)
         if year_and_month(month_number(job.ended_at))[0] > made_at.year:
-            raise Unfit(
-                "end-in-future",
-                f"it ended at {job.ended_at}, in a year that APEL does not take yet",
-            )
+            what = f"it ended at {job.ended_at}, in a year that APEL does not take yet"
+            raise Unfit("end-in-future", what)
         made = [json.dumps(values, ensure_ascii=True) for values in _records(job)]
         if not 0 < len(made) <= MOST_MODELS:
-            raise Unfit(
-                "accelerator-models",
-                f"GPUs of {len(made)} models, a message has room for {MOST_MODELS}",
-            )
+            what = f"GPUs of {len(made)} models, a message has room for {MOST_MODELS}"
+            raise Unfit("accelerator-models", what)
         return _SEPARATOR.join([text.encode("ascii") for text in made])
 
     def receiver_key(self, job: PublishedJob) -> tuple[object, ...]:
         """Site, month and job, as the server compares them."""
-        return (
-            receiver_key(job.where.site),
-            month_number(job.ended_at),
-            receiver_key(associated_record(job)),
-        )
+        site, record = receiver_key(job.where.site), receiver_key(associated_record(job))
+        return site, month_number(job.ended_at), record
 
     def check(self, payload: bytes) -> None:
         """Raises: Unfit naming the first fault and where it is."""
@@ -84,10 +77,8 @@ class ApelAccelerator:
         except ValueError as error:
             raise Unfit("accelerator-schema", f"is not JSON in ASCII: {error}") from error
         if not 0 < len(records) <= MOST_RECORDS:
-            raise Unfit(
-                "accelerator-schema",
-                f"has {len(records)} records, a message has 1 to {MOST_RECORDS}",
-            )
+            what = f"has {len(records)} records, a message has 1 to {MOST_RECORDS}"
+            raise Unfit("accelerator-schema", what)
         for number, record in enumerate(records, start=1):
             if fault := _fault(record):
                 raise Unfit("accelerator-schema", f"record {number}: {fault}")
@@ -100,9 +91,8 @@ def create(name: str) -> ApelAccelerator:
 def _records(job: PublishedJob) -> Iterator[dict[str, object]]:
     year, month = year_and_month(month_number(job.ended_at))
     if year < _FIRST_YEAR:
-        raise Unfit(
-            "end-out-of-range", f"it ended in {year}, APEL takes accelerators from {_FIRST_YEAR} on"
-        )
+        what = f"it ended in {year}, APEL takes accelerators from {_FIRST_YEAR} on"
+        raise Unfit("end-out-of-range", what)
     user = ascii_key(job.who.user)
     texts = {
         "AssociatedRecord": associated_record(job),

@@ -17,10 +17,8 @@ _SCHEMA: Final = Path(__file__).parents[1] / "schemas" / "car.xsd"
 _CAR: Final = "{http://eu-emi.eu/namespaces/2012/11/computerecord}"
 _PKCS7: Final = (b"application/pkcs7-mime", b"application/x-pkcs7-mime")
 _RULE: Final = "car-schema"
-_LOCAL_ID, _CPU, _LEVEL, _END, _START, _SITE = (
-    f"{_CAR}{name}"
-    for name in ("LocalJobId", "CpuDuration", "ServiceLevel", "EndTime", "StartTime", "Site")
-)
+_NAMES: Final = ("LocalJobId", "CpuDuration", "ServiceLevel", "EndTime", "StartTime", "Site")
+_LOCAL_ID, _CPU, _LEVEL, _END, _START, _SITE = (f"{_CAR}{name}" for name in _NAMES)
 
 
 def check(payload: bytes) -> None:
@@ -28,19 +26,15 @@ def check(payload: bytes) -> None:
     if not payload.isascii():
         raise Unfit("not-ascii", "the document is not pure ASCII; APEL's receiver would stop")
     if not payload.startswith(b"<UsageRecord"):
-        raise Unfit(
-            _RULE, "the document does not begin with its root element; APEL would not know it"
-        )
+        what = "does not begin with its root element; APEL would not know it"
+        raise Unfit(_RULE, f"the document {what}")
     lowered = payload.lower()
     if any(name in lowered for name in _PKCS7):
-        raise Unfit(
-            "forbidden-text",
-            "the document names a pkcs7-mime type; APEL's receiver would take it for encrypted",
-        )
+        what = "names a pkcs7-mime type; APEL's receiver would take it for encrypted"
+        raise Unfit("forbidden-text", f"the document {what}")
+    parser = etree.XMLParser(resolve_entities=False, no_network=True, huge_tree=False)
     try:
-        root = etree.fromstring(
-            payload, etree.XMLParser(resolve_entities=False, no_network=True, huge_tree=False)
-        )
+        root = etree.fromstring(payload, parser)
     except etree.XMLSyntaxError as error:
         raise Unfit(_RULE, f"not well-formed: {error}") from error
     with ONE_SCHEMA_AT_A_TIME:
@@ -62,32 +56,32 @@ def _check_records(root: etree._Element) -> None:
     """What the schema cannot say, in one pass over elements in the schema's order (hot path)."""
     number, totals, ended = 0, 0, ""
     for element in root.iter(_LOCAL_ID, _CPU, _LEVEL, _END, _START, _SITE):
-        tag = element.tag
+        tag, text = element.tag, element.text or ""
         if tag == _CPU:
             totals += element.get(f"{_CAR}usageType", "all") == "all"
         elif tag == _LOCAL_ID:  # the first of them in a record
             number, totals = number + 1, 0
-            _require_given(number, "JobIdentity/LocalJobId", element)
+            _require_given(number, "JobIdentity/LocalJobId", text)
         elif tag == _LEVEL:
-            kind = element.get(f"{_CAR}type", "")
-            if kind.lower() not in KINDS:
-                raise Unfit(
-                    _RULE,
-                    f"record {number}: ServiceLevel of type {kind!r}, which APEL does not know",
-                )
+            _require_known(number, element.get(f"{_CAR}type", ""))
         elif tag == _END:
-            ended = element.text or ""
+            ended = text
             if totals != 1:
-                raise Unfit(
-                    _RULE, f"record {number}: {totals} CpuDurations for all usage, one is wanted"
-                )
+                what = f"{totals} CpuDurations for all usage, one is wanted"
+                raise Unfit(_RULE, f"record {number}: {what}")
         elif tag == _SITE:
-            _require_given(number, "Site", element)
+            _require_given(number, "Site", text)
         # Both as written here: UTC to the second, so that text compares as time does
-        elif ended < (element.text or ""):
+        elif ended < text:
             raise Unfit(_RULE, f"record {number}: it ends before it starts")
 
 
-def _require_given(number: int, name: str, element: etree._Element) -> None:
-    if (element.text or "").strip().lower() in NOT_GIVEN:
+def _require_given(number: int, name: str, text: str) -> None:
+    if text.strip().lower() in NOT_GIVEN:
         raise Unfit(_RULE, f"record {number}: {name} is empty or says none")
+
+
+def _require_known(number: int, kind: str) -> None:
+    if kind.lower() not in KINDS:
+        what = f"ServiceLevel of type {kind!r}, which APEL does not know"
+        raise Unfit(_RULE, f"record {number}: {what}")

@@ -161,9 +161,8 @@ class ApelJob:
     )
 
     def __init__(self) -> None:
-        parts = [
-            _part(of, tuple(group)) for of, group in groupby(self.lines, key=lambda line: line.of)
-        ]
+        groups = groupby(self.lines, key=lambda line: line.of)
+        parts = [_part(of, tuple(group)) for of, group in groups]
         self._plan = Template(parts)
         self.user_texts, self.place_texts = self._plan.user_texts, self._plan.place_texts
         self._now = (datetime(1970, 1, 1, tzinfo=UTC), 0)

@@ -16,8 +16,7 @@ from publisher.formats.apel.rules import apel_local_user, apel_queue
 from publisher.formats.base import OnChange, Receiver, RowKey, moment, number
 from publisher.formats.rules import QUEUE_CHARACTERS
 from publisher.model.job import gpus_by_model, run_digest
-from publisher.model.policy import Placement, PublishedJob, UserIdentity
-from publisher.model.rates import AppliedBenchmark
+from publisher.model.policy import PublishedJob
 from publisher.model.totals import ascii_key, by_preference, column
 
 _REMEMBERED: Final = 2_000  # of 1 kB
@@ -30,9 +29,7 @@ class SummaryKeys:
         """`several`: all benchmarks of a job travel, and the server keeps the one it prefers."""
         self._several = several
         # The shared objects are held, so that their ids cannot come to mean others.
-        self._known: dict[
-            tuple[int, ...], tuple[RowKey, tuple[UserIdentity, Placement, AppliedBenchmark]]
-        ] = {}
+        self._known: dict[tuple[int, ...], tuple[RowKey, object]] = {}
 
     def of(self, job: PublishedJob) -> RowKey:
         nodes, cores = job.job.node_count or 0, job.job.cpu_count or 0
@@ -52,19 +49,10 @@ def _key(job: PublishedJob, nodes: int, cores: int, several: bool) -> RowKey:
     who, where = job.who, job.where
     benchmarks = by_preference(job.benchmark.benchmarks) if several else job.benchmark.benchmarks
     level = " ".join(f"{one.kind} {one.text}" for one in benchmarks[:1]) or "no benchmark"
-    texts = (
-        where.site,
-        who.user,
-        who.vo,
-        who.group,
-        who.role,
-        where.submit_host,
-        where.infrastructure,
-    )
-    site, user, vo, group, role, host, infrastructure = (
-        ascii_key(text) or "None" for text in texts
-    )
-    text = f"VO {vo}, group {group}, role {role}, user {user}, SubmitHost {host}, {infrastructure}, {level}"
+    identity = where.site, who.user, who.vo, who.group, who.role
+    texts = *identity, where.submit_host, where.infrastructure
+    site, user, vo, group, role, host, reach = (ascii_key(text) or "None" for text in texts)
+    text = f"VO {vo}, group {group}, role {role}, user {user}, SubmitHost {host}, {reach}, {level}"
     text += f", nodes {nodes}, processors {cores}"
     return RowKey.of(tuple(map(column, texts)), level, nodes, cores, text=text, site=site)
 

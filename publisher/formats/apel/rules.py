@@ -48,9 +48,8 @@ def _range(
 
 
 def _outside(what: str, value: int | None) -> str:
-    return (
-        "" if value is None or 0 <= value <= INT_MAX else f"{what} {value} is not in 0 to {INT_MAX}"
-    )
+    is_inside = value is None or 0 <= value <= INT_MAX
+    return "" if is_inside else f"{what} {value} is not in 0 to {INT_MAX}"
 
 
 def _cpu(job: PublishedJob) -> str:
@@ -84,7 +83,8 @@ RUN_RULES: Final[tuple[Rule[RunUnderTest], ...]] = (
         "end-in-future",
         lambda run: run.job.ended_at > run.latest_end,
         lambda run: (
-            f"it ended at {run.job.ended_at}, {run.job.ended_at - run.latest_end + AHEAD_S} s ahead of this host's clock"
+            f"it ended at {run.job.ended_at}, "
+            f"{run.job.ended_at - run.latest_end + AHEAD_S} s ahead of this host's clock"
         ),
     ),
     rule(
@@ -145,7 +145,8 @@ def _unreadable(name: str) -> Rule[AppliedBenchmark]:
     def check(applied: AppliedBenchmark) -> str:
         if applied.unreadable is None or applied.unreadable.rule != name:
             return ""
-        return f"{applied.unreadable.reason}; a rule of records.benchmark with `override: true` says another"
+        advice = "a rule of records.benchmark with `override: true` says another"
+        return f"{applied.unreadable.reason}; {advice}"
 
     return Rule(name=name, receiver="apel", check=check)
 
@@ -171,6 +172,5 @@ def require_text(name: str, value: str) -> None:
     """For an ASCII value of a text message. Raises: Unfit when no text message may hold it."""
     found = FORBIDDEN_IN_TEXT.search(value)
     if found:
-        raise Unfit(
-            "forbidden-text", f"{name} holds {found[0]!r}, which would sink the whole message"
-        )
+        what = f"{name} holds {found[0]!r}, which would sink the whole message"
+        raise Unfit("forbidden-text", what)

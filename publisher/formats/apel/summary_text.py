@@ -138,17 +138,14 @@ class ApelSummary:
         by_month = {(group.year, group.month): group for group in groups}
         for group in by_month.values():
             if not group.has_begun(made_at):
-                raise Unfit(
-                    "month-not-begun", f"{group.year}-{group.month:02} has not begun for the server"
-                )
+                what = f"{group.year}-{group.month:02} has not begun for the server"
+                raise Unfit("month-not-begun", what)
         for group in groups:
             # Such a product stops the server's summariser for all sites, even where it is not said
             if group.normalised_wall_micro > _MICRO_MAX or group.normalised_cpu_micro > _MICRO_MAX:
                 seconds = max(group.normalised_wall_s, group.normalised_cpu_s)
-                raise Unfit(
-                    "number-out-of-range",
-                    f"{seconds} normalised seconds are more than {BIGINT_MAX}",
-                )
+                what = f"{seconds} normalised seconds are more than {BIGINT_MAX}"
+                raise Unfit("number-out-of-range", what)
         return [text.encode("ascii") for text in written_each(self.lines, groups)]
 
     def receiver_key(self, group: SummaryGroup) -> GroupKey:

@@ -159,10 +159,8 @@ def check(
     if not payload.isascii():
         raise Unfit("not-ascii", "the message is not pure ASCII; APEL's receiver would stop")
     if not payload.startswith(form.head) or not payload.endswith(b"\n" + form.tail):
-        raise Unfit(
-            "text-layout",
-            "the message does not begin with its header, or does not end with a closing %%",
-        )
+        what = "does not begin with its header, or does not end with a closing %%"
+        raise Unfit("text-layout", f"the message {what}")
     by_key = {line.key: line for line in lines}
     as_written = _as_written(lines).fullmatch
     body = payload[len(form.head) : -len(form.tail)].decode("ascii").removesuffix("\n")
@@ -223,16 +221,15 @@ def _fault(record: str, by_key: Mapping[str, TextLine], compare: ValueComparison
         key, value = match.groups()
         if key in values:
             return f"{key} is repeated"
-        fault = _value_fault(by_key[key], value) if key in by_key else "is no key of this message"
-        if fault:
+        if key not in by_key:
+            return f"{key} is no key of this message"
+        if fault := _value_fault(by_key[key], value):
             return f"{key} {fault}"
         values[key] = value
-    missing = [line.key for line in by_key.values() if line.mandatory and line.key not in values]
-    return (
-        f"{missing[0]} is missing"
-        if missing
-        else compare.fault(*(values[key] for key in compare.keys))
-    )
+    for line in by_key.values():
+        if line.mandatory and line.key not in values:
+            return f"{line.key} is missing"
+    return compare.fault(*(values[key] for key in compare.keys))
 
 
 def _value_fault(line: TextLine, value: str) -> str:
@@ -242,11 +239,8 @@ def _value_fault(line: TextLine, value: str) -> str:
         case TextKind.TEXT:
             return _text_fault(value, line.limit)
         case TextKind.WHOLE:
-            return (
-                ""
-                if _is_whole(value, line.limit)
-                else f"{value!r} is not a whole number up to {line.limit}"
-            )
+            is_whole = _is_whole(value, line.limit)
+            return "" if is_whole else f"{value!r} is not a whole number up to {line.limit}"
         case TextKind.TYPE:
             return "" if value in KINDS.values() else f"{value!r} is not a benchmark type"
         case TextKind.LEVEL:
@@ -268,17 +262,12 @@ def _entries_fault(line: TextLine, value: str) -> str:
     entries = [entry.split(": ") for entry in match[1].split(", ")]
     if len({kind for kind, _ in entries}) != len(entries):
         return f"{value!r} has a type twice"
-    if line.kind is TextKind.WHOLES:
-        return (
-            ""
-            if all(_is_whole(number, line.limit) for _, number in entries)
-            else f"{value!r}: a number is not whole"
-        )
-    return (
-        ""
-        if all(_LEVEL.fullmatch(number) for _, number in entries)
-        else f"{value!r}: a value is not a benchmark's"
-    )
+    for _, number in entries:
+        if line.kind is TextKind.WHOLES and not _is_whole(number, line.limit):
+            return f"{value!r}: a number is not whole"
+        if line.kind is TextKind.LEVELS and not _LEVEL.fullmatch(number):
+            return f"{value!r}: a value is not a benchmark's"
+    return ""
 
 
 def _is_whole(text: str, limit: int) -> bool:

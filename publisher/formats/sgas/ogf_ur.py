@@ -38,8 +38,10 @@ _CACHED: Final = "cached"
 
 # What the writers below yield (xml/pattern.py).
 _VO: Final = (
-    f'<vo:VO vo:type="voms"><vo:Name>{at_most(1000)}</vo:Name>(?:<vo:Issuer>{at_most(1000)}</vo:Issuer>)?'
-    f"(?:<vo:Attribute><vo:Group>{at_most(100)}</vo:Group>(?:<vo:Role>{at_most(100)}</vo:Role>)?</vo:Attribute>)*+</vo:VO>"
+    f'<vo:VO vo:type="voms"><vo:Name>{at_most(1000)}</vo:Name>'
+    f"(?:<vo:Issuer>{at_most(1000)}</vo:Issuer>)?"
+    f"(?:<vo:Attribute><vo:Group>{at_most(100)}</vo:Group>"
+    f"(?:<vo:Role>{at_most(100)}</vo:Role>)?</vo:Attribute>)*+</vo:VO>"
 )
 USER_IDENTITY: Final = (
     f"(?!</)(?:<LocalUserId>{at_most(100)}</LocalUserId>)?"
@@ -53,7 +55,8 @@ ALLOCATED_GPUS: Final = (
     '<sgas:AllocResource sgas:resourceType="gres/gpu" sgas:resourceAmount="[1-9][0-9]{0,8}"/>'
 )
 FILE_TRANSFERS: Final = (
-    f"(?:<tr:FileDownload>{_TRANSFER_PATTERN}<tr:RetrievedFromCache>(?:true|false)</tr:RetrievedFromCache></tr:FileDownload>"
+    f"(?:<tr:FileDownload>{_TRANSFER_PATTERN}"
+    "<tr:RetrievedFromCache>(?:true|false)</tr:RetrievedFromCache></tr:FileDownload>"
     f"|<tr:FileUpload>{_TRANSFER_PATTERN}</tr:FileUpload>)++"
 )
 
@@ -66,17 +69,17 @@ def _element(name: str, escaped: str) -> str:
 def _global_identity(who: UserIdentity) -> str:
     """GlobalUserName and vo:VO. Raises: Unfit when SGAS would refuse one of them."""
     require(SGAS_WHO_RULES, who)
-    attributes = "".join(
-        _element(
-            "vo:Attribute",
-            _element("vo:Group", escape_unicode(group)) + _element("vo:Role", escape_unicode(role)),
-        )
-        for group, role in values.vo_attributes(who)
-    )
+    attributes = "".join(_vo_attribute(*pair) for pair in values.vo_attributes(who))
     name = _element("vo:Name", escape_unicode(who.vo))
+    issuer = _element("vo:Issuer", escape_unicode(who.vo_issuer))
     # Without a name the server drops all; another vo:type than jura-ng's is another VO to it.
-    vo = f'<vo:VO vo:type="voms">{name}{_element("vo:Issuer", escape_unicode(who.vo_issuer))}{attributes}</vo:VO>'
+    vo = f'<vo:VO vo:type="voms">{name}{issuer}{attributes}</vo:VO>'
     return _element("GlobalUserName", escape_unicode(who.user)) + (vo if name else "")
+
+
+def _vo_attribute(group: str, role: str) -> str:
+    parts = _element("vo:Group", escape_unicode(group)), _element("vo:Role", escape_unicode(role))
+    return _element("vo:Attribute", "".join(parts))
 
 
 def user_identity(job: PublishedJob) -> str:
@@ -90,11 +93,8 @@ def user_identity(job: PublishedJob) -> str:
 
 def allocated_gpus(count: int | None) -> str:
     """The whole element; '' where there are none."""
-    return (
-        f'<sgas:AllocResource sgas:resourceType="gres/gpu" sgas:resourceAmount="{count}"/>'
-        if count
-        else ""
-    )
+    amount = f'sgas:resourceAmount="{count}"'
+    return f'<sgas:AllocResource sgas:resourceType="gres/gpu" {amount}/>' if count else ""
 
 
 def file_transfers(all_of_them: Sequence[Transfer]) -> str:
@@ -116,7 +116,8 @@ def _transfer(transfer: Transfer, url: str) -> str:
     if transfer.kind == _UPLOAD:
         return f"<tr:FileUpload>{''.join(elements)}</tr:FileUpload>"
     cached = "true" if transfer.kind == _CACHED else "false"
-    return f"<tr:FileDownload>{''.join(elements)}<tr:RetrievedFromCache>{cached}</tr:RetrievedFromCache></tr:FileDownload>"
+    elements.append(f"<tr:RetrievedFromCache>{cached}</tr:RetrievedFromCache>")
+    return f"<tr:FileDownload>{''.join(elements)}</tr:FileDownload>"
 
 
 NAMESPACE: Final = "http://schema.ogf.org/urf/2003/09/urf"
@@ -165,72 +166,79 @@ _SMALL: Final = "[1-9][0-9]{0,3}"
 
 # Spec: GFD.98, its parts numbered from the head on; SGAS's extensions by their namespaces.
 FIELDS: Final[tuple[Field, ...]] = (
-    Field(row="head 1", name="RecordIdentity", value=values.record_id, write=escape_unicode, value_in="recordId",
-          attributes=(("createTime", MADE_AT),), mandatory=True),
+    Field(row="head 1", name="RecordIdentity", value=values.record_id, write=escape_unicode,
+          value_in="recordId", attributes=(("createTime", MADE_AT),), mandatory=True),
     Field(row="head 2", inside="JobIdentity", name="GlobalJobId", value=lambda job: job.job.job_id,
           write=escape_unicode, mandatory=True),
-    Field(row="head 2", inside="JobIdentity", name="LocalJobId", value=values.local_id, write=escape_unicode,
-          pattern=f"(?!/){at_most(40)}"),
+    Field(row="head 2", inside="JobIdentity", name="LocalJobId", value=values.local_id,
+          write=escape_unicode, pattern=f"(?!/){at_most(40)}"),
     # LocalUserId, GlobalUserName, vo:VO
     Field(row="head 3", name="UserIdentity", of=Scope.USER, value=lambda job: job,
           write=user_identity),
-    Field(row="head 4", name="JobName", value=lambda job: values.job_name(job.job_name), write=escape_unicode),
+    Field(row="head 4", name="JobName", value=lambda job: values.job_name(job.job_name),
+          write=escape_unicode),
     Field(row="head 5", name="Charge", value=lambda job: values.charge(job.charge), whole=True,
           write=charge_element(PREFIX, escape_unicode), pattern=charge_pattern(PREFIX)),
     Field(row="head 6", name="Status", value=lambda job: job.job.status, write=escape_unicode,
           mandatory=True, pattern=at_most(100)),
     # In jura-ng's order: SGAS keeps no type `virtual`, so that its place is what tells it
-    Field(row="group 1", name="Memory", value=lambda job: values.memory_kib(job.job.virtual_memory_kib), write=_number,
+    Field(row="group 1", name="Memory",
+          value=lambda job: values.memory_kib(job.job.virtual_memory_kib), write=_number,
           attributes=(("storageUnit", "KB"), ("metric", "max"), ("type", "virtual"))),
-    Field(row="group 1", name="Memory", value=lambda job: values.memory_kib(job.job.memory_kib), write=_number,
+    Field(row="group 1", name="Memory", value=lambda job: values.memory_kib(job.job.memory_kib),
+          write=_number,
           attributes=(("storageUnit", "KB"), ("metric", "max"), ("type", "physical"))),
     # SGAS ignores Disk, Network and ServiceLevel; jura-ng sends them, forks may read them
-    Field(row="group 1", name="Disk", value=lambda job: values.positive(job.job.scratch_bytes), write=_number,
+    Field(row="group 1", name="Disk", value=lambda job: values.positive(job.job.scratch_bytes),
+          write=_number,
           attributes=(("storageUnit", "B"), ("metric", "total"), ("type", "scratch"))),
-    Field(row="group 1", name="Network", value=lambda job: values.positive(job.job.stage_in_bytes, job.job.stage_out_bytes),
+    Field(row="group 1", name="Network",
+          value=lambda job: values.positive(job.job.stage_in_bytes, job.job.stage_out_bytes),
           write=_number, attributes=(("storageUnit", "B"), ("metric", "total"))),
     Field(row="group 1", name="ServiceLevel", value=lambda job: job.job.wn_instance,
           write=escape_unicode),
-    Field(row="group 2", name="WallDuration", value=lambda job: job.job.wall_s, write=str, form="PT%sS",
-          mandatory=True),
+    Field(row="group 2", name="WallDuration", value=lambda job: job.job.wall_s, write=str,
+          form="PT%sS", mandatory=True),
     # SGAS sums all it finds, whatever their type: these two and no total
     Field(row="group 2", name="CpuDuration", value=lambda job: job.job.measured(job.job.cpu_user_s),
           write=_cpu, form="PT%sS", attributes=(("usageType", "user"),)),
-    Field(row="group 2", name="CpuDuration", value=lambda job: job.job.measured(job.job.cpu_kernel_s),
-          write=_cpu, form="PT%sS", attributes=(("usageType", "system"),)),
+    Field(row="group 2", name="CpuDuration",
+          value=lambda job: job.job.measured(job.job.cpu_kernel_s), write=_cpu, form="PT%sS",
+          attributes=(("usageType", "system"),)),
     # NodeCount alone would be taken for Processors
     Field(row="group 2", name="NodeCount", value=lambda job: values.node_count(job.job.node_count),
           write=_number, pattern=_SMALL),
-    Field(row="group 2", name="Processors", value=lambda job: values.processors(job.job.cpu_count), write=str,
-          mandatory=True, pattern=_COUNT),
-    Field(row="group 2", name="EndTime", value=lambda job: job.ended_at, write=instant, mandatory=True),
+    Field(row="group 2", name="Processors", value=lambda job: values.processors(job.job.cpu_count),
+          write=str, mandatory=True, pattern=_COUNT),
+    Field(row="group 2", name="EndTime", value=lambda job: job.ended_at, write=instant,
+          mandatory=True),
     Field(row="group 2", name="StartTime", value=values.start_time, write=_time),
     Field(row="group 2", name="MachineName", of=Scope.WHERE, value=lambda where: where.machine_name,
           write=escape_unicode, mandatory=True, pattern=DOMAIN),
     Field(row="group 2", name="SubmitHost", value=lambda job: values.submit_host(job.client_host),
           write=escape_unicode, pattern=f"{DOMAIN}|{_ADDRESS}"),
     Field(row="group 2", name="Queue", of=Scope.WHERE,
-          value=lambda where: values.queue(where.queue),
-          write=escape_unicode, pattern=at_most(200)),
+          value=lambda where: values.queue(where.queue), write=escape_unicode,
+          pattern=at_most(200)),
     Field(row="group 2", name="ProjectName", of=Scope.USER,
-          value=lambda job: values.projects(job.projects),
-          write=escape_unicode, each=True, pattern=at_most(200)),
+          value=lambda job: values.projects(job.projects), write=escape_unicode, each=True,
+          pattern=at_most(200)),
     # SGAS keeps the last one only: the primary alone
     Field(row="group 2", name="Host", value=lambda job: job.job.hosts[:1], write=values.host,
           attributes=(("primary", "true"),), each=True),
-    Field(row="deisa", name="deisa:SubmitTime", value=lambda job: values.known_time(job.job.submitted_at), write=_time),
+    Field(row="deisa", name="deisa:SubmitTime",
+          value=lambda job: values.known_time(job.job.submitted_at), write=_time),
     Field(row="sgas", name="sgas:UserTime", value=lambda job: job.job.measured(job.job.cpu_user_s),
           write=_cpu, form="PT%sS"),
-    Field(row="sgas", name="sgas:KernelTime", value=lambda job: job.job.measured(job.job.cpu_kernel_s),
-          write=_cpu, form="PT%sS"),
+    Field(row="sgas", name="sgas:KernelTime",
+          value=lambda job: job.job.measured(job.job.cpu_kernel_s), write=_cpu, form="PT%sS"),
     Field(row="sgas", name="sgas:ExitCode", value=lambda job: values.exit_code(job.job.exit_code),
           write=_number, pattern=_BYTE),
     # As SGAS's own logger writes it. The server ignores it; forks may read it
     Field(row="sgas", name="sgas:AllocResource", value=lambda job: job.job.gpu_count,
-          write=allocated_gpus,
-          whole=True),
-    Field(row="logger", name="logger:LoggerName", value=lambda job: f"publisher {__version__}", write=escape_unicode,
-          mandatory=True),
+          write=allocated_gpus, whole=True),
+    Field(row="logger", name="logger:LoggerName", value=lambda job: f"publisher {__version__}",
+          write=escape_unicode, mandatory=True),
     Field(row="arc", name="arc:RuntimeEnvironment",
           value=lambda job: values.runtime_environments(job.job.runtime_environments),
           write=escape_unicode, each=True, pattern=at_most(512)),
@@ -261,7 +269,8 @@ class OgfUr:
     # encoding from the declaration.
     frame: ClassVar[Frame] = Frame(
         head=(
-            f'<?xml version="1.0" encoding="UTF-8"?>\n<UsageRecords xmlns="{NAMESPACE}" xmlns:{PREFIX}="{NAMESPACE}"'
+            '<?xml version="1.0" encoding="UTF-8"?>\n'
+            f'<UsageRecords xmlns="{NAMESPACE}" xmlns:{PREFIX}="{NAMESPACE}"'
             + "".join(f' xmlns:{prefix}="{uri}"' for prefix, uri in EXTENSIONS.items())
             + ">\n"
         ).encode("ascii"),
@@ -313,9 +322,8 @@ class OgfUr:
         begin = content.find(_TRANSFERS_BEGIN)
         if begin < 0:
             return None
-        return (
-            content[:begin] + content[content.index(_TRANSFERS_END, begin) + len(_TRANSFERS_END) :]
-        )
+        end = content.index(_TRANSFERS_END, begin) + len(_TRANSFERS_END)
+        return content[:begin] + content[end:]
 
     def _begin(self, made_at: datetime) -> None:
         self._made_at, self._latest_end = made_at, latest_end(made_at)

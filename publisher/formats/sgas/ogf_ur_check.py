@@ -20,11 +20,10 @@ _RULE: Final = "ur-schema"
 
 def check(payload: bytes) -> None:
     """Raises: Unfit naming the first fault and the record that has it."""
+    parser = etree.XMLParser(resolve_entities=False, no_network=True, huge_tree=False)
     try:
         payload.decode("utf-8")
-        root = etree.fromstring(
-            payload, etree.XMLParser(resolve_entities=False, no_network=True, huge_tree=False)
-        )
+        root = etree.fromstring(payload, parser)
     except (UnicodeDecodeError, etree.XMLSyntaxError) as error:
         raise Unfit(_RULE, f"not well-formed: {error}") from error
     with ONE_SCHEMA_AT_A_TIME:
@@ -39,10 +38,8 @@ def check(payload: bytes) -> None:
     for number, identity in enumerate(root.iter(f"{_UR}RecordIdentity"), start=1):
         record_id = str(identity.get(f"{_UR}recordId"))
         if record_id in seen:
-            raise Unfit(
-                _RULE,
-                f"record {number}: {record_id!r} is in the document already; SGAS keeps the first",
-            )
+            what = f"{record_id!r} is in the document already; SGAS keeps the first"
+            raise Unfit(_RULE, f"record {number}: {what}")
         seen.add(record_id)
 
 
@@ -52,10 +49,7 @@ def _schema(*, with_cpu: bool = False) -> etree.RelaxNG:
     grammar = etree.fromstring(_SCHEMA.read_bytes())
     for reference in grammar.iterfind(f".//{_RNG}optional/{_RNG}ref") if with_cpu else ():
         optional = reference.getparent()
-        if (
-            reference.get("name") in _CPU
-            and optional is not None
-            and (around := optional.getparent()) is not None
-        ):
+        around = None if optional is None else optional.getparent()
+        if optional is not None and around is not None and reference.get("name") in _CPU:
             around.replace(optional, reference)
     return etree.RelaxNG(grammar)

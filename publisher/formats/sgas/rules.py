@@ -2,13 +2,12 @@
 
 One refused record loses the whole batch, and a stored record is never corrected by a later copy. So
 a job with a bad value that identifies or counts it is set aside (`*_RULES`), and optional values
-that are too long are left out (`OMISSIONS`). Measured on luts3-service 3.8.1 and
-HEAD.
+that are too long are left out (`OMISSIONS`). Measured on luts3-service 3.8.1 and HEAD.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -32,9 +31,8 @@ class OmittedValue:
 
 def sgas_omissions(job: PublishedJob) -> tuple[tuple[str, str], ...]:
     """Name and details of each value that a record omits or changes; for `explain`."""
-    return tuple(
-        (omission.name, escaped) for omission in OMISSIONS if (escaped := omission.check(job))
-    )
+    found = ((omission.name, omission.check(job)) for omission in OMISSIONS)
+    return tuple((name, details) for name, details in found if details)
 
 
 def _length(rule: str, what: str, limit: int, text: Callable[[Subject], str]) -> Rule[Subject]:
@@ -45,11 +43,9 @@ def _length(rule: str, what: str, limit: int, text: Callable[[Subject], str]) ->
         if len(escaped) > limit:
             return f"{what} has {len(escaped)} characters, SGAS keeps {limit}"
         size = len(escaped.encode())
-        return (
-            f"{what} has {size} bytes, SGAS's index bears {values.INDEXED_BYTES}"
-            if size > values.INDEXED_BYTES
-            else ""
-        )
+        if size > values.INDEXED_BYTES:
+            return f"{what} has {size} bytes, SGAS's index bears {values.INDEXED_BYTES}"
+        return ""
 
     return Rule(name=rule, receiver="sgas", check=check)
 
@@ -59,20 +55,33 @@ def _range(
 ) -> Rule[RunUnderTest]:
     def check(run: RunUnderTest) -> str:
         value = number(run)
-        return (
-            ""
-            if value is None or 0 <= value <= values.INT4_MAX
-            else f"{what} {value} is not in 0 to {values.INT4_MAX}"
-        )
+        if value is None or 0 <= value <= values.INT4_MAX:
+            return ""
+        return f"{what} {value} is not in 0 to {values.INT4_MAX}"
 
     return Rule(name=rule, receiver="sgas", check=check)
 
 
 def _record_id(run: RunUnderTest) -> str:
     text = values.record_id(run.job)
-    if xml_text(text) != text:
-        return f"the record id {text!r} cannot be written in XML as it is, and is the only key that SGAS has"
-    return ""
+    if xml_text(text) == text:
+        return ""
+    why = "cannot be written in XML as it is, and is the only key that SGAS has"
+    return f"the record id {text!r} {why}"
+
+
+def _end(run: RunUnderTest) -> str:
+    if 0 < run.job.ended_at <= values.YEAR_9999:
+        return ""
+    return f"end time {run.job.ended_at} is not in the years 1970 to 9999"
+
+
+def _end_in_future(run: RunUnderTest) -> str:
+    ended_at = run.job.ended_at
+    if ended_at <= run.latest_end:
+        return ""
+    ahead_s = ended_at - run.latest_end + AHEAD_S
+    return f"it ended at {ended_at}, {ahead_s} s ahead of this host's clock"
 
 
 SGAS_RUN_RULES: Final[tuple[Rule[RunUnderTest], ...]] = (
@@ -83,9 +92,13 @@ SGAS_RUN_RULES: Final[tuple[Rule[RunUnderTest], ...]] = (
         check=lambda run: "" if xml_text(run.job.job.job_id) else "the job has no id",
     ),
     # Another character in its place, and two jobs may share the id: the second is discarded
-    Rule(name="record-id-characters", receiver="sgas",
-         check=_record_id),
-    _length("record-id-too-long", "record id", RECORD_ID_CHARACTERS, lambda run: values.record_id(run.job)),
+    Rule(name="record-id-characters", receiver="sgas", check=_record_id),
+    _length(
+        "record-id-too-long",
+        "record id",
+        RECORD_ID_CHARACTERS,
+        lambda run: values.record_id(run.job),
+    ),
     # Status is mandatory in GFD.98
     Rule(
         name="status-missing",
@@ -99,38 +112,23 @@ SGAS_RUN_RULES: Final[tuple[Rule[RunUnderTest], ...]] = (
     _range("cpu-out-of-range", "system CPU time", lambda run: run.job.job.cpu_kernel_s),
     _range("processors-out-of-range", "processor count", lambda run: run.job.job.cpu_count),
     # Times; the server takes 1970 and 2099, and keeps them
-    Rule(
-        name="end-out-of-range",
-        receiver="sgas",
-        check=lambda run: (
-            ""
-            if 0 < run.job.ended_at <= values.YEAR_9999
-            else f"end time {run.job.ended_at} is not in the years 1970 to 9999"
-        ),
-    ),
-    Rule(
-        name="end-in-future",
-        receiver="sgas",
-        check=lambda run: (
-            f"it ended at {run.job.ended_at}, {run.job.ended_at - run.latest_end + AHEAD_S} s ahead of this host's clock"
-            if run.job.ended_at > run.latest_end
-            else ""
-        ),
-    ),
-)  # fmt: skip
+    Rule(name="end-out-of-range", receiver="sgas", check=_end),
+    Rule(name="end-in-future", receiver="sgas", check=_end_in_future),
+)
+
+
+def _machine_name(where: Placement) -> str:
+    if values.host(where.machine_name):
+        return ""
+    return (
+        f"machine name {where.machine_name!r} is not a domain name of up to "
+        f"{values.HOST_CHARACTERS} characters; set records.machine_name"
+    )
+
 
 SGAS_WHERE_RULES: Final[tuple[Rule[Placement], ...]] = (
     # Absent or empty loses the batch; it must be one that the certificate may speak for
-    Rule(
-        name="machine-name",
-        receiver="sgas",
-        check=lambda where: (
-            ""
-            if values.host(where.machine_name)
-            else f"machine name {where.machine_name!r} is not a domain name of up to {values.HOST_CHARACTERS} characters; "
-            "set records.machine_name"
-        ),
-    ),
+    Rule(name="machine-name", receiver="sgas", check=_machine_name),
 )
 
 SGAS_WHO_RULES: Final[tuple[Rule[UserIdentity], ...]] = (
@@ -143,25 +141,38 @@ SGAS_WHO_RULES: Final[tuple[Rule[UserIdentity], ...]] = (
 
 def _local_id(job: PublishedJob) -> str:
     left_out = xml_text(job.job.local_id) and not values.local_id(job)
-    return (
-        f"local job id {job.local_id!r} would make SGAS rewrite the record's id" if left_out else ""
-    )
+    why = "would make SGAS rewrite the record's id"
+    return f"local job id {job.local_id!r} {why}" if left_out else ""
 
 
 def _start(job: PublishedJob) -> str:
-    return (
-        ""
-        if values.start_time(job)
-        else f"start {job.started_at} is unknown, or after the end {job.ended_at}"
-    )
+    if values.start_time(job):
+        return ""
+    return f"start {job.started_at} is unknown, or after the end {job.ended_at}"
 
 
-def _fewer(what: str, before: int, after: int) -> str:
+def _vo_attributes(job: PublishedJob) -> str:
+    left_out, limit = values.vo_attributes_left_out(job.who), values.VO_ATTRIBUTE_CHARACTERS
+    return f"{left_out} with a group or role of over {limit} characters" if left_out else ""
+
+
+def _runtime_environments(job: PublishedJob) -> str:
+    texts = job.job.runtime_environments
+    return _fewer("runtime environments", texts, values.runtime_environments(texts))
+
+
+def _fewer(what: str, texts: tuple[str, ...], kept: Sequence[str]) -> str:
+    before = len({text for text in map(xml_text, texts) if text})
+    return _some(what, before, len(kept))
+
+
+def _transfers(job: PublishedJob) -> str:
+    kept = sum(1 for _ in values.transfers(job.transfers))
+    return _some("transfers", len(job.transfers), kept)
+
+
+def _some(what: str, before: int, after: int) -> str:
     return f"{before - after} of {before} {what}" if after < before else ""
-
-
-def _named(texts: tuple[str, ...]) -> int:
-    return len({text for text in map(xml_text, texts) if text})
 
 
 def _urls_stripped(job: PublishedJob) -> str:
@@ -181,7 +192,8 @@ OMISSIONS: Final[tuple[OmittedValue, ...]] = (
          check=lambda job: "" if len(xml_text(job.local_user)) <= values.LOCAL_USER_CHARACTERS
          else f"it has over {values.LOCAL_USER_CHARACTERS} characters"),
     OmittedValue(name="charge-left-out",
-         check=lambda job: f"{job.charge.text} is no 32-bit number" if job.charge and not values.charge(job.charge) else ""),
+         check=lambda job: f"{job.charge.text} is no 32-bit number"
+         if job.charge and not values.charge(job.charge) else ""),
     OmittedValue(name="charge-fraction",
          check=lambda job: f"{job.charge.text} becomes {int(job.charge.amount)}"
          if job.charge and values.charge(job.charge) and job.charge.amount % 1 else ""),
@@ -195,10 +207,12 @@ OMISSIONS: Final[tuple[OmittedValue, ...]] = (
          if job.job.node_count and not values.node_count(job.job.node_count) else ""),
     OmittedValue(name="memory-left-out",
          check=lambda job: "not a positive 64-bit number of bytes"
-         if any(kib and not values.memory_kib(kib) for kib in (job.job.memory_kib, job.job.virtual_memory_kib)) else ""),
+         if any(kib and not values.memory_kib(kib)
+         for kib in (job.job.memory_kib, job.job.virtual_memory_kib)) else ""),
     OmittedValue(name="start-left-out", check=_start),
     OmittedValue(name="submission-left-out",
-         check=lambda job: "" if values.known_time(job.job.submitted_at) else f"{job.job.submitted_at} is not a time"),
+         check=lambda job: "" if values.known_time(job.job.submitted_at)
+         else f"{job.job.submitted_at} is not a time"),
     # GFD.98's domainNameType
     OmittedValue(name="host-left-out",
          check=lambda job: f"{job.job.hosts[0]!r} is not a domain name"
@@ -206,16 +220,11 @@ OMISSIONS: Final[tuple[OmittedValue, ...]] = (
     OmittedValue(name="submit-host-left-out",
          check=lambda job: f"{job.client_host!r} is neither a domain name nor an address"
          if job.client_host and not values.submit_host(job.client_host) else ""),
-    OmittedValue(name="vo-attribute-left-out",
-         check=lambda job: f"{left_out} with a group or role of over {values.VO_ATTRIBUTE_CHARACTERS} characters"
-         if (left_out := values.vo_attributes_left_out(job.who)) else ""),
+    OmittedValue(name="vo-attribute-left-out", check=_vo_attributes),
     OmittedValue(name="project-left-out",
-         check=lambda job: _fewer("projects", _named(job.projects), len(values.projects(job.projects)))),
-    OmittedValue(name="runtime-environment-left-out",
-         check=lambda job: _fewer("runtime environments", _named(job.job.runtime_environments),
-                                  len(values.runtime_environments(job.job.runtime_environments)))),
-    OmittedValue(name="transfer-left-out",
-         check=lambda job: _fewer("transfers", len(job.transfers), sum(1 for _ in values.transfers(job.transfers)))),
+         check=lambda job: _fewer("projects", job.projects, values.projects(job.projects))),
+    OmittedValue(name="runtime-environment-left-out", check=_runtime_environments),
+    OmittedValue(name="transfer-left-out", check=_transfers),
     # They may hold passwords
     OmittedValue(name="transfer-url-stripped", check=_urls_stripped),
 )  # fmt: skip

@@ -124,9 +124,8 @@ def positive(*counts: int | None) -> int | None:
 
 def start_time(job: PublishedJob) -> Epoch | None:
     """None for a start that is unknown or after the end: no run was like that."""
-    return (
-        job.started_at if 0 < job.started_at <= job.ended_at and not job.start_is_derived else None
-    )
+    is_known = 0 < job.started_at <= job.ended_at and not job.start_is_derived
+    return job.started_at if is_known else None
 
 
 def known_time(moment: int | None) -> int | None:
@@ -169,9 +168,8 @@ def vo_attributes(who: UserIdentity) -> tuple[tuple[str, str], ...]:
     """
     if not xml_text(who.vo):
         return ()
-    return tuple(
-        pair for pair in _attributes(who) if max(map(len, pair)) <= VO_ATTRIBUTE_CHARACTERS
-    )
+    most = VO_ATTRIBUTE_CHARACTERS
+    return tuple(pair for pair in _attributes(who) if max(map(len, pair)) <= most)
 
 
 def _attributes(who: UserIdentity) -> tuple[tuple[str, str], ...]:
@@ -226,12 +224,10 @@ def public_url(url: str) -> str:
     """The URL without users, passwords, fragments, and queries (signatures, tokens) but for SFN."""
     if "@" not in url and "?" not in url and "#" not in url:
         return url
-    address, _, query = (
-        _USER_INFO.sub("", _without_odd_password(url)).partition("#")[0].partition("?")
-    )
-    kept = [
-        part for part in _QUERY_PARTS.split(query) if part.partition("=")[0].lower() in _QUERY_KEPT
-    ]
+    without_user = _USER_INFO.sub("", _without_odd_password(url))
+    address, _, query = without_user.partition("#")[0].partition("?")
+    parts = _QUERY_PARTS.split(query)
+    kept = [part for part in parts if part.partition("=")[0].lower() in _QUERY_KEPT]
     return f"{address}?{'&'.join(kept)}" if kept else address
 
 
@@ -240,12 +236,7 @@ def _without_odd_password(url: str) -> str:
     scheme, slashes, rest = url.partition("://")
     authority = re.split("[/?#]", rest, maxsplit=1)[0]
     _, colon, port = authority.rpartition(":")
-    if (
-        not slashes
-        or "@" in authority
-        or not colon
-        or port.partition(";")[0].isdecimal()
-        or "]" in authority
-    ):
+    is_whole = not colon or port.partition(";")[0].isdecimal()
+    if not slashes or is_whole or "@" in authority or "]" in authority:
         return url
     return f"{scheme}://{rest.rpartition('@')[2]}"

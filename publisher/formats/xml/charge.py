@@ -11,9 +11,8 @@ from publisher.model.rates import Charge, Tariff
 
 def charge_pattern(prefix: str) -> str:
     """What `charge_element` yields (pattern.py)."""
-    attributes = "".join(
-        [f'(?: {prefix}:{name}="{at_most(1000)}")?' for name in ("description", "unit", "formula")]
-    )
+    names = ("description", "unit", "formula")
+    attributes = "".join([f'(?: {prefix}:{name}="{at_most(1000)}")?' for name in names])
     return f"<Charge{attributes}>-?[0-9]{{1,9}}(?:[.][0-9]{{1,15}})?</Charge>"
 
 
@@ -22,9 +21,8 @@ def charge_element(prefix: str, attribute: Callable[[str], str]) -> Callable[[Ch
 
     def opening(tariff: Tariff) -> str:
         values = {"description": tariff.description, "unit": tariff.unit, "formula": tariff.formula}
-        written = "".join(
-            f' {prefix}:{name}="{attribute(text)}"' for name, text in values.items() if text
-        )
+        given = [(name, attribute(text)) for name, text in values.items() if text]
+        written = "".join(f' {prefix}:{name}="{text}"' for name, text in given)
         return f"<Charge{written}>"
 
     openings: RenderedParts[Tariff] = RenderedParts(opening)

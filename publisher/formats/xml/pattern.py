@@ -59,10 +59,8 @@ class RecordPattern:
         container = ""
         for field in fields:
             if field.inside != container:
-                written += [
-                    f"</{container}>" if container else "",
-                    f"<{field.inside}>" if field.inside else "",
-                ]
+                end = f"</{container}>" if container else ""
+                written.append(f"{end}<{field.inside}>" if field.inside else end)
                 container = field.inside
             written.append(self._element(field))
         if container:

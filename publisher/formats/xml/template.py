@@ -81,11 +81,8 @@ class Template:
         self._of_place = self._places_of(Scope.WHERE, Scope.BENCHMARK)
 
     def _places_of(self, *scopes: Scope) -> list[int]:
-        return [
-            at
-            for at, part in enumerate(self._parts)
-            if isinstance(part, Part) and part.of in scopes
-        ]
+        parts = enumerate(self._parts)
+        return [at for at, part in parts if isinstance(part, Part) and part.of in scopes]
 
     def begin(self, created: str) -> None:
         """From now on records are made at that time."""
@@ -172,21 +169,18 @@ class TemplateCompiler(NamedTuple):
 
     def _attributes(self, field: Field, subject: object) -> list[tuple[str, str]]:
         """The attributes with their texts, escaped."""
-        attributes = [
-            (name, text if isinstance(text, str) else text(subject))
-            for name, text in field.attributes
-        ]
-        return [
-            (name, text if text == MADE_AT else self.attribute(text)) for name, text in attributes
-        ]
+        written = []
+        for name, text in field.attributes:
+            text = text if isinstance(text, str) else text(subject)
+            written.append((name, text if text == MADE_AT else self.attribute(text)))
+        return written
 
     def element(self, field: Field, attributes: Iterable[tuple[str, str]], text: str) -> str:
         """The whole element around escaped texts; '' for an optional one without text."""
         if not text and not field.mandatory:
             return ""
-        opening = f"<{field.name}" + "".join(
-            [f' {self.prefix}:{name}="{text}"' for name, text in attributes]
-        )
+        written = [f' {self.prefix}:{name}="{text}"' for name, text in attributes]
+        opening = f"<{field.name}{''.join(written)}"
         if field.value_in:
             return f'{opening} {self.prefix}:{field.value_in}="{text}"/>'
         return f"{opening}>{field.form % text}</{field.name}>" if text else f"{opening}/>"
@@ -236,8 +230,8 @@ def _joined(parts: Iterable[str | Part]) -> Iterator[str | Part]:
 def _optional(field: Field, before: str, after: str) -> Callable[[Any], str]:
     write = field.write
     if field.each:
-        return lambda several: "".join(
-            [f"{before}{text}{after}" for text in map(write, several) if text]
+        return lambda values: "".join(
+            [f"{before}{one}{after}" for one in map(write, values) if one]
         )
     if field.whole:
         return write
