@@ -37,7 +37,8 @@ def main() -> None:
     runs = [json.loads(Path(name).read_text()) for name in sys.argv[1:]]
     about = runs[0]
     print(
-        f"{about['jobs']:,} jobs; {about['machine']}; {about['when']}; the least of {len(runs)} runs\n"
+        f"{about['jobs']:,} jobs; {about['machine']}; {about['when']}; "
+        f"the least of {len(runs)} runs\n"
     )
     print(table(least(runs)))
 

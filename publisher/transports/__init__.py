@@ -39,9 +39,8 @@ def create_transport(
     A package has `create` in its module `transport`, with the libraries that options do without.
     """
     plugin = import_module(TRANSPORTS[name])
-    maker: TransportMaker = (
-        import_module(f"{plugin.__name__}.transport") if hasattr(plugin, "__path__") else plugin
-    )
+    is_package = hasattr(plugin, "__path__")
+    maker: TransportMaker = import_module(f"{plugin.__name__}.transport") if is_package else plugin
     return maker.create(options, credentials, environment)
 
 

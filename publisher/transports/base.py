@@ -178,11 +178,9 @@ class TransportOptions:
 
 def batch_bytes_problem(size: int) -> str | None:
     """Why no message can be kept below a size, or None."""
-    return (
-        None
-        if size in _BATCH_BYTES
-        else f"{size} is not between {_BATCH_BYTES[0]} and {_BATCH_BYTES[-1]}"
-    )
+    if size in _BATCH_BYTES:
+        return None
+    return f"{size} is not between {_BATCH_BYTES[0]} and {_BATCH_BYTES[-1]}"
 
 
 def own_options(options: object, kind: type[Kind]) -> Kind:
@@ -243,12 +241,8 @@ class DryRunTransport:
         self.warnings, self.close = real.warnings, real.close
 
     def deliver(self, message: Message, now: datetime) -> Receipt:
-        return Receipt(
-            verdict=Verdict.DELIVERED,
-            remote_id="rehearsal",
-            bytes_sent=len(message.payload),
-            attempts=0,
-        )
+        size = len(message.payload)
+        return Receipt(Verdict.DELIVERED, remote_id="rehearsal", bytes_sent=size, attempts=0)
 
 
 class BackgroundTask(Generic[Result]):

@@ -60,7 +60,8 @@ class RecordPattern:
         for field in fields:
             if field.inside != container:
                 end = f"</{container}>" if container else ""
-                written.append(f"{end}<{field.inside}>" if field.inside else end)
+                begin = f"<{field.inside}>" if field.inside else ""
+                written += [end, begin]
                 container = field.inside
             written.append(self._element(field))
         if container:

@@ -66,12 +66,8 @@ class Options(HttpOptions):
 
     def doubts(self) -> tuple[tuple[str, str], ...]:
         if any(host in self.url for host in _TEST_HOSTS):
-            return (
-                (
-                    f"{self.url} is the test instance",
-                    "write https://msg.argo.grnet.gr for real accounting",
-                ),
-            )
+            advice = "write https://msg.argo.grnet.gr for real accounting"
+            return ((f"{self.url} is the test instance", advice),)
         return ()
 
     def problems(self) -> list[str]:
@@ -82,13 +78,11 @@ class Options(HttpOptions):
             if not _NAME.fullmatch(value)
         ]
         if self.service_host and not _HOST.fullmatch(self.service_host):
-            found.append(
-                f"`service_host`: {self.service_host!r} must be a host name without a port"
-            )
+            what = f"{self.service_host!r} must be a host name without a port"
+            found.append(f"`service_host`: {what}")
         if not 16_384 <= self.batch_bytes <= 1_499_000:
-            found.append(
-                f"`batch_bytes`: {self.batch_bytes} is not between 16384 and 1499000, the most that AMS stores"
-            )
+            what = "is not between 16384 and 1499000, the most that AMS stores"
+            found.append(f"`batch_bytes`: {self.batch_bytes} {what}")
         return [*found, *self.limit_problems()]
 
     def endpoints(self, environment: Mapping[str, str]) -> tuple[Endpoint, ...]:

@@ -77,12 +77,8 @@ _SILENCE: Final[Mapping[Failure, Decision]] = {
 # request may have gone through. 504 and 408 leave Kafka at work behind the client's back; 502 is
 # AMS dying after Kafka accepted; 503 and 429 never got in.
 _PASSING: Final[Mapping[int, bool]] = {
-    408: True,
-    429: False,
-    500: True,
-    502: True,
-    503: False,
-    504: True,
+    **dict.fromkeys((408, 500, 502, 504), True),
+    **dict.fromkeys((429, 503), False),
 }
 
 # argo-messaging's 404s for an absent project or topic; the router's own is no JSON.
@@ -130,7 +126,8 @@ _AUTHN_REFUSALS: Final = (
     (
         "binding was not found",
         CREDENTIALS,
-        "register this host in GOCDB (service type gLite-APEL for jobs) with exactly this host DN; it takes up to 4 hours",
+        "register this host in GOCDB (service type gLite-APEL for jobs) "
+        "with exactly this host DN; it takes up to 4 hours",
     ),
 )
 
@@ -165,25 +162,20 @@ def token_verdict(answer: Answer | RequestFailure) -> Decision:
         if message and words in message.lower():
             return _stop(exit_status, f"authn answered {quoted(answer)}: {advice}")
     if answer.status == 404 and not message:
-        return _stop(
-            CONFIGURATION,
-            f"authn answered {quoted(answer)}: no such address; check `auth_url` of the target",
-        )
+        advice = "no such address; check `auth_url` of the target"
+        return _stop(CONFIGURATION, f"authn answered {quoted(answer)}: {advice}")
     return _stop(CREDENTIALS, f"authn answered {quoted(answer)}")
 
 
 def _token_given(answer: Answer) -> Decision:
     """A success. Nothing of its body is quoted, however wrong it is: the token may be there."""
     if not answer.complete:
-        return _retry(
-            f"authn answered {answer.status}, but the answer broke off after {len(answer.body)} bytes"
-        )
+        what = f"but the answer broke off after {len(answer.body)} bytes"
+        return _retry(f"authn answered {answer.status}, {what}")
     if answer.status == 200 and token_of(answer):
         return Decision(action=Action.ACCEPTED)
-    return _stop(
-        REFUSED,
-        f"authn answered {answer.status} without a token; is `auth_url` of the target the right service?",
-    )
+    advice = "is `auth_url` of the target the right service?"
+    return _stop(REFUSED, f"authn answered {answer.status} without a token; {advice}")
 
 
 def publish_verdict(sent_base64_length: int, answer: Answer | RequestFailure) -> Decision:
@@ -194,16 +186,12 @@ def publish_verdict(sent_base64_length: int, answer: Answer | RequestFailure) ->
     if status == 200:
         return _accepted(answer)
     if status == 500 and message == "backend error" and sent_base64_length > BIG:
-        reason = f"AMS answered {quoted(answer)} to {sent_base64_length} characters, which may be too many"
-        return Decision(
-            action=Action.RETRY_THEN_SPLIT, exit_status=LATER, reason=reason, doubt=True
-        )
+        reason = f"AMS answered {quoted(answer)} to {sent_base64_length} characters"
+        reason += ", which may be too many"
+        return Decision(Action.RETRY_THEN_SPLIT, exit_status=LATER, reason=reason, doubt=True)
     if status == 413:
-        return Decision(
-            action=Action.SPLIT,
-            exit_status=REFUSED,
-            reason=f"{quoted(answer)}: too large for the service",
-        )
+        reason = f"{quoted(answer)}: too large for the service"
+        return Decision(Action.SPLIT, exit_status=REFUSED, reason=reason)
     if _is_passing(status) or 200 < status < 300:
         doubt = _PASSING.get(status, True)
         return _retry(f"AMS answered {quoted(answer)}", doubt=doubt, asked=answer.retry_after)
@@ -217,12 +205,11 @@ def _refusal(answer: Answer, message: str) -> Decision:
     if status == 401:
         return Decision(action=Action.REFRESH_TOKEN, exit_status=CREDENTIALS, reason=reason)
     if status == 403:
-        return _stop(
-            CREDENTIALS,
-            f"{reason}: authenticated, but this user may not publish to the topic (not in its ACL)",
-        )
+        what = "authenticated, but this user may not publish to the topic (not in its ACL)"
+        return _stop(CREDENTIALS, f"{reason}: {what}")
     if status == 404:
-        default = "no such address; check `url` of the target: it must be AMS itself, not its token service"
+        default = "no such address; check `url` of the target: "
+        default += "it must be AMS itself, not its token service"
         return _stop(CONFIGURATION, f"{reason}: {_AMS_ABSENT.get(message, default)}")
     if status == 400 and message.startswith(_AMS_BAD_NAMES):
         return _stop(CONFIGURATION, f"{reason}: check `project` and `topic` of the target")
@@ -233,9 +220,7 @@ def _refusal(answer: Answer, message: str) -> Decision:
         # The body is well formed JSON by construction, so this may as well be about the topic (a
         # schema) or about AMS itself; and without an envelope it is the balancer's word. Only
         # messages that got through before show which.
-        return Decision(
-            action=Action.REFUSE_MESSAGE, exit_status=REFUSED, reason=reason, certain=False
-        )
+        return Decision(Action.REFUSE_MESSAGE, exit_status=REFUSED, reason=reason, certain=False)
     return _stop(REFUSED, f"{reason}, which is not an answer of AMS; ask its operators")
 
 
@@ -246,17 +231,17 @@ def _accepted(answer: Answer) -> Decision:
     # library turns HTML into 200.
     if isinstance(ids, list) and len(ids) == 1 and isinstance(ids[0], str) and ids[0]:
         return Decision(action=Action.ACCEPTED, remote_id=plain(ids[0], 64))
-    return _retry(
-        f"AMS answered {quoted(answer)}, which is not a receipt for one message", doubt=True
-    )
+    reason = f"AMS answered {quoted(answer)}, which is not a receipt for one message"
+    return _retry(reason, doubt=True)
 
 
 def _redirect(service: str, key: str, answer: Answer) -> Decision:
     where = answer.headers.get("location", "")[:120]
     return _stop(
         CONFIGURATION,
-        f"{service} answered {answer.status} and points to {where or 'nowhere'}; redirects are not followed, "
-        f"for they would carry the token elsewhere; check `{key}` of the target",
+        f"{service} answered {answer.status} and points to {where or 'nowhere'}; "
+        "redirects are not followed, for they would carry the token elsewhere; "
+        f"check `{key}` of the target",
     )
 
 

@@ -97,9 +97,8 @@ class AmsTransport:
         if found := mine.problems():
             raise ConfigError(found)
         services = mine.endpoints(circumstances.environment)
-        allow_open_key = mine.allow_open_key or may_be_open(
-            credentials.key, circumstances.environment
-        )
+        handed_over = may_be_open(credentials.key, circumstances.environment)
+        allow_open_key = mine.allow_open_key or handed_over
         self._world = circumstances
         self.signer: Final = Signer(credentials, circumstances.now(), allow_open_key=allow_open_key)
         self.warnings, self._retries = self.signer.warnings, Retries(mine, circumstances)
@@ -137,7 +136,8 @@ class AmsTransport:
         except UnsafePayload as why:
             return _not_sent(Verdict.REFUSED, SET_ASIDE, str(why))
         if data_length > self._options.batch_bytes:
-            reason = f"{data_length} characters of data are over the limit of {self._options.batch_bytes} (`batch_bytes`)"
+            limit = f"the limit of {self._options.batch_bytes} (`batch_bytes`)"
+            reason = f"{data_length} characters of data are over {limit}"
             return _not_sent(Verdict.TOO_LARGE, REFUSED, reason)
         return self._hand_over(_DeliveryAttempts(body=body, data_length=data_length), message)
 
@@ -180,8 +180,10 @@ class AmsTransport:
         if not profile.roles:
             why = f"has no role in the project {self._options.project}"
         else:
-            why = f"is not among those who may publish to {place}, only to: {', '.join(profile.topics) or 'none'}"
-        answer = f"the AMS user {profile.user} {why}; ask the operators of AMS, or correct `project` and `topic`"
+            topics = ", ".join(profile.topics) or "none"
+            why = f"is not among those who may publish to {place}, only to: {topics}"
+        advice = "ask the operators of AMS, or correct `project` and `topic`"
+        answer = f"the AMS user {profile.user} {why}; {advice}"
         return Step(name, plain(answer), exit_status=CREDENTIALS)
 
     def close(self) -> None:
@@ -235,7 +237,8 @@ class AmsTransport:
                 if decision.action is not Action.REFRESH_TOKEN:
                     return decision
             self._token = ""
-        reason = f"{decision.reason}: AMS refuses the token that authn gives; ask its operators about this host's user"
+        advice = "ask its operators about this host's user"
+        reason = f"{decision.reason}: AMS refuses the token that authn gives; {advice}"
         return decision._replace(reason=self._with_certificate(reason), asked=_SETTLING)
 
     def _ensure_token(self) -> Decision:
@@ -306,7 +309,9 @@ class AmsTransport:
         )
 
     def _with_certificate(self, reason: str) -> str:
-        return f"{reason}. Certificate {self.signer.describe()}; for authn it is {self.signer.subject_authn()}"
+        signer = self.signer
+        for_authn = f"for authn it is {signer.subject_authn()}"
+        return f"{reason}. Certificate {signer.describe()}; {for_authn}"
 
     def _clean(self, reason: str) -> str:
         return plain(redacted(reason, self._secrets))

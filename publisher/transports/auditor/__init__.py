@@ -78,12 +78,8 @@ class Options(HttpOptions):
     def doubts(self) -> tuple[tuple[str, str], ...]:
         if self.url.startswith("http://"):
             found = f"records go to {self.url} unencrypted, and AUDITOR cannot know who sends them"
-            return (
-                (
-                    found,
-                    "write https:// where AUDITOR has `use_tls: true`, unless the network is your own",
-                ),
-            )
+            advice = "write https:// where AUDITOR has `use_tls: true`"
+            return ((found, f"{advice}, unless the network is your own"),)
         return ()
 
     def problems(self) -> list[str]:

@@ -64,11 +64,8 @@ _REFUSALS: Final[Mapping[int, tuple[Handling, int, str]]] = {
     403: (Handling.STOP, CREDENTIALS, _RULES),
     413: (Handling.TOO_LARGE, REFUSED, "too large for the service"),
 }
-_NO_AUDITOR: Final = (
-    Handling.STOP,
-    CONFIGURATION,
-    "no AUDITOR answers there; check `url` of the target",
-)
+_NOBODY: Final = "no AUDITOR answers there; check `url` of the target"
+_NO_AUDITOR: Final = (Handling.STOP, CONFIGURATION, _NOBODY)
 
 
 def interpret(answer: Answer | RequestFailure, records: int) -> Interpretation:
@@ -81,24 +78,20 @@ def interpret(answer: Answer | RequestFailure, records: int) -> Interpretation:
     if status == 500 and answer.body.strip() == _EXISTS:
         return _there(records, reason)
     if status in _PASSING:
-        return Interpretation(
-            Handling.RETRY, reason, LATER, doubt=_PASSING[status], asked=answer.retry_after
-        )
+        doubt, asked = _PASSING[status], answer.retry_after
+        return Interpretation(Handling.RETRY, reason, LATER, doubt=doubt, asked=asked)
     if status >= 500:
-        return Interpretation(
-            Handling.ASK_HEALTH, reason, LATER, doubt=True, asked=answer.retry_after
-        )
+        asked = answer.retry_after
+        return Interpretation(Handling.ASK_HEALTH, reason, LATER, doubt=True, asked=asked)
     handling, exit_status, advice = _REFUSALS.get(status, _NO_AUDITOR)
     return Interpretation(handling, f"{reason}: {advice}", exit_status)
 
 
 def _there(records: int, reason: str) -> Interpretation:
     """One record is there already; of several, some are."""
-    return (
-        Interpretation(Handling.STORED)
-        if records == 1
-        else Interpretation(Handling.EXISTS, reason, REFUSED)
-    )
+    if records == 1:
+        return Interpretation(Handling.STORED)
+    return Interpretation(Handling.EXISTS, reason, REFUSED)
 
 
 def _accepted(answer: Answer, records: int, reason: str) -> Interpretation:
@@ -107,6 +100,5 @@ def _accepted(answer: Answer, records: int, reason: str) -> Interpretation:
     document = parsed(answer.body) if answer.complete else None
     if isinstance(document, dict) and isinstance(document.get("warning"), str):
         return _there(records, reason)
-    return Interpretation(
-        Handling.RETRY, f"{reason}, which AUDITOR does not say", LATER, doubt=True
-    )
+    reason = f"{reason}, which AUDITOR does not say"
+    return Interpretation(Handling.RETRY, reason, LATER, doubt=True)

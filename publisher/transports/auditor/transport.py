@@ -66,12 +66,10 @@ class AuditorTransport:
         self.warnings: Callable[[datetime], list[str]] = lambda now: []
         context = None
         if service.url.startswith("https://"):
-            allow_open_key = mine.allow_open_key or may_be_open(
-                credentials.key, circumstances.environment
-            )
-            certificate = HostCertificate(
-                credentials, circumstances.now(), allow_open_key=allow_open_key
-            )
+            handed_over = may_be_open(credentials.key, circumstances.environment)
+            allow_open = mine.allow_open_key or handed_over
+            now = circumstances.now()
+            certificate = HostCertificate(credentials, now, allow_open_key=allow_open)
             self._check, self.warnings = certificate.check, certificate.warnings
             context = client_context(credentials)
         self._world, self._retries = circumstances, Retries(mine, circumstances)
@@ -91,11 +89,10 @@ class AuditorTransport:
         Raises: CredentialError before anything is sent, when the certificate has ended.
         """
         self._check(now)
-        if len(message.payload) > self.payload_limit():
-            reason = f"{len(message.payload)} bytes are over the limit of {self.payload_limit()} (from `batch_bytes`)"
-            return Receipt(
-                verdict=Verdict.TOO_LARGE, exit_status=REFUSED, reason=reason, attempts=0
-            )
+        size, limit = len(message.payload), self.payload_limit()
+        if size > limit:
+            reason = f"{size} bytes are over the limit of {limit} (from `batch_bytes`)"
+            return Receipt(Verdict.TOO_LARGE, exit_status=REFUSED, reason=reason, attempts=0)
         records: list[Record] = json.loads(message.payload)
         body = message.payload
         if self._renamed or self._options.encode_names:
@@ -115,18 +112,15 @@ class AuditorTransport:
         # 403: its rules may not show it to those who write
         if not isinstance(answer, Answer) or answer.status not in (200, 403):
             decision = interpret(answer, 0)
-            return (
-                Step("service", plain(decision.reason), exit_status=decision.exit_status or LATER),
-            )
+            exit_status = decision.exit_status or LATER
+            return (Step("service", plain(decision.reason), exit_status=exit_status),)
         found = "AUDITOR and its database are well" if answer.status == 200 else "AUDITOR answers"
         service = Step("service", found)
         decision = interpret(self._session.exchange("POST", _MANY, b"[]", _HEADERS), 0)
         if decision.action is Handling.STORED:
             return (service, Step("right to insert", f"an empty list was taken at {_MANY}"))
-        return (
-            service,
-            Step("right to insert", plain(decision.reason), exit_status=decision.exit_status),
-        )
+        why, exit_status = plain(decision.reason), decision.exit_status
+        return service, Step("right to insert", why, exit_status=exit_status)
 
     def _as_called_there(self, record: Record) -> Record:
         """A record with configured names, percent-encoded for an AUDITOR that takes no slashes."""

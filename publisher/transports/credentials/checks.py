@@ -49,9 +49,10 @@ _PROFILE: Final = (
 _PROXY: Final = x509.ObjectIdentifier("1.3.6.1.5.5.7.1.14")
 _SHOWN: Final = 3
 _INSTALL: Final = (
-    "install the CAs of your grid (the packages ca_policy_igtf-* or ca-policy-egi-core), or set `credentials: ca` to a bundle "
-    "file or to `system`"
+    "install the CAs of your grid (the packages ca_policy_igtf-* or ca-policy-egi-core), "
+    "or set `credentials: ca` to a bundle file or to `system`"
 )
+_UPDATE: Final = "update the package of CAs"
 _FETCH: Final = "run `fetch-crl`, and enable its timer or cron job, so that it stays so"
 _SMALLEST_RSA: Final = 2048
 _CLIENTS: Final = frozenset(
@@ -122,7 +123,8 @@ def _dates(certificate: x509.Certificate, now: datetime) -> Step:
     left, until = ends - now, f"{ends:%Y-%m-%d %H:%M} UTC"
     if now < begins:
         found = f"not valid before {begins:%Y-%m-%d %H:%M} UTC"
-        advice = "see that this host's clock is right, else wait until then, or put the earlier certificate back"
+        advice = "see that this host's clock is right, "
+        advice += "else wait until then, or put the earlier certificate back"
         return Step(name, found, CREDENTIALS, advice)
     if left <= timedelta(0):
         return Step(name, f"expired on {until}", CREDENTIALS, _RENEW)
@@ -169,16 +171,14 @@ def _profile(certificate: x509.Certificate) -> Step:
     odd = []
     public = certificate.public_key()
     if isinstance(public, rsa.RSAPublicKey) and public.key_size < _SMALLEST_RSA:
-        odd.append(
-            f"its key has {public.key_size} bits, and TLS libraries of today want {_SMALLEST_RSA}"
-        )
+        wanted = f"TLS libraries of today want {_SMALLEST_RSA}"
+        odd.append(f"its key has {public.key_size} bits, and {wanted}")
     algorithm = certificate.signature_hash_algorithm
     if algorithm is not None and algorithm.name in ("md5", "sha1"):
         odd.append(f"it is signed with {algorithm.name.upper()}, which services of today refuse")
     if _extension(certificate, x509.CRLDistributionPoints) is None:
-        odd.append(
-            "it names no CRL, and the service that gives out AMS tokens may refuse it for that"
-        )
+        why = "the service that gives out AMS tokens may refuse it for that"
+        odd.append(f"it names no CRL, and {why}")
     if _extension(certificate, x509.SubjectAlternativeName) is None:
         odd.append("it has no subject alternative name, and that service may refuse it for that")
     if odd:
@@ -190,15 +190,14 @@ def _subject(certificate: x509.Certificate) -> Step:
     """The DN in the spellings that people have to paste."""
     subject, sgas = certificate.subject, subject_names(certificate.subject)
     slash = slash_dn(subject)
-    found = f'GOCDB, host DN: {slash} | authn: {authn_dn(subject)} | SGAS: "{sgas.comma}" or "{sgas.slash}"'
-    if slash != " ".join(slash.split()) or not slash.isascii():
-        advice = "GOCDB and SGAS compare it letter by letter: copy the DN from here, with every blank and every letter"
-        return Step(
-            "subject",
-            f"{found}; it holds blanks at an edge, or letters beyond ASCII",
-            advice=advice,
-        )
-    return Step("subject", found)
+    at_sgas = f'"{sgas.comma}" or "{sgas.slash}"'
+    found = f"GOCDB, host DN: {slash} | authn: {authn_dn(subject)} | SGAS: {at_sgas}"
+    if slash == " ".join(slash.split()) and slash.isascii():
+        return Step("subject", found)
+    answer = f"{found}; it holds blanks at an edge, or letters beyond ASCII"
+    advice = "copy the DN from here, with every blank and every letter"
+    advice = f"GOCDB and SGAS compare it letter by letter: {advice}"
+    return Step("subject", answer, advice=advice)
 
 
 def _key(
@@ -218,9 +217,8 @@ def _key(
         return _refused("key", CredentialError(f"{credentials.key}: {error.strerror}; run again"))
     answer = f"{credentials.key}, mode {mode:04o}, belongs to the certificate"
     if mode & 0o077 and not handed_over:
-        advice = (
-            f"`chmod 0400 {credentials.key}`, and remove `allow_open_key` from the configuration"
-        )
+        remove = "remove `allow_open_key` from the configuration"
+        advice = f"`chmod 0400 {credentials.key}`, and {remove}"
         return Step("key", f"{answer}; others on this host can read it", advice=advice)
     return Step("key", answer)
 
@@ -270,18 +268,16 @@ def _counted(ca: Path, cas: list[x509.Certificate], unreadable: list[str], now: 
         return Step("CAs", f"no readable CA in {ca}", CREDENTIALS, _INSTALL)
     answer = f"{len(cas)} in {ca}"
     if unreadable:
-        answer = f"{answer}; {plural(len(unreadable), 'file')} cannot be read: {', '.join(unreadable[:_SHOWN])}"
-        return Step(
-            "CAs", answer, advice="install the package of CAs again; links must lead somewhere"
-        )
+        files = f"{plural(len(unreadable), 'file')} cannot be read"
+        answer = f"{answer}; {files}: {', '.join(unreadable[:_SHOWN])}"
+        advice = "install the package of CAs again; links must lead somewhere"
+        return Step("CAs", answer, advice=advice)
     expired = [slash_dn(each.subject) for each in cas if validity(each)[1] <= now]
     if len(expired) == len(cas):
-        return Step(
-            "CAs", f"{answer}, all of them expired", CREDENTIALS, "update the package of CAs"
-        )
+        return Step("CAs", f"{answer}, all of them expired", CREDENTIALS, _UPDATE)
     if expired:
         answer = f"{answer}, {len(expired)} expired: {', '.join(expired[:_SHOWN])}"
-        return Step("CAs", answer, advice="update the package of CAs")
+        return Step("CAs", answer, advice=_UPDATE)
     return Step("CAs", answer)
 
 
@@ -294,11 +290,9 @@ def _issuer(credentials: Credentials, cas: list[x509.Certificate]) -> Step:
     own = chain[0]
     if any(issued(link, ca) for ca in cas for link in chain):
         return Step("our CA", f"{slash_dn(own.issuer)} is among the CAs")
-    return Step(
-        name="our CA",
-        answer=f"{slash_dn(own.issuer)}, which issued our certificate, is not among the CAs in {credentials.ca}",
-        advice="get the certificate from a CA that the services know (IGTF); if it is one, update the package of CAs",
-    )
+    what = "which issued our certificate, is not among the CAs"
+    advice = f"get the certificate from a CA that the services know (IGTF); if it is one, {_UPDATE}"
+    return Step("our CA", f"{slash_dn(own.issuer)}, {what} in {credentials.ca}", advice=advice)
 
 
 def _lists(directory: Path, now: datetime) -> Step:
@@ -308,9 +302,8 @@ def _lists(directory: Path, now: datetime) -> Step:
         return Step("CRLs", f"none in {directory}", advice=f"install fetch-crl; {_FETCH}")
     old = [path.name for path in paths if _is_outdated(path, now)]
     if old:
-        answer = (
-            f"{len(old)} of {len(paths)} are out of date or unreadable: {', '.join(old[:_SHOWN])}"
-        )
+        shown = ", ".join(old[:_SHOWN])
+        answer = f"{len(old)} of {len(paths)} are out of date or unreadable: {shown}"
         return Step("CRLs", answer, advice=_FETCH)
     return Step("CRLs", f"{len(paths)}, all of them up to date")
 

@@ -127,13 +127,14 @@ class HostCertificate:
         """Raises: CredentialError when the certificate is not valid at this time."""
         if now >= self._ends:
             raise CredentialError(
-                f"the certificate {self._path} ({self._shown}) expired on {self._ends:%Y-%m-%d %H:%M} UTC; "
-                "get a new one from your CA and put it in place, nothing was sent"
+                f"the certificate {self._path} ({self._shown}) expired on "
+                f"{self._ends:%Y-%m-%d %H:%M} UTC; get a new one from your CA and put it in place, "
+                "nothing was sent"
             )
         if now < self._begins:
             raise CredentialError(
-                f"the certificate {self._path} ({self._shown}) is not valid before {self._begins:%Y-%m-%d %H:%M} UTC; "
-                "check this machine's clock, nothing was sent"
+                f"the certificate {self._path} ({self._shown}) is not valid before "
+                f"{self._begins:%Y-%m-%d %H:%M} UTC; check this machine's clock, nothing was sent"
             )
 
     def warnings(self, now: datetime) -> list[str]:
@@ -142,8 +143,9 @@ class HostCertificate:
         if left >= WARN_BEFORE:
             return []
         return [
-            f"the certificate {self._path} ({self._shown}) expires in {plural(max(0, left.days), 'day')}, "
-            f"on {self._ends:%Y-%m-%d %H:%M} UTC; renew it in time, messages that wait past that moment are rejected"
+            f"the certificate {self._path} ({self._shown}) expires in "
+            f"{plural(max(0, left.days), 'day')}, on {self._ends:%Y-%m-%d %H:%M} UTC; "
+            "renew it in time, messages that wait past that moment are rejected"
         ]
 
 
@@ -152,15 +154,14 @@ def load_certificate(path: Path) -> x509.Certificate:
     content = _read(path, "certificate")
     if b"-----BEGIN CERTIFICATE-----" not in content:
         raise CredentialError(
-            f"{path} holds no PEM certificate; `credentials: certificate` must name a PEM file (convert DER with "
-            "`openssl x509 -inform DER`, PKCS#12 with `openssl pkcs12 -nokeys`)"
+            f"{path} holds no PEM certificate; `credentials: certificate` must name a PEM file "
+            "(convert DER with `openssl x509 -inform DER`, PKCS#12 with `openssl pkcs12 -nokeys`)"
         )
     try:
         return x509.load_pem_x509_certificate(content)
     except ValueError as error:
-        raise CredentialError(
-            f"the certificate in {path} is damaged ({error}); install it again"
-        ) from error
+        what = f"the certificate in {path} is damaged ({error}); install it again"
+        raise CredentialError(what) from error
 
 
 def load_key(path: Path, certificate: x509.Certificate, *, allow_open: bool = False) -> SigningKey:
@@ -172,18 +173,16 @@ def load_key(path: Path, certificate: x509.Certificate, *, allow_open: bool = Fa
         raise CredentialError(f"cannot look at the key {path}: {error.strerror}") from error
     if mode & 0o077 and not allow_open:
         raise CredentialError(
-            f"the key {path} is open to others (mode {mode:04o}); chmod 0400 it, or set `allow_open_key: true` on the target "
-            "if this is meant"
+            f"the key {path} is open to others (mode {mode:04o}); chmod 0400 it, "
+            "or set `allow_open_key: true` on the target if this is meant"
         )
     key = _parse_key(path, content)
-    ours = key.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
-    if (
-        certificate.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
-        != ours
-    ):
+    form = Encoding.DER, PublicFormat.SubjectPublicKeyInfo
+    if certificate.public_key().public_bytes(*form) != key.public_key().public_bytes(*form):
         raise CredentialError(
-            f"the key {path} does not belong to the certificate of {slash_dn(certificate.subject)}; "
-            "check `credentials: certificate` and `key`, and whether only one of the two was renewed"
+            f"the key {path} does not belong to the certificate of "
+            f"{slash_dn(certificate.subject)}; check `credentials: certificate` and `key`, "
+            "and whether only one of the two was renewed"
         )
     _try_out(path, key)
     return key
@@ -254,9 +253,8 @@ def in_domain(machine: str, host: str) -> bool:
     allowed a machine by its name.
     """
     wanted = [label for label in host.split(".") if label][-_CHECK_DEPTH:]
-    return (
-        bool(wanted) and [label for label in machine.split(".") if label][-len(wanted) :] == wanted
-    )
+    labels = [label for label in machine.split(".") if label]
+    return bool(wanted) and labels[-len(wanted) :] == wanted
 
 
 def _read(path: Path, what: str) -> bytes:
@@ -265,20 +263,21 @@ def _read(path: Path, what: str) -> bytes:
     except FileNotFoundError as error:
         if str(path).startswith("$"):
             raise CredentialError(
-                f"the {what} {path} is available only to the service; run the command as the service does: "
-                f"`{AS_THE_SERVICE} COMMAND`, or write the full path of a file as `credentials: {what}`"
+                f"the {what} {path} is available only to the service; "
+                f"run the command as the service does: `{AS_THE_SERVICE} COMMAND`, "
+                f"or write the full path of a file as `credentials: {what}`"
             ) from error
         raise CredentialError(
             f"the {what} {path} does not exist; put it there or correct `credentials: {what}`"
         ) from error
     except PermissionError as error:
         raise CredentialError(
-            f"no permission to read the {what} {path}; run as a user that may, or hand it over with systemd's LoadCredential"
+            f"no permission to read the {what} {path}; run as a user that may, "
+            "or hand it over with systemd's LoadCredential"
         ) from error
     except OSError as error:
-        raise CredentialError(
-            f"cannot read the {what} {path}: {error.strerror or error}"
-        ) from error
+        why = error.strerror or error
+        raise CredentialError(f"cannot read the {what} {path}: {why}") from error
 
 
 def _parse_key(path: Path, content: bytes) -> SigningKey:
@@ -288,25 +287,24 @@ def _parse_key(path: Path, content: bytes) -> SigningKey:
         key = load_pem_private_key(content, password=None, **_UNPROVED)
     except TypeError as error:  # what the library raises when a password is missing
         raise CredentialError(
-            f"the key {path} is encrypted, and nobody is here to type its password; store it unencrypted with mode 0400"
+            f"the key {path} is encrypted, and nobody is here to type its password; "
+            "store it unencrypted with mode 0400"
         ) from error
     except UnsupportedAlgorithm as error:
-        raise CredentialError(
-            f"the key {path} is of an unknown kind ({error}); use RSA or EC"
-        ) from error
+        why = f"of an unknown kind ({error}); use RSA or EC"
+        raise CredentialError(f"the key {path} is {why}") from error
     except ValueError as error:
         raise CredentialError(f"the key in {path} is damaged; install it again") from error
     if isinstance(key, rsa.RSAPrivateKey) and not _is_pss(content):
         return key
     if isinstance(key, ec.EllipticCurvePrivateKey):
         return key
-    kind = (
-        "RSA-PSS"
-        if isinstance(key, rsa.RSAPrivateKey)
-        else type(key).__name__.strip("_").removesuffix("PrivateKey")
-    )
+    kind = type(key).__name__.strip("_").removesuffix("PrivateKey")
+    if isinstance(key, rsa.RSAPrivateKey):
+        kind = "RSA-PSS"
     raise CredentialError(
-        f"the key {path} is of the kind {kind}, which S/MIME receivers cannot verify; use an RSA or EC key"
+        f"the key {path} is of the kind {kind}, which S/MIME receivers cannot verify; "
+        "use an RSA or EC key"
     )
 
 
@@ -318,9 +316,8 @@ def _try_out(path: Path, key: SigningKey) -> None:
             signature = key.sign(trial, padding.PKCS1v15(), hashes.SHA256())
             key.public_key().verify(signature, trial, padding.PKCS1v15(), hashes.SHA256())
         else:
-            key.public_key().verify(
-                key.sign(trial, ec.ECDSA(hashes.SHA256())), trial, ec.ECDSA(hashes.SHA256())
-            )
+            algorithm = ec.ECDSA(hashes.SHA256())
+            key.public_key().verify(key.sign(trial, algorithm), trial, algorithm)
     except (InvalidSignature, InternalError, ValueError) as error:
         raise CredentialError(f"the key in {path} is damaged; install it again") from error
 
@@ -399,6 +396,5 @@ def _in_slashes(part: x509.NameAttribute[str | bytes]) -> str:
 
 def _hex_escaped(text: str, mark: str) -> str:
     """Everything outside printable ASCII byte by byte, such as `\\C3\\85`."""
-    return "".join(
-        chr(octet) if 0x20 <= octet < 0x7F else f"{mark}{octet:02X}" for octet in text.encode()
-    )
+    octets = text.encode()
+    return "".join(chr(one) if 0x20 <= one < 0x7F else f"{mark}{one:02X}" for one in octets)

@@ -58,11 +58,8 @@ class RevocationLists:
         """The files that have the hash of a CA's name."""
         for path in sorted(self._directory.iterdir()):
             if AUTHORITIES.fullmatch(path.name) and _is(path, authority):
-                yield from (
-                    each
-                    for each in self._directory.glob(f"{path.stem}.r*")
-                    if LISTS.fullmatch(each.name)
-                )
+                lists = self._directory.glob(f"{path.stem}.r*")
+                yield from (each for each in lists if LISTS.fullmatch(each.name))
 
     def _names(
         self, path: Path, server: x509.Certificate, key: CertificateIssuerPublicKeyTypes
@@ -78,8 +75,7 @@ class RevocationLists:
         if until <= datetime.now(UTC):
             log.warning(
                 "%s: the revocation list is out of date since %s; run fetch-crl",
-                path,
-                f"{until:%Y-%m-%d %H:%M} UTC",
+                *(path, f"{until:%Y-%m-%d %H:%M} UTC"),
             )
         return found.get_revoked_certificate_by_serial_number(server.serial_number) is not None
 

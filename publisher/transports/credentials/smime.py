@@ -55,7 +55,8 @@ def unsafe_reason(payload: bytes) -> str:
         lowered = payload.lower()
         for words in TAKEN_FOR_ENCRYPTED:
             if words in lowered:
-                return f"the payload holds the words {words.decode()}, which the receiver takes for an encrypted message"
+                why = "which the receiver takes for an encrypted message"
+                return f"the payload holds the words {words.decode()}, {why}"
     return ""
 
 
@@ -79,7 +80,8 @@ class Signer(HostCertificate):
     def describe(self) -> str:
         """File, subject, issuer and end of the certificate, for error messages."""
         issuer = slash_dn(self._certificate.issuer)
-        return f"{self._path}: {self.subject_slash()}, issued by {issuer}, valid until {self._ends:%Y-%m-%d %H:%M} UTC"
+        valid = f"valid until {self._ends:%Y-%m-%d %H:%M} UTC"
+        return f"{self._path}: {self.subject_slash()}, issued by {issuer}, {valid}"
 
     def sign(self, payload: bytes) -> bytes:
         """The payload as a signed message, pure ASCII.
@@ -103,15 +105,17 @@ class Signer(HostCertificate):
             boundary = b"----" + digest[:32]
         return b"".join(
             (
-                b'MIME-Version: 1.0\nContent-Type: multipart/signed; protocol="application/x-pkcs7-signature"; '
-                b'micalg="sha-256"; boundary="%b"\n\nThis is an S/MIME signed message\n\n--%b\n'
+                b"MIME-Version: 1.0\nContent-Type: multipart/signed; "
+                b'protocol="application/x-pkcs7-signature"; micalg="sha-256"; '
+                b'boundary="%b"\n\nThis is an S/MIME signed message\n\n--%b\n'
                 % (boundary, boundary),
                 _INNER,
                 body,
                 b"\n--"
                 + boundary
                 + b'\nContent-Type: application/x-pkcs7-signature; name="smime.p7s"\n'
-                b'Content-Transfer-Encoding: base64\nContent-Disposition: attachment; filename="smime.p7s"\n\n',
+                b"Content-Transfer-Encoding: base64\nContent-Disposition: attachment; "
+                b'filename="smime.p7s"\n\n',
                 base64.encodebytes(signature),
                 b"\n--" + boundary + b"--\n",
             )
@@ -125,7 +129,6 @@ class Signer(HostCertificate):
         pkcs7 = pkcs7_writer()
         builder = pkcs7.PKCS7SignatureBuilder().set_data(content)
         builder = builder.add_signer(self._certificate, self._key, hashes.SHA256())
-        signature: bytes = builder.sign(
-            Encoding.DER, [pkcs7.PKCS7Options[name] for name in _OPTIONS]
-        )
+        options = [pkcs7.PKCS7Options[name] for name in _OPTIONS]
+        signature: bytes = builder.sign(Encoding.DER, options)
         return signature

@@ -184,9 +184,8 @@ def asked_wait_s(retry_after: str, now: datetime) -> float | None:
         return float(text[:9])
     for form in _HTTP_DATES:
         with suppress(ValueError):
-            return max(
-                0.0, (datetime.strptime(text, form).replace(tzinfo=UTC) - now).total_seconds()
-            )
+            until = datetime.strptime(text, form).replace(tzinfo=UTC)
+            return max(0.0, (until - now).total_seconds())
     return None
 
 
@@ -218,11 +217,7 @@ class Retries:
         most = self._schedule.attempts
         _log.info(
             "message %s: attempt %d of %d failed, the next in %.1f s: %s",
-            message_id,
-            attempt,
-            most,
-            wait_s,
-            reason,
+            *(message_id, attempt, most, wait_s, reason),
         )
         self._lost_s += wait_s
         return not self._world.wait(wait_s)

@@ -37,9 +37,9 @@ class HttpOptions(TransportOptions):
         """What cannot work in the limits of these options, for people; [] when all is well."""
         positive = ("connect_timeout_s", "read_timeout_s", "attempt_timeout_s", "attempts")
         found = [f"`{key}` must be more than 0" for key in positive if getattr(self, key) <= 0]
-        return (
-            [*found, "`retry_budget_s` must not be negative"] if self.retry_budget_s < 0 else found
-        )
+        if self.retry_budget_s < 0:
+            found.append("`retry_budget_s` must not be negative")
+        return found
 
     def endpoint(self, name: str, url: str, environment: Mapping[str, str]) -> Endpoint:
         """A service with these limits; plain HTTP is for the local network and has no proxy.
@@ -48,9 +48,8 @@ class HttpOptions(TransportOptions):
         """
         plain = url.startswith("http://")
         if plain and self.proxy:
-            raise ConfigError(
-                "`proxy`: is for https:// only; leave it out, or write https:// in `url`"
-            )
+            advice = "leave it out, or write https:// in `url`"
+            raise ConfigError(f"`proxy`: is for https:// only; {advice}")
         proxy = "" if plain else proxy_url(url, self.proxy, environment)
         return Endpoint(
             name=name,
@@ -76,10 +75,9 @@ def https_url(url: str, key: str, schemes: Collection[str] = ("https",)) -> str:
 
     Raises: ConfigError, naming the key, for anything with more or less.
     """
+    only = f"`{key}`: give only https://HOST or https://HOST:PORT, no path, user or query"
     if "@" in url:  # not quoted: it may hold a password
-        raise ConfigError(
-            f"`{key}`: give only https://HOST or https://HOST:PORT, no path, user or query"
-        )
+        raise ConfigError(only)
     try:
         parts = urlsplit(url)
         port = parts.port
@@ -89,9 +87,7 @@ def https_url(url: str, key: str, schemes: Collection[str] = ("https",)) -> str:
         forms = " or ".join(map("{0}://HOST or {0}://HOST:PORT".format, schemes))
         raise ConfigError(f"`{key}`: {url!r} must be of the form {forms}")
     if parts.path.strip("/") or parts.query or parts.fragment:
-        raise ConfigError(
-            f"`{key}`: give only https://HOST or https://HOST:PORT, no path, user or query"
-        )
+        raise ConfigError(only)
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
     usual = port in (None, _PORTS[parts.scheme])
     return f"{parts.scheme}://{host}" if usual else f"{parts.scheme}://{host}:{port}"
@@ -104,18 +100,15 @@ def proxy_url(url: str, option: str, environment: Mapping[str, str]) -> str:
     """
     found, name = option, "`proxy`"
     if not found:
-        found, name = (
-            environment.get("https_proxy") or environment.get("HTTPS_PROXY") or "",
-            "HTTPS_PROXY",
-        )
+        name = "HTTPS_PROXY"
+        found = environment.get("https_proxy") or environment.get(name) or ""
         exempt = environment.get("no_proxy") or environment.get("NO_PROXY") or ""
         if not found or _is_exempt(url, exempt):
             return ""
     full = found if "://" in found else f"http://{found}"
     if not _is_http(full):  # not quoted: it may hold a password
-        raise ConfigError(
-            f"{name}: a proxy is given as http://HOST:PORT, other kinds are not supported"
-        )
+        what = "a proxy is given as http://HOST:PORT, other kinds are not supported"
+        raise ConfigError(f"{name}: {what}")
     return full
 
 
@@ -133,11 +126,8 @@ def _is_exempt(url: str, no_proxy: str) -> bool:
     host = parts.hostname or ""
     for entry in no_proxy.lower().replace(",", " ").split():
         name = entry.removeprefix("*").removeprefix(".")
-        if (
-            entry == "*"
-            or name in (host, f"{host}:{parts.port or 443}")
-            or (name and host.endswith(f".{name}"))
-        ):
+        is_above = bool(name) and host.endswith(f".{name}")
+        if entry == "*" or is_above or name in (host, f"{host}:{parts.port or 443}"):
             return True
         try:
             if ip_address(host) in ip_network(entry, strict=False):

@@ -24,10 +24,14 @@ CLOCK_FAILURE: Final = timedelta(minutes=5)
 _THEIR_CERTIFICATE_ENDS_SOON: Final = timedelta(days=7)
 
 # OpenSSL's numbers of verification errors (x509_vfy.h): what to do about each.
-_DATES = "their certificate is out of date, which its operators must mend; first see that the clock of this host is right"
+_DATES = (
+    "their certificate is out of date, which its operators must mend; "
+    "first see that the clock of this host is right"
+)
 _ISSUER = (
-    "the CA that issued their certificate is not among those that are trusted here: install or update the CA bundle "
-    "(IGTF), name another with `credentials: ca`, or write `ca: system`"
+    "the CA that issued their certificate is not among those that are trusted here: "
+    "install or update the CA bundle (IGTF), name another with `credentials: ca`, "
+    "or write `ca: system`"
 )
 _NAME = (
     "`{key}` of the target must name the host as its certificate does, not an alias or an address"
@@ -38,7 +42,8 @@ _VERIFY_ADVICE: Final = {
     **dict.fromkeys((62, 64), _NAME),
 }
 _CONNECT_ADVICE: Final = {
-    errno.ECONNREFUSED: "nothing listens there: see that the port in `{key}` is right, or wait until the service is up again",
+    errno.ECONNREFUSED: "nothing listens there: see that the port in `{key}` is right, "
+    "or wait until the service is up again",
     **dict.fromkeys(
         (errno.ENETUNREACH, errno.EHOSTUNREACH),
         "this host has no route there: look at its network, or give `proxy`",
@@ -70,9 +75,8 @@ class _Look:
         return port_of(self.endpoint.url)
 
     def say(self, advice: str) -> str:
-        return advice.format(
-            key=_KEYS.get(self.endpoint.name, "url"), place=f"{self.host} port {self.port}"
-        )
+        key = _KEYS.get(self.endpoint.name, "url")
+        return advice.format(key=key, place=f"{self.host} port {self.port}")
 
 
 def reach(
@@ -153,14 +157,15 @@ def _shaken(look: _Look, context: ssl.SSLContext, connection: socket.socket) -> 
             ends = _end_of(secured.getpeercert())
             answer = f"{secured.version()}, certificate good until {ends:%Y-%m-%d %H:%M} UTC"
     except ssl.SSLCertVerificationError as error:
-        refusal = f"their certificate is not accepted: {error.verify_message}; trusted are {trust_described(look.credentials)}"
+        trusted = f"trusted are {trust_described(look.credentials)}"
+        refusal = f"their certificate is not accepted: {error.verify_message}; {trusted}"
         advice = look.say(_VERIFY_ADVICE.get(error.verify_code, _ISSUER))
         return Step("TLS", plain(refusal), CREDENTIALS, advice)
     except OSError as error:  # ssl.SSLError is one
         why = getattr(error, "reason", None) or error.strerror or error
         advice = look.say(
-            "is this port of `{key}` one that speaks HTTPS (TLS 1.2 or newer)? If it is, something in between ends TLS: ask "
-            "those who run the network"
+            "is this port of `{key}` one that speaks HTTPS (TLS 1.2 or newer)? If it is, "
+            "something in between ends TLS: ask those who run the network"
         )
         return Step("TLS", plain(f"the handshake failed: {why}"), CONFIGURATION, advice)
     if ends - look.now() < _THEIR_CERTIFICATE_ENDS_SOON:
@@ -182,13 +187,13 @@ def _asked(look: _Look) -> tuple[Step, ...]:
         if answer.failure is Failure.OUR_CERTIFICATE:
             # It insists on one in the handshake; delivery shows it
             return (Step("clock", "not shown to clients without a certificate"),)
-        status = {Failure.PROXY: CONFIGURATION, Failure.THEIR_CERTIFICATE: CREDENTIALS}.get(
-            answer.failure, LATER
-        )
+        known = {Failure.PROXY: CONFIGURATION, Failure.THEIR_CERTIFICATE: CREDENTIALS}
+        status = known.get(answer.failure, LATER)
         usual = _ISSUER if status == CREDENTIALS else _FIREWALL
         advice = look.say(usual)
         if look.endpoint.proxy and status != CREDENTIALS:
-            advice = "ask who runs the proxy to let this host through, or correct `proxy`, HTTPS_PROXY and NO_PROXY"
+            advice = "ask who runs the proxy to let this host through, "
+            advice += "or correct `proxy`, HTTPS_PROXY and NO_PROXY"
         return (Step("connection", answer.reason, status, advice),)
     steps = () if not look.endpoint.proxy else (Step("connection", "the proxy leads there"),)
     return (*steps, _clock(answer.headers.get("date", ""), middle))
@@ -204,16 +209,16 @@ def _clock(date: str, ours: datetime) -> Step:
     off = ours - theirs
     size = abs(off)
     if size < CLOCK_WARNING:
-        return Step(
-            "clock", f"the same as there, give or take {max(1, round(size.total_seconds()))} s"
-        )
+        seconds = max(1, round(size.total_seconds()))
+        return Step("clock", f"the same as there, give or take {seconds} s")
     way = "ahead of" if off > timedelta(0) else "behind"
     exit_status = CONFIGURATION if size >= CLOCK_FAILURE else 0
     return Step(
         name="clock",
         answer=f"this host is {round(size.total_seconds())} s {way} the service",
         exit_status=exit_status,
-        advice="set the clock by NTP: `timedatectl` must say that it is synchronised; chronyd or systemd-timesyncd does it",
+        advice="set the clock by NTP: `timedatectl` must say that it is synchronised; "
+        "chronyd or systemd-timesyncd does it",
     )
 
 

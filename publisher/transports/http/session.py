@@ -168,12 +168,8 @@ class Session:
         given = dict(headers or {})
         first = self._once(method, path, body, given)
         dead = self._connection.attempt
-        if (
-            isinstance(first, Answer)
-            or dead.connected
-            or dead.timed_out
-            or first.failure is not Failure.MAYBE_SENT
-        ):
+        was_tried = dead.connected or dead.timed_out
+        if isinstance(first, Answer) or was_tried or first.failure is not Failure.MAYBE_SENT:
             return first
         again = self._once(method, path, body, given)
         if isinstance(again, RequestFailure) and again.failure is Failure.NOT_SENT:
@@ -222,9 +218,7 @@ def _read(response: http.client.HTTPResponse) -> Answer:
         while len(body) <= limit:
             piece = response.read(_CHUNK)
             if not piece:
-                complete = (
-                    not response.length
-                )  # of what was announced, if any was, nothing is missing
+                complete = not response.length  # nothing is missing of what was announced, if any
                 break
             body += piece
     except FOREIGN:
@@ -239,14 +233,9 @@ FOREIGN: Final = (OSError, ValueError, http.client.HTTPException)
 
 # TLS alerts that are a verdict on our certificate; prefixes differ between versions of OpenSSL.
 _ABOUT_OUR_CERTIFICATE: Final = (
-    *(
-        "ALERT_UNKNOWN_CA",
-        "ALERT_BAD_CERTIFICATE",
-        "ALERT_UNSUPPORTED_CERTIFICATE",
-        "ALERT_ACCESS_DENIED",
-    ),
+    *("ALERT_UNKNOWN_CA", "ALERT_BAD_CERTIFICATE", "ALERT_UNSUPPORTED_CERTIFICATE"),
     *("ALERT_CERTIFICATE_EXPIRED", "ALERT_CERTIFICATE_REVOKED", "ALERT_CERTIFICATE_UNKNOWN"),
-    "ALERT_CERTIFICATE_REQUIRED",
+    *("ALERT_CERTIFICATE_REQUIRED", "ALERT_ACCESS_DENIED"),
 )
 _TUNNEL: Final = re.compile(r"Tunnel connection failed: (\d{3})(.*)", re.DOTALL)
 _PASSING_AT_PROXY: Final = (408, 425, 429)
@@ -285,32 +274,26 @@ def explains_more(error: Exception) -> bool:
 def _meaning(
     error: Exception, causes: tuple[BaseException, ...], where: Peer, *, sending: bool
 ) -> tuple[Failure, str]:
-    if refused := next(
-        (cause for cause in causes if isinstance(cause, ssl.SSLCertVerificationError)), None
-    ):
+    refusals = (cause for cause in causes if isinstance(cause, ssl.SSLCertVerificationError))
+    if refused := next(refusals, None):
         why = getattr(refused, "verify_message", "") or str(refused)
         return Failure.THEIR_CERTIFICATE, (
-            f"{where.place}: its certificate is not trusted ({why}); trusted are the CAs in {where.trust}; nothing was sent"
+            f"{where.place}: its certificate is not trusted ({why}); "
+            f"trusted are the CAs in {where.trust}; nothing was sent"
         )
     if alert := _alert(causes):
-        reason = (
-            f"{where.place}: refused our certificate in the TLS handshake ({_tls_reason(alert)})"
-        )
-        return Failure.OUR_CERTIFICATE, reason
+        words = f"refused our certificate in the TLS handshake ({_tls_reason(alert)})"
+        return Failure.OUR_CERTIFICATE, f"{where.place}: {words}"
     words = _words(error, causes)
     if sending:
-        return (
-            Failure.MAYBE_SENT,
-            f"{where.place}: no answer, the request may have arrived ({words})",
-        )
+        reason = f"{where.place}: no answer, the request may have arrived ({words})"
+        return Failure.MAYBE_SENT, reason
     if where.proxy:
         return _at_the_proxy(causes, where, words)
     if isinstance(error, ValueError):
         # Its text would quote the offending header or URL, in a spelling that no redaction knows.
-        reason = (
-            f"{where.place}: cannot ask that ({type(error).__name__}); check the URLs of the target"
-        )
-        return Failure.IMPOSSIBLE, reason
+        words = f"cannot ask that ({type(error).__name__}); check the URLs of the target"
+        return Failure.IMPOSSIBLE, f"{where.place}: {words}"
     return Failure.NOT_SENT, f"{where.place}: cannot connect ({words})"
 
 
@@ -322,16 +305,16 @@ def _at_the_proxy(
     status = int(tunnel[1]) if tunnel else 0
     if tunnel:
         words = f"it answered {status}{tunnel[2]}"
-    reason = f"{where.place}: no way through the proxy {where.proxy} (`proxy` of the target or HTTPS_PROXY): {words}"
+    proxy = f"{where.proxy} (`proxy` of the target or HTTPS_PROXY)"
+    reason = f"{where.place}: no way through the proxy {proxy}: {words}"
     refused = 400 <= status < 500 and status not in _PASSING_AT_PROXY
     return Failure.PROXY if refused else Failure.NOT_SENT, reason
 
 
 def _alert(causes: Iterable[BaseException]) -> ssl.SSLError | None:
     errors = (cause for cause in causes if isinstance(cause, ssl.SSLError))
-    return next(
-        (error for error in errors if _tls_reason(error).endswith(_ABOUT_OUR_CERTIFICATE)), None
-    )
+    ours = (error for error in errors if _tls_reason(error).endswith(_ABOUT_OUR_CERTIFICATE))
+    return next(ours, None)
 
 
 def _tls_reason(error: ssl.SSLError) -> str:

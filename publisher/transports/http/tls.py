@@ -79,12 +79,9 @@ class BoundedSocket(Bounded, ssl.SSLSocket):
         super().do_handshake(block)
         context = self.context
         certificate = self.getpeercert(binary_form=True)
-        if (
-            isinstance(context, _TrustingContext)
-            and context.lists is not None
-            and certificate is not None
-        ):
-            context.lists.check(certificate, context.get_ca_certs(binary_form=True))
+        lists = context.lists if isinstance(context, _TrustingContext) else None
+        if lists is not None and certificate is not None:
+            lists.check(certificate, context.get_ca_certs(binary_form=True))
 
     def recv(self, buflen: int = 1024, flags: int = 0) -> bytes:
         """What is there; a reset connection is closed, which Python 3.11 leaves open before TLS."""
@@ -126,8 +123,8 @@ def client_context(credentials: Credentials) -> ssl.SSLContext:
         context.load_cert_chain(credentials.certificate, credentials.key, password=_no_password)
     except (OSError, ValueError) as error:
         raise CredentialError(
-            f"cannot use the certificate {credentials.certificate} with the key {credentials.key} for TLS: {error}; "
-            "both must be readable PEM, unencrypted, and a pair"
+            f"cannot use the certificate {credentials.certificate} with the key {credentials.key} "
+            f"for TLS: {error}; both must be readable PEM, unencrypted, and a pair"
         ) from error
     return context
 
@@ -160,19 +157,19 @@ def _trust(context: _TrustingContext, credentials: Credentials) -> None:
             # OpenSSL takes any directory and finds nothing in it later; say so for an empty one.
             if not any(AUTHORITIES.fullmatch(entry.name) for entry in credentials.ca.iterdir()):
                 raise CredentialError(
-                    f"the CA directory {credentials.ca} holds no hashed certificates (<hash>.0); install the IGTF bundle, "
+                    f"the CA directory {credentials.ca} holds no hashed certificates (<hash>.0); "
+                    "install the IGTF bundle, "
                     "or set `credentials: ca` to a bundle file or to `system`"
                 )
             context.load_verify_locations(capath=credentials.ca)
-            context.lists = (
-                RevocationLists(credentials.ca) if credentials.crl == "if-present" else None
-            )
+            counted = credentials.crl == "if-present"
+            context.lists = RevocationLists(credentials.ca) if counted else None
         else:
             context.load_verify_locations(cafile=credentials.ca)
     except OSError as error:  # ssl.SSLError is one
         raise CredentialError(
-            f"cannot read the trusted CAs in {credentials.ca}: {error.strerror or error}; correct `credentials: ca` "
-            "(a hashed directory, a bundle file, or `system`)"
+            f"cannot read the trusted CAs in {credentials.ca}: {error.strerror or error}; "
+            "correct `credentials: ca` (a hashed directory, a bundle file, or `system`)"
         ) from error
 
 

@@ -39,7 +39,8 @@ _ERROR: Final = re.compile(
 # The beginning of a record of this package, with names in which nothing was escaped.
 _BEGINS: Final = b"<JobUsageRecord>"
 _NAMES: Final = re.compile(
-    rb'<RecordIdentity urf:createTime="[^"]*" urf:recordId="([^"&]*)"/><JobIdentity><GlobalJobId>([^<&]*)</GlobalJobId>'
+    rb'<RecordIdentity urf:createTime="[^"]*" urf:recordId="([^"&]*)"/>'
+    rb"<JobIdentity><GlobalJobId>([^<&]*)</GlobalJobId>"
 ).match
 
 
@@ -246,8 +247,9 @@ STATUSES: Final[Mapping[tuple[int, AnsweredBy | None], ResponseRule]] = {
 }
 
 _TRANSIENT_WORDS: Final = re.compile(
-    r"FATAL|PANIC|connection|canceling statement|too many|deadlock detected|could not (?:serialize|extend)|read-only|"
-    r"No space left|out of memory|shutting down|starting up"
+    r"FATAL|PANIC|connection|canceling statement|too many|deadlock detected|"
+    r"could not (?:serialize|extend)|read-only|No space left|out of memory|"
+    r"shutting down|starting up"
 )
 # Voice, words and ruling for a 500 of SGAS itself; the first row that matches counts.
 WORDS: Final[tuple[tuple[AnsweredBy, re.Pattern[str], ResponseRule], ...]] = (
@@ -257,7 +259,8 @@ WORDS: Final[tuple[tuple[AnsweredBy, re.Pattern[str], ResponseRule], ...]] = (
     (
         AnsweredBy.PLAIN,
         re.compile(
-            r"value too long|null value|out of range|violates|invalid (?:input syntax|byte sequence)|exceeds btree"
+            r"value too long|null value|out of range|violates|"
+            r"invalid (?:input syntax|byte sequence)|exceeds btree"
         ),
         _BAD_RECORD,
     ),
@@ -279,7 +282,8 @@ WORDS: Final[tuple[tuple[AnsweredBy, re.Pattern[str], ResponseRule], ...]] = (
     (
         AnsweredBy.TRACEBACK,
         re.compile(
-            r"\bFQDN\b|[Cc]ould not extract|name 'identity' is not defined|(?<!['\"])\bidentity\b(?!['\"])"
+            r"\bFQDN\b|[Cc]ould not extract|name 'identity' is not defined|"
+            r"(?<!['\"])\bidentity\b(?!['\"])"
         ),
         _stop(CREDENTIALS, Hint.HOST_NAME),
     ),
@@ -287,7 +291,8 @@ WORDS: Final[tuple[tuple[AnsweredBy, re.Pattern[str], ResponseRule], ...]] = (
     (
         AnsweredBy.TRACEBACK,
         re.compile(
-            r"^(?:ParseError|ExpatError|TypeError|AttributeError|OverflowError|ValueError|KeyError|Unicode\w+Error):|faulty URs"
+            r"^(?:ParseError|ExpatError|TypeError|AttributeError|OverflowError|ValueError|KeyError|"
+            r"Unicode\w+Error):|faulty URs"
         ),
         _BAD_RECORD,
     ),
@@ -309,15 +314,14 @@ def interpret(answer: Answer | RequestFailure, sent: Sent) -> Receipt:
         where = plain(answer.headers.get("location", "")) or "nowhere"
         return _receipt(
             _stop(CONFIGURATION, Hint.URL),
-            f"SGAS answered {answer.status} and points to {where[:200]}; redirects are not followed, correct `url`",
+            f"SGAS answered {answer.status} and points to {where[:200]}; "
+            "redirects are not followed, correct `url`",
         )
     machines = _refused_machines(answer, error_page, sent)
     rule = _MACHINE if machines else _rule_for(answer.status, error_page)
     shown = error_page.words.replace('"', "'")  # so that where the quotation ends can be determined
-    words, advice = (
-        f'"{shown}"' if shown else "without a word",
-        _advice(rule.advice, sent, error_page),
-    )
+    words = f'"{shown}"' if shown else "without a word"
+    advice = _advice(rule.advice, sent, error_page)
     if rule.advice in (Hint.RIGHT, Hint.HOST_NAME):
         # Long, and worth more than the server's words, which name the same
         receipt = _receipt(rule, f"SGAS answered {answer.status}{advice}; it said {words}")
@@ -338,11 +342,8 @@ def _rule_for(status: int, error_page: ServerText) -> ResponseRule:
     if rule is not None:
         return rule
     if status == 500:
-        return next(
-            row[2]
-            for row in WORDS
-            if row[0] is error_page.speaker and row[1].search(error_page.words)
-        )
+        rows = (row for row in WORDS if row[0] is error_page.speaker)
+        return next(rule for _, words, rule in rows if words.search(error_page.words))
     if 400 <= status < 500:
         return _stop(REFUSED, Hint.FOREIGN)
     return _DOUBT  # other 5xx are somebody's in between; other 2xx are nobody's receipt
@@ -366,18 +367,21 @@ def _advice(advice: Hint, sent: Sent, error_page: ServerText | None) -> str:
             shown = ", ".join(names[:_MOST_NAMES]) + (", ..." if len(names) > _MOST_NAMES else "")
             machines = f" for MachineName {shown}" if names else ""
             return (
-                f'; its administrator must allow jobinsert{machines} to "{subject.comma}" or, as older nginx spell it, '
-                f'"{subject.slash}"'
+                f'; its administrator must allow jobinsert{machines} to "{subject.comma}" or, '
+                f'as older nginx spell it, "{subject.slash}"'
             )
         case Hint.HOST_NAME:
             return f"; {no_host_name(subject)}"
         case Hint.CERTIFICATE:
-            return f"; the certificate of {subject.slash} is not accepted: is it expired, or its CA unknown there?"
+            question = "is it expired, or its CA unknown there?"
+            return f"; the certificate of {subject.slash} is not accepted: {question}"
         case Hint.URL:
-            return "; is `url` of the target the insert URL (https://HOST:6143/sgas/ur) or the one above it?"
+            insert = "the insert URL (https://HOST:6143/sgas/ur) or the one above it"
+            return f"; is `url` of the target {insert}?"
         case Hint.FOREIGN:
             who = error_page.speaker if error_page else AnsweredBy.SILENCE
-            return f" ({who}), which is not SGAS's wording; something in between refuses, nothing was set aside"
+            what = "something in between refuses, nothing was set aside"
+            return f" ({who}), which is not SGAS's wording; {what}"
         case _:
             return ""
 
@@ -391,8 +395,9 @@ def no_host_name(subject: SubjectNames) -> str:
             "this host, and put it in place with its key"
         )
     return (
-        f'no right at SGAS helps: it takes no host name out of "{subject.slash}"; get a certificate whose DN ends in '
-        f'CN={subject.host}, or ask its administrator to let nginx hand the DN on as "{subject.comma}" (RFC 2253)'
+        f'no right at SGAS helps: it takes no host name out of "{subject.slash}"; '
+        f"get a certificate whose DN ends in CN={subject.host}, "
+        f'or ask its administrator to let nginx hand the DN on as "{subject.comma}" (RFC 2253)'
     )
 
 
@@ -408,9 +413,8 @@ def _accepted(answer: Answer, sent: Sent) -> Receipt:
     if not isinstance(reply, dict):
         how = "something else than a receipt" if answer.complete else "an answer that broke off"
         error_page = parse_error_page(answer.body)
-        return _receipt(
-            _DOUBT, f'SGAS answered 200 with {how}: "{error_page.words}" ({error_page.speaker})'
-        )
+        found = f'"{error_page.words}" ({error_page.speaker})'
+        return _receipt(_DOUBT, f"SGAS answered 200 with {how}: {found}")
     return _matched({str(name): str(row) for name, row in reply.items()}, sent_names(sent.payload))
 
 
@@ -438,9 +442,6 @@ def _matched(reply: Mapping[str, str], records: tuple[tuple[str, str], ...]) -> 
             f"SGAS answered 200, but names no row for {missing} of {len(records)} records",
         )
     strange = renamed + missing
-    note = (
-        f"SGAS keeps {strange} of {len(records)} records under other ids than ours"
-        if strange
-        else ""
-    )
+    found = f"SGAS keeps {strange} of {len(records)} records under other ids than ours"
+    note = found if strange else ""
     return Receipt(verdict=Verdict.DELIVERED, remote_ids=remote_ids, reason=note)

@@ -63,9 +63,8 @@ class SgasTransport:
         mine = self._options = own_options(options, Options)
         if found := mine.problems():
             raise ConfigError(found)
-        allow_open_key = mine.allow_open_key or may_be_open(
-            credentials.key, circumstances.environment
-        )
+        handed_over = may_be_open(credentials.key, circumstances.environment)
+        allow_open_key = mine.allow_open_key or handed_over
         certificate = HostCertificate(
             credentials,
             circumstances.now(),
@@ -96,10 +95,9 @@ class SgasTransport:
         self._check(now)
         size = len(message.payload)
         if size > self._options.batch_bytes:
-            reason = f"{size} bytes are over the limit of {self._options.batch_bytes} (`batch_bytes` of the target)"
-            return Receipt(
-                verdict=Verdict.TOO_LARGE, exit_status=REFUSED, reason=reason, attempts=0
-            )
+            limit = f"the limit of {self._options.batch_bytes} (`batch_bytes` of the target)"
+            reason = f"{size} bytes are over {limit}"
+            return Receipt(Verdict.TOO_LARGE, exit_status=REFUSED, reason=reason, attempts=0)
         sent = Sent(payload=message.payload, subject=self._subject)
         if (known := self._known_refusal(message.payload)) is not None:
             return known
@@ -126,9 +124,8 @@ class SgasTransport:
             verdict = receipt.verdict
             if verdict not in _PASSING:
                 break
-            if not self._retries.wait(
-                message.id, attempts, receipt.reason, answer.retry_after, since=began
-            ):
+            reason, asked = receipt.reason, answer.retry_after
+            if not self._retries.wait(message.id, attempts, reason, asked, since=began):
                 verdict = Verdict.IN_DOUBT if doubt else Verdict.RETRY_LATER
                 break
         doubt = doubt and verdict is not Verdict.DELIVERED
@@ -153,12 +150,14 @@ class SgasTransport:
         found = service_paths(answer.body) or {}
         if _REGISTRATION not in found:
             names = ", ".join(sorted(found)) or f'none: "{parse_error_page(answer.body).words}"'
-            reason = f"{self._base} lists no service {_REGISTRATION} ({plain(names, 200)}); check `url` of the target"
+            found_text = f"lists no service {_REGISTRATION} ({plain(names, 200)})"
+            reason = f"{self._base} {found_text}; check `url` of the target"
             return (*steps, Step("services", reason, exit_status=CONFIGURATION))
         steps.append(Step("services", plain(", ".join(sorted(found)))))
         receipt = interpret(self._insert_answer(_NO_RECORDS), nothing)
         if receipt.verdict is Verdict.DELIVERED:
-            answer_text = f"an empty document was taken at {self._insert}; the MachineName is looked at in records only"
+            answer_text = f"an empty document was taken at {self._insert}; "
+            answer_text += "the MachineName is looked at in records only"
             return (*steps, Step("right to insert", answer_text))
         reason, exit_status = receipt.reason, receipt.exit_status
         if receipt.verdict is Verdict.REFUSED:  # there is no record in it that could be at fault

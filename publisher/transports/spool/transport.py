@@ -54,17 +54,15 @@ class SpoolTransport:
             raise ConfigError(f"`batch_bytes`: {problem}")
         self._signer: Signer | None = None
         if options.sign is not False:
-            allow_open_key = options.allow_open_key or may_be_open(
-                credentials.key, circumstances.environment
-            )
+            handed_over = may_be_open(credentials.key, circumstances.environment)
+            allow_open_key = options.allow_open_key or handed_over
             self._signer = Signer(credentials, circumstances.now(), allow_open_key=allow_open_key)
         self._signed = circumstances.signed
-        flat = options.layout is Layout.FLAT
-        # ssmsend takes whatever is in a flat directory for a message, hidden files and directories
-        # too (SSM 4.0.0).
-        self._staging = (
-            options.path.with_name(f"{options.path.name}.new") if flat else options.path / ".new"
-        )
+        self._staging = options.path / ".new"
+        if options.layout is Layout.FLAT:
+            # ssmsend takes whatever is in a flat directory for a message, hidden files and
+            # directories too (SSM 4.0.0).
+            self._staging = options.path.with_name(f"{options.path.name}.new")
 
     def payload_limit(self) -> int:
         """The largest payload whose signed form, in base64, fits AMS, where such files end."""
@@ -78,14 +76,11 @@ class SpoolTransport:
         if signer:
             signer.check(now)
         if is_signed and (why := unsafe_reason(message.payload)):
-            return Receipt(
-                verdict=Verdict.REFUSED, reason=plain(why), exit_status=SET_ASIDE, attempts=0
-            )
-        if len(message.payload) > self.payload_limit():
-            reason = f"{len(message.payload)} bytes are over the limit of {self.payload_limit()} (from `batch_bytes`)"
-            return Receipt(
-                verdict=Verdict.TOO_LARGE, reason=reason, exit_status=REFUSED, attempts=0
-            )
+            return Receipt(Verdict.REFUSED, reason=plain(why), exit_status=SET_ASIDE, attempts=0)
+        size, limit = len(message.payload), self.payload_limit()
+        if size > limit:
+            reason = f"{size} bytes are over the limit of {limit} (from `batch_bytes`)"
+            return Receipt(Verdict.TOO_LARGE, reason=reason, exit_status=REFUSED, attempts=0)
         content = signer.sign(message.payload) if signer else message.payload
         try:
             name = self._put(message, content)
@@ -96,10 +91,8 @@ class SpoolTransport:
         return Receipt(verdict=Verdict.DELIVERED, remote_id=name, bytes_sent=len(content))
 
     def _failed(self, error: OSError, verdict: Verdict) -> Receipt:
-        otherwise = (
-            f"let this user write into {self._options.path} and {self._staging}, and publish again"
-        )
-        why = refused_by_system(error, otherwise)
+        folders = f"{self._options.path} and {self._staging}"
+        why = refused_by_system(error, f"let this user write into {folders}, and publish again")
         reason = plain(f"{error.filename or self._options.path}: {why}: nothing is lost")
         return Receipt(verdict=verdict, reason=reason, exit_status=LedgerError.exit_status)
 
@@ -126,7 +119,8 @@ class SpoolTransport:
         found = self._signer.warnings(now) if self._signer else []
         if self._options.layout is Layout.DIRQ and self._options.sign is None:
             found.append(
-                "messages are signed, and ssmsend, which reads dirq queues, would sign them again so that APEL refuses them: "
+                "messages are signed, and ssmsend, which reads dirq queues, would sign them again "
+                "so that APEL refuses them: "
                 "say `sign: false` if it is ssmsend that sends them, else `sign: true`"
             )
         return found
@@ -156,9 +150,8 @@ class SpoolTransport:
         _make_directory(self._staging)
         _refuse_planted(self._staging)
         new = self._staging / f"{target}.tmp"  # one publisher at a time works on a target
-        descriptor = os.open(
-            new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600
-        )
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+        descriptor = os.open(new, flags, 0o600)
         with os.fdopen(descriptor, "wb") as file:
             file.write(content)
             file.flush()
@@ -183,7 +176,8 @@ class SpoolTransport:
         seconds = int(message.made_at.timestamp())
         digest = int(sha256(message.id.encode()).hexdigest()[:6], 16)
         for step in range(_DIRQ_NAMES):
-            yield f"{seconds - seconds % _DIRQ_GRANULARITY_S:08x}/{seconds:08x}{(digest + step) & 0xFFFFFF:06x}"
+            last = (digest + step) & 0xFFFFFF
+            yield f"{seconds - seconds % _DIRQ_GRANULARITY_S:08x}/{seconds:08x}{last:06x}"
 
 
 create: Final = SpoolTransport
@@ -200,9 +194,8 @@ def _make_directory(path: Path) -> None:
 def _refuse_planted(path: Path) -> None:
     """A link or directory that another user can have put in our way. Raises: OSError."""
     if path.parent.stat().st_mode & 0o022 and path.lstat().st_uid not in (0, os.geteuid()):
-        raise PermissionError(
-            errno.EPERM, "it is of another user, in a directory that others may write", str(path)
-        )
+        why = "it is of another user, in a directory that others may write"
+        raise PermissionError(errno.EPERM, why, str(path))
 
 
 def _sync_directory(path: Path) -> None:
