@@ -1,6 +1,7 @@
-"""`make bench`: whole runs of the publisher, the journey stage by stage, and the floors of this machine, in one table.
+"""`make bench`: whole runs, the journey stage by stage, and the floors of this machine.
 
-Nothing here judges a time: machines differ, and the floors of the same run say what to hold a figure against.
+Nothing here judges a time: machines differ, and the floors of the same run say what to hold a
+figure against.
 """
 
 from __future__ import annotations
@@ -85,57 +86,35 @@ def _benchmark(jobs: int, kept: Path, folder: Path) -> Iterator[Line]:
     _say(f"making {jobs:,} jobs")
     database = ground.accounting(kept, jobs)
     with ground.stand_in(folder) as (faithful, tally):
-        yield from _whole_runs(
-            folder, database, jobs, faithful, f"CAR to the stand-in of AMS, {jobs:,} jobs"
-        )
+        name = f"CAR to the stand-in of AMS, {jobs:,} jobs"
+        yield from _whole_runs(folder, database, jobs, faithful, name)
         with ground.at_once(folder, faithful.credentials) as sink:
             config = ground.configuration(folder, database, sink)
-            yield from _whole_runs(
-                folder, database, jobs, sink, f"CAR to a sink that answers at once, {jobs:,} jobs"
-            )
+            name = f"CAR to a sink that answers at once, {jobs:,} jobs"
+            yield from _whole_runs(folder, database, jobs, sink, name)
             sgas, summaries = ground.sgas(sink), ground.summaries(sink)
-            yield from _whole_runs(
-                folder,
-                database,
-                jobs,
-                sgas,
-                f"OGF-UR to such a sink, as SGAS answers, {jobs:,} jobs",
-            )
-            yield from _whole_runs(
-                folder,
-                database,
-                jobs,
-                summaries,
-                f"Summaries and sync to such a sink, {jobs:,} jobs",
-            )
+            name = f"OGF-UR to such a sink, as SGAS answers, {jobs:,} jobs"
+            yield from _whole_runs(folder, database, jobs, sgas, name)
+            name = f"Summaries and sync to such a sink, {jobs:,} jobs"
+            yield from _whole_runs(folder, database, jobs, summaries, name)
             yield from imports(folder, sink, jobs)
             few = min(jobs, _STAGE_JOBS)
             stages = list(_stages(folder, config, few))
             yield from stages
-            yield from _stages(
-                folder,
-                ground.configuration(folder, database, summaries),
-                jobs,
-                "Summaries stage by stage",
-            )
+            config_of_summaries = ground.configuration(folder, database, summaries)
+            yield from _stages(folder, config_of_summaries, jobs, "Summaries stage by stage")
             parts = list(_floors(folder, database, config, few))
             yield from parts
             yield _sum_of(parts, stages[-1])
             yield from _starts(folder)
     work = {"messages": tally.messages, "requests": tally.requests}
-    free = Cost(wall_s=0.0, cpu_s=0.0)
-    yield Line(
-        group="Counted by the stand-in",
-        name="requests",
-        count=tally.requests,
-        unit="in all",
-        cost=free,
-        work=work,
-    )
+    free, group = Cost(wall_s=0.0, cpu_s=0.0), "Counted by the stand-in"
+    requests = tally.requests
+    yield Line(group=group, name="requests", count=requests, unit="in all", cost=free, work=work)
 
 
 def _ladder(sizes: list[int], only: list[str] | None, kept: Path, folder: Path) -> Iterator[Line]:
-    """The same rounds over databases of growing size: the first one grows with its jobs, the others with nothing."""
+    """The same rounds over growing databases: the first takes longer with each, others do not."""
     with (
         ground.stand_in(folder) as (faithful, _),
         ground.at_once(folder, faithful.credentials) as sink,
@@ -146,15 +125,17 @@ def _ladder(sizes: list[int], only: list[str] | None, kept: Path, folder: Path) 
             database = ground.accounting(kept, jobs)
             for form in only or _FORMATS:
                 receiver = receivers[form].instead(str(jobs))
-                yield from _whole_runs(
-                    folder, database, jobs, receiver, f"{form}, {jobs:,} jobs", sweep=False
-                )
+                name = f"{form}, {jobs:,} jobs"
+                yield from _whole_runs(folder, database, jobs, receiver, name, sweep=False)
 
 
 def _whole_runs(
     folder: Path, database: Path, jobs: int, receiver: Receiver, group: str, *, sweep: bool = True
 ) -> Iterator[Line]:
-    """The real command in a process of its own: all jobs, none, all looked at again, a thousand new ones; `status`, `sync`."""
+    """The real command in a process of its own; then `status` and `sync`.
+
+    It meets all jobs, none, all to be looked at again, a thousand new ones.
+    """
     config = ground.configuration(folder, database, receiver)
     yield _publish(folder, config, receiver, group, "first round", jobs, jobs)
     yield _publish(folder, config, receiver, group, "nothing to do", jobs, 0)
@@ -178,15 +159,8 @@ def _publish(
     """One round. `jobs` are in the database, `met` those that it has to deal with."""
     _say(f"{group}: {name}")
     patience_s = _PATIENCE_S + jobs / 1000
-    arguments: list[str | Path] = [
-        *PUBLISHER,
-        "--config",
-        config,
-        "--quiet",
-        "publish",
-        "--force",
-        "--json",
-    ]
+    command = ("--quiet", "publish", "--force", "--json")
+    arguments: list[str | Path] = [*PUBLISHER, "--config", config, *command]
     ended = run_python(arguments, folder, patience_s=patience_s)
     if ended.status not in (0, 65):
         raise SystemExit(f"publish ended with {ended.status}:\n{ended.err[-4000:]}")
@@ -195,7 +169,8 @@ def _publish(
     work["state_bytes"] = ground.state_bytes(folder, receiver)
     note = ""
     if told["records"]:
-        note = f"{told['messages']:,} messages, {told['bytes'] / told['records']:,.0f} bytes a record on the wire"
+        record_bytes = told["bytes"] / told["records"]
+        note = f"{told['messages']:,} messages, {record_bytes:,.0f} bytes a record on the wire"
         note += f", {work['state_bytes'] / max(jobs, met):.1f} bytes of state a job"
     return Line(
         group=group, name=name, count=met, unit="jobs", cost=ended.cost, note=note, work=work
@@ -241,9 +216,8 @@ def _starts(folder: Path) -> Iterator[Line]:
 
 def _floors(folder: Path, database: Path, config: Path, jobs: int) -> Iterator[Line]:
     _say("the floors")
-    for found in _child(
-        ["-m", "benchmarks.floors", database, str(jobs), config, folder], folder, jobs
-    ):
+    module = ("-m", "benchmarks.floors")
+    for found in _child([*module, database, str(jobs), config, folder], folder, jobs):
         yield Line(
             group="Floors of this machine, one core",
             name=found["name"],
@@ -254,7 +228,7 @@ def _floors(folder: Path, database: Path, config: Path, jobs: int) -> Iterator[L
 
 
 def _sum_of(parts: list[Line], whole: Line) -> Line:
-    """What one record would cost if each part of the work were done at its floor, one after the other on one core."""
+    """What records would cost with each part of the work at its floor, one by one on one core."""
     payload_mb = whole.work["payload_bytes"] / 1e6
     amount = {
         "jobs": whole.count,

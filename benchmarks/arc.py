@@ -1,8 +1,9 @@
-"""ARC's own publishing code on one accounting database: `python -m benchmarks.arc SRC DATABASE KIND CERT KEY`.
+"""ARC's own publishing code on one accounting database.
 
-SRC is a checkout of ARC, or a directory with its package `arc`. Records are made, signed and put into base64 as they are for
-the wire, and then dropped: no connection is made, which is to ARC's advantage. KIND is urs, summaries-v04 or sgas. Reads
-schema 1 only, as ARC 6 does. Prints the messages and their bytes.
+`python -m benchmarks.arc SRC DATABASE KIND CERT KEY`: SRC is a checkout of ARC, or a directory with
+its package `arc`; KIND is urs, summaries-v04 or sgas. Records are made, signed and put into base64
+as they are for the wire, and then dropped: no connection is made, which is to ARC's advantage.
+Reads schema 1 only, as ARC 6 does. Prints the messages and their bytes.
 """
 
 from __future__ import annotations
@@ -42,9 +43,8 @@ def package_of(source: Path) -> Path:
     for below in (source / "src" / "utils" / "python", source):
         if (below / "arc" / "control" / "AccountingPublishing.py").exists():
             return below
-    raise FileNotFoundError(
-        f"{source}: holds no arc/control/AccountingPublishing.py; ARC_SRC names a checkout of ARC"
-    )
+    what = "holds no arc/control/AccountingPublishing.py; ARC_SRC names a checkout of ARC"
+    raise FileNotFoundError(f"{source}: {what}")
 
 
 def main(source: str, database: str, kind: str, certificate: str, key: str) -> None:
@@ -54,9 +54,8 @@ def main(source: str, database: str, kind: str, certificate: str, key: str) -> N
     sent: list[int] = []
 
     def signed(sender: Any, data: str) -> bool:
-        sent.append(
-            len(base64.b64encode(sender._msg_sign(data).encode()))
-        )  # what it does before it connects
+        message = sender._msg_sign(data).encode()
+        sent.append(len(base64.b64encode(message)))  # what it does before it connects
         return True
 
     def posted(_sender: Any, data: str) -> bool:

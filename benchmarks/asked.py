@@ -1,9 +1,10 @@
-"""What was asked for, beside what was measured: `python -m benchmarks.asked`, a part of `make bench`.
+"""What was asked for, beside what was measured.
 
-On three databases: ours, and the varied one in both schemas. Each line is the least CPU of several runs (memory: the most),
-because other work on the machine only ever adds; Ctrl-C ends it with what there is. Where the environment variable ARC_SRC
-names a checkout of ARC, its own code runs on the same database between our runs. All is normalised by what the machine does
-then: rate x yardstick / 0.20 s.
+`python -m benchmarks.asked`, a part of `make bench`, on three databases: ours, and the varied one
+in both schemas. Each line is the least CPU of several runs (memory: the most), because other work
+on the machine only ever adds; Ctrl-C ends it with what there is. Where the environment variable
+ARC_SRC names a checkout of ARC, its own code runs on the same database between our runs. All is
+normalised by what the machine does then: rate x yardstick / 0.20 s.
 """
 
 from __future__ import annotations
@@ -51,9 +52,10 @@ ASKED: Final = {
 
 @dataclass
 class Least:
-    """The cheapest of several runs by CPU, its time by the clock, and the most memory that any of them took.
+    """The cheapest of several runs by CPU, its time by the clock, and the most memory of any.
 
-    Memory is the proportional set size of all its processes; of runs too short for that, the resident one of the first.
+    Memory is the proportional set size of all its processes; of runs too short for that, the
+    resident one of the first.
     """
 
     jobs: int
@@ -120,7 +122,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def yardstick(folder: Path) -> float:
-    """How long this machine takes for a loop that took 0.20 s where the goals were set, in CPU seconds; the least counts."""
+    """The least CPU seconds here for a loop that took 0.20 s where the goals were set."""
     return float(run_python(["-c", _LOOP], folder).out)
 
 
@@ -130,13 +132,11 @@ def table(found: Found, yardstick_s: float) -> str:
     rows: list[tuple[str, ...]] = [("", "asked", *DATABASES, arc), ("---",) * 6]
     for line, (goal, what) in ASKED.items():
         cells = [_cell(found.get((line, name)), what, yardstick_s) for name in DATABASES]
-        theirs = (
-            _cell(found.get((line, "ARC")), what, yardstick_s)
-            if line.endswith("first round")
-            else ""
-        )
-        if line.endswith("first round") and not os.environ.get("ARC_SRC"):
-            theirs = "not run: ARC_SRC is not set"
+        theirs = ""
+        if line.endswith("first round"):
+            theirs = _cell(found.get((line, "ARC")), what, yardstick_s)
+            if not os.environ.get("ARC_SRC"):
+                theirs = "not run: ARC_SRC is not set"
         rows.append((line, goal, *cells, theirs))
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 

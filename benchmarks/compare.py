@@ -1,7 +1,7 @@
-"""Two runs of `make bench` beside each other: `python -m benchmarks.compare BEFORE.json AFTER.json`.
+"""Two runs of `make bench` side by side: `python -m benchmarks.compare BEFORE.json AFTER.json`.
 
-Counts of work are compared exactly, and said where they changed. Times are of two moments on a machine that may have had other
-things to do: judge them by the floors, which stand among them.
+Counts of work are compared exactly, and said where they changed. Times are of two moments on a
+machine that may have had other things to do: judge them by the floors, which stand among them.
 """
 
 from __future__ import annotations

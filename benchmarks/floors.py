@@ -1,4 +1,4 @@
-"""What this machine can do at best: each part of the work alone, by the shortest way, with nothing kept or checked.
+"""What this machine can do at best: each part of the work alone, with nothing kept or checked.
 
 `python -m benchmarks.floors DATABASE JOBS CONFIG FOLDER` prints JSON.
 """
@@ -41,8 +41,9 @@ _PARTS: Final = (
 )
 _SUMMED_PAGE: Final = 20_000
 _GROUPED: Final = """
-    SELECT EndpointID, QueueID, UserID, VOID, FQANID, StatusID, BenchmarkID, NodeCount, CPUCount, EndTime / 2629746,
-           count(*), sum(UsedWalltime), sum(UsedCPUUserTime + UsedCPUKernelTime), min(EndTime), max(EndTime)
+    SELECT EndpointID, QueueID, UserID, VOID, FQANID, StatusID, BenchmarkID, NodeCount, CPUCount,
+           EndTime / 2629746, count(*), sum(UsedWalltime), sum(UsedCPUUserTime + UsedCPUKernelTime),
+           min(EndTime), max(EndTime)
     FROM AAR WHERE RecordID BETWEEN ? AND ? GROUP BY 1, 2, 3, 4, 5, 6, 7, 8, 9, 10"""
 _COMPLETE: Final = (
     "SELECT count(*) FROM JobEvents WHERE RecordID BETWEEN ? AND ? AND +EventKey = 'FINISHED'"
@@ -84,7 +85,7 @@ def _rows(database: Path, jobs: int) -> Cost:
 
 
 def _sums(database: Path, jobs: int) -> Cost:
-    """What summaries cannot do without: sums by all that tells groups apart, and a look for each job's FINISHED event."""
+    """What summaries need: sums by all that tells groups apart, and each job's FINISHED event."""
     with (
         closing(
             sqlite3.connect(f"{database.as_uri()}?mode=ro", uri=True, isolation_level=None)
@@ -154,7 +155,7 @@ def _push(settings: dict[str, Any]) -> Cost:
 
 
 def _write(folder: Path) -> Cost:
-    """A payload in one durable transaction, its end in another: the least that survives a power cut between them."""
+    """A payload in one durable transaction, its end in another: the least against power cuts."""
     payload = b"x" * _MESSAGE_BYTES
     with closing(sqlite3.connect(folder / "floor.db", isolation_level=None)) as connection:
         connection.execute("PRAGMA journal_mode = WAL")

@@ -1,7 +1,7 @@
-"""The ground that runs stand on: a large accounting database, a receiver in a process of its own, a configuration.
+"""The ground that runs stand on: a large database, a receiver in its own process, a configuration.
 
-`python -m benchmarks.ground FILE JOBS` makes such a database: SQLite takes some hundred megabytes of memory for it. With a
-schema (1 or 2) as third argument it is the varied one.
+`python -m benchmarks.ground FILE JOBS` makes such a database: SQLite takes some hundred megabytes
+of memory for it. With a schema (1 or 2) as third argument it is the varied one.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Receiver:
 
 
 def accounting(directory: Path, jobs: int) -> Path:
-    """The database of that many jobs, made on first use: seven months of 2025 on one CE, schema 2, ten users."""
+    """So many jobs, made on first use: seven months of 2025 on one CE, schema 2, ten users."""
     return _made(directory / f"arex-{jobs}.db", jobs)
 
 

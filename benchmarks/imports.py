@@ -1,6 +1,7 @@
-"""Imports from other systems: files of so many records, read, read once more, and what they give published.
+"""Imports from other systems: files of so many records, read, read once more, and published.
 
-`python -m benchmarks.imports NAME FOLDER RECORDS` makes the files: they are made piece by piece, and still by a child.
+`python -m benchmarks.imports NAME FOLDER RECORDS` makes the files: they are made piece by piece,
+and still by a child.
 """
 
 from __future__ import annotations
@@ -120,7 +121,7 @@ def _publish(folder: Path, config: Path, group: str, jobs: int) -> Line:
 
 
 def make(name: str, folder: Path, records: int) -> None:
-    """Half of Grid Engine's in each format; of Slurm, jobs with their steps; Sonar's in a tree of days."""
+    """Grid Engine's half in each format; Slurm's jobs with steps; Sonar's as a tree of days."""
     if name == "gridengine":
         every = islice(gridengine_files.entries(1, records), records)
         with (folder / "accounting").open("wb") as file:
@@ -135,7 +136,8 @@ def make(name: str, folder: Path, records: int) -> None:
                 lines = sacct_text.jobs_of(first, min(_JOBS_AT_ONCE, records + 1 - first), first)
                 file.write(sacct_text.text(lines, header=False))
         return
-    # The end of the files cuts a life off, and most of its jobs end late in it: at least half of all jobs are whole.
+    # The end of the files cuts a life off, and most of its jobs end late in it: at least half of
+    # all jobs are whole.
     told = _until(_lives(min(_JOBS_AT_ONCE, max(1, records // _RECORDS_A_JOB // 2))), records)
     day = 0
     while envelopes := list(islice(told, _ENVELOPES_A_DAY)):

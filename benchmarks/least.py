@@ -1,7 +1,8 @@
 """The least of several runs of `make bench`: `python -m benchmarks.least RUN.json RUN.json ...`.
 
-A machine that others share is half as fast again at one minute as at the next. Of each line this takes the run in which it cost
-the least CPU, which is nearest to what the work itself costs; memory is the most that any run took.
+A machine that others share is half as fast again at one minute as at the next. Of each line this
+takes the run in which it cost the least CPU, which is nearest to what the work itself costs; memory
+is the most that any run took.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from benchmarks.report import Line, table
 
 
 def least(runs: Sequence[Mapping[str, Any]]) -> list[Line]:
-    """The lines of the first run, each as cheap as it ever was. Raises: KeyError when another run has not all of them."""
+    """The first run's lines, each as cheap as ever. Raises: KeyError where a run lacks one."""
     costs = [{(line["group"], line["name"]): line["cost"] for line in run["lines"]} for run in runs]
     found = []
     for line in runs[0]["lines"]:

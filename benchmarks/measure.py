@@ -15,7 +15,8 @@ from typing import Final
 
 # What the console script does, without needing it on a path.
 PUBLISHER: Final = ("-c", "from publisher.cli.main import main; main()")
-_SILENT: Final = 300  # seconds without an end after which a child is taken for stuck, a job in it given a millisecond more
+# Seconds without an end after which a child is taken for stuck; each job in it gets a millisecond.
+_SILENT: Final = 300
 _SAMPLE_S: Final = 0.1
 
 
@@ -23,7 +24,8 @@ _SAMPLE_S: Final = 0.1
 class Cost:
     """Seconds by the clock and of both CPUs together; of a child also its peak memory.
 
-    `peak_mib`: resident, of its largest process. `pss_mib`: of all its processes together, each shared page counted once.
+    `peak_mib`: resident, of its largest process. `pss_mib`: of all its processes together, each
+    shared page counted once.
     """
 
     wall_s: float
@@ -45,10 +47,11 @@ class Ended:
 def run_python(
     arguments: Sequence[str | Path], folder: Path, *, patience_s: float = _SILENT
 ) -> Ended:
-    """Run this interpreter as a child and measure it alone. Its output goes through files: a pipe would need a reader.
+    """Run this interpreter as a child and measure it alone.
 
-    Linux lets a child's peak begin with what its parent had in memory when it started it. So this process stays small, and
-    whatever takes much memory is done by a child.
+    Its output goes through files: a pipe would need a reader. Linux lets a child's peak begin with
+    what its parent had in memory when it started it. So this process stays small, and whatever
+    takes much memory is done by a child.
     """
     out, err = folder / "child.out", folder / "child.err"
     with out.open("wb") as to_out, err.open("wb") as to_err:
@@ -62,7 +65,7 @@ def run_python(
         deadline = began + patience_s
         pss_mib, sampled = 0.0, began
         while True:
-            # wait4 tells the usage of this child; what subprocess waits with tells that of all of them.
+            # wait4 tells the usage of this child, what subprocess waits with that of all of them.
             number, status, usage = os.wait4(child.pid, os.WNOHANG)
             if number:
                 break
@@ -93,7 +96,7 @@ def _family(process: int) -> Iterator[int]:
 
 
 def _pss_mib(process: int) -> float:
-    """Proportional set size, as Linux has it in proc(5), smaps_rollup; 0 for a process that ended meanwhile."""
+    """Proportional set size (proc(5), smaps_rollup); 0 for a process that ended meanwhile."""
     with suppress(OSError):
         found = re.search(
             r"^Pss: +([0-9]+) kB", Path(f"/proc/{process}/smaps_rollup").read_text(), re.MULTILINE
@@ -103,7 +106,7 @@ def _pss_mib(process: int) -> float:
 
 
 def as_installed(environment: Mapping[str, str]) -> dict[str, str]:
-    """The environment in which modules are compiled once, as those of an installed package are: a start costs half of it."""
+    """Modules are compiled once, as an installed package's are: it is half of a start's cost."""
     return {name: value for name, value in environment.items() if name != "PYTHONDONTWRITEBYTECODE"}
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
@@ -40,21 +40,21 @@ def table(lines: Sequence[Line]) -> str:
         if line.group != group:
             group = line.group
             rows.append((group,))
-        rows.append(
-            (
-                f"  {line.name}",
-                f"{line.count:,.0f} {line.unit}",
-                f"{line.cost.wall_s:.2f}" if line.cost.wall_s else "",
-                f"{line.cost.cpu_s:.2f}" if line.cost.cpu_s else "",
-                f"{line.rate:,.0f}" if line.count > 1 and line.cost.wall_s else "",
-                f"{line.cpu_us_each:,.1f}" if line.count > 1 and line.cost.cpu_s else "",
-                f"{line.cost.peak_mib:.0f}" if line.cost.peak_mib else "",
-                line.note,
-            )
-        )
+        rows.append((f"  {line.name}", *_numbers(line), line.note))
     full = [row for row in rows if len(row) > 1]
     widths = [max(len(row[at]) for row in full) for at in range(len(COLUMNS))]
     return "\n".join(_aligned(row, widths) for row in rows)
+
+
+def _numbers(line: Line) -> Iterator[str]:
+    """Under the middle columns; '' for what was not measured, and for rates of a single thing."""
+    yield f"{line.count:,.0f} {line.unit}"
+    cost, several = line.cost, line.count > 1
+    yield f"{cost.wall_s:.2f}" if cost.wall_s else ""
+    yield f"{cost.cpu_s:.2f}" if cost.cpu_s else ""
+    yield f"{line.rate:,.0f}" if several and cost.wall_s else ""
+    yield f"{line.cpu_us_each:,.1f}" if several and cost.cpu_s else ""
+    yield f"{cost.peak_mib:.0f}" if cost.peak_mib else ""
 
 
 def as_json(lines: Iterable[Line], about: dict[str, Any]) -> dict[str, Any]:

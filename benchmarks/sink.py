@@ -1,7 +1,8 @@
-"""A receiver that answers at once: TLS, one answer a request, nothing looked at. `python -m benchmarks.sink CERT KEY`.
+"""A receiver that answers at once: TLS, one answer a request, nothing looked at.
 
-Prints its port. All services in one: a GET is answered with a token, a POST with one message id; below /sgas with a row id for
-each record, found by its attribute. Ends with its standard input.
+`python -m benchmarks.sink CERT KEY` prints its port. All services in one: a GET is answered with a
+token, a POST with one message id; below /sgas with a row id for each record, found by its
+attribute. Ends with its standard input.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The journey stage by stage, in this process: each line is a whole round with one stage more than the line above.
+"""The journey in this process: each line is a whole round with one stage more than that above.
 
-`python -m benchmarks.stages CONFIG JOBS FOLDER` prints JSON. The rounds are real; what a line leaves out is a ledger that
-only rehearses, or a transport that takes everything.
+`python -m benchmarks.stages CONFIG JOBS FOLDER` prints JSON. The rounds are real; what a line
+leaves out is a ledger that only rehearses, or a transport that takes everything.
 """
 
 from __future__ import annotations
@@ -80,7 +80,10 @@ class Counted:
 
 
 class Rehearsed(DryRunLedger):
-    """Knows nobody; takes the policy for an old one, unless `check_all`, so that one payload in fifty is checked."""
+    """Knows nobody; takes the policy for an old one, unless `check_all`.
+
+    So one payload in fifty is checked.
+    """
 
     def __init__(self, folder: Path, policy_digest: str, *, check_all: bool) -> None:
         super().__init__(open_database_to_read(folder / "nothing.db"))
@@ -102,7 +105,7 @@ class Rehearsed(DryRunLedger):
 
 
 class TakesAll:
-    """A transport that says yes, to the payload or, with a signer, to the signed message in base64."""
+    """A transport that says yes: to the payload or, with a signer, to the signed one in base64."""
 
     def __init__(self, limit: int, signer: Signer | None = None) -> None:
         self._limit = limit

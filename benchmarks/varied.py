@@ -1,7 +1,8 @@
-"""Jobs of a large site: hundreds of users in several VOs, dozens of projects, restarts, failures and long names.
+"""Jobs of a large site: hundreds of users, dozens of projects, restarts, failures, long names.
 
-What repeats in a database decides what a cache in front of a renderer is worth. With ten users it is always right; these
-patterns hold over a thousand ways in which jobs differ by more than their times.
+What repeats in a database decides what a cache in front of a renderer is worth. With ten users it
+is always right; these patterns hold over a thousand ways in which jobs differ by more than their
+times.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ def patterns(seed: int, start: datetime, end: datetime) -> Iterator[SampleJob]:
         vo = "" if user < USERS * _WITHOUT_VO else _VOS[user % len(_VOS)]
         varied = replace(
             job,
-            user=f"/DC=org/DC=example/O=Universitetet i {'Øvre ' * (user % 3)}By {user % 29}/CN=User {user:04}",
+            user=f"/DC=org/DC=example/O=Universitetet i {'Øvre ' * (user % 3)}By {user % 29}"
+            f"/CN=User {user:04}",
             vo=vo,
             fqans=_fqans(vo, user) if vo else (),
             token_attributes=(),
