@@ -83,8 +83,9 @@ class DryRunLedger(LedgerReader):
 
     def months(self, target: str) -> Sequence[MonthState]:
         counted = self._counted.get(target, {})
-        arrived = [self._with_arrived(target, state) for state in super().months(target)]
-        states = {state.month: state for state in arrived}
+        states: dict[int, MonthState] = {}
+        for state in super().months(target):
+            states[state.month] = self._with_arrived(target, state)
         for month, (groups, basis) in counted.items():
             before = states.get(month, _nothing_of(month))
             states[month] = self._recounted(target, before, groups, basis)

@@ -27,7 +27,10 @@ from publisher.model.rates import AssessedJob, Tariff
 from publisher.model.time import Window, epoch, moment
 
 NO_RULE: Final = "no rule is for the job any more"
-_GONE: Final = "its process ended without a word (killed, or the machine went down); run the same command again"
+_GONE: Final = (
+    "its process ended without a word (killed, or the machine went down); "
+    "run the same command again"
+)
 _PORTION: Final = 1000
 
 _ENTER = """
@@ -37,11 +40,14 @@ _BEGIN = "UPDATE charge_run SET state = 'running', began_at = :now, noted_at = :
 _FINISH = (
     "UPDATE charge_run SET state = 'finished', ended_at = :now, noted_at = :now WHERE id = :id"
 )
-_FAIL = "UPDATE charge_run SET state = 'failed', reason = :reason, ended_at = :now, noted_at = :now WHERE id = :id"
+_FAIL = """
+UPDATE charge_run SET state = 'failed', reason = :reason, ended_at = :now, noted_at = :now
+WHERE id = :id"""
 _NOTE = """
-UPDATE charge_run SET noted_at = :now, jobs = jobs + :jobs, charged = charged + :charged, first = first + :first,
-       without_result = without_result + :without_result, without_rule = without_rule + :without_rule,
-       unreadable = unreadable + :unreadable, changed = changed + :changed
+UPDATE charge_run SET noted_at = :now, jobs = jobs + :jobs, charged = charged + :charged,
+       without_result = without_result + :without_result,
+       without_rule = without_rule + :without_rule, unreadable = unreadable + :unreadable,
+       first = first + :first, changed = changed + :changed
 WHERE id = :id"""
 _RUNS = """
 SELECT id, state, end_from, end_to, project, job_group, asked_at, began_at, noted_at, ended_at,
@@ -56,31 +62,32 @@ _NEW_TARIFF = (
     "INSERT INTO tariff (unit, formula, description) VALUES (:unit, :formula, :description)"
 )
 _KEPT = """
-SELECT charge.key, job_id, local_id, ended_at, queue, project, job_group, amount, reason, news, news_of,
-       was_amount, was_reason, now.unit, now.formula, now.description, was.unit, was.formula, was.description
-FROM charge LEFT JOIN tariff AS now ON now.id = tariff LEFT JOIN tariff AS was ON was.id = was_tariff"""
+SELECT charge.key, job_id, local_id, ended_at, queue, project, job_group, amount, reason,
+       news, news_of, was_amount, was_reason,
+       now.unit, now.formula, now.description, was.unit, was.formula, was.description
+FROM charge LEFT JOIN tariff AS now ON now.id = tariff
+            LEFT JOIN tariff AS was ON was.id = was_tariff"""
 _OF_JOB = _KEPT + " WHERE charge.key = :key"
-_LISTED = (
-    _KEPT
-    + """
+_LISTED = f"""{_KEPT}
 WHERE ended_at >= :start AND ended_at < :end AND (ended_at > :start OR charge.key > :key)
-      AND (CAST(:project AS TEXT) IS NULL OR project = :project) AND (CAST(:group AS TEXT) IS NULL OR job_group = :group)
+      AND (CAST(:project AS TEXT) IS NULL OR project = :project)
+      AND (CAST(:group AS TEXT) IS NULL OR job_group = :group)
 ORDER BY ended_at, charge.key LIMIT :limit"""
-)
 _AMOUNTS = """
 SELECT ended_at, key, project, job_group, unit, amount
 FROM charge JOIN tariff ON tariff.id = tariff
-WHERE ended_at >= :start AND ended_at < :end AND (ended_at > :start OR key > :key) AND amount IS NOT NULL
+WHERE ended_at >= :start AND ended_at < :end AND (ended_at > :start OR key > :key)
+      AND amount IS NOT NULL
 ORDER BY ended_at, key LIMIT :limit"""
 _KEEP = """
-INSERT INTO charge (key, job_id, local_id, ended_at, queue, project, job_group, tariff, amount, reason,
-                    news, news_of, was_tariff, was_amount, was_reason)
-VALUES (:key, :job_id, :local_id, :ended_at, :queue, :project, :group, :tariff, :amount, :reason,
-        :news, :news_of, :was_tariff, :was_amount, :was_reason)
+INSERT INTO charge (key, job_id, local_id, ended_at, queue, project, job_group, tariff, amount,
+                    reason, news, news_of, was_tariff, was_amount, was_reason)
+VALUES (:key, :job_id, :local_id, :ended_at, :queue, :project, :group, :tariff, :amount,
+        :reason, :news, :news_of, :was_tariff, :was_amount, :was_reason)
 ON CONFLICT (key) DO UPDATE
-SET ended_at = :ended_at, queue = :queue, project = :project, job_group = :group, tariff = :tariff, amount = :amount,
-    reason = :reason, news = :news, news_of = :news_of, was_tariff = :was_tariff, was_amount = :was_amount,
-    was_reason = :was_reason"""
+SET ended_at = :ended_at, queue = :queue, project = :project, job_group = :group,
+    tariff = :tariff, amount = :amount, reason = :reason, news = :news, news_of = :news_of,
+    was_tariff = :was_tariff, was_amount = :was_amount, was_reason = :was_reason"""
 _BEFORE_ALL: Final = -(2**63)
 _AFTER_ALL: Final = 2**63 - 1
 
@@ -108,10 +115,9 @@ class SqlChargeBook:
             "limit": _PORTION,
         }
         while True:
+            place = {"start": start, "key": key}
             with self._database.reading():
-                rows = self._database.execute(
-                    _LISTED, asked | {"start": start, "key": key}
-                ).fetchall()
+                rows = self._database.execute(_LISTED, asked | place).fetchall()
             yield from map(_kept, rows)
             if len(rows) < _PORTION:
                 return
@@ -133,11 +139,10 @@ class SqlChargeBook:
             if len(rows) < _PORTION:
                 break
             start, key = rows[-1][:2]
+        sums = [(payer, amount, jobs[payer]) for payer, amount in amounts.items()]
         return [
-            ChargedSum(
-                project=payer[0], group=payer[1], unit=payer[2], jobs=jobs[payer], amount=amount
-            )
-            for payer, amount in sorted(amounts.items())
+            ChargedSum(project=payer[0], group=payer[1], unit=payer[2], jobs=count, amount=amount)
+            for payer, amount, count in sorted(sums)
         ]
 
     @contextmanager
@@ -154,14 +159,10 @@ class SqlChargeBook:
             with self._database.atomic():
                 self._database.execute(_FINISH, {"id": number, "now": epoch(clock())})
         except BaseException as error:
-            reason = (
-                str(error)
-                if isinstance(error, PublisherError)
-                else f"interrupted ({type(error).__name__})"
-            )
-            with suppress(
-                LedgerError
-            ):  # where it cannot be written, the lock that is let go of tells the same
+            is_ours = isinstance(error, PublisherError)
+            reason = str(error) if is_ours else f"interrupted ({type(error).__name__})"
+            # Where it cannot be written, the lock that is let go of tells the same.
+            with suppress(LedgerError), self._database.atomic():
                 self._fail(number, reason, clock())
             raise
         finally:
@@ -175,16 +176,12 @@ class SqlChargeBook:
             pairs = [(job, self._of(job.key)) for job in jobs]
             kept = [self._merged(number, job, before) for job, before in pairs]
             news = [one.news for one in kept if one is not None and one.news_of == number]
-            changed = [
-                one
-                for one, (_, before) in zip(kept, pairs, strict=True)
-                if one is not None and one != before
-            ]
+            with_before = zip(kept, (before for _, before in pairs), strict=True)
+            changed = [one for one, before in with_before if one is not None and one != before]
             self._database.execute_many(_KEEP, map(self._row, changed))
             counted |= {"first": news.count(News.FIRST), "changed": news.count(News.CHANGED)}
-            self._database.execute(
-                _NOTE, _counts(jobs) | counted | {"id": number, "now": epoch(now)}
-            )
+            noted = counted | {"id": number, "now": epoch(now)}
+            self._database.execute(_NOTE, _counts(jobs) | noted)
 
     def close(self) -> None:
         self._locks.close()
@@ -204,22 +201,18 @@ class SqlChargeBook:
         return number
 
     def _fail_abandoned_runs(self, number: RunNumber, now: datetime) -> None:
-        """Runs without a process have failed. The next run that finds them reports what they
-        changed.
-        """
+        """Runs without a process have failed; the next that finds them reports their changes."""
         for (other,) in self._database.execute(_UNFINISHED_RUNS).fetchall():
             if other != number and not self._locks.is_alive(other):
-                self._database.execute(_FAIL, {"id": other, "reason": _GONE, "now": epoch(now)})
+                self._fail(other, _GONE, now)
         self._failed = frozenset(other for (other,) in self._database.execute(_FAILED))
 
     def _fail(self, number: RunNumber, reason: str, now: datetime) -> None:
-        with self._database.atomic():
-            self._database.execute(_FAIL, {"id": number, "reason": reason, "now": epoch(now)})
+        self._database.execute(_FAIL, {"id": number, "reason": reason, "now": epoch(now)})
 
     def _as_it_is(self, run: ChargeRun) -> ChargeRun:
-        if run.state in (RunState.QUEUED, RunState.RUNNING) and not self._locks.is_alive(
-            run.number
-        ):
+        is_open = run.state in (RunState.QUEUED, RunState.RUNNING)
+        if is_open and not self._locks.is_alive(run.number):
             return replace(run, state=RunState.FAILED, reason=_GONE)
         return run
 
@@ -231,12 +224,10 @@ class SqlChargeBook:
         self, number: RunNumber, job: AssessedJob, before: KeptCharge | None
     ) -> KeptCharge | None:
         """What is kept of a job from now on; None for nothing."""
+        if before is None and job.tariff is None:
+            return None
         if before is None:
-            return (
-                None
-                if job.tariff is None
-                else KeptCharge(job=job, news=News.FIRST, news_of=number, was=None)
-            )
+            return KeptCharge(job=job, news=News.FIRST, news_of=number, was=None)
         if job.tariff is None:
             job = job._replace(reason=NO_RULE)
         # What a run changed that failed later was reported to nobody: this one reports it.
@@ -273,15 +264,11 @@ class SqlChargeBook:
         if tariff is None:
             return None
         if tariff not in self._tariffs:
-            texts = {
-                "unit": tariff.unit,
-                "formula": tariff.formula,
-                "description": tariff.description,
-            }
+            texts = {"unit": tariff.unit, "formula": tariff.formula}
+            texts["description"] = tariff.description
             found = self._database.execute(_TARIFF, texts).fetchone()
-            self._tariffs[tariff] = (
-                found[0] if found else self._database.insert_returning_id(_NEW_TARIFF, texts)
-            )
+            number = found[0] if found else self._database.insert_returning_id(_NEW_TARIFF, texts)
+            self._tariffs[tariff] = number
         return self._tariffs[tariff]
 
 
@@ -291,21 +278,8 @@ def _charge_values(job: AssessedJob) -> tuple[object, ...]:
 
 
 def _kept(row: Sequence[Any]) -> KeptCharge:
-    (
-        key,
-        job_id,
-        local_id,
-        ended_at,
-        queue,
-        project,
-        group,
-        amount,
-        reason,
-        news,
-        news_of,
-        was_amount,
-        was_reason,
-    ) = row[:13]
+    key, job_id, local_id, ended_at, queue, project, group, amount, reason = row[:9]
+    news, news_of, was_amount, was_reason = row[9:13]
     job = AssessedJob(
         key=JobKey(key),
         job_id=JobId(job_id),
@@ -320,35 +294,26 @@ def _kept(row: Sequence[Any]) -> KeptCharge:
     )
     was = None
     if was_reason is not None:
-        was = job._replace(
-            tariff=_tariff_of(row[16:19]), amount=_amount(was_amount), reason=was_reason
-        )
+        tariff = _tariff_of(row[16:19])
+        was = job._replace(tariff=tariff, amount=_amount(was_amount), reason=was_reason)
     return KeptCharge(job=job, news=News(news), news_of=RunNumber(news_of), was=was)
 
 
 def _tariff_of(texts: Sequence[str | None]) -> Tariff | None:
     unit, formula, description = texts
-    return (
-        None
-        if unit is None
-        else Tariff(unit=unit, formula=formula or "", description=description or "")
-    )
+    if unit is None:
+        return None
+    return Tariff(unit=unit, formula=formula or "", description=description or "")
 
 
 def _run(row: Sequence[Any]) -> ChargeRun:
-    counts = dict(
-        zip(
-            ("jobs", "charged", "without_result", "without_rule", "unreadable", "first", "changed"),
-            row[10:17],
-            strict=True,
-        )
-    )
+    names = "jobs", "charged", "without_result", "without_rule", "unreadable", "first", "changed"
+    counts = dict(zip(names, row[10:17], strict=True))
+    window = Window(start=row[2], end=row[3])
     return ChargeRun(
         number=RunNumber(row[0]),
         state=RunState(row[1]),
-        request=ChargeRequest(
-            window=Window(start=row[2], end=row[3]), project=row[4], group=row[5]
-        ),
+        request=ChargeRequest(window=window, project=row[4], group=row[5]),
         asked_at=datetime.fromtimestamp(row[6], UTC),
         began_at=moment(row[7]),
         noted_at=datetime.fromtimestamp(row[8], UTC),

@@ -1,6 +1,4 @@
-"""The past of targets, from the publishing database: messages day by day, how long jobs waited for
-theirs, and metrics.
-"""
+"""The past of targets: messages day by day, how long jobs waited for theirs, and metrics."""
 
 from __future__ import annotations
 
@@ -35,29 +33,34 @@ _SENT, _REJECTED, _COUNTED = 2, 3, 4  # numbers of `message.state`, as schema.py
 
 _TARGETS = "SELECT name, id FROM target"
 # All of them: an index on the time would cost every message something, for ever.
-_MESSAGES = "SELECT id, target, state, format, records, bytes, settled_at FROM message WHERE id > 0 ORDER BY id"
+_MESSAGES = """
+SELECT id, target, state, format, records, bytes, settled_at FROM message
+WHERE id > 0 ORDER BY id"""
 _MONTHS = """
 SELECT month_message.month, message.id, message.settled_at
 FROM month_message JOIN message ON message.id = month_message.message
 WHERE month_message.target = :target AND message.state = 2"""
-# In the order in which they were made; pages with jobs that were counted only belong to no message
-# of these.
+# Pages with jobs that were counted only belong to no message of these.
 _OF_MONTH = """
-SELECT message.id, message.digest FROM month_message JOIN message ON message.id = month_message.message
-WHERE month_message.target = (SELECT id FROM target WHERE name = :target) AND month = :month AND message.state = 2"""
+SELECT message.id, message.digest
+FROM month_message JOIN message ON message.id = month_message.message
+WHERE month_message.target = (SELECT id FROM target WHERE name = :target) AND month = :month
+      AND message.state = 2"""
 _PAGES_SENT = """
 SELECT message.id, message.digest, delivered_page.runs
 FROM delivered_page JOIN message ON message.id = delivered_page.message
-WHERE message.id > 0 AND message.target = (SELECT id FROM target WHERE name = :target) AND message.state = 2"""
+WHERE message.id > 0 AND message.target = (SELECT id FROM target WHERE name = :target)
+      AND message.state = 2"""
 _ACCEPTED = (
     "SELECT id, settled_at, records FROM message WHERE id > 0 AND state IN (2, 4) ORDER BY id"
 )
 _RUNS_OF = """
 SELECT target.name, message.message_id, message.format, message.settled_at, delivered_page.runs
-FROM message JOIN delivered_page ON delivered_page.message = message.id JOIN target ON target.id = message.target
-WHERE message.id > 0 AND message.state IN (2, 4) AND message.settled_at >= :start AND message.settled_at < :end"""
-# Pages of a target get their numbers in the order in which they are written: one publisher works on
-# it at a time.
+FROM message JOIN delivered_page ON delivered_page.message = message.id
+             JOIN target ON target.id = message.target
+WHERE message.id > 0 AND message.state IN (2, 4)
+      AND message.settled_at >= :start AND message.settled_at < :end"""
+# A target's pages are numbered as they are written: one publisher works on it at a time.
 _PAGE = """
 SELECT delivered_page.id, message.id, message.made_at
 FROM delivered_page JOIN message ON message.id = delivered_page.message
@@ -74,14 +77,12 @@ _MessageAndEnd = tuple[int, int]
 
 @dataclass(slots=True)
 class _TargetPast:
-    """What is found of one target. `accepted`: when, by number of message; `counted`: the numbers
-    under which jobs were.
-    """
+    """What is found of one target."""
 
     days: dict[tuple[int, str], Counter[str]] = field(default_factory=dict)
     rejected: int = 0
-    accepted: dict[int, int] = field(default_factory=dict)
-    counted: set[int] = field(default_factory=set)
+    accepted: dict[int, int] = field(default_factory=dict)  # when, by number of message
+    counted: set[int] = field(default_factory=set)  # the numbers under which jobs were
     lags: Durations = field(default_factory=Durations)
 
 
@@ -94,9 +95,8 @@ class SqlHistory:
 
     def targets(self, names: Sequence[str], window: Window) -> Mapping[str, TargetHistory]:
         with self._database.snapshot():
-            numbers = {
-                name: number for name, number in self._database.execute(_TARGETS) if name in names
-            }
+            all_of_them = self._database.execute(_TARGETS)
+            numbers = {name: number for name, number in all_of_them if name in names}
             found = {number: _TargetPast() for number in numbers.values()}
             self._read_messages(found, window)
             for number, past in found.items():
@@ -105,11 +105,9 @@ class SqlHistory:
 
     def sent(self, target: str, month: Window) -> SentMessages:
         with self._database.snapshot():
-            of_month = {"target": target, "month": month_number(month.start or 0)}
-            digests = {
-                number: bytes(digest)
-                for number, digest in self._database.execute(_OF_MONTH, of_month)
-            }
+            at = {"target": target, "month": month_number(month.start or 0)}
+            of_month = self._database.execute(_OF_MONTH, at)
+            digests = {number: bytes(digest) for number, digest in of_month}
             for number, digest, packed in self._database.stream(_PAGES_SENT, {"target": target}):
                 if number not in digests and any(end in month for end in pages.ends(packed)):
                     digests[number] = bytes(digest)
@@ -127,10 +125,9 @@ class SqlHistory:
         return found
 
     def deliveries(self, accepted: Window) -> Iterator[DeliveredPart]:
+        window = {"start": accepted.start, "end": accepted.end}
         with self._database.snapshot():
-            for row in self._database.stream(
-                _RUNS_OF, {"start": accepted.start, "end": accepted.end}
-            ):
+            for row in self._database.stream(_RUNS_OF, window):
                 target, message_id, form, at, packed = row
                 ends = [Epoch(end) for end in pages.ends(packed)]
                 yield DeliveredPart(target, message_id, form, Epoch(at), pages.keys(packed), ends)
@@ -140,23 +137,17 @@ class SqlHistory:
     ) -> tuple[str, Generator[PlacedRuns, None, None]]:
         before: dict[str, list[int]] = json.loads(mark or "{}")
         with self._database.snapshot():
-            numbers = dict(self._database.execute(_TARGETS).fetchall())
-            after = {
-                number: self._place(number, before.get(name)) for name, number in numbers.items()
-            }
-            last = {
-                name: self._database.execute(
-                    _LAST_SETTLED, {"target": number, "page": after[number]}
-                ).fetchone()
-                for name, number in numbers.items()
-            }
-        until = {name: tuple(page) for name, page in last.items() if page is not None}
+            after: dict[int, int] = {}
+            until: dict[str, list[int]] = {}
+            for name, number in self._database.execute(_TARGETS).fetchall():
+                after[number] = self._place(number, before.get(name))
+                asked = {"target": number, "page": after[number]}
+                if last := self._database.execute(_LAST_SETTLED, asked).fetchone():
+                    until[name] = list(last)
         return json.dumps(until), self._placed(after, files)
 
     def _place(self, target: int, page: Sequence[int] | None) -> int:
-        """The number of a page of a settled message, which never leaves its ledger; 0 where it is
-        in another one.
-        """
+        """The number of a page of a settled message; 0 where it is in another ledger, for good."""
         if page is None:
             return 0
         found = self._database.execute(_PAGE, {"page": page[0], "target": target}).fetchone()
@@ -167,13 +158,12 @@ class SqlHistory:
     ) -> Generator[PlacedRuns, None, None]:
         with self._database.snapshot():
             for target, page in after.items():
-                for numbering, file in self._database.execute(
-                    _FILES, {"target": target}
-                ).fetchall():
+                numberings = self._database.execute(_FILES, {"target": target}).fetchall()
+                for numbering, file in numberings:
+                    if not files(file):
+                        continue
                     asked = {"numbering": numbering, "page": page}
-                    for block, packed in (
-                        self._database.stream(_PAGES_AFTER, asked) if files(file) else ()
-                    ):
+                    for block, packed in self._database.stream(_PAGES_AFTER, asked):
                         first = block * pages.BLOCK_ROWS
                         columns = pages.keys(packed), pages.ends(packed), pages.fingerprints(packed)
                         yield PlacedRuns(*columns, file, map(first.__add__, pages.places(packed)))
@@ -182,9 +172,8 @@ class SqlHistory:
         self._database.close()
 
     def _read_messages(self, found: Mapping[int, _TargetPast], window: Window) -> None:
-        for number, target, state, name, records, size, settled_at in self._database.stream(
-            _MESSAGES
-        ):
+        for row in self._database.stream(_MESSAGES):
+            number, target, state, name, records, size, settled_at = row
             past = found.get(target)
             if past is None or settled_at is None:
                 continue
@@ -218,7 +207,7 @@ class SqlHistory:
                 past.lags.unknown += 1
 
     def _months(self, target: int) -> dict[int, list[tuple[int, int]]]:
-        """Numbers of the messages with each month's totals, in order, and when they were accepted."""
+        """By month, the numbers of messages with its totals, and when they were accepted."""
         months: dict[int, list[tuple[int, int]]] = {}
         for month, number, settled_at in self._database.execute(_MONTHS, {"target": target}):
             months.setdefault(month, []).append((number, settled_at))
@@ -238,9 +227,7 @@ class SqlHistory:
                 yield from runs.values()
 
     def _join(self, target: int, numbering: int, runs: dict[JobKey, list[_MessageAndEnd]]) -> None:
-        """Add what else was delivered of some runs; those of an earlier numbering were counted with
-        it.
-        """
+        """Add what else was delivered of some runs; earlier numberings have counted theirs."""
         wanted = frozenset(map(pages.digest_of, runs))
         for other, one in self._delivered.elsewhere(target, numbering, wanted):
             if one.key not in runs:
@@ -252,9 +239,7 @@ class SqlHistory:
 
 
 def _first_after(messages: Sequence[tuple[int, int]], counted: int) -> int | None:
-    """The first acceptance of totals that were made after jobs were counted: their number is
-    higher.
-    """
+    """The first acceptance of totals made after jobs were counted: their number is higher."""
     following = messages[bisect_left(messages, (counted, 0)) :]
     return min((settled_at for _, settled_at in following), default=None)
 
@@ -299,10 +284,9 @@ class SqlMeasureBook:
     def note(
         self, target: str, *, set_to: Measures, added: Measures, unknown: Sequence[str]
     ) -> None:
+        gone = [{"target": target, "name": name} for name in unknown]
         with self._database.atomic():
-            self._database.execute_many(
-                _FORGET, [{"target": target, "name": name} for name in unknown]
-            )
+            self._database.execute_many(_FORGET, gone)
             self._database.execute_many(_SET, _rows(target, set_to))
             self._database.execute_many(_ADD, _rows(target, added))
 

@@ -1,6 +1,4 @@
-"""The receiver's summary keys that a target's single records made, by month, with what was sent
-under each.
-"""
+"""The receiver's keys that a target's single records made, by month, with what was sent of each."""
 
 from __future__ import annotations
 
@@ -29,11 +27,12 @@ _ADD_TO = """
 UPDATE summary_key SET jobs = jobs + :jobs, wall_s = wall_s + :wall_s, cpu_s = cpu_s + :cpu_s
 WHERE target = :target AND month = :month AND digest = :digest"""
 _ADD_TEXT = """
-INSERT INTO key_text (digest, text, site) VALUES (:text_digest, :text, :site) ON CONFLICT (digest) DO NOTHING"""
+INSERT INTO key_text (digest, text, site) VALUES (:text_digest, :text, :site)
+ON CONFLICT (digest) DO NOTHING"""
 _DIGESTS = [f"digest_{number}" for number in range(64)]  # that are asked for at once
 _POLICIES = f"""
-SELECT digest, policy FROM summary_key
-WHERE target = :target AND month = :month AND digest IN ({", ".join(f":{name}" for name in _DIGESTS)})"""
+SELECT digest, policy FROM summary_key WHERE target = :target AND month = :month
+AND digest IN ({", ".join(f":{name}" for name in _DIGESTS)})"""
 _TAKE_AWAY = """
 UPDATE summary_key SET jobs = jobs - :jobs, wall_s = wall_s - :wall_s, cpu_s = cpu_s - :cpu_s,
     policy = coalesce(:policy, policy)
@@ -51,18 +50,15 @@ _ACCEPTED = (
 
 
 class Addition(NamedTuple):
-    """What a message's records added: enough to take it away again. `before` are the policies of
-    the keys that were there.
-    """
+    """What a message's records added: enough to take it away again."""
 
     keys: Sequence[JobKey]
     parts: Sequence[_Part]  # of each record
-    before: Mapping[bytes, str]
+    before: Mapping[bytes, str]  # the policies of the keys that were there
     written: Sequence[bytes]  # digests of keys that were not known to be there, under its policy
 
 
-# Under which key a record is added up, whether it goes out for the first time, wall time and CPU
-# time.
+# A record's key, whether it goes out for the first time, wall time and CPU time.
 _Part = tuple[SummaryKey | None, bool, int, int]
 
 
@@ -73,33 +69,25 @@ def add(
     policy_digest: str,
     there: Container[bytes],
 ) -> Addition:
-    """The keys of a message's records. Only jobs that go out for the first time add to what is
-    under them.
+    """The keys of a message's records; only jobs that go out for the first time add to them.
 
     `there`: digests of keys that are known to be written, under this policy.
     """
     known: list[dict[str, object]] = []
     others, before = [], {}
-    parts = list(
-        zip(records.summary_keys, records.first_time, records.wall_s, records.cpu_s, strict=True)
-    )
+    columns = records.summary_keys, records.first_time, records.wall_s, records.cpu_s
+    parts = list(zip(*columns, strict=True))
     for total in _totals(parts):
         digest = total.key.digest
         if digest in there:
             before[digest] = policy_digest
-            at = {"target": target, "month": total.key.month, "digest": digest}
-            known.append(at | {"jobs": total.jobs, "wall_s": total.wall_s, "cpu_s": total.cpu_s})
+            known.append(_values(target, total))
         else:
             others.append(total)
     before.update(_policies(database, target, others))
     database.execute_many(_ADD_TO, known)
     _write(database, target, others, policy_digest)
-    return Addition(
-        keys=records.keys,
-        parts=parts,
-        before=before,
-        written=[total.key.digest for total in others],
-    )
+    return Addition(records.keys, parts, before, [total.key.digest for total in others])
 
 
 def _policies(
@@ -125,21 +113,18 @@ def take_away(
         left = {total.key.digest for total in _totals(compress(added.parts, map(not_, are_gone)))}
         for total in _totals(compress(added.parts, are_gone)):
             digest = total.key.digest
-            values = {
-                "target": target,
-                "month": total.key.month,
-                "digest": digest,
-                "jobs": total.jobs,
-                "wall_s": total.wall_s,
-                "cpu_s": total.cpu_s,
-                "policy": None if digest in left else added.before.get(digest),
-            }
+            policy = None if digest in left else added.before.get(digest)
             statement = _TAKE_AWAY if digest in left | added.before.keys() else _FORGET
-            database.execute(statement, values)
+            database.execute(statement, _values(target, total) | {"policy": policy})
+
+
+def _values(target: int, total: KeyTotal) -> dict[str, object]:
+    at = {"target": target, "month": total.key.month, "digest": total.key.digest}
+    return at | {"jobs": total.jobs, "wall_s": total.wall_s, "cpu_s": total.cpu_s}
 
 
 def _totals(parts: Iterable[_Part]) -> list[KeyTotal]:
-    """What records that go out for the first time come to, by key; nothing under a key of others."""
+    """What records that go out for the first time come to, by key; of other keys nothing."""
     # By digest, which covers the month too: hashing whole keys is slower (hot path).
     by_digest: dict[bytes, SummaryKey] = {}
     sums: defaultdict[bytes, list[int]] = defaultdict(lambda: [0, 0, 0])
@@ -159,22 +144,17 @@ def _totals(parts: Iterable[_Part]) -> list[KeyTotal]:
 
 def of_month(database: Database, target: int | None, month: int) -> list[tuple[KeyTotal, str]]:
     """The keys of a month, each with the digest of the policy that said it."""
-    return [
-        (
-            KeyTotal(
-                key=SummaryKey(month=row[0], digest=row[1], text=row[2], site=row[7]),
-                jobs=row[3],
-                wall_s=row[4],
-                cpu_s=row[5],
-            ),
-            row[6],
-        )
-        for row in database.execute(_KEYS, {"target": target, "month": month})
-    ]
+    found = []
+    for row in database.execute(_KEYS, {"target": target, "month": month}):
+        key = SummaryKey(month=row[0], digest=row[1], text=row[2], site=row[7])
+        total = KeyTotal(key=key, jobs=row[3], wall_s=row[4], cpu_s=row[5])
+        found.append((total, row[6]))
+    return found
 
 
 def accepted_changes(database: Database, target: int | None) -> list[AcceptedChange]:
     """What an administrator accepted, oldest first."""
+    found = database.execute(_ACCEPTED, {"target": target})
     return [
         AcceptedChange(
             month=month,
@@ -182,30 +162,21 @@ def accepted_changes(database: Database, target: int | None) -> list[AcceptedCha
             rows=_orphaned(month, orphaned),
             lost_jobs=lost_jobs,
         )
-        for month, accepted_at, orphaned, lost_jobs in database.execute(
-            _ACCEPTED, {"target": target}
-        )
+        for month, accepted_at, orphaned, lost_jobs in found
     ]
 
 
 def _orphaned(month: int, stored: str) -> tuple[KeyTotal, ...]:
     return tuple(
-        KeyTotal(
-            key=SummaryKey(month=month, digest=b"", text=text, site=""),
-            jobs=jobs,
-            wall_s=wall_s,
-            cpu_s=cpu_s,
-        )
-        for text, jobs, wall_s, cpu_s in json.loads(stored)
+        KeyTotal(SummaryKey(month=month, digest=b"", text=text, site=""), *sums)
+        for text, *sums in json.loads(stored)
     )
 
 
 def forget(database: Database, target: int, month: int, totals: Iterable[KeyTotal]) -> None:
     """Keys under which we have nothing any more."""
-    database.execute_many(
-        _FORGET,
-        [{"target": target, "month": month, "digest": total.key.digest} for total in totals],
-    )
+    gone = [{"target": target, "month": month, "digest": total.key.digest} for total in totals]
+    database.execute_many(_FORGET, gone)
 
 
 def replace(
@@ -219,16 +190,11 @@ def replace(
 
 def _write(database: Database, target: int, totals: Iterable[KeyTotal], policy_digest: str) -> None:
     rows = [
-        {
-            "target": target,
-            "month": total.key.month,
-            "digest": total.key.digest,
+        _values(target, total)
+        | {
             "text_digest": text_digest(total.key.site, total.key.text),
             "text": total.key.text,
             "site": total.key.site,
-            "jobs": total.jobs,
-            "wall_s": total.wall_s,
-            "cpu_s": total.cpu_s,
             "policy": policy_digest,
         }
         for total in totals

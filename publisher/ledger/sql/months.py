@@ -1,5 +1,4 @@
-"""Months in the ledger: what was counted, what the receiver accepted, and what is on its way. Rows
-of `month`.
+"""Rows of `month`: what was counted, what the receiver accepted, and what is on its way.
 
 Groups are kept as JSON, compressed, with their fields in order: the same bytes for the same groups.
 """
@@ -50,9 +49,9 @@ def _text(groups: Sequence[SummaryGroup]) -> bytes:
 @lru_cache(maxsize=2)  # of the month whose messages arrive one after the other
 def decode(text: bytes | None) -> tuple[SummaryGroup, ...]:
     """No groups for None: nothing was counted or accepted yet."""
-    columns: list[Iterable[Any]] = (
-        [] if text is None else list(zip(*json.loads(zlib.decompress(text)), strict=True))
-    )
+    if text is None:
+        return ()
+    columns: list[Iterable[Any]] = list(zip(*json.loads(zlib.decompress(text)), strict=True))
     if columns:
         columns[_BENCHMARKS] = [tuple(starmap(_benchmark, each)) for each in columns[_BENCHMARKS]]
     return tuple(map(SummaryGroup._make, zip(*columns, strict=True)))
@@ -84,12 +83,12 @@ SELECT month, jobs, digest, basis, dirty, accepted_jobs, accepted_digest, accept
 FROM month
 WHERE target = :target ORDER BY month"""
 _CONTENT = "SELECT counted, sending, accepted FROM month WHERE target = :target AND month = :month"
-# What was only added to is of the basis of before: it has to be summed up again under the one of
-# now.
+# What was only added to is of the basis of before: it has to be summed up again under that of now.
 _COUNT = """
 INSERT INTO month (target, month, counted, jobs, hosts, last_end, digest, basis, dirty, by_settings)
 VALUES (:target, :month, :counted, :jobs, :hosts, :last_end, :digest, :basis, FALSE, :by_settings)
-ON CONFLICT (target, month) DO UPDATE SET counted = excluded.counted, jobs = excluded.jobs, hosts = excluded.hosts,
+ON CONFLICT (target, month) DO UPDATE SET
+    counted = excluded.counted, jobs = excluded.jobs, hosts = excluded.hosts,
     last_end = excluded.last_end, digest = excluded.digest,
     basis = CASE WHEN :anew THEN excluded.basis ELSE month.basis END,
     by_settings = (month.accepted_digest IS NULL OR excluded.digest <> month.accepted_digest)
@@ -100,8 +99,8 @@ VALUES (:target, :month, :nothing, 0, '', :basis, TRUE, :moved)
 ON CONFLICT (target, month) DO UPDATE SET dirty = TRUE, moved = month.moved + excluded.moved"""
 _CLEAN = "UPDATE month SET dirty = FALSE, moved = 0 WHERE target = :target AND month = :month"
 _SENDING = """
-UPDATE month SET sending = counted, sending_digest = digest, sending_jobs = jobs, sending_hosts = hosts,
-    sending_end = last_end
+UPDATE month SET sending = counted, sending_digest = digest, sending_jobs = jobs,
+    sending_hosts = hosts, sending_end = last_end
 WHERE target = :target AND month = :month"""
 _LINK = "INSERT INTO month_message (message, target, month) VALUES (:message, :target, :month)"
 _MONTHS_OF = "SELECT month FROM month_message WHERE message = :message"
@@ -110,17 +109,20 @@ SELECT EXISTS (SELECT 1 FROM month_message JOIN message ON message.id = month_me
                WHERE month_message.target = :target AND month = :month AND message.state < 2)"""
 _ACCEPT = """
 UPDATE month SET accepted = sending, accepted_digest = sending_digest, accepted_jobs = sending_jobs,
-    accepted_hosts = sending_hosts, accepted_at = :now, accepted_format = (SELECT format FROM message WHERE id = :message),
+    accepted_hosts = sending_hosts, accepted_at = :now,
+    accepted_format = (SELECT format FROM message WHERE id = :message),
     sending = NULL, sending_digest = NULL, by_settings = FALSE
 WHERE target = :target AND month = :month AND sending IS NOT NULL"""
-_IS_SENDING = "SELECT sending IS NOT NULL, sending_digest FROM month WHERE target = :target AND month = :month"
+_IS_SENDING = """
+SELECT sending IS NOT NULL, sending_digest FROM month WHERE target = :target AND month = :month"""
 _ARRIVED = "UPDATE month_message SET arrived = :arrived WHERE message = :message AND month = :month"
 _ARRIVALS = """
 SELECT arrived FROM month_message
 WHERE target = :target AND month = :month AND arrived <> ''"""
-_NO_ARRIVALS = "UPDATE month_message SET arrived = '' WHERE target = :target AND month = :month AND arrived <> ''"
-# Instead of a digest, and before one: never that of our own, so that the rest is sent, and all of
-# it, whatever it says.
+_NO_ARRIVALS = """
+UPDATE month_message SET arrived = ''
+WHERE target = :target AND month = :month AND arrived <> ''"""
+# For a digest, and before one: never our own's, so that the rest, or all, is sent, whatever it is.
 PART: Final = "part"
 ADOPTED: Final = "adopted "
 _ACCEPT_PART = f"""
@@ -132,22 +134,28 @@ _ADOPT = """
 INSERT INTO month (target, month, counted, jobs, digest, basis, dirty,
                    accepted, accepted_digest, accepted_jobs, accepted_hosts, accepted_format)
 VALUES (:target, :month, :nothing, 0, '', '', FALSE, :accepted, :digest, :jobs, :hosts, :format)
-ON CONFLICT (target, month) DO UPDATE SET accepted = excluded.accepted, accepted_digest = excluded.accepted_digest,
+ON CONFLICT (target, month) DO UPDATE SET
+    accepted = excluded.accepted, accepted_digest = excluded.accepted_digest,
     accepted_jobs = excluded.accepted_jobs, accepted_hosts = excluded.accepted_hosts,
     accepted_format = excluded.accepted_format"""
 _EMPTIED = """
-UPDATE month SET accepted = counted, accepted_digest = digest, accepted_jobs = 0, accepted_hosts = hosts
-WHERE target = :target AND month = :month AND jobs = 0 AND digest <> '' AND NOT dirty AND sending IS NULL"""
+UPDATE month SET accepted = counted, accepted_digest = digest,
+    accepted_jobs = 0, accepted_hosts = hosts
+WHERE target = :target AND month = :month
+      AND jobs = 0 AND digest <> '' AND NOT dirty AND sending IS NULL"""
 _FORGET = "DELETE FROM month WHERE target = :target AND month = :month"
-_NO_MORE = "UPDATE month SET sending = NULL, sending_digest = NULL WHERE target = :target AND month = :month"
+_NO_MORE = """
+UPDATE month SET sending = NULL, sending_digest = NULL WHERE target = :target AND month = :month"""
 _NOT_WHOLE = "UPDATE month SET sending_digest = NULL WHERE target = :target AND month = :month"
 _NOT_ACCEPTED = """
-SELECT month FROM month WHERE target = :target AND (accepted_digest IS NULL OR digest <> accepted_digest)"""
+SELECT month FROM month
+WHERE target = :target AND (accepted_digest IS NULL OR digest <> accepted_digest)"""
 _TOTALS = """
 UPDATE target SET
     delivered = (SELECT coalesce(sum(accepted_jobs), 0) FROM month WHERE target = :target)
               + (SELECT coalesce(sum(jobs), 0) FROM delivered_count WHERE target = :target),
-    last_end = coalesce((SELECT max(sending_end) FROM month WHERE target = :target AND accepted IS NOT NULL), last_end)
+    last_end = coalesce((SELECT max(sending_end) FROM month
+                         WHERE target = :target AND accepted IS NOT NULL), last_end)
 WHERE id = :target"""
 
 
@@ -176,15 +184,10 @@ def content(
     database: Database, target: int | None, month: int
 ) -> tuple[tuple[SummaryGroup, ...], tuple[SummaryGroup, ...]]:
     """The groups counted and the groups accepted."""
-    row = database.execute(_CONTENT, {"target": target, "month": month}).fetchone() or (
-        None,
-        None,
-        None,
-    )
-    counted, _, accepted = row
-    return decode(counted), tuple(
-        joined(decode(accepted), _arrived_of(database, target, month, row[1]))
-    )
+    row = database.execute(_CONTENT, {"target": target, "month": month}).fetchone()
+    counted, on_its_way, accepted = row or (None, None, None)
+    arrived = _arrived_of(database, target, month, on_its_way)
+    return decode(counted), tuple(joined(decode(accepted), arrived))
 
 
 def _arrived_of(
@@ -193,9 +196,9 @@ def _arrived_of(
     """Those of the groups on their way that are at the receiver already."""
     arrivals = database.execute(_ARRIVALS, {"target": target, "month": month}).fetchall()
     places = {place for (arrived,) in arrivals for place in json.loads(arrived)}
-    return (
-        [group for place, group in enumerate(decode(groups)) if place in places] if places else []
-    )
+    if not places:
+        return []
+    return [group for place, group in enumerate(decode(groups)) if place in places]
 
 
 def count(
@@ -226,14 +229,9 @@ def count(
             },
         )
     # A changed job may have moved to a month in which nothing was counted yet.
-    nothing = encode(())
-    database.execute_many(
-        _DIRTY,
-        [
-            {"target": target, "month": month, "nothing": nothing, "basis": basis, "moved": moved}
-            for month, moved in dirty.items()
-        ],
-    )
+    nothing = {"target": target, "nothing": encode(()), "basis": basis}
+    left = [nothing | {"month": month, "moved": moved} for month, moved in dirty.items()]
+    database.execute_many(_DIRTY, left)
     database.execute_many(_CLEAN, [{"target": target, "month": month} for month in clean])
 
 
@@ -257,17 +255,13 @@ def adopt(database: Database, target: int, left: InheritedMonth) -> None:
 
 
 def emptied(database: Database, target: int, month: int) -> None:
-    """A month without jobs by now has nothing to be sent: what stays of it at the receiver was
-    accepted to stay.
-    """
+    """Of a month without jobs by now, what stays at the receiver was accepted to stay."""
     if database.execute(_EMPTIED, {"target": target, "month": month}).rowcount:
         database.execute(_TOTALS, {"target": target})
 
 
 def _hosts(groups: Sequence[SummaryGroup]) -> str:
-    """The jobs of some groups by submit host, as JSON, so that `sync` need not take apart what
-    every month holds.
-    """
+    """The jobs of groups by submit host, as JSON: `sync` need not take apart every month."""
     by_host: Counter[str] = Counter()
     for host, jobs in zip(map(_HOST, groups), map(_JOBS, groups), strict=True):
         by_host[host] += jobs
@@ -284,9 +278,8 @@ def send(database: Database, target: int, month: int) -> None:
 
 
 def link(database: Database, target: int, message: int, months: Collection[int]) -> None:
-    database.execute_many(
-        _LINK, [{"message": message, "target": target, "month": month} for month in months]
-    )
+    links = [{"message": message, "target": target, "month": month} for month in months]
+    database.execute_many(_LINK, links)
 
 
 def months_of(database: Database, message: int) -> list[int]:
@@ -315,8 +308,7 @@ def not_accepted(database: Database, target: int) -> list[int]:
 def arrived(
     database: Database, target: int, message: int, records: CarriedRecords, now: datetime
 ) -> list[int]:
-    """After a message of months was accepted; gives those that are accepted whole, with the last of
-    their messages.
+    """A message of months was accepted: gives those accepted whole, with their last message.
 
     Of the others the rows that arrived are known to be at the receiver, whatever becomes of the
     rest.
@@ -333,9 +325,8 @@ def arrived(
             continue
         places = _places(records, month)
         if is_sending and places:
-            database.execute(
-                _ARRIVED, {"arrived": json.dumps(places), "message": message, "month": month}
-            )
+            brought = {"arrived": json.dumps(places), "message": message, "month": month}
+            database.execute(_ARRIVED, brought)
             database.execute(_ACCEPT_PART, at | {"message": message})
         if not is_out:
             _end_sending(database, target, month)
@@ -363,9 +354,7 @@ def _end_sending(database: Database, target: int, month: int) -> None:
 
 
 def take_back(database: Database, target: int, months: Collection[int]) -> None:
-    """A message of these months, which is no longer outstanding, did not arrive: they were not sent
-    whole.
-    """
+    """A message of these months, not outstanding now, did not arrive: they were not sent whole."""
     for month in months:
         at = {"target": target, "month": month}
         (is_out,) = database.execute(_STILL_OUT, at).fetchone()
@@ -376,9 +365,7 @@ def take_back(database: Database, target: int, months: Collection[int]) -> None:
 
 
 def count_delivered(database: Database, target: int) -> None:
-    """How many jobs the target's records carry, after what the receiver accepted of its months
-    changed.
-    """
+    """How many jobs the target's records carry, after what was accepted of its months changed."""
     database.execute(_TOTALS, {"target": target})
 
 
@@ -389,15 +376,8 @@ def joined(accepted: Sequence[SummaryGroup], new: Sequence[SummaryGroup]) -> lis
 
 
 _SUMS: Final = frozenset(
-    {
-        "earliest_end",
-        "latest_end",
-        "wall_s",
-        "cpu_s",
-        "normalised_wall_micro",
-        "normalised_cpu_micro",
-        "jobs",
-    }
+    {"earliest_end", "latest_end", "jobs", "wall_s", "cpu_s"}
+    | {"normalised_wall_micro", "normalised_cpu_micro"}
 )
 # What tells a row from others, without what is added up in it.
 _row: Final = attrgetter(*(name for name in SummaryGroup._fields if name not in _SUMS))
