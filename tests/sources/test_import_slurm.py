@@ -21,7 +21,8 @@ import pytest
 
 from publisher.sources.importing.line_importer import lines_of
 from publisher.sources.importing.log_files import clean, opened
-from publisher.sources.slurm.records import COLUMNS, Header, NotSacct, SacctReader, SacctRun
+from publisher.sources.slurm.header import COLUMNS, Header, NotSacct
+from publisher.sources.slurm.records import SacctReader, SacctRun
 from publisher.sources.slurm.site_mapping import Options, SacctMapping
 from tests.sources.mortal_imports import child
 from tests.support.gridengine_files import jobs

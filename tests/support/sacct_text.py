@@ -10,8 +10,8 @@ from random import Random
 from typing import Any
 
 from publisher.sources.importers import ImportReport
+from publisher.sources.slurm.header import COLUMNS
 from publisher.sources.slurm.importer import Options, create
-from publisher.sources.slurm.records import COLUMNS
 
 CLUSTER = "hpc1"
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)

@@ -1,7 +1,6 @@
-"""Accounting files that grow and are rotated: read from where reading stopped, a line or a few for
-each record.
+"""Accounting files that grow and are rotated, read from where reading stopped.
 
-A batch system brings how lines become records and records become jobs.
+Each record has a line or a few. A batch system brings how lines become records, and records jobs.
 """
 
 from __future__ import annotations
@@ -62,23 +61,17 @@ class LogPiece(Generic[Record]):
 
 
 class LogLine(NamedTuple):
-    """A line without its end. `length` is that of the whole, `content` the beginning of one that is
-    too long to be a record.
-
-    A tuple, because there are millions.
-    """
+    """A line without its end. A tuple, because there are millions."""
 
     offset: int
-    content: bytes
-    length: int
+    content: bytes  # the beginning of one that is too long to be a record
+    length: int  # of the whole
     end: int  # where the next one begins
     digest: bytes = b""  # of the whole, where `content` is not it
 
 
 def lines_of(file: LogFile, start: int) -> Iterator[LogLine]:
-    """Its lines from a place on, one by one; a last one without an end is left where there may be a
-    writer.
-    """
+    """Its lines from a place on; a last one without an end is left where there may be a writer."""
     for block in file.blocks(start):
         if block.is_long:
             (content,) = block.lines
@@ -103,10 +96,9 @@ def by_line(
             records, wrong = read(content)
             yield LogPiece(line.offset, line.end, content, records, wrong)
         else:
-            wrong = f"{line.length} bytes long, too long for a record"
-            yield LogPiece(
-                line.offset, line.end, content, (), wrong, length=line.length, digest=line.digest
-            )
+            length, digest = line.length, line.digest
+            wrong = f"{length} bytes long, too long for a record"
+            yield LogPiece(line.offset, line.end, content, (), wrong, length=length, digest=digest)
 
 
 class LineImporter(ABC, Generic[Record]):
@@ -115,17 +107,17 @@ class LineImporter(ABC, Generic[Record]):
     files: ClassVar[Sequence[str]]  # names of the files in a directory
     kind: ClassVar[str]  # what such a file is, for people
     tables: ClassVar[str] = ""  # statements for what is kept beside the jobs
-    single: ClassVar[re.Pattern[str] | None] = (
-        None  # names of files that hold one piece each, which `singles` reads
-    )
+    # Names of files that hold one piece each, which `singles` reads.
+    single: ClassVar[re.Pattern[str] | None] = None
 
     def __init__(self, site: SiteMapping) -> None:
         self.site = site
 
     @abstractmethod
     def pieces(self, file: LogFile, start: int) -> Iterator[LogPiece[Record]]:
-        """What a file has from the end of one of its pieces on. Raises: SourceError for a file of
-        something else.
+        """What a file has from the end of one of its pieces on.
+
+        Raises: SourceError for a file of something else.
         """
 
     @abstractmethod
@@ -139,8 +131,9 @@ class LineImporter(ABC, Generic[Record]):
         """Make jobs of records and write them, inside a transaction."""
 
     def singles(self, run: ImportRun, path: Path) -> bool:
-        """Read what a path has of files called `single`. Returns whether that is all. Raises:
-        SourceError.
+        """Read what a path has of files called `single`. Returns whether that is all.
+
+        Raises: SourceError.
         """
         return False
 
@@ -180,8 +173,9 @@ class LineImporter(ABC, Generic[Record]):
         _Reading(self, run).singles(read, remember)
 
     def read_answer(self, run: ImportRun, file: LogFile) -> int:
-        """Read what a program printed, from its beginning. Returns how many pieces it had. Raises:
-        SourceError.
+        """Read what a program printed, from its beginning. Returns how many pieces it had.
+
+        Raises: SourceError.
         """
         return _Reading(self, run).answer(file)
 
@@ -211,12 +205,12 @@ class _Reading(Generic[Record]):
         self._run = run
         # Files of each content, by the number of its cursor.
         self._found: dict[int | None, set[Path]] = defaultdict(set)
-        self._missing: list[
-            tuple[Path, FileCursor]
-        ] = []  # contents that may be gone, and where they stood
+        # Contents that may be gone, and where they stood.
+        self._missing: list[tuple[Path, FileCursor]] = []
 
     def path(self, path: Path) -> None:
-        """A file, after what rotation made of it since the last time; or the files of a directory.
+        """A file, after what rotation made of it since the last time; or a directory's files.
+
         Raises: SourceError.
         """
         if path == STANDARD_INPUT:
@@ -236,14 +230,8 @@ class _Reading(Generic[Record]):
         run, look = self._run, look_of(path)
         troubles = len(run.report.troubles)
         run.read(path, self._content)
-        read = next(
-            (
-                number
-                for number, paths in self._found.items()
-                if number is not None and path in paths
-            ),
-            None,
-        )
+        found = (number for number, paths in self._found.items() if path in paths)
+        read = next(filter(None, found), None)
         if look is not None and read is not None and len(run.report.troubles) == troubles:
             with run.accounting.transaction():
                 run.cursors.keep_archive(look, read)
@@ -258,7 +246,7 @@ class _Reading(Generic[Record]):
         return True
 
     def report_missing(self) -> None:
-        """Contents that are no longer under their names, and in none of the files that were read."""
+        """Contents that are no longer under their names, and in no file that was read."""
         run = self._run
         for path, cursor in self._missing:
             if not self._found[cursor.number]:
@@ -271,16 +259,15 @@ class _Reading(Generic[Record]):
 
     def _directory(self, path: Path) -> None:
         """Its files, looked for until no more appear: rotation may rename one at any moment.
+
         Raises: SourceError.
         """
         run, names = self._run, self._importer.files
         troubles = len(run.report.troubles)
         done: set[tuple[int, int]] = set()
         listing = in_directory(path, names, self._importer.single)
-        while new := {
-            each: identity for each, identity in listing.files.items() if identity not in done
-        }:
-            done.update(new.values())
+        while new := [each for each, identity in listing.files.items() if identity not in done]:
+            done.update(listing.files.values())
             for each in new:
                 self._file(each)
             listing = in_directory(path, names, self._importer.single)
@@ -288,26 +275,22 @@ class _Reading(Generic[Record]):
         if len(run.report.troubles) > troubles:
             return  # what is in trouble is looked for again the next time
         for live in (path / name for name in names):
-            before = run.cursors.left_behind(live)
-            self._missing.extend(
-                (live, cursor) for cursor in before if live not in self._found[cursor.number]
-            )
+            for cursor in run.cursors.left_behind(live):
+                if live not in self._found[cursor.number]:
+                    self._missing.append((live, cursor))
 
     def _report_others(self, others: Sequence[Path]) -> None:
-        """Files that are called like accounting and are not read, unless they were imported by
-        their own names.
-        """
+        """Files that are called like accounting and were never read, not by their own names."""
         unread = [each.name for each in others if not self._run.cursors.left_behind(each)]
         if unread:
             self._run.report.notes.append(
-                f"{others[0].parent}: not read, because its name does not show what it is: {', '.join(unread)}; "
-                "if it is accounting of this cluster, import it by its own name"
+                f"{others[0].parent}: not read, because its name does not show what it is: "
+                f"{', '.join(unread)}; if it is accounting of this cluster, import it by its own "
+                "name"
             )
 
     def _rotated(self, path: Path) -> None:
-        """Finish what stood under this name the last time; what is in trouble is looked for again
-        the next time.
-        """
+        """Finish what stood under this name the last time."""
         before = self._run.cursors.left_behind(path)
         if not before:
             return
@@ -324,7 +307,7 @@ class _Reading(Generic[Record]):
         before = len(troubles)
         for sibling in rotated_siblings(path, since, self._importer.single):
             self._file(sibling)
-        if len(troubles) == before:
+        if len(troubles) == before:  # else it is looked for again the next time
             self._missing.extend((path, cursor) for cursor in gone)
 
     def _content(self, file: LogFile) -> None:
@@ -378,10 +361,10 @@ class _Reading(Generic[Record]):
             if piece.skipped:
                 batch.skipped.append(piece.skipped)
             if piece.wrong:
-                length = len(piece.content) if piece.length is None else piece.length
-                batch.bad.append(
-                    BadLine.of(path, piece.offset, length, piece.wrong, piece.content, piece.digest)
-                )
+                content = piece.content
+                length = len(content) if piece.length is None else piece.length
+                bad = BadLine.of(path, piece.offset, length, piece.wrong, content, piece.digest)
+                batch.bad.append(bad)
             for record in piece.records:
                 reason = skips(record)
                 if reason:
@@ -391,8 +374,9 @@ class _Reading(Generic[Record]):
         return batch
 
     def _write(self, cursor: FileCursor, file: LogFile, batch: _ParsedPieces[Record]) -> FileCursor:
-        """What was read and how far. Raises: ReadElsewhere, SourceError when a CE's database is
-        unreadable.
+        """What was read and how far.
+
+        Raises: ReadElsewhere, SourceError when a CE's database is unreadable.
         """
         run = self._run
         with run.step(bad=batch.bad, lines=batch.pieces):
@@ -402,10 +386,10 @@ class _Reading(Generic[Record]):
         return moved
 
     def _write_last(self, cursor: FileCursor, batch: _ParsedPieces[Record]) -> None:
-        """The last piece of a file, which is read each time: more may have come, or be in another
-        file that begins alike.
+        """The last piece of a file, which is read each time.
 
-        Raises: SourceError when a CE's database is unreadable.
+        More may have come, or be in another file that begins alike. Raises: SourceError when a CE's
+        database is unreadable.
         """
         run = self._run
         with run.step(bad=batch.bad, lines=0):

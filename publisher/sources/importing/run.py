@@ -70,7 +70,7 @@ class ImportRun:
             self.report.troubles.append(trouble)
 
     def read(self, path: Path, content: Callable[[LogFile], None]) -> None:
-        """Have a file read, again from where it is when another importer read on in it meanwhile."""
+        """Have a file read, again from where it is if another importer read on in it meanwhile."""
         self.report.files += 1
         again = True
         while again:
@@ -84,8 +84,9 @@ class ImportRun:
 
     @contextmanager
     def step(self, *, bad: Sequence[BadLine], lines: int) -> Iterator[None]:
-        """One transaction: what is done inside, and what could not be understood. Raises: what is
-        raised inside.
+        """One transaction: what is done inside, and what could not be understood.
+
+        Raises: what is raised inside.
         """
         with self.accounting.transaction():
             yield
@@ -101,10 +102,10 @@ class ImportRun:
         replace: bool = False,
         arc_ids: ArcIds = _own_id,
     ) -> StoredJobs:
-        """Write the jobs that no ARC CE publishes, inside a transaction. Raises: SourceError when a
-        CE cannot be asked.
+        """Write the jobs that no ARC CE publishes, inside a transaction.
 
-        `arc_ids` are the numbers of the batch system that a CE may know a job by.
+        `arc_ids` are the numbers of the batch system that a CE may know a job by. Raises:
+        SourceError when a CE cannot be asked.
         """
         if not self.arc.watching:
             return self._put(jobs, file, replace=replace)
@@ -120,8 +121,9 @@ class ImportRun:
         self.arc_runs.remove(job_ids)
 
     def remember_ces(self) -> None:
-        """The runs that CEs had before they were first looked at: they may be published. Raises:
-        SourceError.
+        """The runs that CEs had before they were first looked at: they may be published.
+
+        Raises: SourceError.
         """
         for ce in self.arc.databases():
             if self.accounting.setting(f"{_REMEMBERED}{ce}"):
@@ -151,8 +153,9 @@ class ImportRun:
             self.report.count_jobs(StoredJobs(0, 0, claimed=len(found.claimed)))
 
     def prune_runs(self, before: int) -> None:
-        """Once a day, forget old runs that were kept for a CE which has them no more. Raises:
-        SourceError.
+        """Once a day, forget old runs that were kept for a CE which has them no more.
+
+        Raises: SourceError.
         """
         if 0 <= self.now - int(self.accounting.setting(_RUNS_PRUNED) or 0) < _DAY_S:
             return
@@ -195,10 +198,8 @@ def import_run(
     """One run, open; in the end it reports what the database holds. Raises: as `Importer.run`."""
     name, options = site.importer, site.options
     report = ImportReport(importer=name, database=database, watch=watch)
-    with (
-        ImportDatabase(database, ARC_RUNS + tables) as accounting,
-        closing(_arc_jobs(options, database)) as arc,
-    ):
+    accounting = ImportDatabase(database, ARC_RUNS + tables)
+    with accounting, closing(_arc_jobs(options, database)) as arc:
         report.notes += site.begin_import(accounting)
         run = ImportRun(
             accounting=accounting,
@@ -212,8 +213,9 @@ def import_run(
         if arc.watching and options.arc_delivered is not None:
             forgotten = remember_delivered(accounting, arc, options.arc_delivered)
             if forgotten:
+                runs = plural(forgotten, "run")
                 report.notes.append(
-                    f"delivered, and forgotten by A-REX since: {plural(forgotten, 'run')}, not counted again"
+                    f"delivered, and forgotten by A-REX since: {runs}, not counted again"
                 )
         run.settle_waiting()
         yield run
@@ -223,9 +225,10 @@ def import_run(
             arc.keep_waiting(accounting.connection, name, run.now)
         if waiting := len(run.arc_runs.waiting()):
             report.held += waiting
+            wait = "waits" if waiting == 1 else "wait"
             report.notes.append(
-                f"{plural(waiting, 'job')} that ended not long ago {'waits' if waiting == 1 else 'wait'}: an ARC CE may "
-                "still claim them (arc_wait_s)"
+                f"{plural(waiting, 'job')} that ended not long ago {wait}: "
+                "an ARC CE may still claim them (arc_wait_s)"
             )
         report.bad_kept = accounting.bad_lines(name)
         report.aborted = accounting.aborted()
@@ -244,26 +247,22 @@ def _arc_jobs(options: ImporterOptions, database: Path) -> ArcJobs:
 
 
 def to_read(paths: Sequence[Path], site: SiteMapping) -> list[Path]:
-    """The paths, or what the configuration names. A pattern that matches nothing stays, and is
-    reported when it is opened.
+    """The paths, or what the configuration names.
 
-    Raises: UsageError when neither names anything.
+    A pattern that matches nothing stays, and is reported when it is opened. Raises: UsageError when
+    neither names anything.
     """
     if paths:
         return list(paths)
     if not site.options.reads:
-        raise UsageError(
-            f"name what to read: PATH here, or {site.place}.{site.options.reads_key} in the configuration"
-        )
-    matching = [(pattern, sorted(glob(str(pattern)))) for pattern in site.options.reads]
-    return [
-        path for pattern, found in matching for path in (map(Path, found) if found else [pattern])
-    ]
+        key = f"{site.place}.{site.options.reads_key}"
+        raise UsageError(f"name what to read: PATH here, or {key} in the configuration")
+    patterns = map(str, site.options.reads)
+    return [Path(path) for pattern in patterns for path in sorted(glob(pattern)) or [pattern]]
 
 
 def refuse_foreign(path: Path, kind: str, bad: Sequence[BadLine], pieces: int) -> None:
     """Raises: SourceError for a file of something else, judged by its first pieces."""
     if len(bad) == pieces >= _SURELY_FOREIGN:
-        raise SourceError(
-            f"{path}: is not {kind}, or not in a form that is known; its first line: {bad[0].reason}"
-        )
+        what = f"is not {kind}, or not in a form that is known"
+        raise SourceError(f"{path}: {what}; its first line: {bad[0].reason}")

@@ -1,5 +1,4 @@
-"""What all importers ask of a site: the cluster's name, which user and VO a job belongs to, and
-which jobs to leave out.
+"""What all importers ask of a site: the cluster, users and VOs of jobs, and what to leave out.
 
 Map files have a word and its value on each line. The rules under which a database was imported are
 stored with it: changed rules do not affect the jobs that are already there, and the next import
@@ -36,22 +35,21 @@ def _text_of(path: Path, key: str) -> str:
             content = file.read(_MOST_BYTES + 1)
         text = content.decode("utf-8-sig")
     except OSError as error:
-        raise ConfigError(
-            f"{key}: {path} cannot be read: {error.strerror or error}; correct the path, or let this user read it"
-        ) from error
+        why = f"cannot be read: {error.strerror or error}"
+        advice = "correct the path, or let this user read it"
+        raise ConfigError(f"{key}: {path} {why}; {advice}") from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"{key}: {path} is not UTF-8: {error}; save it as UTF-8") from error
     if len(content) > _MOST_BYTES:
-        raise ConfigError(
-            f"{key}: {path} is larger than {_MOST_BYTES} bytes; this is not a map file"
-        )
+        why = f"is larger than {_MOST_BYTES} bytes; this is not a map file"
+        raise ConfigError(f"{key}: {path} {why}")
     return text
 
 
 def read_map(path: Path, key: str) -> dict[str, str]:
     """`WORD VALUE` on each line, the value to the end of the line; `#` begins a comment line.
 
-    `key` is where the configuration names the file. Raises: ConfigError with every line that is wrong.
+    `key` is where the configuration names the file. Raises: ConfigError with all wrong lines.
     """
     found: dict[str, str] = {}
     problems = []
@@ -59,16 +57,15 @@ def read_map(path: Path, key: str) -> dict[str, str]:
         if not line.strip() or line.lstrip().startswith("#"):
             continue
         word, _, value = (part.strip() for part in " ".join(line.split()).partition(" "))
+        problem = ""
         if not value:
-            problems.append(
-                f"{path}:{number}: write a word and its replacement, with a blank between them"
-            )
+            problem = "write a word and its replacement, with a blank between them"
         elif not value.isprintable():
-            problems.append(
-                f"{path}:{number}: holds a character that cannot be seen; type the line again"
-            )
+            problem = "holds a character that cannot be seen; type the line again"
         elif found.setdefault(word, value) != value:
-            problems.append(f"{path}:{number}: {word!r} has another replacement on a line above")
+            problem = f"{word!r} has another replacement on a line above"
+        if problem:
+            problems.append(f"{path}:{number}: {problem}")
     if problems:
         raise ConfigError(problems)
     return found
@@ -77,20 +74,9 @@ def read_map(path: Path, key: str) -> dict[str, str]:
 # What decides when something is read or reported, but not what a row contains.
 _NO_RULES: Final = frozenset(
     {
-        *("place", "paths", "files", "history", "command", "look_back_s", "timeout_s"),
-        *(
-            "cluster",
-            "arc_lrms",
-            "arc_delivered",
-            "arc_wait_s",
-            "arc_outage_s",
-            "join",
-            "join_wait",
-            "keep_months",
-            "orphans_after_s",
-            "hold_off_s",
-            "overdue_after_s",
-        ),
+        *("place", "paths", "files", "history", "command", "look_back_s", "timeout_s", "cluster"),
+        *("arc_lrms", "arc_delivered", "arc_wait_s", "arc_outage_s", "join", "join_wait"),
+        *("keep_months", "orphans_after_s", "hold_off_s", "overdue_after_s"),
         *("infrastructure", "batch_server", "infrastructure_description"),
     }
 )
@@ -102,21 +88,18 @@ def _text(value: object) -> str:
 
 
 def _digest(content: object) -> str:
-    return blake2b(
-        repr(content).encode("utf-8", "surrogatepass"), digest_size=_DIGEST_BYTES
-    ).hexdigest()
+    text = repr(content).encode("utf-8", "surrogatepass")
+    return blake2b(text, digest_size=_DIGEST_BYTES).hexdigest()
 
 
 _HOST: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
 
 
 class UnmappedVo(StrEnum):
-    """The VO of jobs that no map names: none, so that `records` decides, or `local-` and the group
-    or account.
-    """
+    """The VO of jobs that no map names."""
 
-    PUBLISH = "publish"
-    LOCAL = "local"
+    PUBLISH = "publish"  # none, so that `records` decides
+    LOCAL = "local"  # `local-` and the group or account
 
 
 def is_host_name(name: str) -> bool:
@@ -128,11 +111,20 @@ def check_submit_host(name: str) -> str | None:
 
 
 def cluster_key(help_text: str, wrong: str) -> Mapping[str, object]:
-    """The metadata of the key `cluster`; `wrong` follows a name that is none, and gives an example."""
-    return {
-        "help": help_text,
-        "check": lambda name: None if is_host_name(name) else f"{name!r} {wrong}",
-    }
+    """Metadata of the key `cluster`; `wrong` follows a name that is none, and gives an example."""
+
+    def check(name: str) -> str | None:
+        return None if is_host_name(name) else f"{name!r} {wrong}"
+
+    return {"help": help_text, "check": check}
+
+
+def map_of(line: str) -> Mapping[str, object]:
+    """The metadata of a key that names a file of such lines."""
+    return {"help": f"file of `{line}` lines"}
+
+
+_HIDDEN: Final = {"hidden": True}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,7 +135,7 @@ class ImporterOptions:
     must_read: ClassVar[bool] = True  # a source needs that key
 
     cluster: str  # becomes part of every job's id
-    place: str = field(default="", metadata={"hidden": True})  # of these keys in the configuration
+    place: str = field(default="", metadata=_HIDDEN)  # of these keys in the configuration
     submit_host: str = field(
         default="",
         metadata={
@@ -154,22 +146,17 @@ class ImporterOptions:
     infrastructure: Infrastructure = Infrastructure.AUTO
     batch_server: str = field(default="", metadata={"check": check_submit_host})
     infrastructure_description: str = field(default="", metadata={"check": check_description})
-    user_map: Path | None = field(default=None, metadata={"help": "file of `USER DN` lines"})
-    user_vo_map: Path | None = field(default=None, metadata={"help": "file of `USER VO` lines"})
+    user_map: Path | None = field(default=None, metadata=map_of("USER DN"))
+    user_vo_map: Path | None = field(default=None, metadata=map_of("USER VO"))
     unmapped_vo: UnmappedVo = UnmappedVo.PUBLISH
-    arc_databases: tuple[Path, ...] | None = (
-        None  # in `source` None is the databases of its arex entry
-    )
-    arc_lrms: str = field(
-        default="", metadata={"hidden": True}
-    )  # other jobs there are of another batch system
-    arc_delivered: DeliveredSince | None = field(default=None, metadata={"hidden": True})
+    # In `source` None is the databases of its arex entry.
+    arc_databases: tuple[Path, ...] | None = None
+    arc_lrms: str = field(default="", metadata=_HIDDEN)  # other jobs there are another system's
+    arc_delivered: DeliveredSince | None = field(default=None, metadata=_HIDDEN)
     arc_wait_s: int = 86_400
     arc_outage_s: int = 14 * 86_400  # so long at most, while a CE writes nothing
-    join: bool = field(default=False, metadata={"hidden": True})  # keep the runs that a CE has
-    keep_months: int = field(
-        default=0, metadata={"hidden": True}
-    )  # for how long such runs are kept; 0: for good
+    join: bool = field(default=False, metadata=_HIDDEN)  # keep the runs that a CE has
+    keep_months: int = field(default=0, metadata=_HIDDEN)  # for how long those are; 0: for good
     exclude_users: tuple[str, ...] = ()
 
     @property
@@ -182,11 +169,11 @@ class ImporterOptions:
 
 
 class SiteMapping(ABC):
-    """What the mappings of all importers share: users and VOs by the site's maps, and which jobs to
-    leave out.
+    """What the mappings of all importers share: users and VOs by maps, and which jobs to leave out.
 
-    `vo_maps` and `excludes` are keys of the importer's block, in the order of the names that they are asked about. `interface`
-    is that of the jobs' endpoint, and tells which batch system ran them.
+    `vo_maps` and `excludes` are keys of the importer's block, in the order of the names that they
+    are asked about. `interface` is that of the jobs' endpoint, and tells which batch system ran
+    them.
     """
 
     def __init__(
@@ -213,18 +200,18 @@ class SiteMapping(ABC):
         self._left_out = lru_cache(maxsize=10_000)(self._excluded)
 
     def begin_import(self, accounting: ImportDatabase) -> list[str]:
-        """Check that the database is this cluster's, and keep the rules of today. Returns what to
-        note of a change.
+        """Check that the database is this cluster's, and keep the rules of today.
 
-        Raises: UsageError for another cluster's.
+        Returns what to note of a change. Raises: UsageError for another cluster's.
         """
         cluster = self.options.cluster
         with accounting.transaction():
             stored = accounting.settle(f"{self.importer.upper()}_CLUSTER", cluster)
             if stored != cluster:
                 raise UsageError(
-                    f"{accounting.path}: holds jobs of the cluster {stored}; under the name {cluster} they would count twice: "
-                    f"correct {self.place}.cluster, or name another file with --database"
+                    f"{accounting.path}: holds jobs of the cluster {stored}; under the name "
+                    f"{cluster} they would count twice: correct {self.place}.cluster, or name "
+                    "another file with --database"
                 )
             key, rules = f"{self.importer.upper()}_RULES", self._rules()
             today = json.dumps(rules, sort_keys=True)
@@ -239,10 +226,10 @@ class SiteMapping(ABC):
         if not (jobs and changed):
             return []
         return [
-            f"{', '.join(changed)} of {self.place} changed since the last import, and what was imported or "
-            f"left out until then ({jobs:,} jobs are here) stays as it is; to have it by the new rules, remove "
-            f"{accounting.path} and import again from all files: what was delivered is known by the ids of jobs, and not sent "
-            "twice"
+            f"{', '.join(changed)} of {self.place} changed since the last import, and what was "
+            f"imported or left out until then ({jobs:,} jobs are here) stays as it is; "
+            f"to have it by the new rules, remove {accounting.path} and import again from all "
+            "files: what was delivered is known by the ids of jobs, and not sent twice"
         ]
 
     def _rules(self) -> dict[str, str]:
@@ -250,10 +237,10 @@ class SiteMapping(ABC):
         rules = {}
         for each in fields(self.options):
             value = self._maps.get(each.name, getattr(self.options, each.name))
+            if isinstance(value, Mapping):
+                value = _digest(sorted(value.items()))
             if each.name not in _NO_RULES:
-                rules[each.name] = (
-                    _digest(sorted(value.items())) if isinstance(value, Mapping) else _text(value)
-                )
+                rules[each.name] = _text(value)
         return rules
 
     def _read_map(self, key: str) -> Mapping[str, str]:
@@ -286,19 +273,12 @@ class SiteMapping(ABC):
 
     def _identity_rules(self, job: JobRecord, names: Sequence[str]) -> list[ImportRule]:
         """How a job's user and VO came about; `names` as for `_vo`."""
-        user = rule_of(
-            job.user,
-            self.place,
-            [("user_map", self._users, job.local_user)],
-            "no line of user_map names it",
-        )
+        maps = [("user_map", self._users, job.local_user)]
+        user = rule_of(job.user, self.place, maps, "no line of user_map names it")
         vo = f"{self.place}.unmapped_vo: {self.options.unmapped_vo}"
         if not job.local_group or job.vo != f"local-{job.local_group}":
-            asked = [
-                (key, known, name)
-                for (key, known), name in zip(self._vo_maps.items(), names, strict=True)
-            ]
-            vo = rule_of(job.vo, self.place, asked, vo)
+            maps = list(zip(self._vo_maps, self._vo_maps.values(), names, strict=True))
+            vo = rule_of(job.vo, self.place, maps, vo)
         return [ImportRule("user", user), ImportRule("vo", vo)]
 
 
@@ -312,19 +292,15 @@ def extra_info(
     hosts: Sequence[str],
     quantities: Sequence[tuple[str, int | None]],
 ) -> list[tuple[str, str]]:
-    """The extra information that A-REX too has of a job, and what formulas of charges may ask for,
-    where it is known.
-    """
+    """What A-REX too has of a job, and what formulas of charges may ask for, where it is known."""
+    known = [f"{name}={value}" for name, value in quantities if value is not None]
     extra = [
         ("lrms", lrms),
         ("localuser", f"{user}:{group}" if group else user),
         ("jobname", job_name),
         ("projectname", project),
         ("nodenames", ":".join(hosts)),
-        (
-            QUANTITIES,
-            " ".join([f"{name}={value}" for name, value in quantities if value is not None]),
-        ),
+        (QUANTITIES, " ".join(known)),
     ]
     return [(key, value) for key, value in extra if value]
 
@@ -332,8 +308,9 @@ def extra_info(
 def rule_of(
     value: str, place: str, maps: Sequence[tuple[str, Mapping[str, str], str]], otherwise: str
 ) -> str:
-    """Which line of which map gave a job its value. Each map is its key, its lines, and the word
-    that is looked up.
+    """Which line of which map gave a job its value.
+
+    Each map is its key, its lines, and the word that is looked up.
     """
     for key, known, word in maps:
         if word and known.get(word) == value:

@@ -1,5 +1,4 @@
-"""What is Slurm's, whoever reports its jobs: lists of nodes, resources, and what a site configures
-for such a cluster.
+"""What is Slurm's, whoever reports its jobs: nodes, resources, and what a site configures.
 
 Node lists (`c1-[9-10,12],gpu-2`) and trackable resources
 (`billing=128,cpu=128,gres/gpu:a100=1,mem=472.50G,node=1`) are as Slurm writes them; lists are
@@ -20,7 +19,12 @@ from zoneinfo import ZoneInfo
 from publisher.model.job import JobRecord
 from publisher.sources.importers import ImportRule
 from publisher.sources.importing.log_files import clean
-from publisher.sources.importing.site_mapping import ImporterOptions, SiteMapping, rule_of
+from publisher.sources.importing.site_mapping import (
+    ImporterOptions,
+    SiteMapping,
+    map_of,
+    rule_of,
+)
 
 MOST_NODES: Final = 10_000  # more than one job has in any machine that uses Slurm today
 _MOST_NODES_TEXT: Final = 262_144
@@ -29,9 +33,7 @@ _RANGE: Final = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
 
 
 def node_names(ranges: Sequence[str]) -> tuple[str, ...]:
-    """The names in their order, each once; none at all when something is not a list of nodes or
-    there are too many.
-    """
+    """The names in their order, each once; none when something is no list or they are too many."""
     names: dict[str, None] = {}
     for each in ranges:
         if not each or len(each) > _MOST_NODES_TEXT:
@@ -52,10 +54,10 @@ def _names(text: str, most: int) -> list[str]:
         count = 1
         while at < len(text) and text[at] != ",":
             part = _PART.match(text, at)
-            made = (
-                None if part is None else [part[3]] if part[3] else _numbers(part[1], part[2], most)
-            )
-            if part is None or not made:
+            if part is None:
+                return []
+            made = [part[3]] if part[3] else _numbers(part[1], part[2], most)
+            if not made:
                 return []
             choices.append(made)
             count *= len(made)
@@ -70,9 +72,7 @@ def _names(text: str, most: int) -> list[str]:
 
 
 def _numbers(prefix: str, ranges: str, most: int) -> list[str]:
-    """`prefix` with each number, as wide as the first of its range; empty when there are too many
-    or one is none.
-    """
+    """`prefix` with each number, as wide as the first of its range; empty for none or too many."""
     made: list[str] = []
     for each in ranges.split(","):
         found = _RANGE.fullmatch(each)
@@ -87,6 +87,7 @@ def _numbers(prefix: str, ranges: str, most: int) -> list[str]:
 
 _NUMBER: Final = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,9})?)([KMGTP]?)", re.ASCII)
 _UNITS: Final = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40, "P": 2**50}
+_COUNTED: Final = ("cpu", "node", "gres/gpu", "billing")
 _MOST_TRES_TEXT: Final = 65_536
 _MOST: Final = 2**31 - 1
 
@@ -104,9 +105,7 @@ class Resources(NamedTuple):
 
 
 def read_tres(text: str) -> Resources:
-    """What cannot be read is unknown. GPUs are those of `gres/gpu`, or else the sum of its models,
-    never both.
-    """
+    """What cannot be read is unknown. GPUs are those of `gres/gpu`, else the sum of its models."""
     if not text or len(text) > _MOST_TRES_TEXT:
         return Resources()
     found, models = _tres_values(text)
@@ -132,10 +131,8 @@ def _tres_values(text: str) -> tuple[dict[str, int], dict[str, int]]:
     models: dict[str, int] = {}
     for each in text.split(","):
         key, _, value = each.partition("=")
-        if (
-            key in ("cpu", "node", "gres/gpu", "billing")
-            and (count := _tres_count(value)) is not None
-        ):
+        count = _tres_count(value) if key in _COUNTED else None
+        if count is not None:
             found[key] = count
         elif key.startswith("gres/gpu:"):
             models[clean(key.removeprefix("gres/gpu:"))] = _tres_count(value) or 0
@@ -183,12 +180,8 @@ def _check_threads(threads: int) -> str | None:
 class SlurmOptions(ImporterOptions):
     """Keys that importers of Slurm's jobs have."""
 
-    account_vo_map: Path | None = field(
-        default=None, metadata={"help": "file of `ACCOUNT VO` lines"}
-    )
-    account_project_map: Path | None = field(
-        default=None, metadata={"help": "file of `ACCOUNT PROJECT` lines"}
-    )
+    account_vo_map: Path | None = field(default=None, metadata=map_of("ACCOUNT VO"))
+    account_project_map: Path | None = field(default=None, metadata=map_of("ACCOUNT PROJECT"))
     array_ids: bool = False
     threads_per_core: int | None = field(default=None, metadata={"check": _check_threads})
     exclude_accounts: tuple[str, ...] = ()
@@ -239,19 +232,15 @@ class SlurmMapping(SiteMapping):
         """`names` as for `_vo`."""
         account = job.local_group
         project = job.projects[0] if job.projects else ""
-        maps = [("account_project_map", self._projects, account)]
-        rule = (
-            "the account"
-            if project == account
-            else rule_of(project, self.place, maps, "the job has no account")
-        )
+        rule = "the account"
+        if project != account:
+            maps = [("account_project_map", self._projects, account)]
+            rule = rule_of(project, self.place, maps, "the job has no account")
+        cpus = f"allocated CPUs, else requested; {self._threads} a core (threads_per_core)"
         return [
             *self._identity_rules(job, names),
             ImportRule("projects", rule),
-            ImportRule(
-                "cpu_count",
-                f"allocated CPUs, else requested; {self._threads} a core (threads_per_core)",
-            ),
+            ImportRule("cpu_count", cpus),
             ImportRule("node_count", "allocated nodes, else those listed"),
             ImportRule("gpu_count", "allocated gres/gpu"),
         ]

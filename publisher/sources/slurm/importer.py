@@ -22,7 +22,8 @@ from publisher.sources.importers import ImportReport, StoredJobs, Watch, never_s
 from publisher.sources.importing.line_importer import LineImporter, LogPiece, lines_of
 from publisher.sources.importing.log_files import LogFile
 from publisher.sources.importing.run import ImportRun, import_run
-from publisher.sources.slurm.records import Header, NotSacct, SacctReader, SacctRun
+from publisher.sources.slurm.header import Header, NotSacct
+from publisher.sources.slurm.records import SacctReader, SacctRun
 from publisher.sources.slurm.sacct import Sacct
 from publisher.sources.slurm.site_mapping import NAME, Options, SacctMapping
 
@@ -31,7 +32,10 @@ __all__ = ["Options", "SlurmImporter", "create"]
 SUMMARY: Final = (
     "import what `sacct --parsable2` printed, plain or compressed; reads only what is new"
 )
-PATHS: Final = "file of sacct's output, the directory that holds such files, or - for standard input; without one, sacct is run"
+PATHS: Final = (
+    "file of sacct's output, the directory that holds such files, or - for standard input; "
+    "without one, sacct is run"
+)
 _DAY_S: Final = 86_400
 # Of DBConfig: up to where all answers were read, and when the last look back was over.
 _READ_TO, _LOOKED_BACK = "SLURM_READ_TO", "SLURM_LOOKED_BACK"
@@ -81,9 +85,7 @@ class SlurmImporter(LineImporter[SacctRun]):
         return run.report
 
     def ask_again(self, connection: Connection, path: Path, now: datetime) -> bool:
-        """Days for which `look_back_s` asks no more may be purged: that nothing bad is seen of them
-        would tell nothing.
-        """
+        # Days before `look_back_s` may be purged: that nothing bad is seen of them tells nothing.
         begin = None if self._options.files else self._sacct.begin_of(path)
         if begin is None or begin < now.timestamp() - self._options.look_back_s:
             return False
@@ -91,13 +93,13 @@ class SlurmImporter(LineImporter[SacctRun]):
         return True
 
     def _run_sacct(self, run: ImportRun) -> None:
-        """Raises: SourceError, also for days of which all is gone. What was read before and beside
-        it is kept.
+        """What was read before and beside is kept.
+
+        Raises: SourceError, also for days of which all is gone.
         """
         accounting = run.accounting
-        read_to, looked_back = (
-            int(accounting.setting(key) or 0) for key in (_READ_TO, _LOOKED_BACK)
-        )
+        read_to = int(accounting.setting(_READ_TO) or 0)
+        looked_back = int(accounting.setting(_LOOKED_BACK) or 0)
         until = run.now
         whole = not 0 <= run.now - looked_back < _DAY_S
         begin = min(until, read_to - _DAY_S) if read_to else until
@@ -115,27 +117,24 @@ class SlurmImporter(LineImporter[SacctRun]):
         if gone:
             others = f", and so on {plural(len(gone) - 1, 'other day')}" if len(gone) > 1 else ""
             raise SourceError(
-                f"{self._sacct.command[0]}: shows no job that ended {gone[0]}{others}; check that slurmdbd still has them, "
-                "and make look_back_s shorter if it was purged"
+                f"{self._sacct.command[0]}: shows no job that ended {gone[0]}{others}; check that "
+                "slurmdbd still has them, and make look_back_s shorter if it was purged"
             )
         if whole:
             with accounting.transaction():
                 accounting.set(_LOOKED_BACK, str(run.now))
 
     def _read_day(self, run: ImportRun, begin: int, end: int, columns: Sequence[str]) -> list[str]:
-        """An answer that lacks all that was there before is never taken for no jobs: gives the
-        times in words, else nothing.
+        """The times in words, if all is gone that was there before; else nothing.
 
-        Raises: SourceError.
+        Such an answer is never taken for no jobs. Raises: SourceError.
         """
         run.report.files += 1
         with self._sacct.ended(begin, end, columns) as answer:
             found = self.read_answer(run, answer)
-        known = run.accounting.ended_between(NAME, begin, end) + run.arc_runs.ended_between(
-            begin, end
-        )
-        # Slurm may have forgotten jobs of a time before `look_back_s`: those that were read before
-        # a long outage.
+        known = run.accounting.ended_between(NAME, begin, end)
+        known += run.arc_runs.ended_between(begin, end)
+        # Slurm may have forgotten jobs from before `look_back_s`, as after a long outage.
         if known and not found and end > run.now - self._options.look_back_s:
             day = f"from {iso_epoch(Epoch(begin))} to {iso_epoch(Epoch(end))}"
             return [f"{day}, where it showed {known:,} before"]
@@ -164,6 +163,7 @@ class SlurmImporter(LineImporter[SacctRun]):
     def finish(self, run: ImportRun) -> None:
         if run.report.incomplete:
             run.report.notes.append(
-                f"{plural(run.report.incomplete, 'run')} whose CPU time Slurm does not know (nodes that failed, allocations "
-                "without a step, resized jobs): told as unknown, and as 0 to APEL"
+                f"{plural(run.report.incomplete, 'run')} whose CPU time Slurm does not know "
+                "(nodes that failed, allocations without a step, resized jobs): "
+                "told as unknown, and as 0 to APEL"
             )

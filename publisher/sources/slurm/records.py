@@ -1,9 +1,8 @@
 """Text of `sacct --parsable2`: the runs of jobs that its lines report.
 
-Columns are found by their names in the header, so that any version's text can be read. A line is a
-job's or a step's; the steps of a job follow it. Of the job's line come its times, CPU time and what
-was allocated, of its steps the memory. A row is one run: a job that was requeued has one for each,
-with a time of submission of its own.
+A line is a job's or a step's; the steps of a job follow it. Of the job's line come its times, CPU
+time and what was allocated, of its steps the memory. A row is one run: a job that was requeued has
+one for each, with a time of submission of its own.
 
     JobIDRaw|State|Submit|Start|End|ElapsedRaw|User|AllocTRES|AllocCPUS|UserCPU|SystemCPU|MaxRSS
     7|COMPLETED|1795360209|1795360210|1795360281|71|ann|cpu=2,node=1|2|00:30.500|00:01.250|
@@ -16,56 +15,17 @@ Spec: sacct(1); tried on Slurm itself.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
-from operator import itemgetter
 from typing import Final
 from zoneinfo import ZoneInfo
 
 from publisher.sources.importing.line_importer import LogPiece
 from publisher.sources.importing.log_files import LogBlock, clean
+from publisher.sources.slurm.header import FIRST, BadRow, Fields, Header, NotSacct
 
-# In the order in which they are asked for. The name of a job is any text that its user likes: last,
-# it cannot move the others.
-COLUMNS: Final = (
-    *(
-        "JobIDRaw",
-        "JobID",
-        "Cluster",
-        "Partition",
-        "Account",
-        "QOS",
-        "User",
-        "State",
-        "ExitCode",
-        "Submit",
-    ),
-    *("Eligible", "Start", "End", "ElapsedRaw", "TotalCPU", "UserCPU", "SystemCPU"),
-    *(
-        "AllocCPUS",
-        "AllocNodes",
-        "NTasks",
-        "NodeList",
-        "AllocTRES",
-        "MaxRSS",
-        "MaxVMSize",
-        "Suspended",
-    ),
-    *("ConsumedEnergyRaw", "TimelimitRaw", "JobName"),
-)
-_FIRST: Final = "JobIDRaw"
-_REQUIRED: Final = (_FIRST, *("State", "Submit", "Start", "End", "ElapsedRaw", "User", "AllocTRES"))
-_REQUIRED_PAIRS: Final = (
-    ("AllocCPUS", "NCPUS"),
-    ("UserCPU", "TotalCPU"),
-    ("SystemCPU", "TotalCPU"),
-)
-_OTHER_NAMES: Final = {
-    "AllocCPUS": "NCPUS",
-    "AllocNodes": "NNodes",
-}  # of versions and of files that were made by hand
 _NUMBER: Final = rb"([0-9]+)(?:[.]([0-9A-Za-z_+-]{1,64}))?"  # of a job, or of a step
 _NO_NUMBER: Final = "does not begin with a job's number"
 _NO_JOB: Final = "is a step whose job is not there"
@@ -74,29 +34,14 @@ _SURELY_WITHOUT_STEPS: Final = 200
 _NO_TIME: Final = frozenset({"", "Unknown", "None"})
 _LIVE: Final = frozenset(
     {
-        *(
-            "PENDING",
-            "RUNNING",
-            "SUSPENDED",
-            "CONFIGURING",
-            "COMPLETING",
-            "RESV_DEL_HOLD",
-            "REQUEUE_FED",
-        ),
-        *(
-            "REQUEUE_HOLD",
-            "SIGNALING",
-            "SPECIAL_EXIT",
-            "STAGE_OUT",
-            "STOPPED",
-            "POWER_UP_NODE",
-            "UPDATE_DB",
-        ),
+        *("PENDING", "RUNNING", "SUSPENDED", "CONFIGURING", "COMPLETING", "RESV_DEL_HOLD"),
+        *("REQUEUE_FED", "REQUEUE_HOLD", "SIGNALING", "SPECIAL_EXIT", "STAGE_OUT", "STOPPED"),
+        *("POWER_UP_NODE", "UPDATE_DB"),
     }
 )
 _DURATION: Final = re.compile(
-    r"(?:(?:(?P<days>[0-9]{1,6})-)?(?P<hours>[0-9]{1,6}):)?(?P<minutes>[0-9]{1,2}):(?P<seconds>[0-9]{1,2})"
-    r"(?:\.(?P<fraction>[0-9]{1,6}))?",
+    r"(?:(?:(?P<days>[0-9]{1,6})-)?(?P<hours>[0-9]{1,6}):)?"
+    r"(?P<minutes>[0-9]{1,2}):(?P<seconds>[0-9]{1,2})(?:\.(?P<fraction>[0-9]{1,6}))?",
     re.ASCII,
 )
 _NO_SIZE: Final = frozenset({"", "0"})
@@ -107,22 +52,11 @@ _MOST_COUNT: Final = 2**31 - 1
 _MOST_S: Final = 2**53
 _MOST_JOULES: Final = 2**53
 _REMEMBERED: Final = 1_000  # texts of columns that have few
-Fields = list[str]
-
-
-class NotSacct(Exception):
-    """The text is not what an import can read, and why."""
-
-
-class BadRow(Exception):
-    """A line that cannot be understood, and why."""
 
 
 @dataclass(slots=True)
 class SacctRun:
-    """One finished run. Times are epoch seconds; None is unknown, '' a text that is not there, and
-    so are counts that are 0.
-    """
+    """One finished run. Times are epoch seconds; None, '' and counts that are 0 are unknown."""
 
     raw_id: str
     job_id: str  # as people know it: 93_2 of an array, 128+1 of a heterogeneous job
@@ -167,7 +101,7 @@ _MEASURED: Final = ("State", "ExitCode", "MaxRSS")
 
 
 class _JobLines:
-    """The line of a job and those of its steps, as texts; `wrong` is why they cannot be understood."""
+    """The line of a job and those of its steps; `wrong` is why they cannot be understood."""
 
     __slots__ = ("content", "offset", "steps", "text", "wrong")
 
@@ -190,88 +124,6 @@ class _JobLines:
 def _note_length(job: _JobLines | None, block: LogBlock) -> None:
     if job is not None and block.is_long:
         job.wrong = _LONG
-
-
-def _missing_columns(there: Collection[str]) -> list[str]:
-    pairs = (name for name, other in _REQUIRED_PAIRS if name not in there and other not in there)
-    return list(dict.fromkeys([*(name for name in _REQUIRED if name not in there), *pairs]))
-
-
-class Header:
-    """The columns of a text and how they are separated."""
-
-    def __init__(self, line: bytes) -> None:
-        """Raises: NotSacct."""
-        text = line.rstrip(b"\r").decode("utf-8", "replace")
-        names = re.findall(r"[A-Za-z]+", text)
-        if not names or names[0] != _FIRST or len(names) < 2:
-            raise NotSacct(
-                f"does not begin with a header whose first column is {_FIRST}; make it by `sacct --parsable2 -o "
-                f"{_FIRST},...,JobName`, without --noheader"
-            )
-        self.delimiter = text[len(_FIRST) : text.index(names[1], len(_FIRST))]
-        joined = self.delimiter.join(names)
-        self.trailing = text == joined + self.delimiter  # `sacct -p`
-        if not self.delimiter or (text != joined and not self.trailing):
-            raise NotSacct(f"has a header that cannot be understood: {clean(text[:200])}")
-        self.line = line.rstrip(b"\r")
-        self.separator = self.delimiter.encode()
-        self.names = tuple(names)
-        self._places: Mapping[str, int] = {
-            name: place for place, name in reversed(list(enumerate(names)))
-        }
-        if missing := _missing_columns(self._places):
-            raise NotSacct(f"lacks the columns {', '.join(missing)}; ask sacct for them with -o")
-        self._most = len(names) - 1 if names[-1] == "JobName" else -1
-
-    def shown(self, line: bytes) -> bytes:
-        """A line for people, and to be known again: sacct is asked for other characters between
-        columns each time.
-        """
-        return line.replace(self.separator, b"|") if len(self.separator) > 1 else line
-
-    def picked(self, names: Sequence[str]) -> Callable[[Fields], tuple[str, ...]]:
-        """Picks the columns of these names out of `fields`; '' for one that is not there."""
-        return itemgetter(*(self._place(name) for name in names))
-
-    def picked_behind(self, names: Sequence[str]) -> Callable[[str], tuple[str, ...]]:
-        """Picks them out of a line, which is split only from the first of them on. The picker
-        raises: BadRow.
-        """
-        places = [self._place(name) for name in names]
-        first = min(places)
-        pick: Callable[[Fields], tuple[str, ...]] = itemgetter(
-            *(place - first + 1 for place in places)
-        )
-        count = len(self.names) - first
-
-        def picked(text: str) -> tuple[str, ...]:
-            if self.trailing or text.count(self.delimiter) != len(self.names) - 1:
-                return pick(self.fields(text)[first - 1 :])
-            fields = text.rsplit(self.delimiter, count)
-            fields.append("")
-            return pick(fields)
-
-        return picked
-
-    def _place(self, name: str) -> int:
-        other = self._places.get(_OTHER_NAMES.get(name, ""), len(self.names))
-        return self._places.get(name, other)
-
-    def fields(self, text: str) -> Fields:
-        """The fields of a line, and '' behind them. Raises: BadRow when they are not as many as the
-        header has.
-        """
-        if self.trailing:
-            text = text.rstrip("\r")
-            if not text.endswith(self.delimiter):
-                raise BadRow("does not end as the header does")
-            text = text.removesuffix(self.delimiter)
-        fields = text.split(self.delimiter, self._most)
-        if len(fields) != len(self.names):
-            raise BadRow(f"has {len(fields)} fields where the header has {len(self.names)}")
-        fields.append("")
-        return fields
 
 
 class SacctReader:
@@ -324,14 +176,14 @@ class SacctReader:
     def _without_number(
         self, job: _JobLines | None, offset: int, content: bytes
     ) -> _JobLines | None:
-        """A line that begins neither a job nor a step. Raises: NotSacct for other columns than
-        those of the first header.
+        """A line that begins neither a job nor a step.
+
+        Raises: NotSacct for other columns than those of the first header.
         """
-        if content.startswith(_FIRST.encode() + self._header.separator):
+        if content.startswith(FIRST.encode() + self._header.separator):
             if content.rstrip(b"\r") != self._header.line:
-                raise NotSacct(
-                    f"has other columns from byte {offset:,} on; give each output of sacct a file of its own"
-                )
+                others = f"has other columns from byte {offset:,} on"
+                raise NotSacct(f"{others}; give each output of sacct a file of its own")
         elif content.strip():
             if job is None:
                 return _JobLines(offset, content, _NO_NUMBER)
@@ -340,12 +192,14 @@ class SacctReader:
 
     def _piece(self, lines: _JobLines, end: int) -> LogPiece[SacctRun]:
         """What the lines from that of a job to the next one say."""
-        if lines.wrong:
-            return LogPiece(lines.offset, end, self._header.shown(lines.content), (), lines.wrong)
+        run, skipped, wrong = None, "", lines.wrong
         try:
-            run, skipped = self._read(lines)
+            if not wrong:
+                run, skipped = self._read(lines)
         except BadRow as error:
-            return LogPiece(lines.offset, end, self._header.shown(lines.content), (), str(error))
+            wrong = str(error)
+        if wrong:
+            return LogPiece(lines.offset, end, self._header.shown(lines.content), (), wrong)
         if run is None:
             return LogPiece(lines.offset, end, lines.content, (), "", skipped)
         if self._ran is not None and run.wall_s:
@@ -356,9 +210,8 @@ class SacctReader:
     def _refuse_without_steps(self, least: int) -> None:
         """Raises: NotSacct."""
         if self._ran is not None and self._ran > least:
-            raise NotSacct(
-                "has no steps, so that CPU times are zero; make it without -X (--allocations)"
-            )
+            why = "has no steps, so that CPU times are zero"
+            raise NotSacct(f"{why}; make it without -X (--allocations)")
 
     def _read(self, lines: _JobLines) -> tuple[SacctRun | None, str]:
         """The run, or why it is no usage. Raises: BadRow."""
@@ -374,18 +227,13 @@ class SacctReader:
         started_at = self._moment(start)
         if started_at is None or not (wall_s or tres):
             return None, f"never ran ({state})"
-        return self._run(lines, job, state, started_at, ended_at, wall_s), ""
+        return self._run(lines, job, state, (started_at, ended_at, wall_s)), ""
 
     def _run(
-        self,
-        lines: _JobLines,
-        fields: Fields,
-        state: str,
-        started_at: int,
-        ended_at: int,
-        wall_s: int,
+        self, lines: _JobLines, fields: Fields, state: str, times: tuple[int, int, int]
     ) -> SacctRun:
-        """Raises: BadRow."""
+        """`times` are start, end and wall time. Raises: BadRow."""
+        started_at, ended_at, wall_s = times
         # Hot path: by place, in the order of _OF_JOB. An object with names for them costs a tenth
         # of the whole reading.
         (
@@ -398,15 +246,13 @@ class SacctReader:
             raise BadRow("has no time of submission")
         suspended_s = _seconds(suspended)
         if submitted_at > started_at:
-            # What is left of a job that was resized: it shows the start of the first part, which
-            # has a row of its own.
+            # What is left of a resized job: it shows the start of the first part, another row.
             started_at = submitted_at
             wall_s = min(wall_s, max(0, ended_at - submitted_at - suspended_s))
         user_ms, system_ms = _milliseconds(user_cpu), _milliseconds(system_cpu)
         if not user_ms or system_ms is None:
-            user_ms, system_ms = self._unusual_cpu(
-                fields, list(map(self._header.fields, lines.steps))
-            )
+            steps = list(map(self._header.fields, lines.steps))
+            user_ms, system_ms = self._unusual_cpu(fields, steps)
         tasks, memory_kib, virtual_kib = self._greatest(lines.steps)
         eligible_at = submitted_at if eligible == submit else self._moment(eligible)
         return SacctRun(
@@ -468,10 +314,8 @@ class SacctReader:
         return own if any(own) or self._were_measured(steps) else (None, None)
 
     def _were_measured(self, steps: Sequence[Fields]) -> bool:
-        return any(
-            memory or (code and state != "RESIZING")
-            for state, code, memory in map(self._measured, steps)
-        )
+        measured = map(self._measured, steps)
+        return any(memory or (code and state != "RESIZING") for state, code, memory in measured)
 
 
 def _cpu_of(user: str, system: str, total: str) -> tuple[int, int] | None:
@@ -497,8 +341,8 @@ def _moment_reader(zone: ZoneInfo | None) -> Callable[[str], int | None]:
         if moment.tzinfo is None:
             if zone is None:
                 raise NotSacct(
-                    "has times without a time zone; run sacct with SLURM_TIME_FORMAT=%s in its environment, or give the zone "
-                    "in which it ran as time_zone"
+                    "has times without a time zone; run sacct with SLURM_TIME_FORMAT=%s in its "
+                    "environment, or give the zone in which it ran as time_zone"
                 )
             moment = moment.replace(tzinfo=zone)
         return int(moment.timestamp()) or None
@@ -514,8 +358,7 @@ _SIXTIES: Final = {
 
 def _milliseconds(text: str) -> int | None:
     """A duration: 00:01.250, 01:00:00, 1-03:46:40. None for one that is not there or not known."""
-    # Hot path: nearly all are of one of these two forms, which a regular expression reads in four
-    # times the time.
+    # Hot path: nearly all are of these two forms; a regular expression takes four times as long.
     whole, end = _SIXTIES.get(text[:5]), _DIGITS.get(text[6:])
     if whole is not None and end is not None:
         if len(text) == 9 and text[5] == ".":
@@ -543,9 +386,7 @@ def _count(text: str, most: int = _MOST_COUNT) -> int | None:
 
 
 def _joules(text: str) -> int:
-    """0 is unknown; -1 is more than anything takes, which broken meters tell: 2^64 - 2 is one of
-    theirs.
-    """
+    """0 is unknown; -1 is more than anything takes, as broken meters tell, such as 2^64 - 2."""
     if text in _NO_SIZE or not (text.isascii() and text.isdigit()):
         return 0
     return int(text) if len(text) < 17 and int(text) <= _MOST_JOULES else -1

@@ -23,18 +23,17 @@ from typing import BinaryIO, Final
 
 from publisher.model.errors import SourceError
 from publisher.sources.importing.log_files import LogFile, clean
-from publisher.sources.slurm.records import COLUMNS
+from publisher.sources.slurm.header import COLUMNS
 
 # Every state in which a job, or a part of it, is over.
 _STATES: Final = "BF,CA,CD,DL,F,NF,OOM,PR,RQ,RS,RV,TO"
-_PASSED_ON: Final = ("PATH", "SLURM_CONF", "LD_LIBRARY_PATH", "HOME")
+_PASSED_ON: Final = frozenset({"PATH", "SLURM_CONF", "LD_LIBRARY_PATH", "HOME"})
 _MOST_BYTES: Final = 2**31
 _FORMAT: Final = "%Y-%m-%dT%H:%M:%S"
 _MOMENT: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d")
 _MOST_COMPLAINT: Final = 4096
 _LOOK_EVERY_S: Final = 0.1
-# Characters that no field has, and that end no line: a text of others would be found in half the
-# speed.
+# Characters that no field has, and that end no line: others would be found in half the speed.
 _CONTROLS: Final = [chr(code) for code in (*range(0x01, 0x09), *range(0x0E, 0x1F))]
 
 
@@ -59,8 +58,8 @@ class Sacct:
         with TemporaryFile() as answer:
             self._run(arguments, answer)
             if not answer.tell():
-                raise SourceError(
-                    f"{self.command[0]}: printed nothing, not even a header; check that slurmdbd answers"
+                raise self._trouble(
+                    "printed nothing, not even a header; check that slurmdbd answers"
                 )
             answer.seek(0)
             yield LogFile(Path(self.answer_from(begin)), answer, compressed=True, modified=0.0)
@@ -86,10 +85,10 @@ class Sacct:
 
     def _run(self, arguments: Sequence[str], answer: BinaryIO) -> None:
         """Raises: SourceError."""
-        environment = {
-            name: self.environment[name] for name in _PASSED_ON if name in self.environment
+        environment = {"TZ": "UTC", "SLURM_TIME_FORMAT": "%s", "LC_ALL": "C.UTF-8"}
+        environment |= {
+            name: self.environment[name] for name in _PASSED_ON & self.environment.keys()
         }
-        environment |= {"TZ": "UTC", "SLURM_TIME_FORMAT": "%s", "LC_ALL": "C.UTF-8"}
         with TemporaryFile() as complaint:
             try:
                 process = subprocess.Popen(
@@ -101,9 +100,9 @@ class Sacct:
                     start_new_session=True,
                 )
             except OSError as error:
-                raise SourceError(
-                    f"{self.command[0]}: cannot be started: {error.strerror or error}; install Slurm's client, or give its "
-                    "path as command"
+                raise self._trouble(
+                    f"cannot be started: {error.strerror or error}; install Slurm's client, "
+                    "or give its path as command"
                 ) from error
             try:
                 self._watch(process, answer)
@@ -115,9 +114,8 @@ class Sacct:
             text = complaint.read(_MOST_COMPLAINT).decode("utf-8", "replace")
             text = clean("; ".join(text.split("\n")).strip("; "))
         if process.returncode:
-            raise SourceError(
-                f"{self.command[0]}: ended with status {process.returncode}: {text or 'without a word'}"
-            )
+            ended = f"ended with status {process.returncode}"
+            raise self._trouble(f"{ended}: {text or 'without a word'}")
         answer.seek(0, os.SEEK_END)
 
     def _watch(self, process: subprocess.Popen[bytes], answer: BinaryIO) -> None:
@@ -131,17 +129,15 @@ class Sacct:
             else:
                 return
             if waited_s >= self.timeout_s:
-                raise SourceError(
-                    f"{self.command[0]}: no answer within {self.timeout_s:g} s; check that slurmdbd is healthy"
-                )
+                limit = f"{self.timeout_s:g} s"
+                raise self._trouble(f"no answer within {limit}; check that slurmdbd is healthy")
             if os.fstat(answer.fileno()).st_size > _MOST_BYTES:
-                raise SourceError(
-                    f"{self.command[0]}: printed more than {_MOST_BYTES:,} bytes for one day; ended"
-                )
+                raise self._trouble(f"printed more than {_MOST_BYTES:,} bytes for one day; ended")
             if self.wait(0):
-                raise SourceError(
-                    f"{self.command[0]}: ended, because a stop was asked for; the next round reads on"
-                )
+                raise self._trouble("ended, because a stop was asked for; the next round reads on")
+
+    def _trouble(self, what: str) -> SourceError:
+        return SourceError(f"{self.command[0]}: {what}")
 
 
 def _delimiter() -> str:

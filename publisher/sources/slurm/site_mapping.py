@@ -1,6 +1,4 @@
-"""What a site configures for a Slurm cluster whose accounting is read by sacct, and runs of jobs as
-rows of AAR.
-"""
+"""What a site configures for a Slurm cluster read by sacct, and runs of jobs as rows of AAR."""
 
 from __future__ import annotations
 
@@ -14,7 +12,7 @@ from zoneinfo import ZoneInfo
 from publisher.model.job import JobRecord
 from publisher.sources.base import CPU_UNKNOWN, GPU_MODELS, QUANTITIES
 from publisher.sources.importers import ImportedJob, ImportRule
-from publisher.sources.importing.site_mapping import cluster_key
+from publisher.sources.importing.site_mapping import cluster_key, map_of
 from publisher.sources.importing.slurm_jobs import (
     SlurmMapping,
     SlurmOptions,
@@ -28,6 +26,7 @@ from publisher.sources.slurm.records import SacctRun
 NAME: Final = "slurm"
 _SACCT: Final = ("sacct",)
 
+_FILES: Final = "what sacct printed: files, their directories, or patterns; else sacct is run"
 _DAY_S: Final = 86_400
 
 
@@ -63,13 +62,8 @@ class Options(SlurmOptions):
             "check": check_zone,
         },
     )
-    qos_vo_map: Path | None = field(default=None, metadata={"help": "file of `QOS VO` lines"})
-    files: tuple[Path, ...] = field(
-        default=(),
-        metadata={
-            "help": "what sacct printed: files, their directories, or patterns; else sacct is run"
-        },
-    )
+    qos_vo_map: Path | None = field(default=None, metadata=map_of("QOS VO"))
+    files: tuple[Path, ...] = field(default=(), metadata={"help": _FILES})
     command: tuple[str, ...] = field(default=_SACCT, metadata={"check": _check_command})
     look_back_s: int = field(default=30 * _DAY_S, metadata={"check": _check_look_back})
     timeout_s: int = field(default=600, metadata={"check": _check_timeout})
@@ -88,16 +82,14 @@ class _Account(NamedTuple):
 
 
 class _Given(NamedTuple):
-    """What a job was given; the last two are quantities for formulas, before and behind its
-    eligible time.
-    """
+    """What a job was given."""
 
     nodes: int
     cpus: int
     gpus: int | None
     gpu_models: tuple[tuple[str, str], ...]
-    asked: str
-    used: str
+    asked: str  # quantities for formulas, before its eligible time
+    used: str  # and behind that
 
 
 class SacctMapping(SlurmMapping):
@@ -122,11 +114,9 @@ class SacctMapping(SlurmMapping):
         """Why a run is not this site's usage, or ''."""
         if run.cluster and run.cluster != self._cluster:
             return f"of the cluster {run.cluster}"
-        return (
-            self._left_out(run.user, run.account, run.partition, run.state)
-            if self._has_excludes
-            else ""
-        )
+        if not self._has_excludes:
+            return ""
+        return self._left_out(run.user, run.account, run.partition, run.state)
 
     def job(self, run: SacctRun) -> ImportedJob:
         """A run as a row."""
@@ -180,19 +170,14 @@ class SacctMapping(SlurmMapping):
         """How the fields of a job came about."""
         rules = self._account_rules(job, (job.local_group, "", job.local_user))
         if self._by_qos(job):
-            rules = [
-                ImportRule("vo", f"{self.place}.qos_vo_map") if rule.field == "vo" else rule
-                for rule in rules
-            ]
+            by_qos = ImportRule("vo", f"{self.place}.qos_vo_map")
+            rules = [by_qos if rule.field == "vo" else rule for rule in rules]
+        wall = "ElapsedRaw, which does not count suspension; of a resized job, its part"
+        user = "UserCPU of the job, else of its steps; unknown where Slurm measured nothing"
         return [
             *rules,
-            ImportRule(
-                "wall_s", "ElapsedRaw, which does not count suspension; of a resized job, its part"
-            ),
-            ImportRule(
-                "cpu_user_s",
-                "UserCPU of the job, else of its steps; unknown where Slurm measured nothing",
-            ),
+            ImportRule("wall_s", wall),
+            ImportRule("cpu_user_s", user),
             ImportRule("cpu_kernel_s", "SystemCPU of the job, else of its steps"),
             ImportRule("memory_kib", "the largest MaxRSS of its steps"),
             self._endpoint_rule(),

@@ -1,0 +1,115 @@
+"""The columns of what sacct printed, found by their names, so that any version's can be read."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence, Set
+from operator import itemgetter
+from typing import Final
+
+from publisher.sources.importing.log_files import clean
+
+# In the order in which they are asked for. A job's name is any text that its user likes: last, it
+# cannot move the others.
+COLUMNS: Final = (
+    *("JobIDRaw", "JobID", "Cluster", "Partition", "Account", "QOS", "User", "State", "ExitCode"),
+    *("Submit", "Eligible", "Start", "End", "ElapsedRaw", "TotalCPU", "UserCPU", "SystemCPU"),
+    *("AllocCPUS", "AllocNodes", "NTasks", "NodeList", "AllocTRES", "MaxRSS", "MaxVMSize"),
+    *("Suspended", "ConsumedEnergyRaw", "TimelimitRaw", "JobName"),
+)
+FIRST: Final = "JobIDRaw"
+_REQUIRED: Final = (FIRST, *("State", "Submit", "Start", "End", "ElapsedRaw", "User", "AllocTRES"))
+_REQUIRED_PAIRS: Final = {"AllocCPUS": "NCPUS", "UserCPU": "TotalCPU", "SystemCPU": "TotalCPU"}
+# Of versions and of files that were made by hand.
+_OTHER_NAMES: Final = {"AllocCPUS": "NCPUS", "AllocNodes": "NNodes"}
+
+Fields = list[str]
+
+
+class NotSacct(Exception):
+    """The text is not what an import can read, and why."""
+
+
+class BadRow(Exception):
+    """A line that cannot be understood, and why."""
+
+
+def _missing_columns(there: Set[str]) -> list[str]:
+    pairs = (name for name, other in _REQUIRED_PAIRS.items() if not there & {name, other})
+    return list(dict.fromkeys([*(name for name in _REQUIRED if name not in there), *pairs]))
+
+
+class Header:
+    """The columns of a text and how they are separated."""
+
+    def __init__(self, line: bytes) -> None:
+        """Raises: NotSacct."""
+        text = line.rstrip(b"\r").decode("utf-8", "replace")
+        names = re.findall(r"[A-Za-z]+", text)
+        if not names or names[0] != FIRST or len(names) < 2:
+            raise NotSacct(
+                f"does not begin with a header whose first column is {FIRST}; make it by "
+                f"`sacct --parsable2 -o {FIRST},...,JobName`, without --noheader"
+            )
+        self.delimiter = text[len(FIRST) : text.index(names[1], len(FIRST))]
+        joined = self.delimiter.join(names)
+        self.trailing = text == joined + self.delimiter  # `sacct -p`
+        if not self.delimiter or (text != joined and not self.trailing):
+            raise NotSacct(f"has a header that cannot be understood: {clean(text[:200])}")
+        self.line = line.rstrip(b"\r")
+        self.separator = self.delimiter.encode()
+        self.names = tuple(names)
+        places = reversed(list(enumerate(names)))
+        self._places: Mapping[str, int] = {name: place for place, name in places}
+        if missing := _missing_columns(self._places.keys()):
+            raise NotSacct(f"lacks the columns {', '.join(missing)}; ask sacct for them with -o")
+        self._most = len(names) - 1 if names[-1] == "JobName" else -1
+
+    def shown(self, line: bytes) -> bytes:
+        """A line for people, and to be known again: sacct is given another delimiter each time."""
+        return line.replace(self.separator, b"|") if len(self.separator) > 1 else line
+
+    def picked(self, names: Sequence[str]) -> Callable[[Fields], tuple[str, ...]]:
+        """Picks the columns of these names out of `fields`; '' for one that is not there."""
+        return itemgetter(*(self._place(name) for name in names))
+
+    def picked_behind(self, names: Sequence[str]) -> Callable[[str], tuple[str, ...]]:
+        """Picks them out of a line, which is split only from the first of them on.
+
+        The picker raises: BadRow.
+        """
+        places = [self._place(name) for name in names]
+        first = min(places)
+        pick = itemgetter(*(place - first + 1 for place in places))
+        count = len(self.names) - first
+
+        def picked(text: str) -> tuple[str, ...]:
+            if self.trailing or text.count(self.delimiter) != len(self.names) - 1:
+                fields = self.fields(text)[first - 1 :]
+            else:
+                fields = text.rsplit(self.delimiter, count)
+                fields.append("")
+            found: tuple[str, ...] = pick(fields)
+            return found
+
+        return picked
+
+    def _place(self, name: str) -> int:
+        other = self._places.get(_OTHER_NAMES.get(name, ""), len(self.names))
+        return self._places.get(name, other)
+
+    def fields(self, text: str) -> Fields:
+        """The fields of a line, and '' behind them.
+
+        Raises: BadRow when they are not as many as the header has.
+        """
+        if self.trailing:
+            text = text.rstrip("\r")
+            if not text.endswith(self.delimiter):
+                raise BadRow("does not end as the header does")
+            text = text.removesuffix(self.delimiter)
+        fields = text.split(self.delimiter, self._most)
+        if len(fields) != len(self.names):
+            raise BadRow(f"has {len(fields)} fields where the header has {len(self.names)}")
+        fields.append("")
+        return fields
