@@ -11,6 +11,8 @@ import sqlite3
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
+from operator import attrgetter
 from typing import Any, ClassVar, Final, get_type_hints
 
 from publisher.model.text import plural
@@ -34,21 +36,21 @@ _CLOCKS_APART_US: Final = 60 * _SECOND
 _KEYS_AT_ONCE: Final = 200  # two parameters each; SQLite before 3.32 takes 999
 
 _KEY: Final = ("job", "task", "pe_task", "host", "submitted_s", "started_s", "ended_s")
-_INTEGERS: Final = frozenset(
-    name for name, kind in get_type_hints(GridEngineRecord).items() if kind is int
-)
+_KINDS: Final = get_type_hints(GridEngineRecord)
 _FIELDS: Final = GridEngineRecord._fields
+_COLUMNS: Final = [f"{name} {'INTEGER' if _KINDS[name] is int else 'TEXT'}" for name in _FIELDS]
 # What may differ between two spellings of one record, such as seconds and microseconds.
-_NUMBERS: Final = tuple(name for name in _FIELDS if name in _INTEGERS and name not in _KEY)
+_NUMBERS: Final = [name for name in _FIELDS if _KINDS[name] is int and name not in _KEY]
 
 TABLES: Final = f"""
     CREATE TABLE IF NOT EXISTS GridEngineRecord (
-        {", ".join(f"{name} {'INTEGER' if name in _INTEGERS else 'TEXT'} NOT NULL" for name in _FIELDS)},
+        {" NOT NULL, ".join(_COLUMNS)} NOT NULL,
         submitted_s INTEGER NOT NULL, started_s INTEGER NOT NULL, ended_s INTEGER NOT NULL,
         merged INTEGER NOT NULL DEFAULT 0, -- a task that is part of a row in AAR
         PRIMARY KEY ({", ".join(_KEY)})
     ) WITHOUT ROWID;
-    CREATE INDEX IF NOT EXISTS GridEngineRecord_held ON GridEngineRecord (ended_s) WHERE pe_task <> '' AND NOT merged;
+    CREATE INDEX IF NOT EXISTS GridEngineRecord_held ON GridEngineRecord (ended_s)
+    WHERE pe_task <> '' AND NOT merged;
 """
 _PUT: Final = f"""
     INSERT INTO GridEngineRecord ({", ".join(_FIELDS)}, submitted_s, started_s, ended_s, merged)
@@ -62,12 +64,17 @@ _OF_WANTED: Final = (
 )
 _KNOWN_JOBS: Final = f"SELECT DISTINCT job, task {_OF_WANTED}"
 _OF_JOBS: Final = f"SELECT {', '.join(_FIELDS)}, merged {_OF_WANTED}"
-_MERGED: Final = f"UPDATE GridEngineRecord SET merged = ? WHERE ({', '.join(_KEY)}) = ({', '.join('?' * len(_KEY))})"
+_MERGED: Final = f"""
+    UPDATE GridEngineRecord SET merged = ?
+    WHERE ({", ".join(_KEY)}) = ({", ".join("?" * len(_KEY))})
+"""
 _HELD: Final = """
-    SELECT count(*), coalesce(sum(ended_s < ?), 0) FROM GridEngineRecord WHERE pe_task <> '' AND NOT merged
+    SELECT count(*), coalesce(sum(ended_s < ?), 0) FROM GridEngineRecord
+    WHERE pe_task <> '' AND NOT merged
 """
 
 JobNumber = tuple[int, int]  # job and task of an array
+_Stored = list[tuple[GridEngineRecord, int]]  # each with whether a run has it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,9 +141,7 @@ def _keep(
 
 
 def _note_merged(
-    connection: sqlite3.Connection,
-    stored: Sequence[tuple[GridEngineRecord, int]],
-    runs: Sequence[ParallelRun],
+    connection: sqlite3.Connection, stored: _Stored, runs: Sequence[ParallelRun]
 ) -> int:
     """Note of each task's record whether a run has it. Returns how many newly have one."""
     found = _tasks(runs)
@@ -156,11 +161,9 @@ def _distinct(records: Sequence[GridEngineRecord]) -> bool:
     return len(records) == 1 or len({key_of(record) for record in records}) == len(records)
 
 
-def _stored(
-    connection: sqlite3.Connection, jobs: Sequence[JobNumber]
-) -> list[list[tuple[GridEngineRecord, int]]]:
+def _stored(connection: sqlite3.Connection, jobs: Sequence[JobNumber]) -> list[_Stored]:
     """All that is kept of these jobs, job by job."""
-    found: dict[JobNumber, list[tuple[GridEngineRecord, int]]] = defaultdict(list)
+    found: dict[JobNumber, _Stored] = defaultdict(list)
     for *fields, merged in _ask(connection, _OF_JOBS, jobs):
         record = GridEngineRecord(*fields)
         found[record.job, record.task].append((record, merged))
@@ -172,44 +175,31 @@ def _ask(
 ) -> Iterator[tuple[Any, ...]]:
     for start in range(0, len(jobs), _KEYS_AT_ONCE):
         chunk = jobs[start : start + _KEYS_AT_ONCE]
-        wanted = f"WITH wanted (wanted_job, wanted_task) AS (VALUES {', '.join(['(?, ?)'] * len(chunk))})"
-        yield from connection.execute(
-            f"{wanted} {question}", [number for job in chunk for number in job]
-        )
+        places = ", ".join(["(?, ?)"] * len(chunk))
+        wanted = f"WITH wanted (wanted_job, wanted_task) AS (VALUES {places})"
+        yield from connection.execute(f"{wanted} {question}", list(chain.from_iterable(chunk)))
 
 
 def _runs(records: Sequence[GridEngineRecord]) -> list[ParallelRun]:
     """The runs of one job. Its number may be used again: each task goes to the nearest run."""
     if len(records) == 1:
         return [] if records[0].pe_task else [ParallelRun(master=records[0], tasks=())]
-    tasks, ordered = _sorted_apart(records)
-    # Two that began in one second have one identity: the greater stays, whichever came first.
-    masters = list({master.started_us // _SECOND: master for master in ordered}.values())
-    of_master: list[list[GridEngineRecord]] = [[] for _ in masters]
-    for task in tasks:
-        distances = [
-            (_distance(task.started_us, master), number) for number, master in enumerate(masters)
-        ]
-        nearest, number = min(distances, default=(_CLOCKS_APART_US + 1, 0))
-        if nearest <= _CLOCKS_APART_US:
-            of_master[number].append(task)
-    return [
-        ParallelRun(
-            master=master,
-            tasks=tuple(sorted(tasks, key=lambda task: (task.started_us, key_of(task)))),
-        )
-        for master, tasks in zip(masters, of_master, strict=True)
-    ]
-
-
-def _sorted_apart(
-    records: Iterable[GridEngineRecord],
-) -> tuple[list[GridEngineRecord], list[GridEngineRecord]]:
-    """Records of tasks, and those of jobs."""
     ordered = sorted(records)
-    return [record for record in ordered if record.pe_task], [
-        record for record in ordered if not record.pe_task
-    ]
+    # Two that began in one second have one identity: the greater stays, whichever came first.
+    of_second = {record.started_us // _SECOND: record for record in ordered if not record.pe_task}
+    masters = list(of_second.values())
+    of_master: list[list[GridEngineRecord]] = [[] for _ in masters]
+    for task in filter(attrgetter("pe_task"), ordered):
+        distances = [_distance(task.started_us, master) for master in masters]
+        nearest = min(distances, default=_CLOCKS_APART_US + 1)
+        if nearest <= _CLOCKS_APART_US:
+            of_master[distances.index(nearest)].append(task)
+    return [_parallel(master, tasks) for master, tasks in zip(masters, of_master, strict=True)]
+
+
+def _parallel(master: GridEngineRecord, tasks: Sequence[GridEngineRecord]) -> ParallelRun:
+    ordered = sorted(tasks, key=lambda task: (task.started_us, key_of(task)))
+    return ParallelRun(master=master, tasks=tuple(ordered))
 
 
 def _distance(moment: int, run: GridEngineRecord) -> int:
@@ -252,26 +242,21 @@ class GridEngineImporter(LineImporter[GridEngineRecord]):
         of_parallel: list[GridEngineRecord] = []
         for record in records:
             (of_parallel if is_parallel(record) else alone).append(record)
-        serial = run.store(
-            [job(ParallelRun(master=record, tasks=())) for record in alone], file=file
-        )
+        serial_runs = [ParallelRun(master=record, tasks=()) for record in alone]
+        serial = run.store(list(map(job, serial_runs)), file=file)
         merged = merge(run.accounting.connection, of_parallel)
-        parallel = run.store([job(each) for each in merged.runs], file=file, replace=True)
+        parallel = run.store(list(map(job, merged.runs)), file=file, replace=True)
         incomplete = sum(record.cpu_incomplete for record in records)
-        parallel = parallel._replace(
-            unchanged=merged.duplicates, merged=merged.merged, incomplete=incomplete
-        )
-        return serial, parallel
+        parallel = parallel._replace(unchanged=merged.duplicates, merged=merged.merged)
+        return serial, parallel._replace(incomplete=incomplete)
 
     def finish(self, run: ImportRun) -> None:
-        report = run.report
+        report, overdue_before = run.report, run.now - self._options.orphans_after_s
         with run.accounting.transaction():
-            waiting = count_waiting(
-                run.accounting.connection, run.now - self._options.orphans_after_s
-            )
+            waiting = count_waiting(run.accounting.connection, overdue_before)
         report.held, report.orphans = waiting
         if report.incomplete:
             report.notes.append(
-                f"{plural(report.incomplete, 'record')} (failed 37) written without the host's figures: "
-                "their CPU time is what rusage reports, which may be too little"
+                f"{plural(report.incomplete, 'record')} (failed 37) written without the host's "
+                "figures: their CPU time is what rusage reports, which may be too little"
             )

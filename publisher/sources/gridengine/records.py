@@ -96,21 +96,18 @@ def known(name: str) -> str:
     return _NO_NAMES.get(name, name)
 
 
+_shown = "submission {}, start {}, end {}".format
+
+
 def to_us(unit: StampUnit, submitted: int, started: int, ended: int) -> tuple[int, int, int]:
     """The three times in µs. All are in the unit of the greatest. Raises: BadGridEngineRecord."""
     # Most lines of Grid Engine 9 are done with here.
-    if (
-        unit is StampUnit.AUTO
-        and 0 <= submitted <= ended
-        and 0 <= started <= ended
-        and _BELOW_US <= ended <= _MOST_US
-    ):
+    in_order = 0 <= submitted <= ended and 0 <= started <= ended
+    if in_order and unit is StampUnit.AUTO and _BELOW_US <= ended <= _MOST_US:
         return submitted, started, ended
     greatest = max(submitted, started, ended)
     if min(submitted, started, ended) < 0:
-        raise BadGridEngineRecord(
-            f"a time is before 1970: submission {submitted}, start {started}, end {ended}"
-        )
+        raise BadGridEngineRecord(f"a time is before 1970: {_shown(submitted, started, ended)}")
     if unit is StampUnit.AUTO:
         unit = StampUnit.US
         if greatest < _BELOW_MS:
@@ -119,9 +116,8 @@ def to_us(unit: StampUnit, submitted: int, started: int, ended: int) -> tuple[in
             unit = StampUnit.MS
     factor = {StampUnit.S: _SECOND, StampUnit.MS: _MILLISECOND, StampUnit.US: 1}[unit]
     if greatest * factor > _MOST_US:
-        raise BadGridEngineRecord(
-            f"a time is beyond any calendar: submission {submitted}, start {started}, end {ended}"
-        )
+        times = _shown(submitted, started, ended)
+        raise BadGridEngineRecord(f"a time is beyond any calendar: {times}")
     return submitted * factor, started * factor, ended * factor
 
 
@@ -139,7 +135,8 @@ def sound_start(submitted: int, started: int, ended: int, ru_wall: int) -> int:
         return ended - ru_wall
     began = datetime.fromtimestamp(started / _SECOND, UTC).strftime("%Y-%m-%d %H:%M")
     raise BadGridEngineRecord(
-        f"started {began} UTC, long before it can have: its host's clock was wrong, and so is its wall time"
+        f"started {began} UTC, long before it can have: its host's clock was wrong, "
+        "and so is its wall time"
     )
 
 
@@ -160,15 +157,10 @@ def usage(
     rusage is all there is. Raises: BadGridEngineRecord.
     """
     # Also refuses what is not finite.
-    if not (
-        0 <= cpu_s < _MOST_S
-        and 0 <= user_s < _MOST_S
-        and 0 <= kernel_s < _MOST_S
-        and 0 <= ru_wall_s < _MOST_S
-    ):
-        raise BadGridEngineRecord(
-            f"CPU time {cpu_s!r}, {user_s!r}, {kernel_s!r} or {ru_wall_s!r} is not a number of seconds"
-        )
+    are_times = 0 <= cpu_s < _MOST_S and 0 <= user_s < _MOST_S
+    if not (are_times and 0 <= kernel_s < _MOST_S and 0 <= ru_wall_s < _MOST_S):
+        times = f"{cpu_s!r}, {user_s!r}, {kernel_s!r} or {ru_wall_s!r}"
+        raise BadGridEngineRecord(f"CPU time {times} is not a number of seconds")
     cpu_us, kernel_us = int(cpu_s * _SECOND + 0.5), int(kernel_s * _SECOND + 0.5)
     incomplete = 0
     if cpu_us == 0:
@@ -180,9 +172,8 @@ def usage(
 def check_range(job: int, task: int, slots: int, failed: int, exit_status: int) -> None:
     """Raises: BadGridEngineRecord for numbers that no Grid Engine writes."""
     if not (0 < job < _MOST and 0 <= task < _MOST and 0 <= slots < 2**31 and 0 <= failed < 2**31):
-        raise BadGridEngineRecord(
-            f"job {job}, task {task}, slots {slots}, failed {failed}: one is out of range"
-        )
+        numbers = f"job {job}, task {task}, slots {slots}, failed {failed}"
+        raise BadGridEngineRecord(f"{numbers}: one is out of range")
     if not -(2**31) <= exit_status < 2**32:
         raise BadGridEngineRecord(f"exit status {exit_status} is out of range")
 
@@ -213,6 +204,9 @@ _PE_TASK: Final = r"[0-9]+\.(?:[^:]*[A-Za-z][^:]*|[0-9]+(?:\.[0-9]+){3})"
 _ANCHOR: Final = re.compile(
     rf":{_NUMBER}:((?:NONE)?|{_PE_TASK}):({_NUMBER})(?::{_INTEGER}:{_INTEGER}(?=:|$)|$)", re.ASCII
 )
+_IS_REPORTING: Final = (
+    "a line of the reporting file, which holds other records too: name the accounting file"
+)
 _REPORTING: Final = re.compile(r"[0-9]{9,16}:[a-z_]+:")
 # A time has two colons; more than ten in a category are another record glued to it.
 _MOST_COLONS: Final = 20
@@ -227,47 +221,21 @@ def read_colon(line: str, unit: StampUnit) -> GridEngineRecord:
     if left is None:
         raise BadGridEngineRecord(_why(line))
     category, anchor = _category(line, left.end())
-    (
-        queue,
-        host,
-        group,
-        owner,
-        name,
-        job,
-        account,
-        *numbers,
-        project,
-        department,
-        pe,
-        slots,
-        task,
-        cpu,
-    ) = left.groups()
+    columns = left.groups()
+    queue, host, group, owner, name, job, account, *numbers = columns[:-6]
+    project, department, pe, slots, task, cpu = columns[-6:]
     submitted, started, ended, failed, status = map(int, numbers[:5])
     ru_wall, user, kernel, ru_maxrss = map(float, numbers[5:])
     more = line[anchor.end() + 1 :].split(":") if anchor.end() < len(line) else []
     if len(more) > _MOST_ADDED:
-        raise BadGridEngineRecord(
-            f"{line.count(':') + 1} columns: two records seem to be on one line"
-        )
+        count = line.count(":") + 1
+        raise BadGridEngineRecord(f"{count} columns: two records seem to be on one line")
     # Univa and Altair: job class, who removed it, maxrss, maxpss, submit host, ...
     removed_by, maxrss = (more[1], _added(more[2])) if len(more) >= 7 else ("", 0.0)
+    names = (anchor[1], queue, host, owner, group, account, project, department, pe, name)
     return _record(
         unit,
-        (
-            anchor[1],
-            queue,
-            host,
-            owner,
-            group,
-            account,
-            project,
-            department,
-            pe,
-            name,
-            category,
-            removed_by,
-        ),
+        (*names, category, removed_by),
         (int(job), int(task), int(slots), failed, status),
         (submitted, started, ended),
         (float(cpu), user, kernel, ru_wall),
@@ -279,14 +247,12 @@ def _category(line: str, start: int) -> tuple[str, re.Match[str]]:
     """The category, and where it ends. Raises: BadGridEngineRecord."""
     anchor = _ANCHOR.search(line, start)
     if anchor is None:
-        raise BadGridEngineRecord(
-            "the columns after the category (iow, pe_taskid, maxvmem) are not to be found"
-        )
+        lacking = "the columns after the category (iow, pe_taskid, maxvmem)"
+        raise BadGridEngineRecord(f"{lacking} are not to be found")
     category = line[start : anchor.start()]
     if category.count(":") > _MOST_COLONS:
-        raise BadGridEngineRecord(
-            "the category has too many colons: two records seem to be on one line"
-        )
+        why = "the category has too many colons"
+        raise BadGridEngineRecord(f"{why}: two records seem to be on one line")
     return category, anchor
 
 
@@ -300,9 +266,7 @@ def _added(text: str) -> float:
 
 def _why(line: str) -> str:
     if _REPORTING.match(line):
-        return (
-            "a line of the reporting file, which holds other records too: name the accounting file"
-        )
+        return _IS_REPORTING
     columns = line.count(":") + 1
     if columns < _LEAST_COLUMNS:
         return f"{columns} columns; an accounting record has {_LEAST_COLUMNS} to 74"
@@ -324,9 +288,7 @@ def read_json(line: str, unit: StampUnit) -> GridEngineRecord:
     if not isinstance(entry, dict) or (end != len(line) and line[end:].strip()):
         raise BadGridEngineRecord("not one JSON object")
     if "type" in entry:
-        raise BadGridEngineRecord(
-            "a line of the reporting file, which holds other records too: name the accounting file"
-        )
+        raise BadGridEngineRecord(_IS_REPORTING)
     try:
         return _read_entry(entry, unit)
     except KeyError as error:
@@ -344,30 +306,22 @@ def _read_entry(entry: dict[str, Any], unit: StampUnit) -> GridEngineRecord:
     if not all(type(number) is int for number in numbers):  # not JSON's `true`
         raise BadGridEngineRecord("a number is not a whole one")
     texts: tuple[str, ...] = (
-        *(
-            get("pe_taskid", ""),
-            get("qname", ""),
-            get("hostname", ""),
-            entry["owner"],
-            get("group", ""),
-        ),
-        *(get("account", ""), get("project", ""), get("department", ""), get("granted_pe", "")),
-        *(get("job_name", ""), get("category", ""), get("deleted_by", "")),
+        *(get("pe_taskid", ""), get("qname", ""), get("hostname", ""), entry["owner"]),
+        *(get("group", ""), get("account", ""), get("project", ""), get("department", "")),
+        *(get("granted_pe", ""), get("job_name", ""), get("category", ""), get("deleted_by", "")),
     )
     measures = entry["usage"]
     rusage = measures.get("rusage", _NOTHING).get
     # `usage` up to 9.0.5, `eusage` since
     own = (measures["eusage"] if "eusage" in measures else measures.get("usage", _NOTHING)).get
+    resident_kib = kib(own("maxrss", 0), 1024) or kib(rusage("ru_maxrss", 0), 1)
     return _record(
         unit,
         texts,
         (job, task, slots, failed, status),
         (submitted, started, ended),
         (own("cpu", 0), rusage("ru_utime", 0), rusage("ru_stime", 0), rusage("ru_wallclock", 0)),
-        (
-            kib(own("maxrss", 0), 1024) or kib(rusage("ru_maxrss", 0), 1),
-            kib(own("maxvmem", 0), 1024),
-        ),
+        (resident_kib, kib(own("maxvmem", 0), 1024)),
     )
 
 
@@ -385,20 +339,8 @@ def _record(
     submitted, started, ended = to_us(unit, *times)
     if not "".join(texts).isprintable():
         texts = tuple(map(clean, texts))
-    (
-        pe_task,
-        queue,
-        host,
-        owner,
-        group,
-        account,
-        project,
-        department,
-        pe,
-        name,
-        category,
-        deleted_by,
-    ) = texts
+    pe_task, queue, host, owner, group, account, *others = texts
+    project, department, pe, name, category, deleted_by = others
     cpu_us, kernel_us, ru_wall_us, incomplete = usage(*seconds, failed)
     return GridEngineRecord(
         job,

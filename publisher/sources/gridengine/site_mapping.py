@@ -21,6 +21,7 @@ from publisher.sources.importing.site_mapping import (
     SiteMapping,
     cluster_key,
     extra_info,
+    map_of,
 )
 
 _SECOND: Final = 1_000_000
@@ -34,13 +35,16 @@ _SCOPES: Final = ("global", "master", "slave")
 _DEFAULT_NAMES: Final = frozenset({"", "sge", "defaultdepartment", "NONE"})
 # fmt: off
 _FAILED: Final = {
-    0: "no failure", 1: "assumed before job", 3: "no config", 4: "no pid", 5: "on reading config", 6: "setting processor set",
-    7: "before prolog", 8: "in prolog", 9: "before pestart", 10: "in pestart", 11: "before job", 12: "before pestop",
-    13: "in pestop", 14: "before epilog", 15: "in epilog", 16: "releasing processor set", 17: "through signal",
-    18: "shepherd returned error", 19: "before writing exit_status", 20: "error file", 21: "in recognising job",
-    22: "removed by hand", 23: "no pids", 24: "migrating", 25: "rescheduling", 26: "opening output file",
-    27: "searching requested shell", 28: "changing into working directory", 29: "AFS setup", 30: "application error",
-    36: "daemon configuration", 37: "qmaster enforced limit or qdel -f", 38: "adding group id", 100: "assumed after job",
+    0: "no failure", 1: "assumed before job", 3: "no config", 4: "no pid", 5: "on reading config",
+    6: "setting processor set", 7: "before prolog", 8: "in prolog", 9: "before pestart",
+    10: "in pestart", 11: "before job", 12: "before pestop", 13: "in pestop", 14: "before epilog",
+    15: "in epilog", 16: "releasing processor set", 17: "through signal",
+    18: "shepherd returned error", 19: "before writing exit_status", 20: "error file",
+    21: "in recognising job", 22: "removed by hand", 23: "no pids", 24: "migrating",
+    25: "rescheduling", 26: "opening output file", 27: "searching requested shell",
+    28: "changing into working directory", 29: "AFS setup", 30: "application error",
+    36: "daemon configuration", 37: "qmaster enforced limit or qdel -f", 38: "adding group id",
+    100: "assumed after job",
 }
 # fmt: on
 
@@ -80,10 +84,8 @@ class Options(ImporterOptions):
     paths: tuple[Path, ...] = field(
         default=(), metadata={"help": "accounting files, their directories, or patterns"}
     )
-    project_vo_map: Path | None = field(
-        default=None, metadata={"help": "file of `PROJECT VO` lines"}
-    )
-    group_vo_map: Path | None = field(default=None, metadata={"help": "file of `GROUP VO` lines"})
+    project_vo_map: Path | None = field(default=None, metadata=map_of("PROJECT VO"))
+    group_vo_map: Path | None = field(default=None, metadata=map_of("GROUP VO"))
     project_from: tuple[ProjectFrom, ...] = (ProjectFrom.PROJECT,)
     wall_from: GridEngineWall = GridEngineWall.TIMES
     time_unit: StampUnit = StampUnit.AUTO
@@ -109,24 +111,19 @@ class GridEngineMapping(SiteMapping):
             vo_maps=("project_vo_map", "group_vo_map", "user_vo_map"),
             excludes=("exclude_users", "exclude_groups", "exclude_queues"),
         )
-        self._is_exclusive = any(self._excludes.values())
         self._gpus = lru_cache(maxsize=10_000)(self._requested_gpus)
         self._limit = lru_cache(maxsize=10_000)(_requested_limit)
         self._single = lru_cache(maxsize=1_000)(self._on_single_host)
 
     def skips(self, record: GridEngineRecord) -> str:
         """Why a record is not usage, or ''."""
+        if record.ran and not self._has_excludes:
+            return ""
         if record.ran:
-            return (
-                self._left_out(record.owner, record.unix_group, record.queue)
-                if self._is_exclusive
-                else ""
-            )
-        meaning = (
-            f"failed {record.failed}, {_FAILED[record.failed]}"
-            if record.failed in _FAILED
-            else "unknown code"
-        )
+            return self._left_out(record.owner, record.unix_group, record.queue)
+        meaning = "unknown code"
+        if record.failed in _FAILED:
+            meaning = f"failed {record.failed}, {_FAILED[record.failed]}"
         if record.started_us:
             return f"ended before it started ({meaning})"
         if record.cpu_us:
@@ -184,25 +181,18 @@ class GridEngineMapping(SiteMapping):
         """How the fields of a job came about."""
         options = self._options
         project = job.projects[0] if job.projects else ""
-        columns = ", ".join(options.project_from)
+        chosen = f"the first of {', '.join(options.project_from)} that somebody chose"
+        user = "cpu, which the daemon measures, less the kernel's share; of all tasks"
+        nodes = "one for one slot or by single_host_pes, else distinct hosts of the tasks"
+        gpus = f"hard requests of {', '.join(options.gpu_resources)} (gpu_resources)"
         return [
             *self._identity_rules(job, (project, job.local_group, job.local_user)),
-            ImportRule(
-                "projects", f"{self.place}.project_from: the first of {columns} that somebody chose"
-            ),
+            ImportRule("projects", f"{self.place}.project_from: {chosen}"),
             ImportRule("wall_s", f"{self.place}.wall_from: {_WALL_RULES[options.wall_from]}"),
-            ImportRule(
-                "cpu_user_s",
-                "cpu, which the daemon measures, less the kernel's share; of all tasks",
-            ),
+            ImportRule("cpu_user_s", user),
             ImportRule("cpu_kernel_s", "ru_stime, not more than cpu; of all tasks"),
-            ImportRule(
-                "node_count",
-                "one for one slot or by single_host_pes, else distinct hosts of the tasks",
-            ),
-            ImportRule(
-                "gpu_count", f"hard requests of {', '.join(options.gpu_resources)} (gpu_resources)"
-            ),
+            ImportRule("node_count", nodes),
+            ImportRule("gpu_count", gpus),
             self._endpoint_rule(),
         ]
 
@@ -228,9 +218,8 @@ class GridEngineMapping(SiteMapping):
         return 1 if record.slots == 1 or self._single(record.pe) else 0
 
     def _on_single_host(self, pe: str) -> bool:
-        return bool(pe) and any(
-            fnmatchcase(pe, pattern) for pattern in self._options.single_host_pes
-        )
+        patterns = self._options.single_host_pes
+        return bool(pe) and any(fnmatchcase(pe, pattern) for pattern in patterns)
 
     def _slave_hosts(self, record: GridEngineRecord, tasks: Sequence[GridEngineRecord]) -> int:
         """On how many hosts slave tasks ran; 0 where that is not known."""
@@ -256,7 +245,8 @@ class GridEngineMapping(SiteMapping):
 
 def source_key(record: GridEngineRecord) -> str:
     """What makes a record the same one: job/task/task of PE/host/submission/start/end, epochs."""
-    times = f"{record.submitted_us // _SECOND}/{record.started_us // _SECOND}/{record.ended_us // _SECOND}"
+    submitted, started = record.submitted_us // _SECOND, record.started_us // _SECOND
+    times = f"{submitted}/{started}/{record.ended_us // _SECOND}"
     return f"{record.job}/{record.task}/{record.pe_task}/{record.host}/{times}"
 
 

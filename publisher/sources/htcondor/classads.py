@@ -82,9 +82,8 @@ def read_value(expression: str) -> Value:
 
 def read_record(expression: str) -> Mapping[str, Value]:
     """The values of a nested ad, `[ HEPSPEC = 12.5 ]`, by lower-case names; empty for none."""
-    if len(expression) > _MOST_VALUE or not (
-        expression.startswith("[") and expression.endswith("]")
-    ):
+    is_record = expression.startswith("[") and expression.endswith("]")
+    if len(expression) > _MOST_VALUE or not is_record:
         return {}
     parts = (part.partition("=") for part in expression[1:-1].split(";"))
     return {name.strip().lower(): read_value(value.strip()) for name, _, value in parts}

@@ -27,8 +27,14 @@ from publisher.sources.importing.run import ImportRun
 
 __all__ = ["HTCondorImporter", "Options", "create"]
 
-SUMMARY: Final = "import histories of HTCondor or HTCondor-CE, of one file a job or rolling; reads only what is new"
-PATHS: Final = "history file, or directory of history files (history.CLUSTER.PROC, or history and its rotations)"
+SUMMARY: Final = (
+    "import histories of HTCondor or HTCondor-CE, of one file a job or rolling; "
+    "reads only what is new"
+)
+PATHS: Final = (
+    "history file, or directory of history files "
+    "(history.CLUSTER.PROC, or history and its rotations)"
+)
 _SINGLE: Final = re.compile(r"history\.[0-9]+\.[0-9]+", re.ASCII)
 _ROLLING: Final = re.compile(f"history{ROTATION}")
 _BATCH_FILES: Final = 500  # in one transaction
@@ -39,6 +45,7 @@ _OTHER_ADS: Final = {
     Routed.BATCH: ("the batch system's", Routed.CE),
     Routed.CE: ("the CE's", Routed.BATCH),
 }
+_READ: Final = "let this user read it, or correct the path"
 _KNOWN: Final = "SELECT Name, Bytes, Modified FROM CondorJobFile WHERE Directory = ?"
 _KNOWN_FILE: Final = "SELECT Bytes, Modified FROM CondorJobFile WHERE Directory = ? AND Name = ?"
 _REMEMBER: Final = "INSERT OR REPLACE INTO CondorJobFile VALUES (?, ?, ?, ?)"
@@ -94,10 +101,8 @@ class HTCondorImporter(LineImporter[CondorRun]):
             return self._directory(run, path)
         if not _is_single(path.name):
             return False
-        seen = _look(path)
-        known = run.accounting.connection.execute(
-            _KNOWN_FILE, (str(path.parent), path.name)
-        ).fetchone()
+        seen, asked = _look(path), (str(path.parent), path.name)
+        known = run.accounting.connection.execute(_KNOWN_FILE, asked).fetchone()
         new = {} if known == seen else {path.name: seen}
         self._read_singles(run, path.parent, new)
         run.report.files += known == seen
@@ -117,8 +122,8 @@ class HTCondorImporter(LineImporter[CondorRun]):
             run.accounting.connection.executemany(_FORGET, gone)
         if known and not there and not others:
             raise SourceError(
-                f"{path}: is empty, and had files of jobs before; check that HTCondor still writes there, and let some "
-                "days pass before files are removed"
+                f"{path}: is empty, and had files of jobs before; check that HTCondor still writes "
+                "there, and let some days pass before files are removed"
             )
         return not others and bool(there)
 
@@ -142,7 +147,6 @@ class HTCondorImporter(LineImporter[CondorRun]):
                     run.report.held += 1
                 else:
                     read.append((path, piece))
-
             self.write_singles(run, read, lambda done: _remember(run, files, done))
         run.report.troubles += troubles[:_SHOWN_TROUBLES]
         if len(troubles) > _SHOWN_TROUBLES:
@@ -156,14 +160,13 @@ class HTCondorImporter(LineImporter[CondorRun]):
             with path.open("rb") as file:
                 piece = read_file(file, self._routed)
         except OSError as error:
-            raise _unreadable(path, error) from error
+            raise _refused(path, error, _READ) from error
         if piece is not None and not piece.wrong:
             return piece
         if run.now - seen.modified // 10**9 < _SURELY_WRITTEN_S:
             return None
-        return piece or LogPiece(
-            0, seen.size, path.name.encode(), (), "does not end with the end of a line"
-        )
+        wrong = "does not end with the end of a line"
+        return piece or LogPiece(0, seen.size, path.name.encode(), (), wrong)
 
     def forget_file(self, connection: Connection, path: Path) -> None:
         connection.execute(_FORGET, (str(path.parent), path.name))
@@ -182,18 +185,16 @@ class HTCondorImporter(LineImporter[CondorRun]):
         report = run.report
         if report.incomplete:
             report.notes.append(
-                f"{plural(report.incomplete, 'job')} without CPU time in the ad: told as unknown, and as 0 to APEL"
+                f"{plural(report.incomplete, 'job')} without CPU time in the ad: "
+                "told as unknown, and as 0 to APEL"
             )
-        if (
-            len(+report.skipped) == 1
-            and report.skipped[ROUTED]
-            and not report.bad
-            and not _any_job(run)
-        ):
+        routed = report.skipped[ROUTED]
+        all_routed = routed and len(+report.skipped) == 1 and not report.bad
+        if all_routed and not _any_job(run):
             theirs, key = _OTHER_ADS[self._routed]
             report.notes.append(
-                f"all {report.skipped[ROUTED]:,} jobs were routed, and none is counted here: import {theirs} history, or set "
-                f"{self.site.place}.routed: {key}"
+                f"all {routed:,} jobs were routed, and none is counted here: "
+                f"import {theirs} history, or set {self.site.place}.routed: {key}"
             )
 
 
@@ -206,14 +207,12 @@ def _look(path: Path) -> _FileState:
     try:
         found = path.stat()
     except OSError as error:
-        raise _unreadable(path, error) from error
+        raise _refused(path, error, _READ) from error
     return _FileState(found.st_size, found.st_mtime_ns)
 
 
-def _unreadable(path: Path, error: OSError) -> SourceError:
-    return SourceError(
-        f"{path}: {error.strerror or error}; let this user read it, or correct the path"
-    )
+def _refused(path: Path, error: OSError, advice: str) -> SourceError:
+    return SourceError(f"{path}: {error.strerror or error}; {advice}")
 
 
 def _listing(directory: Path) -> tuple[dict[str, _FileState], bool]:
@@ -228,9 +227,7 @@ def _listing(directory: Path) -> tuple[dict[str, _FileState], bool]:
                 else:
                     rolling = rolling or _ROLLING.fullmatch(entry.name) is not None
     except OSError as error:
-        raise SourceError(
-            f"{directory}: {error.strerror or error}; let this user search it, and import again"
-        ) from error
+        raise _refused(directory, error, "let this user search it, and import again") from error
     return found, rolling
 
 

@@ -98,14 +98,11 @@ class AdLines:
     def add(self, line: LogLine) -> None:
         self.end = line.end
         self.size += line.length
-        if (
-            len(line.content) != line.length
-            or len(self.lines) >= _MOST_LINES
-            or self.size > _MOST_BYTES
-        ):
-            self.whole = False
-        else:
+        is_whole = len(line.content) == line.length
+        if is_whole and len(self.lines) < _MOST_LINES and self.size <= _MOST_BYTES:
             self.lines.append(line.content)
+        else:
+            self.whole = False
 
     def read(self, routed: Routed) -> LogPiece[CondorRun]:
         content = b"\n".join(self.lines)
@@ -187,11 +184,8 @@ def _mandatory(ad: Ad, *, removed: bool) -> _Mandatory:
     end = "EnteredCurrentStatus" if removed else "CompletionDate"
     # 0 is a number that some have before they are over.
     ended_at = _first(ad, end, "EnteredCurrentStatus") or 0
-    global_id, cluster, proc = (
-        _text(ad, "GlobalJobId"),
-        _whole(ad, "ClusterId"),
-        _whole(ad, "ProcId"),
-    )
+    global_id = _text(ad, "GlobalJobId")
+    cluster, proc = _whole(ad, "ClusterId"), _whole(ad, "ProcId")
     submitted_at, allocated_s = _whole(ad, "QDate") or 0, _number(ad, "RemoteWallClockTime")
     found = {
         "GlobalJobId": global_id != "",
@@ -276,12 +270,8 @@ def _exit_code(ad: Ad) -> int | None:
 
 def _all_attempts(ad: Ad, name: str) -> float | None:
     """CPU time of all attempts, where the ad has it; else of those that were not evicted."""
-    found = [
-        value
-        for value in (_number(ad, f"Cumulative{name}"), _number(ad, name))
-        if value is not None
-    ]
-    return max(found, default=None)
+    found = (_number(ad, f"Cumulative{name}"), _number(ad, name))
+    return max((value for value in found if value is not None), default=None)
 
 
 def _gpus(ad: Ad) -> int | None:
@@ -308,10 +298,8 @@ def _fqans(ad: Ad) -> tuple[str, ...]:
     first = _text(ad, "x509UserProxyFirstFQAN")
     if first:
         return (first,)
-    groups = (
-        group.strip()
-        for group in _text(ad, "orig_AuthTokenGroups").split(",", _MOST_GROUPS)[:_MOST_GROUPS]
-    )
+    listed = _text(ad, "orig_AuthTokenGroups").split(",", _MOST_GROUPS)
+    groups = map(str.strip, listed[:_MOST_GROUPS])
     return tuple(dict.fromkeys(group for group in groups if group.startswith("/")))
 
 
@@ -324,11 +312,9 @@ def _benchmark(ad: Ad) -> str:
     specs = read_record(ad.get("machineattrapelspecs0", ""))
     for kind in _BENCHMARKS:
         value = specs.get(kind.lower())
-        if (
-            isinstance(value, int | float)
-            and not isinstance(value, bool)
-            and (text := benchmark_text(kind, value))
-        ):
+        if value is None or isinstance(value, _NO_NUMBERS):
+            continue
+        if text := benchmark_text(kind, value):
             return text
     return ""
 

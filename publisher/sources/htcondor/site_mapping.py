@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import starmap
 from pathlib import Path
 from typing import ClassVar, Final
 
@@ -18,10 +19,25 @@ from publisher.sources.importing.site_mapping import (
     SiteMapping,
     cluster_key,
     extra_info,
+    map_of,
 )
 
 NAME: Final = "htcondor"
 _LRMS: Final = "condor"
+
+
+# How fields of a job come about.
+_USER_OF_AD: Final = "the ad: x509userproxysubject, else issuer and subject of the token"
+_VO_OF_AD: Final = "the ad: x509UserProxyVOName, else the first FQAN or group of the token"
+_FIELDS: Final = {
+    "wall_s": "RemoteWallClockTime of all attempts, less CumulativeSuspensionTime",
+    "cpu_user_s": "CumulativeRemoteUserCpu, else RemoteUserCpu; 0 where the ad has neither",
+    "cpu_kernel_s": "CumulativeRemoteSysCpu, else RemoteSysCpu",
+    "cpu_count": "CpusProvisioned, else RequestCpus",
+    "gpu_count": "GPUsProvisioned, else RequestGPUs",
+    "memory_kib": "ResidentSetSize_RAW, else ResidentSetSize",
+    "benchmark": "MachineAttrApelSpecs0, else average_benchmark times MachineAttrApelScaling0",
+}
 
 
 def _check_benchmark(text: str) -> str | None:
@@ -41,17 +57,17 @@ class Options(ImporterOptions):
     cluster: str = field(
         default="htcondor",
         metadata=cluster_key(
-            "write a name for the pool, such as the host of its central manager, which becomes part of every job's id",
-            "is not a host name; write that of the central manager or of the CE, such as condor.example.org",
+            "write a name for the pool, such as the host of its central manager, "
+            "which becomes part of every job's id",
+            "is not a host name; write that of the central manager or of the CE, "
+            "such as condor.example.org",
         ),
     )
     history: Path | None = field(
         default=None, metadata={"help": "directory of histories, one of them, or a pattern"}
     )
     routed: Routed = Routed.BATCH
-    group_vo_map: Path | None = field(
-        default=None, metadata={"help": "file of `ACCOUNTING-GROUP VO` lines"}
-    )
+    group_vo_map: Path | None = field(default=None, metadata=map_of("ACCOUNTING-GROUP VO"))
     average_benchmark: str = field(
         default="",
         metadata={
@@ -74,9 +90,8 @@ class CondorMapping(SiteMapping):
             vo_maps=("user_vo_map", "group_vo_map"),
             excludes=("exclude_users", "exclude_groups"),
         )
-        self._average = (
-            parse_benchmark(options.average_benchmark) if options.average_benchmark else None
-        )
+        average = options.average_benchmark
+        self._average = parse_benchmark(average) if average else None
 
     def skips(self, run: CondorRun) -> str:
         """Why a run is not this site's usage, or ''."""
@@ -124,44 +139,19 @@ class CondorMapping(SiteMapping):
         names = (job.local_user, job.local_group)
         user, vo = self._identity_rules(job, names)
         if job.user and job.local_user not in self._users:
-            user = ImportRule(
-                "user", "the ad: x509userproxysubject, else issuer and subject of the token"
-            )
+            user = ImportRule("user", _USER_OF_AD)
         if job.vo and not self._vo(names, "") and job.vo != f"local-{job.local_group}":
-            vo = ImportRule(
-                "vo", "the ad: x509UserProxyVOName, else the first FQAN or group of the token"
-            )
-        return [
-            user,
-            vo,
-            ImportRule(
-                "wall_s", "RemoteWallClockTime of all attempts, less CumulativeSuspensionTime"
-            ),
-            ImportRule(
-                "cpu_user_s",
-                "CumulativeRemoteUserCpu, else RemoteUserCpu; 0 where the ad has neither",
-            ),
-            ImportRule("cpu_kernel_s", "CumulativeRemoteSysCpu, else RemoteSysCpu"),
-            ImportRule("cpu_count", "CpusProvisioned, else RequestCpus"),
-            ImportRule("gpu_count", "GPUsProvisioned, else RequestGPUs"),
-            ImportRule("memory_kib", "ResidentSetSize_RAW, else ResidentSetSize"),
-            ImportRule(
-                "benchmark",
-                "MachineAttrApelSpecs0, else average_benchmark times MachineAttrApelScaling0",
-            ),
-            self._endpoint_rule(),
-        ]
+            vo = ImportRule("vo", _VO_OF_AD)
+        return [user, vo, *starmap(ImportRule, _FIELDS.items()), self._endpoint_rule()]
 
     @staticmethod
     def arc_ids(job: ImportedJob) -> Sequence[str]:
         """What A-REX may call a job: a cluster's number, and a word or the schedd's host."""
         cluster, _, proc = job.local_id.partition(".")
+        if proc != "0":
+            return (job.local_id,)
         schedd = job.source_key.partition("#")[0].rpartition("@")[2]
-        return (
-            (job.local_id, f"{cluster}.{schedd}", f"{cluster}.condor")
-            if proc == "0"
-            else (job.local_id,)
-        )
+        return (job.local_id, f"{cluster}.{schedd}", f"{cluster}.condor")
 
     def _benchmark(self, run: CondorRun) -> str:
         """Of the machine; '' where the ad does not tell."""
