@@ -31,12 +31,14 @@ SAMPLE_TABLES: Final = """
 """
 _PUT: Final = """
     INSERT INTO SonarGpuSample (Job, Node, Taken, Use, Memory, Power) VALUES (?, ?, ?, ?, ?, ?)
-    ON CONFLICT DO UPDATE SET Use = max(Use, excluded.Use), Memory = max(Memory, excluded.Memory),
-                              Power = max(coalesce(Power, excluded.Power), coalesce(excluded.Power, Power))
+    ON CONFLICT DO UPDATE SET
+        Use = max(Use, excluded.Use), Memory = max(Memory, excluded.Memory),
+        Power = max(coalesce(Power, excluded.Power), coalesce(excluded.Power, Power))
     WHERE excluded.Use > Use OR excluded.Memory > Memory OR excluded.Power > ifnull(Power, -2)
 """
 _OF_RUN: Final = """
-    SELECT Node, count(*), sum(Use), max(Memory), count(Power), sum(Power), min(Power) < 0 FROM SonarGpuSample
+    SELECT Node, count(*), sum(Use), max(Memory), count(Power), sum(Power), min(Power) < 0
+    FROM SonarGpuSample
     WHERE Job = ? AND Taken > ? AND Taken <= ? GROUP BY Node ORDER BY Node
 """
 _MOST_OF_A_SAMPLE: Final = 2**53
@@ -236,7 +238,8 @@ SYSTEM_TABLES: Final = """
 """
 _PUT_NODE: Final = """
     INSERT INTO SonarNode (Node, Taken, Cores, Threads) VALUES (?, ?, ?, ?)
-    ON CONFLICT DO UPDATE SET Taken = excluded.Taken, Cores = excluded.Cores, Threads = excluded.Threads
+    ON CONFLICT DO UPDATE SET
+        Taken = excluded.Taken, Cores = excluded.Cores, Threads = excluded.Threads
     WHERE (excluded.Taken, excluded.Cores, excluded.Threads) > (Taken, Cores, Threads)
 """
 _PUT_PARTITION: Final = """
@@ -277,12 +280,8 @@ def read_node(envelope: Envelope) -> Node:
     attributes = envelope.attributes
     sockets, cores = _small(attributes, "sockets"), _small(attributes, "cores_per_socket")
     threads = _small(attributes, "threads_per_core")
-    return Node(
-        name=_short(envelope.node),
-        at=envelope.at,
-        cores=min(sockets * cores, _MOST_CORES),
-        threads=threads,
-    )
+    cores = min(sockets * cores, _MOST_CORES)
+    return Node(name=_short(envelope.node), at=envelope.at, cores=cores, threads=threads)
 
 
 def read_partitions(envelope: Envelope) -> Partitions:

@@ -97,7 +97,8 @@ def open_envelope(decoded: dict[str, Any]) -> Envelope:
     what, attributes = data.get("type"), data.get("attributes")
     if what == "slurm_jobs":
         raise BadEnvelope(
-            "written by Sonar before 0.13, in a form that is not read: import what a later one has written"
+            "written by Sonar before 0.13, in a form that is not read: "
+            "import what a later one has written"
         )
     if not isinstance(what, str) or what not in _KINDS:
         raise BadEnvelope(f"of the type {_word(what)[:40]!r}, which is not known")
@@ -135,11 +136,8 @@ def _right_sizes(meta: dict[str, Any]) -> bool:
 
 def _strange_format(meta: dict[str, Any]) -> str:
     form = meta.get("format", 0)
-    return (
-        ""
-        if form == 0 and isinstance(form, int) and not isinstance(form, bool)
-        else repr(form)[:40]
-    )
+    is_known = form == 0 and isinstance(form, int) and not isinstance(form, bool)
+    return "" if is_known else repr(form)[:40]
 
 
 def _error_texts(errors: object) -> tuple[str, ...]:
@@ -151,10 +149,8 @@ def _error_texts(errors: object) -> tuple[str, ...]:
 def _error(error: object) -> str:
     if not isinstance(error, dict):
         return "an error without words"
-    node, detail = (
-        _word(error.get("node")) or _word(error.get("cluster")),
-        _word(error.get("detail")),
-    )
+    node = _word(error.get("node")) or _word(error.get("cluster"))
+    detail = _word(error.get("detail"))
     where = f"{node[:_MOST_NAME]}: " if node else ""
     return clean(where + (detail[:_MOST_DETAIL] or "no detail"))
 
@@ -271,11 +267,10 @@ class EnvelopeReader:
             if piece is None:
                 return
             end = _after_blanks(segment, piece.end - start)
-            place += (
-                end - at
-                if len(text) == len(segment)
-                else len(segment[at:end].decode("utf-8", "surrogateescape"))
-            )
+            if len(text) == len(segment):
+                place += end - at
+            else:
+                place += len(segment[at:end].decode("utf-8", "surrogateescape"))
             at = end
             self._at = start + at
             yield piece._replace(end=self._at)
@@ -299,15 +294,14 @@ class EnvelopeReader:
                 self._at = start  # to be examined again when there is more
                 return None
             self._more()
-        return Piece(
-            start, self._at, None, _endless(self._at - start), _kept(beginning), digest.digest()
-        )
+        wrong = _endless(self._at - start)
+        return Piece(start, self._at, None, wrong, _kept(beginning), digest.digest())
 
 
 def _reason(error: Exception) -> str:
-    return getattr(error, "msg", "") or (
-        "nested too deeply" if isinstance(error, RecursionError) else "a strange number"
-    )
+    if isinstance(error, RecursionError):
+        return "nested too deeply"
+    return getattr(error, "msg", "") or "a strange number"
 
 
 def _after_blanks(segment: bytes, at: int) -> int:
@@ -334,11 +328,9 @@ def _object(
 def _broken(segment: bytes, at: int, start: int, wrong: str, *, whole: bool) -> Piece | None:
     """What begins like an object and is none, to the end of its brackets, or None before that."""
     end = _end_of_brackets(segment, at, at + MOST_ENVELOPE_BYTES)
-    return (
-        _without_end(segment, at, start, whole=whole)
-        if end is None
-        else _bad_piece(segment, at, end, start, wrong)
-    )
+    if end is None:
+        return _without_end(segment, at, start, whole=whole)
+    return _bad_piece(segment, at, end, start, wrong)
 
 
 def _no_object(segment: bytes, at: int, start: int, *, whole: bool) -> Piece | None:
@@ -351,9 +343,8 @@ def _no_object(segment: bytes, at: int, start: int, *, whole: bool) -> Piece | N
 
 def _without_end(segment: bytes, at: int, start: int, *, whole: bool) -> Piece | None:
     """What does not end within bounds, up to the next envelope; None when that may be to come."""
-    return (
-        _bad_piece(segment, at, len(segment), start, _endless(len(segment) - at)) if whole else None
-    )
+    size = len(segment)
+    return _bad_piece(segment, at, size, start, _endless(size - at)) if whole else None
 
 
 def _endless(size: int) -> str:
@@ -364,9 +355,8 @@ def _endless(size: int) -> str:
 
 def _bad_piece(segment: bytes, at: int, end: int, start: int, wrong: str) -> Piece:
     digest = blake2b(segment[at:end], digest_size=DIGEST_BYTES).digest()
-    return Piece(
-        start + at, start + end, None, wrong, _kept(segment[at : min(end, at + _LOOKED_AT)]), digest
-    )
+    kept = _kept(segment[at : min(end, at + _LOOKED_AT)])
+    return Piece(start + at, start + end, None, wrong, kept, digest)
 
 
 def _kept(beginning: bytes) -> bytes:

@@ -52,30 +52,33 @@ class Inconsistencies:
         notes = []
         if self.hours_off:
             notes.append(
-                f"{plural(self.hours_off, 'job')} took an hour more or less than their end less their start: the clocks "
-                f"changed meanwhile; set {place}.time_zone to have their times right"
+                f"{plural(self.hours_off, 'job')} took an hour more or less than their end less "
+                f"their start: the clocks changed meanwhile; set {place}.time_zone to have their "
+                "times right"
             )
         if self.nodes_differ:
             notes.append(
-                f"{plural(self.nodes_differ, 'job lists', 'jobs list')} another number of nodes than were allocated; the "
-                "latter counts"
+                f"{plural(self.nodes_differ, 'job lists', 'jobs list')} another number of nodes "
+                "than were allocated; the latter counts"
             )
         if self.too_many_cpus:
             notes.append(
-                f"{plural(self.too_many_cpus, 'job has', 'jobs have')} more CPUs than sysinfo reports for their nodes"
+                f"{plural(self.too_many_cpus, 'job has', 'jobs have')} more CPUs than sysinfo "
+                "reports for their nodes"
             )
         if self.partitions:
             named = ", ".join(sorted(self.partitions)[:_SHOWN_NAMES])
             notes.append(
-                f"{plural(self.partitions.total(), 'job')} ran in partitions that the newest cluster data does not have: "
-                f"{named}; "
+                f"{plural(self.partitions.total(), 'job')} ran in partitions that the newest "
+                f"cluster data does not have: {named}; "
                 f"do {place}.cluster and the rules by queue still fit?"
             )
         nodes, threads = hyperthreads(connection)
         if self.jobs and nodes and options.threads_per_core is None:
             notes.append(
-                f"{nodes:,} nodes have {threads} threads for each core, and Slurm may count these as CPUs: set "
-                f"{place}.threads_per_core to {threads} to publish cores, or to 1 to publish CPUs as Slurm counts them"
+                f"{nodes:,} nodes have {threads} threads for each core, and Slurm may count these "
+                f"as CPUs: set {place}.threads_per_core to {threads} to publish cores, "
+                "or to 1 to publish CPUs as Slurm counts them"
             )
         return notes
 
@@ -106,11 +109,8 @@ class JobFinalizer:
 
     def _settle(self, history: JobHistory, found: RunOutcomes) -> JobStatus:
         if history.absurd:
-            return JobStatus(
-                job=history.job,
-                stage="skipped",
-                reason=f"more than {MOST_RUNS} runs, which no job has",
-            )
+            absurd = f"more than {MOST_RUNS} runs, which no job has"
+            return JobStatus(job=history.job, stage="skipped", reason=absurd)
         if not history.runs:
             return self._without_run(history)
         written: list[tuple[str, bool]] = []
@@ -131,8 +131,8 @@ class JobFinalizer:
                 stage, reason = ("skipped" if stage == "done" else stage), why
             else:
                 stage = "waiting"
-                due_times += [due] if due else []
-        soonest = min(due_times) if due_times else None
+                due_times += filter(None, [due])
+        soonest = min(due_times, default=None)
         return JobStatus(job=history.job, stage=stage, due=soonest, reason=reason, written=written)
 
     def _verdict(self, run: SlurmRun) -> tuple[int | None, str]:
@@ -151,17 +151,12 @@ class JobFinalizer:
         state = history.waiting.get("state", "")
         if state in LIVE or not state:
             return JobStatus(job=history.job, stage="waiting")
-        if "end" in history.waiting:
-            return JobStatus(job=history.job, stage="skipped", reason=f"never started ({state})")
-        return JobStatus(
-            job=history.job, stage="skipped", reason=f"has neither start nor end ({state})"
-        )
+        why = "never started" if "end" in history.waiting else "has neither start nor end"
+        return JobStatus(job=history.job, stage="skipped", reason=f"{why} ({state})")
 
     def _import(self, job: int, run: SlurmRun, found: RunOutcomes) -> None:
-        ended_at = run.ended_at or 0
-        gpus = gpu_use(
-            self._connection, job, run.started_at, ended_at, self._options.sample_interval_s
-        )
+        times = (run.started_at, run.ended_at or 0)
+        gpus = gpu_use(self._connection, job, *times, self._options.sample_interval_s)
         found.jobs.append(self._site.job(job, run, gpus))
         self._doubt(run)
 
@@ -170,9 +165,8 @@ class JobFinalizer:
         hosts = self._site.hosts(run)
         doubts.jobs += 1
         elapsed: int = get("elapsed", 0)
-        doubts.hours_off += (
-            elapsed > 0 and abs(run.span_s - elapsed) == _HOUR and not get("suspended")
-        )
+        is_hour_off = elapsed > 0 and abs(run.span_s - elapsed) == _HOUR
+        doubts.hours_off += is_hour_off and not get("suspended")
         doubts.nodes_differ += bool(hosts) and get("nodes", len(hosts)) != len(hosts)
         if self._partitions and get("partition", "") not in self._partitions:
             doubts.partitions[get("partition", "") or "(none)"] += 1

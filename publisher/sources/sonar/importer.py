@@ -161,7 +161,8 @@ class BatchReader:
                 batch.skipped[self._of_other_cluster(envelope.cluster, batch)] += count
         elif envelope.strange_format:
             raise BadEnvelope(
-                f"in the format {envelope.strange_format}, which is not known: look for an update of publisher"
+                f"in the format {envelope.strange_format}, which is not known: "
+                "look for an update of publisher"
             )
         else:
             self._data(path, piece, envelope, batch)
@@ -172,8 +173,8 @@ class BatchReader:
             self.cluster = self.cluster or cluster
             if cluster != self.cluster:
                 raise SourceError(
-                    f"{path}: has records of the clusters {self.cluster} and {cluster}; write cluster in {self._place}, and "
-                    "another source for the other one"
+                    f"{path}: has records of the clusters {self.cluster} and {cluster}; "
+                    f"write cluster in {self._place}, and another source for the other one"
                 )
         return not cluster or cluster != self.cluster
 
@@ -202,21 +203,15 @@ class BatchReader:
                 if self._offsets_needed and None in observation.offsets.values():
                     wrong = f"a time has no offset from UTC: set {self._place}.time_zone"
             if wrong:
-                batch.bad.append(
-                    _bad_line(
-                        path, piece, f"record {number} of the envelope: {wrong}", _json(entry)
-                    )
-                )
+                wrong = f"record {number} of the envelope: {wrong}"
+                batch.bad.append(_bad_line(path, piece, wrong, _json(entry)))
             else:
                 batch.records.append(observation)
 
     def _of_other_cluster(self, name: str, batch: EnvelopeBatch) -> str:
         reason = f"of the cluster {name or '(none)'}, not of {self._place}.cluster"
-        return (
-            reason
-            if reason in batch.skipped or len(batch.skipped) < _MOST_CLUSTERS
-            else "of other clusters"
-        )
+        is_named = reason in batch.skipped or len(batch.skipped) < _MOST_CLUSTERS
+        return reason if is_named else "of other clusters"
 
 
 def _bad_line(path: Path, piece: Piece, reason: str, content: bytes) -> BadLine:
@@ -241,9 +236,8 @@ class SonarImporter:
     def run(
         self, paths: Sequence[Path], database: Path, now: datetime, watch: Watch = unwatched
     ) -> ImportReport:
-        with import_run(
-            self._site, JOB_TABLES + SAMPLE_TABLES + SYSTEM_TABLES, database, now, watch
-        ) as run:
+        tables = JOB_TABLES + SAMPLE_TABLES + SYSTEM_TABLES
+        with import_run(self._site, tables, database, now, watch) as run:
             _Import(run, self._options, self._site).paths(to_read(paths, self._site))
         return run.report
 
@@ -264,9 +258,7 @@ class _Import:
         self._run = run
         self._options = options
         self._site = site
-        self._batches = BatchReader(
-            options, self._site.place, run.accounting.setting(_ONLY_CLUSTER)
-        )
+        self._batches = BatchReader(options, site.place, run.accounting.setting(_ONLY_CLUSTER))
         self._errors: Counter[str] = Counter()  # that Sonar reported
         self._unfinished: list[str] = []
         self._seen: set[Path] = set()
@@ -291,49 +283,40 @@ class _Import:
         if unread:
             more = f" and {len(unread) - _SHOWN_FILES:,} more" if len(unread) > _SHOWN_FILES else ""
             run.report.notes.append(
-                f"not read, because their names do not show what they are: {_listed(unread)}{more}; if it is what Sonar wrote, "
-                "import it by its own name"
+                "not read, because their names do not show what they are: "
+                f"{_listed(unread)}{more}; if it is what Sonar wrote, import it by its own name"
             )
         if run.report.files == before:
-            run.report.troubles.append(
-                f"{path}: has no files called 0+job-slurm.json or the like; name the files themselves"
-            )
-
-    def _forget(self, lost: Sequence[tuple[FileCursor, Path]]) -> None:
-        for cursor, path in lost:
-            with self._run.accounting.transaction():
-                self._run.cursors.forget_path(cursor, path)
+            none = "has no files called 0+job-slurm.json or the like; name the files themselves"
+            run.report.troubles.append(f"{path}: {none}")
 
     def _report_missing(self, trees: Sequence[Path]) -> None:
         """Files that vanished so soon that Sonar may have added to them after the last reading."""
         run = self._run
         there = {_day_and_name(each) for each in self._seen}
-        paths = [(cursor, Path(cursor.path)) for cursor in run.cursors.all()]
-        lost = [
-            (cursor, path)
-            for cursor, path in paths
-            if path not in self._seen and _is_gone(path, trees)
-        ]
-        self._forget(lost)
-        gone = [
-            path
-            for _, path in lost
-            if _day_and_name(path) not in there and run.now - _day(path) < _RECENT_S
-        ]
+        gone: list[Path] = []
+        for cursor in run.cursors.all():
+            path = Path(cursor.path)
+            if path in self._seen or not _is_gone(path, trees):
+                continue
+            with run.accounting.transaction():
+                run.cursors.forget_path(cursor, path)
+            if _day_and_name(path) not in there and run.now - _day(path) < _RECENT_S:
+                gone.append(path)
         if gone:
             more = ", ..." if len(gone) > _SHOWN_FILES else ""
             run.report.notes.append(
-                f"{plural(len(gone), 'file is', 'files are')} gone that had been read the last time, and may have grown "
-                f"since: {_listed(gone)}{more}; where they were archived, import the archive too"
+                f"{plural(len(gone), 'file is', 'files are')} gone that had been read the last "
+                f"time, and may have grown since: {_listed(gone)}{more}; "
+                "where they were archived, import the archive too"
             )
 
     def _tree(self, path: Path, unread: list[Path]) -> Iterator[Path]:
         """In the order of days. A folder that cannot be searched is reported among the troubles."""
 
         def report_error(error: OSError) -> None:
-            self._run.report.troubles.append(
-                f"{error.filename}: {error.strerror or error}; let this user search it"
-            )
+            trouble = f"{error.filename}: {error.strerror or error}; let this user search it"
+            self._run.report.troubles.append(trouble)
 
         entered: set[Path] = set()  # a link may lead back up
         for folder, folders, names in os.walk(path, onerror=report_error, followlinks=True):
@@ -342,9 +325,8 @@ class _Import:
                 continue
             entered.add(real)
             folders.sort()
-            for name in sorted(
-                name for name in names if self._options.samples or not _SAMPLE.match(name)
-            ):
+            wanted = [name for name in names if self._options.samples or not _SAMPLE.match(name)]
+            for name in sorted(wanted):
                 if _WANTED.fullmatch(name):
                     yield Path(folder, name)
                 elif _BEGINNING.match(name):
@@ -425,20 +407,19 @@ class _Import:
         report.held, report.orphans = unfinished.jobs + unfinished.steps, unfinished.overdue_steps
         if unfinished.overdue_jobs:
             report.notes.append(
-                f"{plural(unfinished.overdue_jobs, 'job was', 'jobs were')} seen waiting or running long ago, and never since: "
-                "Sonar collects no jobs that ended by a failure of a node, preemption or requeueing; their usage is not known"
+                f"{plural(unfinished.overdue_jobs, 'job was', 'jobs were')} seen waiting or "
+                "running long ago, and never since: Sonar collects no jobs that ended by a failure "
+                "of a node, preemption or requeueing; their usage is not known"
             )
         if self._unfinished:
             report.notes.append(
-                f"{plural(len(self._unfinished), 'file ends', 'files end')} inside an envelope; the rest is read when it "
-                f"comes: {', '.join(self._unfinished[:3])}"
+                f"{plural(len(self._unfinished), 'file ends', 'files end')} inside an envelope; "
+                f"the rest is read when it comes: {', '.join(self._unfinished[:3])}"
             )
         for error, count in self._errors.most_common(_SHOWN_ERRORS):
             report.notes.append(f"Sonar reported an error ({plural(count, 'time')}): {error}")
-        if len(self._errors) > _SHOWN_ERRORS:
-            report.notes.append(
-                f"and {len(self._errors) - _SHOWN_ERRORS:,} other errors that Sonar reported"
-            )
+        if (others := len(self._errors) - _SHOWN_ERRORS) > 0:
+            report.notes.append(f"and {others:,} other errors that Sonar reported")
 
 
 def _listed(files: Sequence[Path]) -> str:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Final, NamedTuple
 from zoneinfo import ZoneInfo
 
@@ -76,26 +76,18 @@ def _seconds(moment: datetime) -> int:
     return int((moment.astimezone(UTC) - _EPOCH).total_seconds())
 
 
+# Of a job: name, state, user, account, partition, submit, end, hosts, cpus, nodes, gpus,
+# gpu_models, asked_cpus, exit, elapsed, user_s, system_s, suspended, limit_s, memory, billing,
+# energy, array, task.
+# Of a step: cpu_s, rss, vm. Absent is unknown.
 Fields = dict[str, Any]
-"""Of a job: name, state, user, account, partition, submit, end, hosts, cpus, nodes, gpus,
-gpu_models, asked_cpus, exit, elapsed, user_s, system_s, suspended, limit_s, memory, billing, array,
-task. Of a step: cpu_s, rss, vm. Absent is unknown.
-"""
 
 # Not over. What is none of these and has an end is over, whatever it is called.
 LIVE: Final = frozenset(
     {
-        *(
-            "PENDING",
-            "RUNNING",
-            "SUSPENDED",
-            "CONFIGURING",
-            "COMPLETING",
-            "RESIZING",
-            "RESV_DEL_HOLD",
-            "REQUEUE_FED",
-        ),
-        *("REQUEUE_HOLD", "SIGNALING", "SPECIAL_EXIT", "STAGE_OUT", "STOPPED"),
+        *("PENDING", "RUNNING", "SUSPENDED", "CONFIGURING", "COMPLETING", "RESIZING"),
+        *("RESV_DEL_HOLD", "REQUEUE_FED", "REQUEUE_HOLD", "SIGNALING", "SPECIAL_EXIT"),
+        *("STAGE_OUT", "STOPPED"),
     }
 )
 # Begins the place of what has no start yet; the time of submission follows where it is known
@@ -160,7 +152,9 @@ def read_record(entry: object, at: int, *, right_sizes: bool) -> Observation:
         fields = _step_fields(sacct, right_sizes=right_sizes)
     else:
         times = {"state": state, "submit": submit, "end": _time(entry, "end_time", offsets)}
-        fields = _described(_job_fields(entry, sacct) | times, pending=state == _PENDING)
+        fields = _job_fields(entry, sacct) | times
+        if state == _PENDING:
+            fields = _described(fields)
     return Observation(
         job=job,
         step=step,
@@ -172,20 +166,16 @@ def read_record(entry: object, at: int, *, right_sizes: bool) -> Observation:
     )
 
 
-def _described(fields: Fields, *, pending: bool) -> Fields:
-    """What is said of a job; of one that has not begun only what describes it."""
-    return (
-        {key: value for key, value in fields.items() if key in _DESCRIPTION} if pending else fields
-    )
+def _described(fields: Fields) -> Fields:
+    """Of a job that has not begun only what describes it."""
+    return {key: value for key, value in fields.items() if key in _DESCRIPTION}
 
 
 def overlay(layers: Sequence[Layer], new: Layer) -> list[Layer]:
     """All that is said, the newest first, without repetition, in whatever order it came."""
     if not layers:
         return [new] if new.fields else []
-    stacked: dict[tuple[int, int], Fields] = {
-        (layer.over, layer.at): layer.fields for layer in layers
-    }
+    stacked = {(layer.over, layer.at): layer.fields for layer in layers}
     same = stacked.get((new.over, new.at))
     stacked[new.over, new.at] = new.fields if same is None else _greater(same, new.fields)
     seen: set[str] = set()
@@ -210,11 +200,9 @@ def merged(layers: Sequence[Layer]) -> Fields:
 
 def _greater(one: Fields, other: Fields) -> Fields:
     """Of two records of the same time the greater of each value, so that order does not matter."""
-    greater = one | other
+    greater, as_text = one | other, partial(json.dumps, sort_keys=True)
     for key in one.keys() & other.keys():
-        greater[key] = max(
-            one[key], other[key], key=lambda value: json.dumps(value, sort_keys=True)
-        )
+        greater[key] = max(one[key], other[key], key=as_text)
     return greater
 
 

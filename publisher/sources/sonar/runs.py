@@ -1,5 +1,4 @@
-"""Every record received about jobs that are not final, and the runs of a job, always built from all
-of them, in whatever order they came.
+"""Every record received about jobs that are not final, and the runs of a job, made of all of them.
 
 A row holds what was reported about a job or step with one start time; records without a start are
 kept under their submission time. A run is identified by its start time; a job that was requeued has
@@ -13,6 +12,7 @@ import sqlite3
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, Final, NamedTuple
 
 from publisher.sources.sonar.records import (
@@ -29,27 +29,28 @@ from publisher.sources.sonar.records import (
 TABLES: Final = """
     CREATE TABLE IF NOT EXISTS SonarJob (
         Job INTEGER PRIMARY KEY,
-        Due INTEGER,               -- epoch seconds when it is to be looked at; NULL: when something new is said
-        Stage TEXT NOT NULL,       -- new, done, skipped, waiting (to end, or held off), steps (the job itself is missing)
+        Due INTEGER,               -- epoch seconds when to look at it; NULL: when there is news
+        -- new, done, skipped, waiting (to end, or held off), steps (the job itself is missing)
+        Stage TEXT NOT NULL,
         Heard INTEGER NOT NULL,    -- epoch seconds of the newest record
         Reason TEXT NOT NULL       -- why it was skipped, or ''
     );
     CREATE INDEX IF NOT EXISTS SonarJob_Due ON SonarJob (Due) WHERE Due IS NOT NULL;
-    CREATE INDEX IF NOT EXISTS SonarJob_Stage ON SonarJob (Stage, Heard) WHERE Stage IN ('waiting', 'steps');
+    CREATE INDEX IF NOT EXISTS SonarJob_Stage ON SonarJob (Stage, Heard)
+    WHERE Stage IN ('waiting', 'steps');
     CREATE TABLE IF NOT EXISTS SonarRecord (
         Job INTEGER NOT NULL,
         Step TEXT NOT NULL,        -- '': the job itself
         Start TEXT NOT NULL,       -- on the cluster's clock, or ? and the submission
         Written INTEGER NOT NULL,  -- 1: it is a row in AAR
-        Content TEXT NOT NULL,     -- JSON: layers, and the first offset that was claimed for each time
+        Content TEXT NOT NULL,     -- JSON: layers, and the first offset claimed for each time
         PRIMARY KEY (Job, Step, Start)
     ) WITHOUT ROWID;
-    CREATE INDEX IF NOT EXISTS ImportFile_Path ON ImportFile (Importer, Path);
 """
 _KEYS_AT_ONCE: Final = 300  # three parameters each; SQLite before 3.32 takes 999
 _KNOWN: Final = """
-    SELECT Job, Step, Start, Content FROM wanted CROSS JOIN SonarRecord ON Job = wanted_job AND Step = wanted_step
-    AND Start = wanted_start
+    SELECT Job, Step, Start, Content FROM wanted CROSS JOIN SonarRecord
+    ON Job = wanted_job AND Step = wanted_step AND Start = wanted_start
 """
 _PUT: Final = """
     INSERT INTO SonarRecord (Job, Step, Start, Written, Content) VALUES (?, ?, ?, 0, ?)
@@ -69,7 +70,8 @@ _OF_JOB: Final = (
 _SETTLE: Final = "UPDATE SonarJob SET Due = ?, Stage = ?, Reason = ? WHERE Job = ?"
 _WRITTEN: Final = "UPDATE SonarRecord SET Written = ? WHERE Job = ? AND Step = '' AND Start = ?"
 _STAGES: Final = """
-    SELECT Stage, count(*), coalesce(sum(Heard < ?), 0) FROM SonarJob WHERE Stage IN ('waiting', 'steps') GROUP BY Stage
+    SELECT Stage, count(*), coalesce(sum(Heard < ?), 0) FROM SonarJob
+    WHERE Stage IN ('waiting', 'steps') GROUP BY Stage
 """
 
 _encode: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
@@ -122,20 +124,14 @@ def store_observations(connection: sqlite3.Connection, records: Sequence[Observa
     for observation in records:
         row = rows.get(key := _key(observation))
         after = _with(row, observation)
-        if (
-            row is not None
-            and merged(row.layers) == merged(after.layers)
-            and _claims(row) == _claims(after)
-        ):
+        if row is not None and _content(row) == _content(after):
             duplicates += 1
         else:
             touched.add(observation.job)
         rows[key] = after
     changed = [(*key, text) for key, row in rows.items() if (text := _text(row)) != before.get(key)]
     connection.executemany(_PUT, changed)
-    connection.executemany(
-        _LAST_SEEN, [(observation.job, observation.at) for observation in records]
-    )
+    connection.executemany(_LAST_SEEN, [(each.job, each.at) for each in records])
     mark_changed(connection, touched)
     return duplicates
 
@@ -165,19 +161,16 @@ def kept(connection: sqlite3.Connection, job: int) -> Iterator[StoredRecord]:
 
 def settle(connection: sqlite3.Connection, settled: Sequence[JobStatus]) -> None:
     """Store the status of jobs, inside a transaction."""
-    connection.executemany(
-        _SETTLE, [(each.due, each.stage, each.reason, each.job) for each in settled]
-    )
+    found = [(each.due, each.stage, each.reason, each.job) for each in settled]
+    connection.executemany(_SETTLE, found)
     flags = [(written, each.job, start) for each in settled for start, written in each.written]
     connection.executemany(_WRITTEN, flags)
 
 
 def waiting(connection: sqlite3.Connection, seen_before: int) -> Waiting:
     """What still waits; overdue is what was last heard of before that time."""
-    found = {
-        stage: (int(count), int(late))
-        for stage, count, late in connection.execute(_STAGES, (seen_before,))
-    }
+    stages: Iterable[Any] = connection.execute(_STAGES, (seen_before,))
+    found = {stage: (int(count), int(late)) for stage, count, late in stages}
     jobs, steps = found.get("waiting", (0, 0)), found.get("steps", (0, 0))
     return Waiting(jobs=jobs[0], steps=steps[0], overdue_jobs=jobs[1], overdue_steps=steps[1])
 
@@ -191,12 +184,9 @@ def _known(connection: sqlite3.Connection, keys: Sequence[Key]) -> dict[Key, _Ro
     for start in range(0, len(keys), _KEYS_AT_ONCE):
         chunk = keys[start : start + _KEYS_AT_ONCE]
         places = ", ".join(["(?, ?, ?)"] * len(chunk))
-        question = (
-            f"WITH wanted (wanted_job, wanted_step, wanted_start) AS (VALUES {places}) {_KNOWN}"
-        )
-        for job, step, begun, text in connection.execute(
-            question, [part for key in chunk for part in key]
-        ):
+        wanted = f"WITH wanted (wanted_job, wanted_step, wanted_start) AS (VALUES {places})"
+        rows = connection.execute(f"{wanted} {_KNOWN}", list(chain.from_iterable(chunk)))
+        for job, step, begun, text in rows:
             found[job, step, begun] = _read(text)
     return found
 
@@ -208,9 +198,8 @@ def _with(row: _Row | None, observation: Observation) -> _Row:
         claim = (observation.at, offset)
         if clock not in offsets or _order(claim) < _order(offsets[clock]):
             offsets[clock] = claim
-    return _Row(
-        overlay(layers, Layer(observation.over, observation.at, observation.fields)), offsets
-    )
+    new = Layer(observation.over, observation.at, observation.fields)
+    return _Row(overlay(layers, new), offsets)
 
 
 def _order(claim: tuple[int, int | None]) -> tuple[int, bool, int]:
@@ -218,8 +207,9 @@ def _order(claim: tuple[int, int | None]) -> tuple[int, bool, int]:
     return at, offset is None, offset or 0
 
 
-def _claims(row: _Row) -> dict[str, int | None]:
-    return {clock: offset for clock, (_, offset) in row.offsets.items()}
+def _content(row: _Row) -> tuple[Fields, dict[str, int | None]]:
+    """All that is known by a row, and the offset of each time."""
+    return merged(row.layers), {clock: offset for clock, (_, offset) in row.offsets.items()}
 
 
 def _read(text: str) -> _Row:
@@ -232,10 +222,8 @@ def _text(row: _Row) -> str:
     return _encode({"layers": row.layers, "offsets": row.offsets})
 
 
-MOST_RUNS: Final = (
-    # Slurm requeues a job some times at most; more are not one, and take forever to look at
-    200
-)
+# Slurm requeues a job some times at most; more are not one, and take forever to look at.
+MOST_RUNS: Final = 200
 
 
 @dataclass(slots=True, kw_only=True)
@@ -303,9 +291,7 @@ def _make_runs(
 ) -> None:
     starts = [clock.moments(row.start, row.offsets.get(row.start))[0] for row in begun]
     extra, used = _assigned(begun, not_started, starts)
-    offsets = {
-        clock_text: offset for each in not_started for clock_text, offset in each.offsets.items()
-    }
+    offsets = dict(chain.from_iterable(each.offsets.items() for each in not_started))
     for number, row in enumerate(begun):
         fields = _with_undated(row, extra[number])
         history.runs.append(_run(row, fields, starts[number], {**offsets, **row.offsets}, clock))
@@ -345,10 +331,8 @@ def _candidates(
     """Whose run a record without a start is: all, for a description, or the last open one."""
     if not layer.over:
         return candidates
-    open_runs = [
-        at for at in candidates if starts[at] <= layer.at and not _ended(merged(begun[at].layers))
-    ]
-    return open_runs[-1:]
+    before = (at for at in candidates if starts[at] <= layer.at)
+    return [at for at in before if not _ended(merged(begun[at].layers))][-1:]
 
 
 def _newest(row: StoredRecord) -> tuple[int, int, str]:
@@ -371,9 +355,10 @@ def _run(
     submit, end = fields.get("submit"), fields.get("end")
     ended_at = None
     if end is not None:
-        ended_at = _nearest(
-            clock.moments(end, offsets.get(end)), started_at + fields.get("elapsed", 0)
-        )
+        # In the hour that comes twice, what fits the time that the job took.
+        expected = started_at + fields.get("elapsed", 0)
+        moments = clock.moments(end, offsets.get(end))
+        ended_at = min(moments, key=lambda moment: abs(moment - expected))
     submitted_at = started_at if submit is None else clock.moments(submit, offsets.get(submit))[0]
     return SlurmRun(
         start=row.start,
@@ -383,11 +368,6 @@ def _run(
         fields=fields,
         written=row.written,
     )
-
-
-def _nearest(moments: Sequence[int], expected: int) -> int:
-    """In the hour that comes twice, what fits the time that the job took."""
-    return min(moments, key=lambda moment: abs(moment - expected))
 
 
 def _add_step(history: JobHistory, row: StoredRecord) -> None:

@@ -20,6 +20,9 @@ from publisher.sources.sonar.runs import SlurmRun
 
 NAME: Final = "sonar"
 _MOST_S: Final = 2**53
+_USER_CPU: Final = (
+    "the greater of UserCPU + SystemCPU of the job and AveCPU of all steps, less the kernel's"
+)
 # What formulas of charges may use, and the field of the job that has it.
 _QUANTITIES: Final = {
     "TimeLimit": "limit_s",
@@ -87,9 +90,7 @@ class SonarMapping(SlurmMapping):
         # ran had CPUs, however short.
         if not get("elapsed") and run.span_s == 0 and not (get("cpus") or get("nodes")):
             return f"never started ({get('state', '')})"
-        return self._left_out(
-            get("user", ""), get("account", ""), get("partition", ""), get("state", "")
-        )
+        return self._left_out(*(get(key, "") for key in ("user", "account", "partition", "state")))
 
     def job_id(self, job: int, run: SlurmRun) -> str:
         """By the cluster's clock, not in UTC, which differs from one collection to the next."""
@@ -144,20 +145,15 @@ class SonarMapping(SlurmMapping):
     def explain(self, job: JobRecord) -> list[ImportRule]:
         """How the fields of a job came about."""
         options = self._options
-        times = (
-            f"{self.place}.time_zone: {options.time_zone}"
-            if options.time_zone
-            else "the offset that was seen first"
-        )
+        times = "the offset that was seen first"
+        if options.time_zone:
+            times = f"{self.place}.time_zone: {options.time_zone}"
         return [
             *self._account_rules(job, (job.local_group, job.local_user)),
             ImportRule("started_at", times),
             ImportRule("ended_at", times),
             ImportRule("wall_s", f"{self.place}.wall_from: {options.wall_from}"),
-            ImportRule(
-                "cpu_user_s",
-                "the greater of UserCPU + SystemCPU of the job and AveCPU of all steps, less the kernel's",
-            ),
+            ImportRule("cpu_user_s", _USER_CPU),
             ImportRule("cpu_kernel_s", "SystemCPU of the job"),
             self._endpoint_rule(),
         ]
@@ -197,10 +193,8 @@ def _energy(gpus: GpuUse | None) -> Sequence[tuple[str, int | None]]:
     """What samples tell of the power of a job's GPUs."""
     if gpus is None:
         return ()
-    return (
-        ("gpu_energy", gpus.energy_j or None),
-        ("energy_rejected", 1 if gpus.energy_rejected else None),
-    )
+    rejected = 1 if gpus.energy_rejected else None
+    return (("gpu_energy", gpus.energy_j or None), ("energy_rejected", rejected))
 
 
 def _cpu(run: SlurmRun) -> tuple[int, int]:
