@@ -55,12 +55,8 @@ Floor = tuple[str, float, str, Cost]
 def floors(database: Path, jobs: int, settings: dict[str, Any], folder: Path) -> Iterator[Floor]:
     """Name, how many of what, and the cost."""
     yield "rows joined with side rows, as tuples", jobs, "jobs", _rows(database, jobs)
-    yield (
-        "rows summed by SQLite, and seen to be complete",
-        jobs,
-        "jobs summed",
-        _sums(database, jobs),
-    )
+    name = "rows summed by SQLite, and seen to be complete"
+    yield name, jobs, "jobs summed", _sums(database, jobs)
     yield "records from a template, values escaped", jobs, "records", _template(jobs)
     megabytes = _MESSAGES * _MESSAGE_BYTES / 1e6
     yield "detached signatures, DER", megabytes, "MB", _sign(settings["credentials"])
@@ -131,10 +127,8 @@ def _base64() -> Cost:
     payload = b"x" * _MESSAGE_BYTES
     with measured() as stretch:
         for _ in range(_MESSAGES):
-            b'{"messages":[{"attributes":{"empaid":"%b"},"data":"%b"}]}' % (
-                b"id",
-                base64.b64encode(payload),
-            )
+            data = base64.b64encode(payload)
+            _ = b'{"messages":[{"attributes":{"empaid":"%b"},"data":"%b"}]}' % (b"id", data)
     return stretch.cost
 
 
@@ -169,17 +163,10 @@ def _write(folder: Path) -> Cost:
 
 
 if __name__ == "__main__":
-    found = floors(
-        Path(sys.argv[1]),
-        int(sys.argv[2]),
-        yaml.safe_load(Path(sys.argv[3]).read_text()),
-        Path(sys.argv[4]),
-    )
-    print(
-        json.dumps(
-            [
-                {"name": name, "count": n, "unit": unit, "cost": asdict(cost)}
-                for name, n, unit, cost in found
-            ]
-        )
-    )
+    settings = yaml.safe_load(Path(sys.argv[3]).read_text())
+    found = floors(Path(sys.argv[1]), int(sys.argv[2]), settings, Path(sys.argv[4]))
+    told = [
+        {"name": name, "count": n, "unit": unit, "cost": asdict(cost)}
+        for name, n, unit, cost in found
+    ]
+    print(json.dumps(told))

@@ -40,9 +40,8 @@ def imports(folder: Path, receiver: Receiver, records: int) -> Iterator[Line]:
     for name in CLUSTERS:
         files = folder / name
         files.mkdir()
-        subprocess.run(
-            [sys.executable, "-m", "benchmarks.imports", name, str(files), str(records)], check=True
-        )
+        module = [sys.executable, "-m", "benchmarks.imports"]
+        subprocess.run([*module, name, str(files), str(records)], check=True)
         database = folder / f"{name}.db"
         config = _configuration(folder, name, database, receiver)
         group = f"Import of {_TOLD[name]}, {records:,} records"
@@ -66,16 +65,8 @@ def _import(
     folder: Path, config: Path, name: str, database: Path, group: str, line: str, records: int
 ) -> tuple[Line, dict[str, Any]]:
     print(f"# {group}: {line}", file=sys.stderr, flush=True)
-    arguments: list[str | Path] = [
-        *PUBLISHER,
-        "--config",
-        config,
-        "import",
-        name,
-        "--json",
-        "--database",
-        database,
-    ]
+    command = ("import", name, "--json", "--database", database)
+    arguments: list[str | Path] = [*PUBLISHER, "--config", config, *command]
     ended = run_python([*arguments, folder / name], folder, patience_s=_PATIENCE_S + records / 1000)
     if ended.status:
         raise SystemExit(f"import {name} ended with {ended.status}:\n{ended.err[-4000:]}")
@@ -101,15 +92,8 @@ def _import(
 
 def _publish(folder: Path, config: Path, group: str, jobs: int) -> Line:
     print(f"# {group}: published", file=sys.stderr, flush=True)
-    arguments: list[str | Path] = [
-        *PUBLISHER,
-        "--config",
-        config,
-        "--quiet",
-        "publish",
-        "--force",
-        "--json",
-    ]
+    command = ("--quiet", "publish", "--force", "--json")
+    arguments: list[str | Path] = [*PUBLISHER, "--config", config, *command]
     ended = run_python(arguments, folder, patience_s=_PATIENCE_S + jobs / 1000)
     if ended.status not in (0, 65):
         raise SystemExit(f"publish ended with {ended.status}:\n{ended.err[-4000:]}")

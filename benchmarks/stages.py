@@ -115,11 +115,9 @@ class TakesAll:
         return self._limit
 
     def deliver(self, message: Message, now: datetime) -> Receipt:
-        sent = (
-            base64.b64encode(self._signer.sign(message.payload))
-            if self._signer
-            else message.payload
-        )
+        sent = message.payload
+        if self._signer:
+            sent = base64.b64encode(self._signer.sign(sent))
         return Receipt(verdict=Verdict.DELIVERED, remote_id="1", bytes_sent=len(sent))
 
     def preflight(self) -> tuple[Step, ...]:
@@ -167,10 +165,8 @@ def stages(site: LiveSite, jobs: int, folder: Path) -> Iterator[tuple[str, Cost,
     ]
     for name, (ledger, transport) in zip(STAGES[1:], made, strict=True):
         live = site.live(target)
-        yield (
-            name,
-            *_round(site, live._replace(transport=transport(live.transport)), ledger(), jobs),
-        )
+        staged = live._replace(transport=transport(live.transport))
+        yield name, *_round(site, staged, ledger(), jobs)
 
 
 def summary_stages(
@@ -183,18 +179,15 @@ def summary_stages(
     yield SUMMARY_STAGES[0], *_pages(site, jobs, columns=True)
     ledger = Rehearsed(folder, live.policy_digest, check_all=True)
     yield SUMMARY_STAGES[1], *_round(site, taking, ledger, None)
-    yield (
-        SUMMARY_STAGES[2],
-        *_round(site, live, SqlLedger(open_database(folder / "summary-stages.db")), None),
-    )
+    kept = SqlLedger(open_database(folder / "summary-stages.db"))
+    yield SUMMARY_STAGES[2], *_round(site, live, kept, None)
 
 
 def _pages(site: LiveSite, jobs: int, *, columns: bool = False) -> tuple[Cost, dict[str, float]]:
     rows = 0
     with closing(site.source()) as source, measured() as stretch:
-        for page in source.since(
-            None, next(iter(source.databases())), frozenset(), datetime.now(UTC), columns=columns
-        ):
+        database, now = next(iter(source.databases())), datetime.now(UTC)
+        for page in source.since(None, database, frozenset(), now, columns=columns):
             rows += page.rows_read
             if rows >= jobs:
                 break
@@ -211,9 +204,8 @@ def _round(
         closing(live.transport),
         measured() as stretch,
     ):
-        outcome = Round(live, source, ledger, counted, site.process.clock, site.process.wait).run(
-            jobs
-        )
+        process = site.process
+        outcome = Round(live, source, ledger, counted, process.clock, process.wait).run(jobs)
     if outcome.exit_status not in (0, 65):
         raise RuntimeError(f"the round ended with {outcome}")
     work: dict[str, float] = {
@@ -230,8 +222,5 @@ if __name__ == "__main__":
     site = live(Path(sys.argv[1]))
     split = summary_stages if is_summary_format(site.settings.targets[0].format) else stages
     found = split(site, int(sys.argv[2]), Path(sys.argv[3]))
-    print(
-        json.dumps(
-            [{"name": name, "cost": asdict(cost), "work": work} for name, cost, work in found]
-        )
-    )
+    told = [{"name": name, "cost": asdict(cost), "work": work} for name, cost, work in found]
+    print(json.dumps(told))

@@ -223,9 +223,7 @@ class TransportPlugin(Protocol):
 class TransportMaker(Protocol):
     """The same module or, of a package, its module `transport`, which is loaded late."""
 
-    def create(
-        self, options: object, credentials: Credentials, circumstances: Environment
-    ) -> Transport:
+    def create(self, options: object, credentials: Credentials, world: Environment) -> Transport:
         """A transport, ready but not yet connected.
 
         Raises: ConfigError for options that cannot work, CredentialError for certificate, key or

@@ -41,7 +41,7 @@ class Options(TransportOptions):
         return (("paper is slow", "use something faster"),)
 
 
-def create(options: object, credentials: Credentials, circumstances: Environment) -> Transport:
+def create(options: object, credentials: Credentials, world: Environment) -> Transport:
     if not isinstance(options, Options):
         raise TypeError(f"options of another transport: {type(options).__name__}")
     return Paper(options.tray)

@@ -57,36 +57,20 @@ def _submit_host_type(where: Placement) -> str:
     return "LRMS" if where.infrastructure == "local" else ""
 
 
+_of_place = partial(TextLine, of=Scope.WHERE)
+
 # Spec: APEL's individual job record. Lines of one shared object are rendered together, once.
 LINES: Final = (
-    TextLine("Site", lambda where: where.site, of=Scope.WHERE, mandatory=True),
+    _of_place("Site", lambda where: where.site, mandatory=True),
     # The batch server of a local job
-    TextLine("SubmitHost", lambda where: where.submit_host, of=Scope.WHERE),
+    _of_place("SubmitHost", lambda where: where.submit_host),
     # Recommended for jobs from the batch system, and ignored; not in summaries and sync
-    TextLine("SubmitHostType", _submit_host_type, of=Scope.WHERE),
-    TextLine("MachineName", lambda where: where.machine_name, of=Scope.WHERE, spare=True),
-    TextLine(
-        "Queue",
-        lambda where: apel_queue(where.queue),
-        of=Scope.WHERE,
-        limit=QUEUE_CHARACTERS,
-        spare=True,
-    ),
-    TextLine(
-        "InfrastructureDescription",
-        lambda where: where.description,
-        of=Scope.WHERE,
-        limit=100,
-        spare=True,
-    ),
+    _of_place("SubmitHostType", _submit_host_type),
+    _of_place("MachineName", lambda where: where.machine_name, spare=True),
+    _of_place("Queue", lambda where: apel_queue(where.queue), limit=QUEUE_CHARACTERS, spare=True),
+    _of_place("InfrastructureDescription", lambda where: where.description, limit=100, spare=True),
     # Absent it would be stored as neither grid nor local
-    TextLine(
-        "InfrastructureType",
-        lambda where: where.infrastructure,
-        of=Scope.WHERE,
-        limit=20,
-        mandatory=True,
-    ),
+    _of_place("InfrastructureType", lambda where: where.infrastructure, limit=20, mandatory=True),
     # Part of the server's key: Site, LocalJobId, EndTime
     TextLine("LocalJobId", lambda job: job.local_id, mandatory=True),
     TextLine("LocalUserId", lambda job: apel_local_user(job.local_user), of=Scope.USER, spare=True),
@@ -103,14 +87,9 @@ LINES: Final = (
     whole("NodeCount", lambda job: job.job.node_count or 0),
     whole("StartTime", lambda job: job.started_at, limit=YEAR_9999),
     whole("EndTime", lambda job: job.ended_at, limit=YEAR_9999),
+    TextLine("MemoryReal", lambda job: _memory(job.job.memory_kib), TextKind.WHOLE, INT_MAX),
     TextLine(
-        "MemoryReal", lambda job: _memory(job.job.memory_kib), kind=TextKind.WHOLE, limit=INT_MAX
-    ),
-    TextLine(
-        "MemoryVirtual",
-        lambda job: _memory(job.job.virtual_memory_kib),
-        kind=TextKind.WHOLE,
-        limit=INT_MAX,
+        "MemoryVirtual", lambda job: _memory(job.job.virtual_memory_kib), TextKind.WHOLE, INT_MAX
     ),
 )
 

@@ -166,10 +166,7 @@ class ApelSummary02(ApelSummary):
         _INFRASTRUCTURE_TYPE,
         _SERVICE_LEVEL_TYPE,
         TextLine(
-            "ServiceLevel",
-            lambda group: group.benchmarks[0].text,
-            kind=TextKind.LEVEL,
-            mandatory=True,
+            "ServiceLevel", lambda group: group.benchmarks[0].text, TextKind.LEVEL, mandatory=True
         ),
         *_COUNTS,
         _JOBS,
@@ -185,10 +182,7 @@ class ApelSummary04(ApelSummary):
         *_WHO_AND_WHERE,
         _INFRASTRUCTURE_TYPE,
         TextLine(
-            "ServiceLevel",
-            lambda group: levels(group.benchmarks),
-            kind=TextKind.LEVELS,
-            mandatory=True,
+            "ServiceLevel", lambda group: levels(group.benchmarks), TextKind.LEVELS, mandatory=True
         ),
         *_COUNTS,
         _JOBS,

@@ -89,19 +89,16 @@ class _DeliveryAttempts:
 class AmsTransport:
     """A `Transport` to one topic of AMS. The token is fetched when needed and kept for the run."""
 
-    def __init__(
-        self, options: object, credentials: Credentials, circumstances: Environment
-    ) -> None:
+    def __init__(self, options: object, credentials: Credentials, world: Environment) -> None:
         """Raises: CredentialError, ConfigError"""
         mine = self._options = own_options(options, Options)
         if found := mine.problems():
             raise ConfigError(found)
-        services = mine.endpoints(circumstances.environment)
-        handed_over = may_be_open(credentials.key, circumstances.environment)
-        allow_open_key = mine.allow_open_key or handed_over
-        self._world = circumstances
-        self.signer: Final = Signer(credentials, circumstances.now(), allow_open_key=allow_open_key)
-        self.warnings, self._retries = self.signer.warnings, Retries(mine, circumstances)
+        services = mine.endpoints(world.environment)
+        allow_open_key = mine.allow_open_key or may_be_open(credentials.key, world.environment)
+        self._world = world
+        self.signer: Final = Signer(credentials, world.now(), allow_open_key=allow_open_key)
+        self.warnings, self._retries = self.signer.warnings, Retries(mine, world)
         self._data_limit = mine.batch_bytes
         self._token = ""
         self._secrets: set[str] = set()  # every token of this run, so that none gets into a reason
@@ -110,9 +107,7 @@ class AmsTransport:
         self._publish_path = f"/v1/projects/{mine.project}/topics/{mine.topic}:publish"
         context = client_context(credentials)
         self._ams, self._authn = (
-            LazySession(
-                service, context, trust=trust_described(credentials), clock=circumstances.clock
-            )
+            LazySession(service, context, trust=trust_described(credentials), clock=world.clock)
             for service in services
         )
 
@@ -128,9 +123,8 @@ class AmsTransport:
         self.signer.check(now)
         if not MESSAGE_ID.fullmatch(message.id):
             # AMS stores an empty record for some characters, which only an operator can remove.
-            return _not_sent(
-                Verdict.REFUSED, SET_ASIDE, f"the message id {message.id!r} would corrupt the topic"
-            )
+            reason = f"the message id {message.id!r} would corrupt the topic"
+            return _not_sent(Verdict.REFUSED, SET_ASIDE, reason)
         try:
             body, data_length = _body(message.id, self.signer.sign(message.payload))
         except UnsafePayload as why:
@@ -150,9 +144,8 @@ class AmsTransport:
         if isinstance(answer, Answer) and answer.status == 200:
             if profile := _profile(parsed(answer.body), self._options.project):
                 return profile
-            raise Rejected(
-                "AMS answered the question who we are with something else than a user profile"
-            )
+            what = "with something else than a user profile"
+            raise Rejected(f"AMS answered the question who we are {what}")
         decision = publish_verdict(0, answer)
         raise _ERRORS[decision.exit_status](self._clean(decision.reason))
 
@@ -209,9 +202,8 @@ class AmsTransport:
                 case _:
                     return self._final(decision, handover)
             reason = self._clean(decision.reason)
-            if not self._retries.wait(
-                message.id, handover.attempts, reason, decision.asked, since=since
-            ):
+            attempts, asked = handover.attempts, decision.asked
+            if not self._retries.wait(message.id, attempts, reason, asked, since=since):
                 return self._unfinished(decision, handover)
 
     def _attempt(self, handover: _DeliveryAttempts) -> Decision:
@@ -278,12 +270,10 @@ class AmsTransport:
             case Action.ACCEPTED:
                 return self._receipt(Verdict.DELIVERED, decision, handover)
             case Action.SPLIT | Action.RETRY_THEN_SPLIT:
-                self._data_limit = min(
-                    self._data_limit, max(SMALLEST_LIMIT, handover.data_length // 2)
-                )
-                return self._receipt(
-                    Verdict.TOO_LARGE, decision._replace(exit_status=REFUSED), handover
-                )
+                half = max(SMALLEST_LIMIT, handover.data_length // 2)
+                self._data_limit = min(self._data_limit, half)
+                decision = decision._replace(exit_status=REFUSED)
+                return self._receipt(Verdict.TOO_LARGE, decision, handover)
             case Action.REFUSE_MESSAGE:
                 return self._receipt(Verdict.REFUSED, decision, handover)
         return self._receipt(Verdict.STOP_TARGET, decision, handover)
@@ -327,14 +317,11 @@ def _body(name: MessageId, signed: bytes) -> tuple[bytes, int]:
     every time, whose first use takes as long as the encoding; so it goes piece by piece.
     """
     view = memoryview(signed)
-    data = [
-        base64.b64encode(view[at : at + _ENCODED_AT_ONCE])
-        for at in range(0, len(view), _ENCODED_AT_ONCE)
-    ]
+    places = range(0, len(view), _ENCODED_AT_ONCE)
+    data = [base64.b64encode(view[at : at + _ENCODED_AT_ONCE]) for at in places]
     # Joined, not formatted: `%` lets the bytes grow as it goes.
-    body = b"".join(
-        (b'{"messages":[{"attributes":{"empaid":"', name.encode(), b'"},"data":"', *data, b'"}]}')
-    )
+    head = b'{"messages":[{"attributes":{"empaid":"', name.encode(), b'"},"data":"'
+    body = b"".join((*head, *data, b'"}]}'))
     return body, sum(map(len, data))
 
 

@@ -93,6 +93,5 @@ class Options(HttpOptions):
         return found
 
     def endpoints(self, environment: Mapping[str, str]) -> tuple[Endpoint, ...]:
-        return (
-            self.endpoint("AUDITOR", https_url(self.url, "url", ("https", "http")), environment),
-        )
+        url = https_url(self.url, "url", ("https", "http"))
+        return (self.endpoint("AUDITOR", url, environment),)

@@ -54,29 +54,25 @@ class _Requests:
 class AuditorTransport:
     """A `Transport` to one AUDITOR, over mutual TLS or, where the URL is http://, without."""
 
-    def __init__(
-        self, options: object, credentials: Credentials, circumstances: Environment
-    ) -> None:
+    def __init__(self, options: object, credentials: Credentials, world: Environment) -> None:
         """Raises: CredentialError, ConfigError"""
         mine = self._options = own_options(options, Options)
         if found := mine.problems():
             raise ConfigError(found)
-        (service,) = mine.endpoints(circumstances.environment)
+        (service,) = mine.endpoints(world.environment)
         self._check: Callable[[datetime], None] = lambda now: None
         self.warnings: Callable[[datetime], list[str]] = lambda now: []
         context = None
         if service.url.startswith("https://"):
-            handed_over = may_be_open(credentials.key, circumstances.environment)
-            allow_open = mine.allow_open_key or handed_over
-            now = circumstances.now()
-            certificate = HostCertificate(credentials, now, allow_open_key=allow_open)
+            allow_open = mine.allow_open_key or may_be_open(credentials.key, world.environment)
+            certificate = HostCertificate(credentials, world.now(), allow_open_key=allow_open)
             self._check, self.warnings = certificate.check, certificate.warnings
             context = client_context(credentials)
-        self._world, self._retries = circumstances, Retries(mine, circumstances)
+        self._world, self._retries = world, Retries(mine, world)
         self._renamed = mine.renamed()
         self._limit = mine.batch_bytes
         trust = trust_described(credentials)
-        self._session = LazySession(service, context, trust=trust, clock=circumstances.clock)
+        self._session = LazySession(service, context, trust=trust, clock=world.clock)
         self.close = self._session.close
 
     def payload_limit(self) -> int:

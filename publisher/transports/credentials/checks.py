@@ -129,13 +129,11 @@ def _dates(certificate: x509.Certificate, now: datetime) -> Step:
     if left <= timedelta(0):
         return Step(name, f"expired on {until}", CREDENTIALS, _RENEW)
     answer = f"good until {until}, {left.days} days from now"
-    for limit, when, status in (
-        (TOO_LATE, "today", CREDENTIALS),
-        (URGENT, "this week", 0),
-        (SOON, "in good time", 0),
-    ):
-        if left < limit:
-            return Step(name, answer, status, f"{when}: {_RENEW}")
+    if left < TOO_LATE:
+        return Step(name, answer, CREDENTIALS, f"today: {_RENEW}")
+    if left < SOON:
+        when = "this week" if left < URGENT else "in good time"
+        return Step(name, answer, 0, f"{when}: {_RENEW}")
     return Step(name, answer)
 
 

@@ -56,18 +56,15 @@ _PASSING: Final = (Verdict.IN_DOUBT, Verdict.RETRY_LATER)
 class SgasTransport:
     """A `Transport` to one SGAS server."""
 
-    def __init__(
-        self, options: object, credentials: Credentials, circumstances: Environment
-    ) -> None:
+    def __init__(self, options: object, credentials: Credentials, world: Environment) -> None:
         """Raises: CredentialError, ConfigError"""
         mine = self._options = own_options(options, Options)
         if found := mine.problems():
             raise ConfigError(found)
-        handed_over = may_be_open(credentials.key, circumstances.environment)
-        allow_open_key = mine.allow_open_key or handed_over
+        allow_open_key = mine.allow_open_key or may_be_open(credentials.key, world.environment)
         certificate = HostCertificate(
             credentials,
-            circumstances.now(),
+            world.now(),
             allow_open_key=allow_open_key,
             subject_form=lambda name: subject_names(name).slash,
         )
@@ -75,14 +72,14 @@ class SgasTransport:
         self._subject = subject_names(certificate.subject)
         self._base, self._insert = _paths(mine.url)
         self._listed = False
-        self._world, self._retries = circumstances, Retries(mine, circumstances)
+        self._world, self._retries = world, Retries(mine, world)
         # By the MachineName that this host may not insert for
         self._refused: dict[str, Receipt] = {}
         self._limit = mine.batch_bytes
-        (service,) = mine.endpoints(circumstances.environment)
+        (service,) = mine.endpoints(world.environment)
         trust = trust_described(credentials)
         self._session = LazySession(
-            service, client_context(credentials), trust=trust, clock=circumstances.clock
+            service, client_context(credentials), trust=trust, clock=world.clock
         )
         self.close = self._session.close
 

@@ -45,19 +45,16 @@ class SpoolTransport:
     What a receiver takes unsigned stays as it is.
     """
 
-    def __init__(
-        self, options: object, credentials: Credentials, circumstances: Environment
-    ) -> None:
+    def __init__(self, options: object, credentials: Credentials, world: Environment) -> None:
         """Raises: ConfigError for wrong options; CredentialError for what cannot sign."""
         options = self._options = own_options(options, Options)
         if problem := batch_bytes_problem(options.batch_bytes):
             raise ConfigError(f"`batch_bytes`: {problem}")
         self._signer: Signer | None = None
         if options.sign is not False:
-            handed_over = may_be_open(credentials.key, circumstances.environment)
-            allow_open_key = options.allow_open_key or handed_over
-            self._signer = Signer(credentials, circumstances.now(), allow_open_key=allow_open_key)
-        self._signed = circumstances.signed
+            allow_open = options.allow_open_key or may_be_open(credentials.key, world.environment)
+            self._signer = Signer(credentials, world.now(), allow_open_key=allow_open)
+        self._signed = world.signed
         self._staging = options.path / ".new"
         if options.layout is Layout.FLAT:
             # ssmsend takes whatever is in a flat directory for a message, hidden files and
