@@ -27,7 +27,9 @@ SUMMARY_FORMATS: Final[Mapping[str, str]] = {
     "apel-summary-0.4": "publisher.formats.apel",
     "apel-normalised-summary-0.4": "publisher.formats.apel",
 }
-SYNC_FORMATS: Final[Mapping[str, str]] = {"apel-sync-0.1": "publisher.formats.apel"}
+SYNC_FORMATS: Final[Mapping[str, str]] = {
+    "apel-sync-0.1": "publisher.formats.apel",
+}
 FORMATS: Final[Mapping[str, str]] = {**JOB_FORMATS, **SUMMARY_FORMATS, **SYNC_FORMATS}
 
 # What ARC's publisher sends to APEL, as `apel_messages` in arc.conf calls it, and to SGAS.
