@@ -112,7 +112,7 @@ def _block(shape: type) -> Schema:
 
 
 def _kinds(shape: type) -> Mapping[str, Any]:
-    """The types of a shape's fields; of keys with a reader of their own they may be unknown here."""
+    """The types of a shape's fields; those of keys with readers of their own may not be here."""
     own = {entry.name for entry in schema.keys_of(shape).values() if "read" not in entry.metadata}
     found: dict[str, Any] = {}
     for each in reversed(shape.__mro__):
