@@ -126,7 +126,7 @@ def script(shell: str) -> str:
 
 
 def _for_bash(script: str) -> str:
-    """With our function before shtab's; and every choice, where shtab 1.5 (Debian 12) offers one."""
+    """With our function before shtab's; and every choice, where Debian 12's shtab offers one."""
     for old, new in (
         ("-F _shtab_publisher publisher", "-F _publisher_complete publisher"),
         # It would quote a second time what _publisher_complete has quoted.

@@ -405,11 +405,8 @@ def _fate(
 
 
 def _stays_held(bench: _Bench, held: Quarantined, job: JobRecord) -> bool:
-    return (
-        held.hold is Hold.HELD
-        and held.policy_digest == bench.policy_digest
-        and is_unchanged(held, job)
-    )
+    same_policy = held.policy_digest == bench.policy_digest
+    return held.hold is Hold.HELD and same_policy and is_unchanged(held, job)
 
 
 def _why_not_wanted(bench: _Bench, job: JobRecord, published: PublishedJob | None) -> str:

@@ -136,9 +136,8 @@ class Report:
             first -= 1
         found: list[UsedMonth] = []
         for month in range(first, last + 1):
-            is_whole = month_name(month) not in self.partial and (
-                month_window(month).end or 0
-            ) <= epoch(self.made_at)
+            is_over = (month_window(month).end or 0) <= epoch(self.made_at)
+            is_whole = is_over and month_name(month) not in self.partial
             used, before = sums.get(month, Used()), found[-1] if found else None
             change = _change(before, used) if is_whole else None
             found.append(UsedMonth(month_name(month), used, is_whole, change))
@@ -278,13 +277,11 @@ def _month_before(site: Site, window: Window, rows_read: RowsRead) -> Used | Non
 def _refuse_to_name_users(by: Sequence[str], policy: RecordPolicy, *, name_users: bool) -> None:
     if policy.identity.open:
         return
+    refused = "records.identity does not let users be named"
     if "local-user" in by:
-        refused = "records.identity does not let users be named"
         raise UsageError(f"--by local-user: {refused}; take --by account or project")
     if name_users:
-        raise UsageError(
-            "--name-users: records.identity does not let users be named; leave the option out"
-        )
+        raise UsageError(f"--name-users: {refused}; leave the option out")
 
 
 def _start(target: Target, state: TargetState | None, now: datetime) -> Epoch | None:
@@ -292,9 +289,8 @@ def _start(target: Target, state: TargetState | None, now: datetime) -> Epoch | 
 
 
 def _set_aside(ledger: Quarantine, target: str) -> Mapping[str, int]:
-    return Counter(
-        held.job.rule for held in ledger.quarantine(target) if held.hold is not Hold.DROPPED
-    )
+    held = [one for one in ledger.quarantine(target) if one.hold is not Hold.DROPPED]
+    return Counter(one.job.rule for one in held)
 
 
 def _charges(
@@ -379,13 +375,8 @@ def _months(window: Window, now: datetime) -> tuple[list[int], list[int]]:
 def _drift(
     target: Target, wanted: ExpectedJobs, counts: HostCounts, months: Sequence[int]
 ) -> list[CountDrift]:
-    places: set[HostMonth] = {
-        *wanted.since,
-        *wanted.before,
-        *counts.delivered,
-        *counts.before,
-        *counts.reported,
-    }
+    places: set[HostMonth] = {*wanted.since, *wanted.before}
+    places.update(counts.delivered, counts.before, counts.reported)
     rows = []
     for month, host in sorted(at for at in places if at[0] in months):
         at = month, host

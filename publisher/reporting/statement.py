@@ -287,18 +287,14 @@ def _of_other(
         before=_of_month(counts.before, number),
         reported=reported,
         portal=portal,
-        quarantined=sum(
-            each.ended_at is not None and each.ended_at in month.window for each in held
-        ),
+        quarantined=sum(one.ended_at is not None and one.ended_at in month.window for one in held),
         held=state is not None and number in state.held,
         emptied=_has_emptied_rows(ledger, name, number),
         sent=sent,
         missing=(),
     )
-    return replace(
-        found,
-        missing=[f"{line}, at {instance}" for line in _missing_there(found, name, month, now)],
-    )
+    missing = [f"{line}, at {instance}" for line in _missing_there(found, name, month, now)]
+    return replace(found, missing=missing)
 
 
 def _has_emptied_rows(ledger: Ledger, target: str, month: int) -> bool:
@@ -382,11 +378,9 @@ def _repairs(rows: Sequence[Compared]) -> Iterator[str]:
 def _of_host(row: Compared, repair: str, *, alone: bool) -> str:
     if row.month == UNKNOWN_MONTH:
         return f"rows without a readable end time: {repair}"
-    return (
-        f"{row.submit_host or 'no submit host'}: {repair}"
-        if alone and row.submit_host != EVERY_HOST
-        else repair
-    )
+    if not alone or row.submit_host == EVERY_HOST:
+        return repair
+    return f"{row.submit_host or 'no submit host'}: {repair}"
 
 
 def _other_usage(

@@ -45,12 +45,15 @@ class CommandModule(Protocol):
 
 
 class Command(NamedTuple):
-    """A command: its name, its module, where `--help` lists it, and its summary there."""
+    """A command: its name, where `--help` lists it, and its summary there."""
 
     name: str
-    module: str
     group: Group
     summary: str
+
+    @property
+    def module(self) -> str:
+        return "import_" if self.name == "import" else self.name  # a word of Python's own
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         self.load().add_arguments(parser)
@@ -59,74 +62,43 @@ class Command(NamedTuple):
         return cast(CommandModule, import_module(f"{__name__}.{self.module}"))
 
 
-_SEND, _LOOK, _REPAIR, _OTHER, _CONFIG = Group
-COMMANDS: Final = (
-    Command("publish", "publish", _SEND, "deliver everything not yet delivered, once"),
-    Command("run", "run", _SEND, "publish as a daemon, on each target's schedule, until SIGTERM"),
-    Command("sync", "sync", _SEND, "send job counts per submit host and month, or check them"),
-    Command("status", "status", _LOOK, "show what was delivered and what is pending; only reads"),
-    Command(
-        "statement",
-        "statement",
-        _LOOK,
-        "show on one page whether a month was fully counted; only reads",
-    ),
-    Command("trace", "trace", _LOOK, "show every message that carried a job"),
-    Command(
-        "explain",
-        "explain",
-        _LOOK,
-        "show how each published value of a job came about, and the record",
-    ),
-    Command("stats", "stats", _LOOK, "print statistics of the accounting data, published or not"),
-    Command("job", "job", _LOOK, "show everything that the accounting data has on a job"),
-    Command(
-        "report",
-        "report",
-        _LOOK,
-        "make a page with plots: what jobs used and what was delivered; only reads",
-    ),
-    Command(
-        "doctor",
-        "doctor",
-        _REPAIR,
-        "look for anything that could keep records from being sent; sends none",
-    ),
-    Command(
-        "republish",
-        "republish",
-        _REPAIR,
-        "send a time window again, even if delivered before; resumable",
-    ),
-    Command(
-        "quarantine", "quarantine", _REPAIR, "list, release or drop the jobs that were set aside"
-    ),
-    Command(
-        "source",
-        "source",
-        _REPAIR,
-        "list sources and what they read, try bad lines again, prune, retire",
-    ),
-    Command(
-        "state", "state", _REPAIR, "copy the ledger into another database, check it, or back it up"
-    ),
-    Command(
-        "import", "import_", _OTHER, "import the accounting of a batch system into a local database"
-    ),
-    Command(
-        "export", "export", _OTHER, "export finished jobs one by one, for other systems; only reads"
-    ),
-    Command(
-        "charge",
-        "charge",
-        _OTHER,
-        "compute, store and list what jobs cost, by the formulas of records.charges",
-    ),
-    Command("config", "config", _CONFIG, "check, show or create a configuration"),
-    Command(
-        "complete", "complete", _CONFIG, "print the words that shell completion offers; only reads"
-    ),
-    Command("help", "help", _CONFIG, "show the help of a command, or list all commands"),
+_SUMMARIES: Final = {
+    Group.SEND: {
+        "publish": "deliver everything not yet delivered, once",
+        "run": "publish as a daemon, on each target's schedule, until SIGTERM",
+        "sync": "send job counts per submit host and month, or check them",
+    },
+    Group.LOOK: {
+        "status": "show what was delivered and what is pending; only reads",
+        "statement": "show on one page whether a month was fully counted; only reads",
+        "trace": "show every message that carried a job",
+        "explain": "show how each published value of a job came about, and the record",
+        "stats": "print statistics of the accounting data, published or not",
+        "job": "show everything that the accounting data has on a job",
+        "report": "make a page with plots: what jobs used and what was delivered; only reads",
+    },
+    Group.REPAIR: {
+        "doctor": "look for anything that could keep records from being sent; sends none",
+        "republish": "send a time window again, even if delivered before; resumable",
+        "quarantine": "list, release or drop the jobs that were set aside",
+        "source": "list sources and what they read, try bad lines again, prune, retire",
+        "state": "copy the ledger into another database, check it, or back it up",
+    },
+    Group.OTHER_SYSTEMS: {
+        "import": "import the accounting of a batch system into a local database",
+        "export": "export finished jobs one by one, for other systems; only reads",
+        "charge": "compute, store and list what jobs cost, by the formulas of records.charges",
+    },
+    Group.CONFIGURATION: {
+        "config": "check, show or create a configuration",
+        "complete": "print the words that shell completion offers; only reads",
+        "help": "show the help of a command, or list all commands",
+    },
+}
+COMMANDS: Final = tuple(
+    Command(name, group, summary)
+    for group, summaries in _SUMMARIES.items()
+    for name, summary in summaries.items()
 )
 
 

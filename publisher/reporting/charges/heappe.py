@@ -95,11 +95,9 @@ def _quotient(left: Value, right: Value) -> Value:
 def _binary_quotient(left: float, right: float) -> float:
     if right:
         return left / right
-    return (
-        math.nan
-        if not left or math.isnan(left)
-        else math.copysign(math.inf, left) * math.copysign(1, right)
-    )
+    if not left or math.isnan(left):
+        return math.nan
+    return math.copysign(math.inf, left) * math.copysign(1, right)
 
 
 def _remainder(left: Value, right: Value) -> Value:

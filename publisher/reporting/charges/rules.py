@@ -220,9 +220,8 @@ class Formula:
     @property
     def quantities(self) -> tuple[str, ...]:
         """What it asks for, each once, in order."""
-        return tuple(
-            dict.fromkeys(leaf.name for leaf in leaves(self.tree) if isinstance(leaf, Quantity))
-        )
+        names = [leaf.name for leaf in leaves(self.tree) if isinstance(leaf, Quantity)]
+        return tuple(dict.fromkeys(names))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -270,9 +269,8 @@ class ChargeRule(JobRule):
         tariff = Tariff(unit=self.unit, formula=self.formula.text, description=self.description)
         object.__setattr__(self, "tariff", tariff)
         object.__setattr__(self, "_value", self._bound())
-        object.__setattr__(
-            self, "_asked", tuple((name, self._taking(name)) for name in self.formula.quantities)
-        )
+        asked = tuple((name, self._taking(name)) for name in self.formula.quantities)
+        object.__setattr__(self, "_asked", asked)
         object.__setattr__(self, "_step", Decimal(1).scaleb(-(self.places or 0)))
 
     def values(self, job: JobRecord) -> dict[str, Any]:
@@ -296,11 +294,9 @@ class ChargeRule(JobRule):
 
     def _bound(self) -> Callable[[Mapping[str, Any]], Any]:
         tree = self.formula.tree
-        return (
-            bind(tree, heappe.HEAPPE)
-            if self.compat is Compatibility.HEAPPE
-            else bind(tree, DECIMAL)
-        )
+        if self.compat is Compatibility.HEAPPE:
+            return bind(tree, heappe.HEAPPE)
+        return bind(tree, DECIMAL)
 
     def _taking(self, name: str) -> Taking:
         quantity, unit_s = QUANTITIES[name], UNIT_S[self.time_unit]

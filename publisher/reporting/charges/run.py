@@ -84,9 +84,8 @@ class ChargeTotals:
         self.jobs += 1
         if job.amount is not None and job.tariff is not None:
             self.charged += 1
-            self.sums.setdefault(
-                ChargedAccount(job.project, job.group, job.tariff.unit), Sum()
-            ).add(job.amount)
+            account = ChargedAccount(job.project, job.group, job.tariff.unit)
+            self.sums.setdefault(account, Sum()).add(job.amount)
             self.totals.setdefault(job.tariff.unit, Sum()).add(job.amount)
         if job.reason:
             self.causes.setdefault(job.reason, Cause()).add(job.job_id)
@@ -115,9 +114,8 @@ def charge(site: Site, request: ChargeRequest, *, rows_read: RowsRead) -> Charge
     """
     charges = site.charging
     if not isinstance(charges, Charges):
-        raise ConfigError(
-            f"{site.configuration}: records.charges: missing; publisher.yaml(5) explains its keys"
-        )
+        key = f"{site.configuration}: records.charges"
+        raise ConfigError(f"{key}: missing; publisher.yaml(5) explains its keys")
     clock, wait = site.clock, site.wait
     with closing(site.charge_book()) as book:
         with book.asked(request, clock, lambda: not wait(_LOOK_EVERY_S)) as number:

@@ -209,6 +209,7 @@ def _measured(energy: JobEnergy) -> Value:
     return None if energy.wh is None else energy.measured_wh
 
 
+_unit = _if_published(_charge_unit)
 _CPU: Final = ("job.cpu_user_s", "job.cpu_kernel_s", "job.cpu_unknown")
 _CORES: Final = ("job.wall_s", "job.cpu_count")
 _WALL_CORE: Final = (
@@ -218,6 +219,14 @@ _UNKNOWN_CPU: Final = "null where the batch system did not measure it"
 _EFFICIENCY: Final = (
     "cpu_s over wall_core_s, four decimals; null where there was no wall time or cpu_s is not known"
 )
+_BOTH: Final = f"both kinds of CPU time; {_UNKNOWN_CPU}"
+_SUBMIT_HOST: Final = "endpoint of a grid job, batch server of a local one"
+_CHARGE: Final = "what it costs by records.charges"
+_METER: Final = "energy as measured, whatever it is worth"
+_ENERGY: Final = "energy with records.power's pue: measured, else estimated"
+_MEASURED: Final = "the part of energy_wh that was measured"
+_ORIGIN: Final = "measured, estimated, or mixed: GPUs alone were measured"
+_UNFIT: Final = "why it cannot be published: what is said of it is then empty"
 _SCALED: Final = (
     "wall_core_s times benchmark_value; never add these up over different benchmark_type"
 )
@@ -235,11 +244,7 @@ COLUMNS: Final = (
     _raw("status", "how it ended: completed, failed, aborted"),
     _count("exit_code", "", "exit status of the job"),
     _of_place("site", "site as published", lambda job: job.where.site),
-    _of_place(
-        "submit_host",
-        "endpoint of a grid job, batch server of a local one",
-        lambda job: job.where.submit_host,
-    ),
+    _of_place("submit_host", _SUBMIT_HOST, lambda job: job.where.submit_host),
     _of_place("machine_name", "the CE", lambda job: job.where.machine_name),
     _of_place("infrastructure", "grid or local", lambda job: job.where.infrastructure),
     _raw("interface", "type of the endpoint", "place:"),
@@ -270,9 +275,7 @@ COLUMNS: Final = (
     _count("wall_s", "s", "time on the clock from start to end"),
     _cpu("cpu_user_s", f"CPU time of its processes over all cores; {_UNKNOWN_CPU}"),
     _cpu("cpu_kernel_s", f"CPU time of the kernel for it over all cores; {_UNKNOWN_CPU}"),
-    Column(
-        "cpu_s", "integer", "s", f"both kinds of CPU time; {_UNKNOWN_CPU}", *_CPU, make=_cpu_sum
-    ),
+    Column("cpu_s", "integer", "s", _BOTH, *_CPU, make=_cpu_sum),
     _count("node_count", "", "nodes that it had"),
     _count("cpu_count", "", "cores that it had, over all nodes"),
     _count("gpu_count", "", "GPUs that it had"),
@@ -314,60 +317,12 @@ COLUMNS: Final = (
     _count("scratch_bytes", "B", "scratch space, at most"),
     _count("stage_in_bytes", "B", "files that came in"),
     _count("stage_out_bytes", "B", "files that went out"),
-    Column(
-        "charge",
-        "decimal",
-        "of charge_unit",
-        "what it costs by records.charges",
-        "published",
-        make=_charge,
-    ),
-    Column(
-        "charge_unit",
-        "text",
-        "",
-        "unit of the charge",
-        "published",
-        make=_if_published(_charge_unit),
-    ),
-    Column(
-        "meter_j",
-        "integer",
-        "J",
-        "energy as measured, whatever it is worth",
-        "job.quantities",
-        make=_meter,
-    ),
-    Column(
-        "energy_wh",
-        "decimal",
-        "Wh",
-        "energy with records.power's pue: measured, else estimated",
-        "energy.wh",
-    ),
-    Column(
-        "measured_wh",
-        "decimal",
-        "Wh",
-        "the part of energy_wh that was measured",
-        "energy",
-        make=_measured,
-    ),
-    Column(
-        "energy_origin",
-        "text",
-        "",
-        "measured, estimated, or mixed: GPUs alone were measured",
-        "energy",
-        make=_energy_origin,
-    ),
+    Column("charge", "decimal", "of charge_unit", _CHARGE, "published", make=_charge),
+    Column("charge_unit", "text", "", "unit of the charge", "published", make=_unit),
+    Column("meter_j", "integer", "J", _METER, "job.quantities", make=_meter),
+    Column("energy_wh", "decimal", "Wh", _ENERGY, "energy.wh"),
+    Column("measured_wh", "decimal", "Wh", _MEASURED, "energy", make=_measured),
+    Column("energy_origin", "text", "", _ORIGIN, "energy", make=_energy_origin),
     Column("carbon_g", "decimal", "g", "CO2 equivalent of energy_wh", "energy.grams"),
-    Column(
-        "unfit",
-        "text",
-        "",
-        "why it cannot be published: what is said of it is then empty",
-        "unfit",
-        make=_text,
-    ),
+    Column("unfit", "text", "", _UNFIT, "unfit", make=_text),
 )

@@ -94,16 +94,13 @@ def exit_text(code: int | None) -> str:
             return "command not found"
         case _ if code - 128 in _SIGNALS or code - 256 in _SIGNALS:  # a shell's, PBS's
             number = code - (256 if code > 256 else 128)
-            hint = (
-                ", often a limit of memory or time"
-                if number in (signal.SIGKILL, signal.SIGTERM)
-                else ""
-            )
+            is_limit = number in (signal.SIGKILL, signal.SIGTERM)
+            hint = ", often a limit of memory or time" if is_limit else ""
             return f"ended by {signal.Signals(number).name}{hint}"
     return "the program's own"
 
 
 def quoted(text: str) -> str:
-    return (
-        '"' + text.replace('"', '""') + '"' if any(letter in text for letter in ',";\r\n') else text
-    )
+    if any(letter in text for letter in ',";\r\n'):
+        return '"' + text.replace('"', '""') + '"'
+    return text

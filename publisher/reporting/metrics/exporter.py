@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from socketserver import TCPServer, ThreadingMixIn
 from threading import Lock, Thread
 from typing import Any, ClassVar, Final, NamedTuple
@@ -74,6 +75,10 @@ def _metric(
     return name
 
 
+_of_source = partial(_metric, label="source", site=True)
+_of_vo = partial(_metric, label="vo", site=True)
+_counter = partial(_metric, kind=MetricKind.COUNTER)
+
 LAST_SUCCESS: Final = _metric(
     "publisher_last_success_timestamp_seconds", "End of the last round that went through."
 )
@@ -114,16 +119,10 @@ DRIFT: Final = _metric(
     "publisher_sync_drift_jobs",
     "Jobs by which the counts that were reported last differ from the delivered.",
 )
-MESSAGES: Final = _metric(
-    "publisher_messages_total", "Messages that were accepted.", MetricKind.COUNTER
-)
-RECORDS: Final = _metric(
-    "publisher_records_total", "Records in messages that were accepted.", MetricKind.COUNTER
-)
-SENT_BYTES: Final = _metric(
-    "publisher_sent_bytes_total",
-    "Bytes on the wire, those of vain attempts too.",
-    MetricKind.COUNTER,
+MESSAGES: Final = _counter("publisher_messages_total", "Messages that were accepted.")
+RECORDS: Final = _counter("publisher_records_total", "Records in messages that were accepted.")
+SENT_BYTES: Final = _counter(
+    "publisher_sent_bytes_total", "Bytes on the wire, those of vain attempts too."
 )
 ATTEMPTS: Final = _metric(
     "publisher_attempts_total",
@@ -148,48 +147,26 @@ STATE_USABLE: Final = _metric(
 CERTIFICATE_ENDS: Final = _metric(
     "publisher_certificate_end_timestamp_seconds", "End of the host's certificate.", site=True
 )
-SOURCE_READ: Final = _metric(
-    "publisher_source_read_timestamp_seconds",
-    "End of the last reading without trouble.",
-    label="source",
-    site=True,
+SOURCE_READ: Final = _of_source(
+    "publisher_source_read_timestamp_seconds", "End of the last reading without trouble."
 )
-SOURCE_NEWEST: Final = _metric(
-    "publisher_source_newest_job_timestamp_seconds",
-    "End of the newest job.",
-    label="source",
-    site=True,
+SOURCE_NEWEST: Final = _of_source(
+    "publisher_source_newest_job_timestamp_seconds", "End of the newest job."
 )
-SOURCE_SET_ASIDE: Final = _metric(
-    "publisher_source_set_aside_lines", "Lines set aside.", label="source", site=True
+SOURCE_SET_ASIDE: Final = _of_source("publisher_source_set_aside_lines", "Lines set aside.")
+SOURCE_SILENT: Final = _of_source(
+    "publisher_source_silent", "1 when a source that had many jobs has none, else 0."
 )
-SOURCE_SILENT: Final = _metric(
-    "publisher_source_silent",
-    "1 when a source that had many jobs has none, else 0.",
-    label="source",
-    site=True,
-)
-DAY_JOBS: Final = _metric(
-    "publisher_day_jobs", "Jobs that ended in the last 24 whole hours.", label="vo", site=True
-)
-DAY_GPU_JOBS: Final = _metric(
-    "publisher_day_gpu_jobs", "Those of them that had GPUs.", label="vo", site=True
-)
-DAY_GPU_SECONDS: Final = _metric(
-    "publisher_day_gpu_seconds", "Their wall time x GPUs.", label="vo", site=True
-)
-SOURCE_WAITING: Final = _metric(
-    "publisher_source_waiting_jobs",
-    "Jobs that wait for a silent ARC CE.",
-    label="source",
-    site=True,
+DAY_JOBS: Final = _of_vo("publisher_day_jobs", "Jobs that ended in the last 24 whole hours.")
+DAY_GPU_JOBS: Final = _of_vo("publisher_day_gpu_jobs", "Those of them that had GPUs.")
+DAY_GPU_SECONDS: Final = _of_vo("publisher_day_gpu_seconds", "Their wall time x GPUs.")
+SOURCE_WAITING: Final = _of_source(
+    "publisher_source_waiting_jobs", "Jobs that wait for a silent ARC CE."
 )
 DAY_ENERGY: Final = _metric(
     "publisher_day_energy_joules", "The energy that they took.", label="vo, origin", site=True
 )
-DAY_CARBON: Final = _metric(
-    "publisher_day_carbon_grams", "CO2 equivalent of it.", label="vo", site=True
-)
+DAY_CARBON: Final = _of_vo("publisher_day_carbon_grams", "CO2 equivalent of it.")
 ALLOCATION: Final = _metric(
     "publisher_allocation_used_ratio",
     "Used part of an allocation.",
@@ -386,10 +363,8 @@ class _Server(ThreadingMixIn, WSGIServer):
     def server_bind(self) -> None:
         """Without asking DNS for this host's name, unlike the standard library: it may be down."""
         TCPServer.server_bind(self)
-        self.server_name, self.server_port = (
-            str(self.server_address[0]),
-            int(self.server_address[1]),
-        )
+        host, port = self.server_address[:2]
+        self.server_name, self.server_port = str(host), int(port)
         self.setup_environ()
 
     def handle_error(self, request: object, client_address: object) -> None:
@@ -424,9 +399,8 @@ class MetricsEndpoint:
             self._site = site
         self._listen, self._server = listen, server
         if server is not None:
-            self._thread = Thread(
-                target=server.serve_forever, args=(_LOOK_S,), name="metrics", daemon=True
-            )
+            serve = partial(server.serve_forever, _LOOK_S)
+            self._thread = Thread(target=serve, name="metrics", daemon=True)
             self._thread.start()
             log.info("metrics: http://%s/metrics", listen)
 
