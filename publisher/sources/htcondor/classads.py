@@ -1,8 +1,7 @@
 """ClassAds as HTCondor writes them into histories: `Name = value` on each line.
 
 Numbers, texts, booleans and records of these are read; lists, expressions and `undefined` are
-unknown. In this older syntax of ClassAds a backslash stands for itself, except before a quotation
-mark.
+unknown. In this older syntax a backslash stands for itself, except before a quotation mark.
 
     'JobStatus = 4', 'Owner = "ann"', 'Requirements = TARGET.Cpus > 2'
     ->  {"jobstatus": "4", "owner": '"ann"', "requirements": "TARGET.Cpus > 2"}

@@ -2,8 +2,7 @@
 
 A file holds the ad of one job (PER_JOB_HISTORY_DIR: `history.CLUSTER.PROC`), or many, each of which
 ends with a line that begins with `***` (the rolling `history`). One ad tells of all attempts to run
-a job: wall time is that of all of them, less the time for which they were suspended, and so is CPU
-time.
+a job: CPU time is that of all of them, and so is wall time, less the time of their suspension.
 
     GlobalJobId = "schedd#12.0#1790000000"
     ClusterId = 12

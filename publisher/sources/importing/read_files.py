@@ -136,9 +136,8 @@ class Cursors:
 
     def beginning(self, file: LogFile) -> FileCursor:
         """Of a content that is new."""
-        return FileCursor(
-            number=None, path=str(file.path), modified=file.modified, mark=file.mark(0)
-        )
+        mark = file.mark(0)
+        return FileCursor(number=None, path=str(file.path), modified=file.modified, mark=mark)
 
     def left_behind(self, path: Path) -> list[FileCursor]:
         """Cursors of contents that stood under this name when they were last seen."""

@@ -1,8 +1,7 @@
 """What all importers ask of a site: the cluster, users and VOs of jobs, and what to leave out.
 
 Map files have a word and its value on each line. The rules under which a database was imported are
-stored with it: changed rules do not affect the jobs that are already there, and the next import
-says so.
+stored with it: changed rules leave the jobs alone that are there, and the next import says so.
 """
 
 from __future__ import annotations
@@ -172,8 +171,7 @@ class SiteMapping(ABC):
     """What the mappings of all importers share: users and VOs by maps, and which jobs to leave out.
 
     `vo_maps` and `excludes` are keys of the importer's block, in the order of the names that they
-    are asked about. `interface` is that of the jobs' endpoint, and tells which batch system ran
-    them.
+    are asked about. `interface`, that of the jobs' endpoint, tells which batch system ran them.
     """
 
     def __init__(

@@ -3,8 +3,7 @@
 The one program that this project starts. Its arguments are fixed but for the cluster, the times and
 the columns; there is no shell. It gets the few variables of the environment that it needs, answers
 in UTC and in epoch seconds, and is ended when it takes too long or prints without end. Fields are
-separated by a text that nobody can know beforehand, so that no name of a job looks like another
-line.
+separated by a text that nobody can know beforehand, so that no name of a job looks like a line.
 """
 
 from __future__ import annotations

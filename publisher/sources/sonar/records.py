@@ -2,8 +2,7 @@
 
 Records are partial and repeated. Those of one run are merged field by field: an ended job's values
 win over a running one's, then later values over earlier ones. Times are local, with the offset that
-was valid at collection, so one moment has two offsets when the clocks change between two
-collections.
+was valid at collection: one moment has two offsets when clocks change between two collections.
 """
 
 from __future__ import annotations

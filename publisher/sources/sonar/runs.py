@@ -1,8 +1,7 @@
 """Every record received about jobs that are not final, and the runs of a job, made of all of them.
 
 A row holds what was reported about a job or step with one start time; records without a start are
-kept under their submission time. A run is identified by its start time; a job that was requeued has
-several.
+kept under their submission time. A run is known by its start time; a requeued job has several.
 """
 
 from __future__ import annotations

@@ -201,8 +201,7 @@ def _cpu(run: SlurmRun) -> tuple[int, int]:
     """CPU seconds in all, and the kernel's share.
 
     What Slurm reports on the job loses all but whole minutes below an hour on its way through
-    Sonar, what it reports on steps is for one task each: both are too little, so the greater
-    counts.
+    Sonar, what it reports on steps is for one task each. Both are too little: the greater counts.
     """
     get = run.fields.get
     kernel_s = min(get("system_s", 0), _MOST_S)

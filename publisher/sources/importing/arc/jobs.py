@@ -186,10 +186,10 @@ class ArcJobs:
         join: bool = False,
     ) -> None:
         """`own` is the database that is imported into: what cannot be shared is copied beside it.
-        With `lrms`, jobs of which A-REX names a batch system that is not called so do not count.
-        `join`: what is a CE's is kept.
 
-        Raises: UsageError when it is one of them, SourceError when one cannot be read.
+        With `lrms`, jobs of which A-REX names a batch system that is not called so do not count.
+        `join`: what is a CE's is kept. Raises: UsageError when `own` is one of the databases,
+        SourceError when one cannot be read.
         """
         if own.resolve() in {path.resolve() for path in databases}:
             raise UsageError(
@@ -300,9 +300,9 @@ class ArcJobs:
     def _waits(self, job: ImportedJob, now: int) -> bool:
         if job.ended_at > now + _DAY_S or not self._wait_s:
             return False
-        return now - self._wait_s < job.ended_at or any(
-            ce.may_claim(job.started_at, job.ended_at) for ce in self._ces
-        )
+        times = (job.started_at, job.ended_at)
+        is_late = now - self._wait_s >= job.ended_at
+        return not is_late or any(ce.may_claim(*times) for ce in self._ces)
 
     def _signs(self, now: int) -> Mapping[str, Signs]:
         """Of each CE, by its directory, or by its database where A-REX gives no such name."""

@@ -7,8 +7,7 @@ table `ArcRun` (`sources/importing/arc/jobs.py`), and the jobs get what only the
 of them. A job whose run is not there yet stays an open row for `join_wait` after its end.
 
 Before jobs are published, it is remembered there which numbers they have, and looked up only then:
-whoever reads runs in meanwhile sees that they are a CE's, or has committed that they are the batch
-system's own.
+whoever reads runs in meanwhile sees that they are a CE's, or has committed that they are not.
 
     job 7 of A-REX, no memory, no GPUs   +   run 7 of hpc: 8 GiB, 2 GPUs   ->   job 7 with both
 """
@@ -179,9 +178,8 @@ class BatchRuns:
 
 def _may_have(entry: JoinedEntry, number: str, end: int, lrms: str) -> bool:
     """Whether a batch system may have had a run that ended so, and given it this number."""
-    return (
-        end > 0 and number.isascii() and number.isprintable() and number != "" and entry.ran(lrms)
-    )
+    is_number = number != "" and number.isascii() and number.isprintable()
+    return end > 0 and is_number and entry.ran(lrms)
 
 
 def run_of(
