@@ -24,7 +24,7 @@ from tests.support.sites import SiteUnderTest
 
 ROOT = Path(__file__).parents[2]
 SUMMARY = "where each target goes"
-LINE = f'    Command("ports", "ports", _LOOK, "{SUMMARY}"),\n'
+LINE = f'        "ports": "{SUMMARY}",\n'
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +35,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     commands = root / "publisher" / "cli" / "commands"
     shutil.copy(ROOT / "tests" / "plugins" / "ports.py", commands)
     registry = commands / "__init__.py"
-    first, opening, rest = registry.read_text().partition("COMMANDS: Final = (\n")
+    first, opening, rest = registry.read_text().partition("    Group.LOOK: {\n")
     assert opening
     registry.write_text(first + opening + LINE + rest)
     return root
