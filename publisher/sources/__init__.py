@@ -29,8 +29,7 @@ IMPORTERS: Final[Mapping[str, str]] = {
 
 _IMPORTED_DATABASE: Final = "imported.db"
 READS_IMPORTED: Final = "arex"  # the source that reads what they write
-# What each of them writes as the interface of a job's endpoint. A-REX's own are org.nordugrid.* and
-# the like.
+# What each of them writes as the interface of a job's endpoint; A-REX's own are org.nordugrid.*.
 BY_INTERFACE: Final[Mapping[str, str]] = {
     "gridengine": "gridengine",
     "htcondor": "htcondor",
@@ -47,9 +46,7 @@ LRMS: Final[Mapping[str, str]] = {
 
 
 def imported_database(state: Path, name: str) -> Path:
-    """The database, beside the ledger, of an entry of `source`; '' for the one of all blocks of
-    `importers`.
-    """
+    """The database, beside the ledger, of an entry of `source`; '': that of all of `importers`."""
     return state.parent / "sources" / f"{name}.db" if name else state.with_name(_IMPORTED_DATABASE)
 
 
@@ -69,12 +66,11 @@ def source_plugin(name: str) -> SourcePlugin:
 
 
 def offered(name: str, factory: str, commands: str) -> Callable[..., Any]:
-    """What a source's plug-in offers beside `create`. Raises: ConfigError where it lacks what these
-    commands need.
-    """
+    """What a source's plug-in offers beside `create`, for some commands. Raises: ConfigError."""
     found: Callable[..., Any] | str | None = getattr(source_plugin(name), factory, None)
     if found is None:
         raise ConfigError(
-            f"source.type: {commands}: a source of the type {name} does not offer what is needed; the type arex does"
+            f"source.type: {commands}: a source of the type {name} does not offer what is needed; "
+            "the type arex does"
         )
     return resolve_name(found) if isinstance(found, str) else found

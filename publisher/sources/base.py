@@ -44,11 +44,12 @@ __all__ = [
 class Page:
     """Some rows of one database, read in one short transaction.
 
-    `cursor` is where reading continues after this page; None for pages that were asked for by window or by row.
-    `restarted`: the cursor did not fit any more, and this page begins with the first row. `gone` are rows that were asked for
-    and no longer exist. `runs` are further jobs, for those who asked to count them only, `alike` for those who render many.
-    `known` are jobs of which the caller knew enough, but for their kinds.
-    `awaited` are those of the `open` rows whose job is over, and waits for what its batch system tells of it.
+    `cursor` is where reading continues after this page; None for pages that were asked for by
+    window or by row. `restarted`: the cursor did not fit any more, and this page begins with the
+    first row. `gone` are rows that were asked for and no longer exist. `runs` are further jobs, for
+    those who asked to count them only, `alike` for those who render many. `known` are jobs of which
+    the caller knew enough, but for their kinds. `awaited` are those of the `open` rows whose job is
+    over, and waits for what its batch system tells of it.
     """
 
     jobs: tuple[JobRecord, ...]
@@ -75,9 +76,9 @@ _NO_STATUSES: Final[Mapping[str, int]] = {}
 class SourceFacts(NamedTuple):
     """What a source's files look like, for `doctor` and messages.
 
-    `way` is how the file is read: shared with its writer, unlocked, or a copy; `notes` say why it is not shared. `unindexed`
-    are the tables that questions of every round read whole, for lack of an index; `strange_statuses` the rows that no status
-    of a job explains, by its name.
+    `way` is how the file is read: shared with its writer, unlocked, or a copy; `notes` say why it
+    is not shared. `unindexed` are the tables that questions of every round read whole, for lack of
+    an index; `strange_statuses` the rows that no status of a job explains, by its name.
     """
 
     path: str
@@ -90,20 +91,16 @@ class SourceFacts(NamedTuple):
 
 
 class Absent(NamedTuple):
-    """Something that the configuration names and that is not there; `patterns` match the files that
-    it would name.
-    """
+    """Something that the configuration names and that is not there."""
 
-    patterns: tuple[str, ...]
+    patterns: tuple[str, ...]  # of the files that it would name
     reason: str
 
 
 class RowsAhead(NamedTuple):
-    """Rows behind a cursor, counted and not examined: at most so many finished jobs, and when the
-    first of them ended.
-    """
+    """Rows behind a cursor, counted and not examined."""
 
-    rows: int
+    rows: int  # at most so many finished jobs
     late: int  # of them ended before the moment that was asked about
     first_end: Epoch | None
 
@@ -123,17 +120,17 @@ class Source(Protocol):
     """
 
     def databases(self) -> Mapping[str, str]:
-        """Files of the databases by name, the most authoritative first: a job finished in two of
-        them counts in the first.
+        """Files of the databases by name, the most authoritative first.
 
-        Everybody else knows a database by its name, and the ledger keeps that.
+        A job finished in two of them counts in the first. Everybody else knows a database by its
+        name, and the ledger keeps that.
         """
 
     def absent(self) -> tuple[Absent, ...]:
         """What the configuration names in vain."""
 
     def names(self, file: str) -> bool:
-        """Whether the configuration names this database, by name or as a file, be it there or not."""
+        """Whether the configuration names this database, by name or file, be it there or not."""
 
     def since(
         self,
@@ -147,31 +144,25 @@ class Source(Protocol):
         alike: bool = False,
         names: bool = True,
     ) -> Iterator[Page]:
-        """Pages in row order of everything after the cursor; from the first row when it is None or
-        no longer fits.
+        """Pages in row order of everything after the cursor.
 
-        Runs that `done_with` knows are left out, before what is beside their rows is read.
-        `columns`: jobs are only counted, so they may come as `Page.runs`. `alike`: those of a kind
-        may come as `Page.alike`. Without `names`, those of jobs, hosts and clients may be left out.
+        From the first row when it is None or no longer fits. Runs that `done_with` knows are left
+        out, before what is beside their rows is read. `columns`: jobs are only counted, so they may
+        come as `Page.runs`. `alike`: those of a kind may come as `Page.alike`. Without `names`,
+        those of jobs, hosts and clients may be left out.
         """
 
     def ahead(self, cursor: Cursor, start: Epoch | None, late_before: Epoch | None) -> RowsAhead:
-        """What `since` would still yield of the cursor's database, and ended at `start` or later:
-        an upper bound, at once.
-        """
+        """What `since` would yield that ended at `start` or later: an upper bound, at once."""
 
     def rows_behind(self, database: str, cursor: Cursor | None) -> int:
         """How many rows `since` has before it, by their numbers: no row is read."""
 
     def ends(self, rows: Sequence[OpenRow]) -> Mapping[RowRef, Epoch]:
-        """When the jobs of some rows ended; those that have not are left out. Only that is read of
-        a row.
-        """
+        """When the jobs of some rows ended, if they have. Only that is read of a row."""
 
     def rows(self) -> int:
-        """Rows of finished jobs in all databases, from indexes; a job that is in two of them counts
-        in both.
-        """
+        """Rows of finished jobs in all databases, from indexes; a job in two counts in both."""
 
     def fits(self, cursor: Cursor) -> bool:
         """Whether the cursor's row still is the job that it was."""
@@ -179,9 +170,7 @@ class Source(Protocol):
     def reread(
         self, rows: Sequence[OpenRow], needs: frozenset[SideTable], now: datetime
     ) -> Iterator[Page]:
-        """Pages of the named rows: finished ones as jobs, others as still open, vanished ones as
-        gone.
-        """
+        """Pages of the named rows: finished ones as jobs, others as open, vanished ones as gone."""
 
     def window(
         self,
@@ -195,10 +184,10 @@ class Source(Protocol):
         alike: bool = False,
         names: bool = True,
     ) -> Iterator[Page]:
-        """Pages by (EndTime, RecordID) of the finished jobs in a half-open window, database by
-        database.
+        """Pages of the finished jobs in a half-open window: by database, EndTime and RecordID.
 
-        `columns`, `alike` and `names` as for `since`; then jobs that the caller `knows` may come as `Page.known`.
+        `columns`, `alike` and `names` as for `since`; then jobs that the caller `knows` may come as
+        `Page.known`.
         """
 
     def count(self, window: Window) -> int:
@@ -209,9 +198,7 @@ class Source(Protocol):
         """
 
     def by_end(self) -> AbstractContextManager[EndedIn]:
-        """Keeps the databases open to be asked who ended in some seconds, at least where several
-        did.
-        """
+        """Keeps databases open to be asked who ended in some seconds, at least if several did."""
 
     def find(self, job_id: JobId, needs: frozenset[SideTable], now: datetime) -> Page:
         """The job with this id, in any database; an empty page when there is none."""
@@ -241,36 +228,29 @@ class WritingOrder(Protocol):
         """Page by page, in short transactions. Raises: SourceError."""
 
     def finished_among(self, job_ids: Sequence[str]) -> set[str]:
-        """Which of some jobs, named as `WrittenJob` names them, are finished here. Raises:
-        SourceError.
-        """
+        """Which of some jobs, named as by `WrittenJob`, are finished here. Raises: SourceError."""
 
 
-# The key of JobExtraInfo under which importers keep what formulas of charges may ask for: `mem=4096
-# TimeLimit=3600`.
+# Keys of JobExtraInfo. What formulas of charges may ask for, as `mem=4096 TimeLimit=3600`:
 QUANTITIES: Final = "quantities"
 GPU_MODELS: Final = "gpumodels"
-CPU_UNKNOWN: Final = (
-    "cputime",
-    "unknown",
-)  # nobody measured it; the columns have 0, which formats want
+# Nobody measured it; the columns have 0, which formats want.
+CPU_UNKNOWN: Final = ("cputime", "unknown")
 
 
 class ImportedFrom(NamedTuple):
-    """The importer, its record's key, and where the file was last seen in which that stood ('': not
-    known, or many).
-    """
+    """The importer of a job, and what it was made of."""
 
     importer: str
-    key: str
-    file: str
+    key: str  # of the record
+    file: str  # in which that stood, where it was last seen; '': not known, or many
 
 
 class BatchEntry(NamedTuple):
-    """A batch system of the configuration: an entry of `source`, which every round reads, or a
-    block of `importers`.
+    """A batch system: an entry of `source`, which every round reads, or a block of `importers`.
 
-    `join_wait_s` is how long A-REX's jobs wait for its runs, which are joined to them; None where they are not.
+    `join_wait_s` is how long A-REX's jobs wait for its runs, which are joined to them; None where
+    they are not.
     """
 
     name: str
@@ -287,9 +267,7 @@ class BatchEntry(NamedTuple):
 
 
 def has_file(path: Path) -> bool:
-    """Raises: SourceError when that cannot be told, which `Path.exists` takes for no since Python
-    3.14.
-    """
+    """Raises: SourceError when that cannot be told, which `Path.exists` of Python 3.14 calls no."""
     try:
         path.stat()
     except (FileNotFoundError, NotADirectoryError):
@@ -301,15 +279,15 @@ def has_file(path: Path) -> bool:
 
 
 class JoinedEntry(NamedTuple):
-    """A batch system that CEs submit to: its name, what A-REX calls it, and the database that it is
-    read into.
+    """A batch system that CEs submit to.
 
-    `wait_s` is how long A-REX's jobs wait for its runs, which are joined to them; None where they are not.
+    `wait_s` is how long A-REX's jobs wait for its runs, which are joined to them; None where they
+    are not.
     """
 
     name: str
-    lrms: str
-    database: Path
+    lrms: str  # what A-REX calls it
+    database: Path  # that it is read into
     wait_s: int | None
 
     def ran(self, lrms: str) -> bool:
@@ -318,16 +296,15 @@ class JoinedEntry(NamedTuple):
 
 
 class RunAt(NamedTuple):
-    """Which run a row of A-REX is: its number in the batch system, submission, end and wall time."""
+    """Which run a row of A-REX is."""
 
-    local_id: str
+    local_id: str  # in the batch system
     submitted_at: int
     ended_at: int
     wall_s: int
 
 
-# By row, what is known in addition by the fields of a job record; None where the batch system
-# counts the job.
+# By row, more fields of a job record that are known; None where the batch system counts the job.
 Additions = Mapping[int, Mapping[str, Any] | None]
 
 
@@ -337,20 +314,17 @@ class JoinedRuns(Protocol):
     def known(
         self, runs: Mapping[int, RunAt], lrms_of: Callable[[Collection[int]], Mapping[int, str]]
     ) -> Additions:
-        """Of some rows; `lrms_of` tells what A-REX calls their batch systems. Raises: SourceError."""
+        """Of some rows; `lrms_of` tells what A-REX calls batch systems. Raises: SourceError."""
 
     def close(self) -> None: ...
 
 
 class NewestJob(NamedTuple):
-    """When the job of a database ended that ended last, and how many did in the four weeks before.
-
-    `cpu_unknown` are those of these of which nobody measured the CPU time.
-    """
+    """When the last job of a database ended, and how many did in the four weeks before."""
 
     ended_at: Epoch | None = None
     four_weeks: int = 0
-    cpu_unknown: int = 0
+    cpu_unknown: int = 0  # those of these of which nobody measured the CPU time
 
 
 class Namesake(NamedTuple):
@@ -361,9 +335,7 @@ class Namesake(NamedTuple):
 
 
 class AwaitedCe(NamedTuple):
-    """A CE that has jobs in progress and tells nothing, and the runs of a batch system that wait
-    for it: they may be these.
-    """
+    """A CE with jobs in progress that tells nothing, and for which runs wait: they may be these."""
 
     name: str  # its directory or database
     written: datetime  # what it told last
@@ -372,14 +344,14 @@ class AwaitedCe(NamedTuple):
 
 
 class LastReading(NamedTuple):
-    """What became of reading an entry of `source` before rounds, and how many lines were set aside."""
+    """What became of reading an entry of `source` before rounds."""
 
     ended: datetime | None  # None: never read
     succeeded: datetime | None  # the last time that all of it could be read
     failing_since: datetime | None
     trouble: str = ""  # of the last reading
     damaged: tuple[str, ...] = ()  # archives that the last reading passed over
-    bad_lines: int = 0
+    bad_lines: int = 0  # were set aside
     awaited: tuple[AwaitedCe, ...] = ()
 
 
@@ -394,13 +366,15 @@ class DatabaseEntry(NamedTuple):
 class SourcePlugin(Protocol):
     """A module in this room: its options (a frozen dataclass) and a way to make it live.
 
-    It may also offer `create_statistics(options, environment)`, which makes the `Accounts` of statistics.py (as the next
-    one, with `joined`, a `JoinedRuns`, where there are entries that CEs submit to),
-    `database_paths(options, environment)`, which names its files, `newest_job(path, environment, now, lock_wait_s)`, which
-    tells the `NewestJob` of one of them,
-    `create_usage(options, environment)`, which makes a `UsageReader` (of both a name will do, `module:function`), and
-    `writing_order(source, environment)`, a context manager of one `WritingOrder` a database, where jobs are known in the order
-    in which their ends were written.
+    It may also offer
+
+    - `create_statistics(options, environment)`, which makes the `Accounts` of statistics.py, and
+      `create_usage(options, environment)`, which makes a `UsageReader`: both with `joined`, a
+      `JoinedRuns`, where there are entries that CEs submit to; a name will do, `module:function`;
+    - `database_paths(options, environment)`, which names its files;
+    - `newest_job(path, environment, now, lock_wait_s)`, which tells the `NewestJob` of one of them;
+    - `writing_order(source, environment)`, a context manager of one `WritingOrder` a database,
+      where jobs are known in the order in which their ends were written.
     """
 
     Options: type

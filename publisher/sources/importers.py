@@ -1,6 +1,4 @@
-"""The interface of importers: read accounting files, write rows of an accounting database, and
-report on every record.
-"""
+"""The interface of importers: read files, write rows of a database, and report on every record."""
 
 from __future__ import annotations
 
@@ -20,10 +18,9 @@ from publisher.model.message import PlacedRuns
 
 
 class ImportedJob(NamedTuple):
-    """One finished run, as a row of AAR with its extra information. 0 and '' are unknown, as ARC
-    writes it.
+    """One finished run, as a row of AAR with its extra information.
 
-    A tuple, because there are millions.
+    0 and '' are unknown, as ARC writes it. A tuple, because there are millions.
     """
 
     job_id: str
@@ -91,9 +88,7 @@ _SHOWN_BAD: Final = 100
 PUBLISHED: Final = "an ARC CE publishes it"  # why a job is skipped
 
 DeliveredSince = Callable[[str], AbstractContextManager[tuple[str, Iterator[PlacedRuns]]]]
-"""Asked with a mark: the mark of now, and what was delivered since the other one, but for other
-batch systems' runs.
-"""
+"""Asked with a mark: that of now, and what was delivered since, but other batch systems' runs."""
 
 Watch = Callable[[int], None]
 """Called with how many records more have been read, after each step."""
@@ -110,9 +105,7 @@ def never_stopped(seconds: float) -> bool:
 
 @dataclass(slots=True, kw_only=True)
 class ImportReport:
-    """What one run did. `held`, `orphans` and `bad_kept` are what the database holds after it, the
-    rest is of this run.
-    """
+    """What one run did; `held`, `orphans` and `bad_kept` are what the database holds after it."""
 
     importer: str
     database: Path
@@ -132,9 +125,7 @@ class ImportReport:
     orphans_are: tuple[str, str] = ("record of a parallel task", "records of parallel tasks")
     bad_kept: int = 0  # lines set aside, in the table ImportBadLine
     notes: list[str] = field(default_factory=list)  # what an administrator must know
-    troubles: list[str] = field(
-        default_factory=list
-    )  # files that could not be read to the end, and why
+    troubles: list[str] = field(default_factory=list)  # files not read to the end, and why
     damaged: list[str] = field(default_factory=list)  # those of them that are of a damaged archive
     watch: Watch = unwatched
 
@@ -165,22 +156,16 @@ class ImportReport:
 
     @property
     def exit_status(self) -> int:
-        return gravest(
-            [
-                SourceError.exit_status if self.troubles else 0,
-                RecordError.exit_status if self.bad else 0,
-            ]
-        )
+        unread = SourceError.exit_status if self.troubles else 0
+        return gravest([unread, RecordError.exit_status if self.bad else 0])
 
 
 class Retried(NamedTuple):
-    """What became of lines that had been set aside. `gone` are files that are not there any more,
-    with their lines.
-    """
+    """What became of lines that had been set aside."""
 
     tried: int
     still_bad: int
-    gone: Mapping[str, int]
+    gone: Mapping[str, int]  # files that are not there any more, with their lines
     report: ImportReport
 
 
@@ -192,28 +177,31 @@ class ImportRule(NamedTuple):
 
 
 class Importer(Protocol):
-    """Reads another system's accounting. Idempotent, resumable, safe beside others: each step is
-    one transaction.
+    """Reads another system's accounting.
+
+    Idempotent, resumable, safe beside others: each step is one transaction.
     """
 
     def run(
         self, paths: Sequence[Path], database: Path, now: datetime, watch: Watch = unwatched
     ) -> ImportReport:
-        """Read what is new in these files, or without any where the options say. One file's trouble
-        never stops another.
+        """Read what is new in these files, or without any where the options say.
 
-        Raises: UsageError without anything to read, or for a database that is not ours, LedgerError
-        when it cannot be written, Busy when another process keeps it locked.
+        One file's trouble never stops another. Raises: UsageError without anything to read, or for
+        a database that is not ours, LedgerError when it cannot be written, Busy when another
+        process keeps it locked.
         """
 
     def forget_file(self, connection: Connection, path: Path) -> None:
-        """Forget what is kept of a file beside how far it was read, inside a transaction: it is to
-        be read again.
+        """Forget what is kept of a file beside how far it was read, as it is to be read again.
+
+        Inside a transaction.
         """
 
     def ask_again(self, connection: Connection, path: Path, now: datetime) -> bool:
-        """Whether the next run without files asks once more for what a program printed then, inside
-        a transaction.
+        """Whether the next run without files asks once more for what a program printed then.
+
+        Inside a transaction.
         """
 
     def explain(self, job: JobRecord) -> Sequence[ImportRule]:

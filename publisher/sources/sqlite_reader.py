@@ -1,14 +1,15 @@
-"""Opening an SQLite file that somebody else writes: no committed row is missed, nothing is written
-beside it.
+"""Opening an SQLite file of somebody else: no committed row is missed, nothing written beside it.
 
 Three ways, in this order (tried with SQLite 3.40 as another user):
 
-- shared: `mode=ro`, with SQLite's own locks. Right whenever it works. In WAL mode it needs `-wal` and `-shm`, and would
-  create them where it may: files that A-REX could not write if they were ours. So it is not tried there.
-- unlocked: `immutable=1`, only while no `-wal` or `-journal` holds anything. A writer may start at any moment, so the
-  file is examined before and after each question, and the question is asked again when it changed.
-- copy: the file and its `-wal` (or hot `-journal`) together, to a private directory. Never `immutable` past a WAL: that
-  misses its rows silently.
+- shared: `mode=ro`, with SQLite's own locks. Right whenever it works. In WAL mode it needs `-wal`
+  and `-shm`, and would create them where it may: files that A-REX could not write if they were
+  ours. So it is not tried there.
+- unlocked: `immutable=1`, only while no `-wal` or `-journal` holds anything. A writer may start at
+  any moment, so the file is examined before and after each question, and the question is asked
+  again when it changed.
+- copy: the file and its `-wal` (or hot `-journal`) together, to a private directory. Never
+  `immutable` past a WAL: that misses its rows silently.
 """
 
 from __future__ import annotations
@@ -36,8 +37,7 @@ _NAME = "copy.db"
 
 
 class PrivateCopy:
-    """An open copy whose files are gone from the directory already: nothing is left behind,
-    whatever ends the process.
+    """An open copy whose files are gone already: nothing is left, whatever ends the process.
 
     Counted: the connection closes when the directory of copies and all readers have released it.
     """
@@ -57,11 +57,10 @@ class PrivateCopy:
 
 
 def copy_database(path: str, directory: Path) -> PrivateCopy:
-    """Copy the file, its `-wal` and its `-journal`, and open the copy with the WAL worked in or the
-    journal rolled back.
+    """Copy the file, its `-wal` and its `-journal`, and open the copy.
 
-    It takes the space of the file and its WAL below `directory` until it is released. Raises:
-    SourceError.
+    The WAL is worked in, or the journal rolled back. It takes the space of the file and its WAL
+    below `directory` until it is released. Raises: SourceError.
     """
     private = ""
     try:
@@ -70,20 +69,18 @@ def copy_database(path: str, directory: Path) -> PrivateCopy:
         real = os.path.realpath(path)
         shutil.copyfile(real, target)
         for suffix in ("-wal", "-journal"):
-            with suppress(
-                FileNotFoundError
-            ):  # nothing else that is refused passes for "there is none"
+            with suppress(FileNotFoundError):  # what is refused does not pass for "there is none"
                 shutil.copyfile(real + suffix, target + suffix)
         return PrivateCopy(_recovered(target))
     except OSError as error:
         raise SourceError(
-            f"{path}: cannot be copied to {directory}: {error}; free room there for the file and its -wal, "
-            "or set TMPDIR to a directory with room"
+            f"{path}: cannot be copied to {directory}: {error}; "
+            "free room there for the file and its -wal, or set TMPDIR to a directory with room"
         ) from error
     except sqlite3.Error as error:
         raise SourceError(
-            f"{path}: a copy with its -wal cannot be opened: {error}; free room in {directory}, or let A-REX or "
-            "sqlite3 open the file once as its owner"
+            f"{path}: a copy with its -wal cannot be opened: {error}; free room in {directory}, "
+            "or let A-REX or sqlite3 open the file once as its owner"
         ) from error
     finally:
         if private:
@@ -93,8 +90,8 @@ def copy_database(path: str, directory: Path) -> PrivateCopy:
 def _recovered(path: str) -> sqlite3.Connection:
     recovering = sqlite3.connect(path, isolation_level=None)
     try:
-        # Leaving WAL mode moves every committed frame into the file; a hot journal is rolled back
-        # by the first read.
+        # Leaving WAL mode moves all committed frames into the file; the first read rolls a hot
+        # journal back.
         recovering.execute("PRAGMA journal_mode = DELETE").fetchone()
         recovering.execute("SELECT count(*) FROM sqlite_master").fetchone()
     finally:
@@ -121,18 +118,25 @@ _ASKING: Final[dict[str, RLock]] = {}
 _COMPANION_FILES: Final = ("", "-wal", "-journal")
 _CANNOT_SHARE: Final = frozenset({sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY})
 _WAL_FORMAT: Final = b"\x02\x02"  # bytes 18 and 19 of the header: SQLite file format, section 1.3.3
+_LOCKED: Final = (
+    "another process holds it locked; "
+    "try again, and look for that process with fuser if it stays so"
+)
 _ADVICE: Final = {
-    sqlite3.SQLITE_BUSY: "another process holds it locked; try again, and look for that process with fuser if it stays so",
-    sqlite3.SQLITE_LOCKED: "another process holds it locked; try again, and look for that process with fuser if it stays so",
+    sqlite3.SQLITE_BUSY: _LOCKED,
+    sqlite3.SQLITE_LOCKED: _LOCKED,
     sqlite3.SQLITE_NOTADB: "it is not an SQLite database; correct the path, or restore the file",
-    sqlite3.SQLITE_CORRUPT: "it is damaged or truncated, unless the kernel's log tells of a disk that could not be read: then "
-    "try again; otherwise restore a backup, or rescue what is left with sqlite3's .recover",
-    sqlite3.SQLITE_IOERR: "the disk failed, or no memory was left; look into the kernel's log, and try again",
+    sqlite3.SQLITE_CORRUPT: "it is damaged or truncated, unless the kernel's log tells of a disk "
+    "that could not be read: then try again; otherwise restore a backup, "
+    "or rescue what is left with sqlite3's .recover",
+    sqlite3.SQLITE_IOERR: "the disk failed, or no memory was left; "
+    "look into the kernel's log, and try again",
     sqlite3.SQLITE_FULL: "the disk for temporary files is full; make room there, or set TMPDIR",
-    sqlite3.SQLITE_CANTOPEN: "it could not be opened; check the rights on it and on its directory, the number of open files "
-    "(LimitNOFILE=), free memory, and the kernel's log",
+    sqlite3.SQLITE_CANTOPEN: "it could not be opened; check the rights on it and on its directory, "
+    "the number of open files (LimitNOFILE=), free memory, and the kernel's log",
     sqlite3.SQLITE_NOMEM: "no memory is left on this machine; look at what uses it, and try again",
-    sqlite3.SQLITE_READONLY: "it needs recovery by a process that may write; check the rights on it and on its directory",
+    sqlite3.SQLITE_READONLY: "it needs recovery by a process that may write; "
+    "check the rights on it and on its directory",
 }
 
 
@@ -150,16 +154,14 @@ def copies_directory(environment: Mapping[str, str]) -> Path:
 
 
 class CopyDirectory:
-    """The private copies of one source, kept from call to call while the original stays as it was."""
+    """The private copies of one source, kept from call to call while the original is the same."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._copies: dict[str, tuple[Marks, PrivateCopy]] = {}
 
     def take(self, path: str) -> PrivateCopy:
-        """A copy of the file as it is now; to be given back with its `release`. Raises:
-        SourceError.
-        """
+        """A copy of the file as it is now, to be given back with `release`. Raises: SourceError."""
         for _ in range(_ATTEMPTS):
             real = os.path.realpath(path)
             marks = file_marks(real)
@@ -176,7 +178,8 @@ class CopyDirectory:
                 return fresh.acquire()
             fresh.release()
         raise SourceError(
-            f"{path}: changed {_ATTEMPTS} times while it was being copied; try again when it is quieter"
+            f"{path}: changed {_ATTEMPTS} times while it was being copied; "
+            "try again when it is quieter"
         )
 
     def close(self) -> None:
@@ -188,8 +191,7 @@ class CopyDirectory:
 class ReadOnlyFile:
     """One SQLite file, open for reading; `way` and `why` say how and for what reason.
 
-    A file that is replaced under us is noticed at the next opening (copy) or question (shared,
-    unlocked).
+    If it is replaced under us, the next opening (copy) or question (shared, unlocked) notices.
     """
 
     def __init__(
@@ -205,18 +207,16 @@ class ReadOnlyFile:
         self._copy: PrivateCopy | None = None
         self._marks: Marks = ()
         self._file: tuple[int, int] | None = None
-        self._real = os.path.realpath(
-            path
-        )  # SQLite keeps -wal and -journal beside the file that a link points to
+        # SQLite keeps -wal and -journal beside the file that a link points to.
+        self._real = os.path.realpath(path)
         self._asking = _ASKING.setdefault(self._real, RLock())
         with self._asking:
             self._open()
 
     def ask(self, question: Callable[[sqlite3.Connection], Answer]) -> Answer:
-        """The answer to a question, asked in one short read transaction.
+        """The answer to a question, asked in one short read transaction. Raises: SourceError.
 
-        It may be asked again, of another connection, when the file was changed meanwhile. Raises:
-        SourceError.
+        It may be asked again, of another connection, when the file was changed meanwhile.
         """
         with self._asking:
             for _ in range(_ATTEMPTS):
@@ -238,9 +238,9 @@ class ReadOnlyFile:
     def journal_mode(self) -> str:
         """`wal`, or the journal mode that SQLite reports. Raises: SourceError."""
         if self.way is OpenMode.SHARED:
-            return str(
-                self.ask(lambda connection: connection.execute("PRAGMA journal_mode").fetchone()[0])
-            )
+            question = "PRAGMA journal_mode"
+            (mode,) = self.ask(lambda connection: connection.execute(question).fetchone())
+            return str(mode)
         with self._asking:
             return "wal" if _is_wal(self.path) else "delete"
 
@@ -262,16 +262,14 @@ class ReadOnlyFile:
             return
         if isinstance(error, SourceError):
             raise error
-        if isinstance(
-            error, UnicodeDecodeError
-        ):  # SQLite's words about a damaged schema quote what it found there
+        # SQLite's words about a damaged schema quote what it found there.
+        if isinstance(error, UnicodeDecodeError):
             raise source_error(self.path, error) from error
         if self.way is OpenMode.UNLOCKED or primary_code(error) not in _CANNOT_SHARE:
             raise source_error(self.path, error) from error
 
     def _unchanged(self) -> bool:
-        """Whether an answer is to be trusted: the file is not another one, and unlocked, it is as
-        it was.
+        """Whether an answer is to be trusted: the file is the same one; unlocked, it is as it was.
 
         Who has a replaced file open reads it together with the `-wal` and `-shm` of the new one,
         which have its name: SQLite then finds the file damaged, or does not notice (SQLite, How To
@@ -300,27 +298,23 @@ class ReadOnlyFile:
                         raise
             self._marks = file_marks(self._real)
             if not any(mark and mark[1] for mark in self._marks[1:]):
-                return self._open_by_uri(
-                    "mode=ro&immutable=1",
-                    OpenMode.UNLOCKED,
-                    "read without locks: nobody has it open",
-                )
+                why = "read without locks: nobody has it open"
+                return self._open_by_uri("mode=ro&immutable=1", OpenMode.UNLOCKED, why)
         except (sqlite3.Error, UnicodeDecodeError) as error:
             raise source_error(self.path, error) from error
         self._copy = self._copies.take(self.path)
         self._connection = self._copy.connection
         self.way = OpenMode.COPY
         self.why = (
-            "opened a private copy: its -wal or -journal holds data that this user cannot read in place; "
-            "the writer died, or is starting"
+            "opened a private copy: its -wal or -journal holds data that this user cannot read in "
+            "place; the writer died, or is starting"
         )
         return self._connection
 
     def _open_by_uri(self, mode: str, way: OpenMode, why: str) -> sqlite3.Connection:
         connection = connect(self.path, mode, self._busy_timeout_s)
         try:
-            # The first read finds out whether the file can be read at all, and binds its -wal and
-            # -shm.
+            # The first read finds out whether the file can be read, and binds its -wal and -shm.
             connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
             # KiB, instead of 2,000: rows are mostly read in order, and the system keeps the file in
             # memory as well.
@@ -333,9 +327,7 @@ class ReadOnlyFile:
 
 
 def connect(path: str, mode: str, busy_timeout_s: float) -> sqlite3.Connection:
-    """A connection in autocommit, by URI; the path may hold any byte but NUL. Raises:
-    sqlite3.Error.
-    """
+    """A connection in autocommit, by URI; a path has any byte but NUL. Raises: sqlite3.Error."""
     # An empty authority keeps a path that begins with two slashes from being taken for a host.
     uri = f"file://{quote(os.fsencode(os.path.abspath(path)))}?{mode}"
     return sqlite3.connect(
@@ -365,16 +357,16 @@ def check_readable(path: str) -> None:
 
 def out_of_reach(path: str) -> SourceError:
     return SourceError(
-        f"{path}: its directory may not be searched by user {os.geteuid()}; add this user to the group of the "
-        "directory, or grant it with setfacl"
+        f"{path}: its directory may not be searched by user {os.geteuid()}; "
+        "add this user to the group of the directory, or grant it with setfacl"
     )
 
 
 def file_marks(real: str) -> Marks:
-    """What changes when the file, its `-wal` or its `-journal` is written or replaced; None where
-    there is no such file. `real` is no link.
+    """What changes when the file, its `-wal` or its `-journal` is written or replaced.
 
-    Raises: SourceError when they cannot be examined.
+    None where there is no such file. `real` is no link. Raises: SourceError when they cannot be
+    examined.
     """
     return tuple(_mark(real + suffix) for suffix in _COMPANION_FILES)
 
@@ -395,11 +387,9 @@ def source_error(path: str, error: sqlite3.Error | UnicodeDecodeError) -> Source
 
 
 def _refused(error: OSError | ValueError) -> str:
-    return (
-        refused_by_system(error, "let this user read it")
-        if isinstance(error, OSError)
-        else str(error)
-    )
+    if isinstance(error, OSError):
+        return refused_by_system(error, "let this user read it")
+    return str(error)
 
 
 def _mark(path: str) -> tuple[int, int, int, int] | None:
@@ -413,9 +403,7 @@ def _mark(path: str) -> tuple[int, int, int, int] | None:
 
 
 def _identity(path: str) -> tuple[int, int] | None:
-    """Which file has this name now: device and inode. No other one gets the inode of a file that is
-    open.
-    """
+    """Which file has this name now: device and inode, which no other has while it is open."""
     try:
         found = os.stat(path)
     except OSError:  # none, which the next opening tells in words
@@ -430,15 +418,15 @@ def _in_one_transaction(
     try:
         return question(connection)
     finally:
-        # Nothing was written: rolling back just ends the snapshot. Some errors have ended it
-        # already.
+        # Nothing was written: rolling back just ends the snapshot, unless an error has.
         if connection.in_transaction:
             connection.execute("ROLLBACK")
 
 
 def _sharing_would_create_files(real: str) -> bool:
-    """Whether `mode=ro` would make `-wal` or `-shm`: a WAL database that nobody has open, in a
-    directory we may write.
+    """Whether `mode=ro` would make `-wal` or `-shm`.
+
+    So it would of a WAL database that nobody has open, in a directory that we may write.
     """
     return (
         not (os.path.exists(real + "-wal") and os.path.exists(real + "-shm"))

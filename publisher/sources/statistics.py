@@ -1,5 +1,4 @@
-"""The interface behind `stats`, `job` and `report`: single jobs, statistics, and usage summed up
-over a period.
+"""The interface behind `stats`, `job` and `report`: single jobs, statistics, and summed up usage.
 
 Statistics count every job, finished or not, as its accounting rows have it; reports read finished
 jobs and sum them up while they are read.
@@ -26,8 +25,7 @@ from publisher.model.time import Window
 class StoredEvent:
     """A change of state. `local_time` is the CE's clock, as stored; `moments` what it may mean.
 
-    One moment usually; two in the hour in which clocks go back, none for text that is not a time of
-    the zone.
+    One moment usually; two in the hour in which clocks go back, none for no time of the zone.
     """
 
     key: str
@@ -39,8 +37,9 @@ class StoredEvent:
 class JobDetails:
     """Everything known about a job in one database. None is unknown, '' a text that is not there.
 
-    `attributes` are its token's, `extra` everything else that A-REX noted by name; both as stored, without repetitions.
-    `oddities` tell of values that cannot be read. `elsewhere` are other databases that hold the job too.
+    `attributes` are its token's, `extra` everything else that A-REX noted by name; both as stored,
+    without repetitions. `oddities` tell of values that cannot be read. `elsewhere` are other
+    databases that hold the job too.
     """
 
     row: RowRef
@@ -85,8 +84,7 @@ _NOTHING: Final = Decimal(0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobFilter:
-    """Which jobs count. Several values of a field: any of them; several fields: all. Empty takes
-    every job.
+    """Which jobs count: by any of the values of a field, and by all fields; empty, every job.
 
     A window with a bound takes no job that lacks the time. `extras` are attributes by name (`rte`,
     `vomsfqan`, ...), with the values of which a job must have one.
@@ -104,10 +102,9 @@ class JobFilter:
 
     def takes(self, job: CountedJob) -> bool:
         """Whether a job is wanted, but for its extra attributes: a `CountedJob` has none."""
-        within = _is_within(self.ended, job.ended_at) and _is_within(
-            self.submitted, job.submitted_at
-        )
-        return within and self.takes_names(job)
+        in_time = _is_within(self.ended, job.ended_at)
+        in_time = in_time and _is_within(self.submitted, job.submitted_at)
+        return in_time and self.takes_names(job)
 
     def takes_names(self, job: CountedJob) -> bool:
         asked = (
@@ -117,9 +114,8 @@ class JobFilter:
             (self.queues, job.queue),
             (self.interfaces, job.interface),
         )
-        return all(not names or name in names for names, name in asked) and bool(
-            job.gpu_count or not self.gpus
-        )
+        has_gpus = bool(job.gpu_count) or not self.gpus
+        return has_gpus and all(not names or name in names for names, name in asked)
 
 
 def _is_within(window: Window, moment: Epoch | None) -> bool:
@@ -157,9 +153,7 @@ class CountedJob(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class Totals:
-    """Sums over some jobs. `jobs` includes those in progress, which have no usage yet; unknown
-    values add nothing.
-    """
+    """Sums over some jobs. Those in progress have no usage yet; unknown values add nothing."""
 
     jobs: int = 0
     in_progress: int = 0
@@ -192,14 +186,17 @@ class Totals:
         self.cpu_unknown += other.cpu_unknown
         self.gpu_jobs += other.gpu_jobs
         self.gpu_s += other.gpu_s
-        submitted = [
-            at for at in (self.first_submitted_at, other.first_submitted_at) if at is not None
-        ]
-        first_ended = [at for at in (self.first_ended_at, other.first_ended_at) if at is not None]
-        ended = [at for at in (self.last_ended_at, other.last_ended_at) if at is not None]
-        self.first_submitted_at = min(submitted, default=None)
-        self.first_ended_at = min(first_ended, default=None)
-        self.last_ended_at = max(ended, default=None)
+        self.first_submitted_at = _of_both(min, self.first_submitted_at, other.first_submitted_at)
+        self.first_ended_at = _of_both(min, self.first_ended_at, other.first_ended_at)
+        self.last_ended_at = _of_both(max, self.last_ended_at, other.last_ended_at)
+
+
+def _of_both(
+    choose: Callable[[Epoch, Epoch], Epoch], one: Epoch | None, other: Epoch | None
+) -> Epoch | None:
+    if one is None or other is None:
+        return other if one is None else one
+    return choose(one, other)
 
 
 def totals_of(job: CountedJob) -> Totals:
@@ -225,7 +222,7 @@ def totals_of(job: CountedJob) -> Totals:
 class JobStatistics:
     """All statistics of some jobs. Grows with the number of users, not of jobs.
 
-    `groups` are totals by `by`, one of `GROUPINGS`; without it there are none. Names that are '' are in no set.
+    `groups` are totals by `by`, one of `GROUPINGS`; without it there are none. '' is in no set.
     """
 
     by: str | None = None
@@ -249,9 +246,7 @@ class JobStatistics:
 
 
 def end_month(job: CountedJob) -> str:
-    """The calendar month, in UTC, in which a job ended: `2026-03`; '' when it has not, or in no
-    calendar.
-    """
+    """The calendar month of a job's end in UTC: `2026-03`; '' for none, and for no calendar's."""
     return "" if job.ended_at is None else _month(job.ended_at // _DAY_S)
 
 
@@ -278,11 +273,9 @@ GROUPINGS: Final[Mapping[str, Callable[[CountedJob], str]]] = {
 
 
 class LocalNames(NamedTuple):
-    """What the batch system calls who runs a job, '' where it is not known. `project` is the first
-    one.
-    """
+    """What the batch system calls who runs a job, '' where it is not known."""
 
-    project: str
+    project: str  # the first one
     account: str
     user: str
 
@@ -291,8 +284,9 @@ class LocalNames(NamedTuple):
 class UsageGroup:
     """Finished jobs that differ in nothing but who they are, when they ran, and what they used.
 
-    `example` is one of them. `exit_code` is told of failed ones alone. `era` says between which of the asked for
-    moments they ended. `waits_s` has the time from submission to the true start of those whose start is known.
+    `example` is one of them. `exit_code` is told of failed ones alone. `era` says between which of
+    the moments that were asked for they ended. `waits_s` has the time from submission to the true
+    start of those whose start is known.
     """
 
     era: int
@@ -308,12 +302,10 @@ class UsageGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsagePage:
-    """The groups of some rows that were read in one short transaction. `unreadable` jobs are in no
-    group.
-    """
+    """The groups of some rows that were read in one short transaction."""
 
     groups: tuple[UsageGroup, ...]
-    unreadable: int
+    unreadable: int  # jobs in no group
     rows_read: int
 
 
@@ -321,8 +313,9 @@ class UsagePage:
 class Used:
     """Sums over some jobs.
 
-    `scaled` is wall time x cores x benchmark, in 1/1000 of (benchmark unit x seconds), by benchmark type; types are never
-    added up. Jobs without a benchmark are in none. A job whose number of cores is unknown counts as one core.
+    `scaled` is wall time x cores x benchmark, in 1/1000 of (benchmark unit x seconds), by benchmark
+    type; types are never added up. Jobs without a benchmark are in none. A job whose number of
+    cores is unknown counts as one core.
     """
 
     jobs: int = 0
@@ -347,9 +340,7 @@ class Used:
     def add(
         self, group: UsageGroup, benchmark: tuple[str, int] | None, energy: JobEnergy | None = None
     ) -> None:
-        """`benchmark` is its type and 1000 times its value, `energy` that of the one job of the
-        group.
-        """
+        """`benchmark` is its type and 1000 times its value, `energy` that of its one job."""
         cores = group.example.cpu_count
         wall_core_s = group.wall_s * (cores or 1)
         self.jobs += group.jobs
@@ -382,9 +373,7 @@ class Used:
 
     @property
     def efficiency(self) -> float | None:
-        """CPU time over wall time x cores, of jobs whose CPU time was measured; None where there
-        were none.
-        """
+        """CPU time over wall time x cores, of jobs whose CPU time was measured; None for none."""
         measured_core_s = self.wall_core_s - self.unmeasured_core_s
         return self.cpu_s / measured_core_s if measured_core_s else None
 
@@ -435,15 +424,11 @@ class NameKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CountedPage:
-    """The jobs of a page that a filter takes, of so many rows that were read in one short
-    transaction.
-
-    `rows` are the rows of the jobs, in the same order.
-    """
+    """The jobs of a page that a filter takes."""
 
     jobs: tuple[CountedJob, ...]
-    rows: tuple[RowRef, ...]
-    rows_read: int
+    rows: tuple[RowRef, ...]  # of the jobs, in the same order
+    rows_read: int  # in one short transaction
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -455,31 +440,27 @@ class SummedPage:
 
 
 class Accounts(Protocol):
-    """A site's accounting data, to be looked into. Only reads; a job in two databases counts once,
-    where it is finished.
+    """A site's accounting data, to be looked into.
 
-    All methods raise: SourceError when the data cannot be read; never an empty answer instead.
+    Only reads; a job in two databases counts once, where it is finished. All methods raise:
+    SourceError when the data cannot be read; never an empty answer instead.
     """
 
     @property
     def zone(self) -> str:
-        """IANA name of the zone in which events are written; '' when that is taken from this host."""
+        """IANA name of the zone in which events are written; '' when it is that of this host."""
 
     def counted(self, wanted: JobFilter) -> Iterator[CountedPage]:
         """The jobs that a filter takes, page by page; pages may be empty."""
 
     def summed(self, wanted: JobFilter, by: str | None) -> Iterator[SummedPage]:
-        """The same jobs, added up page by page so that they can be distinguished `by` one of
-        `GROUPINGS`.
-        """
+        """The same jobs, added up page by page, so that one of `GROUPINGS` distinguishes them."""
 
     def names(self, kind: NameKind) -> frozenset[str]:
         """All names of that kind."""
 
     def sheet(self, job_id: JobId) -> JobDetails | None:
-        """Everything known about a job, in the database in which it counts; None when there is no
-        such job.
-        """
+        """Everything known about a job, in the database in which it counts; None for none."""
 
     def with_local_id(self, local_id: str) -> tuple[JobId, ...]:
         """Some of the jobs that have this id in the batch system."""
@@ -491,16 +472,13 @@ class Accounts(Protocol):
 
 
 class UsageReader(Protocol):
-    """A site's finished jobs in groups. Only reads; a job that is finished in two databases counts
-    once.
-    """
+    """A site's finished jobs in groups. Only reads; a job finished in two databases counts once."""
 
     def groups(self, window: Window, eras: Sequence[Epoch], *, alone: bool) -> Iterator[UsagePage]:
-        """The jobs that ended in a window, page by page, whether or not everything beside their
-        rows is written yet.
+        """The jobs that ended in a window, page by page, be they written whole or not yet.
 
-        `eras` are moments in order: group `era` n ended before `eras[n]` and not before the one in front of it. `alone`: each
-        job is a group of its own, with all that is known of it.
+        `eras` are moments in order: group `era` n ended before `eras[n]` and not before the one in
+        front of it. `alone`: each job is a group of its own, with all that is known of it.
         Raises: SourceError when the data cannot be read; never an empty answer instead.
         """
 

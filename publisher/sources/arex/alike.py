@@ -10,7 +10,8 @@ and texts were all met before, but for its own values, it is like the row that h
 is left is read as it is stored.
 
     rows 7, 8 and 9 of AAR, of which 8 has text for a number
-        ->   AlikeJob(example, user 1, place, 7, values), AlikeJob(example, user 2, place, 9, values); 8 as ever
+        ->   AlikeJob(example, user 1, place, 7, values)
+             AlikeJob(example, user 2, place, 9, values); 8 as ever
 """
 
 import sqlite3
@@ -21,7 +22,7 @@ from operator import itemgetter, not_
 from typing import Any, Final, NamedTuple, TypeVar
 
 from publisher.model.errors import Unfit
-from publisher.model.job import AlikeJob, Epoch, JobPlace, JobRecord, JobUser, SideTable
+from publisher.model.job import AlikeJob, Epoch, JobPlace, JobRecord, JobUser, SideTable, Transfer
 from publisher.sources.arex import queries as sql
 from publisher.sources.arex.rows import (
     ReadOptions,
@@ -34,14 +35,12 @@ from publisher.sources.arex.rows import (
 )
 from publisher.sources.arex.values import hosts_of, is_undecodable, unsigned
 
-_AFTER: Final = (
-    4  # rows of a kind: to make a template of an example costs as much as some jobs by themselves
-)
+# Rows of a kind: to make a template of an example costs as much as some jobs by themselves.
+_AFTER: Final = 4
 _KINDS: Final = 1_000  # examples of 5 kB each, with what is made of them
 _MET: Final = 5_000  # kinds that were met, and users and places, of 1 kB
-_NUMBERS: Final = itemgetter(
-    0, 3, 4, 5, 6, 8, 11, 12, 17, 18, 19
-)  # columns of AAR in which A-REX always has some
+# Columns of AAR in which A-REX always has numbers, and those in which it may have some.
+_NUMBERS: Final = itemgetter(0, 3, 4, 5, 6, 8, 11, 12, 17, 18, 19)
 _MAYBE: Final = itemgetter(7, 9, 10, 13, 14, 15, 16, 20, 21, 22, 23, 24)
 _OF_RUN: Final = itemgetter(1, 2, 12, 17, 18, 19, 11)  # as the first of OWN_VALUES
 _POINTERS: Final = itemgetter(*range(3, 11), 13, 14, 24)  # what kind, user and place are made of
@@ -49,18 +48,13 @@ _NUMBERED: Final = 11
 _NAMED: Final = ("jobname", "clienthost", "nodenames", "nodename")
 _FIELDS_NUMBER: Final = itemgetter(0)
 _UNNAMED: Final = ("",) * len(_NAMED)
-_OF_KIND: Final = itemgetter(
-    3, 8, 9, 13, 14, 24
-)  # endpoint, status, exit code, nodes, cores and GPUs
+_OF_KIND: Final = itemgetter(3, 8, 9, 13, 14, 24)  # endpoint, status, exit code, nodes, cores, GPUs
 _OF_USER: Final = itemgetter(5, 6, 7)
 _OF_PLACE: Final = itemgetter(3, 4, 10)
 _SIZES: Final = itemgetter(15, 16, 20, 21, 22)
 _WHOLE: Final = frozenset({int})
 _OR_NULL: Final = frozenset({int, type(None)})
-# Of extra information, what is no part of the kind.
-_OWN_KEYS: Final = frozenset(
-    {"jobname", "clienthost", "nodenames", "nodename", "localuser", "lrms", "benchmark"}
-)
+_OWN_KEYS: Final = frozenset({*_NAMED, "localuser", "lrms", "benchmark"})  # no part of the kind
 _NEW: Final[Any] = object()
 _NO_VALUES: Final[dict[Any, Any]] = {}
 _K = TypeVar("_K")
@@ -70,13 +64,12 @@ _Alike = tuple[JobRecord, JobUser, JobPlace]
 
 
 class _Fields(NamedTuple):
-    """Where values stand among those of a job's extra information: for all jobs with the same keys."""
+    """Where values stand among those of a job's extra information, for jobs with the same keys."""
 
     number: int  # that no others have
     size: int  # how many values, with an empty one at the end
-    own: Callable[
-        [Sequence[str]], tuple[str, ...]
-    ]  # name, client, and hosts as both keys have them
+    # Name, client, and hosts as both keys have them.
+    own: Callable[[Sequence[str]], tuple[str, ...]]
     shared: Callable[[Sequence[str]], Any]
 
 
@@ -110,14 +103,13 @@ def read_texts(
     connection: sqlite3.Connection, rows: Sequence[Row], span: bool, asked: ReadOptions
 ) -> SideTexts | None:
     """As `read_sides`; None where one cannot tell whose a time is. Raises: sqlite3.Error."""
-    which, parameters = sql.beside([row[0] for row in rows], span=span)
+    where = which, parameters = sql.beside([row[0] for row in rows], span=span)
 
-    def ask(question: str) -> list[tuple[Any, ...]]:
+    def ask(question: str) -> list[Row]:
         return connection.execute(question, parameters).fetchall()
 
-    finished, started, times = (
-        _split(joined, by) for joined, by in zip(*ask(sql.event_texts(which)), ",,\n", strict=True)
-    )
+    joined = zip(*ask(sql.event_texts(which)), ",,\n", strict=True)
+    finished, started, times = (text.split(by) if text is not None else [] for text, by in joined)
     if len(started) != len(times):
         return None
     unnamed = "" if asked.names else sql.UNNAMED
@@ -126,7 +118,7 @@ def read_texts(
     if SideTable.RUNTIME_ENVIRONMENTS in asked.needs:
         environments = dict(ask(sql.environment_texts(which)))
     if SideTable.TRANSFERS in asked.needs:
-        transfers = read_transfers(connection, (which, parameters))
+        transfers = read_transfers(connection, where)
     return SideTexts(
         finished=set(finished),
         started=dict(zip(started, times, strict=True)),
@@ -163,9 +155,8 @@ class AlikeReader(RowReader):
         asked: ReadOptions,
         verdicts: RowOutcomes,
     ) -> None:
-        texts = (
-            read_texts(connection, rows, span, asked) if asked.alike and not self.doubtful else None
-        )
+        are_alike = asked.alike and not self.doubtful
+        texts = read_texts(connection, rows, span, asked) if are_alike else None
         if texts is None:
             super().sort_rows(connection, rows, span, asked, verdicts)
         elif others := self._sort_known(rows, texts, verdicts):
@@ -176,36 +167,29 @@ class AlikeReader(RowReader):
     def _sort_known(
         self, rows: Sequence[Row], texts: SideTexts, verdicts: RowOutcomes
     ) -> list[tuple[Row, Key | None]]:
-        """The rows that are not like any that was met, each with what it would be known by; None
-        for one that is not plain.
+        """The rows that are not like any that was met, each with what it would be known by.
+
+        None for one that is not plain.
         """
         columns = list(zip(*rows, strict=True))
         if not self._are_plain(columns, texts):
             half = len(rows) // 2
             if not half:
                 return [(rows[0], None)]
-            return [
-                some
-                for part in (rows[:half], rows[half:])
-                for some in self._sort_known(part, texts, verdicts)
-            ]
+            others_before = self._sort_known(rows[:half], texts, verdicts)
+            return others_before + self._sort_known(rows[half:], texts, verdicts)
         keys, own = self._read_texts(columns, texts)
         found = list(map(self._known.get, keys))
         others: list[tuple[Row, Key | None]] = []
         if not all(found):
             others.extend(compress(zip(rows, keys, strict=True), map(not_, found)))
-        alike = zip(
-            filter(None, found), compress(columns[0], found), compress(own, found), strict=True
-        )
-        verdicts.alike.extend(
-            [AlikeJob(*shared, number, values) for shared, number, values in alike]
-        )
+        numbers, values_of = compress(columns[0], found), compress(own, found)
+        alike = zip(filter(None, found), numbers, values_of, strict=True)
+        verdicts.alike.extend([AlikeJob(*shared, row, values) for shared, row, values in alike])
         return others
 
     def _are_plain(self, columns: Sequence[tuple[Any, ...]], texts: SideTexts) -> bool:
-        """Whether rows are complete, and their values as A-REX writes them: 1 and 1.0 would be one
-        kind.
-        """
+        """Whether rows are complete, with values as A-REX has them: 1 and 1.0 would be one kind."""
         return (
             all(set(map(type, column)) <= _WHOLE for column in _NUMBERS(columns))
             and all(set(map(type, column)) <= _OR_NULL for column in _MAYBE(columns))
@@ -219,36 +203,20 @@ class AlikeReader(RowReader):
         """What rows that are plain are known by, and their own values."""
         numbers = columns[0]
         all_fields = list(map(self._fields.__getitem__, map(texts.keys.get, numbers, repeat(""))))
-        shared: list[str | None] = []
-        named: list[tuple[str, ...]] = []
-        for (_, size, own, rest), text in zip(
-            all_fields, map(texts.values.get, numbers, repeat("")), strict=True
-        ):
-            values = text.split("\n")
-            if len(values) == size:
-                shared.append("\n".join(rest(values)))
-                named.append(own(values))
-            else:
-                shared.append(None)
-                named.append(_UNNAMED)
+        shared, named = _apart(all_fields, map(texts.values.get, numbers, repeat("")))
         names, clients, *both = map(list, zip(*named, strict=True))
         nodes = [one or other for one, other in zip(*both, strict=True)]
         if "%" in "".join((*names, *clients, *nodes)):
-            names, clients, nodes = (
-                list(map(self.text, texts)) for texts in (names, clients, nodes)
-            )
+            names, clients, nodes = (list(map(self.text, one)) for one in (names, clients, nodes))
         hosts = [hosts_of(text) if text else () for text in nodes]
         started = self._all_started(columns, texts.started)
         sizes = _all_sizes(columns)
-        transfers: Iterable[Any] = [()] * len(numbers)
+        transfers: list[tuple[Transfer, ...]] = [()] * len(numbers)
         if texts.transfers:
-            transfers = [
-                self.transfers(one) if one else () for one in map(texts.transfers.get, numbers)
-            ]
+            transfers = self._all_transfers(numbers, texts.transfers)
         maybe = (columns[2], started, *sizes, names, clients, transfers)
-        beside = (
-            map(table.get, numbers, repeat("")) for table in (texts.tokens, texts.environments)
-        )
+        tables = texts.tokens, texts.environments
+        beside = (map(table.get, numbers, repeat("")) for table in tables)
         known_by = zip(
             *_POINTERS(columns),
             *(map(_FIELDS_NUMBER, all_fields), shared, *beside, map(len, hosts)),
@@ -257,6 +225,11 @@ class AlikeReader(RowReader):
         )
         values_of_run = (*_OF_RUN(columns), started, *sizes, names, hosts, clients, transfers)
         return list(known_by), zip(*values_of_run, strict=True)
+
+    def _all_transfers(
+        self, numbers: Sequence[int], stored: Mapping[int, list[Row]]
+    ) -> list[tuple[Transfer, ...]]:
+        return [self.transfers(one) if one else () for one in map(stored.get, numbers)]
 
     def _all_started(
         self, columns: Sequence[tuple[Any, ...]], events: Mapping[str, str]
@@ -286,14 +259,13 @@ class AlikeReader(RowReader):
                 user = self._new_user(whose, row, sides)
             if (place := places.get(where, _NEW)) is _NEW:
                 place = self._new_place(where, row, sides)
-            if example and user and place:
-                verdicts.alike.append(AlikeJob(example, user, place, row[0], values))
-                if _is_clear(key):
-                    self._keep(
-                        self._known, tuple(map(self._once, key)), (example, user, place), _MET
-                    )
-            else:
+            if not (example and user and place):
                 yield row
+                continue
+            verdicts.alike.append(AlikeJob(example, user, place, row[0], values))
+            if _is_clear(key):
+                once = tuple(map(self._once, key))
+                self._keep(self._known, once, (example, user, place), _MET)
 
     def _read(
         self, rows: Sequence[Row], sides: SideRows
@@ -302,16 +274,13 @@ class AlikeReader(RowReader):
         columns = list(zip(*rows, strict=True))
         numbers, ended, wall = columns[0], columns[12], columns[17]
         extra = [sides.extra.get(number, _NO_VALUES) for number in numbers]
-        started = list(
-            map(self.started_at, columns[23], map(sides.started.get, numbers), ended, wall)
-        )
+        starts = map(sides.started.get, numbers)
+        started = list(map(self.started_at, columns[23], starts, ended, wall))
         sizes = _all_sizes(columns)
         hosts = list(map(self._hosts, extra))
         named = [_texts(extra, key) for key in ("jobname", "clienthost")]
         names, clients = (list(map(self.text, texts)) for texts in named)
-        transfers = [
-            self.transfers(one) if one else () for one in map(sides.transfers.get, numbers)
-        ]
+        transfers = self._all_transfers(numbers, sides.transfers)
         maybe = (columns[2], started, *sizes, names, clients, transfers)
         kinds = zip(
             map(_OF_KIND, rows),
@@ -324,9 +293,8 @@ class AlikeReader(RowReader):
         )
         tokens, projects = _beside(numbers, sides.tokens), _beside(numbers, sides.projects)
         users = zip(map(_OF_USER, rows), tokens, projects, _texts(extra, "localuser"), strict=True)
-        places = zip(
-            map(_OF_PLACE, rows), _texts(extra, "lrms"), _texts(extra, "benchmark"), strict=True
-        )
+        noted = _texts(extra, "lrms"), _texts(extra, "benchmark")
+        places = zip(map(_OF_PLACE, rows), *noted, strict=True)
         own = (*_OF_RUN(columns), started, *sizes, names, hosts, clients, transfers)
         return kinds, users, places, zip(*own, strict=True)
 
@@ -374,9 +342,7 @@ class AlikeReader(RowReader):
         if _are_all_texts(*key[1:]):
             with suppress(KeyError):
                 place = self.place(row, sides)
-        if place is not None and (
-            is_undecodable(place.endpoint) or is_undecodable(place.interface)
-        ):
+        if place is not None and is_undecodable(place.endpoint + place.interface):
             place = None
         return self._keep(self._places, key, place, _MET)
 
@@ -404,10 +370,25 @@ def _fields(number: int, keys: str | None) -> _Fields:
     return _Fields(number, len(names) + 1, itemgetter(*own), itemgetter(*shared, -1, -1))
 
 
+def _apart(
+    all_fields: Iterable[_Fields], all_values: Iterable[str]
+) -> tuple[list[str | None], list[tuple[str, ...]]]:
+    """Of each row's values those that jobs of a kind share, as one text, and those of `_NAMED`."""
+    shared: list[str | None] = []
+    named: list[tuple[str, ...]] = []
+    for (_, size, own, rest), text in zip(all_fields, all_values, strict=True):
+        values = text.split("\n")
+        if len(values) == size:
+            shared.append("\n".join(rest(values)))
+            named.append(own(values))
+        else:
+            shared.append(None)
+            named.append(_UNNAMED)
+    return shared, named
+
+
 def _is_clear(key: Key) -> bool:
-    """Whether no other texts of a row would make the same key: nothing in them looks like what is
-    between them.
-    """
+    """Whether no other texts would make the same key: none looks like what is between them."""
     _, shared, tokens, environments = key[_NUMBERED : _NUMBERED + 4]
     pairs, names = (int(text.partition("\n")[0] or 0) for text in (tokens, environments))
     return (
@@ -415,10 +396,6 @@ def _is_clear(key: Key) -> bool:
         and tokens.count("\n") == tokens.count("\t") == pairs
         and environments.count("\n") == names
     )
-
-
-def _split(joined: str | None, by: str) -> list[str]:
-    return joined.split(by) if joined is not None else []
 
 
 def _are_all_texts(*stored: object) -> bool:
@@ -433,12 +410,10 @@ def _are_in_range(
     ended: Sequence[int],
     *used: Sequence[int],
 ) -> bool:
-    return (
-        set(map(type, job_ids + local_ids)) == {str}
-        and all(job_ids)
-        and "%" not in "".join(job_ids + local_ids)
-        and (min(submitted) > 0 and min(ended) > 0 and min(map(min, used)) >= 0)
-    )
+    if set(map(type, job_ids + local_ids)) != {str} or not all(job_ids):
+        return False
+    are_in_range = min(submitted) > 0 and min(ended) > 0 and min(map(min, used)) >= 0
+    return are_in_range and "%" not in "".join(job_ids + local_ids)
 
 
 def _beside(numbers: Sequence[int], table: Mapping[int, Sequence[Any]]) -> list[tuple[Any, ...]]:
@@ -455,12 +430,9 @@ def _of_kind(extra: dict[Any, Any]) -> tuple[tuple[Any, Any], ...]:
 
 
 def _all_sizes(columns: Sequence[tuple[Any, ...]]) -> list[list[int | None]]:
-    sizes = list(map(_sizes, _SIZES(columns)))
-    for memory in sizes[:2]:
-        memory[:] = [
-            size or None for size in memory
-        ]  # 0 is what A-REX writes where the batch system told nothing
-    return sizes
+    memory, virtual, *others = map(_sizes, _SIZES(columns))
+    # 0 is what A-REX writes where the batch system told nothing.
+    return [[size or None for size in memory], [size or None for size in virtual], *others]
 
 
 def _sizes(stored: Iterable[int | None]) -> list[int | None]:

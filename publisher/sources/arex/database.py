@@ -10,6 +10,7 @@ from typing import Final, NamedTuple, TypeVar
 from publisher.model.errors import SourceError
 from publisher.model.job import Epoch, JobId
 from publisher.model.text import arex_escape
+from publisher.model.time import Window
 from publisher.sources.arex import queries as sql
 from publisher.sources.arex.alike import AlikeReader
 from publisher.sources.arex.counting.columns import ColumnReader
@@ -147,7 +148,7 @@ class AccountingDatabase:
         return self.ask(read)
 
     def finished_among(self, rows: Iterable[Row]) -> set[bytes]:
-        """JobIDs (`stored_job_id`) of rows elsewhere whose job is finished here, complete or not."""
+        """JobIDs (`stored_job_id`) of rows elsewhere with jobs finished here, complete or not."""
         return {job_id for job_id, finished in self.standing_among(rows).items() if finished}
 
     def standing_among(self, rows: Iterable[Row]) -> dict[bytes, bool]:
@@ -327,6 +328,12 @@ class AccountingDatabase:
             )
             self._reader = connection, reader
         return self._reader[1]
+
+
+def bounds(window: Window) -> tuple[int, int]:
+    """The first and the last second. A job that has not ended has 0 there, and is in no window."""
+    last = LAST_SECOND if window.end is None else min(window.end - 1, LAST_SECOND)
+    return max(1, window.start or 1), last
 
 
 def without_finished_in(above: Sequence[AccountingDatabase]) -> RowFilter:

@@ -19,13 +19,15 @@ from publisher.sources.sqlite_reader import out_of_reach
 
 _ACCOUNTING: Final = "accounting"
 _BELOW_CONTROL_DIR: Final = (f"{_ACCOUNTING}/accounting_v2.db", f"{_ACCOUNTING}/accounting.db")
-# What a glob over the directory meets beside accounting: SQLite's own files, and ARC's publishing
-# state.
+# What a glob meets beside accounting: SQLite's own files, and ARC's publishing state.
 _NOT_ACCOUNTING: Final = ("-wal", "-shm", "-journal", "publishing.db")
 
 
-def _at_least(lowest: int) -> Mapping[str, object]:
-    return {"check": lambda value: None if value >= lowest else f"must be {lowest} or more"}
+def _number(default: int, help_text: str, *, lowest: int) -> int:
+    def check(value: int) -> str | None:
+        return None if value >= lowest else f"must be {lowest} or more"
+
+    return field(default=default, metadata={"help": help_text, "check": check})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,49 +37,40 @@ class Options:
     control_dir: Path | None = field(
         default=None,
         metadata={
-            "help": "A-REX's control directory; accounting/accounting_v2.db and accounting.db are found below it"
+            "help": "A-REX's control directory; accounting/accounting_v2.db and accounting.db "
+            "are found below it"
         },
     )
     databases: tuple[str, ...] = field(
         default=(),
         metadata={
-            "help": "accounting databases by path or shell pattern; a job in two of them counts once"
+            "help": "accounting databases by path or shell pattern; "
+            "a job in two of them counts once"
         },
     )
     time_zone: str = field(
         default="",
         metadata={
-            "help": "IANA name of the CE's local time, in which A-REX writes events; empty: the zone of this host",
+            "help": "IANA name of the CE's local time, in which A-REX writes events; "
+            "empty: the zone of this host",
             "check": check_zone,
         },
     )
-    hold_off_s: int = field(
-        default=900,
-        metadata={
-            "help": "how long a finished job without its FINISHED event is waited for",
-            **_at_least(0),
-        },
+    hold_off_s: int = _number(
+        900, "how long a finished job without its FINISHED event is waited for", lowest=0
     )
     unescape: bool = field(
         default=True,
         metadata={"help": "undo A-REX's percent-escapes; false for databases of converted rows"},
     )
-    page_rows: int = field(
-        default=500, metadata={"help": "rows read in one transaction", **_at_least(1)}
-    )
-    lock_wait_s: int = field(
-        default=90,
-        metadata={
-            "help": "how long a writer that holds the database is waited for",
-            **_at_least(0),
-        },
+    page_rows: int = _number(500, "rows read in one transaction", lowest=1)
+    lock_wait_s: int = _number(
+        90, "how long a writer that holds the database is waited for", lowest=0
     )
 
-    # Databases that batch systems are read into, as `NAME.db`; one that is not there was not read
-    # yet.
+    # Databases that batch systems are read into, as `NAME.db`; none is there before the first time.
     imported: tuple[str, ...] = field(default=(), metadata={"hidden": True})
-    # Further CEs: the other entries of this type. A job in two databases counts in the one that is
-    # named first.
+    # The other entries of this type. A job in two databases counts in the one named first.
     further: tuple[Options, ...] = field(default=(), metadata={"hidden": True})
 
     def __post_init__(self) -> None:
@@ -86,8 +79,9 @@ class Options:
 
 
 def only_database(options: Options, name: str) -> Options:
-    """The options with one database: a path, or a name below `accounting/` of the control
-    directory. Raises: UsageError.
+    """The options with one database: a path, or a name below the control directory's `accounting/`.
+
+    Raises: UsageError.
     """
     path = Path(name)
     if "/" not in name:
@@ -105,8 +99,7 @@ class NamedFile(NamedTuple):
     """A database, by the name under which the ledger knows it, and the entry that it is of.
 
     One that a batch system is read into has the name of its source. An ARC CE's go by their path:
-    an entry may name several, and what lies elsewhere is taken for the same only if its rows show
-    it.
+    an entry may name several, and what lies elsewhere is the same only if its rows show it.
     """
 
     name: str
@@ -117,9 +110,7 @@ class NamedFile(NamedTuple):
 def readings_of(
     options: Options, environment: Mapping[str, str], *, lock_wait_s: float | None = None
 ) -> Mapping[Options, DatabaseOptions]:
-    """How the databases of each entry are read. Raises: ConfigError when a time zone cannot be
-    found.
-    """
+    """How the databases of each entry are read. Raises: ConfigError for an unknown time zone."""
     longest_s = inf if lock_wait_s is None else lock_wait_s
     return {
         ce: DatabaseOptions(
@@ -133,9 +124,7 @@ def readings_of(
 
 
 def database_paths(options: object, environment: Mapping[str, str] | None = None) -> list[str]:
-    """The files, without repetition. Raises: SourceError when one is missing, or a pattern matches
-    nothing.
-    """
+    """The files, each once. Raises: SourceError when one is missing, or a pattern has no match."""
     return [file.path for file in database_files(options)]
 
 
@@ -150,7 +139,7 @@ def database_files(options: object) -> list[NamedFile]:
 
 
 def names(options: Options, file: str) -> bool:
-    """Whether any entry names this file, by its path or as the ledger knows it, be it there or not."""
+    """Whether any entry names this file, by path or as the ledger knows it, be it there or not."""
     patterns = [pattern for ce in (options, *options.further) for pattern in _patterns(ce)]
     return any(fnmatchcase(file, pattern) for pattern in patterns)
 
@@ -164,8 +153,9 @@ def present(options: Options) -> list[NamedFile]:
 
 
 def look_for(options: Options) -> tuple[list[NamedFile], tuple[Absent, ...]]:
-    """The files, without repetition, and what is named in vain. Raises: SourceError for what cannot
-    be looked at.
+    """The files, without repetition, and what is named in vain.
+
+    Raises: SourceError for what cannot be looked at.
     """
     looked = [(found, ce) for ce in (options, *options.further) for found in _named(ce)]
     distinct: dict[str, tuple[str, Options]] = {}
@@ -183,9 +173,9 @@ def _name_of(path: str, options: Options) -> str:
 
 def _named(options: Options) -> Sequence[Sequence[str] | Absent]:
     """What one entry names. Raises: SourceError for what cannot be looked at."""
-    looked: list[Sequence[str] | Absent] = (
-        [] if options.control_dir is None else [_below(options.control_dir)]
-    )
+    looked: list[Sequence[str] | Absent] = []
+    if options.control_dir is not None:
+        looked.append(_below(options.control_dir))
     looked += [_matching(name) for name in options.databases]
     looked += [[name] for name in options.imported if _is_there(name)]
     return looked or [_not_read_yet(options.imported)]
@@ -208,8 +198,9 @@ def _below(control_dir: Path) -> Sequence[str] | Absent:
     return Absent(
         patterns=tuple(map(glob.escape, paths)),
         reason=(
-            f"{control_dir}: has neither {' nor '.join(_BELOW_CONTROL_DIR)}; correct source.control_dir "
-            "(arc.conf has it as controldir), or name the files in source.databases"
+            f"{control_dir}: has neither {' nor '.join(_BELOW_CONTROL_DIR)}; "
+            "correct source.control_dir (arc.conf has it as controldir), "
+            "or name the files in source.databases"
         ),
     )
 
@@ -220,7 +211,8 @@ def _matching(name: str) -> Sequence[str] | Absent:
     if not glob.has_magic(name):
         return Absent(
             patterns=(name,),
-            reason=f"{name}: there is no such file; correct source.databases, or run the `publisher import` that is to make it",
+            reason=f"{name}: there is no such file; correct source.databases, "
+            "or run the `publisher import` that is to make it",
         )
     matching = sorted(path for path in glob.glob(name) if not path.endswith(_NOT_ACCOUNTING))
     if matching:
@@ -237,7 +229,8 @@ def _matching(name: str) -> Sequence[str] | Absent:
 def _not_read_yet(imported: Sequence[str]) -> Absent:
     return Absent(
         patterns=tuple(imported) + tuple(Path(path).stem for path in imported),
-        reason=f"{imported[0]}: is not there yet; `publisher publish` reads the batch system into it",
+        reason=f"{imported[0]}: is not there yet; "
+        "`publisher publish` reads the batch system into it",
     )
 
 
@@ -250,7 +243,6 @@ def _is_there(path: str) -> bool:
     except PermissionError as error:
         raise out_of_reach(path) from error
     except OSError as error:
-        raise SourceError(
-            f"{path}: {refused_by_system(error, 'let this user search its directory')}"
-        ) from error
+        why = refused_by_system(error, "let this user search its directory")
+        raise SourceError(f"{path}: {why}") from error
     return True

@@ -1,6 +1,4 @@
-"""Finished jobs from A-REX's accounting databases, of ARC 6 (schema 1) and ARC 7 (schema 2), side
-by side.
-"""
+"""Finished jobs from A-REX's databases, of ARC 6 (schema 1) and ARC 7 (schema 2) side by side."""
 
 from __future__ import annotations
 
@@ -17,10 +15,10 @@ from publisher.model.time import Window
 from publisher.sources.arex import queries as sql
 from publisher.sources.arex.database import (
     BEFORE_ALL,
-    LAST_SECOND,
     AccountingDatabase,
     RowFilter,
     RowPage,
+    bounds,
     without_finished_in,
 )
 from publisher.sources.arex.options import NamedFile, Options, look_for, names, present, readings_of
@@ -42,8 +40,7 @@ from publisher.sources.base import (
 )
 from publisher.sources.sqlite_reader import CopyDirectory, ReadOnlyFile, copies_directory
 
-# Rows that are only counted come so many pages at once: what is asked once a page costs less of
-# each.
+# Rows that are only counted come so many pages at once: what is asked of each page costs less.
 _COUNTED_PAGES: Final = 8
 
 
@@ -74,7 +71,7 @@ def writing_order(
 
 
 class ArexSource:
-    """A `Source`. Each call looks for the files again, because `rotate` and `migrate` replace them."""
+    """A `Source`. Each call looks for the files again: `rotate` and `migrate` replace them."""
 
     def __init__(
         self,
@@ -140,14 +137,15 @@ class ArexSource:
                 return
 
     def ahead(self, cursor: Cursor, start: Epoch | None, late_before: Epoch | None) -> RowsAhead:
-        opened = self._opened()
-        return opened[_place(opened, cursor.database)].ahead(
-            cursor, max(1, start or 1), late_before or 0
-        )
+        found = self._database(cursor.database)
+        return found.ahead(cursor, max(1, start or 1), late_before or 0)
 
     def rows_behind(self, database: str, cursor: Cursor | None) -> int:
+        return self._database(database).rows_behind(cursor)
+
+    def _database(self, name: str) -> AccountingDatabase:
         opened = self._opened()
-        return opened[_place(opened, database)].rows_behind(cursor)
+        return opened[_place(opened, name)]
 
     def ends(self, rows: Sequence[OpenRow]) -> Mapping[RowRef, Epoch]:
         by_database: dict[str, list[int]] = {}
@@ -170,19 +168,17 @@ class ArexSource:
         self, rows: Sequence[OpenRow], needs: frozenset[SideTable], now: datetime
     ) -> Iterator[Page]:
         opened = self._opened()
-        known = {each.name for each in opened}
-        unknown = tuple(each.row for each in rows if each.row.database not in known)
+        wanted: dict[str, dict[int, Epoch | None]] = {database.name: {} for database in opened}
+        unknown = tuple(each.row for each in rows if each.row.database not in wanted)
         if unknown:
             yield Page(jobs=(), gone=unknown)
+        for each in rows:
+            wanted.setdefault(each.row.database, {})[each.row.record_id] = each.finished_seen_at
         for place, database in enumerate(opened):
-            wanted = {
-                row.row.record_id: row.finished_seen_at
-                for row in rows
-                if row.row.database == database.name
-            }
-            seen = {record_id: at for record_id, at in wanted.items() if at is not None}
+            of_one = wanted[database.name]
+            seen = {record_id: at for record_id, at in of_one.items() if at is not None}
             asked = ReadOptions(needs=needs, now=_epoch(now), first_seen=seen)
-            for chunk in _chunks(sorted(wanted), self._page_rows):
+            for chunk in _chunks(sorted(of_one), self._page_rows):
                 found = database.rows(chunk, asked, without_finished_in(opened[:place]))
                 yield _page(found, gone=_gone(database.name, chunk, found))
 
@@ -201,47 +197,27 @@ class ArexSource:
         asked = ReadOptions(
             needs=needs, now=_epoch(now), remembers=False, columns=columns, alike=alike, names=names
         )
-        # Finished jobs have an end: what has none is not in any window.
-        start = max(1, window.start or 1)
-        last = LAST_SECOND if window.end is None else min(window.end - 1, LAST_SECOND)
+        start, last = bounds(window)
         opened = self._opened()
-        resumed = None if after is None else _place(opened, after[1].database)
-        for place, database in enumerate(opened):
+        resumed = 0 if after is None else _place(opened, after[1].database)
+        for place in range(resumed, len(opened)):
             position: tuple[float, int] = (start, BEFORE_ALL)
-            if after is not None and resumed is not None:
-                if place < resumed:
-                    continue
-                if place == resumed and after[0] >= start:
-                    position = (after[0], after[1].record_id)
+            if after is not None and place == resumed and after[0] >= start:
+                position = (after[0], after[1].record_id)
             # Below another database JobIDs have to be read, too.
             knows = None if place else knows
             of_one = asked._replace(knows=knows, by_end=knows is None or window != Window())
-            yield from self._ended(
-                database, position, last, of_one, without_finished_in(opened[:place])
-            )
+            row_filter = without_finished_in(opened[:place])
+            yield from self._ended(opened[place], position, last, of_one, row_filter)
 
     def count(self, window: Window) -> int:
-        first = max(1, window.start or 1)
-        last = LAST_SECOND if window.end is None else min(window.end - 1, LAST_SECOND)
+        first, last = bounds(window)
         opened = self._opened()
-        return sum(
-            self._counted(first, last, database, opened[:place])
-            for place, database in enumerate(opened)
-        )
-
-    def _counted(
-        self,
-        first: int,
-        last: int,
-        database: AccountingDatabase,
-        above: Sequence[AccountingDatabase],
-    ) -> int:
-        """How many rows of one database end in [first, last], without those that count in a
-        database above it.
-        """
-        if not above:
-            return database.count(first, last)
-        return sum(map(len, database.ended_between(first, last, without_finished_in(above))))
+        rows = opened[0].count(first, last)
+        for place in range(1, len(opened)):
+            row_filter = without_finished_in(opened[:place])
+            rows += sum(map(len, opened[place].ended_between(first, last, row_filter)))
+        return rows
 
     @contextmanager
     def by_end(self) -> Iterator[EndedIn]:
@@ -278,9 +254,8 @@ class ArexSource:
         row_filter: RowFilter,
     ) -> Iterator[Page]:
         """Pages of one database by (EndTime, RecordID), or by RecordID alone, past the position."""
-        limit = (
-            self._page_rows * _COUNTED_PAGES if asked.columns or asked.alike else self._page_rows
-        )
+        pages = _COUNTED_PAGES if asked.columns or asked.alike else 1
+        limit = self._page_rows * pages
         end = sql.END_OF_KNOWN if asked.knows is not None else sql.END[asked.columns]
         while True:
             found = database.ended(position, last, limit, asked, row_filter)
@@ -292,11 +267,9 @@ class ArexSource:
                 return
 
     def _opened(self) -> list[AccountingDatabase]:
-        """All databases, the most authoritative first: schema 2 before schema 1, then as
-        configured.
+        """All databases, the most authoritative first: schema 2 before 1, then as configured.
 
-        They stay open until `close`; what `rotate` and `migrate` replaced is opened anew when it is
-        asked.
+        They stay open until `close`; what was replaced is opened anew when it is asked.
         """
         found = present(self._options)
         for file in [file for file in self._open if file not in found]:
@@ -349,11 +322,8 @@ def _page(
 def _gone(database: str, asked_for: Sequence[int], found: RowPage) -> tuple[RowRef, ...]:
     """Rows that are not there any more, or whose job counts in another database."""
     verdicts = found.verdicts
-    left = (
-        {job.row for job in verdicts.jobs}
-        | {job.row for job in verdicts.skipped}
-        | {row.row for row in verdicts.open}
-    )
+    left = {job.row for job in verdicts.jobs}
+    left |= {job.row for job in verdicts.skipped} | {row.row for row in verdicts.open}
     rows = (RowRef(database=database, record_id=number) for number in asked_for)
     return tuple(row for row in rows if row not in left)
 
@@ -375,9 +345,8 @@ def newest_job(
         (jobs,) = connection.execute(sql.FOUR_WEEKS, {"newest": newest}).fetchone()
         unknown = 0
         if connection.execute(sql.COUNTS_CPU).fetchone()[0]:
-            (unknown,) = connection.execute(
-                sql.CPU_UNKNOWN[sql.IMPORTED], {"newest": newest}
-            ).fetchone()
+            question = sql.CPU_UNKNOWN[sql.IMPORTED]
+            (unknown,) = connection.execute(question, {"newest": newest}).fetchone()
         return NewestJob(ended_at=Epoch(newest), four_weeks=jobs, cpu_unknown=unknown)
 
     with (

@@ -1,5 +1,4 @@
-"""Values as A-REX stores them: numbers that went through 32 bits, text that may be no text, lists
-in one string.
+"""Values as A-REX stores them: numbers of 32 bits, text that may be no text, lists in one string.
 
 Events are in the CE's local time: text without a zone, ambiguous in the autumn hour.
 """
@@ -44,15 +43,13 @@ def mandatory(column: str, value: object) -> int:
     """Raises: Unfit with rule `not-a-number` when there is none."""
     number = whole(value)
     if number is None:
-        raise Unfit(
-            "not-a-number",
-            f"{column} is {'NULL' if value is None else repr(value)}, not a whole number",
-        )
+        stored = "NULL" if value is None else repr(value)
+        raise Unfit("not-a-number", f"{column} is {stored}, not a whole number")
     return number
 
 
 def positive(value: object) -> int | None:
-    """A number of nodes or cores; None when it is not positive, which is how A-REX writes unknown."""
+    """A number of nodes or cores; None when it is not positive, as A-REX writes unknown."""
     if value is None:
         return None
     if isinstance(value, int) and value > 0:  # nearly always; the others cost a call more
@@ -131,20 +128,15 @@ def hosts_of(nodes: str) -> tuple[str, ...]:
 
 
 def transfer(url: str, stored: Sequence[object]) -> Transfer | None:
-    """A row of DataTransfers after its URL: size, start, end, type. None for a type that no format
-    has a word for.
+    """Of a row of DataTransfers after its URL: size, start, end, type.
+
+    None for a type that no format has a word for.
     """
     size, started, ended, kind = stored
-    word = _KINDS.get(whole(kind) or 0)
+    word, size_bytes = _KINDS.get(whole(kind) or 0), unsigned(size)
     if word is None:
         return None
-    return Transfer(
-        kind=word,
-        url=url,
-        size_bytes=unsigned(size),
-        started_at=moment(started),
-        ended_at=moment(ended),
-    )
+    return Transfer(word, url, size_bytes, moment(started), moment(ended))
 
 
 def gpu_models_of(text: str) -> tuple[tuple[str, int], ...]:
@@ -164,8 +156,9 @@ def moment(value: object) -> Epoch | None:
 
 
 def quantities_of(text: str) -> tuple[tuple[str, int], ...]:
-    """What an importer reports for formulas of charges, as whole numbers: `mem=4096
-    TimeLimit=3600`. The rest is unknown.
+    """Whole numbers of an importer for formulas of charges, as `mem=4096 TimeLimit=3600`.
+
+    The rest is unknown.
     """
     pairs = [pair.partition("=") for pair in text.split(" ")]
     return tuple(
@@ -175,13 +168,11 @@ def quantities_of(text: str) -> tuple[tuple[str, int], ...]:
     )
 
 
-_HOUR: Final = re.compile(
-    r"[0-9]{4}-[0-9]{2}-[0-9]{2} (?:[01][0-9]|2[0-3])"
-)  # Python 3.14 reads 24 as the next day
+# Python 3.14 reads 24 as the next day.
+_HOUR: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2} (?:[01][0-9]|2[0-3])")
 _WITHIN: Final = {f":{n // 60:02}:{n % 60:02}": n for n in range(3600)}
 _REMEMBERED: Final = 100_000  # hours: eleven years
 _HOST_ZONE: Final = Path("/etc/localtime")
-_ZONE_FILES: Final = Path("/usr/share/zoneinfo")
 
 
 class LocalTime:
@@ -194,8 +185,7 @@ class LocalTime:
         self._hours: dict[str, int | None] = {}
 
     def epoch(self, text: str, *, ended_at: int, wall_s: int) -> Epoch | None:
-        """The moment; of two in the autumn hour, the one whose distance to the end is nearest to
-        the wall time.
+        """The moment; of two in the autumn hour, the one that fits end and wall time better.
 
         None for text that is no such time, and for a time that the clocks jumped over.
         """
@@ -216,11 +206,9 @@ class LocalTime:
         if start is not None:
             return Epoch(start + within)
         moments = self._moments(hour, within)
-        return (
-            Epoch(min(moments, key=lambda moment: abs(ended_at - moment - wall_s)))
-            if moments
-            else None
-        )
+        if not moments:
+            return None
+        return Epoch(min(moments, key=lambda moment: abs(ended_at - moment - wall_s)))
 
     def epochs(
         self, texts: Sequence[str], ended_at: Sequence[int], wall_s: Sequence[int]
@@ -229,9 +217,8 @@ class LocalTime:
         hours = [self._hours.get(text[:13]) for text in texts]
         seconds = [_WITHIN.get(text[13:]) for text in texts]
         found: list[Any] = []
-        for hour, second, text, end, wall in zip(
-            hours, seconds, texts, ended_at, wall_s, strict=True
-        ):
+        columns = zip(hours, seconds, texts, ended_at, wall_s, strict=True)
+        for hour, second, text, end, wall in columns:
             if hour is not None and second is not None:
                 found.append(hour + second)
             else:
@@ -239,13 +226,10 @@ class LocalTime:
         return found
 
     def moments(self, text: str) -> tuple[Epoch, ...]:
-        """Every moment that it may be: one, two in the autumn hour, none where it is no such time."""
+        """Every moment that it may be: one, two in the autumn hour, none for no such time."""
         within = _WITHIN.get(text[13:])
-        return (
-            ()
-            if within is None
-            else tuple(Epoch(moment) for moment in self._moments(text[:13], within))
-        )
+        found = [] if within is None else self._moments(text[:13], within)
+        return tuple(map(Epoch, found))
 
     def _plain_span(self, hour: str, length_s: int) -> int | None:
         """When the span that begins with this hour began; None where clocks change in it."""
@@ -261,9 +245,8 @@ class LocalTime:
         try:
             # A wall clock has no zone yet; giving it one, by both folds, is what this does.
             wall = datetime.fromisoformat(f"{hour}:00:00+00:00") + timedelta(seconds=within)
-            moments = {
-                int(wall.replace(tzinfo=self._zone, fold=fold).timestamp()) for fold in (0, 1)
-            }
+            folds = [wall.replace(tzinfo=self._zone, fold=fold) for fold in (0, 1)]
+            moments = {int(moment.timestamp()) for moment in folds}
             return sorted(moment for moment in moments if self._shows(moment, wall))
         except (ValueError, OverflowError):
             return []
@@ -279,25 +262,21 @@ def clock_of(zone: tzinfo) -> LocalTime:
 
 
 def local_zone(name: str, environment: Mapping[str, str]) -> tzinfo:
-    """The zone of that IANA name; of the host when it is empty: environment TZ, else
-    /etc/localtime, else UTC.
+    """The zone of that IANA name; '': the host's, by environment TZ, else /etc/localtime, else UTC.
 
     Raises: ConfigError when there is no such zone.
     """
     if name:
         return _named(name, "source.time_zone")
     zone_name = environment.get("TZ")
-    if zone_name is not None:
-        zone_name = zone_name.removeprefix(":")
-        path = _ZONE_FILES / zone_name if zone_name else None
-        if path is None:
-            return UTC
-        return (
-            _from_file(path)
-            if zone_name.startswith("/")
-            else _named(zone_name, "the environment's TZ")
-        )
-    return _from_file(_HOST_ZONE) if _HOST_ZONE.exists() else UTC
+    if zone_name is None:
+        return _from_file(_HOST_ZONE) if _HOST_ZONE.exists() else UTC
+    zone_name = zone_name.removeprefix(":")
+    if not zone_name:
+        return UTC
+    if zone_name.startswith("/"):
+        return _from_file(Path(zone_name))
+    return _named(zone_name, "the environment's TZ")
 
 
 def zone_of_host(environment: Mapping[str, str]) -> str:
@@ -307,12 +286,8 @@ def zone_of_host(environment: Mapping[str, str]) -> str:
         return f"the environment's TZ, {zone_name or 'UTC'}"
     if not _HOST_ZONE.exists():
         return f"UTC, because there is no {_HOST_ZONE}"
-    target = str(_HOST_ZONE.resolve())
-    return (
-        f"{_HOST_ZONE}, {target.rpartition('/zoneinfo/')[2]}"
-        if "/zoneinfo/" in target
-        else str(_HOST_ZONE)
-    )
+    _, below, name = str(_HOST_ZONE.resolve()).rpartition("/zoneinfo/")
+    return f"{_HOST_ZONE}, {name}" if below else str(_HOST_ZONE)
 
 
 def check_zone(name: str) -> str | None:
@@ -321,12 +296,9 @@ def check_zone(name: str) -> str | None:
         if name:
             _named(name, "")
     except ConfigError:
-        near = get_close_matches(name, available_timezones(), n=1)
-        meant = (
-            f"did you mean {near[0]!r}?"
-            if near
-            else "write one such as Europe/Oslo (and install tzdata if it is missing)"
-        )
+        meant = "write one such as Europe/Oslo (and install tzdata if it is missing)"
+        if near := get_close_matches(name, available_timezones(), n=1):
+            meant = f"did you mean {near[0]!r}?"
         return f"{name!r} is not a time zone; {meant}"
     return None
 
@@ -336,8 +308,8 @@ def _named(name: str, origin: str) -> tzinfo:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError) as error:
         raise ConfigError(
-            f"{origin}: no time zone {name!r}; give the CE's as source.time_zone, such as Europe/Oslo"
-            " (and install tzdata if that is missing)"
+            f"{origin}: no time zone {name!r}; give the CE's as source.time_zone, "
+            "such as Europe/Oslo (and install tzdata if that is missing)"
         ) from error
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from publisher.model.job import Epoch
 from publisher.sources.arex import queries
@@ -20,8 +20,8 @@ from publisher.sources.base import WrittenJob
 from publisher.sources.sqlite_reader import CopyDirectory, ReadOnlyFile
 
 _PAGE_ROWS: Final = 2000
-# The unary plus keeps SQLite off the index of event keys: a page is a range of rowids, and one
-# job's events are nine or so.
+# The unary plus keeps SQLite off the index of event keys: a page is a range of rowids, and a job
+# has nine events or so.
 IN_ORDER: Final = """
     SELECT finished.rowid, AAR.JobID, AAR.LocalJobID, AAR.EndTime, Status.Name, WLCGVOs.Name
     FROM JobEvents AS finished
@@ -30,7 +30,8 @@ IN_ORDER: Final = """
     LEFT JOIN WLCGVOs ON WLCGVOs.ID = AAR.VOID
     WHERE finished.rowid > :after AND +finished.EventKey = 'FINISHED' AND NOT EXISTS (
         SELECT 1 FROM JobEvents AS later
-        WHERE later.RecordID = finished.RecordID AND later.rowid > finished.rowid AND +later.EventKey = 'FINISHED'
+        WHERE later.RecordID = finished.RecordID AND later.rowid > finished.rowid
+            AND +later.EventKey = 'FINISHED'
     )
     ORDER BY finished.rowid LIMIT :limit
 """
@@ -55,24 +56,16 @@ class ArexWritingOrder:
         after = 0
         while True:
             rows = self._file.ask(partial(self._page, after=after))
-            for row in rows:
-                ended_at = row[3]
+            for _, job_id, local_id, ended_at, status, vo in rows:
                 if isinstance(ended_at, int) and ended_at > 0:
-                    yield WrittenJob(
-                        job_id=text_of(row[1]),
-                        local_id=text_of(row[2]),
-                        ended_at=Epoch(ended_at),
-                        status=text_of(row[4]),
-                        vo=text_of(row[5]),
-                    )
+                    ids = text_of(job_id), text_of(local_id)
+                    yield WrittenJob(*ids, Epoch(ended_at), text_of(status), text_of(vo))
             if len(rows) < self._page_rows:
                 return
             after = rows[-1][0]
 
     def finished_among(self, job_ids: Sequence[str]) -> set[str]:
-        """Which of some jobs, named as `WrittenJob` names them, are finished here. Raises:
-        SourceError.
-        """
+        """Which of some jobs, named as by `WrittenJob`, are finished here. Raises: SourceError."""
         named = {stored_text(job_id): job_id for job_id in job_ids}
 
         def read(connection: sqlite3.Connection) -> set[str]:
@@ -81,8 +74,6 @@ class ArexWritingOrder:
 
         return self._file.ask(read) if named else set()
 
-    def _page(
-        self, connection: sqlite3.Connection, after: int
-    ) -> list[tuple[int, object, object, object, object, object]]:
+    def _page(self, connection: sqlite3.Connection, after: int) -> list[tuple[Any, ...]]:
         connection.text_factory = tolerant_text
         return connection.execute(IN_ORDER, {"after": after, "limit": self._page_rows}).fetchall()

@@ -40,6 +40,7 @@ from publisher.sources.arex.database import (
     BEFORE_ALL,
     LAST_SECOND,
     AccountingDatabase,
+    bounds,
     stored_job_id,
 )
 from publisher.sources.arex.names import NameTables
@@ -230,7 +231,7 @@ class CountingDatabase(AccountingDatabase):
         """
         asked: dict[str, object] = {"limit": limit}
         for name, window in (("submitted", wanted.submitted), ("ended", wanted.ended)):
-            first, last = _bounds(window) if window != Window() else (0, LAST_SECOND)
+            first, last = bounds(window) if window != Window() else (0, LAST_SECOND)
             asked |= {f"{name}_first": first, f"{name}_last": last}
         for walk in self._walks(wanted):
             at: Place | None = None
@@ -354,18 +355,12 @@ class CountingDatabase(AccountingDatabase):
 
 
 def _by_time(question: Question, window: Window, time: int) -> _Walk:
-    first, last = _bounds(window)
+    first, last = bounds(window)
     return _Walk(
         question=question,
         begin={"first": first, "last": last, "after": BEFORE_ALL},
         advance=lambda place: {"first": place[time], "after": place[0]},
     )
-
-
-def _bounds(window: Window) -> tuple[int, int]:
-    """The first and the last second. A job that has not ended has 0 there, and is in no window."""
-    last = LAST_SECOND if window.end is None else min(window.end - 1, LAST_SECOND)
-    return max(1, window.start or 1), last
 
 
 def _next_row(place: Place) -> Parameters:

@@ -26,6 +26,7 @@ from publisher.sources.arex.database import (
     LAST_SECOND,
     AccountingDatabase,
     RowPage,
+    bounds,
     without_finished_in,
 )
 from publisher.sources.arex.options import database_files
@@ -59,7 +60,7 @@ class ArexUsage(ReopenedDatabases):
         asked = ReadOptions(
             needs=frozenset(), now=Epoch(LAST_SECOND), remembers=False, columns=not alone
         )
-        last = LAST_SECOND if window.end is None else min(window.end - 1, LAST_SECOND)
+        first, last = bounds(window)
         with ExitStack() as stack:
             opened: list[_UsageDatabase] = []
             for name, path, ce in database_files(self._options):
@@ -70,7 +71,7 @@ class ArexUsage(ReopenedDatabases):
             # The most authoritative first, as `ArexSource` has them.
             opened.sort(key=lambda each: -each.schema)
             for place, database in enumerate(opened):
-                after = max(1, window.start or 1), BEFORE_ALL
+                after = first, BEFORE_ALL
                 while True:
                     found, beside = database.page(after, last, asked, opened[:place])
                     verdicts, groups = found.verdicts, _Groups(eras, database.clock)
