@@ -29,9 +29,8 @@ from publisher.model.totals import InheritedMonth, KeyTotal, SummaryGroup, month
 class DryRunLedger(LedgerReader):
     """`Ledger` over a publishing database that is only read.
 
-    What a round needs to go on as if it had written is kept in memory: the ids of the messages that
-    it "sent", the months that it counted and adopted, and their messages. All other writes are
-    forgotten.
+    What a round needs to go on as if it had written is kept in memory: the ids of messages that it
+    "sent", the months that it counted and adopted, and their messages. Other writes are forgotten.
     """
 
     def __init__(self, database: Database) -> None:

@@ -33,9 +33,8 @@ _HOW_ON: Final = (
     "and no other host sends from a copy of it, run `publisher publish --accept-state`"
 )
 
-_POSITION = (
-    "SELECT id, generation, accepted_messages, accepted_records FROM target WHERE name = :name"
-)
+_POSITION = """
+SELECT id, generation, accepted_messages, accepted_records FROM target WHERE name = :name"""
 # Of the newest only: a target that sends so much less than others is as well off without.
 _LAST = """
 SELECT id, message_id, settled_at FROM message

@@ -1,3 +1,1 @@
-"""The publishing databases of a site's instances in PostgreSQL: one schema each, in one database of
-the site.
-"""
+"""The publishing databases of a site's instances: a schema each, in one PostgreSQL database."""

@@ -37,9 +37,8 @@ _ENTER = """
 INSERT INTO charge_run (state, end_from, end_to, project, job_group, asked_at, noted_at)
 VALUES ('queued', :start, :end, :project, :group, :now, :now)"""
 _BEGIN = "UPDATE charge_run SET state = 'running', began_at = :now, noted_at = :now WHERE id = :id"
-_FINISH = (
-    "UPDATE charge_run SET state = 'finished', ended_at = :now, noted_at = :now WHERE id = :id"
-)
+_FINISH = """
+UPDATE charge_run SET state = 'finished', ended_at = :now, noted_at = :now WHERE id = :id"""
 _FAIL = """
 UPDATE charge_run SET state = 'failed', reason = :reason, ended_at = :now, noted_at = :now
 WHERE id = :id"""
@@ -55,12 +54,10 @@ SELECT id, state, end_from, end_to, project, job_group, asked_at, began_at, note
 FROM charge_run ORDER BY id"""
 _UNFINISHED_RUNS = "SELECT id FROM charge_run WHERE state IN ('queued', 'running')"
 _FAILED = "SELECT id FROM charge_run WHERE state = 'failed'"
-_TARIFF = (
-    "SELECT id FROM tariff WHERE unit = :unit AND formula = :formula AND description = :description"
-)
-_NEW_TARIFF = (
-    "INSERT INTO tariff (unit, formula, description) VALUES (:unit, :formula, :description)"
-)
+_TARIFF = """
+SELECT id FROM tariff WHERE unit = :unit AND formula = :formula AND description = :description"""
+_NEW_TARIFF = """
+INSERT INTO tariff (unit, formula, description) VALUES (:unit, :formula, :description)"""
 _KEPT = """
 SELECT charge.key, job_id, local_id, ended_at, queue, project, job_group, amount, reason,
        news, news_of, was_amount, was_reason,

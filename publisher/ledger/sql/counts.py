@@ -19,28 +19,24 @@ _LOOK_AGAIN = """
 UPDATE target SET before_basis = ''
 WHERE id = :target AND start_at > :earliest AND before_basis <> ''"""
 _DELIVERED = "SELECT month, host, jobs FROM delivered_count WHERE target = :target"
-_ACCEPTED = (
-    "SELECT month, accepted_hosts FROM month WHERE target = :target AND accepted_hosts IS NOT NULL"
-)
+_ACCEPTED = """
+SELECT month, accepted_hosts FROM month WHERE target = :target AND accepted_hosts IS NOT NULL"""
 _BEFORE = "SELECT month, host, jobs FROM count_before WHERE target = :target"
-_REPORTED = (
-    "SELECT month, host, reported FROM sync_count WHERE target = :target AND reported IS NOT NULL"
-)
+_REPORTED = """
+SELECT month, host, reported FROM sync_count WHERE target = :target AND reported IS NOT NULL"""
 _SENDING = """
 INSERT INTO sync_count (target, month, host, reporting, message)
 VALUES (:target, :month, :host, :jobs, :message)
 ON CONFLICT (target, month, host) DO UPDATE SET
     reporting = excluded.reporting, message = excluded.message"""
-_ACCEPTED_COUNTS = (
-    "UPDATE sync_count SET reported = reporting, reported_at = :now WHERE message = :message"
-)
+_ACCEPTED_COUNTS = """
+UPDATE sync_count SET reported = reporting, reported_at = :now WHERE message = :message"""
 _ADOPT = """
 INSERT INTO sync_count (target, month, host, reported) VALUES (:target, :month, :host, :jobs)
 ON CONFLICT (target, month, host) DO UPDATE SET reported = excluded.reported"""
 _SET_BASIS = "UPDATE target SET before_basis = :basis WHERE id = :target"
-_SET_BEFORE = (
-    "INSERT INTO count_before (target, month, host, jobs) VALUES (:target, :month, :host, :jobs)"
-)
+_SET_BEFORE = """
+INSERT INTO count_before (target, month, host, jobs) VALUES (:target, :month, :host, :jobs)"""
 _FORGET_BEFORE = "DELETE FROM count_before WHERE target = :target"
 _FORGET_MONTH = "DELETE FROM delivered_count WHERE target = :target AND month = :month"
 _DELETE_UNREPORTED = "DELETE FROM sync_count WHERE message = :message AND reported IS NULL"

@@ -61,10 +61,7 @@ class Database(Protocol):
         """Translates the errors of statements that only read. Raises: LedgerError."""
 
     def snapshot(self) -> AbstractContextManager[None]:
-        """What is read inside is of one moment; only temporary tables may be written.
-
-        Raises: LedgerError.
-        """
+        """Of one moment; only temporary tables may be written inside. Raises: LedgerError."""
 
     def execute(self, statement: str, parameters: Parameters = NO_PARAMETERS) -> Rows: ...
 
@@ -90,9 +87,6 @@ class Database(Protocol):
         """False for one of an older publisher that was opened only to read. Raises: LedgerError."""
 
     def damage(self, *, quick: bool) -> list[str]:
-        """What the database itself finds wrong with its files. Raises: LedgerError.
-
-        `quick`: without what takes long.
-        """
+        """What it finds wrong with its files; `quick`: in short time. Raises: LedgerError."""
 
     def close(self) -> None: ...

@@ -51,9 +51,8 @@ SELECT message.id, message.digest, delivered_page.runs
 FROM delivered_page JOIN message ON message.id = delivered_page.message
 WHERE message.id > 0 AND message.target = (SELECT id FROM target WHERE name = :target)
       AND message.state = 2"""
-_ACCEPTED = (
-    "SELECT id, settled_at, records FROM message WHERE id > 0 AND state IN (2, 4) ORDER BY id"
-)
+_ACCEPTED = """
+SELECT id, settled_at, records FROM message WHERE id > 0 AND state IN (2, 4) ORDER BY id"""
 _RUNS_OF = """
 SELECT target.name, message.message_id, message.format, message.settled_at, delivered_page.runs
 FROM message JOIN delivered_page ON delivered_page.message = message.id

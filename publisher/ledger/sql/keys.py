@@ -44,9 +44,8 @@ SELECT month, summary_key.digest, text, jobs, wall_s, cpu_s, policy, site
 FROM summary_key JOIN key_text ON key_text.digest = text_digest
 WHERE target = :target AND month = :month ORDER BY summary_key.digest"""
 
-_ACCEPTED = (
-    "SELECT month, accepted_at, stale, lost_jobs FROM key_change WHERE target = :target ORDER BY id"
-)
+_ACCEPTED = """
+SELECT month, accepted_at, stale, lost_jobs FROM key_change WHERE target = :target ORDER BY id"""
 
 
 class Addition(NamedTuple):

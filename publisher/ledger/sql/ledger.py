@@ -57,9 +57,8 @@ SELECT id, message_id FROM message WHERE target = :target AND state < 2 AND stat
 _LEAVE_IN_DOUBT = """
 UPDATE message SET state = 1, reason = 'the process that sent it ended before the answer came'
 WHERE target = :target AND state < 2 AND state = 0"""
-_UNSETTLED = (
-    "SELECT id FROM message WHERE target = :target AND state < 2 AND message_id = :message_id"
-)
+_UNSETTLED = """
+SELECT id FROM message WHERE target = :target AND state < 2 AND message_id = :message_id"""
 _DELIVERED = """
 UPDATE target SET delivered = delivered + :records,
     last_end = CASE WHEN last_end > :last_end THEN last_end ELSE :last_end END
@@ -76,9 +75,8 @@ _FOUND_DATABASE = """
 INSERT INTO source_file (target, file, inode, seen_at) VALUES (:target, :file, :inode, :now)
 ON CONFLICT (target, file) DO UPDATE SET
     inode = excluded.inode, seen_at = excluded.seen_at, retired_at = NULL"""
-_RETIRE_DATABASE = (
-    "UPDATE source_file SET retired_at = :now WHERE target = :target AND file = :file"
-)
+_RETIRE_DATABASE = """
+UPDATE source_file SET retired_at = :now WHERE target = :target AND file = :file"""
 _FORGET_OPEN_ROWS = "DELETE FROM open_row WHERE target = :target AND file = :file"
 _LEARN_LIMIT = """
 INSERT INTO learnt_limit (target, payload_bytes, wire, learnt_at)

@@ -1,7 +1,6 @@
 """Messages in the publishing database: their rows, and the records of an outstanding one.
 
-The records are text, in the column `outbox.records`; whatever writes rows runs inside the caller's
-transaction.
+The records are text, in `outbox.records`. What writes rows runs inside the caller's transaction.
 """
 
 import json
@@ -177,9 +176,8 @@ ON CONFLICT (target, key) DO UPDATE SET
     hold = CASE WHEN quarantine.hold = 'dropped' THEN quarantine.hold ELSE 'held' END,
     policy_digest = excluded.policy_digest"""
 _ANY_HELD = "SELECT EXISTS (SELECT 1 FROM quarantine WHERE target = :target)"
-_LEAVE_QUARANTINE = (
-    "DELETE FROM quarantine WHERE target = :target AND key = :key AND hold <> 'dropped'"
-)
+_LEAVE_QUARANTINE = """
+DELETE FROM quarantine WHERE target = :target AND key = :key AND hold <> 'dropped'"""
 _READ_TO = """
 INSERT INTO reading (target, file, record_id, anchor) VALUES (:target, :file, :record_id, :anchor)
 ON CONFLICT (target, file) DO UPDATE SET record_id = excluded.record_id, anchor = excluded.anchor"""

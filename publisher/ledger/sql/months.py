@@ -310,8 +310,7 @@ def arrived(
 ) -> list[int]:
     """A message of months was accepted: gives those accepted whole, with their last message.
 
-    Of the others the rows that arrived are known to be at the receiver, whatever becomes of the
-    rest.
+    Of the others the rows that arrived are at the receiver, whatever becomes of the rest.
     """
     whole = []
     for month in months_of(database, message):

@@ -91,9 +91,8 @@ _KNOWN_DATABASES = """
 SELECT target.name, file, inode, seen_at, retired_at
 FROM source_file JOIN target ON target.id = source_file.target
 WHERE CAST(:name AS TEXT) IS NULL OR target.name = :name ORDER BY file, target.name"""
-_WINDOW_PROGRESS = (
-    "SELECT ended_at, file, record_id FROM window_progress WHERE target = :target AND name = :name"
-)
+_WINDOW_PROGRESS = """
+SELECT ended_at, file, record_id FROM window_progress WHERE target = :target AND name = :name"""
 _LIMIT = "SELECT payload_bytes, wire, learnt_at FROM learnt_limit WHERE target = :target"
 _OPEN_ROWS = """
 SELECT file, record_id, finished_at FROM open_row WHERE target = :target ORDER BY file, record_id"""

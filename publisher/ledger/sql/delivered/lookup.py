@@ -145,8 +145,7 @@ class DeliveredRuns:
     ) -> Sequence[int]:
         """By row, the end of the only run that was delivered from it, by a message that is settled.
 
-        0 where there is no such run, and everywhere as long as there are deliveries under other
-        numberings.
+        0 where there is no such run, and everywhere while there are deliveries under others.
         """
         current = self._only_numbering(target, file)
         if current is None:

@@ -45,9 +45,8 @@ _FORGET = "DELETE FROM delivered_page WHERE message = :message"
 _OF_BLOCK = """
 SELECT message, runs FROM delivered_page
 WHERE numbering = :numbering AND block = :block ORDER BY message"""
-_HAS_BLOCK = (
-    "SELECT EXISTS (SELECT 1 FROM delivered_page WHERE numbering = :numbering AND block = :block)"
-)
+_HAS_BLOCK = """
+SELECT EXISTS (SELECT 1 FROM delivered_page WHERE numbering = :numbering AND block = :block)"""
 _OF_NUMBERING = """
 SELECT id, message, runs FROM delivered_page WHERE numbering = :numbering AND id > :after"""
 _IN_ORDER = """

@@ -2,8 +2,7 @@
 
 Entries do not keep a job's place in its message, so each id has a tag: as few leading bytes of the
 run's key as tell the runs of this message apart, for 50 nearly always two. SGAS numbers its rows in
-order, so that the ids beside the tags are a few ranges: some 2 bytes a job, where the reply itself
-has 85.
+order: the ids beside the tags are a few ranges, some 2 bytes a job, where the reply itself has 85.
 """
 
 import json
