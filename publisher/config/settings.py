@@ -43,10 +43,12 @@ class Listen:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-_check_textfile: Final = schema.check(
-    lambda path: path.suffix == ".prom",
-    "{} does not end in .prom; the node exporter reads no other files",
-)
+def _read_textfile(node: Node, reading: ReadContext) -> Path:
+    path = schema.path(node, reading)
+    if path.suffix != ".prom":
+        why = "does not end in .prom; the node exporter reads no other files"
+        raise Wrong(f"{quoted(str(path))} {why}")
+    return path
 
 
 def _read_listen(node: Node, _reading: ReadContext) -> Listen:
@@ -67,7 +69,7 @@ def _read_listen(node: Node, _reading: ReadContext) -> Listen:
 class MetricsSettings:
     """A text file for the node exporter, and where the daemon answers Prometheus itself."""
 
-    textfile: Path | None = field(default=None, metadata={"check": _check_textfile})
+    textfile: Path | None = field(default=None, metadata={"read": _read_textfile})
     listen: Listen | None = field(default=None, metadata={"read": _read_listen})
     all_instances: bool = False
 

@@ -56,7 +56,9 @@ def importer_plugin(name: str) -> ImporterPlugin:
     return plugin
 
 
-SOURCES: Final[Mapping[str, str]] = {"arex": "publisher.sources.arex"}
+SOURCES: Final[Mapping[str, str]] = {
+    "arex": "publisher.sources.arex",
+}
 
 
 def source_plugin(name: str) -> SourcePlugin:
