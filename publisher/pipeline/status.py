@@ -1,5 +1,4 @@
-"""The state of targets: what was delivered, what is in quarantine, and what waits: jobs that were
-not accepted yet.
+"""The state of targets: what was delivered, is in quarantine, or waits, not yet accepted.
 
 People and monitoring ask when something is wrong, which is when most waits. So the first rows
 behind what was read are looked at as a round would, and of the others SQLite only counts those that
@@ -34,8 +33,9 @@ LOOKED_AT: Final = 1_000  # rows of all targets together
 
 
 class WaitingJobs(NamedTuple):
-    """Jobs that the next round would send; `exact`, or at most so many. `awaited` wait for what
-    their batch system tells.
+    """Jobs that the next round would send; `exact`, or at most so many.
+
+    `awaited` wait for what their batch system tells.
     """
 
     pending: int
@@ -53,18 +53,16 @@ def count_pending(
     ledger: Ledger,
     looked_at: int = LOOKED_AT,
 ) -> WaitingJobs:
-    """What waits for a target; so many rows are examined, in whole pages. Raises: LedgerError,
-    SourceError.
+    """What waits for a target; so many rows are examined, in whole pages.
+
+    Raises: LedgerError, SourceError.
     """
     now = site.clock()
     start = state.start if state else target.start.begin(now)
+    selection = target.selection(Window(start=start))
     published = state.last_published_end if state else None
     pending, ends = _on_their_way(target, state, ledger)
-    parts = list(
-        _not_read(
-            target, target.selection(Window(start=start)), published, source, ledger, now, looked_at
-        )
-    )
+    parts = list(_not_read(target, selection, published, source, ledger, now, looked_at))
     ends += [part.first_end for part in parts if part.first_end is not None]
     return WaitingJobs(
         pending=pending + sum(part.pending for part in parts),
@@ -80,21 +78,17 @@ def _on_their_way(
 ) -> tuple[int, list[Epoch]]:
     """Jobs that were read and are not delivered, and when they ended."""
     if is_summary_format(target.format):
-        # Jobs, not rows: those counted into months whose last content the receiver has not
-        # accepted.
-        months = [
-            month for month in ledger.months(target.name) if month.digest != month.accepted_digest
-        ]
+        # Jobs, not rows: those counted into months whose last content was not accepted.
+        counted = ledger.months(target.name)
+        months = [month for month in counted if month.digest != month.accepted_digest]
         pending = sum(max(month.jobs - month.accepted_jobs, 0) for month in months)
-        # Which jobs these are is not known any more: most ended after what was published last, all
-        # of them in their month.
+        # Which jobs these are is not known any more: most ended after what was published last.
         published = state.last_published_end if state else None
         return pending, [_within(month.month, published) for month in months]
     if state is None:
         return 0, []
-    return state.prepared, list(
-        _ends_on_their_way(target, ledger)
-    ) if state.prepared or state.in_doubt else []
+    waits = state.prepared or state.in_doubt
+    return state.prepared, list(_ends_on_their_way(target, ledger)) if waits else []
 
 
 def _not_read(
@@ -106,9 +100,7 @@ def _not_read(
     now: datetime,
     looked_at: int,
 ) -> Iterator[WaitingJobs]:
-    """What no round has dealt with: rows that were not finished when they were read, and those
-    behind the cursors.
-    """
+    """What no round has dealt with: rows that were in progress, and those behind the cursors."""
 
     def of_page(page: Page) -> WaitingJobs:
         found = _ended(_unknown_ends(target, selection, ledger, page), published, exact=True)
@@ -117,9 +109,8 @@ def _not_read(
     rows = ledger.open_rows(target.name)
     ends = source.ends(rows)
     finished = [row for row in rows if row.row in ends]
-    for page in numbered(
-        source.reread(finished[:looked_at], frozenset(), now), target.name, source, ledger
-    ):
+    pages = source.reread(finished[:looked_at], frozenset(), now)
+    for page in numbered(pages, target.name, source, ledger):
         yield of_page(page)
     if further := _within_window([ends[row.row] for row in finished[looked_at:]], selection.window):
         yield _ended(further, published, exact=False)
@@ -144,11 +135,9 @@ def _unknown_ends(target: Target, selection: Selection, ledger: Ledger, page: Pa
     keys = [job.key for job in page.jobs]
     rows = dict(zip(keys, [job.row for job in page.jobs], strict=True))
     known, held = ledger.known(target.name, rows), ledger.held(target.name, keys)
-    return [
-        job.ended_at
-        for job, key in zip(page.jobs, keys, strict=True)
-        if key not in known and key not in held and is_wanted(selection, target, job)
-    ]
+    there = known.keys() | held.keys()
+    new = [job for job, key in zip(page.jobs, keys, strict=True) if key not in there]
+    return [job.ended_at for job in new if is_wanted(selection, target, job)]
 
 
 def _ended(ends: Sequence[Epoch], published: Epoch | None, *, exact: bool) -> WaitingJobs:
@@ -159,14 +148,10 @@ def _ended(ends: Sequence[Epoch], published: Epoch | None, *, exact: bool) -> Wa
 def _ends_on_their_way(target: Target, ledger: Ledger) -> Iterable[Epoch]:
     """When the jobs ended that are in messages without a receipt."""
     seen: set[MessageId] = set()
-    while (
-        not is_summary_format(target.format)
-        and (one := ledger.outstanding(target.name, seen)) is not None
-    ):
+    while (one := ledger.outstanding(target.name, seen)) is not None:
         seen.add(one.message.id)
-        yield from (
-            record.ended_at for record in one.records if record.row.record_id
-        )  # counts have no row
+        jobs = (record for record in one.records if record.row.record_id)  # counts have no row
+        yield from (record.ended_at for record in jobs)
 
 
 def _within(month: int, last: Epoch | None) -> Epoch:
@@ -177,12 +162,12 @@ def _within(month: int, last: Epoch | None) -> Epoch:
 
 
 class TargetStatus(NamedTuple):
-    """A target as `status` shows it. `pending` and `late` are None when the accounting data cannot
-    be read.
+    """A target as `status` shows it.
 
-    Both are upper bounds unless `exact`. `oldest_unsent` is the end of the pending job that ended
-    first, None without any or when that cannot be determined. `overdue` is when somebody should
-    look at it, if it has no success until then; None before the first one.
+    `pending` and `late` are None when the accounting data cannot be read, and upper bounds unless
+    `exact`. `oldest_unsent` is the end of the pending job that ended first, None without any or
+    when that cannot be determined. `overdue` is when somebody should look at it, if it has no
+    success until then; None before the first one.
     """
 
     target: str
@@ -199,36 +184,32 @@ class TargetStatus(NamedTuple):
     began: bool  # it had a round
     exact: bool = True
     missing: Sequence[Missing] = ()  # databases that its rounds have read
-    awaited: int | None = (
-        0  # jobs that are over and wait for what their batch system tells; None as for `pending`
-    )
+    # Jobs that are over and wait for what their batch system tells; None as for `pending`.
+    awaited: int | None = 0
 
 
 class Traced(NamedTuple):
-    """All that is known of a job: the messages that carried it, where it is set aside, and its rows
-    now.
-    """
+    """All that is known of a job: messages that carried it, where it is set aside, its rows now."""
 
     job_id: JobId
     deliveries: Sequence[Delivery]
     quarantined: Sequence[Quarantined]
-    rows: (
-        Sequence[JobRecord] | None
-    )  # None when the accounting data cannot be read; `trouble` says why
+    # None when the accounting data cannot be read; `trouble` says why.
+    rows: Sequence[JobRecord] | None
     trouble: str
 
 
 def status(site: Site, *, targets: Sequence[str]) -> tuple[list[TargetStatus], str]:
     """Every target's state, and what kept the pending jobs from being counted, if anything did.
-    Only reads.
 
     Whoever finds the accounting data locked, or gone, does not wait for it once more for the next
-    target. Raises: UsageError, LedgerError.
+    target. Only reads. Raises: UsageError, LedgerError.
     """
     chosen = choose(site.targets, targets)
     with closing(site.ledger_to_read()) as ledger:
         trouble = ""
         found = []
+        looked_at = LOOKED_AT // max(len(chosen), 1)
         for target in chosen:
             state = ledger.target(target.name)
             waits: WaitingJobs | None = None
@@ -237,9 +218,7 @@ def status(site: Site, *, targets: Sequence[str]) -> tuple[list[TargetStatus], s
                 if not trouble:
                     with closing(site.source(lock_wait_s=LOCK_WAIT_S)) as source:
                         missing = missing_databases(target.name, source, ledger)
-                        waits = count_pending(
-                            site, target, state, source, ledger, LOOKED_AT // len(chosen)
-                        )
+                        waits = count_pending(site, target, state, source, ledger, looked_at)
             except SourceError as error:
                 trouble = str(error)
             found.append(_status(target, state, waits, missing))
@@ -251,18 +230,15 @@ def _status(
 ) -> TargetStatus:
     success = state and state.last_success
     overdue = None if success is None else target.overdue_after(success)
-    pending, late, oldest = (
-        (waits.pending, waits.late, waits.first_end) if waits else (None, None, None)
-    )
     return TargetStatus(
         **_done(state),
         target=target.name,
         last_success=success,
         last_published_end=state and state.last_published_end,
-        pending=pending,
-        late=late,
+        pending=waits and waits.pending,
+        late=waits and waits.late,
         awaited=waits and waits.awaited,
-        oldest_unsent=oldest,
+        oldest_unsent=waits and waits.first_end,
         overdue=overdue,
         began=state is not None and state.last_round is not None,
         exact=waits is None or waits.exact,
@@ -271,7 +247,7 @@ def _status(
 
 
 def _done(state: TargetState | None) -> dict[str, int]:
-    """Numbers of jobs and messages, and of the months that are held back; of no round yet, zeros."""
+    """Numbers of jobs and messages, and of months that are held back; of no round yet, zeros."""
     if state is None:
         return dict.fromkeys(("delivered", "in_doubt", "quarantined", "held"), 0)
     return {
@@ -296,9 +272,7 @@ def status_of_all(site: Site) -> tuple[list[TargetStatus], str]:
 
 
 def recorded_status(other: Site) -> list[TargetStatus]:
-    """What the ledger of another instance has of its targets, as INSTANCE/TARGET. Raises:
-    LedgerError.
-    """
+    """What another ledger has of its targets, as INSTANCE/TARGET. Raises: LedgerError."""
     with closing(other.ledger_to_read()) as ledger:
         states = [state for name in ledger.targets() if (state := ledger.target(name)) is not None]
     return [_recorded(other.instance, state) for state in states]
@@ -325,10 +299,10 @@ def _recorded(instance: str, state: TargetState) -> TargetStatus:
 
 
 def trace(site: Site, job_id: JobId, *, all_instances: bool = False) -> Traced:
-    """Every message that carried a job, and its state; of all instances with their names before
-    those of the targets.
+    """Every message that carried a job, and its state.
 
-    Raises: UsageError for a job that is known nowhere, LedgerError.
+    Of all instances, their names stand before those of the targets. Raises: UsageError for a job
+    that is known nowhere, LedgerError.
     """
     page, trouble, is_known = None, "", True
     with closing(site.ledger_to_read()) as ledger:
@@ -344,13 +318,11 @@ def trace(site: Site, job_id: JobId, *, all_instances: bool = False) -> Traced:
             trouble = str(error)
     if not is_known and not trouble:
         raise UsageError(
-            f"job {job_id} is neither in the ledger nor in the accounting data; give the JobID that the CE assigned, "
-            "and `publisher stats -o jobids` lists those that are there"
+            f"job {job_id} is neither in the ledger nor in the accounting data; give the JobID "
+            "that the CE assigned, and `publisher stats -o jobids` lists those that are there"
         )
     rows = None if page is None else page.jobs
-    return Traced(
-        job_id=job_id, deliveries=deliveries, quarantined=held, rows=rows, trouble=trouble
-    )
+    return Traced(job_id, deliveries, held, rows, trouble)
 
 
 def _of_instances(
@@ -360,14 +332,9 @@ def _of_instances(
     kept = [one._replace(target=f"{site.instance}/{one.target}") for one in held]
     for other in site.other_instances():
         with closing(other.ledger_to_read()) as ledger:
-            sent += [
-                one._replace(target=f"{other.instance}/{one.target}")
-                for one in ledger.trace(job_id)
-            ]
-            kept += [
-                one._replace(target=f"{other.instance}/{one.target}")
-                for one in ledger.quarantined(job_id)
-            ]
+            there, set_aside = ledger.trace(job_id), ledger.quarantined(job_id)
+        sent += [one._replace(target=f"{other.instance}/{one.target}") for one in there]
+        kept += [one._replace(target=f"{other.instance}/{one.target}") for one in set_aside]
     return sent, kept
 
 
@@ -381,17 +348,17 @@ def quarantined(site: Site, *, targets: Sequence[str]) -> list[Quarantined]:
 def release_or_drop(
     site: Site, chosen: Sequence[str], hold: Hold, *, every: bool, targets: Sequence[str]
 ) -> Sequence[Quarantined]:
-    """Release or drop quarantined jobs, by number or JobID; returns them. Raises: UsageError,
-    LedgerError.
+    """Release or drop quarantined jobs, by number or JobID; returns them.
+
+    Raises: UsageError, LedgerError.
     """
     held = quarantined(site, targets=targets)
     names = set(chosen)
     found = [one for one in held if every or str(one.number) in names or one.job.job_id in names]
     known = {str(one.number) for one in held} | {str(one.job.job_id) for one in held}
     if unknown := sorted(names - known):
-        raise UsageError(
-            f"not in quarantine: {', '.join(unknown)}; `publisher quarantine list` shows what is"
-        )
+        shown = "`publisher quarantine list` shows what is"
+        raise UsageError(f"not in quarantine: {', '.join(unknown)}; {shown}")
     numbers = [one.number for one in found]
     with closing(site.ledger()) as ledger:
         _ = ledger.release(numbers) if hold is Hold.RELEASED else ledger.drop(numbers)

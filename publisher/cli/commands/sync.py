@@ -30,7 +30,8 @@ from publisher.pipeline import publish
 from publisher.pipeline.guards.prune import earliest, refuse_pruned
 from publisher.pipeline.site import choose
 from publisher.pipeline.sync import check, portal
-from publisher.pipeline.sync.check import Compared, RecordedCount
+from publisher.pipeline.sync.check import Compared
+from publisher.pipeline.sync.counts import RecordedCount, recorded
 from publisher.pipeline.sync.portal import EVERY_HOST
 from publisher.pipeline.takeover import adopt
 from publisher.pipeline.takeover.adopt import ComparedMonth
@@ -133,7 +134,7 @@ def _check(
     counts = portal.read(arguments.portal, site.name) if arguments.portal else None
     with progress.counting("jobs compared", quiet=is_quiet(arguments)) as counting:
         compared = check.check(site, targets, months=months, portal=counts, jobs_seen=counting.seen)
-    others = check.recorded(site, months=months) if arguments.all_instances else ()
+    others = recorded(site, months=months) if arguments.all_instances else ()
     found = _Check(
         site=site.name,
         receivers={target.name: receiver_of(target.format).name for target in targets},

@@ -114,18 +114,13 @@ class RepublishPlan:
 
     def stays_held(self, request: RepublishRequest) -> bool:
         """Whether months are held back: parts of months that are totals there are, in any case."""
-        return bool(self.held) and not (
-            request.accept_key_change and not any(month.was for month in self.held)
-        )
+        totals = any(month.was for month in self.held)
+        return bool(self.held) and (totals or not request.accept_key_change)
 
     def months_left(self) -> list[int]:
         """The months that are not dealt with, by number."""
-        done = self.resume_from.ended_at if self.resume_from and self.summary else None
-        return [
-            number
-            for number in numbers(self.window)
-            if done is None or (month_window(number).end or 0) > done
-        ]
+        done = self.resume_from.ended_at if self.resume_from and self.summary else -1
+        return [at for at in numbers(self.window) if (month_window(at).end or 0) > done]
 
 
 def numbers(window: Window) -> list[int]:
@@ -146,10 +141,8 @@ def plan(
         # What is only in a missing database is not gone: months without it would be too small.
         if missing := missed([*site.targets, *targets], source, ledger):
             raise SourceError(f"nothing was sent: {missing_text(missing)}")
-        planners = [
-            _Planner(site, as_requested(target, request), request, source, ledger, looking)
-            for target in targets
-        ]
+        wanted = [as_requested(target, request) for target in targets]
+        planners = [_Planner(site, one, request, source, ledger, looking) for one in wanted]
         for planner in planners:
             planner.adopt()
         outlines = [planner.outline() for planner in planners]
@@ -191,15 +184,12 @@ class _Planner:
         target, window = self._target, self._window
         if self._summary and self._request.exact:
             raise UsageError(
-                f"target {target.name}: a part of a month would replace the whole month at the receiver; "
-                f"--exact is not for {target.format}"
+                f"target {target.name}: a part of a month would replace the whole month at the "
+                f"receiver; --exact is not for {target.format}"
             )
         all_rows = self._source.count(window)
-        keys = [
-            total.key
-            for at in self._numbers
-            for total, _ in self._ledger.summary_keys(target.name, at)
-        ]
+        sent = [self._ledger.summary_keys(target.name, number) for number in self._numbers]
+        digests = [self._site.selection_digest(target), self._site.policy_digest(target)]
         outline = RepublishPlan(
             target=target.name,
             format=target.format,
@@ -217,13 +207,12 @@ class _Planner:
             held=(),
             gone={},
             made=None,
-            noted=frozenset(key.digest for key in keys),
-            policy_digest=f"{self._site.selection_digest(target)}-{self._site.policy_digest(target)}",
+            noted=frozenset(total.key.digest for totals in sent for total, _ in totals),
+            policy_digest="-".join(digests),
             brake=self._brake(all_rows),
         )
-        outline = replace(
-            outline, resume_from=self._ledger.window_progress(target.name, outline.window_progress)
-        )
+        stopped_at = self._ledger.window_progress(target.name, outline.window_progress)
+        outline = replace(outline, resume_from=stopped_at)
         left = self._rows_left(outline)
         return outline if self._summary else self._sized(replace(outline, rows=left, jobs=left))
 
@@ -264,40 +253,26 @@ class _Planner:
                 by_size = -(-size // transport.payload_limit())
         except PublisherError:  # trouble with the certificate is reported when something is sent
             by_size = 0
-        return replace(
-            planned,
-            records=planned.jobs,
-            messages=max(by_count, by_size, min(planned.jobs, 1)),
-            bytes=size,
-        )
+        messages = max(by_count, by_size, min(planned.jobs, 1))
+        return replace(planned, records=planned.jobs, messages=messages, bytes=size)
 
     def _summed_up(self, outline: RepublishPlan) -> RepublishPlan:
         """With the months that are left, summed up as they would be sent."""
         target, left = self._target, outline.months_left()
         done = Outcome(target=target.name, outcome="nothing")
-        observer = _RowCounter(self._looking.seen)
+        accept, site = self._request.accept_key_change, self._site
+        journey = self._source, self._ledger, _RowCounter(self._looking.seen), site.clock, site.wait
         try:
-            live = self._site.live(
-                target, dry_run=True, accept_key_change=self._request.accept_key_change
-            )
+            live = site.live(target, dry_run=True, accept_key_change=accept)
             with closing(live.transport):
                 for month in left:
-                    round_ = Round(
-                        live,
-                        self._source,
-                        self._ledger,
-                        observer,
-                        self._site.clock,
-                        self._site.wait,
-                    )
-                    done = added(done, round_.republish_month(month))
+                    done = added(done, Round(live, *journey).republish_month(month))
         except CredentialError:  # reported when something is sent: other targets may be better off
             return outline
+        states = [state for state in self._ledger.months(target.name) if state.month in left]
         return replace(
             outline,
-            jobs=sum(
-                state.jobs for state in self._ledger.months(target.name) if state.month in left
-            ),
+            jobs=sum(state.jobs for state in states),
             counted=True,
             records=done.records,
             messages=done.messages,
@@ -316,7 +291,7 @@ class _Planner:
         orphaned: dict[int, tuple[KeyTotal, ...]] = dict.fromkeys(touched, ())
         totals = self._totals()
         # Not only another policy moves jobs: a changed one may have been the last of its row.
-        would_be = self._would_be() if self.reads_every_job else None
+        would_be = self._would_be()
         if would_be is not None:
             orphaned = {at: key_guard.orphaned(ledger, target.name, at, would_be) for at in touched}
         lost = {}
@@ -335,15 +310,14 @@ class _Planner:
             return replace(planned, made=would_be, jobs=min(planned.jobs, jobs))
         return self._sized(replace(planned, made=would_be, jobs=jobs, counted=True))
 
-    def _would_be(self) -> key_guard.WindowTotals:
+    def _would_be(self) -> key_guard.WindowTotals | None:
+        """What the months' jobs make; None where nobody need look at each of them."""
+        if not self.reads_every_job:
+            return None
         target = self._target
+        selection = target.selection(Window())
         return key_guard.made(
-            key_guard.JobScope(
-                target=target.name,
-                format=target.format,
-                selection=target.selection(Window()),
-                policy=target.policy,
-            ),
+            key_guard.JobScope(target.name, target.format, selection, target.policy),
             whole_months(self._window),
             self._source,
             self._ledger,
@@ -356,31 +330,32 @@ class _Planner:
         found = {}
         for state in self._ledger.months(self._target.name):
             if state.month in self._numbers and state.accepted_digest:
-                form, by_level = (
-                    state.accepted_format,
-                    receiver_of(state.accepted_format).keeps_benchmark_values,
-                )
+                form = state.accepted_format
+                by_level = receiver_of(form).keeps_benchmark_values
                 groups = self._ledger.accepted(self._target.name, state.month)
-                found[state.month] = [
-                    (group.row(by_level=by_level), form or "totals") for group in groups
-                ]
+                rows = [group.row(by_level=by_level) for group in groups]
+                found[state.month] = [(row, form or "totals") for row in rows]
         return found
 
     def _brake(self, rows: int) -> str:
-        """Why the window dwarfs or contradicts what the ledger knows."""
+        """Why the window dwarfs what the ledger knows, or contradicts it."""
         name, state = self._target.name, self._ledger.target(self._target.name)
         delivered = state.delivered if state else 0
         if rows > _SMALL and delivered and rows > _SUSPICIOUS_RATIO * delivered:
-            return f"the window has {rows:,} jobs, {rows // delivered} times what was ever delivered to {name}"
-        if state is None or self._summary or state.last_published_end is None:
+            times = f"{rows // delivered} times what was ever delivered to {name}"
+            return f"the window has {rows:,} jobs, {times}"
+        return "" if state is None or self._summary else self._contradicted(state)
+
+    def _contradicted(self, state: TargetState) -> str:
+        if state.last_published_end is None:
             return ""
-        served = Window(start=state.start, end=state.last_published_end)
+        name, served = self._target.name, Window(start=state.start, end=state.last_published_end)
         runs = {job.key: job.row for job in self._first_page().jobs if job.ended_at in served}
         if len(runs) <= 100 or self._ledger.known(name, runs):
             return ""
         return (
-            f"none of the first {len(runs)} jobs of the window was ever delivered to {name}, though it was "
-            "served at that time: is this the right accounting database?"
+            f"none of the first {len(runs)} jobs of the window was ever delivered to {name}, "
+            "though it was served at that time: is this the right accounting database?"
         )
 
     def _first_page(self) -> Page:

@@ -41,6 +41,7 @@ def carry_out(
 ) -> list[Outcome]:
     """Send what was planned, whatever one target meets. Raises: LedgerError, SourceError."""
     planned_for = {target.name: planned for target, planned in zip(targets, plans, strict=True)}
+    accept = request.accept_key_change
 
     def work(target: Target, source: Source, ledger: Ledger) -> Outcome:
         planned = planned_for[target.name]
@@ -49,19 +50,15 @@ def carry_out(
             return Outcome(target=target.name, outcome="rejected", reason=reason, exit_status=65)
         requested = as_requested(target, request)
         try:
-            live = site.live(
-                requested, dry_run=dry_run, accept_key_change=request.accept_key_change
-            )
+            live = site.live(requested, dry_run=dry_run, accept_key_change=accept)
             # Two runs of one republish would each send everything: the second does nothing.
             with closing(live.transport), ledger.working_on(f"{target.name}~republish"):
                 republish = _Republish(site, requested, live, planned, source, ledger, observer)
                 if planned.summary:
                     return republish.months()
-                return (
-                    republish.held_back()
-                    if planned.stays_held(request)
-                    else republish.records(dry_run=dry_run)
-                )
+                if planned.stays_held(request):
+                    return republish.held_back()
+                return republish.records(dry_run=dry_run)
         except PublisherError as error:
             return broken_off(target.name, error)
 
@@ -73,9 +70,8 @@ def _went_through(outcome: Outcome) -> bool:
 
 
 def _stopped(done: Outcome) -> Outcome:
-    return done._replace(
-        outcome="deferred", reason="stopped; the same command continues from here", exit_status=75
-    )
+    reason = "stopped; the same command continues from here"
+    return done._replace(outcome="deferred", reason=reason, exit_status=75)
 
 
 class _Republish:
@@ -137,8 +133,7 @@ class _Republish:
         done = self._nothing()
         left = self._planned.months_left()
         if self._target.jura_until is not None:
-            # What jura-ng left of months that we have not sent yet is written down, so that it is
-            # not forgotten after them.
+            # What jura-ng left of months that we have not sent yet is written down before them.
             with self._ledger.working_on(self._live.name):
                 self._begin()
                 adopt_named(self._target, left, self._source, self._ledger, self._site.clock())
@@ -157,20 +152,12 @@ class _Republish:
         return Outcome(target=self._live.name, outcome="nothing")
 
     def _rejected(self, reason: str, held: tuple[BlockedMonth, ...]) -> Outcome:
-        status = RecordError.exit_status
-        return Outcome(
-            target=self._live.name, outcome="rejected", reason=reason, held=held, exit_status=status
-        )
+        name, status = self._live.name, RecordError.exit_status
+        return Outcome(name, "rejected", reason, held=held, exit_status=status)
 
     def _round(self) -> Round:
-        return Round(
-            self._live,
-            self._source,
-            self._ledger,
-            self._observer,
-            self._site.clock,
-            self._site.wait,
-        )
+        site = self._site
+        return Round(self._live, self._source, self._ledger, self._observer, site.clock, site.wait)
 
     def _begin(self) -> None:
         live = self._live
@@ -183,40 +170,32 @@ class _Republish:
         )
 
     def _under_other_settings(self) -> Outcome | None:
-        """Rows that another publisher made of these months meanwhile, under settings that are not
-        ours; None where there are none.
+        """Rows that another publisher made of these months meanwhile, under other settings.
 
-        What we send again of their jobs leaves them behind.
+        What we send again of their jobs leaves them behind. None where there are none.
         """
-        rows = [(number, self._not_ours(number)) for number in self._numbers]
-        months = [
-            BlockedMonth(month=number, orphaned=theirs, lost_jobs=0)
-            for number, theirs in rows
-            if theirs
-        ]
+        rows = {number: self._not_ours(number) for number in self._numbers}
+        theirs = [(at, there) for at, there in rows.items() if there]
+        months = [BlockedMonth(month=at, orphaned=there, lost_jobs=0) for at, there in theirs]
         if not months:
             return None
-        reason = f"the settings changed for {self._live.name} since this was planned: run the command again"
-        return self._rejected(reason, tuple(months))
+        changed = f"the settings changed for {self._live.name} since this was planned"
+        return self._rejected(f"{changed}: run the command again", tuple(months))
 
     def _not_ours(self, number: int) -> tuple[KeyTotal, ...]:
         """Rows of a month that are not of our settings, and not from when this was planned."""
         made = self._planned.made
-        there = self._planned.noted | {
-            total.key.digest for total in (made.rows.get(number, ()) if made else ())
-        }
-        return tuple(
-            total
-            for total, policy in self._ledger.summary_keys(self._live.name, number)
-            if policy != self._live.policy_digest and total.key.digest not in there
-        )
+        noted = {total.key.digest for total in (made.rows.get(number, ()) if made else ())}
+        there = self._planned.noted | noted
+        rows = self._ledger.summary_keys(self._live.name, number)
+        others = [total for total, policy in rows if policy != self._live.policy_digest]
+        return tuple(total for total in others if total.key.digest not in there)
 
     def _note_accepted(self) -> None:
         """An administrator said that these rows may stay behind."""
         for held in self._planned.held:
-            self._ledger.accept_change(
-                self._live.name, held.month, held.orphaned, held.lost_jobs, self._site.clock()
-            )
+            change = held.month, held.orphaned, held.lost_jobs
+            self._ledger.accept_change(self._live.name, *change, self._site.clock())
 
     def _note_singles(self) -> None:
         """The months are at the receiver as single records, whole, as they are said now.
@@ -244,12 +223,7 @@ class _Republish:
     def _made(self) -> keys.WindowTotals:
         live = self._live
         return keys.made(
-            keys.JobScope(
-                target=live.name,
-                format=live.format.name,
-                selection=live.selection,
-                policy=live.policy,
-            ),
+            keys.JobScope(live.name, live.format.name, live.selection, live.policy),
             self._planned.window,
             self._source,
             self._ledger,
@@ -262,9 +236,8 @@ class _Republish:
         """What the ledger knows of the months by now, also from others."""
         self._begin()
         name = self._live.name
-        return self._ledger.counts(name).delivered, [
-            self._ledger.summary_keys(name, at) for at in self._numbers
-        ]
+        keys_of = [self._ledger.summary_keys(name, number) for number in self._numbers]
+        return self._ledger.counts(name).delivered, keys_of
 
     def _set_singles(self, made: keys.WindowTotals) -> None:
         rows = {at: (*made.rows.get(at, ()), *self._not_ours(at)) for at in self._numbers}
@@ -281,8 +254,5 @@ class _Republish:
             if rows != {total.key.digest for total in made.rows.get(number, ())}:
                 return False
         delivered, hosts = self._ledger.counts(name).delivered, made.hosts
-        return all(
-            delivered.get(at) == hosts.get(at)
-            for at in delivered.keys() | hosts.keys()
-            if at[0] in self._numbers
-        )
+        places = [at for at in delivered.keys() | hosts.keys() if at[0] in self._numbers]
+        return all(delivered.get(at) == hosts.get(at) for at in places)

@@ -19,14 +19,7 @@ from operator import attrgetter
 from typing import Final, NamedTuple
 
 from publisher.formats import is_summary_format, receiver_of
-from publisher.ledger.contract import (
-    DeliveredRun,
-    Hold,
-    HostCounts,
-    Ledger,
-    Quarantined,
-    TargetState,
-)
+from publisher.ledger.contract import DeliveredRun, Hold, Ledger, Quarantined
 from publisher.model.errors import Unfit
 from publisher.model.job import (
     JOB_DIGEST_BYTES,
@@ -39,7 +32,7 @@ from publisher.model.job import (
 )
 from publisher.model.message import REMOVED, OpenRow
 from publisher.model.target import Target
-from publisher.model.time import Window, month_of
+from publisher.model.time import Window
 from publisher.model.totals import (
     AcceptedChange,
     column,
@@ -52,7 +45,7 @@ from publisher.pipeline.round.decision import Decider, Publish
 from publisher.pipeline.round.grouped import Periods
 from publisher.pipeline.round.reader import whole_window
 from publisher.pipeline.site import Site
-from publisher.pipeline.sync.counts import HostMonth, whoever_counts
+from publisher.pipeline.sync.counts import HostMonth, first_month, whoever_counts
 from publisher.pipeline.sync.portal import EVERY_HOST
 from publisher.sources.base import Source
 
@@ -60,13 +53,8 @@ _LONG_AGO: Final = Epoch(0)
 _REMEMBERED: Final = 20_000  # what was seen of kinds of runs
 UNKNOWN_MONTH: Final = 0  # of rows whose end time cannot be read
 _SUMMED: Final = (
-    "database",
-    "delivered",
-    "restarted",
-    "before",
-    "quarantined",
-    "pending",
-    "purged",
+    *("database", "delivered", "restarted", "before", "quarantined"),
+    *("pending", "purged"),
 )
 
 
@@ -107,26 +95,6 @@ class Compared:
         return "unknown" if self.month == UNKNOWN_MONTH else month_name(self.month)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecordedCount:
-    """A month and submit host of another instance, as its ledger had it at its last success.
-
-    `reported` is None where its target reports no counts.
-    """
-
-    target: str  # INSTANCE/TARGET
-    month: int
-    submit_host: str
-    delivered: int
-    before: int
-    reported: int | None
-    recorded: datetime | None
-
-    @property
-    def differs(self) -> bool:
-        return self.reported is not None and self.reported != self.delivered + self.before
-
-
 @dataclass(slots=True)
 class _Seen:
     database: int = 0
@@ -165,51 +133,19 @@ def check(
     jobs_seen: Callable[[int], None] = lambda _: None,
 ) -> list[Compared]:
     """Compare database, ledger, sync and portal; no sending. Raises: LedgerError, SourceError."""
-    now = site.clock()
+    now, found = site.clock(), list[Compared]()
+    first = first_month(now, months)
     with closing(site.ledger_to_read()) as ledger, closing(site.source()) as source:
-        checks = [
-            _TargetCheck(target, source, ledger, now, _first_month(now, months), jobs_seen)
-            for target in targets
-        ]
-        return [row for each in checks for row in each.rows(portal)]
-
-
-def recorded(site: Site, *, months: int | None) -> list[RecordedCount]:
-    """What other instances have, by target, month and host. Raises: UsageError, LedgerError."""
-    first = _first_month(site.clock(), months)
-    found: list[RecordedCount] = []
-    for other in site.other_instances():
-        with closing(other.ledger_to_read()) as ledger:
-            for name in ledger.targets():
-                found += _recorded(
-                    f"{other.instance}/{name}", ledger.target(name), ledger.counts(name), first
-                )
+        for target in targets:
+            found += _TargetCheck(target, source, ledger, now, first, jobs_seen).rows(portal)
     return found
-
-
-def _recorded(
-    target: str, state: TargetState | None, counts: HostCounts, first: int
-) -> Iterator[RecordedCount]:
-    for at in sorted({*counts.delivered, *counts.before, *counts.reported}):
-        month, submit_host = at
-        if month >= first:
-            reported = counts.reported.get(at, 0) if counts.reported else None
-            yield RecordedCount(
-                target=target,
-                month=month,
-                submit_host=submit_host,
-                delivered=counts.delivered.get(at, 0),
-                before=counts.before.get(at, 0),
-                reported=reported,
-                recorded=state and state.last_success,
-            )
 
 
 def accepted(
     site: Site, targets: Sequence[Target], *, months: int | None
 ) -> list[tuple[str, AcceptedChange]]:
     """What an administrator accepted for these months, by target. Raises: LedgerError."""
-    first = _first_month(site.clock(), months)
+    first = first_month(site.clock(), months)
     with closing(site.ledger_to_read()) as ledger:
         return [
             (target.name, change)
@@ -217,11 +153,6 @@ def accepted(
             for change in ledger.accepted_changes(target.name)
             if change.month >= first
         ]
-
-
-def _first_month(now: datetime, months: int | None) -> int:
-    """The first of the last so many months, the current one included."""
-    return 0 if months is None else month_of(now).number - months + 1
 
 
 class _TargetCheck:
@@ -255,22 +186,14 @@ class _TargetCheck:
             portal = None  # it shows what receivers of counts hold
         by_host = portal if portal is not None and _differs_by_host(portal) else None
         trouble = self._trouble()
-        places = {
-            *self._seen,
-            *self._counts.delivered,
-            *self._counts.before,
-            *self._counts.reported,
-            *(by_host or {}),
-        }
-        rows = [
-            self._compare(at, by_host, trouble.get(at[0], ()))
-            for at in self._asked_for(places, trouble)
-        ]
+        counts = self._counts
+        places = {*self._seen, *counts.delivered, *counts.before, *counts.reported}
+        asked_for = self._asked_for(places | {*(by_host or {})}, trouble)
+        rows = [self._compare(at, by_host, trouble.get(at[0], ())) for at in asked_for]
         yield from rows
         if portal is not None and by_host is None:
-            yield from _whole_months(
-                self._target, rows, {at: n for at, n in portal.items() if at[0] >= self._first}
-            )
+            recent = {at: jobs for at, jobs in portal.items() if at[0] >= self._first}
+            yield from _whole_months(self._target, rows, recent)
 
     def _asked_for(self, places: Iterable[HostMonth], trouble: Iterable[int]) -> list[HostMonth]:
         """Those of the months, in order, and one of each month that has none and is in trouble."""
@@ -305,23 +228,18 @@ class _TargetCheck:
             purged=purged,
             repairs=(),
         )
-        repairs = _repairs(
-            self._target, compared, found, before_us=before_us, known_trouble=bool(trouble)
-        )
+        repairs = _repairs(self._target, compared, found, before_us, known_trouble=bool(trouble))
         return replace(compared, repairs=(*trouble, *repairs))
 
     def _trouble(self) -> dict[int, Sequence[str]]:
         """What is wrong with whole months: held back, or at the receiver under another site."""
         held = set(self._state.held) if self._state else set()
-        totals = {
+        months = {
             one.month for one in self._ledger.months(self._target.name) if one.accepted_digest
         }
-        months = {month for month, _ in self._counts.delivered} | totals | held
-        found = {
-            month: self._of_month(month, month in held)
-            for month in sorted(months)
-            if month >= self._first
-        }
+        months |= {month for month, _ in self._counts.delivered} | held
+        asked_for = sorted(month for month in months if month >= self._first)
+        found = {month: self._of_month(month, month in held) for month in asked_for}
         return {month: troubles for month, troubles in found.items() if troubles}
 
     def _of_month(self, month: int, held: bool) -> list[str]:
@@ -349,11 +267,8 @@ class _TargetCheck:
         by_vo = self._target.vos or self._target.exclude_vos or decider.policy.vo_rules
         knows = partial(ledger.settled_at, name) if columns and not by_vo else None
         kinds = _Kinds(self._target, decider)
-        pages = whole_window(
-            *(name, self._source, ledger, window, frozenset(), self._now),
-            columns=columns,
-            knows=knows,
-        )
+        where = name, self._source, ledger, window
+        pages = whole_window(*where, frozenset(), self._now, columns=columns, knows=knows)
         for page in pages:
             self._see_unreadable(page.skipped)
             self._see_jobs(page.jobs, kinds)
@@ -378,48 +293,37 @@ class _TargetCheck:
         """Runs in columns, of which nearly all were delivered as they are."""
         self._jobs_seen(len(runs.record_ids))
         name, keys, of_run = self._target.name, runs.keys(), kinds.of_runs(runs)
-        known, held = (
-            self._ledger.known_at(name, runs.database, runs.record_ids, keys),
-            self._ledger.held(name, keys),
-        )
+        known = self._ledger.known_at(name, runs.database, runs.record_ids, keys)
+        held = self._ledger.held(name, keys)
         delivered: list[HostMonth] = []
         for key, end, kind in zip(keys, runs.ended_at, of_run, strict=True):
             run = known.get(key)
-            if (
-                run is not None
-                and run.settled
-                and run.ended_at == end
-                and run.fingerprint != REMOVED
-                and kind.place
-            ):
+            if run is not None and kind.place and run.ended_at == end and _is_delivered(run):
                 delivered.append(kind.place)
             else:
                 self._see(end, kind, run, held.get(key))
-        for place, jobs in Counter(delivered).items():
-            self._seen[place].database += jobs
-            self._seen[place].delivered += jobs
+        self._see_delivered(delivered)
         if others := known.keys() - set(keys):
-            hosts = {
-                key[:JOB_DIGEST_BYTES]: kind.host for key, kind in zip(keys, of_run, strict=True)
-            }
+            runs_of = zip(keys, of_run, strict=True)
+            hosts = {key[:JOB_DIGEST_BYTES]: kind.host for key, kind in runs_of}
             for key in others:
                 self._see_earlier(hosts[key[:JOB_DIGEST_BYTES]], [known[key]])
+
+    def _see_delivered(self, places: Iterable[HostMonth]) -> int:
+        """Runs that were delivered as they are, by where they are counted; gives how many."""
+        counted = Counter(places)
+        for place, jobs in counted.items():
+            self._seen[place].database += jobs
+            self._seen[place].delivered += jobs
+        return counted.total()
 
     def _see_known(self, runs: KnownRuns, kinds: _Kinds) -> None:
         """Runs that were delivered as they are; those not wanted any more are read whole."""
         places = [kind.place for kind in kinds.of_runs(runs)]
-        counted = Counter(place for place in places if place is not None)
-        for place, jobs in counted.items():
-            self._seen[place].database += jobs
-            self._seen[place].delivered += jobs
-        self._jobs_seen(counted.total())
-        unwanted = [
-            row for row, place in zip(runs.record_ids, places, strict=True) if place is None
-        ]
-        wanted = [
-            OpenRow(row=RowRef(database=runs.database, record_id=row), finished_seen_at=_LONG_AGO)
-            for row in unwanted
-        ]
+        self._jobs_seen(self._see_delivered(place for place in places if place is not None))
+        by_row = zip(runs.record_ids, places, strict=True)
+        rows = [RowRef(database=runs.database, record_id=row) for row, at in by_row if at is None]
+        wanted = [OpenRow(row=row, finished_seen_at=_LONG_AGO) for row in rows]
         for page in self._source.reread(wanted, frozenset(), self._now) if wanted else ():
             self._see_unreadable(page.skipped)
             self._see_jobs(page.jobs, kinds)
@@ -428,12 +332,8 @@ class _TargetCheck:
         """Delivered runs of a job that was restarted since."""
         for run in runs:
             place = _place(run.ended_at, host)
-            if (
-                host is not None
-                and place[0] != UNKNOWN_MONTH
-                and run.settled
-                and run.fingerprint != REMOVED
-            ):
+            known_place = host is not None and place[0] != UNKNOWN_MONTH
+            if known_place and _is_delivered(run):
                 self._seen[place].restarted += 1
 
     def _see(
@@ -461,17 +361,19 @@ class _TargetCheck:
         """Rows of a page that are not jobs: set aside, or about to be."""
         keys = [row.key for row in skipped]
         rows = dict(zip(keys, [row.row for row in skipped], strict=True))
-        known, held = (
-            self._ledger.known(self._target.name, rows),
-            self._ledger.held(self._target.name, keys),
-        )
+        name = self._target.name
+        known, held = self._ledger.known(name, rows), self._ledger.held(name, keys)
         for row, key in zip(skipped, keys, strict=True):
-            if row.ended_at is not None and (
-                key in held or (key not in known and row.ended_at >= self._start)
-            ):
+            if row.ended_at is None:
+                continue
+            if key in held or (key not in known and row.ended_at >= self._start):
                 here = self._seen[_month(row.ended_at), ""]
                 here.database += 1
                 here.count(None, held.get(key), before_start=False)
+
+
+def _is_delivered(run: DeliveredRun) -> bool:
+    return run.settled and run.fingerprint != REMOVED
 
 
 def _differs_by_host(portal: Mapping[HostMonth, int]) -> bool:
@@ -553,7 +455,7 @@ def _place(ended_at: Epoch, host: str | None) -> HostMonth:
 
 
 def _repairs(
-    target: Target, row: Compared, found: _Seen, *, before_us: bool, known_trouble: bool
+    target: Target, row: Compared, found: _Seen, before_us: bool, *, known_trouble: bool
 ) -> Iterable[str]:
     """The command that fixes each difference of a row. `before_us`: the month is before our start.
 
@@ -570,14 +472,14 @@ def _repairs(
         yield f"the ledger's count differs: publisher republish {window} --target {target.name}"
     theirs = before_us and not row.delivered
     if _is_to_report(target, row, theirs):
-        yield f"reported {'nothing' if row.reported is None else row.reported}: publisher sync --target {target.name}"
+        reported = "nothing" if row.reported is None else row.reported
+        yield f"reported {reported}: publisher sync --target {target.name}"
     yield from _of_portal(target, row)
 
 
 def _is_to_report(target: Target, row: Compared, theirs: bool) -> bool:
-    return (
-        target.sync and (row.reported or 0) != row.due and (row.reported is not None or not theirs)
-    )
+    differs = (row.reported or 0) != row.due
+    return target.sync and differs and (row.reported is not None or not theirs)
 
 
 def _of_portal(target: Target, row: Compared) -> Iterable[str]:
@@ -585,4 +487,5 @@ def _of_portal(target: Target, row: Compared) -> Iterable[str]:
         window = f"--from {row.month_name} --to {row.month_name}"
         yield f"the portal has {row.portal}: publisher republish {window} --target {target.name}"
     if row.beyond:
-        yield f"the portal has {row.portal}, {row.beyond} more than we published: send the text below as a ticket"
+        more = f"{row.beyond} more than we published"
+        yield f"the portal has {row.portal}, {more}: send the text below as a ticket"

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
 from publisher.formats import sync_format
 from publisher.formats.base import OnChange, SyncFormat
-from publisher.ledger.contract import HostCounts, Ledger, OutboxRecord, SyncMessage
-from publisher.model.job import Epoch, JobId, RowRef
+from publisher.ledger.contract import HostCounts, Ledger, OutboxRecord, SyncMessage, TargetState
+from publisher.model.job import Epoch, JobId
 from publisher.model.message import message_of
 from publisher.model.target import Target
 from publisher.model.time import Window, month_of
@@ -29,10 +31,11 @@ from publisher.model.totals import (
     year_and_month,
 )
 from publisher.pipeline.guards.databases import missing_databases
+from publisher.pipeline.round.assemble import NOWHERE
 from publisher.pipeline.round.decision import Decider, Publish
 from publisher.pipeline.round.outcome import Outcome, concluded
 from publisher.pipeline.round.reader import numbered
-from publisher.pipeline.round.round import Observer
+from publisher.pipeline.round.round import Observer, patience
 from publisher.pipeline.round.sender import MessageSender, RoundStopped
 from publisher.pipeline.site import LiveTarget, Site
 from publisher.sources.base import Page, Source
@@ -42,8 +45,6 @@ MONTHS: Final = 12
 # Also what has not changed: the portal shows when a count was last sent
 _SEND_EVERY: Final = timedelta(hours=24)
 _MESSAGE_COUNTS: Final = 5_000
-_PATIENCE: Final = 50  # looks at a lock that another publisher holds
-_LOOK_EVERY_S: Final = 0.1
 
 HostMonth = tuple[int, str]
 
@@ -55,10 +56,8 @@ def after_round(
     now = site.clock()
     counts = ledger.counts(target.name)
     wanted = recent(counts_to_send(counts), now, MONTHS)
-    fresh = (
-        counts.last_reported_at is not None
-        and timedelta(0) <= now - counts.last_reported_at < _SEND_EVERY
-    )
+    sent = counts.last_reported_at
+    fresh = sent is not None and timedelta(0) <= now - sent < _SEND_EVERY
     if not wanted or (fresh and wanted == {at: counts.reported.get(at) for at in wanted}):
         return None
     return send_counts(site, target, live, source, ledger, observer, months=MONTHS)
@@ -77,10 +76,7 @@ def send_counts(
     """Send a target's counts. Raises: PublisherError before anything is sent."""
     now = site.clock()
     form = sync_format(live.format.receiver.sync_format)
-    left = iter(range(_PATIENCE))
-    with ledger.working_on(
-        target.name, lambda: next(left, None) is not None and not site.wait(_LOOK_EVERY_S)
-    ):
+    with ledger.working_on(target.name, patience(site.wait)):
         sender = MessageSender(
             target=target.name,
             record_format=form,
@@ -98,9 +94,8 @@ def send_counts(
             with sender:
                 sender.send_outstanding()
                 if not missing_databases(target.name, source, ledger):  # else they would be too few
-                    _look_before_us(
-                        target, source, ledger, now, f"{live.selection_digest}-{live.policy_digest}"
-                    )
+                    basis = f"{live.selection_digest}-{live.policy_digest}"
+                    _look_before_us(target, source, ledger, now, basis)
                 counts = recent(counts_to_send(ledger.counts(target.name)), now, months)
                 if counts:  # a target without a round has none, and is not in the ledger
                     ledger.prepare_sync(target.name, _messages(target, form, counts, now))
@@ -121,8 +116,63 @@ def recent(
     counts: Mapping[HostMonth, int], now: datetime, months: int | None
 ) -> dict[HostMonth, int]:
     """The last so many months, the current one included."""
-    first = 0 if months is None else month_of(now).number - months + 1
+    first = first_month(now, months)
     return {at: counts[at] for at in sorted(counts) if at[0] >= first}
+
+
+def first_month(now: datetime, months: int | None) -> int:
+    """The first of the last so many months, the current one included."""
+    return 0 if months is None else month_of(now).number - months + 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedCount:
+    """A month and submit host of another instance, as its ledger had it at its last success.
+
+    `reported` is None where its target reports no counts.
+    """
+
+    target: str  # INSTANCE/TARGET
+    month: int
+    submit_host: str
+    delivered: int
+    before: int
+    reported: int | None
+    recorded: datetime | None
+
+    @property
+    def differs(self) -> bool:
+        return self.reported is not None and self.reported != self.delivered + self.before
+
+
+def recorded(site: Site, *, months: int | None) -> list[RecordedCount]:
+    """What other instances have, by target, month and host. Raises: UsageError, LedgerError."""
+    first = first_month(site.clock(), months)
+    found: list[RecordedCount] = []
+    for other in site.other_instances():
+        with closing(other.ledger_to_read()) as ledger:
+            for target in ledger.targets():
+                state, counts = ledger.target(target), ledger.counts(target)
+                found += _recorded(f"{other.instance}/{target}", state, counts, first)
+    return found
+
+
+def _recorded(
+    target: str, state: TargetState | None, counts: HostCounts, first: int
+) -> Iterator[RecordedCount]:
+    for at in sorted({*counts.delivered, *counts.before, *counts.reported}):
+        month, submit_host = at
+        if month >= first:
+            reported = counts.reported.get(at, 0) if counts.reported else None
+            yield RecordedCount(
+                target=target,
+                month=month,
+                submit_host=submit_host,
+                delivered=counts.delivered.get(at, 0),
+                before=counts.before.get(at, 0),
+                reported=reported,
+                recorded=state and state.last_success,
+            )
 
 
 def _look_before_us(
@@ -143,9 +193,8 @@ def _look_before_us(
     if basis == ledger.counts(target.name).before_basis:
         return
     jobs: Counter[HostMonth] = Counter()
-    for page in numbered(
-        source.window(decider.selection.window, frozenset(), now), target.name, source, ledger
-    ):
+    window = source.window(decider.selection.window, frozenset(), now)
+    for page in numbered(window, target.name, source, ledger):
         jobs.update(_unknown(target, decider, page, ledger))
     ledger.set_before(target.name, jobs, basis)
 
@@ -193,18 +242,17 @@ def _message(
         contents.append(form.render(count))
     payload = form.frame.join(contents)
     form.check(payload)
+    by_place = zip(reported, contents, strict=True)
     return SyncMessage(
         message=message_of(payload, target.name, form.name, len(reported), now),
         counts=tuple(reported),
-        records=tuple(
-            _carried(at, content) for (at, _), content in zip(reported, contents, strict=True)
-        ),
+        records=tuple(_carried(at, content) for (at, _), content in by_place),
     )
 
 
 def _carried(at: HostMonth, content: bytes) -> OutboxRecord:
     return OutboxRecord(
-        row=RowRef(database="", record_id=0),
+        row=NOWHERE,
         job_id=JobId(f"sync {month_name(at[0])} of {at[1]}"),
         local_id="",
         ended_at=month_window(at[0]).start or Epoch(0),

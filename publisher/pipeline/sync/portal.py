@@ -22,7 +22,10 @@ _NAMES: Final = {
 }
 _NEEDED: Final = ("month", "jobs")
 _DELIMITERS: Final = ",;\t|"
-_COLUMNS: Final = "columns must be Month and Year (or Month as 2026-03), SubmitHost (or none, for months as a whole) and NumberOfJobs"
+_COLUMNS: Final = (
+    "columns must be Month and Year (or Month as 2026-03), SubmitHost (or none, for months as a "
+    "whole) and NumberOfJobs"
+)
 _LARGEST: Final = 64 * 1024 * 1024
 EVERY_HOST: Final = "*"  # stands for all submit hosts of a month, in a file that names none
 

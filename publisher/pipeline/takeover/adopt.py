@@ -78,15 +78,11 @@ def adopt_named(
     until = target.jura_until
     if until is None or receiver_of(target.format).on_change is OnChange.KEEP_FIRST:
         return
-    sent = {state.month for state in ledger.months(target.name)} | {
-        month for month, _ in ledger.counts(target.name).delivered
-    }
-    for month in months:
-        if (
-            month <= month_number(until)
-            and month not in sent
-            and not ledger.summary_keys(target.name, month)
-        ):
+    sent = {state.month for state in ledger.months(target.name)}
+    sent |= {month for month, _ in ledger.counts(target.name).delivered}
+    last = month_number(until)
+    for month in (month for month in months if month <= last and month not in sent):
+        if not ledger.summary_keys(target.name, month):
             ledger.adopt(target.name, left_by_jura(target, month, until, source, now))
 
 
@@ -105,15 +101,8 @@ def left_by_jura(
         wanted = target.vos is None or job.vo in target.vos
         return as_read_by_jura(job, policy, summary=summary) if wanted else None
 
-    return rows_of(
-        jura_selection(target.selection(Window()), window),
-        policy,
-        form,
-        month,
-        source,
-        now,
-        as_read,
-    )
+    selection = jura_selection(target.selection(Window()), window)
+    return rows_of(selection, policy, form, month, source, now, as_read)
 
 
 def rows_of(
@@ -138,20 +127,16 @@ def rows_of(
     keys = None if row_keys is None else row_keys()
     sums: defaultdict[SummaryKey, list[int]] = defaultdict(lambda: [0, 0, 0])
     hosts: Counter[tuple[int, str]] = Counter()
-    for job, published in _published(
-        source.window(selection.window, frozenset(), now), as_read, decider
-    ):
+    pages = source.window(selection.window, frozenset(), now)
+    for job, published in _published(pages, as_read, decider):
         with suppress(Unfit):  # no receiver takes it
             if summary is not None and totals is not None:
                 summary.admit(published, now)
                 totals.add(published)
             elif keys is not None:
                 here = sums[keys.of(published).of_month(month_number(published.ended_at))]
-                here[:] = (
-                    here[0] + 1,
-                    here[1] + job.wall_s,
-                    here[2] + job.cpu_user_s + job.cpu_kernel_s,
-                )
+                cpu_s = job.cpu_user_s + job.cpu_kernel_s
+                here[:] = here[0] + 1, here[1] + job.wall_s, here[2] + cpu_s
             hosts[month, sync_host(published.where.receiver_host)] += 1
     singles = tuple(
         KeyTotal(key=key, jobs=jobs, wall_s=wall, cpu_s=cpu)
@@ -177,10 +162,8 @@ def by_key(left: InheritedMonth) -> Mapping[object, KeyTotal]:
     """Rows by the receiver's key."""
     if left.groups:
         form = summary_format(left.format)
-        return {
-            form.receiver_key(group): group.row(by_level=form.grouping.by_level)
-            for group in left.groups
-        }
+        by_level = form.grouping.by_level
+        return {form.receiver_key(group): group.row(by_level=by_level) for group in left.groups}
     return {total.key.digest: total for total in left.singles}
 
 
@@ -267,11 +250,8 @@ def compare(site: Site, targets: Sequence[Target], *, months: int | None) -> lis
     now = site.clock()
     last = month_of(now).number
     first = _EARLIEST if months is None else last - months + 1
-    shadows = [
-        one
-        for one in targets
-        if one.shadow and one.jura_format and receiver_of(one.format).sync_format
-    ]
+    shadows = [target for target in targets if target.shadow and target.jura_format]
+    shadows = [target for target in shadows if receiver_of(target.format).sync_format]
     with closing(site.source()) as source:
         return [
             _compared(target, number, source, now)

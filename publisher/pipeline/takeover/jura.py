@@ -52,8 +52,9 @@ _WITHOUT: Final = BenchmarkPolicy(
 )
 
 _NAMED: Final = (
-    "jura-ng may have sent it with the user's name, which `identity` keeps back now, and under both it would count twice; when "
-    "the receiver has no record of this job, or was asked to delete the row, release it, and drop it otherwise"
+    "jura-ng may have sent it with the user's name, which `identity` keeps back now, and under "
+    "both it would count twice; when the receiver has no record of this job, or was asked to delete the "
+    "row, release it, and drop it otherwise"
 )
 
 
@@ -87,9 +88,8 @@ def as_read_by_jura(job: JobRecord, policy: RecordPolicy, *, summary: bool) -> J
     without a VO. That of ARC 7 looks for FQAN and benchmark where schema 1 had them, and so tells
     neither of a job that was written to schema 2.
     """
-    benchmark = (
-        job.benchmark if is_read_by_jura(job.benchmark) and (summary or job.side_benchmark) else ""
-    )
+    told = is_read_by_jura(job.benchmark) and (summary or job.side_benchmark)
+    benchmark = job.benchmark if told else ""
     if summary:
         return job._replace(benchmark=benchmark)
     fqan = _fqan_of(job, policy)
@@ -99,21 +99,17 @@ def as_read_by_jura(job: JobRecord, policy: RecordPolicy, *, summary: bool) -> J
 
 
 def sent_by_jura_of(target: Target) -> Callable[[JobRecord], PublishedJob | None] | None:
-    """What is said of single jobs that jura-ng may have sent: that, so that sent again they stay
-    under the key that they have.
+    """What is said of single jobs that jura-ng may have sent: the same, so that the key stays.
 
     None for a target where that does not matter; it gives None for a job of which the target speaks
     for itself. A user who is not to be named any more is not, and without the name the job has
     another key: it raises Unfit.
     """
     until = target.jura_until
-    form = target.jura_format or target.format
-    if (
-        until is None
-        or is_summary_format(form)
-        or is_summary_format(target.format)
-        or receiver_of(target.format).row_keys is None
-    ):
+    formats = target.jura_format or target.format, target.format
+    if until is None or any(map(is_summary_format, formats)):
+        return None
+    if receiver_of(target.format).row_keys is None:
         return None
     policy = replace(
         as_jura(target.policy, summary=False),
@@ -140,12 +136,8 @@ def sent_by_jura_of(target: Target) -> Callable[[JobRecord], PublishedJob | None
 
 def jura_selection(selection: Selection, window: Window) -> Selection:
     """The jobs that it sends of a window: of all VOs, by the jobs' own (`vos`)."""
-    return selection._replace(
-        statuses=frozenset({"completed", "failed"}),
-        window=window,
-        vos=None,
-        exclude_vos=frozenset(),
-    )
+    every = selection._replace(window=window, vos=None, exclude_vos=frozenset())
+    return every._replace(statuses=_PUBLISHED)
 
 
 _PUBLISHED: Final = frozenset({"completed", "failed"})
@@ -223,11 +215,9 @@ def _with_others(
     """Each job, and the name of an earlier database that has it finished too, or ''."""
     while some := list(islice(jobs, _AT_ONCE)):
         job_ids = [job.job_id for job in some]
-        others = {
-            job_id: database.name
-            for database in before
-            for job_id in database.finished_among(job_ids)
-        }
+        others: dict[str, str] = {}
+        for database in before:
+            others |= dict.fromkeys(database.finished_among(job_ids), database.name)
         yield from ((job, others.get(job.job_id, "")) for job in some)
 
 
@@ -268,13 +258,12 @@ class _Pass:
         if job.ended_at >= mark.start:
             self._found.sent_anyway += 1
         elif self._over:
-            self._note_certain(
-                Candidate(job=job, behind_s=max(behind, mark.last_end - job.ended_at), certain=True)
-            )
-        elif behind and (
-            not mark.summary or month_number(self._latest) - month_number(job.ended_at) > 1
-        ):
-            self._note_perhaps(Candidate(job=job, behind_s=behind, certain=False))
+            behind_s = max(behind, mark.last_end - job.ended_at)
+            self._note_certain(Candidate(job=job, behind_s=behind_s, certain=True))
+        elif behind:
+            months = month_number(self._latest) - month_number(job.ended_at)
+            if months > 1 or not mark.summary:
+                self._note_perhaps(Candidate(job=job, behind_s=behind, certain=False))
 
     def add_to(self, search: Search, database: WritingOrder) -> None:
         found = self._found
@@ -314,7 +303,8 @@ class _Pass:
 
 _WHOLE_MONTHS: Final = ("  (months are sent whole: only if the database still holds all of them)",)
 _SENT_AGAIN: Final = (
-    "  (jobs that ARC sent since then are sent again, as it sent them: receivers keep one record of a job)",
+    "  (jobs that ARC sent since then are sent again, as it sent them: "
+    "receivers keep one record of a job)",
 )
 
 
@@ -324,37 +314,35 @@ def report(search: Search) -> list[str]:
     stopped, starts = iso_epoch(mark.last_end), iso_epoch(mark.start)
     lines = [
         f"target {mark.target}: ARC's publisher stopped at {stopped}; publisher starts at {starts}",
-        f"  {search.looked_at:,} finished jobs looked at; {search.sent_anyway:,} of those until then are sent (again) anyway",
+        f"  {search.looked_at:,} finished jobs looked at; "
+        f"{search.sent_anyway:,} of those until then are sent (again) anyway",
     ]
-    lines += [
-        f"  cannot tell for {shown(name)}: its jobs are not in the order in which they were written (migrated or rotated?)"
-        for name in search.disordered
-    ]
+    order = "its jobs are not in the order in which they were written (migrated or rotated?)"
+    lines += [f"  cannot tell for {shown(name)}: {order}" for name in search.disordered]
     if search.unordered:
-        lines.append(
-            f"  cannot tell for {plural(search.unordered, 'job')} without a FINISHED event (converted rows?)"
-        )
+        jobs = plural(search.unordered, "job")
+        lines.append(f"  cannot tell for {jobs} without a FINISHED event (converted rows?)")
     lines.append(
-        f"  certainly lost: {search.certain}, unless republished by hand: written after ARC's publisher had passed their end"
+        f"  certainly lost: {search.certain}, unless republished by hand: "
+        "written after ARC's publisher had passed their end"
     )
     lines += _listed(search.surest, search.certain)
     lines.append(
-        f"  perhaps lost: {search.perhaps}, probably about {round(search.expected)}: written behind jobs that ended later, "
-        f"between runs every {length_text(mark.period_s)}"
+        f"  perhaps lost: {search.perhaps}, probably about {round(search.expected)}: written "
+        f"behind jobs that ended later, between runs every {length_text(mark.period_s)}"
     )
     lines += _listed(search.latest, search.perhaps)
     if search.earliest is not None:
-        lines.append(
-            f"  to send the certainly lost ones, set in this target: start: {_start(mark, search.earliest)}"
-        )
+        start = f"start: {_start(mark, search.earliest)}"
+        lines.append(f"  to send the certainly lost ones, set in this target: {start}")
         lines += _WHOLE_MONTHS if mark.summary else _SENT_AGAIN
     return lines
 
 
 def _listed(candidates: Sequence[Candidate], of: int) -> list[str]:
     lines = [
-        f"    {shown(one.job.job_id)}  {shown(one.job.local_id) or '-'}  {iso_epoch(one.job.ended_at)}  "
-        f"{shown(one.job.vo) or '-'}  {one.behind_s} s behind"
+        f"    {shown(one.job.job_id)}  {shown(one.job.local_id) or '-'}  "
+        f"{iso_epoch(one.job.ended_at)}  {shown(one.job.vo) or '-'}  {one.behind_s} s behind"
         for one in candidates
     ]
     return [*lines, f"    ... and {of - len(candidates)} more"] if of > len(candidates) else lines
