@@ -82,7 +82,8 @@ def _on_their_way(
         counted = ledger.months(target.name)
         months = [month for month in counted if month.digest != month.accepted_digest]
         pending = sum(max(month.jobs - month.accepted_jobs, 0) for month in months)
-        # Which jobs these are is not known any more: most ended after what was published last.
+        # Which jobs these are is not known any more: most ended after what was published last, all
+        # of them in their month.
         published = state.last_published_end if state else None
         return pending, [_within(month.month, published) for month in months]
     if state is None:

@@ -1,7 +1,7 @@
-"""Where jobs to publish go: into batches of single records, each dispatched as it fills, or into
-the totals of their months.
+"""Where jobs to publish go: into batches of single records, sent as they fill, or into months.
 
-`BatchBuilder`: rendered records in, batches out that keep both limits, in order, with the progress that each completes.
+`BatchBuilder`: rendered records in, batches out that keep both limits, in order, with the progress
+that each completes.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from publisher.sources.base import Page, Source
 class BatchBuilder:
     """Cuts batches between records, never inside one, before anything is sent.
 
-    `most_records` 0 is no limit by count. `most_bytes` is asked once how much one payload may have, the frame
-    counted by `around` bytes once and `between` bytes at each record. `fill_to` is asked at every record how full
-    a payload shall be now: less than `most_bytes` when the service has refused a size. A record that is larger
-    than that goes alone: whether it is too large
-    shall be the service's word.
+    `most_records` 0 is no limit by count. `most_bytes` is asked once how much one payload may have,
+    the frame counted by `around` bytes once and `between` bytes at each record. `fill_to` is asked
+    at every record how full a payload shall be now: less than `most_bytes` when the service has
+    refused a size. A record that is larger than that goes alone: whether it is too large shall be
+    the service's word.
     """
 
     def __init__(
@@ -78,16 +78,14 @@ class BatchBuilder:
         return self._most_bytes - self._between
 
     def add(self, record: Rendered, progress: Progress | None = None) -> Sequence[Batch]:
-        """Add a record; gives the batches that it closes, if any. `progress` goes with the batch
-        that holds it.
+        """Add a record; gives the batches that it closes, if any. `progress` goes with its batch.
 
         Raises: Unfit for a record that no message can hold.
         """
         size = len(record.content) + self._between
         if size > self._most_bytes:
-            raise Unfit(
-                TOO_LARGE, f"the record alone has {size} bytes, a message holds {self._most_bytes}"
-            )
+            holds = f"a message holds {self._most_bytes}"
+            raise Unfit(TOO_LARGE, f"the record alone has {size} bytes, {holds}")
         full = [] if self._room([size]) else [self._close()]
         self._append(RecordColumns.of([record]), size)
         if progress is not None:
@@ -95,12 +93,9 @@ class BatchBuilder:
         return [*full, self._close()] if self._is_full() else full
 
     def add_all(self, records: RecordColumns) -> Iterator[Batch]:
-        """The same of several records, each of which a message holds; a batch is given out as it is
-        closed (hot path).
-        """
-        ends = list(
-            accumulate([len(content) + self._between for content in records.contents], initial=0)
-        )
+        """The same of several records that messages hold, batch by batch (hot path)."""
+        sizes = [len(content) + self._between for content in records.contents]
+        ends = list(accumulate(sizes, initial=0))
         begin = 0
         while begin < len(records):
             end = begin + self._room(ends[begin + 1 :], ends[begin])
@@ -110,9 +105,7 @@ class BatchBuilder:
                 yield self._close()
 
     def _room(self, ends: Sequence[int], before: int = 0) -> int:
-        """How many records, whose bytes add up to these from `before` on, go into the message that
-        waits.
-        """
+        """How many records, whose bytes add up to these from `before` on, go into this message."""
         most = min(self._most_bytes, self._fill_to() - self._around) - self._bytes
         room = bisect_right(ends, before + most)
         if self._most_records:
@@ -129,9 +122,7 @@ class BatchBuilder:
         return 0 < self._most_records <= len(self._waiting)
 
     def mark(self, progress: Progress) -> None:
-        """Everything read so far is accounted for by `progress` once the records before it are
-        written down.
-        """
+        """What was read so far is accounted for once the records before `progress` are written."""
         if self._marks and self._marks[-1][0] == self._added:
             progress = self._marks.pop()[1] + progress
         self._marks.append((self._added, progress))
@@ -142,7 +133,7 @@ class BatchBuilder:
         return not self._waiting
 
     def rest(self) -> Iterator[Batch]:
-        """The last batch, perhaps without records when there is only progress left to write down."""
+        """The last batch, perhaps without records when there is only progress to write down."""
         if self._waiting or self._marks:
             yield self._close()
 
@@ -157,14 +148,12 @@ class BatchBuilder:
         return Batch(records=records, progress=progress)
 
 
-_CHANGED: Final = (
-    2_000  # runs that changed after delivery and wait to be looked at together: some 10 MB
-)
+# Runs that changed after delivery and wait to be looked at together: some 10 MB.
+_CHANGED: Final = 2_000
 
 
 class RowsEmptied(Protocol):
-    """Asked for the rows at the receiver that lose their last jobs when changed runs of a month go
-    out again.
+    """Rows at the receiver that lose their last jobs when changed runs of a month go out again.
 
     `runs`: so many of each row, by its digest.
     """
@@ -175,9 +164,7 @@ class RowsEmptied(Protocol):
 
 
 class Guard(NamedTuple):
-    """What a regular round keeps back from a receiver that adds single records up, and never
-    deletes a sum.
-    """
+    """What a regular round keeps back from a receiver that adds records up, and deletes no sum."""
 
     totals: Mapping[int, BlockedMonth]  # months that it has as totals
     held_before: Collection[int]  # months that the last round held back
@@ -234,26 +221,18 @@ class JobBatches:
         self._changed: dict[JobKey, Rendered] = {}
         self._open: list[OpenRow] = []  # of runs held back: the next round looks at them again
         # Jobs that wait for totals to go were passed in an earlier round, and wait still.
-        before = (
-            ()
-            if guard is None
-            else [guard.totals[at] for at in guard.held_before if at in guard.totals]
-        )
-        self._held = {month.month: month for month in before}
-        self._shipped: set[JobKey] = (
-            set()
-        )  # since the last page began: of those before it the ledger tells
+        before = () if guard is None else guard.held_before
+        self._held = {at: self._totals[at] for at in before if at in self._totals}
+        # Since the last page began: of those before it the ledger tells.
+        self._shipped: set[JobKey] = set()
 
     def __contains__(self, key: JobKey) -> bool:
         return key in self._builder or key in self._changed or key in self._shipped
 
     def met(self, keys: Sequence[JobKey]) -> set[JobKey]:
         """Which of these wait, or are on their way since the last page began."""
-        return (
-            self._builder.met(keys)
-            | self._shipped.intersection(keys)
-            | self._changed.keys() & set(keys)
-        )
+        waiting = self._builder.met(keys) | self._shipped.intersection(keys)
+        return waiting | (self._changed.keys() & set(keys))
 
     @property
     def most_content(self) -> int:
@@ -271,8 +250,9 @@ class JobBatches:
         return self._builder.idle
 
     def take(self, fit: Publish, now: datetime, place: Progress | None = None) -> None:
-        """Render a job and pack it; ships the batch that it closes. Raises: Unfit; Stopped,
-        SourceError.
+        """Render a job and pack it; ships the batch that it closes.
+
+        Raises: Unfit; Stopped, SourceError.
         """
         if self._is_held_back(fit.entry.ended_at):
             return
@@ -285,13 +265,9 @@ class JobBatches:
         self._pack_and_send(record, place)
 
     def take_rendered(self, records: RecordColumns) -> None:
-        """Pack records of jobs that were never delivered, each of which a message holds. Raises:
-        Stopped.
-        """
+        """Pack records that were never delivered, and that messages hold. Raises: Stopped."""
         if self._totals:
-            records = records.only(
-                [not self._is_held_back(ended_at) for ended_at in records.ended_at]
-            )
+            records = records.only([not self._is_held_back(end) for end in records.ended_at])
         for batch in self._builder.add_all(records):
             self._send(batch)
 
@@ -313,17 +289,14 @@ class JobBatches:
             self._send(batch)
 
     def _let_go(self, guard: Guard, now: datetime) -> None:
-        """Pack the changed runs of every month in which none of them was the last of its row at the
-        receiver.
-        """
+        """Pack the changed runs of months in which none was the last of its row at the receiver."""
         changed, self._changed = self._changed, {}
         months: dict[int, list[Rendered]] = {}
         for record in changed.values():
             months.setdefault(month_number(record.ended_at), []).append(record)
         for month, records in months.items():
-            runs = Counter(
-                record.summary_key.digest for record in records if record.summary_key is not None
-            )
+            digests = [one.summary_key.digest for one in records if one.summary_key is not None]
+            runs = Counter(digests)
             if orphaned := guard.emptied(month, runs, now):
                 self._held[month] = BlockedMonth(month=month, orphaned=tuple(orphaned), lost_jobs=0)
                 self._open += [OpenRow(row=record.row, finished_seen_at=None) for record in records]
@@ -337,9 +310,7 @@ class JobBatches:
                     self._builder.mark(Progress(skipped=(quarantined,)))
 
     def _packed(self, record: Rendered, place: Progress | None) -> Sequence[Batch]:
-        """Pack a record; one that no message can hold, without what its format can leave out.
-        Raises: Unfit.
-        """
+        """Pack a record; if too large, without what its format can leave out. Raises: Unfit."""
         try:
             return self._builder.add(record, place)
         except Unfit as unfit:
@@ -428,20 +399,15 @@ def open_sink(
 
 
 def _sent_as_totals(live: LiveTarget, ledger: Ledger) -> dict[int, BlockedMonth]:
-    """Months that the receiver has as totals, in a format of before: single records would count
-    beside them.
-    """
+    """Months that the receiver has as totals of a format of before: records would count beside."""
     found = {}
     for state in ledger.months(live.name):
         if state.accepted_digest or state.on_its_way:
-            orphaned = tuple(
-                group.row(by_level=receiver_of(state.accepted_format).keeps_benchmark_values)
-                for group in ledger.accepted(live.name, state.month)
-            )
+            by_level = receiver_of(state.accepted_format).keeps_benchmark_values
+            groups = ledger.accepted(live.name, state.month)
+            rows = tuple(group.row(by_level=by_level) for group in groups)
             was = state.accepted_format or "totals"
-            found[state.month] = BlockedMonth(
-                month=state.month, orphaned=orphaned, lost_jobs=0, was=was
-            )
+            found[state.month] = BlockedMonth(state.month, orphaned=rows, lost_jobs=0, was=was)
     return found
 
 

@@ -1,10 +1,10 @@
-"""Runs counted into their months a page at a time: of those that share all but times and usage, one
-is decided on (hot path).
+"""Runs counted into their months by the page: one of those that share the rest is decided on.
 
 What comes out is what one by one would: whoever is known with other values, is held in quarantine,
-or breaks a rule, is left for a look of its own.
+or breaks a rule, is left for a look of its own (hot path).
 
-    columns of 4,000 runs, 30 examples   ->   30 decisions, 4,000 additions; 2 runs that changed are left
+    columns of 4,000 runs, 30 examples   ->   30 decisions, 4,000 additions;
+                                              2 runs that changed are left
 """
 
 from bisect import bisect_right
@@ -30,9 +30,8 @@ from publisher.pipeline.site import LiveTarget
 from publisher.sources.base import Page, Source
 
 _REMEMBERED: Final = 10_000  # groups, and decisions of 2 kB each
-_MOST_S: Final = (
-    2**30
-)  # wall or CPU time of more than nearly any job, and within every receiver's bounds
+# Wall or CPU time of more than nearly any job, and within every receiver's bounds.
+_MOST_S: Final = 2**30
 _YEARS: Final = range(1970, 2106)
 _FIRST_DAY: Final = date(1970, 1, 1).toordinal()
 _DAY_S: Final = 86_400
@@ -53,9 +52,8 @@ class _RunGroup:
 
 
 _VALUES, _ROW, _ALONE = (attrgetter(name) for name in ("values", "row", "alone"))
-_WARNINGS, _CORES, _AREX_DEFAULT = (
-    attrgetter(name) for name in ("warnings", "cores", "arex_default")
-)
+_WARNINGS, _CORES = attrgetter("warnings"), attrgetter("cores")
+_AREX_DEFAULT = attrgetter("arex_default")
 
 
 class _SomeRuns(NamedTuple):
@@ -86,24 +84,20 @@ class _SomeRuns(NamedTuple):
 
 @cache
 def _month_starts() -> frozenset[Epoch]:
-    days = (
-        date(year, month, 1).toordinal() - _FIRST_DAY for year in _YEARS for month in range(1, 13)
-    )
-    return frozenset(Epoch(day * _DAY_S) for day in days)
+    firsts = [date(year, month, 1) for year in _YEARS for month in range(1, 13)]
+    return frozenset(Epoch((first.toordinal() - _FIRST_DAY) * _DAY_S) for first in firsts)
 
 
 class Periods:
-    """Times in which whoever decides makes the same of runs that share the rest: months, cut by the
-    dates of its rules.
+    """Times in which the same is made of runs that share the rest: months, cut by rules' dates.
 
     Without `months` only by these, where nothing else depends on the end.
     """
 
     def __init__(self, decider: Decider, *, months: bool = True) -> None:
         window = decider.selection.window
-        edges = {
-            edge for edge in (window.start, window.end) if edge is not None
-        } | decider.policy.change_times
+        edges = {edge for edge in (window.start, window.end) if edge is not None}
+        edges |= decider.policy.change_times
         self._decider = decider
         self._changes = sorted(edges)
         self._months = months
@@ -112,9 +106,8 @@ class Periods:
     def _edges(self) -> Sequence[Epoch]:
         """Looked up with the first run: to tell all months takes a while."""
         calendar = sorted(_month_starts())
-        return sorted(
-            {*self._changes, *(calendar if self._months else (calendar[0], calendar[-1]))}
-        )
+        fixed = calendar if self._months else (calendar[0], calendar[-1])
+        return sorted({*self._changes, *fixed})
 
     def of(self, ends: Sequence[Epoch]) -> Sequence[int]:
         """The period of each end; nearly always all are in one."""
@@ -155,18 +148,15 @@ class GroupedCounter:
         self._totals = totals
         self._needs = live.format.needs
         self._periods = Periods(decider)
-        self._rules: dict[
-            int, object
-        ] = {}  # of a period; None where every run needs a look of its own
-        self._groups: dict[
-            object, dict[int, _RunGroup]
-        ] = {}  # by these rules, and by the id of their example
+        # Of a period; None where every run needs a look of its own.
+        self._rules: dict[int, object] = {}
+        # By these rules, and by the id of their example.
+        self._groups: dict[object, dict[int, _RunGroup]] = {}
 
     def take_page(
         self, page: Page, progress: Progress, now: datetime
     ) -> tuple[Page, Progress, int]:
-        """Count the runs of a page; gives the page with the jobs that are left, read whole, and how
-        many were counted.
+        """Count a page's runs; gives the page with jobs that are left, read whole, and how many.
 
         Raises: SourceError.
         """
@@ -177,7 +167,7 @@ class GroupedCounter:
         return page, progress, jobs
 
     def _take(self, runs: RunColumns, now: datetime) -> tuple[int, list[RowRef]]:
-        """Count all that can be; gives how many were, and the rows that need a look of their own."""
+        """Count all that can be; gives how many were, and the rows that need another look."""
         until = Epoch(int(now.timestamp()))
         periods = self._periods.of(runs.ended_at)
         groups = self._groups_of(runs.examples, periods, until, now)
@@ -199,14 +189,12 @@ class GroupedCounter:
             some = some.only(taken)
         if some.keys:
             # In one of two spellings a job may stand in another row too.
-            file = delivered_from(
-                JobId("".join(runs.job_ids)), RowRef(database=runs.database, record_id=0)
-            )
+            nowhere = RowRef(database=runs.database, record_id=0)
+            file = delivered_from(JobId("".join(runs.job_ids)), nowhere)
             self._remark(some)
             self._add(some)
-            self._totals.counted(
-                PlacedRuns(some.keys, some.ended_at, some.values, file, some.record_ids)
-            )
+            placed = PlacedRuns(some.keys, some.ended_at, some.values, file, some.record_ids)
+            self._totals.counted(placed)
         return len(some.keys), runs.rows(left)
 
     def _sorted(
@@ -217,9 +205,7 @@ class GroupedCounter:
         held: Container[JobKey],
         met: set[JobKey],
     ) -> tuple[list[bool], list[int]]:
-        """Which of the runs are to be counted, and the places of those that need a look of their
-        own.
-        """
+        """Which of the runs are to be counted, and the places of those that need another look."""
         taken, left = [False] * len(some.keys), []
         for at, (key, value, _, group, _, end, wall, cpu) in enumerate(zip(*some, strict=True)):
             if group.alone or end > until or wall > _MOST_S or cpu > _MOST_S or key in held:
@@ -243,10 +229,8 @@ class GroupedCounter:
         wall_of_queue = Counter[str]()
         defaults = 0
         if any(map(_AREX_DEFAULT, groups)):
-            by_default = compress(
-                zip(some.groups, some.wall_s, strict=True), map(_AREX_DEFAULT, some.groups)
-            )
-            for group, wall in by_default:
+            walls = zip(some.groups, some.wall_s, strict=True)
+            for group, wall in compress(walls, map(_AREX_DEFAULT, some.groups)):
                 if wall:
                     defaults += 1
                     wall_of_queue[group.example.queue] += wall
@@ -281,18 +265,14 @@ class GroupedCounter:
         if sum(map(len, self._groups.values())) >= _REMEMBERED:
             self._groups.clear()
             self._totals.forget_places()
-        known = {
-            period: self._groups.setdefault(self._rules_of(period, until), {})
-            for period in set(periods)
-        }
+        rules = {period: self._rules_of(period, until) for period in set(periods)}
+        known = {period: self._groups.setdefault(rule, {}) for period, rule in rules.items()}
         found = list(map(dict.get, map(known.__getitem__, periods), map(id, examples)))
         if not all(found):
             for at in (at for at, group in enumerate(found) if group is None):
                 period, example = periods[at], examples[at]
-                of_period = known[period]
-                found[at] = of_period.get(id(example)) or self._new_group(
-                    example, period, of_period, until, now
-                )
+                group = known[period].get(id(example))
+                found[at] = group or self._new_group(example, period, known[period], until, now)
         return list(filter(None, found))
 
     def _rules_of(self, period: int, until: Epoch) -> object:
@@ -311,9 +291,7 @@ class GroupedCounter:
         until: Epoch,
         now: datetime,
     ) -> _RunGroup:
-        """Of the runs of an example that end in a period, as far as it does not lie in their
-        numbers.
-        """
+        """Of the runs of an example that end in a period, as far as their numbers do not matter."""
         group = _RunGroup(example=example, values=example.values_but_own())
         if self._rules_of(period, until) is None:
             group.alone = True
@@ -324,15 +302,12 @@ class GroupedCounter:
         return group
 
     def _decide(self, group: _RunGroup, latest: Epoch, now: datetime) -> None:
-        job = group.example._replace(
-            ended_at=latest, wall_s=_MOST_S, cpu_user_s=_MOST_S, cpu_kernel_s=0
-        )
+        job = group.example._replace(ended_at=latest, wall_s=_MOST_S)
+        job = job._replace(cpu_user_s=_MOST_S, cpu_kernel_s=0)
         verdict = self._decider.decide(job, job.key, None, None)
         if isinstance(verdict, Publish) and self._totals.admits(verdict.published, now):
-            group.row, group.warnings = (
-                self._totals.row(verdict.published),
-                shared_warnings(verdict.published),
-            )
+            group.row = self._totals.row(verdict.published)
+            group.warnings = shared_warnings(verdict.published)
             group.arex_default = verdict.published.benchmark.arex_default
             group.cores = group.example.cpu_count or inf
         elif not isinstance(verdict, Skip):

@@ -28,19 +28,16 @@ class RoundCounters:
     quarantined: int = 0
     shed: int = 0  # records that went without what made them too large
     kept: int = 0  # jobs that changed after delivery, where the receiver keeps what it has
-    # Jobs with wall time under A-REX's own HEPSPEC:1.0, delivered one by one or counted into their
-    # months.
+    # Jobs with wall time under A-REX's own HEPSPEC:1.0, delivered or counted into their months.
     arex_default: int = 0
     arex_default_wall_s: Counter[str] = field(default_factory=Counter)  # theirs, by queue
-    warnings: Counter[str] = field(
-        default_factory=Counter
-    )  # jobs, as above, that look odd, by rule
+    # Jobs, as above, that look odd, by rule.
+    warnings: Counter[str] = field(default_factory=Counter)
     # By month, counted jobs that are gone from the accounting data: what was counted of them stays
     # in its totals.
     gone: dict[int, int] = field(default_factory=dict)
-    attempts: Counter[str] = field(
-        default_factory=Counter
-    )  # to hand a message over, by what came of each
+    # To hand a message over, by what came of each.
+    attempts: Counter[str] = field(default_factory=Counter)
 
 
 class _Remark(NamedTuple):
@@ -52,9 +49,7 @@ class _Remark(NamedTuple):
 
 
 class Remarks:
-    """What is odd about jobs that are not delivered, or counted into their months, yet; it counts
-    when they are.
-    """
+    """What is odd about jobs; it counts when they are delivered, or counted into their months."""
 
     def __init__(self, tally: RoundCounters) -> None:
         self._tally = tally
@@ -74,9 +69,7 @@ class Remarks:
     def note_together(
         self, arex_default: int, arex_default_wall_s: Mapping[str, int], warnings: Mapping[str, int]
     ) -> None:
-        """The same of jobs that were counted together; they count with the next that are counted
-        into their months.
-        """
+        """The same of jobs that were counted together; they count with the next that do."""
         self._together.append((arex_default, arex_default_wall_s, warnings))
 
     def count(self, keys: Iterable[JobKey]) -> None:
@@ -102,8 +95,9 @@ class Remarks:
 
 
 class Outcome(NamedTuple):
-    """What a round did. `outcome` is ok, nothing, deferred, rejected or error; `exit_status` as in
-    model/errors.py.
+    """What a round did. `outcome` is ok, nothing, deferred, rejected or error.
+
+    `exit_status` is as in model/errors.py.
     """
 
     target: str
@@ -115,9 +109,8 @@ class Outcome(NamedTuple):
     quarantined: int = 0
     shed: int = 0  # records that went without what made them too large
     kept: int = 0  # jobs that changed after delivery, where the receiver keeps what it has
-    arex_default_benchmarks: int = (
-        0  # records with wall time under A-REX's HEPSPEC:1.0, where nearly all of it is lost
-    )
+    # Records with wall time under A-REX's HEPSPEC:1.0, where nearly all of it is lost.
+    arex_default_benchmarks: int = 0
     arex_default_wall_s: Mapping[str, int] = _NONE  # theirs, by queue
     # By the rule's name, jobs that look odd among those delivered or counted.
     warnings: Mapping[str, int] = _NONE
@@ -127,9 +120,7 @@ class Outcome(NamedTuple):
     gone: Mapping[str, int] = _NONE
     shadow: bool = False  # everything was done but sent
     missing: tuple[str, ...] = ()  # what is said of databases that are not there any more
-    lost: "LostJobs | None" = (
-        None  # what another publisher has passed over, when that was looked for
-    )
+    lost: "LostJobs | None" = None  # by another publisher, when that was looked for
     attempts: Mapping[str, int] = _NONE  # to hand messages over, by what came of each
     seconds: float = 0.0  # how long it took
     exit_status: int = 0
@@ -186,9 +177,7 @@ def _with_tally(
 
 
 def incomplete(outcome: Outcome, reasons: Sequence[str]) -> Outcome:
-    """The outcome of a round that published what is there: without all of the accounting data it is
-    no success.
-    """
+    """The outcome of a round that published what is there: without all of the data no success."""
     if not reasons:
         return outcome
     return outcome._replace(
@@ -208,15 +197,16 @@ def held_reason(held: Sequence[BlockedMonth]) -> str:
     totals = sorted(month.name for month in held if month.was)
     if all(month.emptied for month in held):
         return (
-            f"held back: {names}: other settings, or another version, put jobs under other keys of the receiver: "
-            f"{plural(orphaned, 'row')} there would be emptied, {plural(lost, 'job')} would be lost; "
-            "--accept-key-change sends them, with a record of zeros for each of those rows: no ticket is needed"
+            f"held back: {names}: other settings, or another version, put jobs under other keys of "
+            f"the receiver: {plural(orphaned, 'row')} there would be emptied, "
+            f"{plural(lost, 'job')} would be lost; --accept-key-change sends them, with a record "
+            "of zeros for each of those rows: no ticket is needed"
         )
     remedy = "--accept-key-change sends anyway"
     if totals:
         remedy = (
-            f"of {', '.join(totals)} the receiver has totals: `publisher republish --from {totals[0]} --to {totals[-1]} "
-            "--accept-key-change` sends their jobs one by one"
+            f"of {', '.join(totals)} the receiver has totals: `publisher republish "
+            f"--from {totals[0]} --to {totals[-1]} --accept-key-change` sends their jobs one by one"
         )
     what = ": ".join(filter(None, (names, ", ".join(_effects(orphaned, lost)))))
     return f"held back: {what}; {remedy}"
@@ -226,9 +216,8 @@ def _effects(orphaned: int, lost: int) -> list[str]:
     """What sending anyway would do at the receiver: to so many rows, and so many jobs."""
     effects = []
     if orphaned:
-        effects.append(
-            f"{plural(orphaned, 'row')} would stay at the receiver in addition to the new ones and count twice"
-        )
+        twice = "would stay at the receiver in addition to the new ones and count twice"
+        effects.append(f"{plural(orphaned, 'row')} {twice}")
     if lost:
         effects.append(f"{plural(lost, 'job')} would be lost there")
     return effects
@@ -239,6 +228,7 @@ _GRAVITY: Final = ("nothing", "ok", "rejected", "deferred", "error")
 
 def added(one: Outcome, other: Outcome) -> Outcome:
     """Two parts of one republish as one outcome; the later reason and the graver outcome stay."""
+    default_wall_s = Counter(one.arex_default_wall_s) + Counter(other.arex_default_wall_s)
     return Outcome(
         target=one.target,
         outcome=max(one.outcome, other.outcome, key=_GRAVITY.index),
@@ -250,9 +240,7 @@ def added(one: Outcome, other: Outcome) -> Outcome:
         shed=one.shed + other.shed,
         kept=one.kept + other.kept,
         arex_default_benchmarks=one.arex_default_benchmarks + other.arex_default_benchmarks,
-        arex_default_wall_s=dict(
-            Counter(one.arex_default_wall_s) + Counter(other.arex_default_wall_s)
-        ),
+        arex_default_wall_s=dict(default_wall_s),
         warnings=dict(sorted((Counter(one.warnings) + Counter(other.warnings)).items())),
         held=one.held + other.held,
         missing=one.missing + other.missing,

@@ -1,6 +1,4 @@
-"""What a round reads, and what the ledger may note once it is dealt with: everything new, or a
-window again.
-"""
+"""What a round reads, everything new or a window again, and what may be noted once that is done."""
 
 from __future__ import annotations
 
@@ -37,7 +35,7 @@ _LONG_AGO: Final = Epoch(0)
 
 
 class JobReader(Protocol):
-    """A stream of pages. `repeats` is true while it yields rows that the same round may meet again."""
+    """A stream of pages. `repeats`: it yields rows that the same round may meet again."""
 
     repeats: bool
 
@@ -46,15 +44,11 @@ class JobReader(Protocol):
         """The same from the beginning, as far as the ledger has come."""
 
     def after(self, job: JobRecord) -> Progress | None:
-        """How far it has come with this job of the page; None where only a page's end is a place to
-        go on from.
-        """
+        """How far it has come with this job of the page; None where only page ends are."""
 
 
 class ReadAhead(NamedTuple):
-    """A second reader for a backlog, which so many rows are: of a database, what is behind a
-    cursor, as far as it comes.
-    """
+    """A second reader for a backlog of `least_rows`: what is behind a cursor of a database."""
 
     least_rows: int
     pages: Callable[[str, Cursor | None], Iterator[Page]]
@@ -62,9 +56,7 @@ class ReadAhead(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class IncrementalReader:
-    """Open rows and quarantined jobs again, then everything after the cursors; in a sweep, every
-    row.
-    """
+    """Open rows and quarantined jobs again, then what is after the cursors, or every row."""
 
     target: str
     source: Source
@@ -85,11 +77,10 @@ class IncrementalReader:
         yield from self._open_rows(now)
         yield from self._quarantined(now)
         self.repeats = False
+        look = self.sweep and self.nearly_all_done
         for database in self.source.databases():
             cursor = None if self.sweep else self.ledger.cursor(self.target, database)
-            done_with = (
-                partial(self._done_with, database) if self.sweep and self.nearly_all_done else None
-            )
+            done_with = partial(self._done_with, database) if look else None
             pages = self._since(cursor, database, now, done_with)
             for page in numbered(pages, self.target, self.source, self.ledger, chained=True):
                 cursors = (page.cursor,) if page.cursor else ()
@@ -103,15 +94,9 @@ class IncrementalReader:
             for page in self.ahead.pages(database, cursor):
                 cursor = page.cursor
                 yield page
-        yield from self.source.since(
-            cursor,
-            database,
-            self.needs,
-            now,
-            done_with,
-            columns=self.columns and done_with is None,
-            alike=self.alike,
-        )
+        columns = self.columns and done_with is None
+        place = cursor, database, self.needs, now, done_with
+        yield from self.source.since(*place, columns=columns, alike=self.alike)
 
     def once_more(self) -> IncrementalReader:
         return replace(self, repeats=True)
@@ -138,9 +123,8 @@ class IncrementalReader:
         # Those of a database that is missing wait for it.
         rows = [row for row in self.ledger.open_rows(self.target) if row.row.database in there]
         still_open: set[RowRef] = set()
-        for page in numbered(
-            self.source.reread(rows, self.needs, now), self.target, self.source, self.ledger
-        ):
+        pages = self.source.reread(rows, self.needs, now)
+        for page in numbered(pages, self.target, self.source, self.ledger):
             still_open.update(row.row for row in page.open)
             yield page, Progress(opened=page.open)
         closed = tuple(row.row for row in rows if row.row not in still_open)
@@ -148,25 +132,22 @@ class IncrementalReader:
             yield Page(jobs=()), Progress(closed=closed)
 
     def _quarantined(self, now: datetime) -> Iterator[Read]:
-        quarantined = (
-            held for held in self.ledger.quarantine(self.target) if held.hold is not Hold.DROPPED
-        )
+        everything = self.ledger.quarantine(self.target)
+        quarantined = (held for held in everything if held.hold is not Hold.DROPPED)
         while portion := list(islice(quarantined, _QUARANTINE_PORTION)):
             # A row without a JobID is in quarantine under a key of its own, which no job has once
             # there is one.
             nameless = {held.job.row: held.key for held in portion if not held.job.job_id}
             again = [OpenRow(row=held.job.row, finished_seen_at=None) for held in portion]
-            for page in numbered(
-                self.source.reread(again, self.needs, now), self.target, self.source, self.ledger
-            ):
+            pages = self.source.reread(again, self.needs, now)
+            for page in numbered(pages, self.target, self.source, self.ledger):
                 named = tuple(nameless[job.row] for job in page.jobs if job.row in nameless)
                 yield page, Progress(left_quarantine=named)
 
 
 @dataclass(slots=True, kw_only=True)
 class WindowReader:
-    """The finished jobs of a window, from where the last run of the same republish stopped; at most
-    `most_pages` of them.
+    """The finished jobs of a window, from where the last run stopped; at most `most_pages`.
 
     `finished` tells, after the pages were used up, whether the window is.
     """
@@ -185,34 +166,25 @@ class WindowReader:
         return replace(self, finished=False)
 
     def after(self, job: JobRecord) -> Progress:
-        """What a message carried is behind it even if the page is not: a run that goes on sends
-        nothing of it again.
-        """
-        return Progress(
-            window_mark=WindowMark(
-                window_progress=self.window_progress, ended_at=job.ended_at, row=job.row
-            )
-        )
+        """What a message carried is behind it even if the page is not: nothing is sent again."""
+        return self._mark(job.ended_at, job.row)
+
+    def _mark(self, ended_at: Epoch, row: RowRef) -> Progress:
+        mark = WindowMark(window_progress=self.window_progress, ended_at=ended_at, row=row)
+        return Progress(window_mark=mark)
 
     def pages(self, now: datetime) -> Iterator[Read]:
         stopped_at = self.ledger.window_progress(self.target, self.window_progress)
-        # Where that database is gone by now (`migrate`), the place in it tells nothing: once more
-        # from the beginning.
+        # Where that database is gone by now (`migrate`), the place in it tells nothing.
         there = stopped_at is not None and stopped_at.row.database in self.source.databases()
         after = (stopped_at.ended_at, stopped_at.row) if stopped_at is not None and there else None
-        pages = whole_window(
-            self.target, self.source, self.ledger, self.window, self.needs, now, after
-        )
+        where = self.target, self.source, self.ledger, self.window
+        pages = whole_window(*where, self.needs, now, after)
         for read, page in enumerate(pages):
             if read >= self.most_pages:
                 return
             place = _place(page)
-            mark = (
-                WindowMark(window_progress=self.window_progress, ended_at=place[0], row=place[1])
-                if place
-                else None
-            )
-            yield page, Progress(window_mark=mark)
+            yield page, self._mark(*place) if place else Progress()
         self.finished = True
 
 
@@ -228,10 +200,10 @@ def whole_window(
     columns: bool = False,
     knows: Knows | None = None,
 ) -> Iterator[Page]:
-    """A window's pages, with those of its incomplete rows that were delivered: they were held off
-    long enough once.
+    """A window's pages, with those of its incomplete rows that were delivered before.
 
-    That is not remembered, and a window by itself waits until a day after such a row's end.
+    They were held off long enough once, which is not remembered: a window by itself waits until a
+    day after such a row's end.
     """
     see_numbering(target, source, ledger)
     pages = source.window(window, needs, now, after, columns=columns, knows=knows)
@@ -241,20 +213,16 @@ def whole_window(
             found = [job for whole in source.reread(given_up, needs, now) for job in whole.jobs]
             known = ledger.known(target, {job.key: job.row for job in found})
             jobs = [*page.jobs, *(job for job in found if job.key in known)]
-            page = replace(
-                page, jobs=tuple(sorted(jobs, key=lambda job: (job.ended_at, job.row.record_id)))
-            )
+            jobs.sort(key=lambda job: (job.ended_at, job.row.record_id))
+            page = replace(page, jobs=tuple(jobs))
         yield page
 
 
 def undisturbed(source: Source, read: Callable[[], Found]) -> Found:
-    """What is read of all databases together, read again where one was replaced meanwhile
-    (`rotate`, `migrate`).
+    """What is read of all databases, again where one was replaced meanwhile (`rotate`, `migrate`).
 
     A job that stands in two might be met in both otherwise, and one that went from one into another
-    in neither.
-
-    Raises: Later when they are replaced every time; SourceError.
+    in neither. Raises: Later when they are replaced every time; SourceError.
     """
     for _ in range(_READINGS):
         there = inodes(source)
@@ -262,7 +230,8 @@ def undisturbed(source: Source, read: Callable[[], Found]) -> Found:
         if inodes(source) == there:
             return found
     raise Later(
-        "the accounting databases were replaced each time that they were read; the next round reads them again"
+        "the accounting databases were replaced each time that they were read; "
+        "the next round reads them again"
     )
 
 
@@ -279,12 +248,11 @@ def see_numbering(target: str, source: Source, ledger: Positions) -> None:
 def numbered(
     pages: Iterable[Page], target: str, source: Source, ledger: Positions, *, chained: bool = False
 ) -> Iterator[Page]:
-    """The pages, each after it was seen that its rows have the numbers under which the ledger knows
-    them.
+    """The pages, after a look whether their rows have the numbers that the ledger knows them by.
 
-    Afterwards, because the file may have been replaced since it was last looked at. A page is of
-    one database. `chained`: with each page the source looked, too, whether the last row of the page
-    before it is still the same job (`Source.since`).
+    After each was read, because the file may have been replaced since it was last looked at. A page
+    is of one database. `chained`: with each page the source looked, too, whether the last row of
+    the page before it is still the same job (`Source.since`).
     """
     shown = False
     for page in pages:
@@ -316,9 +284,7 @@ def with_rows(
     needs: frozenset[SideTable],
     now: datetime,
 ) -> tuple[Page, Progress]:
-    """A page of which some jobs were taken together, with the rows that are left, read whole.
-    Raises: SourceError.
-    """
+    """A page of which some were taken, with those left, read whole. Raises: SourceError."""
     page = replace(page, runs=None)
     asked = [OpenRow(row=row, finished_seen_at=None) for row in left]
     for whole in source.reread(asked, needs, now) if asked else ():
@@ -330,9 +296,7 @@ def with_rows(
 def position_of(
     reading: JobReader, job: JobRecord, quarantined: Sequence[SkippedJob], left: Sequence[JobKey]
 ) -> Progress | None:
-    """What may be noted with a job of a page, where the reading can go on within pages: also what
-    was set aside before it.
-    """
+    """What may be noted with a job within a page: also what was set aside before it."""
     place = reading.after(job)
     if place is None or not (quarantined or left):
         return place
@@ -340,11 +304,7 @@ def position_of(
 
 
 def _place(page: Page) -> tuple[Epoch, RowRef] | None:
-    """The last row of a page by (end, row), as far as it tells: rows behind it are only read once
-    more.
-    """
+    """The last row of a page by (end, row), if it tells: rows behind it are only read again."""
     places = [(job.ended_at, job.row) for job in page.jobs]
-    places += [
-        (skipped.ended_at, skipped.row) for skipped in page.skipped if skipped.ended_at is not None
-    ]
+    places += [(one.ended_at, one.row) for one in page.skipped if one.ended_at is not None]
     return max(places, default=None)

@@ -53,8 +53,8 @@ _WITHOUT: Final = BenchmarkPolicy(
 
 _NAMED: Final = (
     "jura-ng may have sent it with the user's name, which `identity` keeps back now, and under "
-    "both it would count twice; when the receiver has no record of this job, or was asked to delete the "
-    "row, release it, and drop it otherwise"
+    "both it would count twice; when the receiver has no record of this job, or was asked to "
+    "delete the row, release it, and drop it otherwise"
 )
 
 

@@ -1,14 +1,14 @@
-"""Templates of kinds of jobs: of each kind one job is rendered with placeholders, and the text is
-cut there (hot path).
+"""Templates of kinds of jobs: of each kind one job is rendered with placeholders, and cut there.
 
 What is said of a job, its rules and its record come from the same code as ever, which is asked for
 the largest and for the smallest values that jobs of the kind may have; the text of the second is
 what the template must make. What it says of a user and of a place is kept by itself, and put into
 the templates of all kinds, once the first of their jobs was rendered alone. So no rule is known
 here, and no format. Kind, user and place hold for a period in which whoever decides makes the same
-of jobs (`grouped.Periods`).
+of jobs (`grouped.Periods`). Hot path.
 
-    an example that ended in May, and a format   ->   "<UsageRecord>..<LocalJobId>%s</LocalJobId>..", values 1, 5, 12
+    an example that ended in May, and a format
+      ->   "<UsageRecord>..<LocalJobId>%s</LocalJobId>..", values 1, 5, 12
 """
 
 import re
@@ -66,14 +66,15 @@ _HIGHEST: Final[dict[str, Any]] = {
     "client_host": "client1.example.org",
     "transfers": (Transfer("upload", "file:/highest", 1, None, None),),
 }
+_SIZES: Final = (
+    *("memory_kib", "virtual_memory_kib"),
+    *("scratch_bytes", "stage_in_bytes", "stage_out_bytes"),
+)
 _LOWEST: Final[dict[str, Any]] = {
     "job_id": "1",
     "local_id": "1",
     **dict.fromkeys(("wall_s", "cpu_user_s", "cpu_kernel_s"), 0),
-    **dict.fromkeys(
-        ("memory_kib", "virtual_memory_kib", "scratch_bytes", "stage_in_bytes", "stage_out_bytes"),
-        1,
-    ),
+    **dict.fromkeys(_SIZES, 1),
     "job_name": "1",
     "client_host": "c1",
     "transfers": (Transfer("download", "f:/l", None, None, None),),
@@ -101,9 +102,8 @@ class UndatedFacts:
 
     facts: KindFacts
     row_key: RowKey | None
-    _month: int = field(
-        default=-1, init=False, compare=False
-    )  # the last, and its digest: jobs come in the order of time
+    # The last, and its digest: jobs come in the order of time.
+    _month: int = field(default=-1, init=False, compare=False)
     _digest: bytes = field(default=b"", init=False, compare=False)
 
     def of_month(self, month: int) -> KindFacts:
@@ -119,9 +119,8 @@ class UndatedFacts:
 def facts_of(published: PublishedJob, row_key: RowKey | None) -> UndatedFacts:
     """Of a job's record, and of all like it."""
     host, benchmark = ascii_key(published.where.receiver_host), published.benchmark
-    facts = KindFacts(
-        host, None, published.job.queue, benchmark.arex_default, warnings_about(published)
-    )
+    shared = published.job.queue, benchmark.arex_default, warnings_about(published)
+    facts = KindFacts(host, None, *shared)
     return UndatedFacts(facts, row_key)
 
 
@@ -131,12 +130,10 @@ class JobKind:
 
     example: JobRecord  # held, so that its id cannot come to mean another
     until: int = -1  # the last second for which this holds; -1: each job needs a look of its own
-    parts: list[str] = field(
-        default_factory=list
-    )  # the record, a text and a value in turn; []: none is wanted
-    pick: Callable[[Sequence[Any]], tuple[Any, ...]] = (
-        tuple  # the values, of those of a job, its user and its place
-    )
+    # The record, a text and a value in turn; []: none is wanted.
+    parts: list[str] = field(default_factory=list)
+    # The values, of those of a job, its user and its place.
+    pick: Callable[[Sequence[Any]], tuple[Any, ...]] = tuple
     cores: float = inf  # without end where they are not known
 
 
@@ -187,9 +184,7 @@ class KindTemplates:
         self._known: dict[tuple[int, ...], JobTemplate] = {}  # by kind, user, place, and period
 
     def sort(self, jobs: Sequence[AlikeJob]) -> tuple[Written, list[AlikeJob], list[AlikeJob]]:
-        """The jobs with their records, those that are not wanted, and those that need a look of
-        their own.
-        """
+        """The jobs with their records, those not wanted, and those that need another look."""
         unwanted, left = list[AlikeJob](), list[AlikeJob]()
         if not jobs:
             return Written([], [], []), unwanted, left
@@ -218,20 +213,14 @@ class KindTemplates:
     ) -> list[JobTemplate | None]:
         """None for a job that needs a look of its own."""
         known, periods = self._known, self._periods.of(ends)
-        keys = [
-            (id(job.example), id(job.user), id(job.place), at)
-            for job, at in zip(jobs, periods, strict=True)
-        ]
+        groups = zip(jobs, periods, strict=True)
+        keys = [(id(job.example), id(job.user), id(job.place), at) for job, at in groups]
         found = list(map(known.get, keys))
         if not all(found):
-            found = [
-                known.get(key) or self._found(job, key[-1])
-                for job, key in zip(jobs, keys, strict=True)
-            ]
-        return [
-            one if one is not None and end <= one.kind.until else None
-            for one, end in zip(found, ends, strict=True)
-        ]
+            each = zip(jobs, keys, strict=True)
+            found = [known.get(key) or self._found(job, key[-1]) for job, key in each]
+        ended = zip(found, ends, strict=True)
+        return [one if one is not None and end <= one.kind.until else None for one, end in ended]
 
     def _found(self, job: AlikeJob, period: int) -> JobTemplate | None:
         """What is not known yet; None for a job that needs a look of its own."""
@@ -253,21 +242,14 @@ class KindTemplates:
     def _learn(
         self, job: AlikeJob, user_at: tuple[int, int, int], place_at: tuple[int, int, int]
     ) -> None:
-        """What is said of user and place, where a job is the first of one of them; its record is
-        looked at as a whole.
-        """
+        """What is said of user and place, where one is new; the job's record is looked at whole."""
         form = self._form
         try:
             published = self._decider.policy.describe(whole_job(job))
-            user, place = (
-                _texts_or_none(form.user_texts, published),
-                _texts_or_none(form.place_texts, published),
-            )
-            if (
-                user is not None
-                and place is not None
-                and not self._are_sound([form.render(published, self._now)])
-            ):
+            user = _texts_or_none(form.user_texts, published)
+            place = _texts_or_none(form.place_texts, published)
+            both = user is not None and place is not None
+            if both and not self._are_sound([form.render(published, self._now)]):
                 user = place = None
         except Unfit:  # for a reason that may be the job's own
             return
@@ -347,20 +329,16 @@ class KindTemplates:
         example = whole_job(alike)
         highest = _HIGHEST | _hosts(example, "host%d.example.org")
         highest |= {"submitted_at": until - 2, "started_at": until - 1, "ended_at": until}
-        lowest = (
-            _LOWEST
-            | _hosts(example, "h%d")
-            | dict.fromkeys(("submitted_at", "started_at", "ended_at"), first)
-        )
+        times = dict.fromkeys(("submitted_at", "started_at", "ended_at"), first)
+        lowest = _LOWEST | _hosts(example, "h%d") | times
         ends = [_with_values(example, values) for values in (highest, lowest)]
         wanted = set(map(self._decider.selection.wants, ends))
         if wanted == {False}:
             return replace(own_look, until=until)
         most, least = map(self._decider.policy.describe, ends)
         form = self._form
-        if len(wanted) > 1 or any(
-            form.user_texts(one) + form.place_texts(one) != shared for one in (most, least)
-        ):
+        texts_of = [form.user_texts(one) + form.place_texts(one) for one in (most, least)]
+        if len(wanted) > 1 or texts_of != [shared, shared]:
             return own_look
         contents = [form.render(one, self._now) for one in (most, least)]
         if _A_PLACE.search(contents[0].decode()):  # somebody has put such a letter into a name
@@ -377,15 +355,10 @@ class KindTemplates:
     def _cut(
         self, most: PublishedJob, shared: int
     ) -> tuple[list[str], Callable[[Sequence[Any]], tuple[Any, ...]]]:
-        """The record, a text and a value in turn, and the places of its values among those of a
-        job.
-        """
+        """The record, a text and a value in turn, and its values' places among those of a job."""
         (texts,) = self._texts(_columns([_own_values(most.job)]))
-        places = {
-            text: place
-            for place, text in enumerate(texts)
-            if text is not None and text not in _NOT_THERE
-        }
+        at = enumerate(texts)
+        places = {text: place for place, text in at if text is not None and text not in _NOT_THERE}
         places |= {mark(number): len(texts) + number for number in range(shared)}
         content = self._form.render(most, self._now, marked=True).decode()
         for text in sorted(places, key=len, reverse=True):
@@ -417,10 +390,8 @@ def _texts_or_none(
 
 def _with_values(example: JobRecord, values: Mapping[str, Any]) -> JobRecord:
     """The example with these values in place of those that it has."""
-    known = {
-        name: value for name, value in values.items() if name in _ALWAYS or getattr(example, name)
-    }
-    return example._replace(**known)
+    replaced = [name for name in values if name in _ALWAYS or getattr(example, name)]
+    return example._replace(**{name: values[name] for name in replaced})
 
 
 def _hosts(example: JobRecord, form: str) -> dict[str, tuple[str, ...]]:
@@ -449,9 +420,8 @@ def _which_are_plain(
         return [True] * len(rows)
     half = len(rows) // 2
     parts = (rows[:half], rows[half:]) if half else ()
-    return [one for part in parts for one in _which_are_plain(part, _columns(part), until)] or [
-        False
-    ]
+    found = [one for part in parts for one in _which_are_plain(part, _columns(part), until)]
+    return found or [False]
 
 
 def _are_plain(columns: Mapping[str, Sequence[Any]], until: int) -> bool:
@@ -464,13 +434,15 @@ def _are_plain(columns: Mapping[str, Sequence[Any]], until: int) -> bool:
         and all(map(le, submitted, ends))
         and all(map(le, started, ends))
         and all(max(columns[name]) <= _MOST_S for name in ("wall_s", "cpu_user_s", "cpu_kernel_s"))
-        and all(
-            max(filter(None, columns[name]), default=0) <= _MOST_KIB
-            for name in ("memory_kib", "virtual_memory_kib")
-        )
+        and _most_of(columns["memory_kib"]) <= _MOST_KIB
+        and _most_of(columns["virtual_memory_kib"]) <= _MOST_KIB
         and _are_written_as_they_are(columns["job_id"], 100)
         and _are_written_as_they_are(list(filter(None, columns["local_id"])), 40)
     )
+
+
+def _most_of(sizes: Sequence[int | None]) -> int:
+    return max(filter(None, sizes), default=0)
 
 
 def _are_written_as_they_are(texts: Sequence[str], longest: int) -> bool:

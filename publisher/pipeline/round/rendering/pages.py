@@ -1,5 +1,5 @@
-"""Pages of rendered records: made of a page of jobs, be it in this process or another, and taken
-where the ledger knows of nothing against them (hot path).
+"""Pages of rendered records: made of a page of jobs, in this process or another, and taken where
+the ledger knows of nothing against them (hot path).
 
 What is made knows nothing of the ledger: every wanted job is rendered as one that was never
 delivered. Jobs that break a rule, or of which more must be known, are left, and judged one by one:
@@ -44,9 +44,7 @@ from publisher.sources.base import Page, Source
 
 
 class Records(NamedTuple):
-    """Records and their runs in columns, in the order of `Rendered`; `facts` are of `kinds`, by
-    their places there.
-    """
+    """Records and their runs in columns, ordered as `Rendered`; `facts` are places in `kinds`."""
 
     record_ids: list[int]
     job_ids: list[JobId]
@@ -80,9 +78,7 @@ class Unwanted(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RenderedPage(Page):
-    """A page with records of its jobs, as far as nothing stood against it; its `jobs` and the rows
-    `left` need another look.
-    """
+    """A page with records of its jobs; `jobs` and the rows `left` need another look."""
 
     database: str
     records: Records
@@ -103,11 +99,9 @@ class PageRenderer:
         self._formed = job_format if isinstance(job_format, Formed) else None
         self._decider = decider
         self._now = now
-        self._kinds = (
-            KindTemplates(job_format, decider, now, self._maker)
-            if isinstance(job_format, Templated)
-            else None
-        )
+        self._kinds: KindTemplates | None = None
+        if isinstance(job_format, Templated):
+            self._kinds = KindTemplates(job_format, decider, now, self._maker)
 
     def of_kinds(self, page: Page, database: str) -> RenderedPage:
         """The jobs of a page that are of a kind; the others stay as they are."""
@@ -148,9 +142,7 @@ class PageRenderer:
         return replace(made, jobs=(), skipped=(), left=tuple(left))
 
     def _append(self, fit: Publish, records: Records) -> bool:
-        """False for a job that breaks a rule, and for a record whose form does not show that it is
-        sound.
-        """
+        """False for a job that breaks a rule, and for a record whose form may not be sound."""
         try:
             record = self._maker.rendered(fit, self._now)
         except Unfit:
@@ -182,9 +174,7 @@ def _records_of(written: Written, database: str) -> Records:
 
 
 class RenderedRecords:
-    """Takes the records of a page that were never delivered; whoever is known, held or shares a key
-    is left.
-    """
+    """Takes a page's records that are new; whoever is known, held or shares a key is left."""
 
     def __init__(
         self,
@@ -223,28 +213,19 @@ class RenderedRecords:
         rows = [RowRef(database=page.database, record_id=number) for number in (*page.left, *left)]
         page, progress = with_rows(page, progress, rows, self._source, self._needs, now)
         # Of two that share a key of the receiver, the first row goes first.
-        return (
-            replace(page, jobs=tuple(sorted(page.jobs, key=lambda job: job.row.record_id))),
-            progress,
-            jobs,
-        )
+        jobs_left = tuple(sorted(page.jobs, key=lambda job: job.row.record_id))
+        return replace(page, jobs=jobs_left), progress, jobs
 
     def _take(self, page: RenderedPage) -> tuple[int, list[int]]:
-        """How many were taken, and the rows of others that are to be read whole. Raises: Stopped."""
+        """How many were taken, and the rows of others, to be read whole. Raises: Stopped."""
         records, kinds = page.records.columns(page.database), page.records.kinds
         known = self._ledger.known_at(self._target, page.database, records.record_ids, records.keys)
         held = self._ledger.held(self._target, records.keys + page.unwanted.keys)
         left = [row for row, key in zip(*page.unwanted, strict=True) if key in held]
         in_the_way_of = self._collisions.in_the_way_of(records, known)
         met, most_content, are_new = self._sink.met(records.keys), self._sink.most_content, []
-        for key, row, end, values, content in zip(
-            records.keys,
-            records.record_ids,
-            records.ended_at,
-            records.fingerprints,
-            records.contents,
-            strict=True,
-        ):
+        columns = records.keys, records.record_ids, records.ended_at, records.fingerprints
+        for key, row, end, values, content in zip(*columns, records.contents, strict=True):
             is_new = False
             if key in met:
                 pass

@@ -1,5 +1,4 @@
-"""A backlog on two cores: another process reads and renders, this one asks the ledger, packs and
-sends.
+"""A backlog on two cores: another process reads and renders, this one asks the ledger and sends.
 
 The other process can end at any moment: whoever reads its pages goes on by itself behind the last
 of them. A page goes through the pipe as its length, and values that `marshal` knows.
@@ -36,20 +35,17 @@ from publisher.sources.base import Source
 _PIPE_BYTES: Final = 2**20  # what a user may ask for; a page has as much
 BUFFER_BYTES: Final = 2**17
 _LENGTH_BYTES: Final = 8
-_PIECE: Final = 50  # records that are read or written at once: those of a page are more than `malloc` takes back at once
+# Records that are read or written at once: those of a page are more than `malloc` takes back.
+_PIECE: Final = 50
 _PLAIN: Final = 2  # of marshal's versions: what stands in a page twice is not looked for
-_SPARING: Final = {
-    "MALLOC_MMAP_THRESHOLD_": "131072"
-}  # glibc: what held a page goes back to the system at once
-_ONE_AT_A_TIME: Final = (
-    threading.Lock()
-)  # of several targets with a backlog: each would take the memory of a process
+# glibc: what held a page goes back to the system at once.
+_SPARING: Final = {"MALLOC_MMAP_THRESHOLD_": "131072"}
+# Of several targets with a backlog: each would take the memory of a process.
+_ONE_AT_A_TIME: Final = threading.Lock()
 
 
 class ReadOrder(NamedTuple):
-    """What to read: everything of a database after a cursor, of jobs that ended at `start` or
-    later.
-    """
+    """What to read: everything of a database after a cursor, of jobs that ended since `start`."""
 
     database: str
     cursor: Cursor | None
@@ -77,17 +73,15 @@ def order_from(text: str) -> ReadOrder:
 def write_pages(
     job_format: JobFormat, decider: Decider, source: Source, order: ReadOrder, out: BinaryIO
 ) -> None:
-    """Read and render to the end of the database; `out` is buffered, so that nothing is written in
-    part.
+    """Read and render to the end of the database; `out` is buffered: nothing is written in part.
 
     Raises: SourceError.
     """
     work = PageRenderer(job_format, decider, order.now)
     passed_over = None if order.start is None else partial(_unwanted, decider.selection)
     alike = has_kinds(job_format, decider)
-    pages = source.since(
-        order.cursor, order.database, job_format.needs, order.now, passed_over, alike=alike
-    )
+    where = order.cursor, order.database, job_format.needs, order.now
+    pages = source.since(*where, passed_over, alike=alike)
     for page in pages:
         rendered = work.rendered(page, order.database)
         packed = _packed(rendered)
@@ -110,15 +104,8 @@ def _packed(page: RenderedPage) -> bytes:
     *columns, kinds = page.records._replace(contents=[])
     records = (*columns, list(map(tuple, kinds)), list(map(len, contents)))
     cursor = None if page.cursor is None else tuple(page.cursor)
-    values: Any = (
-        cursor,
-        page.rows_read,
-        page.restarted,
-        opened,
-        page.left,
-        tuple(page.unwanted),
-        records,
-    )
+    head = cursor, page.rows_read, page.restarted, opened, page.left, tuple(page.unwanted)
+    values: Any = (*head, records)
     return marshal.dumps(values, _PLAIN)
 
 
@@ -128,9 +115,7 @@ def _packed(page: RenderedPage) -> bytes:
 def read_backlog(
     command: Sequence[str], start: Epoch | None, now: datetime, database: str, cursor: Cursor | None
 ) -> Iterator[RenderedPage]:
-    """What is behind a cursor of a database, of jobs that ended at `start` or later, as far as
-    another process comes.
-    """
+    """What is behind a cursor, of jobs ended since `start`, as far as another process comes."""
     return read_ahead(command, ReadOrder(database=database, cursor=cursor, start=start, now=now))
 
 
@@ -170,15 +155,14 @@ def _next_page(pipe: IO[bytes], database: str) -> RenderedPage | None:
     """None where the process ended, be it in the middle of a page."""
     length = int.from_bytes(pipe.read(_LENGTH_BYTES), "little")
     packed = pipe.read(length)
-    return (
-        _page_from(database, marshal.loads(packed), pipe)
-        if packed and len(packed) == length
-        else None
-    )
+    if not packed or len(packed) < length:
+        return None
+    return _page_from(database, marshal.loads(packed), pipe)
 
 
 def _page_from(database: str, packed: tuple[Any, ...], pipe: IO[bytes]) -> RenderedPage | None:
     cursor, rows_read, restarted, opened, left, unwanted, (*columns, kinds, sizes) = packed
+    rows = [(RowRef(database=database, record_id=number), seen) for number, seen in opened]
     records = Records._make([*columns, list(map(KindFacts._make, kinds))])
     for at in range(0, len(sizes), _PIECE):
         ends = list(accumulate(sizes[at : at + _PIECE], initial=0))
@@ -188,10 +172,7 @@ def _page_from(database: str, packed: tuple[Any, ...], pipe: IO[bytes]) -> Rende
         records.contents.extend(map(piece.__getitem__, map(slice, ends, ends[1:])))
     return RenderedPage(
         jobs=(),
-        open=tuple(
-            OpenRow(row=RowRef(database=database, record_id=number), finished_seen_at=seen)
-            for number, seen in opened
-        ),
+        open=tuple(OpenRow(row=row, finished_seen_at=seen) for row, seen in rows),
         cursor=cursor and Cursor(*cursor),
         rows_read=rows_read,
         restarted=restarted,
