@@ -1,9 +1,8 @@
 """The daemon: a round after the other for each target, on its own timetable, until told to stop.
 
 `config/cron.py` reads crontab's notation; APScheduler keeps the timetable. One loop on the main
-thread schedules and listens, once a second; each round runs in a thread of its own. The loop
-continues whatever a round ends with. systemd is notified of what the service does. Spec:
-sd_notify(3).
+thread schedules and listens, once a second; each round runs in a thread of its own. The loop goes
+on whatever a round ends with. systemd is notified of what the service does. Spec: sd_notify(3).
 """
 
 from __future__ import annotations
@@ -162,8 +161,7 @@ class Daemon:
 
     `load` reads the configuration again and raises ConfigError; `next_command(seconds)` waits that
     long at most for one; `stop` is what rounds look at between two messages; `report` is called
-    with each round's outcome; `check_turn` raises LedgerError when another host may have taken
-    over.
+    with each round's outcome; `check_turn` raises LedgerError if another host may have taken over.
     """
 
     def __init__(

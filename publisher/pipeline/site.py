@@ -119,8 +119,7 @@ class Site(Protocol):
 
     Whatever opens the ledger or a book raises LedgerError. `name` is as in GOCDB, `state` the
     publishing database. `statuses`, `policy`, `charging`, `power` and `allocations` are the site's
-    own, whatever a target overrides. `after_round` is called with what came of each round, in its
-    thread.
+    own, whatever a target overrides. `after_round`: called with every outcome, in its thread.
     """
 
     @property

@@ -238,8 +238,7 @@ def undisturbed(source: Source, read: Callable[[], Found]) -> Found:
 def see_numbering(target: str, source: Source, ledger: Positions) -> None:
     """See whether all rows have the numbers under which the ledger knows them, before any is read.
 
-    Otherwise rows of a file that is replaced just after they were read would pass for rows of its
-    successor.
+    Otherwise rows of a file that is replaced just after they were read would pass for the new ones.
     """
     for database in source.databases():
         ledger.check_numbering(target, database, source.fits)

@@ -289,9 +289,8 @@ class Round:
     def _travel(self, journey: _Journey) -> Receipt | None:
         """The journey; returns the receipt that ended it early, if one did.
 
-        A refusal of names, such as a MachineName, is the records' fault if another name is
-        accepted. When nothing but refused names was met, a job of another name goes ahead of them
-        to tell.
+        A refusal of names, such as a MachineName, is the records' fault if another name is taken.
+        When nothing but refused names was met, a job of another name goes ahead of them to tell.
         """
         receipt = self._travel_once(journey)
         refused: set[str] = set()
@@ -420,8 +419,8 @@ class Round:
                 self._quarantine(skipped, held.get(skipped.key), quarantined, reading)
         for job, key in zip(page.jobs, keys, strict=True):
             if limit is not None and self._taken >= limit:
-                # The page is read again, but what was set aside of it is told now and must be found
-                # in quarantine.
+                # The page is read again, but what was set aside of it is reported now, and must be
+                # found in quarantine.
                 sink.mark(Progress(skipped=tuple(quarantined), left_quarantine=tuple(left)))
                 return False
             if key in sink:

@@ -151,8 +151,7 @@ class MessageSender:
     def send(self, batch: Batch) -> None:
         """Take a batch on its way, after those before it; `finish` makes sure that all arrived.
 
-        Raises: Stopped when nothing more can be sent; then whatever is not written down will be
-        read again.
+        Raises: Stopped when nothing more can be sent; then what is not written down is read again.
         """
         made = self._put_together(batch) if batch.records else None
         if made is not None and made.faults:

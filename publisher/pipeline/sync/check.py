@@ -234,9 +234,8 @@ class _TargetCheck:
     def _trouble(self) -> dict[int, Sequence[str]]:
         """What is wrong with whole months: held back, or at the receiver under another site."""
         held = set(self._state.held) if self._state else set()
-        months = {
-            one.month for one in self._ledger.months(self._target.name) if one.accepted_digest
-        }
+        totals = self._ledger.months(self._target.name)
+        months = {one.month for one in totals if one.accepted_digest}
         months |= {month for month, _ in self._counts.delivered} | held
         asked_for = sorted(month for month in months if month >= self._first)
         found = {month: self._of_month(month, month in held) for month in asked_for}

@@ -211,13 +211,7 @@ def _unknown(target: Target, decider: Decider, page: Page, ledger: Ledger) -> It
 
 def whoever_counts(target: Target, window: Window) -> Decider:
     """Of the jobs of a window, those that the target's records carry, or would."""
-    return Decider(
-        selection=target.selection(window),
-        policy=target.policy,
-        policy_digest="",
-        changed=OnChange.RECOUNT,
-        again=True,
-    )
+    return Decider(target.selection(window), target.policy, "", OnChange.RECOUNT, again=True)
 
 
 def _messages(

@@ -89,9 +89,8 @@ def _rows(text: str, path: Path) -> Iterable[Mapping[str, Any]]:
 def _table(text: str, path: Path) -> Iterable[Mapping[str, Any]]:
     """The rows of a CSV, whose delimiter is the one that its heading has most of."""
     heading = text.partition("\n")[0]
-    rows = csv.DictReader(
-        io.StringIO(text), delimiter=max(_DELIMITERS, key=heading.count), skipinitialspace=True
-    )
+    delimiter = max(_DELIMITERS, key=heading.count)
+    rows = csv.DictReader(io.StringIO(text), delimiter=delimiter, skipinitialspace=True)
     names = dict.fromkeys(rows.fieldnames or (), "")
     if any(_value(names, _NAMES[needed]) is None for needed in _NEEDED):
         raise UsageError(f"{path}: the heading {heading[:80]!r} is not one of counts; {_COLUMNS}")

@@ -118,9 +118,7 @@ def rows_of(
 
     `as_read` is what the publisher reads of a job, None if left out. Raises: SourceError.
     """
-    decider = Decider(
-        selection=selection, policy=policy, policy_digest="", changed=OnChange.RECOUNT, again=True
-    )
+    decider = Decider(selection, policy, "", OnChange.RECOUNT, again=True)
     summary = summary_format(form) if is_summary_format(form) else None
     totals = None if summary is None else Accumulator(summary.grouping)
     row_keys = receiver_of(form).row_keys

@@ -66,15 +66,12 @@ _HIGHEST: Final[dict[str, Any]] = {
     "client_host": "client1.example.org",
     "transfers": (Transfer("upload", "file:/highest", 1, None, None),),
 }
-_SIZES: Final = (
-    *("memory_kib", "virtual_memory_kib"),
-    *("scratch_bytes", "stage_in_bytes", "stage_out_bytes"),
-)
 _LOWEST: Final[dict[str, Any]] = {
     "job_id": "1",
     "local_id": "1",
     **dict.fromkeys(("wall_s", "cpu_user_s", "cpu_kernel_s"), 0),
-    **dict.fromkeys(_SIZES, 1),
+    **dict.fromkeys(("memory_kib", "virtual_memory_kib"), 1),
+    **dict.fromkeys(("scratch_bytes", "stage_in_bytes", "stage_out_bytes"), 1),
     "job_name": "1",
     "client_host": "c1",
     "transfers": (Transfer("download", "f:/l", None, None, None),),
@@ -184,10 +181,8 @@ class KindTemplates:
         self._known: dict[tuple[int, ...], JobTemplate] = {}  # by kind, user, place, and period
 
     def sort(self, jobs: Sequence[AlikeJob]) -> tuple[Written, list[AlikeJob], list[AlikeJob]]:
-        """The jobs with their records, those not wanted, and those that need another look."""
+        """Some jobs with their records, those not wanted, and those that need another look."""
         unwanted, left = list[AlikeJob](), list[AlikeJob]()
-        if not jobs:
-            return Written([], [], []), unwanted, left
         rows = [job.values for job in jobs]
         columns = _columns(rows)
         are_plain = _which_are_plain(rows, columns, self._until)

@@ -59,12 +59,7 @@ class ReadOrder(NamedTuple):
 
 def order_from(text: str) -> ReadOrder:
     database, cursor, start, now = json.loads(text)
-    return ReadOrder(
-        database=database,
-        cursor=cursor and Cursor(*cursor),
-        start=start,
-        now=datetime.fromisoformat(now),
-    )
+    return ReadOrder(database, cursor and Cursor(*cursor), start, datetime.fromisoformat(now))
 
 
 # In the other process
