@@ -25,7 +25,7 @@ from publisher.model.totals import BlockedMonth, KeyTotal, SummaryKey, ascii_key
 from publisher.pipeline.guards import keys
 from publisher.pipeline.round.decision import Decider, Publish
 from publisher.pipeline.round.sender import MessageSender
-from publisher.pipeline.round.totals import MessageLimits, MonthlyTotals
+from publisher.pipeline.round.totals import MonthlyTotals
 from publisher.pipeline.site import LiveTarget
 from publisher.sources.base import Page, Source
 
@@ -366,19 +366,8 @@ def open_sink(
     `page_read` is called for pages that are read to sum a month up again, but in regular rounds.
     """
     if isinstance(live.format, SummaryFormat):
-        return MonthlyTotals(
-            target=live.name,
-            summary_format=live.format,
-            decider=decider,
-            source=source,
-            ledger=ledger,
-            sender=sender,
-            scales=MessageLimits(most_records=live.batch_records, fill_to=sender.payload_limit),
-            basis=f"{live.selection_digest}-{live.policy_digest}-{live.source_digest}",
-            accept_key_change=live.accept_key_change,
-            clock=clock,
-            page_read=page_read,
-        )
+        places = decider, source, ledger, sender, clock
+        return MonthlyTotals(live, live.format, *places, page_read=page_read)
     frame = live.format.frame
     builder = BatchBuilder(
         most_records=live.batch_records,

@@ -273,18 +273,8 @@ class Round:
         return any(month.digest != month.accepted_digest for month in months)
 
     def _new_dispatch(self, state: TargetState) -> MessageSender:
-        return MessageSender(
-            target=self._live.name,
-            record_format=self._live.format,
-            transport=self._live.transport,
-            ledger=self._ledger,
-            policy_digest=self._live.policy_digest,
-            wire_digest=self._live.wire_digest,
-            watcher=self._observer,
-            clock=self._clock,
-            check_all=state.checked_digest != self._live.policy_digest,
-            frame_of=self._live.frame_of,
-        )
+        args = self._live, self._live.format, self._ledger, self._observer, self._clock
+        return MessageSender(*args, check_all=state.checked_digest != self._live.policy_digest)
 
     def _travel(self, journey: _Journey) -> Receipt | None:
         """The journey; returns the receipt that ended it early, if one did.

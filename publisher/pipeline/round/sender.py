@@ -19,7 +19,7 @@ from itertools import pairwise
 from types import TracebackType
 from typing import Final, NamedTuple, Protocol
 
-from publisher.formats.base import Formed, Frame, JobFormat, SummaryFormat, SyncFormat, lighter
+from publisher.formats.base import Formed, JobFormat, SummaryFormat, SyncFormat, lighter
 from publisher.ledger.contract import Ledger, OutboxRecord, Outstanding, SentMessage
 from publisher.model.errors import CredentialError, LedgerError, Rejected
 from publisher.model.job import JobId, JobKey, SkippedJob
@@ -35,7 +35,8 @@ from publisher.model.message import (
 )
 from publisher.pipeline.round.assemble import Assembled, assemble_message
 from publisher.pipeline.round.outcome import Remarks, RoundCounters
-from publisher.transports.base import BackgroundTask, Receipt, Transport, Verdict
+from publisher.pipeline.site import LiveTarget
+from publisher.transports.base import BackgroundTask, Receipt, Verdict
 
 # Of records whose form shows that they are sound, those that are held against the schema all the
 # same, which costs five times what rendering costs: one in so many, and the first after a change of
@@ -79,31 +80,27 @@ class MessageSender:
 
     def __init__(
         self,
-        *,
-        target: str,
+        live: LiveTarget,
         record_format: JobFormat | SummaryFormat | SyncFormat,
-        transport: Transport,
         ledger: Ledger,
-        policy_digest: str,
-        wire_digest: str,
         watcher: MessageObserver,
         clock: Callable[[], datetime],
+        *,
         check_all: bool,
-        frame_of: Callable[[str], Frame],
     ) -> None:
-        self._target = target
+        self._target = live.name
         self._format = record_format
-        self._transport = transport
+        self._transport = live.transport
         self._ledger = ledger
-        self._policy_digest = policy_digest
-        self._wire_digest = wire_digest
-        self._learnt = ledger.limit(target)
+        self._policy_digest = live.policy_digest
+        self._wire_digest = live.wire_digest
+        self._learnt = ledger.limit(live.name)
         self._limit: int | None = None
         self._watcher = watcher
         self._clock = clock
         self._check_all = check_all
         # An outstanding message may be of the format that was configured before.
-        self._frame_of = frame_of
+        self._frame_of = live.frame_of
         self._found_faults = False
         self._shipped = 0  # records
         self._suspects: dict[MessageId, tuple[Outstanding, Receipt]] = {}

@@ -24,7 +24,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from itertools import count, repeat
-from typing import Final, NamedTuple
+from typing import Final
 
 from publisher.formats import receiver_of
 from publisher.formats.base import SummaryFormat
@@ -53,6 +53,7 @@ from publisher.pipeline.round.assemble import NOWHERE, MonthRow, make_months, wh
 from publisher.pipeline.round.decision import Decider, Publish
 from publisher.pipeline.round.reader import undisturbed, whole_window
 from publisher.pipeline.round.sender import MessageSender
+from publisher.pipeline.site import LiveTarget
 from publisher.sources import BY_INTERFACE
 from publisher.sources.base import Page, Source
 
@@ -67,13 +68,6 @@ _SENT_TOGETHER: Final = 1_000
 _KEPT_GROUPS: Final = 12_000  # of months that were written down and may go on: some 12 MB
 # Entries that wait for their transaction: with what it makes of them some 12 MB.
 _FLUSH_JOBS: Final = 65_536
-
-
-class MessageLimits(NamedTuple):
-    """What bounds the messages of a summary target."""
-
-    most_records: int  # 0: no limit by count
-    fill_to: Callable[[], int]  # how many bytes a payload shall have
 
 
 class _MonthRows:
@@ -140,28 +134,25 @@ class MonthlyTotals:
 
     def __init__(
         self,
-        *,
-        target: str,
+        live: LiveTarget,
         summary_format: SummaryFormat,
         decider: Decider,
         source: Source,
         ledger: Ledger,
         sender: MessageSender,
-        scales: MessageLimits,
-        basis: str,
-        accept_key_change: bool,
         clock: Callable[[], datetime],
+        *,
         page_read: Callable[[Page], None],
     ) -> None:
-        self._target = target
+        self._target = live.name
         self._format = summary_format
         self._decider = decider
         self._source = source
         self._ledger = ledger
         self._sender = sender
-        self._scales = scales
-        self._basis = basis
-        self._accept_key_change = accept_key_change
+        self._most_records = live.batch_records  # of a message; 0: no limit by count
+        self._basis = f"{live.selection_digest}-{live.policy_digest}-{live.source_digest}"
+        self._accept_key_change = live.accept_key_change
         self._clock = clock
         self._page_read = page_read
         self._months: dict[int, Accumulator | None] = {}
@@ -274,9 +265,7 @@ class MonthlyTotals:
         self.write_down()
         self._months = {}
         for month, state in self._states().items():
-            # What an earlier format sent one by one becomes part of the month's totals now.
-            singles = self._accept_key_change and self._ledger.summary_keys(self._target, month)
-            if state.dirty or state.basis != self._basis or singles:
+            if state.dirty or state.basis != self._basis or self._takes_singles_over(month):
                 self._recount_month(month, now)
         for month, state in self._states().items():
             # Jobs of it were found in another month just now.
@@ -299,6 +288,10 @@ class MonthlyTotals:
     def _fit_format(self, groups: Iterable[SummaryGroup]) -> bool:
         """Whether this format has a place for each: without levels none can be told by level."""
         return not self._format.grouping.by_level or all(group.benchmarks for group in groups)
+
+    def _takes_singles_over(self, month: int) -> bool:
+        """Whether what an earlier format sent one by one becomes part of a month's totals now."""
+        return self._accept_key_change and bool(self._ledger.summary_keys(self._target, month))
 
     def _recount_month(self, month: int, now: datetime) -> None:
         """As it is after the months before it."""
@@ -464,8 +457,8 @@ class MonthlyTotals:
         frame = self._format.frame
         batches = whole_messages(
             rendered,
-            most_records=self._scales.most_records,
-            most_bytes=self._scales.fill_to() - len(frame.head) - len(frame.tail),
+            most_records=self._most_records,
+            most_bytes=self._sender.payload_limit() - len(frame.head) - len(frame.tail),
             between=len(frame.separator),
         )
         made = [make_months(self._format, self._target, batch, now) for batch in batches]

@@ -77,18 +77,7 @@ def send_counts(
     now = site.clock()
     form = sync_format(live.format.receiver.sync_format)
     with ledger.working_on(target.name, patience(site.wait)):
-        sender = MessageSender(
-            target=target.name,
-            record_format=form,
-            transport=live.transport,
-            ledger=ledger,
-            policy_digest=live.policy_digest,
-            wire_digest=live.wire_digest,
-            watcher=observer,
-            clock=site.clock,
-            check_all=True,
-            frame_of=live.frame_of,
-        )
+        sender = MessageSender(live, form, ledger, observer, site.clock, check_all=True)
         receipt: Receipt | None = None
         try:
             with sender:
