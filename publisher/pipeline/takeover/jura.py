@@ -88,8 +88,8 @@ def as_read_by_jura(job: JobRecord, policy: RecordPolicy, *, summary: bool) -> J
     without a VO. That of ARC 7 looks for FQAN and benchmark where schema 1 had them, and so tells
     neither of a job that was written to schema 2.
     """
-    told = is_read_by_jura(job.benchmark) and (summary or job.side_benchmark)
-    benchmark = job.benchmark if told else ""
+    reported = is_read_by_jura(job.benchmark) and (summary or job.side_benchmark)
+    benchmark = job.benchmark if reported else ""
     if summary:
         return job._replace(benchmark=benchmark)
     fqan = _fqan_of(job, policy)
