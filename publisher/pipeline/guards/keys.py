@@ -183,8 +183,8 @@ class _Making:
         were = {total.key.digest: total for total, _ in sent}
         own = {total.key.digest: total.jobs - self._earlier[total.key] for total in rows}
         theirs = [total for digest, total in were.items() if not own.get(digest)]
-        had = {digest: were[digest].jobs if digest in were else 0 for digest in own}
-        moved = any(self._again_by_row[digest] > jobs for digest, jobs in had.items())
+        had = Counter({digest: total.jobs for digest, total in were.items()})
+        moved = any(self._again_by_row[digest] > had[digest] for digest in own)
         earlier = sum(self._earlier[total.key] for total in rows)
         if moved or sum(total.jobs for total in theirs) > earlier:
             return list(rows)
