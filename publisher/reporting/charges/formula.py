@@ -36,8 +36,10 @@ MAX_EXPONENT: Final = 30
 
 _SHOWN: Final = 100  # of a formula that is too long
 _TOKEN: Final = re.compile(
-    r"(?P<number>(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)|(?P<name>[A-Za-z_][A-Za-z0-9_]*)|(?P<sign>[-+*/%()])|"
-    r"(?P<blanks> +)|(?s:.)"
+    r"(?P<number>(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)"
+    r"|(?P<name>[A-Za-z_][A-Za-z0-9_]*)"
+    r"|(?P<sign>[-+*/%()])"
+    r"|(?P<blanks> +)|(?s:.)"
 )
 _INSTEAD: Final = {
     ",": "numbers have a point, as in 0.25",
