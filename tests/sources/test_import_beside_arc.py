@@ -76,6 +76,17 @@ def test_lines_of_grid_engine_wait_for_the_ce(tmp_path: Path, arc: Path) -> None
     assert names(database) == sorted(str(number) for number in (99, *range(1, 40)) if number != 35)
 
 
+def test_a_ces_database_that_is_named_twice_is_read_once(tmp_path: Path, arc: Path) -> None:
+    accept(arc, "1", BEGIN - 60, BEGIN + 700)
+    log = write(tmp_path / "accounting", [colon(replace(Entry(), job=number)) for number in (1, 4)])
+    for join in (False, True):
+        database = tmp_path / f"{join}.db"
+        report = sge.run_import(database, log, arc_databases=(arc, arc), join=join)
+        again = sge.run_import(database, log, arc_databases=(arc, arc), join=join)
+        assert names(database) == ["4"]
+        assert (report.imported, again.imported) == (1, 0)
+
+
 KILLED_WHILE_CLAIMED = """
 from datetime import UTC, datetime
 from pathlib import Path

@@ -205,7 +205,7 @@ class ArcJobs:
         self._copies = CopyDirectory(own.absolute().parent)
         self._files: list[ReadOnlyFile] = []
         try:
-            for path in databases:
+            for path in dict.fromkeys(databases):  # patterns may name one twice
                 check_arc_database(path)
                 self._files.append(ReadOnlyFile(str(path), self._copies))
         except BaseException:
