@@ -41,7 +41,7 @@ from publisher.model.text import ascii_text, receiver_key
 from publisher.model.time import Window
 from publisher.model.totals import KeyTotal, SummaryKey, month_number, month_window, sync_host
 from publisher.pipeline.round.decision import KEY_COLLISION, Decider, Publish, SentByJura, Skip
-from publisher.pipeline.round.reader import numbered, whole_window
+from publisher.pipeline.round.reader import numbered, undisturbed, whole_window
 from publisher.pipeline.site import LiveTarget
 from publisher.sources.base import EndedIn, EndedRun, Page, Source
 
@@ -85,18 +85,22 @@ def made(
 
     Jobs in quarantine make nothing, unless they were delivered before. A run that was delivered is
     in the month in which it was, also if its job was restarted since and ended again, under the
-    same LocalJobID or another. Raises: SourceError.
+    same LocalJobID or another. Raises: SourceError; Later as `undisturbed`.
     """
-    making = _Making(wanted, window, ledger, delivered)
-    for page in whole_window(wanted.target, source, ledger, window, frozenset(), now):
-        page_read(page)
-        making.add(page.jobs)
-    if window.end is not None and making.lacks_some():
-        later = source.window(Window(start=window.end), frozenset(), now)
-        for page in numbered(later, wanted.target, source, ledger):
+
+    def add_up() -> WindowTotals:
+        making = _Making(wanted, window, ledger, delivered)
+        for page in whole_window(wanted.target, source, ledger, window, frozenset(), now):
             page_read(page)
-            making.add_restarted(page.jobs)
-    return making.made()
+            making.add(page.jobs)
+        if window.end is not None and making.lacks_some():
+            later = source.window(Window(start=window.end), frozenset(), now)
+            for page in numbered(later, wanted.target, source, ledger):
+                page_read(page)
+                making.add_restarted(page.jobs)
+        return making.made()
+
+    return undisturbed(source, add_up)
 
 
 class _Making:

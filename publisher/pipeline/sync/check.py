@@ -43,7 +43,7 @@ from publisher.model.totals import (
 )
 from publisher.pipeline.round.decision import Decider, Publish
 from publisher.pipeline.round.grouped import Periods
-from publisher.pipeline.round.reader import whole_window
+from publisher.pipeline.round.reader import undisturbed, whole_window
 from publisher.pipeline.site import Site
 from publisher.pipeline.sync.counts import HostMonth, first_month, whoever_counts
 from publisher.pipeline.sync.portal import EVERY_HOST
@@ -180,8 +180,8 @@ class _TargetCheck:
         self._seen: defaultdict[HostMonth, _Seen] = defaultdict(_Seen)
 
     def rows(self, portal: Mapping[HostMonth, int] | None) -> Iterator[Compared]:
-        """By month and submit host. Raises: LedgerError, SourceError."""
-        self._see_the_database()
+        """By month and submit host. Raises: LedgerError, SourceError; Later as `undisturbed`."""
+        undisturbed(self._source, self._see_the_database)
         if not receiver_of(self._target.format).sync_format:
             portal = None  # it shows what receivers of counts hold
         by_host = portal if portal is not None and _differs_by_host(portal) else None
@@ -255,6 +255,7 @@ class _TargetCheck:
 
     def _see_the_database(self) -> None:
         """Every wanted job of the months, and the ledger on each; unreadable rows have no host."""
+        self._seen.clear()
         self._see_without_end_time()
         name, ledger = self._target.name, self._ledger
         window = Window()
