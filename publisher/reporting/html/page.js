@@ -1,43 +1,69 @@
 "use strict";
-// Sorts a table by the column whose heading is pressed: up, then down. Buttons, so that keys press them too.
+// Sorts a table by the column whose heading is pressed: up, then down.
+// Buttons, so that keys press them too.
 const said = document.getElementById("sorted");
 const order = new Intl.Collator(undefined, { numeric: true });
+
 function compare(first, second, numbers) {
   return numbers ? Number(first) - Number(second) : order.compare(first, second);
 }
-for (const button of document.querySelectorAll("thead button")) {
-  button.addEventListener("click", () => {
-    const heading = button.closest("th");
-    const at = heading.cellIndex;
-    const body = heading.closest("table").tBodies[0];
-    const numbers = heading.classList.contains("number");
-    const now = heading.getAttribute("aria-sort");
-    const up = now ? now === "descending" : !numbers;
-    for (const other of heading.parentNode.cells) other.removeAttribute("aria-sort");
-    heading.setAttribute("aria-sort", up ? "ascending" : "descending");
-    const rows = Array.from(body.rows, (row) => [row.cells[at].dataset.value ?? row.cells[at].textContent, row]);
-    // What is not known comes last, whichever way.
-    rows.sort(([first], [second]) => (first === "") - (second === "") || (up ? 1 : -1) * compare(first, second, numbers));
-    body.append(...rows.map((row) => row[1]));
-    said.textContent = `${heading.closest("table").caption.textContent}: sorted by ${button.textContent}, ${up ? "ascending" : "descending"}`;
+
+function sort(button) {
+  const heading = button.closest("th");
+  const table = heading.closest("table");
+  const numbers = heading.classList.contains("number");
+  const now = heading.getAttribute("aria-sort");
+  const up = now ? now === "descending" : !numbers;
+  const direction = up ? "ascending" : "descending";
+  for (const other of heading.parentNode.cells) other.removeAttribute("aria-sort");
+  heading.setAttribute("aria-sort", direction);
+  const rows = Array.from(table.tBodies[0].rows, (row) => {
+    const cell = row.cells[heading.cellIndex];
+    return [cell.dataset.value ?? cell.textContent, row];
   });
+  rows.sort(([first], [second]) => {
+    // What is not known comes last, whichever way.
+    const unknown = (first === "") - (second === "");
+    return unknown || (up ? 1 : -1) * compare(first, second, numbers);
+  });
+  table.tBodies[0].append(...rows.map(([, row]) => row));
+  said.textContent = `${table.caption.textContent}: sorted by ${button.textContent}, ${direction}`;
+}
+
+for (const button of document.querySelectorAll("thead button")) {
+  button.addEventListener("click", () => sort(button));
 }
 
 // Draws what is chosen of the period, from the sums in the page.
 const sums = JSON.parse(document.getElementById("sums").textContent);
-const DAY_MS = 86400000, SERIES = 6, MOST_DAYS = 92;
-const LEFT = 66, TOP = 10, WIDTH = matchMedia("(max-width: 40rem)").matches ? 430 : 900, PLOT = 240, BELOW = 46;
-const form = document.getElementById("choose"), chart = document.getElementById("chart");
-const reading = document.getElementById("reading"), chosen = document.getElementById("chosen");
+const DAY_MS = 86400000;
+const SERIES = 6;
+const MOST_DAYS = 92;
+const LEFT = 66;
+const TOP = 10;
+const WIDTH = matchMedia("(max-width: 40rem)").matches ? 430 : 900;
+const PLOT = 240;
+const BELOW = 46;
 const NAMES = ["vo", "queue", "user", "project"];
 const [FIRST, LAST] = sums.days;
+const form = document.getElementById("choose");
+const chart = document.getElementById("chart");
+const reading = document.getElementById("reading");
+const chosen = document.getElementById("chosen");
 chart.setAttribute("viewBox", `0 0 ${WIDTH} ${TOP + PLOT + BELOW}`);
+
 const dateOf = (day) => new Date(day * DAY_MS).toISOString().slice(0, 10);
 const dayOf = (text) => Math.round(Date.parse(text) / DAY_MS);
-const amount = (number) => Math.abs(number) >= 100 || Number.isInteger(number)
-  ? number.toLocaleString("en-US", { maximumFractionDigits: 0 })
-  : number >= 0.1 ? number.toFixed(1) : "< 0.1";
+const isDay = (step) => step.name.length > "2026-10".length;
 const share = (part, whole) => whole ? `${(part / whole * 100).toFixed(1)} %` : "–";
+const total = (numbers) => numbers.reduce((one, other) => one + other, 0);
+
+function amount(number) {
+  if (Math.abs(number) >= 100 || Number.isInteger(number)) {
+    return number.toLocaleString("en-US", { maximumFractionDigits: 0 });
+  }
+  return number >= 0.1 ? number.toFixed(1) : "< 0.1";
+}
 
 function draw(parent, name, attributes, text) {
   const made = document.createElementNS("http://www.w3.org/2000/svg", name);
@@ -46,77 +72,111 @@ function draw(parent, name, attributes, text) {
   parent.append(made);
   return made;
 }
+
 function roundStep(least) {
   if (least <= 0) return 1;
   const power = 10 ** Math.floor(Math.log10(least));
   return [1, 2, 5, 10].map((factor) => factor * power).find((step) => step >= least * 0.999);
 }
+
 function choose() {
-  const by = NAMES.indexOf(form.by.value), measure = sums.measures[form.measure.value];
+  const by = NAMES.indexOf(form.by.value);
+  const measure = sums.measures[form.measure.value];
   const wanted = NAMES.map((name) => form[name].value === "" ? -1 : Number(form[name].value));
-  const from = Math.max(dayOf(form.from.value) || FIRST, FIRST), to = Math.min(dayOf(form.to.value) || LAST, LAST);
+  const from = Math.max(dayOf(form.from.value) || FIRST, FIRST);
+  const to = Math.min(dayOf(form.to.value) || LAST, LAST);
   const byDay = !sums.months && to - from < MOST_DAYS;
   const stepOf = (day) => byDay ? dateOf(day) : dateOf(day).slice(0, 7);
   const steps = new Map();
-  for (let day = from; day <= to; day++) if (!steps.has(stepOf(day))) steps.set(stepOf(day), { name: stepOf(day), first: day, parts: new Map() });
+  for (let day = from; day <= to; day++) {
+    const name = stepOf(day);
+    if (!steps.has(name)) steps.set(name, { name, first: day, parts: new Map() });
+  }
   const groups = new Map();
   for (const [day, ...rest] of sums.cells) {
     const step = steps.get(stepOf(day));
-    if (!step || (byDay && (day < from || day > to)) || wanted.some((name, at) => name >= 0 && rest[at] !== name)) continue;
-    const values = rest.slice(NAMES.length), value = values[measure.at] / measure.divisor;
-    const group = groups.get(rest[by]) ?? { value: 0, jobs: 0, failed: 0 };
-    group.value += value; group.jobs += values[0]; group.failed += values[1];
-    groups.set(rest[by], group);
-    step.parts.set(rest[by], (step.parts.get(rest[by]) ?? 0) + value);
+    if (!step || (byDay && (day < from || day > to))) continue;
+    if (wanted.some((name, at) => name >= 0 && rest[at] !== name)) continue;
+    const name = rest[by];
+    const values = rest.slice(NAMES.length);
+    const value = values[measure.at] / measure.divisor;
+    const group = groups.get(name) ?? { value: 0, jobs: 0, failed: 0 };
+    group.value += value;
+    group.jobs += values[0];
+    group.failed += values[1];
+    groups.set(name, group);
+    step.parts.set(name, (step.parts.get(name) ?? 0) + value);
   }
   const ranked = [...groups].sort((one, other) => other[1].value - one[1].value);
-  const names = sums.names[by];
   const colours = new Map(ranked.slice(0, SERIES).map(([name], at) => [name, at]));
-  const label = (name) => names[name] || "(none)";
+  const label = (name) => sums.names[by][name] || "(none)";
   show([...steps.values()], ranked, colours, label, measure.name, byDay ? "day" : "month");
   list(ranked, colours, label, measure.name);
 }
+
 function show(steps, ranked, colours, label, title, word) {
-  const unit = title.replace(/^[A-Z](?=[a-z])/, (first) => first.toLowerCase()); // GPU hours stay so
+  // GPU hours stay so.
+  const unit = title.replace(/^[A-Z](?=[a-z])/, (first) => first.toLowerCase());
+  const totals = steps.map((step) => total([...step.parts.values()]));
+  const most = Math.max(...totals, 0);
+  const tick = roundStep(most / 4);
+  const top = Math.max(Math.ceil(most / tick), 1) * tick;
+  const place = (value) => TOP + PLOT - value / top * PLOT;
+  const width = (WIDTH - LEFT - 10) / steps.length;
+  const every = Math.ceil(steps.length / (WIDTH > 600 ? 9 : 5));
+  const write = (x, y, text, more) => {
+    draw(chart, "text", { x, y, "text-anchor": "middle", ...more }, text);
+  };
   chart.replaceChildren();
-  const totals = steps.map((step) => [...step.parts.values()].reduce((one, other) => one + other, 0));
-  const tick = roundStep(Math.max(...totals, 0) / 4), top = Math.max(Math.ceil(Math.max(...totals, 0) / tick), 1) * tick;
-  const place = (value) => TOP + PLOT - value / top * PLOT, width = (WIDTH - LEFT - 10) / steps.length;
   for (let at = 0; at <= top * 1.001; at += tick) {
     draw(chart, "line", { x1: LEFT, x2: WIDTH - 10, y1: place(at), y2: place(at) });
-    draw(chart, "text", { x: LEFT - 6, y: place(at) + 4, "text-anchor": "end" }, amount(at));
+    write(LEFT - 6, place(at) + 4, amount(at), { "text-anchor": "end" });
   }
-  const every = Math.ceil(steps.length / (WIDTH > 600 ? 9 : 5));
-  const order = ranked.map(([name]) => name);
   steps.forEach((step, at) => {
     let below = 0;
-    const said = [];
-    for (const name of order) {
+    const parts = [];
+    for (const [name] of ranked) {
       const value = step.parts.get(name);
       if (!value) continue;
       draw(chart, "rect", {
-        class: `s${colours.get(name) ?? SERIES}`, x: LEFT + (at + 0.06) * width, width: Math.max(width * 0.88, 0.5),
-        y: place(below + value), height: place(below) - place(below + value),
+        class: `s${colours.get(name) ?? SERIES}`,
+        x: LEFT + (at + 0.06) * width,
+        y: place(below + value),
+        width: Math.max(width * 0.88, 0.5),
+        height: place(below) - place(below + value),
       });
       below += value;
-      if (said.length < 8) said.push(`${label(name)} ${amount(value)}`);
+      if (parts.length < 8) parts.push(`${label(name)} ${amount(value)}`);
     }
-    if (at % every === 0) draw(chart, "text", { x: LEFT + (at + 0.5) * width, y: TOP + PLOT + 17, "text-anchor": "middle" }, step.name.length > 7 ? step.name.slice(5) : step.name);
-    const area = draw(chart, "rect", { class: "area", x: LEFT + at * width, y: TOP, width, height: PLOT });
+    if (at % every === 0) {
+      const short = isDay(step) ? step.name.slice("2026-".length) : step.name;
+      write(LEFT + (at + 0.5) * width, TOP + PLOT + 17, short);
+    }
+    const column = { x: LEFT + at * width, y: TOP, width, height: PLOT };
+    const area = draw(chart, "rect", { class: "area", ...column });
     area.step = step;
-    area.says = `${step.name}: ${amount(below)} ${unit}${said.length ? ` (${said.join(", ")})` : ""}`;
+    area.says = `${step.name}: ${amount(below)} ${unit}`;
+    if (parts.length) area.says += ` (${parts.join(", ")})`;
     draw(area, "title", {}, area.says);
   });
-  draw(chart, "text", { class: "axis", x: (LEFT + WIDTH) / 2, y: TOP + PLOT + BELOW - 8, "text-anchor": "middle" }, `${word} in which jobs ended, UTC`);
-  draw(chart, "text", { class: "axis", x: 12, y: TOP + PLOT / 2, "text-anchor": "middle", transform: `rotate(-90 12 ${TOP + PLOT / 2})` }, `${unit} a ${word}`);
-  reading.textContent = `${amount(totals.reduce((one, other) => one + other, 0))} ${unit} in all.`;
+  const middle = TOP + PLOT / 2;
+  const upright = { class: "axis", transform: `rotate(-90 12 ${middle})` };
+  const bottom = TOP + PLOT + BELOW - 8;
+  write((LEFT + WIDTH) / 2, bottom, `${word} in which jobs ended, UTC`, { class: "axis" });
+  write(12, middle, `${unit} a ${word}`, upright);
+  reading.textContent = `${amount(total(totals))} ${unit} in all.`;
 }
+
 function list(ranked, colours, label, unit) {
-  const whole = ranked.reduce((sum, [, group]) => sum + group.value, 0);
+  const whole = total(ranked.map(([, group]) => group.value));
   document.getElementById("unit").textContent = unit;
-  for (const head of document.querySelectorAll("#explore-section [aria-sort]")) head.removeAttribute("aria-sort");
+  for (const head of document.querySelectorAll("#explore-section [aria-sort]")) {
+    head.removeAttribute("aria-sort");
+  }
   chosen.replaceChildren(...ranked.slice(0, 50).map(([name, group]) => {
-    const row = document.createElement("tr"), head = document.createElement("th"), key = document.createElement("span");
+    const row = document.createElement("tr");
+    const head = document.createElement("th");
+    const key = document.createElement("span");
     head.scope = "row";
     key.className = `key b${colours.get(name) ?? SERIES}`;
     head.append(key, label(name));
@@ -137,53 +197,79 @@ function list(ranked, colours, label, unit) {
     return row;
   }));
 }
+
 function option(select, value, text) {
   const made = document.createElement("option");
   made.value = value;
   made.textContent = text;
   select.append(made);
 }
+
 sums.measures.forEach((measure, at) => option(form.measure, at, measure.name));
 NAMES.forEach((name, at) => {
   const found = sums.names[at].map((text, number) => [text || "(none)", number]);
-  for (const [text, number] of found.sort(([one], [other]) => order.compare(one, other))) option(form[name], number, text);
+  found.sort(([one], [other]) => order.compare(one, other));
+  for (const [text, number] of found) option(form[name], number, text);
 });
-for (const input of [form.from, form.to]) [input.min, input.max] = [dateOf(FIRST), dateOf(LAST)];
+for (const input of [form.from, form.to]) {
+  input.min = dateOf(FIRST);
+  input.max = dateOf(LAST);
+}
+
 function zoom(first, last) {
-  [form.from.value, form.to.value] = [dateOf(first), dateOf(last)];
+  form.from.value = dateOf(first);
+  form.to.value = dateOf(last);
   choose();
 }
-const stepAt = (event) => document.elementFromPoint(event.clientX, event.clientY)?.closest?.("#chart .area");
+
+// Values are read, and periods chosen, with a pointer or with keys.
 let held = null;
+
+function stepAt(event) {
+  return document.elementFromPoint(event.clientX, event.clientY)?.closest?.("#chart .area");
+}
+
+function lastDayOf(step) {
+  if (isDay(step)) return step.first;
+  const [year, month] = step.name.split("-");
+  return Date.UTC(year, month) / DAY_MS - 1;
+}
+
 function point(area) {
   if (area) reading.textContent = area.says;
   for (const other of chart.querySelectorAll(".area")) {
-    const [one, two] = held && area ? [held.first, area.step.first].sort((a, b) => a - b) : [1, 0];
-    other.classList.toggle("held", other === area || (other.step.first >= one && other.step.first <= two));
+    const [one, two] = held && area
+      ? [held.first, area.step.first].sort((a, b) => a - b)
+      : [1, 0];
+    const between = other.step.first >= one && other.step.first <= two;
+    other.classList.toggle("held", other === area || between);
   }
 }
+
 chart.addEventListener("pointerdown", (event) => {
   held = stepAt(event)?.step ?? null;
   point(stepAt(event));
 });
 chart.addEventListener("pointermove", (event) => point(stepAt(event)));
 chart.addEventListener("keydown", (event) => {
-  const areas = [...chart.querySelectorAll(".area")], at = areas.findIndex((area) => area.classList.contains("held"));
-  const next = { ArrowRight: at + 1, ArrowLeft: at < 0 ? areas.length - 1 : at - 1, Home: 0, End: areas.length - 1 }[event.key];
+  const areas = [...chart.querySelectorAll(".area")];
+  const at = areas.findIndex((area) => area.classList.contains("held"));
+  const last = areas.length - 1;
+  const ways = { ArrowRight: at + 1, ArrowLeft: at < 0 ? last : at - 1, Home: 0, End: last };
+  const next = ways[event.key];
   if (next === undefined) return;
   event.preventDefault();
-  point(areas[Math.min(Math.max(next, 0), areas.length - 1)]);
+  point(areas[Math.min(Math.max(next, 0), last)]);
 });
 addEventListener("pointerup", (event) => {
   const area = stepAt(event);
   if (held && area && area.step !== held) {
     const [first, last] = [held, area.step].sort((one, other) => one.first - other.first);
-    const next = last.name.length > 7 ? last.first : dayOf(`${last.name}-01`) + new Date(Date.UTC(last.name.slice(0, 4), last.name.slice(5), 0)).getUTCDate() - 1;
-    zoom(first.first, Math.min(next, LAST));
+    zoom(first.first, Math.min(lastDayOf(last), LAST));
   }
   held = null;
 });
 form.addEventListener("input", choose);
 form.addEventListener("reset", () => setTimeout(() => zoom(FIRST, LAST)));
 zoom(FIRST, LAST);
-document.getElementById("explore-section").hidden = document.getElementById("explore-link").hidden = false;
+for (const id of ["explore-section", "explore-link"]) document.getElementById(id).hidden = false;
