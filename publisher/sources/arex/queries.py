@@ -432,7 +432,7 @@ HAS_BENCHMARKS: Final = {
 }
 
 
-# Counted in the index on StatusID, 0.6 s for 10,000,000 rows; only `doctor` asks.
+# Counted in the index on StatusID, which takes a moment; only `doctor` asks.
 STATUSES: Final = """
     SELECT StatusID, (SELECT Name FROM Status WHERE ID = StatusID), count(*)
     FROM AAR GROUP BY StatusID

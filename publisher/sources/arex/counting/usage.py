@@ -35,7 +35,7 @@ from publisher.sources.arex.values import LocalTime, exit_code, gpu_models_of, p
 from publisher.sources.base import CPU_UNKNOWN, GPU_MODELS, Additions, JoinedRuns
 from publisher.sources.statistics import LocalNames, UsageGroup, UsagePage
 
-_PAGE_ROWS: Final = 4_000  # 40 ms in one transaction
+_PAGE_ROWS: Final = 4_000  # in one transaction, which no writer notices
 _NOTHING: Final[Mapping[str, Any]] = {}
 _FAILED: Final = "failed"
 _NamesAndExit = tuple[LocalNames, int | None]  # with the exit code of a failed job
