@@ -44,6 +44,7 @@ class DryRunLedger(LedgerReader):
         self._adopted: dict[tuple[str, int], InheritedMonth] = {}
         # Of months whose messages are in doubt.
         self._arrived: dict[tuple[str, int], list[OutboxRecord]] = {}
+        self._arrived_format: dict[tuple[str, int], str] = {}
 
     def _forget(self, *_: object, **__: object) -> None:
         """A write of which nothing is asked later."""
@@ -105,6 +106,7 @@ class DryRunLedger(LedgerReader):
         if (target, state.month) not in self._arrived:
             return state
         digest = state.sending_digest
+        state = state._replace(accepted_format=self._arrived_format[target, state.month])
         if not digest:
             return state._replace(accepted_digest=PART)
         return state._replace(accepted_digest=digest, accepted_jobs=state.sending_jobs)
@@ -216,6 +218,7 @@ class DryRunLedger(LedgerReader):
                 if record.group:
                     at = message.target, month_number(record.ended_at)
                     self._arrived.setdefault(at, []).append(record)
+                    self._arrived_format[at] = message.format
         self._sent.add(message.id)
 
 

@@ -152,6 +152,29 @@ def test_a_message_of_the_format_before_goes_first_and_counts(world: World, firs
     assert "2028-02" in names(held)
 
 
+def totals_in_doubt(world: World) -> None:
+    """The only message of a month of totals may have arrived, and single records are to follow it."""
+    configure(world, format="apel-summary-0.2")
+    world.finish(jobs_of(FEBRUARY)[:1])
+    assert done(world.publish(faults=["answer lost"])).exit_status == 75
+    configure(world, format="car")
+    world.finish([replace(jobs_of(FEBRUARY)[0], job_id="late", local_job_id="777")])
+
+
+def test_records_wait_for_totals_that_nobody_has_accepted_yet(world: World) -> None:
+    totals_in_doubt(world)
+    held = done(world.publish(faults=["refused, perhaps"]))
+    assert (held.exit_status, names(held)) == (76, ["2028-02"])
+
+
+def test_a_rehearsal_takes_totals_in_doubt_for_the_format_that_they_have(world: World) -> None:
+    totals_in_doubt(world)
+    outcomes = publish.publish(world.site(), targets=[], observer=Steps(), force=True, dry_run=True)
+    assert [(one.exit_status, names(one), one.held[0].was) for one in outcomes] == [
+        (65, ["2028-02"], "apel-summary-0.2")
+    ]
+
+
 # Changed jobs
 
 

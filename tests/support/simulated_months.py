@@ -162,6 +162,8 @@ class Wire:
             raise Cut
         if fate == "refused":
             return Receipt(verdict=Verdict.REFUSED, reason=fate, exit_status=76)
+        if fate == "refused, perhaps":
+            return Receipt(verdict=Verdict.REFUSED, reason=fate, exit_status=76, certain=False)
         self.receiver.take(message, now)
         if fate == "answer lost":
             return Receipt(verdict=Verdict.IN_DOUBT, reason=fate, exit_status=75, doubt=True)

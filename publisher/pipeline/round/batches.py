@@ -392,9 +392,10 @@ def _sent_as_totals(live: LiveTarget, ledger: Ledger) -> dict[int, BlockedMonth]
     found = {}
     for state in ledger.months(live.name):
         if state.accepted_digest or state.on_its_way:
-            by_level = receiver_of(state.accepted_format).keeps_benchmark_values
-            groups = ledger.accepted(live.name, state.month)
-            rows = tuple(group.row(by_level=by_level) for group in groups)
+            rows: tuple[KeyTotal, ...] = ()
+            if groups := ledger.accepted(live.name, state.month):  # '' has no receiver
+                by_level = receiver_of(state.accepted_format).keeps_benchmark_values
+                rows = tuple(group.row(by_level=by_level) for group in groups)
             was = state.accepted_format or "totals"
             found[state.month] = BlockedMonth(state.month, orphaned=rows, lost_jobs=0, was=was)
     return found
