@@ -1,14 +1,19 @@
 """Odd rows of A-REX's databases, one rule at a time."""
 
+import sqlite3
+import timeit
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from publisher.model.errors import SourceError
 from publisher.model.job import JobRecord, SideTable, SkippedJob
+from publisher.sources.arex.names import NameTables
 from publisher.sources.arex.options import Options
 from publisher.sources.arex.source import create
 from publisher.sources.base import OpenRow, Page
@@ -414,3 +419,15 @@ def test_a_file_of_schema_2_that_says_1_is_refused(tmp_path: Path) -> None:
     set_schema_version(path, "1")
     with pytest.raises(SourceError, match="says schema version 1 and has the columns of version 2"):
         create(Options(databases=(str(path),), time_zone="UTC"), {}).databases()
+
+
+def test_names_that_are_known_cost_no_more_where_many_are() -> None:
+    def least_s(known: int) -> float:
+        names = NameTables(2, str)
+        names.users.update({number: f"user {number}" for number in range(known)})
+        with closing(sqlite3.connect(":memory:")) as connection:
+            of_page = {"UserID": set(range(50))}
+            look_up = partial(names.look_up, connection, of_page)
+            return min(timeit.repeat(look_up, number=3, repeat=20))
+
+    assert least_s(100_000) < 20 * least_s(50)

@@ -51,7 +51,9 @@ class NameTables:
         if any(len(known) > _REMEMBERED for known in self.by_column.values()):
             self._forget()
         for column in self._columns:
-            missing = numbers.get(column, set()) - self.by_column[column].keys()
+            known = self.by_column[column]
+            # Not a difference of sets, which walks through all that is known, for every page.
+            missing = [number for number in numbers.get(column, ()) if number not in known]
             whole = [number for number in missing if number.__class__ is int]
             if whole:
                 self._look_up(connection, column, whole)
