@@ -114,7 +114,7 @@ class ChargeBook(Protocol):
     def keep(
         self, number: RunNumber, jobs: Sequence[AssessedJob], *, unreadable: int, now: datetime
     ) -> None:
-        """Jobs of a run, in place of what was kept of them; nothing of what never had a rule."""
+        """Jobs of a run, in the place of what was kept of them. Without a rule, none is kept."""
 
     def close(self) -> None: ...
 

@@ -51,7 +51,10 @@ def disagreements(database: Database, *, quick: bool = False) -> list[Disagreeme
 
 
 def damaged_in_sample(database: Database, day: datetime) -> list[Disagreement]:
-    """What is damaged in that day's part of the rows. Raises: LedgerError."""
+    """What is damaged in that day's part of the rows; in a month, all have their day.
+
+    Raises: LedgerError.
+    """
     with database.snapshot():
         found = _damaged_rows(database, quick=False, part=day.toordinal() % _DAYS, parts=_DAYS)
         return [Disagreement(what, len(rows)) for what, rows in found if rows]

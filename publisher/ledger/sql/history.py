@@ -146,7 +146,7 @@ class SqlHistory:
         return json.dumps(until), self._placed(after, files)
 
     def _place(self, target: int, page: Sequence[int] | None) -> int:
-        """The number of a page of a settled message; 0 where it is in another ledger, for good."""
+        """The number of a settled message's page; 0 for one of another ledger: pages never move."""
         if page is None:
             return 0
         found = self._database.execute(_PAGE, {"page": page[0], "target": target}).fetchone()

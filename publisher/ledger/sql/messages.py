@@ -222,7 +222,11 @@ def enter(
     place: float | None = None,
     narrowing: bool = False,
 ) -> int:
-    """A message in the outbox, as a rule at its end; gives its number."""
+    """A message in the outbox; gives its number.
+
+    `place` is where in the queue, None at its end; `narrowing` says that it is a part of one that
+    was refused.
+    """
     unchanging = {
         "message_id": message.id,
         "format": message.format,

@@ -122,7 +122,8 @@ WHERE target = :target AND month = :month AND arrived <> ''"""
 _NO_ARRIVALS = """
 UPDATE month_message SET arrived = ''
 WHERE target = :target AND month = :month AND arrived <> ''"""
-# For a digest, and before one: never our own's, so that the rest, or all, is sent, whatever it is.
+# Stands in the place of a digest while only part of a month has arrived, or before the digest of a
+# month that was adopted. No month has this digest, so it is sent again, whatever it holds.
 PART: Final = "part"
 ADOPTED: Final = "adopted "
 _ACCEPT_PART = f"""

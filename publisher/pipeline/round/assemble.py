@@ -30,7 +30,11 @@ _CHECKED_AT_ONCE: Final = 50  # records: the tree of a whole message took 5 MiB 
 def assemble_message(
     form: Format, target: str, batch: Batch, made_at: datetime, *, check: slice
 ) -> Assembled:
-    """The message; held against our schema are `check`, and what does not have a sound form."""
+    """The message, with the records in it that our schema refuses.
+
+    Held against the schema are those that the slice `check` takes, and those whose form does not
+    show that they are sound.
+    """
     contents = batch.records.contents
     payload = form.frame.join(contents)
     made = Assembled(message=message_of(payload, target, form.name, len(batch.records), made_at))

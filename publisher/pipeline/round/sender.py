@@ -368,13 +368,13 @@ class MessageSender:
             self._handed_over.discard(message.id)
 
     def _count_attempts(self, receipt: Receipt) -> None:
-        """Each but the last was followed by another; one not even made counts by its verdict."""
+        """Each but the last was tried again at once; none at all counts as its verdict does."""
         self.tally.attempts[receipt.verdict.name.lower()] += 1
         if receipt.attempts > 1:
             self.tally.attempts[_TRIED_AGAIN] += receipt.attempts - 1
 
     def _bisect(self, whole: Outstanding, receipt: Receipt) -> None:
-        """Cut a message, make its only record lighter when it is too large, or set that aside.
+        """Cut a message; one record that is too large is made lighter; what is left is set aside.
 
         Records that are refused for what they are called by stay together.
         """
@@ -424,7 +424,10 @@ class MessageSender:
         return True
 
     def _suspect_poison(self, whole: Outstanding, receipt: Receipt) -> None:
-        """A message was refused for no clear reason; of many, what waits furthest from them tells.
+        """A message was refused for no clear reason, and cannot be cut.
+
+        After many in a row, what waits furthest from them tells whether records or target are
+        to blame.
 
         Raises: Stopped when that is refused too: it is the target.
         """

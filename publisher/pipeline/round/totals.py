@@ -173,7 +173,9 @@ class MonthlyTotals:
         return key in self._waiting
 
     def take(self, fit: Publish, now: datetime, place: Progress | None = None) -> None:
-        """Count a job into its month; of one that was counted with other values, both are dirty.
+        """Count a job into its month.
+
+        Where it was counted with other values, both months are summed up again.
 
         Raises: Unfit.
         """

@@ -145,7 +145,8 @@ class DeliveredRuns:
     ) -> Sequence[int]:
         """By row, the end of the only run that was delivered from it, by a message that is settled.
 
-        0 where there is no such run, and everywhere while there are deliveries under others.
+        0 where there is no such run, and everywhere while rows of the file were delivered under
+        other numberings.
         """
         current = self._only_numbering(target, file)
         if current is None:
