@@ -88,7 +88,10 @@ _SHOWN_BAD: Final = 100
 PUBLISHED: Final = "an ARC CE publishes it"  # why a job is skipped
 
 DeliveredSince = Callable[[str], AbstractContextManager[tuple[str, Iterator[PlacedRuns]]]]
-"""Asked with a mark: that of now, and what was delivered since, but other batch systems' runs."""
+"""Asked with a mark: gives the mark of now, and what was delivered between the two.
+
+Runs of other batch systems are left out.
+"""
 
 Watch = Callable[[int], None]
 """Called with how many records more have been read, after each step."""

@@ -25,7 +25,8 @@ from publisher.model.time import Window
 class StoredEvent:
     """A change of state. `local_time` is the CE's clock, as stored; `moments` what it may mean.
 
-    One moment usually; two in the hour in which clocks go back, none for no time of the zone.
+    One moment usually; two in the hour in which clocks go back, none in the one
+    that they leave out.
     """
 
     key: str
@@ -246,7 +247,7 @@ class JobStatistics:
 
 
 def end_month(job: CountedJob) -> str:
-    """The calendar month of a job's end in UTC: `2026-03`; '' for none, and for no calendar's."""
+    """The calendar month of a job's end in UTC: `2026-03`; '' without an end, or a calendar."""
     return "" if job.ended_at is None else _month(job.ended_at // _DAY_S)
 
 
@@ -454,7 +455,7 @@ class Accounts(Protocol):
         """The jobs that a filter takes, page by page; pages may be empty."""
 
     def summed(self, wanted: JobFilter, by: str | None) -> Iterator[SummedPage]:
-        """The same jobs, added up page by page, so that one of `GROUPINGS` distinguishes them."""
+        """The same jobs, added up page by page; `by` is one of `GROUPINGS`, which keeps them apart."""
 
     def names(self, kind: NameKind) -> frozenset[str]:
         """All names of that kind."""

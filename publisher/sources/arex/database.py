@@ -123,7 +123,7 @@ class AccountingDatabase:
     ) -> RowPage:
         """Rows by (EndTime, RecordID), or RecordID alone, past that position.
 
-        Up to and with the second `last`.
+        Their ends are up to `last`, which counts.
         """
         parameters = {"first": after[0], "after": after[1], "last": last, "limit": limit}
         if asked.knows is not None:
@@ -317,7 +317,7 @@ class AccountingDatabase:
         if self._reader is None or self._reader[0] is not connection:
             layout, imported = _inspect(self.path, connection)
             (by_value,) = connection.execute(sql.MAY_GIVE_BY_VALUE).fetchone()
-            # The latter looks for the newest of them in the order that it gets.
+            # AlikeReader takes the last value that it gets for the newest, which needs their order.
             kind = RowReader if by_value else AlikeReader
             reader = kind(
                 self.name,

@@ -254,7 +254,10 @@ UNNAMED: Final = """ AND +InfoKey NOT IN (
 
 
 def beside(record_ids: Sequence[int], *, span: bool) -> Where:
-    """Where to look: between the first row and the last, if few others are there (none: `span`)."""
+    """Where to look: between the first row and the last where few others lie between, else by row.
+
+    `span`: none does.
+    """
     first, last = min(record_ids), max(record_ids)
     if span or last - first < len(record_ids) * FEW:
         return BETWEEN, {"first": first, "last": last}

@@ -362,7 +362,7 @@ class ImportDatabase:
             self.connection.execute(statement, (record_id,))
 
     def _change(self, known: Sequence[tuple[Row, ImportedJob]], replace: bool) -> int:
-        """Let new rows of jobs that are there already win, where they do. Returns how many did."""
+        """Replace stored rows of jobs by new ones that win over them; gives how many did."""
         job_ids = json.dumps([job.job_id for _, job in known])
         found = self.connection.execute(_STORED, (job_ids,))
         stored: dict[str, Row] = {row[1]: row for row in found}

@@ -280,7 +280,7 @@ class _Reading(Generic[Record]):
                     self._missing.append((live, cursor))
 
     def _report_others(self, others: Sequence[Path]) -> None:
-        """Files that are called like accounting and were never read, not by their own names."""
+        """Files named like an accounting file that nobody asked for by name, and none has read."""
         unread = [each.name for each in others if not self._run.cursors.left_behind(each)]
         if unread:
             self._run.report.notes.append(

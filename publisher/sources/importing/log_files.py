@@ -390,5 +390,5 @@ _UNWRITABLE: Final = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 
 
 def clean(text: str) -> str:
-    """Without control characters and halves of surrogate pairs: SQLite and XML take not all."""
+    """Without control characters and lone surrogates, not all of which SQLite and XML take."""
     return text if text.isprintable() else _UNWRITABLE.sub("\N{REPLACEMENT CHARACTER}", text)
