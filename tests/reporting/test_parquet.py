@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from dataclasses import replace
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -12,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.arex_databases import generate
+from tests.arex_databases import generate, hostile
 from tests.support.sites import SiteUnderTest
 
 duckdb = pytest.importorskip("duckdb")
@@ -92,6 +93,25 @@ def test_jobs_are_those_of_the_other_formats(site: SiteUnderTest, tmp_path: Path
                 assert float(found) == pytest.approx(float(value), abs=1e-9), name
             else:
                 assert plain(found) == value, name
+
+
+def test_what_no_column_takes_stops_nothing(site: SiteUnderTest, tmp_path: Path) -> None:
+    """Bytes that are no UTF-8 are escaped, numbers of more than 64 bits left out."""
+    site.fill(*hostile(5, start=START, end=END))
+    written(site, tmp_path / "lake")
+    question = "SELECT job_id, queue, wall_core_s FROM 'jobs/**/*.parquet'"
+    jobs = list(map(json.loads, site.run("export").out.splitlines()))
+    assert any(job["wall_core_s"] and job["wall_core_s"] >= 2**63 for job in jobs)
+    expected = [
+        (
+            job["job_id"].encode("utf-8", "backslashreplace").decode(),
+            job["queue"] and job["queue"].encode("utf-8", "backslashreplace").decode(),
+            job["wall_core_s"] if job["wall_core_s"] is None or job["wall_core_s"] < 2**63 else None,
+        )
+        for job in jobs
+        if (job["ended_at"] or "").endswith("Z")  # beyond the calendar there is no month
+    ]
+    assert Counter(ask(tmp_path / "lake", question)) == Counter(expected)
 
 
 def test_sums_are_the_ledgers(used: SiteUnderTest, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field
-from decimal import Context, Decimal
+from decimal import Context, Decimal, InvalidOperation
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
@@ -79,6 +79,7 @@ _ROWS: Final = 100_000  # of a row group, held in memory together
 _CHARGES_AT_ONCE: Final = 5_000
 _NANO: Final = Decimal("1E-9")
 _EXACT: Final = Context(prec=38)
+_INTEGERS: Final = range(-(2**63), 2**63)
 _CALENDAR: Final = range(-62_135_596_800, 253_402_300_800)  # years 1 to 9999
 
 
@@ -130,7 +131,7 @@ def _export_charges(site: Site, files: _Files, months: Iterable[str]) -> None:
 
 def _charge_row(instance: str, job: AssessedJob) -> tuple[Any, ...]:
     described = (instance, job.key, job.job_id, job.ended_at, job.queue, job.project, job.group)
-    return (*described, _rounded(job.amount), job.tariff and job.tariff.unit, job.reason or None)
+    return (*described, _taken(job.amount), job.tariff and job.tariff.unit, job.reason or None)
 
 
 class _Files:
@@ -235,12 +236,10 @@ def _distinct(ones: Sequence[ExportedJob]) -> tuple[list[ExportedJob], pa.Array]
 def _array(column: Column, values: Sequence[Any]) -> pa.Array:
     if column.kind == "time" and not _are_in_calendar(values):
         values = [value if value in _CALENDAR else None for value in values]
-    if column.kind != "decimal":
-        return pa.array(values, _TYPES[column.kind])
     try:
-        return pa.array(values, _DECIMAL)
-    except pa.ArrowInvalid:  # more than nine digits
-        return pa.array(list(map(_rounded, values)), _DECIMAL)
+        return pa.array(values, _TYPES[column.kind])
+    except (OverflowError, UnicodeEncodeError, pa.ArrowInvalid):
+        return pa.array(list(map(_taken, values)), _TYPES[column.kind])
 
 
 def _are_in_calendar(moments: Sequence[Epoch | None]) -> bool:
@@ -248,8 +247,24 @@ def _are_in_calendar(moments: Sequence[Epoch | None]) -> bool:
     return not known or (min(known) in _CALENDAR and max(known) in _CALENDAR)
 
 
-def _rounded(value: Decimal | None) -> Decimal | None:
-    return None if value is None else value.quantize(_NANO, context=_EXACT)
+def _taken(value: Any) -> Any:
+    """As its column takes it: bytes that were no UTF-8 are escaped, as the other formats have them.
+
+    A decimal has nine digits after the point. A number that is too large is None.
+    """
+    match value:
+        case str():
+            return value.encode("utf-8", "backslashreplace").decode("utf-8")
+        case Decimal():
+            try:
+                return value.quantize(_NANO, context=_EXACT)
+            except InvalidOperation:
+                return None
+        case int():
+            return value if value in _INTEGERS else None
+        case None:
+            return None
+    return list(map(_taken, value))
 
 
 def _deliveries(site: Site, history: History, month: str) -> Iterator[pa.RecordBatch]:
