@@ -455,7 +455,7 @@ class Accounts(Protocol):
         """The jobs that a filter takes, page by page; pages may be empty."""
 
     def summed(self, wanted: JobFilter, by: str | None) -> Iterator[SummedPage]:
-        """The same jobs, added up page by page; `by` is one of `GROUPINGS`, which keeps them apart."""
+        """The same jobs, added up page by page, apart by one of `GROUPINGS` as `by` names it."""
 
     def names(self, kind: NameKind) -> frozenset[str]:
         """All names of that kind."""
