@@ -126,7 +126,10 @@ def script(shell: str) -> str:
 
 
 def _for_bash(script: str) -> str:
-    """With our function before shtab's; and every choice, where Debian 12's shtab offers one."""
+    """With our function before shtab's.
+
+    Every choice is offered: the shtab of Debian 12 offers only the first.
+    """
     for old, new in (
         ("-F _shtab_publisher publisher", "-F _publisher_complete publisher"),
         # It would quote a second time what _publisher_complete has quoted.

@@ -91,7 +91,10 @@ def sections(parent: nodes.Element) -> dict[str, nodes.section]:
 
 
 def entries(section: nodes.Element) -> dict[str, nodes.definition]:
-    """What definition lists directly in a section explain, by name; `a, b` are two names."""
+    """What definition lists directly in a section explain, by name.
+
+    `a, b` in front of one text are two names.
+    """
     found: dict[str, nodes.definition] = {}
     for each in section.children:
         if isinstance(each, nodes.definition_list):
@@ -180,7 +183,10 @@ def _value(action: argparse.Action, choices: Sequence[str]) -> str:
 
 
 def _heads(action: argparse.Action) -> Iterator[tuple[list[str], list[nodes.Node]]]:
-    """The names of an option or argument, and how its entry begins; of each word it may be."""
+    """The names of an option or argument and how its entry begins.
+
+    One for each word that an argument may be.
+    """
     choices = [str(choice) for choice in action.choices or ()]
     value = _value(action, choices)
     if action.option_strings:

@@ -191,6 +191,7 @@ def add_action(actions: Any, name: str, text: str, usage: str | None = None) -> 
 
 
 def add_flag(command: argparse._ActionsContainer, *words: str, text: str) -> None:
+    """An option without a value; `text` is its help."""
     command.add_argument(*words, action="store_true", help=text)
 
 

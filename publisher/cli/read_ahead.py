@@ -23,9 +23,10 @@ _CYCLES_AFTER: Final = 20_000  # as in main.py, which it does without
 
 
 def read_ahead() -> None:
-    """None where the configuration was changed meanwhile, and an end in silence.
+    """Write the pages of a target's backlog, as the command line orders them.
 
-    The other process meets the same trouble.
+    No page where the configuration was changed meanwhile. Trouble ends it without a word: the other
+    process meets the same.
     """
     path, name, digest, order = sys.argv[1:]
     gc.set_threshold(_CYCLES_AFTER)

@@ -207,11 +207,11 @@ class LiveSite:
         return copies_directory(self.environment)
 
     def _joined_entries(self) -> Sequence[JoinedEntry]:
-        if not self.settings.written:
-            return []
+        """The batch systems that CEs submit to: `arc_databases: []` says that none does."""
+        entries = self.batch_entries if self.settings.written else ()
         return [
             JoinedEntry(entry.name, LRMS[entry.type], entry.database, entry.join_wait_s)
-            for entry in self.batch_entries
+            for entry in entries
             if entry.in_rounds and getattr(entry.options, "arc_databases", None) != ()
         ]
 

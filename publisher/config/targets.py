@@ -81,7 +81,7 @@ def plugin_options(
         return None, None
     name = node.text if node.text in known else None
     if name is None:
-        _is_unknown(node, tuple(known), reading)
+        _report_unknown(node, tuple(known), reading)
     probable = name or schema.closest(node.text, known)
     try:
         return name, known[probable]() if probable else None
@@ -91,7 +91,7 @@ def plugin_options(
         return None, None
 
 
-def _is_unknown(node: Text, known: Collection[str], reading: ReadContext) -> None:
+def _report_unknown(node: Text, known: Collection[str], reading: ReadContext) -> None:
     what = f"{schema.quoted(node.text)} is not known; {schema.nearest(node.text, known)}"
     reading.wrong(node.place, what)
 
@@ -287,7 +287,7 @@ def _format(block: YamlBlock, valid: Collection[str], reading: ReadContext) -> s
         return None
     if node.text in valid:
         return node.text
-    _is_unknown(node, valid, reading)
+    _report_unknown(node, valid, reading)
     return None
 
 

@@ -25,7 +25,10 @@ Value = str | int | Decimal | tuple[str, ...] | None
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportedJob:
-    """A finished job and what the site says of it; not `published` for the reason in `unfit`."""
+    """A finished job and what the site says of it.
+
+    `published` is None where it cannot be published, for the reason in `unfit`.
+    """
 
     job: JobRecord
     policy: RecordPolicy

@@ -248,9 +248,10 @@ def _are_in_calendar(moments: Sequence[Epoch | None]) -> bool:
 
 
 def _taken(value: Any) -> Any:
-    """As its column takes it: bytes that were no UTF-8 are escaped, as the other formats have them.
+    """A value that its column cannot hold, as one that it can.
 
-    A decimal has nine digits after the point. A number that is too large is None.
+    Bytes that were no UTF-8 are escaped, as in the other formats. A decimal has nine digits after
+    the point. A number that is too large is None.
     """
     match value:
         case str():
