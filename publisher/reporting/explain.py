@@ -193,9 +193,8 @@ class Explanation:
     unfit: str = ""
     group_jobs: int | None = None
     charge: ExplainedCharge | None = None
-    imported: Sequence[
-        ImportRule
-    ] = ()  # how fields of the job record came about that an importer wrote, or that were joined
+    # How fields of the job record came about that an importer wrote, or that were joined
+    imported: Sequence[ImportRule] = ()
     origin: ImportedFrom | None = None  # which of its records that was
 
 
