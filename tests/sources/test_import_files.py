@@ -13,11 +13,12 @@ import sqlite3
 import subprocess
 import sys
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import islice, pairwise
 from pathlib import Path
 from threading import Thread
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -352,6 +353,73 @@ def test_what_rotates_away_between_two_imports_is_finished(
     assert totals(database)[0] == 200
     report = run_import(database, asked)
     assert (report.imported, report.duplicates, report.notes) == (0, 0, [])
+
+
+class Rotation:
+    """A file that gets its next name right before it is looked at, or opened, so many times."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, path: Path, times: int = 1) -> None:
+        self._patch, self._path, self._times, self._done = patch, path, times, 0
+
+    def before(self, call: str) -> None:
+        """Before a method of `Path` is called for the file, or a file after it."""
+        original = getattr(Path, call)
+
+        def rotate_first(path: Path, *arguments: Any, **options: Any) -> Any:
+            if path == self._now() and self._done < self._times:
+                self._done += 1
+                path.rename(self._now())
+            return original(path, *arguments, **options)
+
+        self._patch.setattr(Path, call, rotate_first)
+
+    def _now(self) -> Path:
+        return self._path.with_name(f"{self._path.name}.{self._done}") if self._done else self._path
+
+
+@pytest.mark.parametrize("call", ["stat", "is_symlink", "open"])
+@pytest.mark.parametrize(("directory", "seen", "times"), [(True, True, 1), (True, False, 3), (False, True, 3)])
+def test_what_rotates_while_its_directory_is_read_is_read_in_the_same_run(
+    call: str, directory: bool, seen: bool, times: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, database: Path
+) -> None:
+    folder = tmp_path / "common"
+    folder.mkdir()
+    path, asked = folder / "accounting", folder if directory else folder / "accounting"
+    write(path, lines(100))
+    if seen:
+        run_import(database, asked)
+    append(path, *lines(50, 101))
+    if not directory:
+        path.rename(folder / "accounting.0")
+        write(path, lines(50, 151))
+    with monkeypatch.context() as patch:
+        Rotation(patch, path if directory else folder / "accounting.0", times).before(call)
+        report = run_import(database, asked)
+    assert (report.exit_status, report.troubles, report.notes, report.duplicates) == (0, [], [], 0)
+    assert totals(database)[0] == (150 if directory else 200)
+    if directory:
+        write(path, lines(50, 151))
+    report = run_import(database, asked)
+    assert (report.exit_status, report.troubles, report.notes, report.duplicates) == (0, [], [], 0)
+    assert totals(database)[0] == 200
+
+
+def test_a_directory_whose_files_all_vanish_has_none(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, database: Path
+) -> None:
+    write(tmp_path / "accounting", lines(1))
+    listed = Path.iterdir
+
+    def remove_first(path: Path) -> Iterator[Path]:
+        found = list(listed(path))
+        for each in found:
+            if each.name.startswith("accounting"):
+                each.unlink()
+        return iter(found)
+
+    monkeypatch.setattr(Path, "iterdir", remove_first)
+    (trouble,) = run_import(database, tmp_path).troubles
+    assert "has no files called accounting or accounting.jsonl" in trouble
 
 
 @pytest.mark.parametrize("new", [True, False])

@@ -9,7 +9,7 @@ import re
 import sys
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import islice
@@ -28,6 +28,7 @@ from publisher.sources.importers import (
 )
 from publisher.sources.importing.log_files import (
     MARK_BYTES,
+    FileIdentity,
     LogFile,
     in_directory,
     opened,
@@ -223,18 +224,23 @@ class _Reading(Generic[Record]):
             self._rotated(path)
             self._file(path)
 
-    def _file(self, path: Path) -> None:
-        """Read what is new in a file; an archive that has not changed is not decompressed."""
+    def _file(self, path: Path, *, missing_ok: bool = False) -> bool:
+        """Read what is new in a file; an archive that has not changed is not decompressed.
+
+        Returns whether it is there; that it is not is a trouble unless `missing_ok`.
+        """
         if self._is_unchanged_archive(path):
-            return
+            return True
         run, look = self._run, look_of(path)
         troubles = len(run.report.troubles)
-        run.read(path, self._content)
+        if not run.read(path, self._content, missing_ok=missing_ok):
+            return False
         found = (number for number, paths in self._found.items() if path in paths)
         read = next(filter(None, found), None)
         if look is not None and read is not None and len(run.report.troubles) == troubles:
             with run.accounting.transaction():
                 run.cursors.keep_archive(look, read)
+        return True
 
     def _is_unchanged_archive(self, path: Path) -> bool:
         look = look_of(path)
@@ -258,26 +264,35 @@ class _Reading(Generic[Record]):
                 run.cursors.forget_path(cursor, path)
 
     def _directory(self, path: Path) -> None:
-        """Its files, looked for until no more appear: rotation may rename one at any moment.
-
-        Raises: SourceError.
-        """
-        run, names = self._run, self._importer.files
+        """Raises: SourceError."""
+        run, names, apart = self._run, self._importer.files, self._importer.single
         troubles = len(run.report.troubles)
-        done: set[tuple[int, int]] = set()
-        listing = in_directory(path, names, self._importer.single)
-        while new := [each for each, identity in listing.files.items() if identity not in done]:
-            done.update(listing.files.values())
-            for each in new:
-                self._file(each)
-            listing = in_directory(path, names, self._importer.single)
-        self._report_others(listing.others)
+        self._listed(lambda: in_directory(path, names, apart).files)
+        self._report_others(in_directory(path, names, apart).others)
         if len(run.report.troubles) > troubles:
             return  # what is in trouble is looked for again the next time
         for live in (path / name for name in names):
             for cursor in run.cursors.left_behind(live):
                 if live not in self._found[cursor.number]:
                     self._missing.append((live, cursor))
+
+    def _listed(self, listing: Callable[[], Mapping[Path, FileIdentity]]) -> None:
+        """Read files, looked for until no more appear: rotation may rename one at any moment.
+
+        Raises: SourceError.
+        """
+        done: set[FileIdentity] = set()
+        renamed: set[tuple[Path, FileIdentity]] = set()  # before they were opened
+        while new := [
+            (path, identity)
+            for path, identity in listing().items()
+            if identity not in done and (path, identity) not in renamed
+        ]:
+            for path, identity in new:
+                if self._file(path, missing_ok=True):
+                    done.add(identity)
+                else:
+                    renamed.add((path, identity))
 
     def _report_others(self, others: Sequence[Path]) -> None:
         """Files named like an accounting file that nobody asked for by name, and none has read."""
@@ -305,8 +320,8 @@ class _Reading(Generic[Record]):
         """What rotation made of a file whose contents are no longer under its name."""
         troubles = self._run.report.troubles
         before = len(troubles)
-        for sibling in rotated_siblings(path, since, self._importer.single):
-            self._file(sibling)
+        apart = self._importer.single
+        self._listed(lambda: rotated_siblings(path, since, apart))
         if len(troubles) == before:  # else it is looked for again the next time
             self._missing.extend((path, cursor) for cursor in gone)
 

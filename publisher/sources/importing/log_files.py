@@ -14,12 +14,13 @@ import os
 import re
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from hashlib import blake2b
 from importlib import import_module
 from pathlib import Path
 from shutil import copyfileobj
+from stat import S_ISREG
 from tempfile import TemporaryFile
 from typing import Any, BinaryIO, Final, NamedTuple, Protocol
 
@@ -38,6 +39,10 @@ class Stream(Protocol):
 
 class DamagedArchive(SourceError):
     """A compressed file that cannot be read to its end, and that no later round may find whole."""
+
+
+class MissingFile(SourceError):
+    """There is nothing of this name, not even a link that leads nowhere."""
 
 
 class Damaged(Exception):
@@ -122,6 +127,10 @@ ROTATION: Final = (
     rf"(?:{'|'.join(map(re.escape, SUFFIXES))})?"
 )
 _ROTATED: Final = re.compile(ROTATION)
+
+
+_MOST_LISTINGS: Final = 20  # of a directory that changes meanwhile
+FileIdentity = tuple[int, int]  # device and number, which stay when a file is renamed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -262,11 +271,12 @@ class LogFile:
 def opened(path: Path) -> Iterator[LogFile]:
     """The file, open.
 
-    Raises: SourceError, also out of what is done with it, when it cannot be read or is damaged.
+    Raises: MissingFile; SourceError, also out of what is done with it, when it cannot be read or is
+    damaged.
     """
     try:
         # To open a FIFO would wait for somebody who writes.
-        if path.exists() and not path.is_file():
+        if not S_ISREG(path.stat().st_mode):
             raise SourceError(f"{path}: is no regular file; name a file with its content")
         with path.open("rb") as raw:
             modified = os.fstat(raw.fileno()).st_mtime
@@ -278,7 +288,10 @@ def opened(path: Path) -> Iterator[LogFile]:
     except Unreadable as error:
         raise SourceError(f"{path}: {error}") from error
     except OSError as error:
-        raise _refused(path, error, "let this user read it, or correct it") from error
+        refused = _refused(path, error, "let this user read it, or correct it")
+        if isinstance(error, FileNotFoundError) and not os.path.lexists(path):
+            raise MissingFile(str(refused)) from error
+        raise refused from error
 
 
 @contextmanager
@@ -300,28 +313,29 @@ def spooled(pipe: BinaryIO, name: str) -> Iterator[LogFile]:
         raise _refused(name, error, "set TMPDIR to where this user may write") from error
 
 
-def rotated_siblings(path: Path, since: float, apart: re.Pattern[str] | None = None) -> list[Path]:
+def rotated_siblings(
+    path: Path, since: float, apart: re.Pattern[str] | None = None
+) -> Mapping[Path, FileIdentity]:
     """What rotation made of this file, beside it, last written then or later, the oldest first.
 
-    Names that match `apart` as a whole are others.
+    Names that match `apart` as a whole are others. Raises: SourceError.
     """
-    try:
-        others = [each for each in path.parent.iterdir() if each != path]
-        siblings = [each for each in others if _is_rotated(path.name, each.name, apart)]
-        dated = [(each.stat().st_mtime, str(each), each) for each in siblings if each.is_file()]
-    except OSError as error:
-        raise _refused(path.parent, error, "let this user search it") from error
-    return [each for modified, _, each in sorted(dated) if modified >= since]
+
+    def is_sibling(name: str) -> bool:
+        return name != path.name and _is_rotated(path.name, name, apart)
+
+    return {
+        file: (stat.st_dev, stat.st_ino)
+        for file, stat in _files_in(path.parent, is_sibling)
+        if S_ISREG(stat.st_mode) and stat.st_mtime >= since
+    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileListing:
-    """Files of a directory: those to read, the oldest first, and others whose names begin alike.
+    """Files of a directory: those to read, the oldest first, and others whose names begin alike."""
 
-    Each file to read comes with what stays the same when it is renamed.
-    """
-
-    files: Mapping[Path, tuple[int, int]]
+    files: Mapping[Path, FileIdentity]
     others: Sequence[Path]
 
 
@@ -332,31 +346,49 @@ def in_directory(
 
     Names that match `apart` are left out. Raises: SourceError when there is none.
     """
-    found: list[tuple[float, str, Path, tuple[int, int]]] = []
+    files: dict[Path, FileIdentity] = {}
     others: list[Path] = []
-    try:
-        for each in path.iterdir():
-            stat = _stat_of(each) if _begins(each.name, names, apart) else None
-            if stat is None:
-                continue
-            if any(_is_rotated(name, each.name) for name in names):
-                found.append((stat.st_mtime, str(each), each, (stat.st_dev, stat.st_ino)))
-            else:
-                others.append(each)
-    except OSError as error:
-        raise _refused(path, error, "let this user search it, and import again") from error
-    if not found:
+    for each, stat in _files_in(path, lambda name: _begins(name, names, apart)):
+        if any(_is_rotated(name, each.name) for name in names):
+            files[each] = (stat.st_dev, stat.st_ino)
+        else:
+            others.append(each)
+    if not files:
         called = " or ".join(names)
         raise SourceError(f"{path}: has no files called {called}; name the files themselves")
-    files = {file: identity for _, _, file, identity in sorted(found)}
     return FileListing(files=files, others=sorted(others))
 
 
+def _files_in(folder: Path, wanted: Callable[[str], bool]) -> list[tuple[Path, os.stat_result]]:
+    """Its files and dangling links of wanted names, the oldest first.
+
+    Listed again where one has another name before it is looked at. Raises: SourceError.
+    """
+    try:
+        for _ in range(_MOST_LISTINGS - 1):
+            with suppress(FileNotFoundError):
+                return _listed(folder, wanted)
+        return _listed(folder, wanted)
+    except OSError as error:
+        raise _refused(folder, error, "let this user search it, and import again") from error
+
+
+def _listed(folder: Path, wanted: Callable[[str], bool]) -> list[tuple[Path, os.stat_result]]:
+    """Raises: OSError."""
+    looked_at = [(each, _stat_of(each)) for each in folder.iterdir() if wanted(each.name)]
+    found = [(each, stat) for each, stat in looked_at if stat is not None]
+    return sorted(found, key=lambda file: (file[1].st_mtime, str(file[0])))
+
+
 def _stat_of(path: Path) -> os.stat_result | None:
-    """Of a file, or of a dangling link, as reading it says what is wrong; None for all else."""
-    if path.is_file():
-        return path.stat()
-    return path.lstat() if path.is_symlink() and not path.exists() else None
+    """Of a file, or of a dangling link, as reading it says what is wrong; None for all else.
+
+    Raises: FileNotFoundError when nothing has this name any more; OSError.
+    """
+    if path.is_symlink() and not path.exists():
+        return path.lstat()
+    stat = path.stat()
+    return stat if S_ISREG(stat.st_mode) else None
 
 
 def _begins(name: str, names: Sequence[str], apart: re.Pattern[str] | None) -> bool:

@@ -25,7 +25,7 @@ from publisher.sources.importing.arc.jobs import (
 )
 from publisher.sources.importing.arc.numbers import remember
 from publisher.sources.importing.database import ImportDatabase
-from publisher.sources.importing.log_files import DamagedArchive, LogFile, opened
+from publisher.sources.importing.log_files import DamagedArchive, LogFile, MissingFile, opened
 from publisher.sources.importing.read_files import Cursors, ReadElsewhere
 from publisher.sources.importing.site_mapping import ImporterOptions, SiteMapping
 
@@ -56,11 +56,13 @@ class ImportRun:
     now: int
 
     @contextmanager
-    def trouble_reported(self) -> Iterator[None]:
-        """One file's trouble stops no other."""
+    def trouble_reported(self, *, missing_ok: bool = False) -> Iterator[None]:
+        """One file's trouble stops no other. Raises: MissingFile if `missing_ok`."""
         try:
             yield
         except SourceError as error:
+            if missing_ok and isinstance(error, MissingFile):
+                raise
             self.report.troubles.append(str(error))
             if isinstance(error, DamagedArchive):
                 self.report.damaged.append(str(error))
@@ -69,18 +71,27 @@ class ImportRun:
             trouble = f"{error.filename}: {why}" if error.filename else why
             self.report.troubles.append(trouble)
 
-    def read(self, path: Path, content: Callable[[LogFile], None]) -> None:
-        """Have a file read, again from where it is if another importer read on in it meanwhile."""
+    def read(
+        self, path: Path, content: Callable[[LogFile], None], *, missing_ok: bool = False
+    ) -> bool:
+        """Have a file read, again from where it is if another importer read on in it meanwhile.
+
+        Returns whether it is there; that it is not is a trouble unless `missing_ok`.
+        """
         self.report.files += 1
         again = True
         while again:
             again = False
-            with self.trouble_reported(), opened(path) as file:
-                try:
+            try:
+                with self.trouble_reported(missing_ok=missing_ok), opened(path) as file:
                     content(file)
-                except ReadElsewhere:
-                    log.debug("%s: another importer reads it too; going on from where it is", path)
-                    again = True
+            except ReadElsewhere:
+                log.debug("%s: another importer reads it too; going on from where it is", path)
+                again = True
+            except MissingFile:
+                self.report.files -= 1
+                return False
+        return True
 
     @contextmanager
     def step(self, *, bad: Sequence[BadLine], lines: int) -> Iterator[None]:
