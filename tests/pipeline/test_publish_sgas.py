@@ -566,6 +566,17 @@ def test_however_many_jobs_of_foreign_machines_come_first(site: SgasSite, machin
     assert site.outcome(site.publish())["outcome"] == "nothing"
 
 
+def test_foreign_jobs_come_first_in_a_backlog(site: SgasSite, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another process reads it, and hands no job over by itself that could tell who is to blame."""
+    monkeypatch.setattr("publisher.cli.site._BACKLOG_ROWS", 100)
+    batch = jobs(1100)
+    site.fill(*map(elsewhere, batch[:1000]), *batch[1000:])
+    run = site.publish()
+    assert run.status == 65, run.err
+    assert_rows(site, batch[1000:])
+    assert len(set_aside(site)) == 1000
+
+
 def test_foreign_jobs_come_first_in_a_window(site: SgasSite) -> None:
     batch = sorted(jobs(460), key=lambda job: job.end_time)
     site.fill(*[elsewhere(job) for job in batch[:450]], *batch[450:])

@@ -41,7 +41,7 @@ class JobReader(Protocol):
 
     def pages(self, now: datetime) -> Iterator[Read]: ...
     def once_more(self) -> JobReader:
-        """The same from the beginning, as far as the ledger has come."""
+        """The same from the beginning, as far as the ledger has come, each job by itself."""
 
     def after(self, job: JobRecord) -> Progress | None:
         """How far it has come with this job of the page; None where only page ends are."""
@@ -99,7 +99,7 @@ class IncrementalReader:
         yield from self.source.since(*place, columns=columns, alike=self.alike)
 
     def once_more(self) -> IncrementalReader:
-        return replace(self, repeats=True)
+        return replace(self, repeats=True, alike=False, ahead=None)
 
     def after(self, job: JobRecord) -> None:
         return None
