@@ -51,6 +51,10 @@ _DAY: Final = re.compile(r"(\d{4})-(\d{2})-(\d{2})", re.ASCII)
 _CLOCK: Final = re.compile(r"(\d{4})-(\d{2})-(\d{2})[T ](\d{2}):(\d{2})(?::(\d{2}))?Z?", re.ASCII)
 
 
+_DECEMBER: Final = 12
+_DECEMBER_S: Final = 31 * 86_400
+
+
 class Period(NamedTuple):
     """A half-open interval of time, aware UTC. A clock time has `start == end`."""
 
@@ -83,7 +87,10 @@ class Month(NamedTuple):
 
     @property
     def window(self) -> Window:
-        return Window(start=epoch(self.start), end=epoch(self.next.start))
+        start = epoch(self.start)
+        if self.month == _DECEMBER:  # the calendar's last month has no next one
+            return Window(start=start, end=Epoch(start + _DECEMBER_S))
+        return Window(start=start, end=epoch(self.next.start))
 
     def __str__(self) -> str:
         return f"{self.year:04}-{self.month:02}"

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import sqlite3
 from collections import Counter
+from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -109,9 +111,29 @@ def test_what_no_column_takes_stops_nothing(site: SiteUnderTest, tmp_path: Path)
             job["wall_core_s"] if job["wall_core_s"] is None or job["wall_core_s"] < 2**63 else None,
         )
         for job in jobs
-        if (job["ended_at"] or "").endswith("Z")  # beyond the calendar there is no month
     ]
     assert Counter(ask(tmp_path / "lake", question)) == Counter(expected)
+
+
+def test_a_job_of_any_end_is_in_one_month_or_in_none(site: SiteUnderTest, tmp_path: Path) -> None:
+    """By clocks that were wrong: the calendar's last months, what is right behind them, and the last of all seconds."""
+    last = 253_402_300_799
+    ends = {0: 1, 1: last - 31 * 86_400, 2: last - 31 * 86_400 + 1, 3: last, 4: last + 1, 5: 2**40, 6: 2**63 - 1}
+    months = ["1970-01", "9999-11", "9999-12", "9999-12", None, None, None]
+    site.fill(*JOBS)
+    with closing(sqlite3.connect(site.database())) as arex, arex:
+        for number, end in ends.items():
+            arex.execute("UPDATE AAR SET EndTime = ? WHERE JobID = ?", (end, JOBS[number].job_id))
+    assert len(re.findall(r"^jobs ", written(site, tmp_path / "lake"), re.MULTILINE)) == 7
+    question = "SELECT job_id, month, ended_at IS NULL FROM read_parquet('jobs/*/*.parquet', hive_partitioning = true)"
+    found = {job: (month, is_unknown) for job, month, is_unknown in ask(tmp_path / "lake", question)}
+    assert len(found) == len(JOBS)
+    for number, month in enumerate(months):
+        assert found[JOBS[number].job_id] == (month, month is None), ends[number]
+    questions = re.findall(r"^```sql\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    by_vo = ask(tmp_path / "lake", questions[0])
+    assert sum(row[2] for row in by_vo) == len(JOBS)
+    assert "jobs" not in written(site, tmp_path / "lake")
 
 
 def test_sums_are_the_ledgers(used: SiteUnderTest, tmp_path: Path) -> None:

@@ -5,7 +5,8 @@
     analytics/charges/month=2026-10/ce1.parquet
     analytics/_ce1.json                       what the files were made of, by data set and month
 
-Several instances may write to one directory. A file is written beside its place and renamed.
+Jobs that ended beyond the calendar are in a month that readers take for null. Several instances may
+write to one directory. A file is written beside its place and renamed.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from publisher.ledger.books import ChargeRequest, History
 from publisher.model.errors import UsageError
 from publisher.model.job import Epoch, job_keys
 from publisher.model.rates import AssessedJob
-from publisher.model.time import Month, Window, epoch
+from publisher.model.time import Month, Window
 from publisher.pipeline.site import Site
 from publisher.reporting import statistics
 from publisher.reporting.export.columns import COLUMNS, Column, ExportedJob
@@ -81,6 +82,7 @@ _NANO: Final = Decimal("1E-9")
 _EXACT: Final = Context(prec=38)
 _INTEGERS: Final = range(-(2**63), 2**63)
 _CALENDAR: Final = range(-62_135_596_800, 253_402_300_800)  # years 1 to 9999
+_BEYOND: Final = "__HIVE_DEFAULT_PARTITION__"  # what stands for null in the name of a directory
 
 
 @dataclass(slots=True)
@@ -101,7 +103,11 @@ def export(
     files = _Files(site, directory)
     try:
         tally = statistics.stats(site, JobFilter(), by="month", rows_read=lambda _: None)
-        months = {month: asdict(totals) for month, totals in tally.groups.items() if month}
+        months = {
+            month or _BEYOND: asdict(totals)
+            for month, totals in tally.groups.items()
+            if month or (totals.last_ended_at or 0) >= _CALENDAR.stop
+        }
         with closing(FinishedJobs(site, left_out=left_out, rows_read=rows_read)) as jobs:
             for month in files.outdated("jobs", months):
                 found = jobs.pages(JobFilter(ended=_window(month)))
@@ -202,9 +208,10 @@ def _row_groups(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterato
 
 
 def _window(month: str) -> Window:
+    if month == _BEYOND:
+        return Window(start=Epoch(_CALENDAR.stop))
     year, _, number = month.partition("-")
-    one = Month(int(year), int(number))
-    return Window(start=epoch(one.start), end=epoch(one.next.start))
+    return Month(int(year), int(number)).window
 
 
 def _jobs(instance: str, page: ExportPage) -> pa.RecordBatch:
