@@ -82,6 +82,9 @@ def _directory(question: Question, directory: Path, status: os.stat_result) -> F
     if not stat.S_ISDIR(status.st_mode):
         advice = "choose another file for `state`"
         return question.failure(f"{directory} is not a directory", advice, _STATUS)
+    if _is_read_only(directory):
+        advice = "look at the kernel's log for an error of its disk, and make it writable again"
+        return question.failure(f"{directory}: its file system is read-only", advice, _STATUS)
     if not os.access(directory, os.R_OK | os.W_OK | os.X_OK, effective_ids=True):
         advice = (
             "run doctor as the user who publishes: `runuser -u publisher -- publisher doctor`; "
@@ -96,6 +99,13 @@ def _directory(question: Question, directory: Path, status: os.stat_result) -> F
         found = f"everybody can read {directory} (mode {mode:04o}), which contains users' names"
         return question.warning(found, chmod)
     return question.ok(f"{directory}, mode {mode:04o}")
+
+
+def _is_read_only(directory: Path) -> bool:
+    try:
+        return bool(os.statvfs(directory).f_flag & os.ST_RDONLY)
+    except OSError:
+        return False
 
 
 def _owners(state: Path, owner: int) -> Finding:

@@ -93,6 +93,10 @@ def gravest(statuses: Iterable[int]) -> int:
 
 
 _NO_ROOM: Final = "make room on its file system, and look at quotas and limits of file size"
+_READ_ONLY: Final = (
+    "its file system is read-only, as after an error of its disk: look at the kernel's log, "
+    "and make it writable"
+)
 _TOO_MANY_FILES: Final = (
     "too many files are open: raise the limit (LimitNOFILE= of the service, or ulimit -n)"
 )
@@ -100,6 +104,7 @@ _OF_THE_MACHINE: Final = {
     errno.ENOSPC: _NO_ROOM,
     errno.EDQUOT: _NO_ROOM,
     errno.EFBIG: _NO_ROOM,
+    errno.EROFS: _READ_ONLY,
     errno.EMFILE: _TOO_MANY_FILES,
     errno.ENFILE: _TOO_MANY_FILES,
     errno.ENOMEM: "no memory is left on this machine: look at what uses it",

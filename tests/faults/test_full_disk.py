@@ -133,6 +133,20 @@ def test_a_disk_that_is_nearly_full_takes_no_message_and_heals(disk: SmallDisk) 
     disk.site.assert_received(*jobs)
 
 
+def test_not_a_byte_is_left(disk: SmallDisk) -> None:
+    """SQLite calls it an I/O error then, since its index of the log cannot grow."""
+    jobs = jobs_of_a_site(disk)
+    assert disk.run("publish", "--force", "--limit", "500") == 0
+    disk.leave(0)
+    for command in (["publish", "--force"], ["status"], ["state", "check"]):
+        disk.errors.write_text("")
+        assert disk.run(*command) == 74
+        assert "the disk is full: 0 MiB are free" in disk.errors.read_text(), command
+    disk.make_room()
+    assert disk.run("publish", "--force") == 0
+    disk.site.assert_received(*jobs)
+
+
 def test_a_receipt_is_recorded_though_another_program_filled_the_disk(disk: SmallDisk) -> None:
     jobs = jobs_of_a_site(disk)
     disk.site.fake.faults.push(Fault.none(), Fault.delay(2))

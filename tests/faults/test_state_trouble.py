@@ -115,8 +115,9 @@ restore()
 some = run("publish", "--force", "--limit", "5")
 remount("ro")
 full = run("publish", "--force")
+examined = run("doctor")
 restore()
-print(json.dumps([empty, some, full, run("publish", "--force")]))
+print(json.dumps([empty, some, full, examined, run("publish", "--force")]))
 """
 
 
@@ -140,9 +141,11 @@ def test_a_read_only_file_system_is_74_and_the_next_round_goes_on(site: SiteUnde
     site.save()
     ended = run_mounted(site.state.parent, "mode=0700", site.path, READ_ONLY)
     assert ended.status == 0, ended.err
-    assert ended.out.splitlines()[-1] == "[74, 0, 74, 0]", ended.out + ended.err
+    assert ended.out.splitlines()[-1] == "[74, 0, 74, 74, 0]", ended.out + ended.err
     assert "Traceback" not in ended.err
-    assert "must be able to write" in ended.err or "the state directory must" in ended.err
+    assert ended.err.count("its file system is read-only, as after an error of its disk") == 2, ended.err
+    assert "must belong" not in ended.err
+    assert f"{site.state.parent}: its file system is read-only" in ended.out, "what doctor found"
     site.assert_received(*jobs)
 
 

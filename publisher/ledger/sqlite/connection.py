@@ -363,6 +363,8 @@ def _explained(error: sqlite3.Error, path: Path) -> str:
     match code & 0xFF:
         case sqlite3.SQLITE_FULL:
             return room.advice(path)
+        case sqlite3.SQLITE_IOERR if room.is_used_up(path):
+            return room.advice(path)
         case _ if code in _LOCK_ERRORS:
             what_to_do = (
                 "the file system of {folder} refused a lock: "
@@ -402,6 +404,8 @@ def _about_rights(path: Path) -> str:
         "who must be able to write there"
     )
     try:
+        if os.statvfs(path.parent).f_flag & os.ST_RDONLY:
+            return refused_by_system(OSError(errno.EROFS, os.strerror(errno.EROFS)), rights)
         those = [path.parent, *path.parent.glob(f"{escape(path.name)}*")]
         os.close(os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
     except OSError as error:

@@ -22,6 +22,7 @@ from publisher.model.errors import LedgerError
 _MIB: Final = 1 << 20
 _PLENTY: Final = 64 * _MIB  # nothing has to be seen to
 _FOR_RECEIPTS: Final = 2 * _MIB
+_SHARED_INDEX: Final = 64 * 1024  # SQLite calls it an I/O error when this finds no room
 _COPIES: Final = 2  # of what is written: one in the log, and after a checkpoint one in the file
 
 
@@ -83,6 +84,14 @@ def advice(path: Path, wanted: int = _MIB) -> str:
         f"the disk is full: {_free(path) // _MIB} MiB are free and {ceil(needed / _MIB)} needed; "
         f"make room on the file system of {path.parent}, then run again: nothing is lost"
     )
+
+
+def is_used_up(path: Path) -> bool:
+    """Whether not even the log's index (`-shm`, 32 KiB at a time) may have found room."""
+    try:
+        return _free(path) < _SHARED_INDEX
+    except OSError:
+        return False
 
 
 def _free(path: Path) -> int:
