@@ -151,6 +151,17 @@ def test_a_backup_is_a_ledger(used: SiteUnderTest, tmp_path: Path) -> None:
     assert (refused.status, "exists already" in refused.err) == (64, True)
 
 
+def test_a_backup_that_cannot_be_written(used: SiteUnderTest, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for place, reason in (("no/where", "No such file or directory"), ("file", "Not a directory")):
+        file = tmp_path / place / "backup.db"
+        refused = used.run("state", "backup", str(file))
+        assert (refused.status, refused.err) == (
+            64,
+            f"publisher: {file} cannot be written: {reason}; name another file\n",
+        )
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("ledger", ["sqlite", "postgres"])
 def test_backups_while_a_round_goes_on_are_consistent(

@@ -100,10 +100,7 @@ def _differing(database: Database, other: Path | LedgerServer) -> list[str]:
 def _backup(arguments: argparse.Namespace, context: Context) -> int:
     site = context.load()
     file: Path = arguments.file
-    if file.exists():
-        raise UsageError(f"{file} exists already; name a new file")
-    partial = file.with_name(f"{file.name}.part")
-    partial.unlink(missing_ok=True)
+    partial = _beside(file)
     done: list[Transferred] = []
     with (
         closing(site.database(to_read=True)) as source,
@@ -115,6 +112,23 @@ def _backup(arguments: argparse.Namespace, context: Context) -> int:
     partial.rename(file)
     _print(done, arguments)
     return 0
+
+
+def _beside(file: Path) -> Path:
+    """Where the copy grows until it is whole. Raises: UsageError when none can be made there."""
+    partial = file.with_name(f"{file.name}.part")
+    try:
+        if file.exists():
+            raise UsageError(f"{file} exists already; name a new file")
+        if not file.parent.exists():
+            file.parent.mkdir(mode=0o700)
+        partial.unlink(missing_ok=True)
+        partial.touch(exist_ok=False)
+        partial.unlink()
+    except OSError as error:
+        reason = error.strerror or error
+        raise UsageError(f"{file} cannot be written: {reason}; name another file") from error
+    return partial
 
 
 def _place(text: str, instance: str) -> Path | LedgerServer:
