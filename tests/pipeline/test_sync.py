@@ -273,6 +273,11 @@ def test_the_portal_is_compared_too(site: SiteUnderTest, tmp_path: Path, shape: 
     path.write_text("a,b\n1,2\n")
     broken = check(site, "--portal", str(path))
     assert (broken.status, "Traceback" in broken.err) == (64, False)
+    path.write_bytes(b"\xff\xfe")
+    assert "is not text in UTF-8; columns must be Month" in check(site, "--portal", str(path)).err
+    path.unlink()
+    missing = f"{path}: cannot be read: No such file or directory; name the file that was saved from the portal"
+    assert missing in check(site, "--portal", str(path)).err
 
 
 @pytest.mark.parametrize("site", ["apel-summary-0.2"], indirect=True)  # a single record keeps the host that it had

@@ -177,7 +177,7 @@ def test_without_its_block_an_importer_says_what_is_missing(site: SiteUnderTest)
     del site.config["importers"]
     run = site.run("import", "gridengine", "/nonexistent")
     assert run.status == 78
-    assert "importers.gridengine: missing; publisher.yaml(5) explains its keys" in run.err
+    assert "no entry of `source` has type gridengine; add one such as `- {type: gridengine, cluster: NAME}`" in run.err
 
 
 @pytest.mark.parametrize(

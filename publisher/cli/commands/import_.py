@@ -74,8 +74,10 @@ def _entry(site: Site, kind: str, name: str | None) -> BatchEntry:
     entries = [entry for entry in site.batch_entries if entry.type == kind]
     found = [entry for entry in entries if name in (None, entry.name)]
     if not entries and name is None:
-        key = f"{site.configuration}: importers.{kind}"
-        raise ConfigError(f"{key}: missing; publisher.yaml(5) explains its keys")
+        advice = (
+            f"add one such as `- {{type: {kind}, cluster: NAME}}`; publisher.yaml(5) has its keys"
+        )
+        raise ConfigError(f"{site.configuration}: no entry of `source` has type {kind}; {advice}")
     if len(found) != 1:
         names = ", ".join(entry.name for entry in entries) or "there is none"
         raise UsageError(f"--source must name one of the sources of type {kind}: {names}")

@@ -64,8 +64,11 @@ def _text_of(path: Path) -> str:
         if path.stat().st_size > _LARGEST:
             raise UsageError(f"{path}: larger than {_LARGEST} bytes, too large for such a page")
         return path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path}: cannot be read as text: {error}") from error
+    except OSError as error:
+        advice = "name the file that was saved from the portal"
+        raise UsageError(f"{path}: cannot be read: {error.strerror or error}; {advice}") from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path}: is not text in UTF-8; {_COLUMNS}") from error
 
 
 def _is_of(site: str, named: Any) -> bool:
