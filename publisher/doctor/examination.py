@@ -32,6 +32,7 @@ from publisher.model.errors import ConfigError
 from publisher.model.target import Target
 from publisher.model.text import plural
 from publisher.pipeline.site import Site, choose
+from publisher.sources.sqlite_reader import user_name
 from publisher.transports.base import Step, TransportOptions
 
 # With the configuration, which is loaded before: the answer comes within 20 seconds
@@ -207,7 +208,9 @@ def _secret(path: Path) -> Finding:
         return question.warning(f"{path} has mode {mode:04o}", f"`chmod 0400 {path}`")
     if found.st_uid not in (0, os.geteuid()):
         advice = f"`chown --reference=/var/lib/publisher {path}`"
-        return question.warning(f"{path} belongs to another user ({found.st_uid})", advice)
+        return question.warning(
+            f"{path} belongs to another user ({user_name(found.st_uid)})", advice
+        )
     return question.ok(f"{path}, mode {mode:04o}")
 
 
@@ -223,11 +226,12 @@ def _user(settings: Settings) -> Finding:
     try:
         owner = settings.state.parent.stat().st_uid
     except OSError:
-        return question.ok(f"run as user {os.geteuid()}")
+        return question.ok(f"run as user {user_name(os.geteuid())}")
     if os.geteuid() == 0 and owner != 0:
         advice = "`runuser -u publisher -- publisher doctor`, or with the key as publisher(1) shows"
-        return question.warning(f"running as root, but the state belongs to user {owner}", advice)
-    return question.ok(f"run as user {os.geteuid()}")
+        found = f"running as root, but the state belongs to user {user_name(owner)}"
+        return question.warning(found, advice)
+    return question.ok(f"run as user {user_name(os.geteuid())}")
 
 
 def _schedule(host: Host) -> Finding:

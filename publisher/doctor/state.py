@@ -18,6 +18,7 @@ from publisher.model.target import Target
 from publisher.model.text import plural
 from publisher.model.totals import month_name
 from publisher.pipeline.site import Site
+from publisher.sources.sqlite_reader import user_name
 
 _STATUS: Final = LedgerError.exit_status
 _MIB: Final = 1 << 20
@@ -90,7 +91,7 @@ def _directory(question: Question, directory: Path, status: os.stat_result) -> F
             "run doctor as the user who publishes: `runuser -u publisher -- publisher doctor`; "
             "if this is that user, chown the directory"
         )
-        found = f"{directory} may not be written by user {os.geteuid()}"
+        found = f"{directory} may not be written by user {user_name(os.geteuid())}"
         return question.failure(found, advice, _STATUS)
     if mode & 0o022:
         found = f"users other than its owner may write to {directory} (mode {mode:04o})"

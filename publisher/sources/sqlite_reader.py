@@ -15,6 +15,7 @@ Three ways, in this order (tried with SQLite 3.40 as another user):
 from __future__ import annotations
 
 import os
+import pwd
 import shutil
 import sqlite3
 import stat
@@ -350,14 +351,22 @@ def check_readable(path: str) -> None:
     if not stat.S_ISREG(found.st_mode):
         raise SourceError(f"{path}: is not a regular file; name an accounting database")
     if not os.access(path, os.R_OK, effective_ids=True):
-        raise SourceError(
-            f"{path}: may not be read by user {os.geteuid()}; grant it with setfacl or a group"
-        )
+        user = user_name(os.geteuid())
+        advice = "grant it with setfacl or a group"
+        raise SourceError(f"{path}: may not be read by user {user}; {advice}")
+
+
+def user_name(number: int) -> str:
+    """What the system calls this user; the number where it has no name."""
+    try:
+        return pwd.getpwuid(number).pw_name
+    except (KeyError, OverflowError):
+        return str(number)
 
 
 def out_of_reach(path: str) -> SourceError:
     return SourceError(
-        f"{path}: its directory may not be searched by user {os.geteuid()}; "
+        f"{path}: its directory may not be searched by user {user_name(os.geteuid())}; "
         "add this user to the group of the directory, or grant it with setfacl"
     )
 

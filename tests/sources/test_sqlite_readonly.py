@@ -2,6 +2,7 @@
 
 import json
 import os
+import pwd
 import shutil
 import sqlite3
 import subprocess
@@ -192,7 +193,8 @@ def test_a_copy_for_which_there_is_no_room(path: Path) -> None:
 
 def test_a_directory_that_may_not_be_searched(path: Path) -> None:
     fill(path)
-    assert "may not be searched" in read_unprivileged(path, directory_mode=0)["error"]
+    user = pwd.getpwuid(os.geteuid() or NOBODY).pw_name
+    assert f"may not be searched by user {user};" in read_unprivileged(path, directory_mode=0)["error"]
 
 
 def test_a_file_that_may_not_be_read(path: Path) -> None:

@@ -15,7 +15,7 @@ from publisher.model.errors import SourceError, UsageError, refused_by_system
 from publisher.sources.arex.database import DatabaseOptions
 from publisher.sources.arex.values import check_zone, clock_of, local_zone
 from publisher.sources.base import Absent
-from publisher.sources.sqlite_reader import out_of_reach
+from publisher.sources.sqlite_reader import out_of_reach, user_name
 
 _ACCOUNTING: Final = "accounting"
 _BELOW_CONTROL_DIR: Final = (f"{_ACCOUNTING}/accounting_v2.db", f"{_ACCOUNTING}/accounting.db")
@@ -221,7 +221,7 @@ def _matching(name: str) -> Sequence[str] | Absent:
         patterns=(name,),
         reason=(
             f"{name}: no accounting database matches this pattern; correct source.databases, "
-            f"or let user {os.geteuid()} search the directory"
+            f"or let user {user_name(os.geteuid())} search the directory"
         ),
     )
 
