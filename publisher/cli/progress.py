@@ -16,8 +16,9 @@ from publisher.cli.logs import log
 from publisher.ledger.contract import TargetState
 from publisher.model.job import JobId, SkippedJob
 from publisher.model.message import Message
+from publisher.model.text import plural
 from publisher.sources.base import Page
-from publisher.transports.base import Receipt, Verdict
+from publisher.transports.base import NOT_SENT, Receipt, Verdict
 
 _LINE_EVERY_S: Final = 60.0
 SLOW_S: Final = 30.0  # for one message, which takes a second or two
@@ -124,15 +125,17 @@ class ProgressReport:
         with self._lock:
             self._status_line.close()
             level = logging.INFO if receipt.verdict is Verdict.DELIVERED else logging.WARNING
-            remote_id = f", remote id {receipt.remote_id}" if receipt.remote_id else ""
+            sent = receipt.remote_id != NOT_SENT
+            remote_id = f", remote id {receipt.remote_id}" if receipt.remote_id and sent else ""
             reason = f": {receipt.reason}" if receipt.reason else ""
+            verdict = receipt.verdict if sent else "ready, and not sent"
             log.log(
                 level,
-                "target %s: message %s: %s: %s records, %s bytes%s%s",
+                "target %s: message %s: %s: %s, %s bytes%s%s",
                 message.target,
                 message.id,
-                receipt.verdict,
-                message.records,
+                verdict,
+                plural(message.records, "record"),
                 receipt.bytes_sent,
                 remote_id,
                 reason,

@@ -345,7 +345,7 @@ def one_off_target(
     problems.stop()
     for other in settings.targets:
         if target is not None and same_rows(target, other):
-            advice = "name it by --target, so that what it has sent before is minded"
+            advice = "name it with --target, so that what it has sent before is known"
             problems.add(place, f"target {other.name} sends there: {advice}")
     problems.stop()
     if target is None:

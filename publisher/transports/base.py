@@ -231,6 +231,9 @@ class TransportMaker(Protocol):
         """
 
 
+NOT_SENT: Final = "not sent"  # the remote id of what only a dry run or a shadow delivered
+
+
 class DryRunTransport:
     """The transport of `--dry-run`, with the real one's limit: it delivers all, sends nothing."""
 
@@ -240,7 +243,7 @@ class DryRunTransport:
 
     def deliver(self, message: Message, now: datetime) -> Receipt:
         size = len(message.payload)
-        return Receipt(Verdict.DELIVERED, remote_id="rehearsal", bytes_sent=size, attempts=0)
+        return Receipt(Verdict.DELIVERED, remote_id=NOT_SENT, bytes_sent=size, attempts=0)
 
 
 class BackgroundTask(Generic[Result]):

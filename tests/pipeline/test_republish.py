@@ -150,7 +150,10 @@ def test_odd_windows(site: SiteUnderTest, arguments: tuple[str, ...], status: in
 
 def test_a_rehearsal_sends_nothing(site: SiteUnderTest) -> None:
     fill(site, *jobs_of(SEPTEMBER, OCTOBER, 30))
-    assert republish(site, "--from", "2026-09", "--to", "2026-09", "--dry-run").json["targets"]["egi"]["records"] == 30
+    run = republish(site, "--from", "2026-09", "--to", "2026-09", "--dry-run")
+    assert run.json["targets"]["egi"]["records"] == 30
+    assert ": ready, and not sent: 30 records, " in run.err
+    assert "delivered" not in run.err
     assert not site.fake.messages(PROJECT, TOPIC)
 
 
@@ -327,7 +330,7 @@ def test_a_target_for_this_once(site: SiteUnderTest) -> None:
     ((name, outcome),) = run.json["targets"].items()
     assert name.startswith("once-")
     assert outcome["records"] == 10
-    assert republish(site, *window, "--ams-url", "http://ams.example.org").status == 78
+    assert republish(site, *window, "--ams-url", "http://ams.example.org").status == 64
     assert republish(site, *window, "--ams-url", "https://a.example", "--sgas-url", "https://b.example").status == 64
     assert republish(site, *window, "--topic", "other").status == 64
 
@@ -354,7 +357,7 @@ def test_a_target_for_this_once_is_not_a_configured_one_under_another_name(site:
     fill(site, *jobs_of(SEPTEMBER, OCTOBER, 3))
     there = ("--from", "2026-09", "--to", "2026-09", "--dry-run", "--ams-url", site.fake.url)
     run = republish(site, *there)
-    assert (run.status, "--target" in run.err, "egi" in run.err) == (78, True, True)
+    assert (run.status, "--target" in run.err, "egi" in run.err) == (64, True, True)
     assert republish(site, *there, "--topic", "other").status == 0
     assert republish(site, *there, "--site", "ELSEWHERE").status == 0
 

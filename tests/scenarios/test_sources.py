@@ -364,9 +364,9 @@ def test_the_daemon_reads_before_each_round_and_goes_on_after_trouble(site: Site
     with RunningDaemon(site) as daemon:
         daemon.wait_for("source slurm: ")
         daemon.wait_for("Connection refused")
-        daemon.wait_for("delivered: 1 records")
+        daemon.wait_for("delivered: 1 record")
         mishap(site, None)
-        daemon.wait_for("delivered: 1 records", times=2)
+        daemon.wait_for("delivered: 1 record", times=2)
         assert daemon.end() == 0
     assert sent(site) == ["1", "11"]
 

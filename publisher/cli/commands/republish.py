@@ -30,7 +30,7 @@ from publisher.cli.site import LiveSite
 from publisher.config.targets import format_problem
 from publisher.formats import JOB_FORMATS, SUMMARY_FORMATS, receiver_of
 from publisher.formats.base import OnChange
-from publisher.model.errors import UsageError
+from publisher.model.errors import ConfigError, UsageError
 from publisher.model.target import Target
 from publisher.model.text import plural
 from publisher.model.totals import gone_lines
@@ -167,7 +167,7 @@ def _filled(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _once(arguments: argparse.Namespace, site: LiveSite) -> list[Target]:
-    """The target of the command line; none without a URL. Raises: UsageError, ConfigError."""
+    """The target of the command line; none without a URL. Raises: UsageError."""
     ways = _ways()
     given = [way for way in ways if getattr(arguments, way.option)]
     # What only some transports take, in order.
@@ -191,7 +191,13 @@ def _once(arguments: argparse.Namespace, site: LiveSite) -> list[Target]:
     # Its name keys the ledger: the same place for once again is the same target.
     name = f"once-{sha256(repr((place, *own.values())).encode()).hexdigest()[:8]}"
     host = socket.gethostname()
-    return [config.one_off_target(site.settings, name, keys, site=arguments.site, host_name=host)]
+    try:
+        target = config.one_off_target(
+            site.settings, name, keys, site=arguments.site, host_name=host
+        )
+    except ConfigError as error:
+        raise UsageError(str(error)) from error
+    return [target]
 
 
 def _confirmed() -> bool:
