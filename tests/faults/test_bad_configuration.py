@@ -476,6 +476,7 @@ def test_another_publisher_at_work_is_75_for_that_target_alone(site: SiteUnderTe
     with site_lock(site, "egi"):
         run = site.publish()
         assert_complains(run, 75, "another publisher is at work", "leaves it alone")
+        assert "target egi: target egi" not in run.err
         assert run.json["targets"]["other"]["outcome"] == "ok"
         assert run.json["targets"]["other"]["records"] == 8
     assert_delivers(site, batch)

@@ -150,7 +150,8 @@ def _word(receipt: Receipt | None, tally: RoundCounters, held: Sequence[BlockedM
 def broken_off(target: str, error: PublisherError, tally: RoundCounters | None = None) -> Outcome:
     """The outcome of a round that an error ended, with what had gone out by then."""
     word = "deferred" if isinstance(error, Later) else "error"
-    return _with_tally(target, word, str(error), [error.exit_status], tally or RoundCounters())
+    reason = str(error).removeprefix(f"target {target}: ")  # is shown beside its name
+    return _with_tally(target, word, reason, [error.exit_status], tally or RoundCounters())
 
 
 def _with_tally(
