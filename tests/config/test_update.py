@@ -64,11 +64,20 @@ def test_the_command_writes_the_file_and_keeps_a_copy(tmp_path: Path, capsys: py
     conf.write_text(text)
     words = ["--config", str(file), "config", "from-arc", str(conf)]
     assert main.run([*words, "--update"]) == 64
+    missing = f"{file}: No such file or directory; `config from-arc` without --update prints a new one"
+    assert missing in capsys.readouterr().err
     assert main.run(words) == 0
     file.write_text(capsys.readouterr().out.replace("topic: gLite-APEL", "topic: another"))
     file.chmod(0o640)
     before = file.read_text()
     conf.write_text(text + "urbatchsize=7\n")
+    kept = file.with_name("publisher.yaml.old")
+    kept.mkdir()
+    (kept / file.name).mkdir()
+    assert main.run([*words, "--update"]) == 64
+    assert "; run it as a user who may write there, such as root" in capsys.readouterr().err
+    (kept / file.name).rmdir()
+    kept.rmdir()
     assert main.run([*words, "--update"]) == 0
     printed = capsys.readouterr().out
     assert "+    batch_records: 7" in printed

@@ -30,6 +30,8 @@ from publisher.reporting.charges.rules import Rules, overlap_notes
 from publisher.sources.arex.options import Options
 from publisher.sources.arex.source import create, writing_order
 
+_NEW_ONE = "`config from-arc` without --update prints a new one"
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = add_actions(parser)
@@ -136,9 +138,13 @@ def _update(path: Path, page: ConfigurationText) -> None:
         if updated.text != before:
             shutil.copy2(path, f"{path}.old")
             path.write_text(updated.text, encoding="utf-8")
-    except (OSError, UnicodeDecodeError, UsageError) as error:
-        advice = "`config from-arc` without --update prints a new one"
-        raise UsageError(f"{path}: {error}; {advice}") from error
+    except OSError as error:
+        advice = "run it as a user who may write there, such as root"
+        if isinstance(error, FileNotFoundError):
+            advice = _NEW_ONE
+        raise UsageError(f"{path}: {error.strerror or error}; {advice}") from error
+    except (UnicodeDecodeError, UsageError) as error:
+        raise UsageError(f"{path}: {error}; {_NEW_ONE}") from error
     texts = before.splitlines(), updated.text.splitlines()
     for line in difflib.unified_diff(*texts, f"{path}.old", str(path), n=0, lineterm=""):
         print_line(line)
