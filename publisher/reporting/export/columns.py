@@ -225,11 +225,11 @@ _EFFICIENCY: Final = (
 _BOTH: Final = f"both kinds of CPU time; {_UNKNOWN_CPU}"
 _SUBMIT_HOST: Final = "endpoint of a grid job, batch server of a local one"
 _CHARGE: Final = "what it costs by records.charges"
-_METER: Final = "energy as measured, whatever it is worth"
+_METER: Final = "energy as the meter gave it, plausible or not"
 _ENERGY: Final = "energy with records.power's pue: measured, else estimated"
 _MEASURED: Final = "the part of energy_wh that was measured"
 _ORIGIN: Final = "measured, estimated, or mixed: GPUs alone were measured"
-_UNFIT: Final = "why it cannot be published: what is said of it is then empty"
+_UNFIT: Final = "why it cannot be published; the values as published are then empty"
 _SCALED: Final = (
     "wall_core_s times benchmark_value; never add these up over different benchmark_type"
 )
@@ -252,7 +252,7 @@ COLUMNS: Final = (
     _of_place("infrastructure", "grid or local", lambda job: job.where.infrastructure),
     _raw("interface", "type of the endpoint", "place:"),
     _raw("queue", "queue or partition", "place:"),
-    _of_user("user", "who, as records.identity lets it be said", lambda job: job.who.user),
+    _of_user("user", "who, as far as records.identity allows", lambda job: job.who.user),
     _of_user("vo", "VO as published", lambda job: job.who.vo),
     _of_user("vo_group", "group within the VO", lambda job: job.who.group),
     _of_user("vo_role", "role within the VO", lambda job: job.who.role),
