@@ -79,7 +79,7 @@ def _row(one: SourceStatus) -> tuple[str, ...]:
         return one.name, one.type, "in place", newest, "-", one.trouble or one.silence or "ok"
     if last is None:
         return one.name, one.type, "unknown", newest, "unknown", one.trouble
-    read = moment_text(last.ended) or "never"
+    read = moment_text(last.succeeded) or "never"
     return one.name, one.type, read, newest, f"{last.bad_lines:,}", _state(one, last)
 
 

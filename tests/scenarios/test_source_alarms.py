@@ -81,6 +81,14 @@ def test_a_source_that_is_not_read_is_one_alarm_and_not_two(site: SiteUnderTest)
     assert (found["alarm"], found["silence"] is not None, "gone" in found["trouble"]) == (None, True, True)
 
 
+def test_a_source_is_not_shown_as_read_when_that_failed(site: SiteUnderTest) -> None:
+    site.config["source"][0]["paths"] = [str(site.folder / "gone")]
+    assert site.publish().status == 66
+    (row,) = [line.split() for line in site.run("status").out.splitlines() if line.startswith("old")]
+    assert row[2:5] == ["never", "-", "0"]
+    assert " ".join(row[5:]) == f"{site.folder}/gone: No such file or directory; correct the path"
+
+
 def test_a_busy_ce_without_jobs_is_silent_too(site: SiteUnderTest) -> None:
     now = datetime.now(UTC)
     site.config["source"] = [{"type": "arex", "name": "ce1", "control_dir": str(site.control), "time_zone": "UTC"}]

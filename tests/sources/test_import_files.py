@@ -472,7 +472,7 @@ def test_a_link_that_leads_nowhere_is_named_and_the_others_are_read(name: str, t
     link.symlink_to(tmp_path / "elsewhere" / "accounting")
     report = run_import(database, tmp_path)
     assert (report.imported, report.exit_status) == (2, 66)
-    assert report.troubles == [f"{link}: No such file or directory; let this user read it, or correct it"]
+    assert report.troubles == [f"{link}: No such file or directory; correct the path"]
     write(tmp_path / "found", lines(3))
     link.unlink()
     link.symlink_to(tmp_path / "found")
@@ -527,7 +527,7 @@ def test_one_files_trouble_stops_no_other(tmp_path: Path, database: Path) -> Non
     good = write(tmp_path / "accounting", lines(2))
     report = run_import(database, tmp_path / "missing", good)
     assert (report.imported, report.exit_status) == (2, 66)
-    assert report.troubles == [f"{tmp_path}/missing: No such file or directory; let this user read it, or correct it"]
+    assert report.troubles == [f"{tmp_path}/missing: No such file or directory; correct the path"]
 
 
 def test_a_damaged_archive_in_a_directory_stops_no_other(tmp_path: Path, database: Path) -> None:

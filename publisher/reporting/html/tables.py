@@ -307,7 +307,7 @@ def _sources(report: Report) -> Table:
         text(
             "last_read",
             "Last read",
-            "When the batch system was last read, in UTC; empty: never, or read in place.",
+            "When all of the batch system was last read, in UTC; empty: never, or read in place.",
         ),
         text(
             "newest_job_ended",
@@ -326,7 +326,7 @@ def _sources(report: Report) -> Table:
     rows: list[tuple[Value, ...]] = []
     for one in report.sources:
         last, newest = one.last, one.newest
-        read = iso(last.ended) if last and last.ended else ""
+        read = iso(last.succeeded) if last and last.succeeded else ""
         ended = iso_epoch(newest.ended_at) if newest and newest.ended_at else ""
         jobs, lines = newest.four_weeks if newest else None, last.bad_lines if last else None
         rows.append((one.name, one.type, read, ended, jobs, lines))

@@ -45,7 +45,6 @@ _OTHER_ADS: Final = {
     Routed.BATCH: ("the batch system's", Routed.CE),
     Routed.CE: ("the CE's", Routed.BATCH),
 }
-_READ: Final = "let this user read it, or correct the path"
 _KNOWN: Final = "SELECT Name, Bytes, Modified FROM CondorJobFile WHERE Directory = ?"
 _KNOWN_FILE: Final = "SELECT Bytes, Modified FROM CondorJobFile WHERE Directory = ? AND Name = ?"
 _REMEMBER: Final = "INSERT OR REPLACE INTO CondorJobFile VALUES (?, ?, ?, ?)"
@@ -160,7 +159,7 @@ class HTCondorImporter(LineImporter[CondorRun]):
             with path.open("rb") as file:
                 piece = read_file(file, self._routed)
         except OSError as error:
-            raise _refused(path, error, _READ) from error
+            raise _unreadable(path, error) from error
         if piece is not None and not piece.wrong:
             return piece
         if run.now - seen.modified // 10**9 < _SURELY_WRITTEN_S:
@@ -207,8 +206,14 @@ def _look(path: Path) -> _FileState:
     try:
         found = path.stat()
     except OSError as error:
-        raise _refused(path, error, _READ) from error
+        raise _unreadable(path, error) from error
     return _FileState(found.st_size, found.st_mtime_ns)
+
+
+def _unreadable(path: Path, error: OSError) -> SourceError:
+    missing = isinstance(error, FileNotFoundError)
+    advice = "correct the path" if missing else "let this user read it"
+    return _refused(path, error, advice)
 
 
 def _refused(path: Path, error: OSError, advice: str) -> SourceError:

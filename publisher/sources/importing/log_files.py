@@ -288,8 +288,10 @@ def opened(path: Path) -> Iterator[LogFile]:
     except Unreadable as error:
         raise SourceError(f"{path}: {error}") from error
     except OSError as error:
-        refused = _refused(path, error, "let this user read it, or correct it")
-        if isinstance(error, FileNotFoundError) and not os.path.lexists(path):
+        missing = isinstance(error, FileNotFoundError)
+        advice = "correct the path" if missing else "let this user read it"
+        refused = _refused(path, error, advice)
+        if missing and not os.path.lexists(path):
             raise MissingFile(str(refused)) from error
         raise refused from error
 
