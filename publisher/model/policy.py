@@ -9,6 +9,7 @@ fields, for `explain`.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import chain
 from typing import Final, NamedTuple
 
 from publisher.model.errors import Unfit
@@ -37,6 +38,7 @@ class ValueOrigin(NamedTuple):
 _AND_LRMS: Final = " and the batch system's name"
 _MOST_DESCRIPTION: Final = 100  # at APEL
 _Attributed = tuple[str, str]  # a value, and the rule that decided it
+_MOST_TEXT: Final = 1_000  # characters of a user that is kept
 _REMEMBERED: Final = 20_000  # distinct users or places kept at most; then the memory starts again
 
 
@@ -337,9 +339,11 @@ class RecordPolicy:
         inputs = (job.user, job.vo, job.fqans, job.escaped, period, ruled)
         known = self._who.get(inputs)
         if known is None:
-            if len(self._who) >= _REMEMBERED:
-                self._who.clear()
-            known = self._who[inputs] = self._describe_user(job, period)
+            known = self._describe_user(job, period)
+            if len("".join((*job.fqans, *chain(*job.attributes)))) <= _MOST_TEXT:
+                if len(self._who) >= _REMEMBERED:
+                    self._who.clear()
+                self._who[inputs] = known
         return known
 
     def _describe_user(self, job: JobRecord, period: str) -> UserIdentity:

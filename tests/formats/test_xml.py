@@ -99,6 +99,13 @@ def test_fragments_stay_bounded_and_right_when_objects_come_and_go() -> None:
         assert len(fragments) <= 10
 
 
+def test_a_long_fragment_is_not_remembered() -> None:
+    fragments = RenderedParts(str)
+    short, long = "x" * 1_000, "x" * 2_000
+    assert [fragments(one) for one in (short, long, long)] == [short, long, long]
+    assert len(fragments) == 1
+
+
 def test_what_cannot_be_rendered_is_not_remembered() -> None:
     calls: list[int] = []
 

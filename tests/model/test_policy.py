@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from dataclasses import replace
 from typing import Any
 
@@ -178,6 +179,20 @@ def test_one_memory_serves_jobs_that_rules_tell_apart() -> None:
     policy = make_policy(vo_rules=(rule,))
     said = [policy.describe(make_job(attributes=(("g", group),))).who.vo for group in ("/a", "/b", "/a")]
     assert said == ["atlas", "ruled", "atlas"]
+
+
+def test_users_with_many_groups_of_their_own_take_no_memory() -> None:
+    policy = make_policy()
+    groups = [f"/atlas/{'x' * 190}{number}" for number in range(20)]
+    tracemalloc.start()
+    try:
+        for number in range(1_000):
+            job = make_job(fqans=tuple(f"{group}/{number}" for group in groups))
+            assert policy.describe(job).who.fqans == job.fqans
+        grown, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert grown < 1_000_000
 
 
 def test_users_are_withheld_or_given_pseudonyms_for_a_period() -> None:

@@ -58,6 +58,27 @@ def test_more_jobs_take_no_more_memory(tmp_path: Path, pki: PKI, fake_ams: FakeA
         assert peak < peaks[FEW][name] + (MANY - FEW) * _OF_A_RUN + 150_000, (name, peaks)
 
 
+@pytest.mark.slow
+def test_jobs_with_long_attributes_of_their_own_take_no_more_memory(
+    tmp_path: Path, pki: PKI, fake_ams: FakeAMS
+) -> None:
+    """3 kB beside each job: nothing of that is remembered."""
+    peaks: dict[int, int] = {}
+    for jobs in (FEW, MANY):
+        folder = tmp_path / str(jobs)
+        folder.mkdir()
+        site = SiteUnderTest(folder, pki, fake_ams)
+        bulk(site.database(), 2, jobs, 1, START, END)
+        with closing(sqlite3.connect(site.database())) as connection, connection:
+            for number in range(20):
+                question = "INSERT INTO AuthTokenAttributes SELECT RecordID, ?, ? || RecordID FROM AAR"
+                connection.execute(question, (f"claim{number}", "x" * 150))
+        site.config["targets"]["egi"] |= {"shadow": True, "batch_records": 50}
+        site.config["source"]["page_rows"] = PAGE_ROWS
+        peaks[jobs] = peak_of(site, "publish")
+    assert peaks[MANY] < peaks[FEW] + (MANY - FEW) * _OF_A_RUN + 3_000_000, peaks
+
+
 @pytest.mark.parametrize("schema", [1, 2])
 def test_windows_are_counted_and_read_by_the_index_of_end_times(schema: Schema, tmp_path: Path) -> None:
     path = tmp_path / "accounting.db"

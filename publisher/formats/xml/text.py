@@ -25,6 +25,7 @@ interpreter meanwhile: a second target that came just then found half of them ("
 valid XML Schema", and valid records set aside). A schema's error log is not a thread's own either.
 """
 
+_MOST_TEXT: Final = 1_500  # characters of one that is kept
 _REMEMBERED: Final = 20_000  # shared objects; policy shares as many
 
 # The hyphens that would spell a type name which makes SSM 4.0.0 take a clear message for an
@@ -89,7 +90,8 @@ def _hour(hour: int) -> str:
 class RenderedParts(Generic[Subject]):
     """What was rendered of shared objects, by identity: hashing their texts would cost as much.
 
-    Each object is kept with its fragment, so that its id stays its own; a full cache is emptied.
+    Each object is kept with its fragment, unless that is long, so that its id stays its own; a full
+    cache is emptied.
     """
 
     def __init__(self, render: Callable[[Subject], str], limit: int = _REMEMBERED) -> None:
@@ -102,9 +104,10 @@ class RenderedParts(Generic[Subject]):
         if known is not None:
             return known[0]
         fragment = self._render(subject)
-        if len(self._known) >= self._limit:
-            self._known.clear()
-        self._known[id(subject)] = (fragment, subject)
+        if len(fragment) <= _MOST_TEXT:
+            if len(self._known) >= self._limit:
+                self._known.clear()
+            self._known[id(subject)] = (fragment, subject)
         return fragment
 
     def __len__(self) -> int:

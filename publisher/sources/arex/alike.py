@@ -7,7 +7,7 @@ read whole.
 
 What stands beside rows is read as texts first, one for each row and table. Where a row's numbers
 and texts were all met before, but for its own values, it is like the row that had them; only what
-is left is read as it is stored.
+is left is read as it is stored. Rows with long texts are read whole: they may be of one job alone.
 
     rows 7, 8 and 9 of AAR, of which 8 has text for a number
         ->   AlikeJob(example, user 1, place, 7, values)
@@ -25,6 +25,7 @@ from publisher.model.errors import Unfit
 from publisher.model.job import AlikeJob, Epoch, JobPlace, JobRecord, JobUser, SideTable, Transfer
 from publisher.sources.arex import queries as sql
 from publisher.sources.arex.rows import (
+    MOST_TEXT,
     ReadOptions,
     Row,
     RowOutcomes,
@@ -245,6 +246,7 @@ class AlikeReader(RowReader):
     ) -> Iterator[Row]:
         """The rows that are not like an example."""
         examples, users, places = self._examples, self._users, self._places
+        others = [(row, key if key and not _is_long(key) else None) for row, key in others]
         plain = [row for row, key in others if key is not None]
         read = zip(*self._read(plain, sides), strict=True) if plain else iter(())
         for row, key in others:
@@ -396,6 +398,11 @@ def _is_clear(key: Key) -> bool:
         and tokens.count("\n") == tokens.count("\t") == pairs
         and environments.count("\n") == names
     )
+
+
+def _is_long(key: Key) -> bool:
+    """Whether its texts are too long to be remembered."""
+    return sum(map(len, filter(None, key[_NUMBERED + 1 : _NUMBERED + 4]))) > MOST_TEXT
 
 
 def _are_all_texts(*stored: object) -> bool:

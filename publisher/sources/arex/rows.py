@@ -10,6 +10,7 @@ import sqlite3
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, ClassVar, Final, NamedTuple
 
 from publisher.model.errors import Unfit
@@ -53,7 +54,8 @@ Fqans = tuple[str, ...]
 Attributes = tuple[tuple[str, str], ...]
 Row = tuple[Any, ...]  # in the order of `queries`: what SQLite finds, which may be of any type
 
-_REMEMBERED_TOKENS: Final = 20_000
+_REMEMBERED_TOKENS: Final = 5_000
+MOST_TEXT: Final = 1_000  # characters beside a row that are remembered of it
 # Without knowing when a row was first seen finished, its side rows are taken to be all there a day
 # after its end: A-REX writes them within seconds of each other, but may do so hours after EndTime.
 SURELY_WRITTEN_S: Final = 86_400
@@ -405,10 +407,12 @@ class RowReader:
             return ((main_fqan,) if main_fqan else (), (), False)
         known = self._tokens.get((main_fqan, *stored))
         if known is None:
-            if len(self._tokens) >= _REMEMBERED_TOKENS:
-                self._tokens.clear()
             pairs = [(self.text(key), self.text(value)) for key, value in stored]
-            known = self._tokens[main_fqan, *stored] = _of_token(main_fqan, pairs)
+            known = _of_token(main_fqan, pairs)
+            if sum(map(len, chain(*pairs))) <= MOST_TEXT:
+                if len(self._tokens) >= _REMEMBERED_TOKENS:
+                    self._tokens.clear()
+                self._tokens[main_fqan, *stored] = known
         return known
 
     def _skip(self, row: Row, unfit: Unfit) -> SkippedJob:
