@@ -181,6 +181,7 @@ OWN_VALUES: Final = (
     *("started_at", "memory_kib", "virtual_memory_kib", "scratch_bytes", "stage_in_bytes"),
     *("stage_out_bytes", "job_name", "hosts", "client_host", "transfers"),
 )
+_ENDED_AT: Final = OWN_VALUES.index("ended_at")
 
 
 class JobUser(NamedTuple):
@@ -221,12 +222,22 @@ class AlikeJob(NamedTuple):
     record_id: int
     values: tuple[Any, ...]
 
+    @property
+    def row(self) -> RowRef:
+        return RowRef(database=self.example.row.database, record_id=self.record_id)
+
+    @property
+    def ended_at(self) -> Epoch:
+        end: Epoch = self.values[_ENDED_AT]
+        return end
+
 
 def whole_job(alike: AlikeJob) -> JobRecord:
     """The job as it would have been read by itself."""
-    row = RowRef(database=alike.example.row.database, record_id=alike.record_id)
     own = dict(zip(OWN_VALUES, alike.values, strict=True))
-    return alike.example._replace(row=row, **alike.user._asdict(), **alike.place._asdict(), **own)
+    return alike.example._replace(
+        row=alike.row, **alike.user._asdict(), **alike.place._asdict(), **own
+    )
 
 
 class SkippedJob(NamedTuple):

@@ -189,6 +189,10 @@ class RecordColumns:
         for column, more in zip(self.columns(), other.columns(), strict=True):
             column += more
 
+    def place(self, at: int) -> tuple[Epoch, RowRef]:
+        """When a record's job ended, and its row."""
+        return self.ended_at[at], RowRef(self.files[at], self.record_ids[at])
+
     def part(self, begin: int, end: int | None = None) -> "RecordColumns":
         """Those from one place to before another."""
         return RecordColumns([column[begin:end] for column in self.columns()])

@@ -25,7 +25,7 @@ from publisher.pipeline.takeover.adopt import adopt_named
 from publisher.sources.base import Source
 
 # A portion is a few seconds of work: so long a regular round may have to wait.
-_PORTION_PAGES: Final = 50
+_PORTION_ROWS: Final = 25_000
 _BREATH_S: Final = 0.2
 _MAX_CHECKS: Final = 3  # at months in which others deliver too, before they have to wait for us
 
@@ -109,13 +109,13 @@ class _Republish:
         """Single records, in portions."""
         done = self._nothing()
         # A dry run records no progress: it must come through in one portion.
-        pages = 1_000_000_000 if dry_run else _PORTION_PAGES
+        rows = 1_000_000_000_000 if dry_run else _PORTION_ROWS
         finished = False
         while not finished:
             if strange := self._under_other_settings():
                 return added(done, strange)
             portion, finished = self._round().republish(
-                self._planned.window, self._planned.window_progress, most_pages=pages
+                self._planned.window, self._planned.window_progress, most_rows=rows
             )
             done = added(done, portion)
             if finished and _went_through(portion):

@@ -6,7 +6,7 @@ that each completes.
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
@@ -18,7 +18,7 @@ from publisher.formats import receiver_of
 from publisher.formats.base import JobFormat, RowKey, SummaryFormat, lighter
 from publisher.ledger.contract import Ledger
 from publisher.model.errors import Unfit
-from publisher.model.job import Epoch, JobKey
+from publisher.model.job import Epoch, JobKey, RowRef
 from publisher.model.message import TOO_LARGE, Batch, OpenRow, Progress, RecordColumns, Rendered
 from publisher.model.policy import PublishedJob
 from publisher.model.totals import BlockedMonth, KeyTotal, SummaryKey, ascii_key, month_number
@@ -28,6 +28,9 @@ from publisher.pipeline.round.sender import MessageSender
 from publisher.pipeline.round.totals import MonthlyTotals
 from publisher.pipeline.site import LiveTarget
 from publisher.sources.base import Page, Source
+
+Place = Callable[[Epoch, RowRef], Progress | None]
+"""What may be noted once a window is sent up to a job of this end and row."""
 
 
 class BatchBuilder:
@@ -92,14 +95,19 @@ class BatchBuilder:
             self.mark(progress)
         return [*full, self._close()] if self._is_full() else full
 
-    def add_all(self, records: RecordColumns) -> Iterator[Batch]:
-        """The same of several records that messages hold, batch by batch (hot path)."""
+    def add_all(self, records: RecordColumns, place: Place | None = None) -> Iterator[Batch]:
+        """The same of several records that messages hold, batch by batch (hot path).
+
+        `place`: what may be noted behind each of them.
+        """
         sizes = [len(content) + self._between for content in records.contents]
         ends = list(accumulate(sizes, initial=0))
         begin = 0
         while begin < len(records):
             end = begin + self._room(ends[begin + 1 :], ends[begin])
             self._append(records.part(begin, end), ends[end] - ends[begin])
+            if place is not None and end > begin:
+                self.mark(place(*records.place(end - 1)) or Progress())
             begin = end
             if begin < len(records) or self._is_full():
                 yield self._close()
@@ -225,6 +233,7 @@ class JobBatches:
         self._held = {at: self._totals[at] for at in before if at in self._totals}
         # Since the last page began: of those before it the ledger tells.
         self._shipped: set[JobKey] = set()
+        self._in_order = RecordColumns()  # of a window's page, and not packed yet
 
     def __contains__(self, key: JobKey) -> bool:
         return key in self._builder or key in self._changed or key in self._shipped
@@ -269,6 +278,22 @@ class JobBatches:
         if self._totals:
             records = records.only([not self._is_held_back(end) for end in records.ended_at])
         for batch in self._builder.add_all(records):
+            self._send(batch)
+
+    def take_in_order(self, records: RecordColumns) -> None:
+        """The records of a page of a window, ordered as it is; `pass_on` packs them."""
+        self._in_order = records
+
+    def pass_on(self, place: Place, before: tuple[Epoch, RowRef] | None = None) -> None:
+        """Pack the records in front of a job of this end and row, or all. Raises: Stopped."""
+        records = self._in_order
+        if not records:
+            return
+        end = len(records)
+        if before is not None:
+            end = bisect_left(range(end), before, key=records.place)
+        self._in_order = records.part(end)
+        for batch in self._builder.add_all(records.part(0, end), place):
             self._send(batch)
 
     def rendered(self, fit: Publish, now: datetime) -> Rendered:

@@ -136,8 +136,12 @@ class Decider(NamedTuple):
         return self.is_delivered(known, run.ended_at, run.fingerprint)
 
     def is_delivered(self, known: DeliveredRun, ended_at: Epoch, fingerprint: int) -> bool:
+        return not self.again and self.is_as_sent(known, ended_at, fingerprint)
+
+    def is_as_sent(self, known: DeliveredRun, ended_at: Epoch, fingerprint: int) -> bool:
+        """Whether a run still is what was accepted of it."""
         same = known.fingerprint == fingerprint and known.ended_at == ended_at
-        return same and known.settled and not self.again and self._in_this_form(known) is not None
+        return same and known.settled and self._in_this_form(known) is not None
 
     def _in_this_form(self, known: DeliveredRun | None) -> DeliveredRun | None:
         """None for what was only counted, for totals that did not arrive: one by one it is new."""

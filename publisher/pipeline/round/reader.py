@@ -12,6 +12,7 @@ from typing import Final, NamedTuple, Protocol, TypeVar
 from publisher.ledger.contract import DeliveredRun, Hold, Ledger, Positions
 from publisher.model.errors import Later
 from publisher.model.job import (
+    AlikeJob,
     Epoch,
     JobKey,
     JobRecord,
@@ -43,7 +44,7 @@ class JobReader(Protocol):
     def once_more(self) -> JobReader:
         """The same from the beginning, as far as the ledger has come, each job by itself."""
 
-    def after(self, job: JobRecord) -> Progress | None:
+    def after(self, ended_at: Epoch, row: RowRef) -> Progress | None:
         """How far it has come with this job of the page; None where only page ends are."""
 
 
@@ -101,7 +102,7 @@ class IncrementalReader:
     def once_more(self) -> IncrementalReader:
         return replace(self, repeats=True, alike=False, ahead=None)
 
-    def after(self, job: JobRecord) -> None:
+    def after(self, ended_at: Epoch, row: RowRef) -> None:
         return None
 
     def _done_with(
@@ -147,7 +148,7 @@ class IncrementalReader:
 
 @dataclass(slots=True, kw_only=True)
 class WindowReader:
-    """The finished jobs of a window, from where the last run stopped; at most `most_pages`.
+    """The finished jobs of a window, from where the last run stopped; a page past `most_rows`.
 
     `finished` tells, after the pages were used up, whether the window is.
     """
@@ -158,18 +159,16 @@ class WindowReader:
     ledger: Ledger
     needs: frozenset[SideTable]
     window: Window
-    most_pages: int
+    most_rows: int
+    alike: bool = False  # jobs of a kind may come together
     finished: bool = False
     repeats: bool = False
 
     def once_more(self) -> WindowReader:
-        return replace(self, finished=False)
+        return replace(self, alike=False, finished=False)
 
-    def after(self, job: JobRecord) -> Progress:
+    def after(self, ended_at: Epoch, row: RowRef) -> Progress:
         """What a message carried is behind it even if the page is not: nothing is sent again."""
-        return self._mark(job.ended_at, job.row)
-
-    def _mark(self, ended_at: Epoch, row: RowRef) -> Progress:
         mark = WindowMark(window_progress=self.window_progress, ended_at=ended_at, row=row)
         return Progress(window_mark=mark)
 
@@ -179,12 +178,13 @@ class WindowReader:
         there = stopped_at is not None and stopped_at.row.database in self.source.databases()
         after = (stopped_at.ended_at, stopped_at.row) if stopped_at is not None and there else None
         where = self.target, self.source, self.ledger, self.window
-        pages = whole_window(*where, self.needs, now, after)
-        for read, page in enumerate(pages):
-            if read >= self.most_pages:
+        rows = 0
+        for page in whole_window(*where, self.needs, now, after, alike=self.alike):
+            if rows >= self.most_rows:
                 return
-            place = _place(page)
-            yield page, self._mark(*place) if place else Progress()
+            rows += page.rows_read
+            place = _last_place(page)
+            yield page, self.after(*place) if place else Progress()
         self.finished = True
 
 
@@ -198,6 +198,7 @@ def whole_window(
     after: tuple[Epoch, RowRef] | None = None,
     *,
     columns: bool = False,
+    alike: bool = False,
     knows: Knows | None = None,
 ) -> Iterator[Page]:
     """A window's pages, with those of its incomplete rows that were delivered before.
@@ -206,15 +207,16 @@ def whole_window(
     day after such a row's end.
     """
     see_numbering(target, source, ledger)
-    pages = source.window(window, needs, now, after, columns=columns, knows=knows)
+    pages = source.window(window, needs, now, after, columns=columns, alike=alike, knows=knows)
     for page in numbered(pages, target, source, ledger):
         if page.open:
             given_up = [row._replace(finished_seen_at=_LONG_AGO) for row in page.open]
             found = [job for whole in source.reread(given_up, needs, now) for job in whole.jobs]
             known = ledger.known(target, {job.key: job.row for job in found})
-            jobs = [*page.jobs, *(job for job in found if job.key in known)]
-            jobs.sort(key=lambda job: (job.ended_at, job.row.record_id))
-            page = replace(page, jobs=tuple(jobs))
+            page = replace(page, jobs=(*page.jobs, *(job for job in found if job.key in known)))
+        if page.open or alike:
+            jobs, of_kinds = sorted(page.jobs, key=_place), sorted(page.alike, key=_place)
+            page = replace(page, jobs=tuple(jobs), alike=tuple(of_kinds))
         yield page
 
 
@@ -271,6 +273,8 @@ def _database_of(page: Page) -> str:
         return page.cursor.database
     if (columns := page.runs or page.known) is not None:
         return columns.database
+    if page.alike:
+        return page.alike[0].example.row.database
     rows = [job.row for job in page.jobs[:1]] + [skipped.row for skipped in page.skipped[:1]]
     return rows[0].database if rows else ""
 
@@ -293,17 +297,25 @@ def with_rows(
 
 
 def position_of(
-    reading: JobReader, job: JobRecord, quarantined: Sequence[SkippedJob], left: Sequence[JobKey]
+    reading: JobReader,
+    quarantined: Sequence[SkippedJob],
+    left: Sequence[JobKey],
+    ended_at: Epoch,
+    row: RowRef,
 ) -> Progress | None:
     """What may be noted with a job within a page: also what was set aside before it."""
-    place = reading.after(job)
+    place = reading.after(ended_at, row)
     if place is None or not (quarantined or left):
         return place
     return place + Progress(skipped=tuple(quarantined), left_quarantine=tuple(left))
 
 
-def _place(page: Page) -> tuple[Epoch, RowRef] | None:
+def _last_place(page: Page) -> tuple[Epoch, RowRef] | None:
     """The last row of a page by (end, row), if it tells: rows behind it are only read again."""
-    places = [(job.ended_at, job.row) for job in page.jobs]
+    places = [*map(_place, page.jobs), *map(_place, page.alike)]
     places += [(one.ended_at, one.row) for one in page.skipped if one.ended_at is not None]
     return max(places, default=None)
+
+
+def _place(job: JobRecord | AlikeJob) -> tuple[Epoch, RowRef]:
+    return job.ended_at, job.row

@@ -167,7 +167,7 @@ class Round:
         )
 
     def republish(
-        self, window: Window, window_progress: str, *, most_pages: int
+        self, window: Window, window_progress: str, *, most_rows: int
     ) -> tuple[Outcome, bool]:
         """Publish the next portion of a window again, and say whether it was the last.
 
@@ -184,7 +184,8 @@ class Round:
                 ledger=self._ledger,
                 needs=self._live.format.needs,
                 window=window,
-                most_pages=most_pages,
+                most_rows=most_rows,
+                alike=has_kinds(self._live.format, decider),
             )
             try:
                 receipt = self._travel(_Journey(reading, decider, None, now))
@@ -404,9 +405,9 @@ class Round:
         self._collisions.look_up(page.jobs)
         quarantined: list[SkippedJob] = []
         left: list[JobKey] = []
-        for skipped in page.skipped:
-            if skipped.ended_at is None or skipped.ended_at in decider.selection.window:
-                self._quarantine(skipped, held.get(skipped.key), quarantined, reading)
+        place = partial(position_of, reading, quarantined, left)
+        for skipped in filter(partial(_may_be_of, decider.selection.window), page.skipped):
+            self._quarantine(skipped, held.get(skipped.key), quarantined, reading)
         for job, key in zip(page.jobs, keys, strict=True):
             if limit is not None and self._taken >= limit:
                 # The page is read again, but what was set aside of it is reported now, and must be
@@ -416,8 +417,10 @@ class Round:
             if key in sink:
                 continue
             verdict = decider.decide(job, key, known.get(key), held.get(key))
-            place = position_of(reading, job, quarantined, left)
-            stays = self._take(verdict, held.get(key), sink, now, place)
+            at = job.ended_at, job.row
+            if isinstance(sink, JobBatches):
+                sink.pass_on(place, at)
+            stays = self._take(verdict, held.get(key), sink, now, place(*at))
             if stays is None:
                 continue
             if isinstance(stays, SkippedJob):
@@ -426,6 +429,8 @@ class Round:
                 self._sender.tally.kept += stays.kept and not reading.repeats
                 if stays.left_quarantine:
                     left.append(key)
+        if isinstance(sink, JobBatches):
+            sink.pass_on(place)
         sink.mark(progress + Progress(skipped=tuple(quarantined), left_quarantine=tuple(left)))
         self._write_down_if_due(sink, len(quarantined))
         return True
@@ -486,3 +491,7 @@ class Round:
         if receipt is not None and accepts and not receipt.doubt:
             receipt = receipt._replace(reason=f"{receipt.reason}; {_ACCEPT_AGAIN}")
         return concluded(self._live.name, receipt, self._sender.tally, held=self._held)
+
+
+def _may_be_of(window: Window, skipped: SkippedJob) -> bool:
+    return skipped.ended_at is None or skipped.ended_at in window

@@ -254,7 +254,7 @@ class ArexSource:
         row_filter: RowFilter,
     ) -> Iterator[Page]:
         """Pages of one database by (EndTime, RecordID), or by RecordID alone, past the position."""
-        pages = _COUNTED_PAGES if asked.columns or asked.alike else 1
+        pages = _COUNTED_PAGES if asked.columns else 1
         limit = self._page_rows * pages
         end = sql.END_OF_KNOWN if asked.knows is not None else sql.END[asked.columns]
         while True:

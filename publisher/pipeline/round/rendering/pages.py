@@ -26,6 +26,7 @@ from publisher.model.job import (
     Epoch,
     JobId,
     JobKey,
+    JobRecord,
     RowRef,
     RunColumns,
     job_key,
@@ -59,7 +60,7 @@ class Records(NamedTuple):
     kinds: list[KindFacts]
 
     def columns(self, database: str) -> RecordColumns:
-        """The records, none of which was delivered before; each had its form looked at."""
+        """The records, as if none was delivered before; each had its form looked at."""
         runs: tuple[list[Any], ...] = self[:-2]
         facts, kinds, count = self.facts, self.kinds, len(self.facts)
         hosts, summary_keys = [kind.submit_host for kind in kinds], list(map(_summary_key, kinds))
@@ -174,7 +175,10 @@ def _records_of(written: Written, database: str) -> Records:
 
 
 class RenderedRecords:
-    """Takes a page's records that are new; whoever is known, held or shares a key is left."""
+    """Takes a page's records that are new, or go again as they were sent.
+
+    Who changed since it was delivered, is held or shares a key of the receiver is left.
+    """
 
     def __init__(
         self,
@@ -209,40 +213,49 @@ class RenderedRecords:
             self._renderer = None  # another process has one now, and both are to fit into memory
         if not isinstance(page, RenderedPage):
             return page, progress, 0
-        jobs, left = self._take(page)
+        records, left = self._sifted(page)
         rows = [RowRef(database=page.database, record_id=number) for number in (*page.left, *left)]
         page, progress = with_rows(page, progress, rows, self._source, self._needs, now)
-        # Of two that share a key of the receiver, the first row goes first.
-        jobs_left = tuple(sorted(page.jobs, key=lambda job: job.row.record_id))
-        return replace(page, jobs=jobs_left), progress, jobs
+        if self._decider.again:
+            self._sink.take_in_order(records)
+        else:
+            self._sink.take_rendered(records)
+        # Of two that share a key of the receiver, the first goes first.
+        return replace(page, jobs=tuple(sorted(page.jobs, key=self._order))), progress, len(records)
 
-    def _take(self, page: RenderedPage) -> tuple[int, list[int]]:
-        """How many were taken, and the rows of others, to be read whole. Raises: Stopped."""
+    def _order(self, job: JobRecord) -> tuple[Epoch, RowRef]:
+        """By row, or as in a window."""
+        return job.ended_at if self._decider.again else Epoch(0), job.row
+
+    def _sifted(self, page: RenderedPage) -> tuple[RecordColumns, list[int]]:
+        """The records to take, and the rows of other jobs, to be read whole."""
         records, kinds = page.records.columns(page.database), page.records.kinds
         known = self._ledger.known_at(self._target, page.database, records.record_ids, records.keys)
         held = self._ledger.held(self._target, records.keys + page.unwanted.keys)
         left = [row for row, key in zip(*page.unwanted, strict=True) if key in held]
         in_the_way_of = self._collisions.in_the_way_of(records, known)
-        met, most_content, are_new = self._sink.met(records.keys), self._sink.most_content, []
+        met, most_content, go = self._sink.met(records.keys), self._sink.most_content, []
+        is_as_sent, again = self._decider.is_as_sent, self._decider.again
         columns = records.keys, records.record_ids, records.ended_at, records.fingerprints
         for key, row, end, values, content in zip(*columns, records.contents, strict=True):
-            is_new = False
+            goes = False
             if key in met:
                 pass
-            elif key in known or key in held:
-                if key in held or not self._decider.is_delivered(known[key], end, values):
-                    left.append(row)
+            elif key in held or (key in known and not is_as_sent(known[key], end, values)):
+                left.append(row)
+            elif key in known and not again:
+                pass
             elif key in in_the_way_of or len(content) > most_content:
                 left.append(row)
             else:
-                is_new = True
+                goes = True
                 met.add(key)
-            are_new.append(is_new)
-        if not all(are_new):
-            records = records.only(are_new)
-        self._remark(compress(page.records.facts, are_new), kinds, records)
-        self._sink.take_rendered(records)
-        return len(records), left
+            go.append(goes)
+        if not all(go):
+            records = records.only(go)
+        records.first_time = [key not in known for key in records.keys]
+        self._remark(compress(page.records.facts, go), kinds, records)
+        return records, left
 
     def _remark(
         self, facts: Iterable[int], kinds: Sequence[KindFacts], records: RecordColumns
