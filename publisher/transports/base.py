@@ -1,12 +1,13 @@
 """The interface of transports: deliver a message, return a receipt; dry run, background work."""
 
 from collections.abc import Callable, Collection, Mapping
-from contextlib import ExitStack
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from math import inf
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from threading import Thread
 from time import monotonic
 from typing import ClassVar, Final, Generic, NamedTuple, Protocol, TypeVar
@@ -246,39 +247,60 @@ class DryRunTransport:
         return Receipt(Verdict.DELIVERED, remote_id=NOT_SENT, bytes_sent=size, attempts=0)
 
 
-class BackgroundTask(Generic[Result]):
-    """One piece of work that has begun in a thread of its own.
+class BackgroundThread(Thread, Generic[Result]):
+    """A thread that does one piece of work after the other; to begin one costs a thread each time.
 
-    Its thread is a daemon: when SIGTERM ends the process, nobody waits for a service that does not
-    answer. A round signs and sends in one, which is mostly waiting, or work of libraries that
-    release the interpreter. It collects the result before it starts the next, so no queue can grow.
+    It is a daemon: when SIGTERM ends the process, nobody waits for a service that does not answer.
+    A round signs and sends in one, which is mostly waiting, or work of libraries that release the
+    interpreter. It collects a result before it begins the next, so no queue can grow.
     """
 
-    NAME: Final = "background"  # of its thread
+    def __init__(self) -> None:
+        super().__init__(name="background", daemon=True)
+        self._work: SimpleQueue[Callable[[], Result] | None] = SimpleQueue()
+        self._done: SimpleQueue[tuple[list[Result], BaseException | None]] = SimpleQueue()
+        self.start()
 
-    def __init__(self, work: Callable[[], Result]) -> None:
-        self._results: list[Result] = []
-        self._error: BaseException | None = None
-        self._thread = Thread(target=self._run, args=(work,), name=self.NAME, daemon=True)
-        self._thread.start()
+    def begin(self, work: Callable[[], Result]) -> None:
+        self._work.put(work)
 
     def result(self, within_s: float = inf) -> Result:
         """The result. Raises: what the work raised, TimeoutError when it is not done by then."""
         deadline = monotonic() + within_s
-        while self._thread.is_alive():
-            if (left_s := deadline - monotonic()) <= 0:
-                raise TimeoutError
-            self._thread.join(min(left_s, _LOOK_EVERY_S))
-        if self._error is not None:
-            raise self._error
-        return self._results[0]
+        while (left_s := deadline - monotonic()) > 0:
+            with suppress(Empty):
+                results, error = self._done.get(timeout=min(left_s, _LOOK_EVERY_S))
+                if error is not None:
+                    raise error
+                return results[0]
+        raise TimeoutError
 
-    def _run(self, work: Callable[[], Result]) -> None:
-        with ExitStack() as ending:
-            ending.push(self._keep)
-            self._results.append(work())
+    def close(self) -> None:
+        """The thread ends when it has done what was begun."""
+        self._work.put(None)
 
-    def _keep(self, _kind: object, error: BaseException | None, _trace: object) -> bool:
-        """What the work raised waits for `result`, which raises it: a thread has no caller."""
-        self._error = error
+    def run(self) -> None:
+        while self._did_another():
+            pass
+
+    def _did_another(self) -> bool:
+        # By itself, so that nothing of a message is kept while the next is waited for.
+        if (work := self._work.get()) is None:
+            return False
+        results: list[Result] = []
+        try:
+            results.append(work())
+        except BaseException as error:  # noqa: BLE001  # a thread has no caller: `result` raises it
+            self._done.put((results, error))
+        else:
+            self._done.put((results, None))
         return True
+
+
+class BackgroundTask(BackgroundThread[Result]):
+    """One piece of work that has begun in a thread of its own."""
+
+    def __init__(self, work: Callable[[], Result]) -> None:
+        super().__init__()
+        self.begin(work)
+        self.close()

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from publisher.transports.base import BackgroundTask
+from publisher.transports.base import BackgroundThread
 from tests.faults.walk_services import ServicesAndSite
 from tests.support.patience import PATIENCE_S
 
@@ -116,7 +116,8 @@ class Witness:
 def _wait_for_deliveries() -> None:
     """A real kill ends them too. Here they would connect once more after the round, and take the next round's faults."""
     for left in threading.enumerate():
-        if left.name == BackgroundTask.NAME:
+        if isinstance(left, BackgroundThread):
+            left.close()
             left.join(PATIENCE_S)
 
 

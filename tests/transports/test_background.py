@@ -6,10 +6,13 @@ import signal
 import sys
 import threading
 import time
+from functools import partial
+from operator import truediv
+from weakref import ref
 
 import pytest
 
-from publisher.transports.base import BackgroundTask
+from publisher.transports.base import BackgroundTask, BackgroundThread
 from tests.support.patience import PATIENCE_S
 
 
@@ -24,6 +27,35 @@ def test_work_that_takes_too_long_is_waited_for_no_longer() -> None:
         begun.result(0.01)
     go_on.set()
     assert begun.result(PATIENCE_S), "it went on all the same"
+
+
+def test_a_thread_does_one_piece_after_the_other_until_it_is_closed() -> None:
+    thread: BackgroundThread[float] = BackgroundThread()
+    for number in (1, 0, 2):
+        thread.begin(partial(truediv, 2, number))
+        if number:
+            assert thread.result() == 2 / number
+        else:
+            with pytest.raises(ZeroDivisionError):
+                thread.result()
+    thread.close()
+    thread.join(PATIENCE_S)
+    assert not thread.is_alive()
+
+
+def test_nothing_of_the_work_is_kept_while_the_next_is_waited_for() -> None:
+    class Payload:
+        pass
+
+    thread: BackgroundThread[None] = BackgroundThread()
+    payload = Payload()
+    kept = ref(payload)
+    thread.begin(partial(print, payload, end=""))
+    thread.result()
+    del payload
+    while kept() is not None:
+        time.sleep(0.01)  # the thread has given its result, and is about to wait
+    thread.close()
 
 
 @pytest.mark.parametrize("error", [ValueError("a"), KeyError("b"), SystemExit(3)], ids=repr)
@@ -45,7 +77,7 @@ def test_a_signal_that_another_thread_gets_is_heard_while_the_main_one_waits() -
     before = signal.signal(signal.SIGUSR1, lambda *_: heard.set())
 
     def work() -> bool:
-        while sys._current_frames()[main].f_code.co_filename != threading.__file__:
+        while sys._current_frames()[main].f_code.co_name != "result":
             time.sleep(0.01)  # until the main thread waits
         time.sleep(0.1)
         signal.pthread_kill(threading.get_ident(), signal.SIGUSR1)

@@ -36,7 +36,7 @@ from publisher.model.message import (
 from publisher.pipeline.round.assemble import Assembled, assemble_message
 from publisher.pipeline.round.outcome import Remarks, RoundCounters
 from publisher.pipeline.site import LiveTarget
-from publisher.transports.base import BackgroundTask, Receipt, Verdict
+from publisher.transports.base import BackgroundThread, Receipt, Verdict
 
 # Of records whose form shows that they are sound, those that are held against the schema all the
 # same, which costs five times what rendering costs: one in so many, and the first after a change of
@@ -108,7 +108,8 @@ class MessageSender:
         self._proven_healthy = False
         # Of a whole message, for what its records are called by.
         self._refusal: Receipt | None = None
-        self._in_flight: tuple[Message, Sequence[JobKey], BackgroundTask[Receipt]] | None = None
+        self._in_flight: tuple[Message, Sequence[JobKey]] | None = None
+        self._thread: BackgroundThread[Receipt]  # which signs and sends it
         # And nobody has said yet that they were not stored.
         self._handed_over: set[MessageId] = set()
         # A republish, and where it stood before what is not settled.
@@ -120,6 +121,7 @@ class MessageSender:
     def __enter__(self) -> MessageSender:
         """Nobody knows what became of a message that an earlier process left."""
         self._ledger.leave_in_doubt(self._target)
+        self._thread = BackgroundThread()
         return self
 
     def __exit__(
@@ -129,6 +131,7 @@ class MessageSender:
         trace: TracebackType | None,
     ) -> None:
         """Give up what was certainly not stored; if the ledger failed, everything is in doubt."""
+        self._thread.close()
         if not isinstance(error, LedgerError):
             self._ledger.give_up(self._target, self._handed_over, self._behind)
             self._suspects.clear()
@@ -266,8 +269,8 @@ class MessageSender:
             self._settled(before)
         self.written_down(batch.progress)
         self._watcher.message_prepared(message)
-        delivery = BackgroundTask(partial(self._deliver, message, self._clock()))
-        self._in_flight = message, batch.records.keys, delivery
+        self._thread.begin(partial(self._deliver, message, self._clock()))
+        self._in_flight = message, batch.records.keys
 
     def _deliver_now(self, outstanding: Outstanding) -> None:
         message = outstanding.message
@@ -309,8 +312,8 @@ class MessageSender:
         """
         if self._in_flight is None:
             return None
-        (message, keys, delivery), self._in_flight = self._in_flight, None
-        receipt = delivery.result()
+        (message, keys), self._in_flight = self._in_flight, None
+        receipt = self._thread.result()
         arrived = _Arrival(message, keys, receipt)
         self._note_attempts(message, receipt)
         if receipt.verdict is Verdict.DELIVERED and not self._suspects:
