@@ -25,7 +25,7 @@ from publisher.pipeline.round.decision import Decider, Publish, Skip
 from publisher.pipeline.round.rendering.kinds import facts_of
 from publisher.pipeline.round.rendering.pages import PageRenderer
 from publisher.sources.base import Page
-from tests.arex_databases import SampleJob, Schema, SqlValue, Writer, generate
+from tests.arex_databases import SampleJob, Schema, SqlValue, Writer, bulk, generate
 from tests.pipeline.test_grouped import END, RULES, START, hostile_cases
 from tests.pipeline.test_read_ahead import Pair
 from tests.support.pki import PKI
@@ -256,6 +256,36 @@ def test_an_index_over_values_beside_rows(tmp_path: Path, pki: PKI) -> None:
         arex.execute("INSERT INTO JobExtraInfo SELECT RecordID, 'localuser', '0' || (RecordID % 3) FROM AAR")
         arex.execute("CREATE INDEX by_value ON JobExtraInfo (RecordID, InfoKey, InfoValue)")
     assert compared(pair) == 0
+
+
+IN_TURN: Final = {"UserID": ("user", "_USERS"), "NodeCount": ("example", "_KINDS")}
+
+
+@pytest.mark.parametrize("column", IN_TURN)
+@pytest.mark.parametrize("anew", [False, True])
+def test_more_in_turn_than_are_remembered(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, pki: PKI, column: str, anew: bool
+) -> None:
+    """Those that came first stay, and do not make room for others all the time; only now and then all begins anew."""
+    shared, bound = IN_TURN[column]
+    monkeypatch.setattr(f"publisher.sources.arex.alike.{bound}", 20)
+    if anew:
+        monkeypatch.setattr("publisher.sources.arex.alike._REFUSED", 50)
+    pair = Pair(tmp_path, pki, "car", {})
+    bulk(pair.ahead.database(2), 2, 600, 1, START, END, patterns=list(generate(1, 1, START, END)))
+    with closing(sqlite3.connect(pair.ahead.database(2))) as arex, arex:
+        arex.executemany("INSERT INTO Users VALUES (?, ?)", [(number, f"/CN={number}") for number in range(10, 40)])
+        arex.execute(f"UPDATE AAR SET {column} = 10 + RecordID % 30")
+    both = Both(pair)
+    with closing(both.source):
+        alike = [job for page in both.pages(alike=True) for job in page.alike]
+    remembered = len({id(getattr(job, shared)) for job in alike})
+    if anew:
+        assert 40 <= remembered < 600 / 5, "twenty each time"
+    else:
+        assert remembered == 20
+    assert len(alike) > 600 / 3
+    assert compared(pair) > 600 / 4
 
 
 def columns_of(arex: sqlite3.Connection) -> list[str]:

@@ -15,11 +15,11 @@ is left is read as it is stored. Rows with long texts are read whole: they may b
 """
 
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import suppress
 from itertools import chain, compress, count, repeat
 from operator import itemgetter, not_
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple
 
 from publisher.model.errors import Unfit
 from publisher.model.job import AlikeJob, Epoch, JobPlace, JobRecord, JobUser, SideTable, Transfer
@@ -39,7 +39,10 @@ from publisher.sources.arex.values import hosts_of, is_undecodable, unsigned
 # Rows of a kind: to make a template of an example costs as much as some jobs by themselves.
 _AFTER: Final = 4
 _KINDS: Final = 1_000  # examples of 5 kB each, with what is made of them
-_MET: Final = 5_000  # kinds that were met, and users and places, of 1 kB
+_USERS: Final = 4_000  # of 1 kB
+_PLACES: Final = 1_000  # with the users no more than `round.rendering.kinds` remembers
+_MET: Final = 5_000  # kinds that were met, and rows of 1 kB
+_REFUSED: Final = 20_000  # rows that are read whole, as there are too many, before all begins anew
 # Columns of AAR in which A-REX always has numbers, and those in which it may have some.
 _NUMBERS: Final = itemgetter(0, 3, 4, 5, 6, 8, 11, 12, 17, 18, 19)
 _MAYBE: Final = itemgetter(7, 9, 10, 13, 14, 15, 16, 20, 21, 22, 23, 24)
@@ -58,8 +61,6 @@ _OR_NULL: Final = frozenset({int, type(None)})
 _OWN_KEYS: Final = frozenset({*_NAMED, "localuser", "lrms", "benchmark"})  # no part of the kind
 _NEW: Final[Any] = object()
 _NO_VALUES: Final[dict[Any, Any]] = {}
-_K = TypeVar("_K")
-_T = TypeVar("_T")
 Key = tuple[Any, ...]
 _Alike = tuple[JobRecord, JobUser, JobPlace]
 
@@ -147,6 +148,7 @@ class AlikeReader(RowReader):
         self._known: dict[Key, _Alike] = {}  # of the same numbers and texts
         self._texts: dict[str, str] = {}  # those of its keys, each once
         self._fields = _FieldsByKeys()
+        self._refused = 0
 
     def sort_rows(
         self,
@@ -266,8 +268,9 @@ class AlikeReader(RowReader):
                 continue
             verdicts.alike.append(AlikeJob(example, user, place, row[0], values))
             if _is_clear(key):
-                once = tuple(map(self._once, key))
-                self._keep(self._known, once, (example, user, place), _MET)
+                if len(self._known) >= _MET:
+                    self._forget_rows()
+                self._known[tuple(map(self._once, key))] = example, user, place
 
     def _read(
         self, rows: Sequence[Row], sides: SideRows
@@ -309,14 +312,17 @@ class AlikeReader(RowReader):
 
     def _new_example(self, kind: Key, row: Row, sides: SideRows) -> JobRecord | None:
         """The row for the first time that it is worth it; None for a kind that makes no jobs."""
-        met = self._keep(self._met, hash(kind), self._met.get(hash(kind), 0) + 1, _MET)
-        if met <= _AFTER:
+        if len(self._met) >= _MET:
+            self._met.clear()
+        met = self._met[hash(kind)] = self._met.get(hash(kind), 0) + 1
+        if met <= _AFTER or self._are_too_many(self._examples, _KINDS):
             return None
         _, environments, extra, hosts, are_texts, _ = kind
         example = None
         if hosts is not None and are_texts and _are_all_texts(*environments, *chain(*extra)):
             example = self._made(row, sides)
-        return self._keep(self._examples, kind, example, _KINDS)
+        self._examples[kind] = example
+        return example
 
     def _made(self, row: Row, sides: SideRows) -> JobRecord | None:
         if self.names.statuses.get(row[8], "") in ("", "in-progress"):
@@ -327,6 +333,8 @@ class AlikeReader(RowReader):
             return None
 
     def _new_user(self, key: Key, row: Row, sides: SideRows) -> JobUser | None:
+        if self._are_too_many(self._users, _USERS):
+            return None
         pointers, tokens, projects, account = key
         key = pointers, self._tokens_of_users.setdefault(tokens, tokens), projects, account
         user = None
@@ -335,26 +343,40 @@ class AlikeReader(RowReader):
                 user = self.user(row, sides)
         if user is not None and any(map(is_undecodable, (user.user, user.vo, *user.fqans))):
             user = None
-        if len(self._users) >= _MET:
-            self._tokens_of_users.clear()
-        return self._keep(self._users, key, user, _MET)
+        self._users[key] = user
+        return user
 
     def _new_place(self, key: Key, row: Row, sides: SideRows) -> JobPlace | None:
+        if self._are_too_many(self._places, _PLACES):
+            return None
         place = None
         if _are_all_texts(*key[1:]):
             with suppress(KeyError):
                 place = self.place(row, sides)
         if place is not None and is_undecodable(place.endpoint + place.interface):
             place = None
-        return self._keep(self._places, key, place, _MET)
+        self._places[key] = place
+        return place
 
-    def _keep(self, known: dict[_K, _T], key: _K, value: _T, most: int) -> _T:
-        if len(known) >= most:
-            known.clear()
-            self._known.clear()  # which would hold what was let go
-            self._texts.clear()
-        known[key] = value
-        return value
+    def _are_too_many(self, known: Sized, most: int) -> bool:
+        """Whether nothing new is remembered: what comes in turn would push each other out.
+
+        Others may come for good, so all begins anew now and then.
+        """
+        if len(known) < most:
+            return False
+        self._refused += 1
+        if self._refused < _REFUSED:
+            return True
+        self._refused = 0
+        for each in (self._examples, self._users, self._places, self._tokens_of_users):
+            each.clear()
+        self._forget_rows()
+        return False
+
+    def _forget_rows(self) -> None:
+        self._known.clear()
+        self._texts.clear()
 
     def _once(self, part: object) -> object:
         """Part of a key; a text that is in many keys is held once."""
