@@ -93,9 +93,13 @@ def _directory(question: Question, directory: Path, status: os.stat_result) -> F
         )
         found = f"{directory} may not be written by user {user_name(os.geteuid())}"
         return question.failure(found, advice, _STATUS)
-    if mode & 0o022:
-        found = f"users other than its owner may write to {directory} (mode {mode:04o})"
-        return question.warning(f"{found}, and so change what was sent", chmod)
+    found = f"users other than its owner may write to {directory} (mode {mode:04o})"
+    found = f"{found}, and so change what was sent"
+    if mode & stat.S_IWOTH:  # no round begins
+        advice = "choose another directory for `state`" if mode & stat.S_ISVTX else chmod
+        return question.failure(found, advice, _STATUS)
+    if mode & stat.S_IWGRP:
+        return question.warning(found, chmod)
     if mode & 0o005:
         found = f"everybody can read {directory} (mode {mode:04o}), which contains users' names"
         return question.warning(found, chmod)

@@ -448,7 +448,18 @@ def state_directory_cannot_be_made(clinic: Clinic) -> Planted:
 
 def state_directory_open(clinic: Clinic) -> Planted:
     clinic.site.state.parent.chmod(0o777)
-    return warning("state directory", "mode 0777", "chmod 0700")
+    return failure(74, "state directory", "mode 0777", "chmod 0700")
+
+
+def state_directory_open_to_the_group(clinic: Clinic) -> Planted:
+    clinic.site.state.parent.chmod(0o770)
+    return warning("state directory", "mode 0770", "chmod 0700")
+
+
+def state_directory_for_everybody(clinic: Clinic) -> Planted:
+    """As /tmp is, whose mode nobody should change."""
+    clinic.site.state.parent.chmod(0o1777)
+    return failure(74, "state directory", "mode 1777", "choose another directory for `state`")
 
 
 def state_directory_readable(clinic: Clinic) -> Planted:

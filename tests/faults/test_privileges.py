@@ -64,7 +64,9 @@ def test_a_state_directory_that_everybody_may_write_is_refused(site: SiteUnderTe
     fill(site)
     site.state.parent.mkdir()
     site.state.parent.chmod(bits)
-    assert_plain(site.publish(), 74, str(site.state.parent), "everybody may write there", "chmod 0700")
+    refused = site.publish()
+    assert_plain(refused, 74, str(site.state.parent), "everybody may write there", "name a file in another directory")
+    assert ("chmod 0700" in refused.err) == (bits != 0o1777), "nobody should do that to /tmp"
     assert list(site.state.parent.iterdir()) == []
     assert site.fake.messages(PROJECT, TOPIC) == []
     site.state.parent.chmod(0o700)

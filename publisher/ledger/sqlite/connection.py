@@ -215,10 +215,14 @@ def _create_private(path: Path) -> bool:
     """
     new = not path.parent.exists()
     path.parent.mkdir(mode=0o700, exist_ok=True)
-    if path.parent.stat().st_mode & stat.S_IWOTH:
+    mode = path.parent.stat().st_mode
+    if mode & stat.S_IWOTH:
+        chmod = f"`chmod 0700 {path.parent}`, or "
+        if mode & stat.S_ISVTX:
+            chmod = ""  # it is /tmp, or another one for everybody
         raise LedgerError(
             f"{path.parent}: everybody may write there, and so change what was sent; "
-            f"`chmod 0700 {path.parent}`, or name a file in another directory in `state`"
+            f"{chmod}name a file in another directory"
         )
     try:
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
