@@ -14,6 +14,7 @@ from publisher.model.time import Window
 
 # APEL knows these three, in any case; everything else rejects the message.
 KINDS: Final = {"si2k": "Si2k", "hepspec": "HEPSPEC", "hepscore23": "HEPscore23"}
+_ALSO_CALLED: Final = {"hs06": "HEPSPEC", "hepspec06": "HEPSPEC", "hs23": "HEPscore23"}
 _THREE_PLACES: Final = Decimal("0.001")
 GPU_HOURS: Final = "GPUh"  # as the unit of an allocation
 _LARGEST: Final = Decimal("9999999.999")  # decimal(10,3) at the server
@@ -151,6 +152,8 @@ def make_benchmark(kind: str, value: str) -> Benchmark:
     known = KINDS.get(kind.strip().lower())
     if known is None:
         why = f"benchmark type {kind.strip()!r}: APEL knows {', '.join(KINDS.values())}"
+        if meant := _ALSO_CALLED.get(kind.strip().lower()):
+            why = f"{why}; write {meant} for it"
         raise Unfit("benchmark-unknown-type", why)
     text = value.strip()
     if len(text) > _LONGEST_NUMBER or not _NUMBER.fullmatch(text):
@@ -162,7 +165,7 @@ def make_benchmark(kind: str, value: str) -> Benchmark:
         number = number.quantize(_THREE_PLACES, rounding=ROUND_HALF_UP)
         if number:
             return Benchmark(kind=known, value=number)
-    why = f"benchmark value {text!r} is not in (0, {_LARGEST}] at three decimals"
+    why = f"benchmark value {text!r} is not between {_THREE_PLACES} and {_LARGEST}"
     raise Unfit("benchmark-range", why)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from decimal import Decimal
 
@@ -73,6 +74,19 @@ def test_what_is_refused(text: str, rule: str) -> None:
     with pytest.raises(Unfit) as caught:
         parse_benchmark(text)
     assert caught.value.rule == rule
+
+
+@pytest.mark.parametrize(
+    ("text", "advice"),
+    [
+        ("HS06:10", "APEL knows Si2k, HEPSPEC, HEPscore23; write HEPSPEC for it"),
+        ("hs23:10", "; write HEPscore23 for it"),
+        ("HEPSPEC:0", "is not between 0.001 and 9999999.999"),
+    ],
+)
+def test_what_to_write_instead(text: str, advice: str) -> None:
+    with pytest.raises(Unfit, match=re.escape(advice)):
+        parse_benchmark(text)
 
 
 @given(hostile_text, hostile_text)
