@@ -144,7 +144,7 @@ def _space(directory: Path, free: int) -> Finding:
     question = Question("disk space", "state", why)
     found = f"{free // _MIB:,} MiB free for {directory}"
     room = f"make room on the file system of {directory} (`df -h {directory}`)"
-    advice = f"{room}, but never in that directory"
+    advice = f"{room}, but delete nothing in that directory"
     if free < SPACE_FAILURE:
         return question.failure(found, advice, _STATUS)
     return question.warning(found, advice) if free < SPACE_WARNING else question.ok(found)
