@@ -26,6 +26,8 @@ _BAR_EVERY_S: Final = 0.2
 _BAR_AFTER_S: Final = 2.0  # what is done sooner needs no bar
 # Jobs set aside that are logged one by one; `quarantine list` has them all
 _SHOWN_QUARANTINED: Final = 20
+# In the words of the outcome that the target has then.
+_SHOWN_AS: Final = {Verdict.RETRY_LATER: "deferred", Verdict.STOP_TARGET: "rejected"}
 
 
 class _StatusLine:
@@ -128,7 +130,9 @@ class ProgressReport:
             sent = receipt.remote_id != NOT_SENT
             remote_id = f", remote id {receipt.remote_id}" if receipt.remote_id and sent else ""
             reason = f": {receipt.reason}" if receipt.reason else ""
-            verdict = receipt.verdict if sent else "ready, and not sent"
+            verdict = _SHOWN_AS.get(receipt.verdict, receipt.verdict)
+            if not sent:
+                verdict = "ready, and not sent"
             log.log(
                 level,
                 "target %s: message %s: %s: %s, %s bytes%s%s",

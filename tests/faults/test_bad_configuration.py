@@ -282,7 +282,7 @@ CREDENTIALS: dict[str, tuple[Callable[[SiteUnderTest], None], tuple[str, ...]]] 
     "key is a directory": (key_is_a_directory, ("cannot read the key",)),
     "no CA directory": (no_ca_directory, ("no-certificates", "credentials: ca")),
     "CA directory is empty": (empty_ca_directory, ("no hashed certificates", "IGTF")),
-    "CA of others": (unknown_ca, ("certificate",)),
+    "CA of others": (unknown_ca, ("its certificate is not trusted", "`publisher doctor` says what to do")),
 }
 
 
@@ -521,6 +521,7 @@ def test_a_service_that_is_away_is_75_and_everything_waits(site: SiteUnderTest) 
     site.save()
     run = site.publish()
     assert_complains(run, 75, away.removeprefix("https://"))
+    assert ": deferred: 10 records, 0 bytes: " in run.err
     assert run.json["targets"]["egi"]["outcome"] == "deferred"
     site.config["targets"]["egi"] |= {"url": away, "auth_url": site.fake.auth_url}
     site.save()

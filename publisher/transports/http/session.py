@@ -279,7 +279,8 @@ def _meaning(
         why = getattr(refused, "verify_message", "") or str(refused)
         return Failure.THEIR_CERTIFICATE, (
             f"{where.place}: its certificate is not trusted ({why}); "
-            f"trusted are the CAs in {where.trust}; nothing was sent"
+            f"trusted are the CAs in {where.trust}; nothing was sent; "
+            "`publisher doctor` says what to do"
         )
     if alert := _alert(causes):
         words = f"refused our certificate in the TLS handshake ({_tls_reason(alert)})"
