@@ -103,10 +103,12 @@ def _missing(error: ModuleNotFoundError) -> int:
     if library not in _OPTIONAL:
         return _bug(error)
     what, extra, packages = _OPTIONAL[library]
-    error_line(
-        f"{what} needs the Python library {library}, which is not installed here: pip install "
-        f"'accounting-publisher[{extra}]', or on Debian apt-get install {packages}"
-    )
+    how = f"pip install 'accounting-publisher[{extra}]'"
+    if sys.prefix != sys.base_prefix:  # a virtual environment, which sees no packages of the system
+        how = f"{sys.prefix}/bin/{how}"
+    else:
+        how = f"{how}, or on Debian apt-get install {packages}"
+    error_line(f"{what} needs the Python library {library}, which is not installed here: {how}")
     return ConfigError.exit_status
 
 

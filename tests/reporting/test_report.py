@@ -700,6 +700,11 @@ def test_a_missing_library_is_named_and_the_rest_works(small: ConfiguredSite, mo
     assert run.status == 78
     assert "jinja2" in run.err
     assert "pip install 'accounting-publisher[report]'" in run.err
+    monkeypatch.setattr(sys, "prefix", "/opt/publisher")
+    in_an_environment = small.run("report", "-o", str(small.folder / "r.html")).err
+    assert in_an_environment.endswith("here: /opt/publisher/bin/pip install 'accounting-publisher[report]'\n")
+    monkeypatch.setattr(sys, "prefix", sys.base_prefix)
+    assert "or on Debian apt-get install python3-jinja2" in small.run("report", "-o", str(small.folder / "r.html")).err
     assert not (small.folder / "r.html").exists()
     assert small.run("report", "--format", "terminal", *WINDOW).status == 0
     assert small.run("report", "--csv", str(small.folder / "csv"), *WINDOW).status == 0
