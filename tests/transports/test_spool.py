@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from collections import Counter
@@ -256,6 +257,25 @@ def test_a_full_disk_leaves_no_message(tmp_path: Path, layout: Layout, monkeypat
     assert "No space left" in receipt.reason
     assert [name for name in everything(tmp_path / "outgoing") if not name.startswith(".new/")] == taken
     assert transport.deliver(message(SYNC + b"2\n"), NOW).verdict is Verdict.DELIVERED
+
+
+def test_a_mount_point_is_no_spool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is made beside it cannot be moved into it."""
+
+    def elsewhere(*_: object, **__: object) -> None:
+        raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
+
+    transport = spool(tmp_path / "outgoing")
+    with monkeypatch.context() as patch:
+        for name in ("link", "rename", "replace"):
+            patch.setattr(os, name, elsewhere)
+        receipt = transport.deliver(message(), NOW)
+    assert (receipt.verdict, receipt.exit_status) == (Verdict.RETRY_LATER, 74)
+    assert "must be on one file system: write a directory below it as `path`" in receipt.reason
+    assert transport.preflight()[0].exit_status == 0
+    monkeypatch.setattr(Path, "is_mount", lambda path: path == tmp_path / "outgoing")
+    (step,) = transport.preflight()
+    assert (step.exit_status, "must be on one file system" in step.answer) == (74, True)
 
 
 def test_a_closed_directory_is_told(tmp_path: Path) -> None:

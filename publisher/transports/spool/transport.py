@@ -37,6 +37,7 @@ _SIGNATURE_BYTES: Final = 8_192  # room for the one that somebody else will make
 _DIRQ_GRANULARITY_S: Final = 60
 _DIRQ_NAMES: Final = 16
 _ATTEMPTS: Final = 3
+_ONE_FILE_SYSTEM: Final = "must be on one file system: write a directory below it as `path`"
 
 
 class SpoolTransport:
@@ -87,9 +88,15 @@ class SpoolTransport:
             return self._failed(error, Verdict.RETRY_LATER)
         return Receipt(verdict=Verdict.DELIVERED, remote_id=name, bytes_sent=len(content))
 
+    @property
+    def _both(self) -> str:
+        return f"{self._options.path} and {self._staging}"
+
     def _failed(self, error: OSError, verdict: Verdict) -> Receipt:
-        folders = f"{self._options.path} and {self._staging}"
-        why = refused_by_system(error, f"let this user write into {folders}, and publish again")
+        advice = f"let this user write into {self._both}, and publish again"
+        if error.errno == errno.EXDEV:
+            advice = f"{self._both} {_ONE_FILE_SYSTEM}"
+        why = refused_by_system(error, advice)
         reason = plain(f"{error.filename or self._options.path}: {why}: nothing is lost")
         return Receipt(verdict=verdict, reason=reason, exit_status=LedgerError.exit_status)
 
@@ -98,6 +105,9 @@ class SpoolTransport:
         for path in (self._options.path, self._staging):
             if problem := self._problem(path):
                 return (Step("directory", plain(problem), LedgerError.exit_status),)
+        if self._options.layout is Layout.FLAT and self._options.path.is_mount():
+            problem = f"{self._both} {_ONE_FILE_SYSTEM}"
+            return (Step("directory", plain(problem), LedgerError.exit_status),)
         return (Step("directory", plain(f"files can be put into {self._options.path}")),)
 
     def _problem(self, path: Path) -> str:
