@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from enum import StrEnum
 from hashlib import blake2b
-from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
+from typing import Any, ClassVar, Final, NamedTuple, Protocol, runtime_checkable
 
 from publisher.model.job import Epoch, SideTable
 from publisher.model.policy import PublishedJob
@@ -37,6 +37,14 @@ class RowKey(NamedTuple):
     def of_month(self, month: int) -> SummaryKey:
         digest = blake2b(f"({month}, {self.values}".encode(), digest_size=8).digest()
         return SummaryKey(month=month, digest=digest, text=self.text, site=self.site)
+
+
+PREFIXED: Final = ", LocalJobIds from "  # at the end of a key's text, before a localid_prefix
+
+
+def localid_prefix(key: SummaryKey) -> str:
+    """Of the single records in a row."""
+    return key.text.partition(PREFIXED)[2]
 
 
 class RowKeys(Protocol):

@@ -142,6 +142,7 @@ class Placement(NamedTuple):
     machine_name: str
     queue: str
     origins: tuple[ValueOrigin, ...]
+    localid_prefix: str = ""
 
 
 class PublishedJob(NamedTuple):
@@ -455,6 +456,7 @@ class RecordPolicy:
                 ValueOrigin("MachineName", *origin),
                 ValueOrigin("Queue", "as it is", "queue"),
             ),
+            localid_prefix=self.localid_prefix,
         )
 
     def _infrastructure_of(self, job: JobRecord) -> tuple[_Attributed, _Attributed, _Attributed]:

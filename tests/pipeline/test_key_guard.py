@@ -82,6 +82,56 @@ def test_a_benchmark_that_is_overridden_moves_rows_and_is_held(world: World) -> 
     assert any("1190" in total.key.text for month in held.held for total in month.orphaned)
 
 
+@pytest.mark.parametrize("world", ["car", "apel-job-0.4"], indirect=True)
+def test_a_month_under_another_localid_prefix_is_held(world: World) -> None:
+    """A record under another LocalJobId is another record, and that of before stays."""
+    world.finish(JOBS[1:])
+    assert done(world.publish()).exit_status == 0
+    world.config["records"]["localid_prefix"] = "c1-"
+    world.finish(JOBS[:1])
+    assert done(world.publish()).exit_status == 0
+    assert not world.wrong_months()
+    held = done(world.republish("2028-02", "2028-03"))
+    assert (held.exit_status, names(held)) == (65, ["2028-02", "2028-03"])
+    assert not world.wrong_months()
+    world.do_the_tickets(held)
+    assert done(world.republish("2028-02", "2028-03", accept=True)).exit_status == 0
+    assert not world.wrong_months()
+    assert done(world.republish("2028-02", "2028-03")).exit_status == 0
+    assert not world.wrong_months()
+
+
+@pytest.mark.parametrize("world", ["car", "apel-job-0.4"], indirect=True)
+def test_a_run_that_changed_is_not_sent_under_another_localid_prefix(world: World) -> None:
+    world.finish(JOBS)
+    assert done(world.publish()).exit_status == 0
+    world.config["records"]["localid_prefix"] = "c1-"
+    world.finish_again(JOBS[0].job_id, wall_s=JOBS[0].wall_s + 60)
+    for _ in range(2):
+        assert done(world.publish()).exit_status in (0, 65)
+        assert world.status().quarantined == 1
+    assert sum(jobs for jobs, *_ in world.receiver.totals().values()) == len(JOBS)
+    world.config["records"]["localid_prefix"] = ""
+    assert done(world.publish()).exit_status == 0
+    assert world.status().quarantined == 0
+    assert not world.wrong_months()
+
+
+def test_a_run_that_changed_goes_with_its_month_under_another_localid_prefix(world: World) -> None:
+    world.finish(JOBS)
+    assert done(world.publish()).exit_status == 0
+    world.config["records"]["localid_prefix"] = "c1-"
+    world.finish_again(JOBS[0].job_id, wall_s=JOBS[0].wall_s + 60)
+    assert done(world.publish()).quarantined == 1
+    held = done(world.republish("2028-02", "2028-03"))
+    world.do_the_tickets(held)
+    assert done(world.republish("2028-02", "2028-03", accept=True)).exit_status == 0
+    assert done(world.publish()).exit_status == 0
+    assert world.status().quarantined == 0
+    assert not world.wrong_months()
+    assert not world.differences()
+
+
 @pytest.mark.parametrize("world", ["apel-summary-0.2", "apel-normalised-summary-0.4"], indirect=True)
 def test_single_records_after_totals_wait_until_the_month_is_republished(world: World) -> None:
     world.finish(JOBS[1:])

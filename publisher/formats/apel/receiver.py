@@ -13,7 +13,7 @@ from functools import partial
 from typing import Final
 
 from publisher.formats.apel.rules import apel_local_user, apel_queue
-from publisher.formats.base import OnChange, Receiver, RowKey, moment, number
+from publisher.formats.base import PREFIXED, OnChange, Receiver, RowKey, moment, number
 from publisher.formats.rules import QUEUE_CHARACTERS
 from publisher.model.job import gpus_by_model, run_digest
 from publisher.model.policy import PublishedJob
@@ -54,7 +54,12 @@ def _key(job: PublishedJob, nodes: int, cores: int, several: bool) -> RowKey:
     site, user, vo, group, role, host, reach = (ascii_key(text) or "None" for text in texts)
     text = f"VO {vo}, group {group}, role {role}, user {user}, SubmitHost {host}, {reach}, {level}"
     text += f", nodes {nodes}, processors {cores}"
-    return RowKey.of(tuple(map(column, texts)), level, nodes, cores, text=text, site=site)
+    values: tuple[object, ...] = (tuple(map(column, texts)), level, nodes, cores)
+    if where.localid_prefix:
+        # Under another prefix the record of a job does not replace the one that was sent.
+        prefix = ascii_key(where.localid_prefix)
+        values, text = (*values, column(prefix)), f"{text}{PREFIXED}{prefix}"
+    return RowKey.of(*values, text=text, site=site)
 
 
 def published_values(job: PublishedJob, summary: bool) -> Iterator[tuple[str, str]]:

@@ -10,20 +10,27 @@ from bisect import bisect_left, bisect_right
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from itertools import accumulate
 from typing import Final, NamedTuple, Protocol
 
 from publisher.formats import receiver_of
-from publisher.formats.base import JobFormat, RowKey, SummaryFormat, lighter
+from publisher.formats.base import JobFormat, RowKey, SummaryFormat, lighter, localid_prefix
 from publisher.ledger.contract import Ledger
 from publisher.model.errors import Unfit
 from publisher.model.job import Epoch, JobKey, RowRef
 from publisher.model.message import TOO_LARGE, Batch, OpenRow, Progress, RecordColumns, Rendered
 from publisher.model.policy import PublishedJob
-from publisher.model.totals import BlockedMonth, KeyTotal, SummaryKey, ascii_key, month_number
+from publisher.model.totals import (
+    BlockedMonth,
+    KeyTotal,
+    SummaryKey,
+    ascii_key,
+    month_name,
+    month_number,
+)
 from publisher.pipeline.guards import keys
-from publisher.pipeline.round.decision import Decider, Publish
+from publisher.pipeline.round.decision import KEY_CHANGED, Decider, Publish
 from publisher.pipeline.round.sender import MessageSender
 from publisher.pipeline.round.totals import MonthlyTotals
 from publisher.pipeline.site import LiveTarget
@@ -177,6 +184,7 @@ class Guard(NamedTuple):
     totals: Mapping[int, BlockedMonth]  # months that it has as totals
     held_before: Collection[int]  # months that the last round held back
     emptied: RowsEmptied
+    prefixes: Callable[[int], Collection[str]]  # of the LocalJobIds that a month was sent with
 
 
 class RecordMaker:
@@ -267,6 +275,7 @@ class JobBatches:
             return
         record = self.rendered(fit, now)
         if self._guard is not None and fit.known is not None:
+            _check_prefix(record, self._guard)
             self._changed[fit.entry.key] = record
             if len(self._changed) >= _CHANGED:
                 self._let_go(self._guard, now)
@@ -371,6 +380,21 @@ class JobBatches:
         self._sender.conclude()
 
 
+def _check_prefix(record: Rendered, guard: Guard) -> None:
+    """Raises: Unfit for a changed run that may stand at the receiver under another LocalJobId."""
+    if record.summary_key is None:
+        return
+    month, prefix = record.summary_key.month, localid_prefix(record.summary_key)
+    if other := sorted(set(guard.prefixes(month)) - {prefix}):
+        name = month_name(month)
+        raise Unfit(
+            KEY_CHANGED,
+            f"it changed after it was delivered, and {name} was sent with localid_prefix "
+            f"{', '.join(map(repr, other))}: under {prefix!r} it would count twice; set that of "
+            f"before again, or see what `publisher republish --from {name} --to {name}` says",
+        )
+
+
 RecordSink = JobBatches | MonthlyTotals
 """Where fit jobs go."""
 
@@ -408,6 +432,7 @@ def open_sink(
             totals=_sent_as_totals(live, ledger),
             held_before=held_before,
             emptied=partial(_emptied, live, source, ledger, clock),
+            prefixes=cache(partial(_prefixes, live.name, ledger)),
         )
     return JobBatches(live.format, builder, sender, guard=guard)
 
@@ -424,6 +449,10 @@ def _sent_as_totals(live: LiveTarget, ledger: Ledger) -> dict[int, BlockedMonth]
             was = state.accepted_format or "totals"
             found[state.month] = BlockedMonth(state.month, orphaned=rows, lost_jobs=0, was=was)
     return found
+
+
+def _prefixes(target: str, ledger: Ledger, month: int) -> set[str]:
+    return {localid_prefix(total.key) for total, _ in ledger.summary_keys(target, month)}
 
 
 def _emptied(

@@ -13,8 +13,9 @@ from publisher.model.policy import PublishedJob, RecordPolicy
 from publisher.model.target import Selection
 
 KEY_COLLISION: Final = "key-collision"
-# These verdicts change with the clock or with other jobs, not with the row.
-_DECIDED_AGAIN: Final = frozenset({"end-in-future", KEY_COLLISION})
+KEY_CHANGED: Final = "key-changed"
+# These verdicts change with the clock, with other jobs or with a republish, not with the row.
+_DECIDED_AGAIN: Final = frozenset({"end-in-future", KEY_COLLISION, KEY_CHANGED})
 # These are a receiver's verdicts, on records that were sent.
 _SENT_ONCE: Final = frozenset({"refused-by-receiver", TOO_LARGE})
 
