@@ -37,6 +37,7 @@ class Selection(NamedTuple):
 
 
 _GRACE: Final = timedelta(hours=1)  # beyond two rounds
+FOR_ONCE: Final = "once-"  # begins the name of a target that the configuration does not have
 
 
 class Schedule(Protocol):

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING
 from publisher.formats import is_summary_format
 from publisher.ledger.contract import Ledger, TargetState
 from publisher.model.errors import BUG, PublisherError, RecordError, UsageError, gravest
-from publisher.model.target import Target
+from publisher.model.target import FOR_ONCE, Target
 from publisher.pipeline.batch_systems import read_sources
 from publisher.pipeline.guards.prune import prune_after_rounds
 from publisher.pipeline.round.outcome import Outcome, added, broken_off, incomplete
@@ -190,7 +190,7 @@ def _attempt(
     try:
         live = site.live(target, dry_run=dry_run, accept_key_change=accept_key_change)
         with closing(live.transport):
-            for warning in live.transport.warnings(site.clock()):
+            for warning in [*live.transport.warnings(site.clock()), *_left(site, target, ledger)]:
                 log.warning("target %s: %s", target.name, warning)
             lost = _take_over(site, target, live, source, ledger)
             round_ = Round(live, source, ledger, observer, site.clock, site.wait)
@@ -206,6 +206,25 @@ def _attempt(
         what = f"a bug in publisher ({type(error).__name__}: {error})"
         reason = f"{what}; the log has the details, please report it"
         return Outcome(target=target.name, outcome="error", reason=reason, exit_status=BUG)
+
+
+def _left(site: Site, target: Target, ledger: Ledger) -> list[str]:
+    """Of a target without a round: targets of the ledger, one of which may be this one renamed."""
+    if ledger.target(target.name) is not None:
+        return []
+    configured = {one.name for one in site.targets}
+    left = [
+        name
+        for name in ledger.targets()
+        if name not in configured and not name.startswith(FOR_ONCE)
+    ]
+    if not left:
+        return []
+    return [
+        f"this is its first round, and the ledger has {', '.join(left)}, not configured any more; "
+        "if that was renamed, give it its old name again: under the new one nothing is known of "
+        "what was delivered, in doubt, set aside or late"
+    ]
 
 
 def _take_over(

@@ -361,6 +361,17 @@ def test_selection_by_vo_status_and_start(site: SiteUnderTest) -> None:
     site.assert_received(*(job for job in wanted if job.vo == "atlas"))
 
 
+def test_a_target_that_was_renamed_is_told_that_nothing_is_known_of_it(site: SiteUnderTest) -> None:
+    site.fill(*generate(7, 5, START, END))
+    assert "first round" not in site.publish().err
+    site.config["targets"]["apel"] = site.config["targets"].pop("egi") | {"start": "month"}
+    site.save()
+    told = site.publish("--dry-run").err
+    assert "target apel: this is its first round, and the ledger has egi, not configured any more" in told
+    assert "its first round, and the ledger has egi" in site.publish().err
+    assert "first round" not in site.publish().err
+
+
 def test_limit_counts_jobs_and_the_next_round_goes_on(site: SiteUnderTest) -> None:
     batch = jobs(30)
     site.fill(*batch)

@@ -31,7 +31,7 @@ from publisher.config.targets import format_problem
 from publisher.formats import JOB_FORMATS, SUMMARY_FORMATS, receiver_of
 from publisher.formats.base import OnChange
 from publisher.model.errors import ConfigError, UsageError
-from publisher.model.target import Target
+from publisher.model.target import FOR_ONCE, Target
 from publisher.model.text import plural
 from publisher.model.totals import gone_lines
 from publisher.pipeline.republish import plan as planning
@@ -189,7 +189,7 @@ def _once(arguments: argparse.Namespace, site: LiveSite) -> list[Target]:
         **further,
     }
     # Its name keys the ledger: the same place for once again is the same target.
-    name = f"once-{sha256(repr((place, *own.values())).encode()).hexdigest()[:8]}"
+    name = f"{FOR_ONCE}{sha256(repr((place, *own.values())).encode()).hexdigest()[:8]}"
     host = socket.gethostname()
     try:
         target = config.one_off_target(
