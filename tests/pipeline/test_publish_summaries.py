@@ -179,6 +179,17 @@ def test_another_benchmark_holds_the_month_back_until_it_is_accepted(site: SiteU
     assert site.publish().json["targets"]["egi"]["outcome"] == "nothing"
 
 
+def test_jobs_that_are_not_wanted_any_more_are_no_difference(site: SiteUnderTest) -> None:
+    site.fill(*generate(7, 60, SEPTEMBER, NOVEMBER))
+    site.config["targets"]["egi"] |= {"format": "apel-summary-0.4", "vos": ["atlas", "cms"]}
+    assert site.publish().status == 0
+    site.config["targets"]["egi"]["vos"] = ["cms"]
+    site.save()
+    assert site.publish("--accept-key-change").status == 0
+    run = site.run("sync", "--check", "--months", "all")
+    assert "not delivered" not in run.out
+
+
 def test_rows_that_are_gone_do_not_shrink_a_month(site: SiteUnderTest) -> None:
     """`arcctl accounting database cleanup` removes old rows; the month at the receiver stays as it was."""
     jobs = two_months(80)

@@ -340,7 +340,7 @@ class _TargetCheck:
         self, ended_at: Epoch, kind: _Kind, known: DeliveredRun | None, held: Quarantined | None
     ) -> None:
         unwanted = not kind.wanted and held is None
-        if unwanted and known is None:
+        if unwanted and (known is None or known.fingerprint == REMOVED):
             return
         # Single records stay in the month of their delivery; totals are to follow their jobs.
         counted_at = ended_at if known is None or self._summary else known.ended_at
