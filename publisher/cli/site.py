@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 from publisher import __version__, config
 from publisher.config import ConfiguredTarget, Settings
 from publisher.config.settings import LedgerServer
+from publisher.config.targets import beside
 from publisher.formats import frame_of, receiver_of, record_format
 from publisher.ledger.contract import Ledger
 from publisher.ledger.generation import StateGuard, accepting_once, accepts_nothing, host_identity
@@ -70,7 +71,6 @@ if TYPE_CHECKING:
     from publisher.sources.statistics import Accounts, UsageReader
 
 _BACKLOG_ROWS: Final = 10_000  # a second's work: to start another process takes a third of that
-
 MACHINE_ID: Final = Path("/etc/machine-id")
 
 
@@ -396,6 +396,7 @@ class LiveSite:
             wire_digest=_digest(target.type, target.options),
             reader_command=self._reader_command(target),
             backlog_rows=self.process.backlog_rows,
+            beside=beside(target, self.settings.targets),
         )
 
     def _reader_command(self, target: Target) -> tuple[str, ...]:
@@ -474,9 +475,8 @@ def open_at(place: Path | LedgerServer, *, to_read: bool = False) -> Database:
 
 def configured_site(path: Path, stop: threading.Event) -> LiveSite:
     """The site of a configuration file, on this host and in its time. Raises: ConfigError."""
-    settings = config.load(path, os.environ, host_name=socket.gethostname())
     return LiveSite(
-        settings=settings,
+        settings=config.load(path, os.environ, host_name=socket.gethostname()),
         process=ProcessEnvironment(
             environment=os.environ,
             clock=lambda: datetime.now(UTC),

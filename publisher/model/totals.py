@@ -405,8 +405,8 @@ class KeyTotal(NamedTuple):
 class BlockedMonth(NamedTuple):
     """A month that is not sent: rows that would stay at the receiver, and jobs that it would lose.
 
-    `was` is the format in which it was sent as totals, where single records would count beside
-    them. `emptied`: nothing would stay, as a record of zeros goes out under each of those keys.
+    `was`: its format as totals, beside which single records would count. `emptied`: nothing would
+    stay, as a record of zeros goes out under each key. `awaited`: targets that have yet to count.
     """
 
     month: int
@@ -414,6 +414,7 @@ class BlockedMonth(NamedTuple):
     lost_jobs: int
     was: str = ""
     emptied: bool = False
+    awaited: str = ""
 
     @property
     def name(self) -> str:

@@ -20,6 +20,7 @@ from publisher.model.job import Epoch
 from publisher.model.policy import PublishedJob, RecordPolicy
 from publisher.model.rates import Allocation, Charging, EnergyRules
 from publisher.model.target import Selection, Target
+from publisher.model.totals import SummaryGroup, left_behind
 from publisher.transports.base import Credentials, Endpoint, Transport
 
 if TYPE_CHECKING:
@@ -112,6 +113,29 @@ class LiveTarget(NamedTuple):
     # None for none.
     reader_command: tuple[str, ...] = ()
     backlog_rows: int | None = None
+    # Targets that write into the same rows at the receiver, each those of VOs of its own.
+    beside: tuple[tuple[str, Selection], ...] = ()
+
+    def rows_of_others(
+        self, form: SummaryFormat, ledger: Ledger, month: int, groups: Sequence[SummaryGroup]
+    ) -> tuple[list[SummaryGroup], str]:
+        """Rows that were sent and are not replaced, since another target has them now.
+
+        Once a VO is another's, its rows are not to be emptied or deleted, whichever of the two
+        comes first: also the targets that want more of them, and have counted none of its jobs.
+        """
+        accepted = ledger.accepted(self.name, month) if self.beside else ()
+        left = left_behind(form.receiver_key, accepted, groups)
+        theirs: list[SummaryGroup] = []
+        awaited: list[str] = []
+        for other, selection in self.beside:
+            reads = ledger.counted, ledger.sending, ledger.accepted
+            sent = [group for read in reads for group in read(other, month) if group.jobs]
+            there, counted = set(map(form.receiver_key, sent)), {group.vo for group in sent}
+            wanted = [group for group in left if selection.wants_vo(group.vo)]
+            theirs += [group for group in wanted if form.receiver_key(group) in there]
+            awaited += [other for group in wanted if group.vo not in counted]
+        return theirs, ", ".join(sorted(set(awaited)))
 
 
 class Site(Protocol):

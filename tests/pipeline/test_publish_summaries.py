@@ -179,6 +179,67 @@ def test_another_benchmark_holds_the_month_back_until_it_is_accepted(site: SiteU
     assert site.publish().json["targets"]["egi"]["outcome"] == "nothing"
 
 
+def two_targets(site: SiteUnderTest, form: str, one: list[str], other: list[str]) -> None:
+    """Totals of these VOs go to one place, in two targets."""
+    base = site.config["targets"].popitem()[1] | {"format": form}
+    site.config["targets"] = {"one": base | {"vos": one}, "other": base | {"vos": other}}
+    site.save()
+
+
+def test_rows_of_a_vo_that_went_to_another_target_are_neither_emptied_nor_held(
+    site: SiteUnderTest, any_format: str
+) -> None:
+    made = list(generate(7, 60, SEPTEMBER, NOVEMBER))
+    site.fill(*(replace(job, benchmark=job.benchmark or "HEPSPEC:10") for job in made))
+    two_targets(site, any_format, ["atlas", "cms"], ["belle"])
+    assert site.publish().status == 0
+    before = at_the_receiver(site)
+    two_targets(site, any_format, ["cms"], ["belle", "atlas"])
+    assert site.publish("--target", "other").status == 0
+    for words in ((), ("--accept-key-change",), ("--accept-key-change",)):
+        run = site.publish(*words)
+        assert (run.status, at_the_receiver(site)) == (0, before), run.err
+    assert site.run("sync", "--check", "--months", "all").status == 0
+    two_targets(site, any_format, ["atlas", "cms"], ["belle"])
+    waits = site.publish("--target", "other", "--accept-key-change")
+    assert (waits.status, "now of target one" in waits.out) == (65, True), "the rows of atlas are nobody's yet"
+    assert site.publish("--target", "one").status == 0
+    assert site.publish().status == 0
+    assert at_the_receiver(site) == before
+
+
+def test_two_targets_that_swap_their_vos_do_not_empty_each_others_rows(site: SiteUnderTest, any_format: str) -> None:
+    made = list(generate(7, 60, SEPTEMBER, NOVEMBER))
+    site.fill(*(replace(job, benchmark=job.benchmark or "HEPSPEC:10") for job in made))
+    two_targets(site, any_format, ["atlas"], ["cms", "belle"])
+    assert site.publish().status == 0
+    before = at_the_receiver(site)
+    two_targets(site, any_format, ["cms", "belle"], ["atlas"])
+    for _ in range(3):
+        run = site.publish("--accept-key-change")
+    assert (run.status, at_the_receiver(site)) == (0, before), run.err
+    assert site.run("sync", "--check", "--months", "all").status == 0
+
+
+def test_a_vo_that_both_targets_gave_up_leaves_no_row(site: SiteUnderTest) -> None:
+    site.fill(*generate(7, 60, SEPTEMBER, NOVEMBER))
+    form = "apel-summary-0.4"
+    two_targets(site, form, ["atlas", "cms"], ["belle"])
+    assert site.publish().status in (0, 65)
+    two_targets(site, form, ["cms"], ["belle", "atlas"])
+    assert site.publish("--target", "other").status in (0, 65)
+    assert site.publish("--target", "one").status in (0, 65)
+    two_targets(site, form, ["cms"], ["belle"])
+    assert site.publish().status == 65
+    assert site.publish("--accept-key-change").status in (0, 65)
+    wanted = {"cms", "belle"}
+    rows = Tables()
+    for name, told in messages(site):
+        for row in told:
+            rows.replace(name, row)
+    assert {row["VO"] for row in rows.rows("Summaries") if row["NumberOfJobs"]} <= wanted
+
+
 def test_jobs_that_are_not_wanted_any_more_are_no_difference(site: SiteUnderTest) -> None:
     site.fill(*generate(7, 60, SEPTEMBER, NOVEMBER))
     site.config["targets"]["egi"] |= {"format": "apel-summary-0.4", "vos": ["atlas", "cms"]}

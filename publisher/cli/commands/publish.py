@@ -201,7 +201,8 @@ def _default_benchmarks(outcome: Outcome) -> str:
 
 def ticket(site: str, receiver: str, outcome: Outcome) -> list[str]:
     """What to write to the accounting team, so that they delete the rows that would stay behind."""
-    rows = [(one.name, row) for one in outcome.held if not one.emptied for row in one.orphaned]
+    held = [one for one in outcome.held if not (one.emptied or one.awaited)]
+    rows = [(one.name, row) for one in held for row in one.orphaned]
     if not rows:
         return []
     before = f"to be sent before --accept-key-change ({outcome.target})"

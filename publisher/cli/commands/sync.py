@@ -289,6 +289,8 @@ def _shadow_lines(shadows: Sequence[ComparedMonth]) -> Iterator[str]:
 def _accepted_lines(accepted: Sequence[tuple[str, AcceptedChange]]) -> Iterator[str]:
     """What was accepted of these months."""
     for target, change in accepted:
+        if not (change.rows or change.lost_jobs):
+            continue  # its rows are another target's now
         rows = plural(len(change.rows), "row")
         jobs = plural(sum(row.jobs for row in change.rows), "job")
         lost = plural(change.lost_jobs, "job is", "jobs are")

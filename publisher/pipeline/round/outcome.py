@@ -196,6 +196,12 @@ def held_reason(held: Sequence[BlockedMonth]) -> str:
     orphaned = sum(len(month.orphaned) for month in held)
     lost = sum(month.lost_jobs for month in held)
     totals = sorted(month.name for month in held if month.was)
+    if awaited := ", ".join(sorted({month.awaited for month in held} - {""})):
+        return (
+            f"held back: {names}: the receiver has rows of VOs that are now of target {awaited}, "
+            "which has not counted them yet: publish to that first, then again to this one; its "
+            "`start` must not be later than these months"
+        )
     if all(month.emptied for month in held):
         return (
             f"held back: {names}: other settings, or another version, put jobs under other keys of "

@@ -145,6 +145,7 @@ class MonthlyTotals:
         page_read: Callable[[Page], None],
     ) -> None:
         self._target = live.name
+        self._rows_of_others = live.rows_of_others
         self._format = summary_format
         self._decider = decider
         self._source = source
@@ -379,20 +380,21 @@ class MonthlyTotals:
             return ()
         if groups and not groups[0].has_begun(now):
             return ()
-        emptied, orphaned = self._left(state, groups)
-        lost = self._lost(state)
+        theirs, awaited = self._rows_of_others(self._format, self._ledger, state.month, groups)
+        emptied, orphaned = self._left(state, [*groups, *theirs])
+        lost = max(self._lost(state) - sum(group.jobs for group in theirs), 0)
         zeros = [group.without_usage() for group in emptied]
         # Jobs that it lost changed and went elsewhere.
         by_itself = self._format.takes_zeros and not state.by_settings
-        if not orphaned and (by_itself or not (zeros or lost)):
+        if not (orphaned or awaited) and (by_itself or not (zeros or lost)):
+            if theirs and not groups:  # nothing goes out that the receiver could accept
+                self._accepted.append((state.month, (), 0))
             return [*groups, *zeros]
-        if not self._accept_key_change:
+        if awaited or not self._accept_key_change:
             by_level = self._format.receiver.keeps_benchmark_values
             left = (*orphaned, *(group.row(by_level=by_level) for group in emptied))
             only = bool(zeros) and not orphaned
-            self.held.append(
-                BlockedMonth(month=state.month, orphaned=left, lost_jobs=lost, emptied=only)
-            )
+            self.held.append(BlockedMonth(state.month, left, lost, emptied=only, awaited=awaited))
             return ()
         if orphaned or lost:
             self._accepted.append((state.month, orphaned, lost))
