@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +64,30 @@ def test_under_other_keys_the_month_is_held_with_the_rows_of_jura(tmp_path: Path
     world.do_the_tickets(held)
     assert done(world.publish(accept=True)).exit_status == 0
     assert not world.wrong_months()
+
+
+@pytest.mark.parametrize("format_name", ["apel-summary-0.2", "apel-summary-0.4", "car"])
+def test_rows_that_jura_sent_again_after_us_are_told(
+    tmp_path: Path, host: Credential, caplog: pytest.LogCaptureFixture, format_name: str
+) -> None:
+    world = world_after_jura(tmp_path, host, "apel-summary-0.2", format=format_name, sync=False)
+    world.do_the_tickets(done(world.publish()))
+    if format_name == "car":
+        assert done(world.republish("2028-03", accept=True)).exit_status == 0
+    assert done(world.publish(accept=True)).exit_status == 0
+    assert not world.wrong_months()
+    jura = World(folder=tmp_path / "again", host=host, now=NOW, format="apel-summary-0.2", schema=1, wire=world.wire)
+    jura.config["records"]["key_style"] = "jura"
+    jura.finish([job for job in JOBS if job.end_time <= STOPPED.timestamp() + 86_400 * 3])
+    assert done(jura.publish()).exit_status == 0
+    assert list(world.wrong_months()) == [(2028, 3)]
+    world.config["targets"]["egi"]["jura_until"] = iso(STOPPED + timedelta(days=3))
+    caplog.clear()
+    assert done(world.publish()).exit_status == 0
+    assert "publisher had sent 2028-03 before jura_until was moved" in caplog.text
+    caplog.clear()
+    assert done(world.publish()).exit_status == 0
+    assert "jura_until was moved" not in caplog.text
 
 
 @pytest.mark.parametrize(

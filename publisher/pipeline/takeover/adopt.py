@@ -13,6 +13,7 @@ the two has would count beside the other's.
 
 from __future__ import annotations
 
+import logging
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
@@ -28,6 +29,7 @@ from publisher.model.errors import Unfit
 from publisher.model.job import Epoch, JobRecord
 from publisher.model.policy import PublishedJob, RecordPolicy
 from publisher.model.target import Selection, Target
+from publisher.model.text import plural
 from publisher.model.time import Window, month_of
 from publisher.model.totals import (
     Accumulator,
@@ -54,6 +56,8 @@ from publisher.pipeline.takeover.jura import (
 )
 from publisher.sources.base import Page, Source
 
+log = logging.getLogger("publisher")
+
 
 def take_over(site: Site, target: Target, source: Source, ledger: Ledger) -> LostJobs | None:
     """Once for each `jura_until`: adopt what was left since the start, and look for what was lost.
@@ -65,6 +69,10 @@ def take_over(site: Site, target: Target, source: Source, ledger: Ledger) -> Los
         return None
     now = site.clock()
     start = _start(target, ledger, now)
+    if before := ledger.took_over(target.name):
+        _warn_of_both(
+            target, range(month_number(before), month_number(until) + 1), source, ledger, now
+        )
     adopt_named(target, _since(start, until, source), source, ledger, now)
     lost = _lost(site, target, start, until, source)
     ledger.take_over(target.name, until)
@@ -84,6 +92,35 @@ def adopt_named(
     for month in (month for month in months if month <= last and month not in sent):
         if not ledger.summary_keys(target.name, month):
             ledger.adopt(target.name, left_by_jura(target, month, until, source, now))
+
+
+def _warn_of_both(
+    target: Target, months: Iterable[int], source: Source, ledger: Ledger, now: datetime
+) -> None:
+    """Of months that we had sent when jura-ng sent them again: rows of it that ours do not replace.
+
+    Raises: SourceError.
+    """
+    there = receiver_of(target.jura_format or target.format)
+    if there.on_change is OnChange.KEEP_FIRST:
+        return
+    sent = {state.month for state in ledger.months(target.name) if state.accepted_digest}
+    sent |= {month for month, _ in ledger.counts(target.name).delivered}
+    for month in sorted(sent.intersection(months)):
+        theirs = by_key(left_by_jura(target, month, target.jura_until, source, now))
+        if there.table == receiver_of(target.format).table:
+            selection = target.selection(month_window(month))
+            ours = by_key(rows_of(selection, target.policy, target.format, month, source, now))
+            theirs = {key: row for key, row in theirs.items() if key not in ours}
+        if theirs:
+            name, jobs = month_name(month), sum(row.jobs for row in theirs.values())
+            log.warning(
+                "target %s: publisher had sent %s before jura_until was moved: if jura-ng sent it "
+                "again, %s of it with %s count beside ours; have all of %s deleted for site %s, "
+                "then `publisher republish --from %s --to %s --target %s`",
+                *(target.name, name, plural(len(theirs), "row"), plural(jobs, "job"), name),
+                *(target.policy.site, name, name, target.name),
+            )
 
 
 def left_by_jura(
