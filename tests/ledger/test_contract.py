@@ -461,6 +461,52 @@ def test_a_refused_message_leaves_its_records_in_quarantine_and_unknown(kept: Ke
     assert held.hold is Hold.DROPPED
 
 
+def test_what_a_refused_record_added_to_keys_is_undone(kept: Kept) -> None:
+    """Of a row of its own, of one that it shares with the rest of its message, and of one with a later message."""
+    ledger = kept.ledger
+
+    def send(*keyed: tuple[int, str], first_time: bool = True) -> Message:
+        records = RecordColumns.of(
+            record._replace(summary_key=SummaryKey(MONTH, key.encode(), key, "SITE"), first_time=first_time)
+            for record, (_, key) in zip(rendered(*(job(number) for number, _ in keyed)), keyed, strict=True)
+        )
+        message = message_of(repr(keyed).encode(), "egi", "car", len(records), NOW)
+        ledger.prepare(message, records, Progress(), "policy")
+        return message
+
+    def refuse(*numbers: int) -> None:
+        whole = ledger.outstanding("egi")
+        assert whole is not None
+        pieces = [(message_of(one.job_id.encode(), "egi", "car", 1, NOW), (one,)) for one in whole.records]
+        ledger.split(whole, pieces, narrowing=True)
+        for number in range(1, len(pieces) + 1):
+            piece = ledger.outstanding("egi")
+            assert piece is not None
+            if number in numbers:
+                ledger.refuse(piece, "refused-by-receiver", "no", "policy", NOW)
+            else:
+                ledger.sent(piece.message, remote_id="", remote_ids={}, now=NOW)
+
+    def keys() -> dict[str, int]:
+        return {total.key.text: total.jobs for total, _ in ledger.summary_keys("egi", MONTH)}
+
+    send((1, "alone"), (2, "shared"), (3, "shared"), (4, "later"))
+    last = send((5, "later"))
+    assert keys() == {"alone": 1, "shared": 2, "later": 2}
+    refuse(1, 2, 4)
+    assert keys() == {"shared": 1, "later": 1}
+    again = send((3, "shared"), first_time=False)
+    ledger.sent(last, remote_id="", remote_ids={}, now=NOW)
+    found = ledger.outstanding("egi")
+    assert found is not None
+    assert found.message.id == again.id
+    ledger.refuse(found, "refused-by-receiver", "no", "policy", NOW)
+    assert keys() == {"shared": 1, "later": 1}, "it was delivered before"
+    send((1, "alone"))
+    ledger.give_up("egi", [], {})
+    assert keys() == {"shared": 1, "later": 1}
+
+
 def test_halves_take_the_place_of_the_whole(kept: Kept) -> None:
     prepare(kept.ledger, job(1), job(2))
     last = prepare(kept.ledger, job(3))

@@ -438,6 +438,19 @@ def test_a_refused_record_is_narrowed_down_and_its_neighbours_are_delivered(site
     site.assert_received(*batch)
 
 
+def test_a_refused_record_leaves_no_row_that_a_window_sent_again_would_miss(site: SiteUnderTest) -> None:
+    """Its row was never at the receiver, so nothing of it stays behind there."""
+    site.config["targets"]["egi"] |= {"batch_records": 2}
+    first, second = jobs(2)
+    site.fill(replace(first, cpus=77), second)
+    no = Fault.status(400, body=b'{"error":{"code":400,"message":"Invalid Message Arguments"}}')
+    site.fake.faults.push(*[no] * 2)  # the whole, and the first record
+    assert site.publish().json["targets"]["egi"]["quarantined"] == 1
+    again = site.run("republish", "--from", "2026-10", "--to", "2026-10", "--yes", "--json")
+    assert again.status == 0, again.err
+    assert again.json["targets"]["egi"]["records"] == 1
+
+
 def test_a_release_sends_what_was_refused_when_it_was_repeated(site: SiteUnderTest) -> None:
     """The run is known as delivered from before, with the same values: a release must send it all the same."""
     site.fill(*jobs(12))

@@ -7,10 +7,11 @@ from collections import defaultdict
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from hashlib import blake2b
-from itertools import compress
+from itertools import compress, count
 from operator import not_
 from typing import NamedTuple
 
+from publisher.ledger.contract import OutboxRecord
 from publisher.ledger.sql.database import Database
 from publisher.model.job import JobKey
 from publisher.model.message import RecordColumns
@@ -55,6 +56,11 @@ class Addition(NamedTuple):
     parts: Sequence[_Part]  # of each record
     before: Mapping[bytes, str]  # the policies of the keys that were there
     written: Sequence[bytes]  # digests of keys that were not known to be there, under its policy
+
+    def without(self, runs: Collection[JobKey]) -> Addition:
+        left = [key not in runs for key in self.keys]
+        keys, parts = list(compress(self.keys, left)), list(compress(self.parts, left))
+        return self._replace(keys=keys, parts=parts)
 
 
 # A record's key, whether it goes out for the first time, wall time and CPU time.
@@ -107,14 +113,34 @@ def take_away(
     database: Database, target: int, additions: Sequence[Addition], runs: Collection[JobKey]
 ) -> None:
     """What these runs added, in whichever of the messages they were, was never sent."""
+    left: set[bytes] = set()  # in this message, and in those after it
     for added in reversed(additions):
         are_gone = [key in runs for key in added.keys]
-        left = {total.key.digest for total in _totals(compress(added.parts, map(not_, are_gone)))}
+        left |= {total.key.digest for total in _totals(compress(added.parts, map(not_, are_gone)))}
         for total in _totals(compress(added.parts, are_gone)):
             digest = total.key.digest
             policy = None if digest in left else added.before.get(digest)
             statement = _TAKE_AWAY if digest in left | added.before.keys() else _FORGET
             database.execute(statement, _values(target, total) | {"policy": policy})
+
+
+def take_away_refused(
+    database: Database,
+    target: int,
+    additions: dict[int, list[Addition]],
+    records: Sequence[OutboxRecord],
+) -> None:
+    """What the records of a refused message added; only what is left of it stays in `additions`.
+
+    What was in doubt since an earlier process stays counted: it may have been stored.
+    """
+    runs, added_by = {record.key for record in records}, additions.get(target, [])
+    with_them = [not runs.isdisjoint(added.keys) for added in added_by]
+    # They may have been delivered before, in an earlier message.
+    newest = max(compress(count(), with_them), default=len(added_by))
+    take_away(database, target, added_by[newest:], runs)
+    left = (added.without(runs) for added in added_by[newest:])
+    additions[target] = [*added_by[:newest], *left]
 
 
 def _values(target: int, total: KeyTotal) -> dict[str, object]:

@@ -436,6 +436,8 @@ class SqlLedger(LedgerReader):
             pages.forget(self._database, whole.number)
             rows.settle(self._database, whole.number, _REJECTED, now, reason=reason)
             months.take_back(self._database, target, months.months_of(self._database, whole.number))
+            self._forget_keys()
+            keys.take_away_refused(self._database, target, self._additions, whole.records)
             jobs = [record.set_aside(rule, reason) for record in whole.records]
             rows.quarantine(self._database, target, jobs, policy_digest, now)
 
