@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import shutil
 import sqlite3
+from collections.abc import Callable
 from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
@@ -31,15 +32,23 @@ class Stopped(BaseException):
     """The process ends here, as far as it can without ending the test."""
 
 
-class Steps:
-    """Counts what it is told, and stops at one of them; `alike` jobs came by kinds."""
+def nothing(page: int) -> None:
+    pass
 
-    def __init__(self, fatal: int) -> None:
+
+class Steps:
+    """Counts what it is told, and stops at one of them; `alike` jobs came by kinds. `meanwhile` is done behind each page."""
+
+    def __init__(self, fatal: int, meanwhile: Callable[[int], None] = nothing) -> None:
         self._left = fatal
+        self._meanwhile = meanwhile
+        self._pages = 0
         self.alike = 0
 
     def page_read(self, target: str, page: Page) -> None:
         self.alike += len(page.alike)
+        self._pages += 1
+        self._meanwhile(self._pages)
         self._step()
 
     def _step(self, *told: object, **also: object) -> None:
@@ -61,8 +70,9 @@ def window_marks(site: ConfiguredSite) -> list[tuple[Any, ...]]:
         return ledger.execute("SELECT name, ended_at, file, record_id FROM window_progress").fetchall()
 
 
-def republish(pair: Pair, first: str, last: str, fatal: int = 0) -> int:
+def republish(pair: Pair, first: str, last: str, fatal: int = 0, meanwhile: Callable[[int], None] = nothing) -> int:
     """By both sites, up to a step; how many jobs of kinds the one met. Nothing tells them apart afterwards."""
+    accounting = {file: file.read_bytes() for file in pair.ahead.control.rglob("*.db")}
     pair.now += timedelta(minutes=1)
     before = messages(pair.ahead).keys() | messages(pair.alone).keys()
     ends: list[list[Outcome] | None] = []
@@ -71,7 +81,9 @@ def republish(pair: Pair, first: str, last: str, fatal: int = 0) -> int:
         live = pair.live(site, kind, None)
         span = when.window(when.parse_from(first, pair.now), when.parse_to(last, pair.now))
         wish = plan.RepublishRequest(window=span, brake=False, accept_key_change=True)
-        steps = Steps(fatal)
+        steps = Steps(fatal, meanwhile)
+        for file, content in accounting.items():
+            file.write_bytes(content)
         plans = plan.plan(live, live.settings.targets, wish, Steps(0))
         try:
             ends.append(run.carry_out(live, live.settings.targets, plans, wish, steps, dry_run=False))
@@ -158,6 +170,27 @@ def test_stopped_anywhere_it_goes_on_from_the_same_job(
     republish(pair, "2026-09", "2026-10")
     assert not window_marks(pair.ahead)
     pair.publish()
+
+
+@pytest.mark.parametrize("how", ["RecordID = RecordID + 100000", "EndTime = 1793400000"])
+@pytest.mark.parametrize("fatal", [0, 35])
+@pytest.mark.some(2)
+def test_rows_that_change_once_their_page_was_read(tmp_path: Path, pki: PKI, how: str, fatal: int) -> None:
+    """A job that goes by itself is the one that was read, and the mark behind it is in its page."""
+    pair, _ = filled(tmp_path, pki, "car", 0, {}, batch_records=13)
+
+    def change(what: str) -> None:
+        with closing(sqlite3.connect(pair.ahead.database(2))) as arex, arex:
+            arex.execute(f"UPDATE AAR SET {what} WHERE EndTime BETWEEN 1 AND 1793400000 AND RecordID % 5 = 0")
+
+    def meanwhile(page: int) -> None:
+        if page == 8:
+            change(how)
+
+    pair.publish()
+    change("UsedWalltime = UsedWalltime + 7")
+    republish(pair, "2026-09", "2026-10", fatal, meanwhile)
+    republish(pair, "2026-09", "2026-10")
 
 
 def test_two_databases(tmp_path: Path, pki: PKI, databases: dict[Schema, Path]) -> None:

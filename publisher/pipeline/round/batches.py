@@ -296,11 +296,11 @@ class JobBatches:
     def pass_on(self, place: Place, before: tuple[Epoch, RowRef] | None = None) -> None:
         """Pack the records in front of a job of this end and row, or all. Raises: Stopped."""
         records = self._in_order
-        if not records:
-            return
         end = len(records)
         if before is not None:
             end = bisect_left(range(end), before, key=records.place)
+        if not end:
+            return
         self._in_order = records.part(end)
         for batch in self._builder.add_all(records.part(0, end), place):
             self._send(batch)

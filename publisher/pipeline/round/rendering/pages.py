@@ -206,7 +206,8 @@ class RenderedRecords:
         self, page: Page, progress: Progress, now: datetime
     ) -> tuple[Page, Progress, int]:
         """As `GroupedCounter.take_page`. Raises: SourceError; Stopped."""
-        if page.alike:
+        read = {job.record_id: job for job in page.alike}
+        if read:
             self._renderer = self._renderer or self._new_renderer()
             page = self._renderer.of_kinds(page, page.alike[0].example.row.database)
         elif isinstance(page, RenderedPage):
@@ -214,8 +215,13 @@ class RenderedRecords:
         if not isinstance(page, RenderedPage):
             return page, progress, 0
         records, left = self._sifted(page)
-        rows = [RowRef(database=page.database, record_id=number) for number in (*page.left, *left)]
-        page, progress = with_rows(page, progress, rows, self._source, self._needs, now)
+        if read:  # and not once more: the rows may be others by now
+            whole = [whole_job(read[number]) for number in left]
+            page = replace(page, jobs=(*page.jobs, *whole))
+        else:
+            numbers = (*page.left, *left)
+            rows = [RowRef(database=page.database, record_id=number) for number in numbers]
+            page, progress = with_rows(page, progress, rows, self._source, self._needs, now)
         if self._decider.again:
             self._sink.take_in_order(records)
         else:
