@@ -577,7 +577,11 @@ def test_foreign_jobs_come_first_in_a_backlog(site: SgasSite, monkeypatch: pytes
     assert len(set_aside(site)) == 1000
 
 
-def test_foreign_jobs_come_first_in_a_window(site: SgasSite) -> None:
+@pytest.mark.parametrize("portion", [25_000, 100])
+def test_foreign_jobs_come_first_in_a_window(site: SgasSite, monkeypatch: pytest.MonkeyPatch, portion: int) -> None:
+    monkeypatch.setattr("publisher.pipeline.republish.run._PORTION_ROWS", portion)
+    site.config["source"] |= {"page_rows": 50}
+    site.save()
     batch = sorted(jobs(460), key=lambda job: job.end_time)
     site.fill(*[elsewhere(job) for job in batch[:450]], *batch[450:])
     window = [month_of(batch[at].end_time) for at in (0, -1)]

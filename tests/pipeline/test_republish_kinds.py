@@ -18,10 +18,10 @@ from publisher.model import time as when
 from publisher.pipeline.republish import plan, run
 from publisher.pipeline.round.outcome import Outcome
 from publisher.sources.base import Page
-from tests.arex_databases import Schema
-from tests.pipeline.test_grouped import RULES, SlowSite, databases, written
+from tests.arex_databases import Schema, Writer, generate
+from tests.pipeline.test_grouped import END, RULES, START, SlowSite, databases, written
 from tests.pipeline.test_kinds import filled
-from tests.pipeline.test_read_ahead import Pair
+from tests.pipeline.test_read_ahead import PAGE_ROWS, Pair
 from tests.support.pki import PKI
 from tests.support.sites import ConfiguredSite
 
@@ -199,3 +199,16 @@ def test_two_databases(tmp_path: Path, pki: PKI, databases: dict[Schema, Path]) 
     shutil.copy(databases[2], pair.ahead.database(2))
     for fatal in (40, 0):
         republish(pair, "2026-09", "2026-10", fatal=fatal)
+
+
+def test_jobs_that_are_in_two_databases(tmp_path: Path, pki: PKI, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A portion without any job of its own, as ARC's `migrate` leaves it, is not read for ever."""
+    monkeypatch.setattr(run, "_PORTION_ROWS", 2 * PAGE_ROWS)
+    monkeypatch.setattr(run, "_BREATH_S", 0)
+    pair = Pair(tmp_path, pki, "car", {})
+    jobs = list(generate(7, 6 * PAGE_ROWS, START, END))
+    for schema in (1, 2):
+        with Writer(pair.ahead.database(schema), schema=schema) as arex:
+            arex.write_all(jobs)
+    assert republish(pair, "2026-09", "2026-10", fatal=200) > 0
+    assert not window_marks(pair.ahead)

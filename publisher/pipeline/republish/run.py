@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, closing
+from sys import maxsize
 from typing import Final
 
 from publisher.ledger.contract import Ledger
@@ -109,7 +110,7 @@ class _Republish:
         """Single records, in portions."""
         done = self._nothing()
         # A dry run records no progress: it must come through in one portion.
-        rows = 1_000_000_000_000 if dry_run else _PORTION_ROWS
+        rows = maxsize if dry_run else _PORTION_ROWS
         finished = False
         while not finished:
             if strange := self._under_other_settings():

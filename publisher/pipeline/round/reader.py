@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 from itertools import islice
+from sys import maxsize
 from typing import Final, NamedTuple, Protocol, TypeVar
 
 from publisher.ledger.contract import DeliveredRun, Hold, Ledger, Positions
@@ -42,7 +43,7 @@ class JobReader(Protocol):
 
     def pages(self, now: datetime) -> Iterator[Read]: ...
     def once_more(self) -> JobReader:
-        """The same from the beginning, as far as the ledger has come, each job by itself."""
+        """All from where the ledger stands, each job by itself."""
 
     def after(self, ended_at: Epoch, row: RowRef) -> Progress | None:
         """How far it has come with this job of the page; None where only page ends are."""
@@ -148,9 +149,10 @@ class IncrementalReader:
 
 @dataclass(slots=True, kw_only=True)
 class WindowReader:
-    """The finished jobs of a window, from where the last run stopped; a page past `most_rows`.
+    """The finished jobs of a window, from where the last run stopped, until `most_rows` were read.
 
-    `finished` tells, after the pages were used up, whether the window is.
+    It ends behind the page that reaches them, once any told a place from which to read on: rows of
+    jobs that count in another database do not. `finished` tells then whether the window ended, too.
     """
 
     target: str
@@ -165,7 +167,7 @@ class WindowReader:
     repeats: bool = False
 
     def once_more(self) -> WindowReader:
-        return replace(self, alike=False, finished=False)
+        return replace(self, alike=False, most_rows=maxsize)
 
     def after(self, ended_at: Epoch, row: RowRef) -> Progress:
         """What a message carried is behind it even if the page is not: nothing is sent again."""
@@ -178,12 +180,13 @@ class WindowReader:
         there = stopped_at is not None and stopped_at.row.database in self.source.databases()
         after = (stopped_at.ended_at, stopped_at.row) if stopped_at is not None and there else None
         where = self.target, self.source, self.ledger, self.window
-        rows = 0
+        rows, self.finished, moved = 0, False, False
         for page in whole_window(*where, self.needs, now, after, alike=self.alike):
-            if rows >= self.most_rows:
+            if rows >= self.most_rows and moved:
                 return
             rows += page.rows_read
             place = _last_place(page)
+            moved = moved or place is not None
             yield page, self.after(*place) if place else Progress()
         self.finished = True
 
