@@ -189,7 +189,7 @@ class RecordColumns:
         for column, more in zip(self.columns(), other.columns(), strict=True):
             column += more
 
-    def place(self, at: int) -> tuple[Epoch, RowRef]:
+    def position(self, at: int) -> tuple[Epoch, RowRef]:
         """When a record's job ended, and its row."""
         return self.ended_at[at], RowRef(self.files[at], self.record_ids[at])
 

@@ -36,7 +36,7 @@ from publisher.pipeline.round.totals import MonthlyTotals
 from publisher.pipeline.site import LiveTarget
 from publisher.sources.base import Page, Source
 
-Place = Callable[[Epoch, RowRef], Progress | None]
+MarkAt = Callable[[Epoch, RowRef], Progress | None]
 """What may be noted once a window is sent up to a job of this end and row."""
 
 
@@ -102,10 +102,10 @@ class BatchBuilder:
             self.mark(progress)
         return [*full, self._close()] if self._is_full() else full
 
-    def add_all(self, records: RecordColumns, place: Place | None = None) -> Iterator[Batch]:
+    def add_all(self, records: RecordColumns, mark_at: MarkAt | None = None) -> Iterator[Batch]:
         """The same of several records that messages hold, batch by batch (hot path).
 
-        `place`: what may be noted behind each of them.
+        `mark_at`: what may be noted behind each of them.
         """
         sizes = [len(content) + self._between for content in records.contents]
         ends = list(accumulate(sizes, initial=0))
@@ -113,8 +113,8 @@ class BatchBuilder:
         while begin < len(records):
             end = begin + self._room(ends[begin + 1 :], ends[begin])
             self._append(records.part(begin, end), ends[end] - ends[begin])
-            if place is not None and end > begin:
-                self.mark(place(*records.place(end - 1)) or Progress())
+            if mark_at is not None and end > begin:
+                self.mark(mark_at(*records.position(end - 1)) or Progress())
             begin = end
             if begin < len(records) or self._is_full():
                 yield self._close()
@@ -266,7 +266,7 @@ class JobBatches:
         """Whether nothing waits for a batch to fill."""
         return self._builder.idle
 
-    def take(self, fit: Publish, now: datetime, place: Progress | None = None) -> None:
+    def take(self, fit: Publish, now: datetime, mark: Progress | None = None) -> None:
         """Render a job and pack it; ships the batch that it closes.
 
         Raises: Unfit; Stopped, SourceError.
@@ -280,7 +280,7 @@ class JobBatches:
             if len(self._changed) >= _CHANGED:
                 self._let_go(self._guard, now)
             return
-        self._pack_and_send(record, place)
+        self._pack_and_send(record, mark)
 
     def take_rendered(self, records: RecordColumns) -> None:
         """Pack records that were never delivered, and that messages hold. Raises: Stopped."""
@@ -293,16 +293,16 @@ class JobBatches:
         """The records of a page of a window, ordered as it is; `pass_on` packs them."""
         self._in_order = records
 
-    def pass_on(self, place: Place, before: tuple[Epoch, RowRef] | None = None) -> None:
+    def pass_on(self, mark_at: MarkAt, before: tuple[Epoch, RowRef] | None = None) -> None:
         """Pack the records in front of a job of this end and row, or all. Raises: Stopped."""
         records = self._in_order
         end = len(records)
         if before is not None:
-            end = bisect_left(range(end), before, key=records.place)
+            end = bisect_left(range(end), before, key=records.position)
         if not end:
             return
         self._in_order = records.part(end)
-        for batch in self._builder.add_all(records.part(0, end), place):
+        for batch in self._builder.add_all(records.part(0, end), mark_at):
             self._send(batch)
 
     def rendered(self, fit: Publish, now: datetime) -> Rendered:
@@ -318,8 +318,8 @@ class JobBatches:
             self._held[held.month] = held
         return held is not None
 
-    def _pack_and_send(self, record: Rendered, place: Progress | None) -> None:
-        for batch in self._packed(record, place):
+    def _pack_and_send(self, record: Rendered, mark: Progress | None) -> None:
+        for batch in self._packed(record, mark):
             self._send(batch)
 
     def _let_go(self, guard: Guard, now: datetime) -> None:
@@ -343,15 +343,15 @@ class JobBatches:
                     self._sender.quarantine(quarantined)
                     self._builder.mark(Progress(skipped=(quarantined,)))
 
-    def _packed(self, record: Rendered, place: Progress | None) -> Sequence[Batch]:
+    def _packed(self, record: Rendered, mark: Progress | None) -> Sequence[Batch]:
         """Pack a record; if too large, without what its format can leave out. Raises: Unfit."""
         try:
-            return self._builder.add(record, place)
+            return self._builder.add(record, mark)
         except Unfit as unfit:
             less = lighter(self.format, record.content) if unfit.rule == TOO_LARGE else None
             if less is None:
                 raise
-            batches = self._builder.add(record._replace(content=less, formed=False), place)
+            batches = self._builder.add(record._replace(content=less, formed=False), mark)
             self._sender.shed(record.key, record.job_id, unfit.reason)
             return batches
 

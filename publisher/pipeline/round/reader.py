@@ -185,9 +185,9 @@ class WindowReader:
             if rows >= self.most_rows and moved:
                 return
             rows += page.rows_read
-            place = _last_place(page)
-            moved = moved or place is not None
-            yield page, self.after(*place) if place else Progress()
+            last = _last_position(page)
+            moved = moved or last is not None
+            yield page, self.after(*last) if last else Progress()
         self.finished = True
 
 
@@ -218,7 +218,7 @@ def whole_window(
             known = ledger.known(target, {job.key: job.row for job in found})
             page = replace(page, jobs=(*page.jobs, *(job for job in found if job.key in known)))
         if page.open or alike:
-            jobs, of_kinds = sorted(page.jobs, key=_place), sorted(page.alike, key=_place)
+            jobs, of_kinds = sorted(page.jobs, key=_position), sorted(page.alike, key=_position)
             page = replace(page, jobs=tuple(jobs), alike=tuple(of_kinds))
         yield page
 
@@ -299,7 +299,7 @@ def with_rows(
     return page, progress
 
 
-def position_of(
+def mark_behind(
     reading: JobReader,
     quarantined: Sequence[SkippedJob],
     left: Sequence[JobKey],
@@ -307,18 +307,18 @@ def position_of(
     row: RowRef,
 ) -> Progress | None:
     """What may be noted with a job within a page: also what was set aside before it."""
-    place = reading.after(ended_at, row)
-    if place is None or not (quarantined or left):
-        return place
-    return place + Progress(skipped=tuple(quarantined), left_quarantine=tuple(left))
+    mark = reading.after(ended_at, row)
+    if mark is None or not (quarantined or left):
+        return mark
+    return mark + Progress(skipped=tuple(quarantined), left_quarantine=tuple(left))
 
 
-def _last_place(page: Page) -> tuple[Epoch, RowRef] | None:
+def _last_position(page: Page) -> tuple[Epoch, RowRef] | None:
     """The last row of a page by (end, row), if it tells: rows behind it are only read again."""
-    places = [*map(_place, page.jobs), *map(_place, page.alike)]
+    places = [*map(_position, page.jobs), *map(_position, page.alike)]
     places += [(one.ended_at, one.row) for one in page.skipped if one.ended_at is not None]
     return max(places, default=None)
 
 
-def _place(job: JobRecord | AlikeJob) -> tuple[Epoch, RowRef]:
+def _position(job: JobRecord | AlikeJob) -> tuple[Epoch, RowRef]:
     return job.ended_at, job.row

@@ -35,7 +35,7 @@ from publisher.pipeline.round.reader import (
     JobReader,
     ReadAhead,
     WindowReader,
-    position_of,
+    mark_behind,
 )
 from publisher.pipeline.round.rendering.pages import RenderedRecords, has_kinds
 from publisher.pipeline.round.rendering.read_ahead import read_backlog
@@ -405,7 +405,7 @@ class Round:
         self._collisions.look_up(page.jobs)
         quarantined: list[SkippedJob] = []
         left: list[JobKey] = []
-        place = partial(position_of, reading, quarantined, left)
+        mark_at = partial(mark_behind, reading, quarantined, left)
         for skipped in filter(partial(_may_be_of, decider.selection.window), page.skipped):
             self._quarantine(skipped, held.get(skipped.key), quarantined, reading)
         for job, key in zip(page.jobs, keys, strict=True):
@@ -417,10 +417,10 @@ class Round:
             if key in sink:
                 continue
             verdict = decider.decide(job, key, known.get(key), held.get(key))
-            at = job.ended_at, job.row
+            position = job.ended_at, job.row
             if isinstance(sink, JobBatches):
-                sink.pass_on(place, at)
-            stays = self._take(verdict, held.get(key), sink, now, place(*at))
+                sink.pass_on(mark_at, position)
+            stays = self._take(verdict, held.get(key), sink, now, mark_at(*position))
             if stays is None:
                 continue
             if isinstance(stays, SkippedJob):
@@ -430,7 +430,7 @@ class Round:
                 if stays.left_quarantine:
                     left.append(key)
         if isinstance(sink, JobBatches):
-            sink.pass_on(place)
+            sink.pass_on(mark_at)
         sink.mark(progress + Progress(skipped=tuple(quarantined), left_quarantine=tuple(left)))
         self._write_down_if_due(sink, len(quarantined))
         return True
@@ -450,14 +450,14 @@ class Round:
         held: Quarantined | None,
         sink: RecordSink,
         now: datetime,
-        place: Progress | None,
+        mark: Progress | None,
     ) -> SkippedJob | Skip | None:
         """None for a job that goes on; else it is set aside, or there is nothing to be done."""
         if not isinstance(fit, Publish):
             return fit
         try:
             fit = self._collisions.checked(fit, held, sink.__contains__)
-            sink.take(fit, now, place)
+            sink.take(fit, now, mark)
         except Unfit as unfit:
             return skipped_job(fit.published.job, unfit)
         self._collisions.taken(fit)

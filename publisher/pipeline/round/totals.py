@@ -173,7 +173,7 @@ class MonthlyTotals:
     def __contains__(self, key: JobKey) -> bool:
         return key in self._waiting
 
-    def take(self, fit: Publish, now: datetime, place: Progress | None = None) -> None:
+    def take(self, fit: Publish, now: datetime, mark: Progress | None = None) -> None:
         """Count a job into its month.
 
         Where it was counted with other values, both months are summed up again.
