@@ -5,10 +5,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from publisher.formats.base import SummaryFormat
 from publisher.model.errors import Later, PublisherError, RecordError, SourceError, gravest
 from publisher.model.job import JobKey
 from publisher.model.text import plural
-from publisher.model.totals import BlockedMonth, month_name
+from publisher.model.totals import BlockedMonth, KeyTotal, SummaryGroup, month_name
 from publisher.transports.base import Receipt, Verdict
 
 if TYPE_CHECKING:  # once in the life of a target
@@ -16,6 +17,31 @@ if TYPE_CHECKING:  # once in the life of a target
 
 
 _NONE: Final[Mapping[str, int]] = {}
+
+
+class RowsLeft(NamedTuple):
+    """Rows of a month at the receiver that its new totals do not replace.
+
+    `emptied` by zeros, `orphaned` for good, single records of an earlier format among them; `lost`:
+    jobs that it has and the totals have not. `theirs` are another target's now, `awaited` names
+    those that have still to count theirs.
+    """
+
+    emptied: Sequence[SummaryGroup]
+    orphaned: tuple[KeyTotal, ...]
+    lost: int
+    theirs: Sequence[SummaryGroup]
+    awaited: str
+
+    def blocked(self, month: int, form: SummaryFormat) -> BlockedMonth:
+        by_level = form.receiver.keeps_benchmark_values
+        rows = (*self.orphaned, *(group.row(by_level=by_level) for group in self.emptied))
+        only = bool(self.emptied) and not self.orphaned
+        return BlockedMonth(month, rows, self.lost, emptied=only, awaited=self.awaited)
+
+    def is_clear(self, *, by_itself: bool) -> bool:
+        """Whether the totals may go without a word of an administrator; `by_itself`: zeros may."""
+        return not self.orphaned and (by_itself or not (self.emptied or self.lost))
 
 
 @dataclass(slots=True)

@@ -51,6 +51,7 @@ from publisher.model.totals import (
 from publisher.pipeline.guards.keys import delivered_by_month
 from publisher.pipeline.round.assemble import NOWHERE, MonthRow, make_months, whole_messages
 from publisher.pipeline.round.decision import Decider, Publish
+from publisher.pipeline.round.outcome import RowsLeft
 from publisher.pipeline.round.reader import undisturbed, whole_window
 from publisher.pipeline.round.sender import MessageSender
 from publisher.pipeline.site import LiveTarget
@@ -380,25 +381,17 @@ class MonthlyTotals:
             return ()
         if groups and not groups[0].has_begun(now):
             return ()
-        theirs, awaited = self._rows_of_others(self._format, self._ledger, state.month, groups)
-        emptied, orphaned = self._left(state, [*groups, *theirs])
-        lost = max(self._lost(state) - sum(group.jobs for group in theirs), 0)
-        zeros = [group.without_usage() for group in emptied]
+        left = self._left(state, groups)
         # Jobs that it lost changed and went elsewhere.
-        by_itself = self._format.takes_zeros and not state.by_settings
-        if not (orphaned or awaited) and (by_itself or not (zeros or lost)):
-            if theirs and not groups:  # nothing goes out that the receiver could accept
-                self._accepted.append((state.month, (), 0))
-            return [*groups, *zeros]
-        if awaited or not self._accept_key_change:
-            by_level = self._format.receiver.keeps_benchmark_values
-            left = (*orphaned, *(group.row(by_level=by_level) for group in emptied))
-            only = bool(zeros) and not orphaned
-            self.held.append(BlockedMonth(state.month, left, lost, emptied=only, awaited=awaited))
+        clear = left.is_clear(by_itself=self._format.takes_zeros and not state.by_settings)
+        if left.awaited or not (clear or self._accept_key_change):
+            self.held.append(left.blocked(state.month, self._format))
             return ()
-        if orphaned or lost:
-            self._accepted.append((state.month, orphaned, lost))
-        return [*groups, *zeros]
+        if not clear and (left.orphaned or left.lost):
+            self._accepted.append((state.month, left.orphaned, left.lost))
+        elif clear and left.theirs and not groups:  # nothing goes out that could be accepted
+            self._accepted.append((state.month, (), 0))
+        return [*groups, *(group.without_usage() for group in left.emptied)]
 
     def _lost(self, state: MonthState) -> int:
         """Jobs that the receiver has of a month, and that the totals to be sent have not."""
@@ -410,22 +403,19 @@ class MonthlyTotals:
                 jobs = max(jobs, self._source.count(month_window(state.month)))
         return max(there - jobs, 0)
 
-    def _left(
-        self, state: MonthState, groups: Sequence[SummaryGroup]
-    ) -> tuple[Sequence[SummaryGroup], tuple[KeyTotal, ...]]:
-        """Rows of the receiver that the groups do not replace: to be emptied by zeros, or to stay.
-
-        Single records of an earlier format are among the latter.
-        """
+    def _left(self, state: MonthState, groups: Sequence[SummaryGroup]) -> RowsLeft:
+        """What is at the receiver of a month that the groups do not replace."""
+        theirs, awaited = self._rows_of_others(self._format, self._ledger, state.month, groups)
+        lost = max(self._lost(state) - sum(group.jobs for group in theirs), 0)
         left = self._ledger.accepted(self._target, state.month)
         singles = [total for total, _ in self._ledger.summary_keys(self._target, state.month)]
-        accepted_format = state.accepted_format or self._format.name
-        there = receiver_of(accepted_format)
+        there = receiver_of(state.accepted_format or self._format.name)
         if there.table == self._format.receiver.table:
-            left = left_behind(self._format.receiver_key, left, groups)
+            left = left_behind(self._format.receiver_key, left, [*groups, *theirs])
             if self._format.takes_zeros:
-                return left, tuple(singles)
-        return (), (*(group.row(by_level=there.keeps_benchmark_values) for group in left), *singles)
+                return RowsLeft(left, tuple(singles), lost, theirs, awaited)
+        rows = (group.row(by_level=there.keeps_benchmark_values) for group in left)
+        return RowsLeft((), (*rows, *singles), lost, theirs, awaited)
 
     def _rendered(
         self, state: MonthState, groups: Sequence[SummaryGroup], now: datetime
