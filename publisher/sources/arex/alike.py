@@ -267,10 +267,15 @@ class AlikeReader(RowReader):
                 yield row
                 continue
             verdicts.alike.append(AlikeJob(example, user, place, row[0], values))
-            if _is_clear(key):
-                if len(self._known) >= _MET:
-                    self._forget_rows()
-                self._known[tuple(map(self._once, key))] = example, user, place
+            self._remember(key, (example, user, place))
+
+    def _remember(self, key: Key, alike: _Alike) -> None:
+        """What a row with this key is, where no other row can have it that is not alike."""
+        if not _is_clear(key):
+            return
+        if len(self._known) >= _MET:
+            self._forget_rows()
+        self._known[tuple(map(self._once, key))] = alike
 
     def _read(
         self, rows: Sequence[Row], sides: SideRows
