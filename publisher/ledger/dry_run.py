@@ -23,6 +23,7 @@ from publisher.ledger.sql.months import PART, joined
 from publisher.ledger.sql.reads import LedgerReader
 from publisher.model.job import Epoch
 from publisher.model.message import Message, MessageId, PlacedRuns, Progress
+from publisher.model.policy import BY_JURA
 from publisher.model.totals import InheritedMonth, KeyTotal, SummaryGroup, month_number
 
 
@@ -127,7 +128,7 @@ class DryRunLedger(LedgerReader):
     def summary_keys(self, target: str, month: int) -> Sequence[tuple[KeyTotal, str]]:
         inherited = self._adopted.get((target, month))
         if inherited is not None:
-            return [(total, "jura-ng") for total in inherited.singles]
+            return [(total, BY_JURA) for total in inherited.singles]
         return super().summary_keys(target, month)
 
     def count(

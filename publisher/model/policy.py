@@ -38,6 +38,7 @@ class ValueOrigin(NamedTuple):
 _AND_LRMS: Final = " and the batch system's name"
 _MOST_DESCRIPTION: Final = 100  # at APEL
 _Attributed = tuple[str, str]  # a value, and the rule that decided it
+BY_JURA: Final = "jura-ng"  # in place of a policy's digest, of what that sent
 _MOST_TEXT: Final = 1_000  # characters of a user that is kept
 _REMEMBERED: Final = 20_000  # distinct users or places kept at most; then the memory starts again
 

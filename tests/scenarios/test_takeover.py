@@ -194,3 +194,20 @@ def test_a_configuration_from_arc_knows_of_it(tmp_path: Path) -> None:
     assert (target.jura_until, target.jura_format) == (None, "apel-summary-0.2"), (
         "it sent something, nobody knows until when"
     )
+
+
+def test_what_jura_sent_is_not_sent_again_under_a_localid_prefix(tmp_path: Path, host: Credential) -> None:
+    """It knew no prefix, and under ours its records would stay beside the new ones; ours change as ever."""
+    world = world_after_jura(tmp_path, host, "car", start=iso(STOPPED + timedelta(seconds=1)))
+    world.config["records"] |= {"key_style": "jura", "localid_prefix": "c1-"}
+    assert done(world.publish()).exit_status == 0
+    changed = max(JOBS, key=lambda job: job.end_time)
+    world.finish_again(changed.job_id, wall_s=changed.wall_s + 60)
+    again = done(world.publish())
+    assert (again.records, again.quarantined, world.wrong_months()) == (1, 0, {})
+    held = done(world.republish("2028-03"))
+    assert (held.exit_status, names(held)) == (65, ["2028-03"])
+    assert not world.wrong_months()
+    world.do_the_tickets(held)
+    assert done(world.republish("2028-03", accept=True)).exit_status == 0
+    assert not world.wrong_months()

@@ -22,7 +22,6 @@ from publisher.ledger.sql import counts, keys, months
 from publisher.ledger.sql import messages as rows
 from publisher.ledger.sql.database import Database, Parameters
 from publisher.ledger.sql.delivered import pages
-from publisher.ledger.sql.messages import MessageSummary
 from publisher.ledger.sql.months import forget as forget_months
 from publisher.ledger.sql.reads import LedgerReader
 from publisher.model.job import Epoch, JobKey
@@ -36,6 +35,7 @@ from publisher.model.message import (
     RecordColumns,
     WindowMark,
 )
+from publisher.model.policy import BY_JURA
 from publisher.model.time import epoch
 from publisher.model.totals import InheritedMonth, KeyTotal, SummaryGroup, month_number
 
@@ -285,7 +285,7 @@ class SqlLedger(LedgerReader):
         with self._database.atomic():
             if inherited.groups:
                 months.adopt(self._database, number, inherited)
-            self._replace_keys(number, {inherited.month: inherited.singles}, "jura-ng")
+            self._replace_keys(number, {inherited.month: inherited.singles}, BY_JURA)
             counts.adopt(self._database, number, inherited.hosts)
 
     def take_over(self, target: str, until: Epoch) -> None:
@@ -473,7 +473,7 @@ class SqlLedger(LedgerReader):
         with self._database.atomic():
             return sum(self._database.execute(_HOLD, one).rowcount for one in asked)
 
-    def _summary(self, number: int, message: MessageId) -> MessageSummary:
+    def _summary(self, number: int, message: MessageId) -> rows.MessageSummary:
         """Of an outstanding message: as it was prepared just now, or as it is written down."""
         prepared, name, summary = self._on_its_way
         # By its id too: of a message that was cut in two, the number is free for others.

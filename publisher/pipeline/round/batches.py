@@ -20,7 +20,7 @@ from publisher.ledger.contract import Ledger
 from publisher.model.errors import Unfit
 from publisher.model.job import Epoch, JobKey, RowRef
 from publisher.model.message import TOO_LARGE, Batch, OpenRow, Progress, RecordColumns, Rendered
-from publisher.model.policy import PublishedJob
+from publisher.model.policy import BY_JURA, PublishedJob
 from publisher.model.totals import (
     BlockedMonth,
     KeyTotal,
@@ -184,7 +184,8 @@ class Guard(NamedTuple):
     totals: Mapping[int, BlockedMonth]  # months that it has as totals
     held_before: Collection[int]  # months that the last round held back
     emptied: RowsEmptied
-    prefixes: Callable[[int], Collection[str]]  # of the LocalJobIds that a month was sent with
+    # Of the LocalJobIds that a month was sent with under another policy.
+    prefixes: Callable[[int], Collection[str]]
 
 
 class RecordMaker:
@@ -432,7 +433,7 @@ def open_sink(
             totals=_sent_as_totals(live, ledger),
             held_before=held_before,
             emptied=partial(_emptied, live, source, ledger, clock),
-            prefixes=cache(partial(_prefixes, live.name, ledger)),
+            prefixes=cache(partial(_prefixes, live, ledger)),
         )
     return JobBatches(live.format, builder, sender, guard=guard)
 
@@ -451,8 +452,11 @@ def _sent_as_totals(live: LiveTarget, ledger: Ledger) -> dict[int, BlockedMonth]
     return found
 
 
-def _prefixes(target: str, ledger: Ledger, month: int) -> set[str]:
-    return {localid_prefix(total.key) for total, _ in ledger.summary_keys(target, month)}
+def _prefixes(live: LiveTarget, ledger: Ledger, month: int) -> set[str]:
+    """Of rows that this target sent before its policy was what it is."""
+    of_now = live.policy_digest, BY_JURA
+    sent = ledger.summary_keys(live.name, month)
+    return {localid_prefix(total.key) for total, policy in sent if policy not in of_now}
 
 
 def _emptied(

@@ -72,6 +72,7 @@ def as_jura(policy: RecordPolicy, *, summary: bool) -> RecordPolicy:
         key_style=KeyStyle.JURA,
         machine_name="",
         batch_server="",
+        localid_prefix="",
         _who={},
         _where={},
     )
@@ -115,7 +116,6 @@ def sent_by_jura_of(target: Target) -> Callable[[JobRecord], PublishedJob | None
         as_jura(target.policy, summary=False),
         identity=target.policy.identity,
         machine_name=target.policy.machine_name,
-        localid_prefix="",
     )
 
     def as_sent(job: JobRecord) -> PublishedJob | None:
