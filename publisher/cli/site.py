@@ -36,7 +36,7 @@ from publisher.model.rates import Allocation, Charging, EnergyRules
 from publisher.model.target import Target
 from publisher.model.time import Window
 from publisher.pipeline.batch_systems import delivered_since
-from publisher.pipeline.site import LiveTarget, MetricsOutput, ProcessEnvironment, Site
+from publisher.pipeline.site import LiveTarget, MetricsOutput, Neighbour, ProcessEnvironment, Site
 from publisher.sources import LRMS, READS_IMPORTED, importer_plugin, offered, source_plugin
 from publisher.sources.base import (
     BatchEntry,
@@ -396,7 +396,7 @@ class LiveSite:
             wire_digest=_digest(target.type, target.options),
             reader_command=self._reader_command(target),
             backlog_rows=self.process.backlog_rows,
-            beside=beside(target, self.settings.targets),
+            beside=tuple(Neighbour.of(self, one) for one in beside(target, self.settings.targets)),
         )
 
     def _reader_command(self, target: Target) -> tuple[str, ...]:

@@ -25,8 +25,8 @@ from publisher.formats import (
 from publisher.model.errors import UsageError
 from publisher.model.job import Epoch
 from publisher.model.policy import Infrastructure, RecordPolicy
-from publisher.model.target import Selection, Target
-from publisher.model.time import StartKind, StartRule, Window, epoch, fixed_period, month_of
+from publisher.model.target import Target
+from publisher.model.time import StartKind, StartRule, epoch, fixed_period, month_of
 from publisher.sources import IMPORTERS, SOURCES, importer_plugin, source_plugin
 from publisher.sources.base import BatchEntry
 from publisher.transports import TRANSPORTS, transport_plugin
@@ -404,10 +404,11 @@ def same_rows(one: Target, other: Target) -> bool:
     return meeting_place(one, other) is not None and same_site and not other.shadow
 
 
-def beside(target: Target, targets: Sequence[Target]) -> tuple[tuple[str, Selection], ...]:
-    """The names of others that write into the same rows, and what they want."""
-    others = [one for one in targets if one.name != target.name and same_rows(target, one)]
-    return tuple((one.name, one.selection(Window())) for one in others)
+def beside(target: Target, targets: Sequence[Target]) -> list[Target]:
+    """Others that write into the same rows; a shadow has none, as what it sends goes nowhere."""
+    if target.shadow:
+        return []
+    return [one for one in targets if one.name != target.name and same_rows(target, one)]
 
 
 def apart(one: Target, other: Target) -> bool:

@@ -20,7 +20,8 @@ from publisher.model.job import Epoch
 from publisher.model.policy import PublishedJob, RecordPolicy
 from publisher.model.rates import Allocation, Charging, EnergyRules
 from publisher.model.target import Selection, Target
-from publisher.model.totals import SummaryGroup, left_behind
+from publisher.model.time import Window
+from publisher.model.totals import SummaryGroup, left_behind, month_window
 from publisher.transports.base import Credentials, Endpoint, Transport
 
 if TYPE_CHECKING:
@@ -88,6 +89,33 @@ class MetricsOutput(Protocol):
     def all_instances(self) -> bool: ...
 
 
+class Neighbour(NamedTuple):
+    """A target that writes into the same rows at a receiver, those of VOs of its own."""
+
+    name: str
+    selection: Selection
+    selection_digest: str
+    policy_digest: str
+
+    @classmethod
+    def of(cls, site: Site, target: Target) -> Neighbour:
+        digests = site.selection_digest(target), site.policy_digest(target)
+        return cls(target.name, target.selection(Window()), *digests)
+
+    def has_counted(self, ledger: Ledger, month: int) -> bool:
+        """Whether it counted all that it wants of a month, since it is configured as it is."""
+        state = ledger.target(self.name)
+        if state is None or state.swept is None:
+            return False
+        if (state.selection_digest, state.checked_digest) != self[2:]:
+            return False
+        known = next((one for one in ledger.months(self.name) if one.month == month), None)
+        if known is not None:
+            return not known.dirty
+        begin = month_window(month).start  # a month without jobs
+        return begin is not None and begin in Window(start=state.start)
+
+
 class LiveTarget(NamedTuple):
     """A target, live: what it wants, how its records look and travel."""
 
@@ -114,7 +142,7 @@ class LiveTarget(NamedTuple):
     reader_command: tuple[str, ...] = ()
     backlog_rows: int | None = None
     # Targets that write into the same rows at the receiver, each those of VOs of its own.
-    beside: tuple[tuple[str, Selection], ...] = ()
+    beside: tuple[Neighbour, ...] = ()
 
     def rows_of_others(
         self, form: SummaryFormat, ledger: Ledger, month: int, groups: Sequence[SummaryGroup]
@@ -122,19 +150,20 @@ class LiveTarget(NamedTuple):
         """Rows that were sent and are not replaced, since another target has them now.
 
         Once a VO is another's, its rows are not to be emptied or deleted, whichever of the two
-        comes first: also the targets that want more of them, and have counted none of its jobs.
+        comes first: also the targets that want more of them, and have yet to count its jobs.
         """
         accepted = ledger.accepted(self.name, month) if self.beside else ()
         left = left_behind(form.receiver_key, accepted, groups)
         theirs: list[SummaryGroup] = []
         awaited: list[str] = []
-        for other, selection in self.beside:
+        for other in self.beside:
             reads = ledger.counted, ledger.sending, ledger.accepted
-            sent = [group for read in reads for group in read(other, month) if group.jobs]
+            sent = [group for read in reads for group in read(other.name, month) if group.jobs]
             there, counted = set(map(form.receiver_key, sent)), {group.vo for group in sent}
-            wanted = [group for group in left if selection.wants_vo(group.vo)]
+            wanted = [group for group in left if other.selection.wants_vo(group.vo)]
             theirs += [group for group in wanted if form.receiver_key(group) in there]
-            awaited += [other for group in wanted if group.vo not in counted]
+            if {group.vo for group in wanted} - counted and not other.has_counted(ledger, month):
+                awaited.append(other.name)
         return theirs, ", ".join(sorted(set(awaited)))
 
 

@@ -221,6 +221,44 @@ def test_two_targets_that_swap_their_vos_do_not_empty_each_others_rows(site: Sit
     assert site.run("sync", "--check", "--months", "all").status == 0
 
 
+@pytest.mark.parametrize("rest", [["cms", "belle"], ["cms"]])
+def test_rows_of_a_vo_that_is_another_one_now_are_accepted_as_ever(
+    site: SiteUnderTest, any_format: str, rest: list[str]
+) -> None:
+    """Its old name is what the target of all the rest would want, which never has a job of it."""
+    made = [job for job in generate(7, 60, SEPTEMBER, NOVEMBER) if job.vo in ("atlas", *rest)]
+    site.fill(*(replace(job, benchmark=job.benchmark or "HEPSPEC:10") for job in made))
+    two_targets(site, any_format, ["atlas", "cms"], [])
+    del site.config["targets"]["other"]["vos"]
+    site.config["targets"]["other"]["exclude_vos"] = ["atlas", "cms"]
+    site.save()
+    assert site.publish().status == 0
+    site.config["records"]["vo_rules"] = [{"field": "any", "pattern": "*atlas*", "vo": "cms", "override": True}]
+    site.config["targets"]["one"]["vos"] = ["cms"]
+    site.config["targets"]["other"]["exclude_vos"] = ["cms"]
+    site.save()
+    assert site.publish().status == 65
+    run = site.publish("--accept-key-change")
+    assert run.status == 0, run.out
+    assert site.run("sync", "--check", "--months", "all").status == 0
+
+
+def test_a_shadow_waits_for_nobody(site: SiteUnderTest) -> None:
+    """What it sends goes nowhere, so it has no rows beside those of the target that it is compared with."""
+    site.fill(*generate(7, 60, SEPTEMBER, NOVEMBER))
+    base = site.config["targets"].popitem()[1]
+    site.config["targets"] = {
+        "egi": base | {"format": "car"},
+        "shadow": base | {"format": "apel-summary-0.4", "shadow": True},
+    }
+    assert site.publish().status == 0
+    site.config["records"]["benchmark"] = {"type": "HEPscore23", "value": 11.0, "override": True}
+    site.save()
+    assert site.publish().status == 65
+    run = site.publish("--accept-key-change")
+    assert run.status == 0, run.out
+
+
 def test_a_vo_that_both_targets_gave_up_leaves_no_row(site: SiteUnderTest) -> None:
     site.fill(*generate(7, 60, SEPTEMBER, NOVEMBER))
     form = "apel-summary-0.4"
