@@ -505,6 +505,19 @@ def test_what_a_refused_record_added_to_keys_is_undone(kept: Kept) -> None:
     send((1, "alone"))
     ledger.give_up("egi", [], {})
     assert keys() == {"shared": 1, "later": 1}
+    send((6, "both"), (7, "first"))
+    send((8, "both"), (9, "first"))
+    send((10, "first"))
+    refuse(1, 2)
+    refuse(1, 2)
+    assert keys() == {"shared": 1, "later": 1, "first": 1}
+    refuse(1)
+    assert keys() == {"shared": 1, "later": 1}, "none of a row that was refused whole, message by message"
+    send((11, "kept"), (12, "refused"))
+    refuse(2)
+    send((11, "kept"), first_time=False)
+    ledger.give_up("egi", [], {})
+    assert keys() == {"shared": 1, "later": 1, "kept": 1}, "what was delivered before stays"
 
 
 def test_halves_take_the_place_of_the_whole(kept: Kept) -> None:

@@ -139,8 +139,18 @@ def take_away_refused(
     # They may have been delivered before, in an earlier message.
     newest = max(compress(count(), with_them), default=len(added_by))
     take_away(database, target, added_by[newest:], runs)
-    left = (added.without(runs) for added in added_by[newest:])
-    additions[target] = [*added_by[:newest], *left]
+    additions[target] = [*added_by[:newest], *_without(added_by[newest:], runs)]
+
+
+def _without(additions: Iterable[Addition], runs: Collection[JobKey]) -> Iterator[Addition]:
+    """What is left of them; of a key that was new, the next that has it is the first by now."""
+    new: set[bytes] = set()
+    for added in additions:
+        before = {key: policy for key, policy in added.before.items() if key not in new}
+        had = {total.key.digest for total in _totals(added.parts)}
+        less = added.without(runs)._replace(before=before)
+        new = (new | had - before.keys()) - {total.key.digest for total in _totals(less.parts)}
+        yield less
 
 
 def _values(target: int, total: KeyTotal) -> dict[str, object]:

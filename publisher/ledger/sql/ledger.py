@@ -191,11 +191,8 @@ class SqlLedger(LedgerReader):
         keys.replace(self._database, target, months, policy_digest)
 
     def found_databases(self, target: str, inodes: Mapping[str, int], now: datetime) -> None:
-        number = self._known_number(target)
-        found = [
-            {"target": number, "file": file, "inode": inode, "now": epoch(now)}
-            for file, inode in inodes.items()
-        ]
+        at = {"target": self._known_number(target), "now": epoch(now)}
+        found = [at | {"file": file, "inode": inode} for file, inode in inodes.items()]
         with self._database.atomic():
             self._database.execute_many(_FOUND_DATABASE, found)
 
@@ -438,6 +435,8 @@ class SqlLedger(LedgerReader):
             months.take_back(self._database, target, months.months_of(self._database, whole.number))
             self._forget_keys()
             keys.take_away_refused(self._database, target, self._additions, whole.records)
+            if self._database.execute(_PREPARED, {"target": target}).fetchone() is None:
+                self._additions.pop(target, None)
             jobs = [record.set_aside(rule, reason) for record in whole.records]
             rows.quarantine(self._database, target, jobs, policy_digest, now)
 
