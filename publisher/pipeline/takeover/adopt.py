@@ -69,10 +69,10 @@ def take_over(site: Site, target: Target, source: Source, ledger: Ledger) -> Los
         return None
     now = site.clock()
     start = _start(target, ledger, now)
-    if before := ledger.took_over(target.name):
-        _warn_of_both(
-            target, range(month_number(before), month_number(until) + 1), source, ledger, now
-        )
+    before = ledger.took_over(target.name)
+    if before is not None and before < until:
+        months = range(month_number(before), month_number(until) + 1)
+        _warn_of_both(target, months, source, ledger, now)
     adopt_named(target, _since(start, until, source), source, ledger, now)
     lost = _lost(site, target, start, until, source)
     ledger.take_over(target.name, until)
