@@ -91,14 +91,20 @@ def test_a_month_under_another_localid_prefix_is_held(world: World) -> None:
     world.finish(JOBS[:1])
     assert done(world.publish()).exit_status == 0
     assert not world.wrong_months()
-    held = done(world.republish("2028-02", "2028-03"))
-    assert (held.exit_status, names(held)) == (65, ["2028-02", "2028-03"])
-    assert not world.wrong_months()
-    world.do_the_tickets(held)
-    assert done(world.republish("2028-02", "2028-03", accept=True)).exit_status == 0
-    assert not world.wrong_months()
-    assert done(world.republish("2028-02", "2028-03")).exit_status == 0
-    assert not world.wrong_months()
+    for prefix, before in (("c1-", ""), ("", "c1-")):
+        world.config["records"]["localid_prefix"] = prefix
+        held = done(world.republish("2028-02", "2028-03"))
+        assert (held.exit_status, names(held)) == (65, ["2028-02", "2028-03"])
+        assert not world.wrong_months()
+        asked = "Please delete these rows and the job records that they are made of, which"
+        assert asked in "".join(ticket("SITE", "APEL", held, prefix))
+        assert asked not in "".join([*ticket("SITE", "APEL", held, before), *ticket("SITE", "APEL", held)])
+        world.asked.clear()
+        world.do_the_tickets(held)
+        assert done(world.republish("2028-02", "2028-03", accept=True)).exit_status == 0
+        assert not world.wrong_months()
+        assert done(world.republish("2028-02", "2028-03")).exit_status == 0
+        assert not world.wrong_months()
 
 
 @pytest.mark.parametrize("world", ["car", "apel-job-0.4"], indirect=True)

@@ -375,7 +375,8 @@ class World:
         for held in outcome.held:
             year, month = (int(part) for part in held.name.split("-"))
             for orphaned in held.orphaned:
-                text = _LEVEL.sub(lambda found: f"{found[1]} {float(found[2]):g}", orphaned.key.text)
+                said, _, _ = orphaned.key.text.partition(", LocalJobIds from ")
+                text = _LEVEL.sub(lambda found: f"{found[1]} {float(found[2]):g}", said)
                 asked_before = (held.name, text) in self.asked
                 self.asked.add((held.name, text))
                 deleted = self.receiver.delete((year, month), text)

@@ -21,10 +21,11 @@ from publisher.cli.parser import (
 )
 from publisher.cli.sources import sources_json, sources_text
 from publisher.formats import receiver_of
+from publisher.formats.base import localid_prefix
 from publisher.model.rates import wall_text
 from publisher.model.target import Target
 from publisher.model.text import plural
-from publisher.model.totals import BlockedMonth, KeyTotal, gone_lines
+from publisher.model.totals import BlockedMonth, KeyTotal, ascii_key, gone_lines
 from publisher.pipeline import publish
 from publisher.pipeline.batch_systems import SourceStatus, readings
 from publisher.pipeline.round.outcome import Outcome
@@ -72,7 +73,7 @@ def print_outcomes(
     sources: Sequence[SourceStatus] = (),
 ) -> int:
     """Print what came of the rounds to targets (default: the site's). Returns their exit status."""
-    receivers = {target.name: receiver_of(target.format).name for target in targets or site.targets}
+    by_name = {target.name: target for target in targets or site.targets}
     shadows = {target.name for target in site.targets if target.shadow}
     outcomes = [
         outcome._replace(shadow=True)
@@ -85,7 +86,7 @@ def print_outcomes(
     print_result(
         outcomes,
         lambda lines: as_json(lines, sources),
-        lambda lines: _as_text(site.name, receivers, lines, sources, dry_run=arguments.dry_run),
+        lambda lines: _as_text(site.name, by_name, lines, sources, dry_run=arguments.dry_run),
         form=arguments.form,
         rows="targets",
     )
@@ -139,7 +140,7 @@ def _lost_json(lost: LostJobs) -> Json:
 
 def _as_text(
     site: str,
-    receivers: Mapping[str, str],
+    targets: Mapping[str, Target],
     outcomes: Sequence[Outcome],
     sources: Sequence[SourceStatus],
     *,
@@ -147,7 +148,10 @@ def _as_text(
 ) -> Iterator[Part]:
     yield TextTable(_COLUMNS, [_row(outcome) for outcome in outcomes])
     for outcome in outcomes:
-        for note in [*notes(outcome), *ticket(site, receivers[outcome.target], outcome)]:
+        target = targets[outcome.target]
+        there = receiver_of(target.format)
+        prefix = None if there.row_keys is None else target.policy.localid_prefix
+        for note in [*notes(outcome), *ticket(site, there.name, outcome, prefix)]:
             yield from note.split("\n")
     if dry_run:
         yield from sources_text(sources)
@@ -199,20 +203,26 @@ def _default_benchmarks(outcome: Outcome) -> str:
     )
 
 
-def ticket(site: str, receiver: str, outcome: Outcome) -> list[str]:
-    """What to write to the accounting team, so that they delete the rows that would stay behind."""
+def ticket(site: str, receiver: str, outcome: Outcome, prefix: str | None = None) -> list[str]:
+    """What to write to the accounting team, so that they delete the rows that would stay behind.
+
+    `prefix`: of the LocalJobIds of single records; those under another stay too, and make the row
+    once more.
+    """
     held = [one for one in outcome.held if not (one.emptied or one.awaited)]
     rows = [(one.name, row) for one in held for row in one.orphaned]
     if not rows:
         return []
     before = f"to be sent before --accept-key-change ({outcome.target})"
     months = ", ".join(dict.fromkeys(month for month, _ in rows))
+    others = {localid_prefix(row.key) for _, row in rows} - {ascii_key(prefix or "")}
+    below = " and the job records that they are made of" if prefix is not None and others else ""
     return [
         "",
         f"Text for a ticket to the {receiver} team, {before}:",
         "",
         f"  Site {site} is about to republish {months} under other keys.",
-        "  Please delete these rows, which the new ones do not replace:",
+        f"  Please delete these rows{below}, which the new ones do not replace:",
         *(f"  {month}: {row.key.text}: {usage_text(row)}" for month, row in rows),
         "",
     ]
