@@ -1,7 +1,7 @@
 """The interface of transports: deliver a message, return a receipt; dry run, background work."""
 
 from collections.abc import Callable, Collection, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -248,7 +248,7 @@ class DryRunTransport:
 
 
 class BackgroundThread(Thread, Generic[Result]):
-    """A thread that does one piece of work after the other; to begin one costs a thread each time.
+    """A thread that does one piece of work after the other: to start one for each is dear.
 
     It is a daemon: when SIGTERM ends the process, nobody waits for a service that does not answer.
     A round signs and sends in one, which is mostly waiting, or work of libraries that release the
@@ -287,13 +287,15 @@ class BackgroundThread(Thread, Generic[Result]):
         # By itself, so that nothing of a message is kept while the next is waited for.
         if (work := self._work.get()) is None:
             return False
-        results: list[Result] = []
-        try:
-            results.append(work())
-        except BaseException as error:  # noqa: BLE001  # a thread has no caller: `result` raises it
-            self._done.put((results, error))
-        else:
-            self._done.put((results, None))
+        with ExitStack() as ending:
+            ending.push(self._keep)
+            self._done.put(([work()], None))
+        return True
+
+    def _keep(self, _kind: object, error: BaseException | None, _trace: object) -> bool:
+        """What the work raised waits for `result`, which raises it: a thread has no caller."""
+        if error is not None:
+            self._done.put(([], error))
         return True
 
 

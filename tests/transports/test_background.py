@@ -34,10 +34,10 @@ def test_a_thread_does_one_piece_after_the_other_until_it_is_closed() -> None:
     for number in (1, 0, 2):
         thread.begin(partial(truediv, 2, number))
         if number:
-            assert thread.result() == 2 / number
+            assert thread.result(PATIENCE_S) == 2 / number
         else:
             with pytest.raises(ZeroDivisionError):
-                thread.result()
+                thread.result(PATIENCE_S)
     thread.close()
     thread.join(PATIENCE_S)
     assert not thread.is_alive()
@@ -51,10 +51,12 @@ def test_nothing_of_the_work_is_kept_while_the_next_is_waited_for() -> None:
     payload = Payload()
     kept = ref(payload)
     thread.begin(partial(print, payload, end=""))
-    thread.result()
+    thread.result(PATIENCE_S)
     del payload
-    while kept() is not None:
+    given_up = time.monotonic() + PATIENCE_S
+    while kept() is not None and time.monotonic() < given_up:
         time.sleep(0.01)  # the thread has given its result, and is about to wait
+    assert kept() is None
     thread.close()
 
 
@@ -67,7 +69,7 @@ def test_what_the_work_raises_is_raised_where_its_result_is_asked_for(
 
     begun = BackgroundTask(work)
     with pytest.raises(type(error)) as raised:
-        begun.result()
+        begun.result(PATIENCE_S)
     assert raised.value is error
     assert capfd.readouterr().err == "", "no traceback for the user"
 
