@@ -4,20 +4,30 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
 
+from publisher.cli.site import LiveSite
+from publisher.model.message import Message
+from publisher.pipeline import publish as commands
+from publisher.pipeline.round.sender import MessageSender
+from publisher.sources.base import Page
 from tests.arex_databases import SampleJob, generate
 from tests.fake_ams.faults import Fault
 from tests.fake_ams.receiver import Receiver
 from tests.fake_ams.service import PROJECT, TOPIC
 from tests.fake_sgas import FakeSGAS
+from tests.pipeline.test_grouped import live_site, site_with
+from tests.pipeline.test_republish_kinds import messages
+from tests.support.patience import sending_ends
 from tests.support.pki import PKI
 from tests.support.ports import closed_port
 from tests.support.sgas_sites import SgasSite
@@ -613,3 +623,48 @@ def test_jobs_that_were_only_counted_are_not_called_sent(site: SiteUnderTest) ->
 
 def _in_quarantine(site: SiteUnderTest) -> int:
     return len(site.run("quarantine", "list", "--json").json["quarantined"])
+
+
+class Watching:
+    """Notified of a round's steps, and interrupted at the one behind a message that was handed over."""
+
+    def __init__(self, *, interrupted: bool) -> None:
+        self._interrupted = interrupted
+        self._handed_over = False
+
+    def message_prepared(self, message: Message) -> None:
+        self._handed_over = True
+
+    def page_read(self, target: str, page: Page) -> None:
+        if self._interrupted and self._handed_over:
+            raise KeyboardInterrupt
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *told, **also: None
+
+
+def test_interrupted_before_the_thread_that_sends_has_begun(tmp_path: Path, pki: PKI) -> None:
+    """What it sends after all is known to be on its way, and goes out again as the same message."""
+    site = site_with(tmp_path / "site", pki, "car", {}, {"batch_records": 60})
+    site.config["source"] |= {"page_rows": 50}
+    site.save()
+    site.fill(*jobs_of(150))
+    now = datetime(2026, 11, 20, tzinfo=UTC)
+    live = live_site(site, LiveSite, site.control, now)
+    interrupted = threading.Event()
+
+    def hold(frame: FrameType, event: str, argument: object) -> None:
+        if frame.f_code is MessageSender._deliver.__code__:
+            assert interrupted.wait(60)
+
+    threading.settrace(hold)
+    with sending_ends(), ExitStack() as ending:
+        ending.callback(interrupted.set)
+        ending.callback(threading.settrace, None)
+        with pytest.raises(KeyboardInterrupt):
+            commands.publish(live, targets=[], observer=Watching(interrupted=True))
+    (first,) = messages(site)
+    live = live_site(site, LiveSite, site.control, now + timedelta(minutes=1))
+    commands.publish(live, targets=[], observer=Watching(interrupted=False))
+    assert len(messages(site)) == 3
+    assert first in messages(site)

@@ -22,6 +22,7 @@ from tests.arex_databases import Schema, Writer, generate
 from tests.pipeline.test_grouped import END, RULES, START, SlowSite, databases, written
 from tests.pipeline.test_kinds import filled
 from tests.pipeline.test_read_ahead import PAGE_ROWS, Pair
+from tests.support.patience import sending_ends
 from tests.support.pki import PKI
 from tests.support.sites import ConfiguredSite
 
@@ -86,7 +87,8 @@ def republish(pair: Pair, first: str, last: str, fatal: int = 0, meanwhile: Call
             file.write_bytes(content)
         plans = plan.plan(live, live.settings.targets, wish, Steps(0))
         try:
-            ends.append(run.carry_out(live, live.settings.targets, plans, wish, steps, dry_run=False))
+            with sending_ends():
+                ends.append(run.carry_out(live, live.settings.targets, plans, wish, steps, dry_run=False))
         except Stopped:
             ends.append(None)
         met.append(steps.alike)

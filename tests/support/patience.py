@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import signal
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Final
+
+from publisher.transports.base import BackgroundThread
 
 # Ends a test that would hang for ever. It decides nothing: a test that reaches it has failed.
 PATIENCE_S: Final = 300.0
@@ -33,3 +36,17 @@ def bounded(cpu_s: float = _CPU_S) -> Iterator[None]:
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
         signal.signal(signal.SIGPROF, before)
+
+
+@contextmanager
+def sending_ends() -> Iterator[None]:
+    """A process that is killed takes its threads along; where a test only pretends to, they end with what they do."""
+    before = set(threading.enumerate())
+    try:
+        yield
+    finally:
+        for left in threading.enumerate():
+            if isinstance(left, BackgroundThread) and left not in before:
+                left.close()
+                left.join(PATIENCE_S)
+                assert not left.is_alive()

@@ -28,6 +28,7 @@ from publisher.pipeline.sync import check
 from publisher.transports.base import Receipt, Step, Transport, Verdict
 from tests.arex_databases import SampleJob, Schema, Writer
 from tests.fake_ams.tables import Tables
+from tests.support.patience import sending_ends
 from tests.support.pki import Credential
 from tests.support.sites import as_yaml
 from tests.support.strict_apel import read_car
@@ -341,7 +342,8 @@ class World:
     def _round(self, faults: Iterable[str], go: Callable[[], list[Outcome]]) -> Outcome | None:
         self.wire.ahead = list(faults)
         try:
-            (outcome,) = go()
+            with sending_ends():
+                (outcome,) = go()
         except Cut:
             return None
         finally:

@@ -257,6 +257,7 @@ class MessageSender:
         try:
             behind = self._window_before(batch.progress.window_mark)
             sent = None if before is None else self._sent(before)
+            self._behind = behind if before is not None else self._behind or behind
             self._ledger.prepare(message, batch.records, batch.progress, self._policy_digest, sent)
         except Exception:
             # What keeps this message from being written down, such as a full disk, need not keep
@@ -264,23 +265,24 @@ class MessageSender:
             if before is not None:
                 self._settle_alone(before)
             raise
-        self._behind = behind if before is not None else self._behind or behind
         if before is not None:
             self._settled(before)
         self.written_down(batch.progress)
         self._watcher.message_prepared(message)
+        # Not by the thread, which ^C may come before.
+        self._handed_over.add(message.id)
         self._thread.begin(partial(self._deliver, message, self._clock()))
         self._in_flight = message, batch.records.keys
 
     def _deliver_now(self, outstanding: Outstanding) -> None:
         message = outstanding.message
+        self._handed_over.add(message.id)
         receipt = self._deliver(message, self._clock())
         self._note_attempts(message, receipt)
         keys = (record.key for record in outstanding.records)
         self._came_of(_Arrival(message, keys, receipt), outstanding)
 
     def _deliver(self, message: Message, now: datetime) -> Receipt:
-        self._handed_over.add(message.id)
         try:
             receipt = self._transport.deliver(message, now)
             return receipt._replace(seconds=(self._clock() - now).total_seconds())
