@@ -702,6 +702,8 @@ def test_the_database_is_private(tmp_path: Path) -> None:
         (colon(ANY).replace(b":4711:", b":x:"), "a column that must be a number is none"),
         (colon(ANY).replace(b":NONE:1073741824.000000:", b":what:1073741824.000000:"), "columns after the category"),
         (colon(ANY).replace(b":90.500000:", b":1e999:"), "not a number of seconds"),
+        # Four tasks with so much are more than 64 bits hold.
+        (colon(replace(ANY, ru_maxrss=2**62)), "not a size of memory"),
         (colon(replace(ANY, started=-5)), "before 1970"),
         (colon(replace(ANY, job=0)), "out of range"),
         (colon(replace(ANY, ended=10**19)), "a column that must be a number is none"),

@@ -142,7 +142,8 @@ def sound_start(submitted: int, started: int, ended: int, ru_wall: int) -> int:
 
 def kib(count: float, factor: int) -> int:
     """Memory in KiB, of `factor` to the KiB; never below 0. Raises: BadGridEngineRecord."""
-    if not -(2**63) < count < 2**63:
+    # Of all tasks of a job 64 bits must hold the sum.
+    if not -(2**63) < count < _MOST * factor:
         raise BadGridEngineRecord(f"{count!r} is not a size of memory")
     return int(count) // factor if count > 0 else 0
 
