@@ -12,6 +12,7 @@ import sqlite3
 import tracemalloc
 from collections import Counter
 from contextlib import closing
+from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -255,6 +256,53 @@ def test_the_parts_of_a_resized_job_do_not_overlap(tmp_path: Path) -> None:
         (BEGIN + 3, BEGIN + 7, 4),
     ]
     assert [run.user_ms for run in runs] == [None, None]
+
+
+def test_a_clock_that_went_back_takes_no_wall_time(tmp_path: Path) -> None:
+    """A job that was submitted after its end is not what is left of a resized one."""
+    late = job(7, Submit=BEGIN + 3600, Start=BEGIN + 300, ElapsedRaw=1500)
+    backwards = job(8, Submit=BEGIN, Start=BEGIN + 3600, ElapsedRaw=0, End=BEGIN + 1800)
+    times = [
+        (run.started_at, run.ended_at, run.wall_s)
+        for run in read([late, step(late), backwards, step(backwards)], tmp_path)
+    ]
+    assert times == [(BEGIN + 300, BEGIN + 1800, 1500), (BEGIN + 1800, BEGIN + 1800, 0)]
+
+
+# Submission, start, end and seconds; then start and end in UTC. In Oslo it was 2:00 to 3:00 twice.
+TWICE = [
+    (("02:50", "02:10", "02:20", 600), ("01:10", "01:20")),
+    (("02:30", "02:50", "02:10", 1200), ("00:50", "01:10")),
+    (("01:00", "02:50", "03:50", 3600), ("01:50", "02:50")),
+    (("01:00", "02:50", "03:50", 7200), ("00:50", "02:50")),
+    (("02:10", "02:20", "02:30", 600), ("00:20", "00:30")),
+    (("04:00", "04:10", "04:20", 600), ("03:10", "03:20")),
+]
+
+
+@pytest.mark.parametrize(("told", "true"), TWICE)
+def test_the_hour_that_comes_twice(told: tuple[str, str, str, int], true: tuple[str, str], tmp_path: Path) -> None:
+    *clock, elapsed = told
+    submit, start, end = (f"2026-10-25T{each}:00" for each in clock)
+    line = job(7, Submit=submit, Start=start, End=end, ElapsedRaw=elapsed)
+    (run,) = runs_of(write(tmp_path / "sacct.txt", text([line, step(line)])), "Europe/Oslo")
+    begun, ended = (datetime.fromisoformat(f"2026-10-25T{each}:00Z").timestamp() for each in true)
+    assert (run.started_at, run.ended_at, run.wall_s) == (begun, ended, elapsed)
+
+
+@pytest.mark.parametrize("size", ["999999999999999999E", "999999999999999999M", "9999999999999999G"])
+def test_a_size_that_no_memory_has_is_unknown(size: str, tmp_path: Path) -> None:
+    line = job(7)
+    assert imported(tmp_path, [line, step(line, MaxRSS=size, MaxVMSize=size)])["UsedMemory"] == 0
+
+
+def test_a_file_that_goes_on_with_allocations_that_had_no_step(tmp_path: Path) -> None:
+    lines = [job(7), step(job(7))]
+    for number in (8, 9, 10):
+        report = run_import(tmp_path / "imported.db", write(tmp_path / "sacct.txt", text(lines)))
+        assert report.troubles == []
+        lines.append(job(number, TotalCPU="", UserCPU="", SystemCPU=""))
+    assert len(jobs(tmp_path / "imported.db")) == 3
 
 
 def test_a_resized_job_is_not_charged_for_its_suspension(tmp_path: Path) -> None:

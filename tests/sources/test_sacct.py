@@ -87,6 +87,25 @@ def test_after_a_long_outage_all_is_read_since_the_last_time(tmp_path: Path, sta
     assert (report.troubles, report.imported) == ([], 1)
 
 
+def test_days_of_allocations_that_had_no_step(tmp_path: Path, stand_in: Path) -> None:
+    """Nobody printed that without steps: it is what there is."""
+    alone = [
+        job(number, Submit=int(THEN.timestamp()) - 3 * DAY_S, TotalCPU="", UserCPU="", SystemCPU="")
+        for number in range(300)
+    ]
+    later = job(999, Submit=int(THEN.timestamp()) - DAY_S)
+    report = ask(tmp_path, install(stand_in, [*alone, later, step(later)]))
+    assert (report.troubles, report.imported, report.incomplete) == ([], 301, 300)
+
+
+def test_a_clock_that_was_ahead_keeps_no_round_from_reading(tmp_path: Path, stand_in: Path) -> None:
+    ask(tmp_path, install(stand_in, []), THEN + timedelta(days=400))
+    ask(tmp_path, install(stand_in, []), THEN)
+    ended = job(7, Submit=int(THEN.timestamp()))
+    report = ask(tmp_path, install(stand_in, [ended, step(ended)]), THEN + timedelta(hours=1))
+    assert (report.troubles, report.imported) == ([], 1)
+
+
 def test_a_name_cannot_forge_a_job(tmp_path: Path, stand_in: Path) -> None:
     """Whatever delimiter its user thinks of."""
     forged = text([job(666), step(job(666))], header=False).decode()

@@ -23,7 +23,7 @@ from publisher.sources.importing.line_importer import LineImporter, LogPiece, li
 from publisher.sources.importing.log_files import LogFile
 from publisher.sources.importing.run import ImportRun, import_run
 from publisher.sources.slurm.header import Header, NotSacct
-from publisher.sources.slurm.records import SacctReader, SacctRun
+from publisher.sources.slurm.records import SURELY_WITHOUT_STEPS, SacctReader, SacctRun
 from publisher.sources.slurm.sacct import Sacct
 from publisher.sources.slurm.site_mapping import NAME, Options, SacctMapping
 
@@ -102,7 +102,8 @@ class SlurmImporter(LineImporter[SacctRun]):
         looked_back = int(accounting.setting(_LOOKED_BACK) or 0)
         until = run.now
         whole = not 0 <= run.now - looked_back < _DAY_S
-        begin = min(until, read_to - _DAY_S) if read_to else until
+        # A clock that was ahead once keeps nobody from reading the last day.
+        begin = min(until, read_to) - _DAY_S if read_to else until
         if whole:
             begin = min(begin, until - self._options.look_back_s)
         columns = self._sacct.columns()
@@ -146,10 +147,22 @@ class SlurmImporter(LineImporter[SacctRun]):
             if first is None:
                 return
             header = Header(first.content)
-            reader = SacctReader(header, self._mapping.zone)
-            yield from reader.pieces(file.blocks(max(start, first.end)), whole=file.compressed)
+            begin = max(start, first.end)
+            few = self._without_steps(file, is_whole=begin == first.end)
+            reader = SacctReader(header, self._mapping.zone, without_steps=few)
+            yield from reader.pieces(file.blocks(begin), whole=file.compressed)
         except NotSacct as error:
             raise SourceError(f"{file.path}: {error}") from error
+
+    def _without_steps(self, file: LogFile, *, is_whole: bool) -> int | None:
+        """How many jobs without steps may come alone.
+
+        Our own sacct was asked for steps, and on some days all jobs are allocations that had none.
+        A file whose beginning was read before had some then.
+        """
+        if self._sacct.begin_of(file.path) is not None:
+            return None
+        return 0 if is_whole else SURELY_WITHOUT_STEPS
 
     def skips(self, record: SacctRun) -> str:
         return self._mapping.skips(record)

@@ -15,11 +15,12 @@ Spec: sacct(1); tried on Slurm itself.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
-from typing import Final
+from itertools import product
+from typing import Final, Protocol
 from zoneinfo import ZoneInfo
 
 from publisher.sources.importing.line_importer import LogPiece
@@ -30,7 +31,7 @@ _NUMBER: Final = rb"([0-9]+)(?:[.]([0-9A-Za-z_+-]{1,64}))?"  # of a job, or of a
 _NO_NUMBER: Final = "does not begin with a job's number"
 _NO_JOB: Final = "is a step whose job is not there"
 _LONG: Final = "has a line that is too long for a record"
-_SURELY_WITHOUT_STEPS: Final = 200
+SURELY_WITHOUT_STEPS: Final = 200
 _NO_TIME: Final = frozenset({"", "Unknown", "None"})
 _LIVE: Final = frozenset(
     {
@@ -48,6 +49,7 @@ _NO_SIZE: Final = frozenset({"", "0"})
 _SIZE: Final = re.compile(r"([0-9]{1,18})(?:\.([0-9]{1,6}))?([KMGTPE]?)", re.ASCII)
 _UNITS: Final = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40, "P": 2**50, "E": 2**60}
 _IN_KIB: Final = {"K": 1, "M": 2**10, "G": 2**20}
+_MOST_KIB: Final = 2**53
 _MOST_COUNT: Final = 2**31 - 1
 _MOST_S: Final = 2**53
 _MOST_JOULES: Final = 2**53
@@ -97,6 +99,7 @@ _OF_JOB: Final = (
 )
 _OF_STEP: Final = ("NTasks", "MaxRSS", "MaxVMSize")
 _CPU: Final = ("UserCPU", "SystemCPU", "TotalCPU")
+_IN_ZONE: Final = ("Start", "End", "Submit", "Suspended")
 _MEASURED: Final = ("State", "ExitCode", "MaxRSS")
 
 
@@ -129,16 +132,26 @@ def _note_length(job: _JobLines | None, block: LogBlock) -> None:
 class SacctReader:
     """Makes runs of the lines of one text, in their order."""
 
-    def __init__(self, header: Header, zone: ZoneInfo | None) -> None:
-        """`zone` is that in which sacct wrote times; None where it wrote epoch seconds."""
+    def __init__(
+        self, header: Header, zone: ZoneInfo | None, *, without_steps: int | None = 0
+    ) -> None:
+        """`zone` is that in which sacct wrote times; None where it wrote epoch seconds.
+
+        A text of more jobs than `without_steps`, none of which has steps, is refused; None: it may
+        have any number.
+        """
         self._header = header
-        self._ran: int | None = 0  # jobs that ran, all of them without steps and CPU time
+        self._zone = zone
+        self._without_steps = without_steps or 0
+        # Jobs that ran, all of them without steps and CPU time; None where that is not counted.
+        self._ran = None if without_steps is None else 0
         self._moment = _moment_reader(zone)
         self._beginning = re.compile(_NUMBER + re.escape(header.separator)).match
         self._if_ran = header.picked(_IF_RAN)
         self._of_job = header.picked(_OF_JOB)
         self._of_step = header.picked_behind(_OF_STEP)
         self._cpu = header.picked(_CPU)
+        self._in_zone = header.picked(_IN_ZONE)
         self._measured = header.picked(_MEASURED)
 
     def pieces(self, blocks: Iterable[LogBlock], *, whole: bool) -> Iterator[LogPiece[SacctRun]]:
@@ -171,7 +184,7 @@ class SacctReader:
         if job is not None:
             up_to = end if whole else job.offset
             yield self._piece(job, up_to)
-        self._refuse_without_steps(0)
+        self._refuse_without_steps(self._without_steps)
 
     def _without_number(
         self, job: _JobLines | None, offset: int, content: bytes
@@ -204,7 +217,7 @@ class SacctReader:
             return LogPiece(lines.offset, end, lines.content, (), "", skipped)
         if self._ran is not None and run.wall_s:
             self._ran = None if lines.steps or run.user_ms else self._ran + 1
-            self._refuse_without_steps(_SURELY_WITHOUT_STEPS)
+            self._refuse_without_steps(SURELY_WITHOUT_STEPS)
         return LogPiece(lines.offset, end, lines.content, (run,))
 
     def _refuse_without_steps(self, least: int) -> None:
@@ -227,7 +240,25 @@ class SacctReader:
         started_at = self._moment(start)
         if started_at is None or not (wall_s or tres):
             return None, f"never ran ({state})"
-        return self._run(lines, job, state, (started_at, ended_at, wall_s)), ""
+        times = started_at, ended_at, wall_s
+        if self._zone is not None:
+            times = (*self._fitting(job, wall_s), wall_s)
+        return self._run(lines, job, state, times), ""
+
+    def _fitting(self, job: Fields, wall_s: int) -> tuple[int, int]:
+        """Start and end: in the hour that comes twice, what fits the time that the job took."""
+        start, end, submit, suspended = self._in_zone(job)
+        submitted_at, took_s = self._moment(submit) or 0, wall_s + _seconds(suspended)
+
+        def misfit(span: tuple[int, int]) -> tuple[bool, int]:
+            started_at, ended_at = span
+            return started_at < submitted_at, abs(ended_at - started_at - took_s)
+
+        return min(product(self._twice(start), self._twice(end)), key=misfit)
+
+    def _twice(self, text: str) -> list[int]:
+        """Both moments of a time in that hour."""
+        return [self._moment(text, fold) or 0 for fold in (0, 1)]
 
     def _run(
         self, lines: _JobLines, fields: Fields, state: str, times: tuple[int, int, int]
@@ -245,10 +276,11 @@ class SacctReader:
         if submitted_at is None:
             raise BadRow("has no time of submission")
         suspended_s = _seconds(suspended)
-        if submitted_at > started_at:
+        if started_at < submitted_at <= ended_at:
             # What is left of a resized job: it shows the start of the first part, another row.
             started_at = submitted_at
             wall_s = min(wall_s, max(0, ended_at - submitted_at - suspended_s))
+        started_at = min(started_at, ended_at)  # the controller's clock may have gone back
         user_ms, system_ms = _milliseconds(user_cpu), _milliseconds(system_cpu)
         if not user_ms or system_ms is None:
             steps = list(map(self._header.fields, lines.steps))
@@ -326,10 +358,15 @@ def _cpu_of(user: str, system: str, total: str) -> tuple[int, int] | None:
     return None if total_ms is None else (total_ms, 0)
 
 
-def _moment_reader(zone: ZoneInfo | None) -> Callable[[str], int | None]:
-    """Reads times as sacct writes them. The reader raises: BadRow, NotSacct."""
+class _MomentReader(Protocol):
+    def __call__(self, text: str, fold: int = 0) -> int | None:
+        """`fold` 1: in the hour that comes twice, the second time. Raises: BadRow, NotSacct."""
 
-    def read(text: str) -> int | None:
+
+def _moment_reader(zone: ZoneInfo | None) -> _MomentReader:
+    """Reads times as sacct writes them."""
+
+    def read(text: str, fold: int = 0) -> int | None:
         if text.isdigit() and len(text) <= 12 and text.isascii():
             return int(text) or None
         if text in _NO_TIME:
@@ -344,7 +381,7 @@ def _moment_reader(zone: ZoneInfo | None) -> Callable[[str], int | None]:
                     "has times without a time zone; run sacct with SLURM_TIME_FORMAT=%s in its "
                     "environment, or give the zone in which it ran as time_zone"
                 )
-            moment = moment.replace(tzinfo=zone)
+            moment = moment.replace(tzinfo=zone, fold=fold)
         return int(moment.timestamp()) or None
 
     return read
@@ -400,7 +437,7 @@ def _known_count(text: str) -> int:
 def _kib(text: str) -> int:
     """A size: 8420K, 12M, or bytes as --noconvert has them; 0 is unknown."""
     number, factor = text[:-1], _IN_KIB.get(text[-1:])
-    if factor is not None and number.isdecimal() and len(number) < 19:  # hot path
+    if factor is not None and number.isdecimal() and len(number) < 10:  # hot path
         return int(number) * factor
     if text in _NO_SIZE:
         return 0
@@ -411,7 +448,8 @@ def _kib(text: str) -> int:
     size = int(whole) * _UNITS[unit]
     if fraction:
         size += int(int(fraction) * _UNITS[unit] / 10 ** len(fraction))
-    return size // 1024
+    # A greater one is no memory, and 64 bits of the database do not hold it.
+    return size // 1024 if size // 1024 <= _MOST_KIB else 0
 
 
 @lru_cache(_REMEMBERED)
