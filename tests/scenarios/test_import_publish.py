@@ -276,6 +276,16 @@ def test_changed_rules_are_told_with_the_way_to_have_them_for_all_jobs(site: Sit
     assert site.publish().json["targets"]["egi"]["records"] == 0
 
 
+def test_rules_that_change_ids_are_told_without_the_advice_to_import_again(site: SiteUnderTest) -> None:
+    log = write(site.folder / "accounting", [colon(ANY)])
+    assert bring_in(site, log)["notes"] == []
+    site.config["importers"]["gridengine"] |= {"time_unit": "s", "exclude_users": ["eve"]}
+    site.save()
+    (note,) = bring_in(site, log)["notes"]
+    assert note.startswith("exclude_users, time_unit of importers.gridengine changed since the last import")
+    assert "jobs have other ids by the new rules, so do not remove" in note
+
+
 def test_explain_tells_the_record_and_its_file_wherever_that_was_moved(site: SiteUnderTest) -> None:
     log, moved = site.folder / "accounting", site.folder / "accounting.0"
     bring_in(site, write(log, [colon(ANY)]))

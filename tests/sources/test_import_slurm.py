@@ -20,6 +20,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
+from publisher.model.errors import UsageError
 from publisher.sources.importing.line_importer import lines_of
 from publisher.sources.importing.log_files import clean, opened
 from publisher.sources.slurm.header import COLUMNS, Header, NotSacct
@@ -288,6 +289,22 @@ def test_the_hour_that_comes_twice(told: tuple[str, str, str, int], true: tuple[
     (run,) = runs_of(write(tmp_path / "sacct.txt", text([line, step(line)])), "Europe/Oslo")
     begun, ended = (datetime.fromisoformat(f"2026-10-25T{each}:00Z").timestamp() for each in true)
     assert (run.started_at, run.ended_at, run.wall_s) == (begun, ended, elapsed)
+
+
+def test_another_time_zone_would_count_jobs_twice(tmp_path: Path) -> None:
+    """The submission is part of a job's id, so what is read again in another zone would be another job."""
+    database, clock = tmp_path / "imported.db", "2026-09-21T10:00:00"
+    line = job(7, Submit=clock, Start=clock, End="2026-09-21T10:01:40", ElapsedRaw=100)
+    path = write(tmp_path / "sacct.txt", text([job(8, State="CANCELLED", Start="None", ElapsedRaw=0, AllocTRES="")]))
+    for zone in ("UTC", "Europe/Oslo"):  # nothing was imported yet
+        run_import(database, path, time_zone=zone)
+    run_import(database, write(path, text([line, step(line)])), time_zone="Europe/Oslo")
+    before = only(database)
+    again = write(path, text([job(9), step(job(9)), line, step(line)]))
+    with pytest.raises(UsageError, match=r"read in the zone Europe/Oslo.*write importers.slurm.time_zone: Europe/Oslo"):
+        run_import(database, again, time_zone="UTC")
+    assert only(database) == before
+    assert run_import(database, again, time_zone="Europe/Oslo").imported == 1
 
 
 @pytest.mark.parametrize("size", ["999999999999999999E", "999999999999999999M", "9999999999999999G"])

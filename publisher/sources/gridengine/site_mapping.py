@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
-from typing import Final
+from typing import ClassVar, Final
 
 from publisher.model.job import JobRecord
 from publisher.sources.base import CPU_UNKNOWN
@@ -99,6 +99,8 @@ class Options(ImporterOptions):
 
 class GridEngineMapping(SiteMapping):
     """Makes rows of records. Reads the map files once."""
+
+    in_ids: ClassVar[frozenset[str]] = frozenset({"time_unit"})
 
     def __init__(self, options: Options) -> None:
         """Raises: ConfigError when a map file cannot be read or is wrong."""

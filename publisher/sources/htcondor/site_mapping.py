@@ -81,6 +81,8 @@ class Options(ImporterOptions):
 class CondorMapping(SiteMapping):
     """Makes rows of runs. Reads the map files once."""
 
+    in_ids: ClassVar[frozenset[str]] = frozenset({"routed"})
+
     def __init__(self, options: Options) -> None:
         """Raises: ConfigError when a map file cannot be read or is wrong."""
         super().__init__(

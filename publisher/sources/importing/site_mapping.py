@@ -21,6 +21,7 @@ from typing import ClassVar, Final
 from publisher.model.errors import ConfigError, UsageError
 from publisher.model.job import JobRecord
 from publisher.model.policy import Infrastructure, check_description
+from publisher.model.text import plural
 from publisher.sources.base import QUANTITIES
 from publisher.sources.importers import DeliveredSince, ImportRule
 from publisher.sources.importing.database import ImportDatabase
@@ -174,6 +175,8 @@ class SiteMapping(ABC):
     are asked about. `interface`, that of the jobs' endpoint, tells which batch system ran them.
     """
 
+    in_ids: ClassVar[frozenset[str]] = frozenset()  # keys by which jobs have other ids
+
     def __init__(
         self,
         importer: str,
@@ -223,11 +226,19 @@ class SiteMapping(ABC):
         changed = sorted(name for name in rules.keys() & known.keys() if rules[name] != known[name])
         if not (jobs and changed):
             return []
-        return [
-            f"{', '.join(changed)} of {self.place} changed since the last import, and what was "
-            f"imported or left out until then ({jobs:,} jobs are here) stays as it is; "
+        again = (
             f"to have it by the new rules, remove {accounting.path} and import again from all "
             "files: what was delivered is known by the ids of jobs, and not sent twice"
+        )
+        if self.in_ids.intersection(changed):
+            again = (
+                f"jobs have other ids by the new rules, so do not remove {accounting.path} and "
+                "import them again: those that were delivered would be sent and counted twice"
+            )
+        return [
+            f"{', '.join(changed)} of {self.place} changed since the last import, and what was "
+            f"imported or left out until then ({plural(jobs, 'job is', 'jobs are')} here) stays "
+            f"as it is; {again}"
         ]
 
     def _rules(self) -> dict[str, str]:

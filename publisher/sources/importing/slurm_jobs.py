@@ -196,6 +196,7 @@ class SlurmMapping(SiteMapping):
     """What the mappings of such importers share."""
 
     lrms: ClassVar[str] = "slurm"
+    in_ids: ClassVar[frozenset[str]] = frozenset({"array_ids"})
 
     def __init__(
         self,

@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import ClassVar, Final, NamedTuple
 from zoneinfo import ZoneInfo
 
+from publisher.model.errors import UsageError
 from publisher.model.job import JobRecord
 from publisher.sources.base import CPU_UNKNOWN, GPU_MODELS, QUANTITIES
 from publisher.sources.importers import ImportedJob, ImportRule
+from publisher.sources.importing.database import ImportDatabase
 from publisher.sources.importing.site_mapping import cluster_key, map_of
 from publisher.sources.importing.slurm_jobs import (
     SlurmMapping,
@@ -28,6 +30,8 @@ _SACCT: Final = ("sacct",)
 
 _FILES: Final = "what sacct printed: files, their directories, or patterns; else sacct is run"
 _DAY_S: Final = 86_400
+_ZONE: Final = "SLURM_TIME_ZONE"  # a key of DBConfig
+_HAS_JOBS: Final = "SELECT EXISTS (SELECT 1 FROM AAR) OR EXISTS (SELECT 1 FROM ArcRun)"
 
 
 def _check_command(command: tuple[str, ...]) -> str | None:
@@ -109,6 +113,26 @@ class SacctMapping(SlurmMapping):
         self._of_account = lru_cache(maxsize=10_000)(self._account)
         self._of_tres = lru_cache(maxsize=10_000)(_given)
         self._of_nodes = lru_cache(maxsize=1_000)(_nodes)
+
+    def begin_import(self, accounting: ImportDatabase) -> list[str]:
+        """Raises: UsageError also for another time zone, by which jobs would have other ids."""
+        notes = super().begin_import(accounting)
+        if self.zone is None:
+            return notes
+        zone = self.zone.key
+        with accounting.transaction():
+            (has_jobs,) = accounting.connection.execute(_HAS_JOBS).fetchone()
+            if not has_jobs:
+                accounting.set(_ZONE, zone)
+            stored = accounting.settle(_ZONE, zone)
+        if stored != zone:
+            raise UsageError(
+                f"{accounting.path}: times were read in the zone {stored}, and are part of the ids "
+                f"of jobs: those that are read again in {zone} would count twice; write "
+                f"{self.place}.time_zone: {stored}, or remove this file where nothing of it was "
+                "delivered"
+            )
+        return notes
 
     def skips(self, run: SacctRun) -> str:
         """Why a run is not this site's usage, or ''."""
