@@ -25,12 +25,17 @@ from publisher.model.text import plural
 
 log = logging.getLogger("publisher")
 
+UNFINISHED: Final = -1  # a generation: rows are missing, and nobody can accept that
 _BYTES: Final = 512  # a sector: overwritten in place, as a whole or not at all
 _GET_VERSION: Final = 0x80087601  # FS_IOC_GETVERSION; Spec: linux/fs.h
 STATE_DIRECTORY: Final = "the state directory must exist and belong to the user who publishes"
 _HOW_ON: Final = (
     "nothing was sent; put the right ledger in place, or if this is the right one, "
     "and no other host sends from a copy of it, run `publisher publish --accept-state`"
+)
+_IS_UNFINISHED: Final = (
+    "is a copy that was broken off: run the same `publisher state copy` again, "
+    "with the configuration of the ledger that it was made of"
 )
 
 _POSITION = """
@@ -199,6 +204,8 @@ class StateGuard(NamedTuple):
         """
         local, ledger = file.read(), _position(database, target)
         accepts = self.accepts(target)
+        if ledger is not None and ledger.generation == UNFINISHED:
+            raise LedgerError(f"target {target}: the ledger {_IS_UNFINISHED}; nothing was sent")
         trouble = self._trouble(database, file, local, ledger)
         if trouble and not accepts:
             raise LedgerError(f"target {target}: the ledger {trouble}; {_HOW_ON}")
@@ -239,6 +246,8 @@ class StateGuard(NamedTuple):
         local: LocalRecord | None,
         ledger: LedgerPosition | None,
     ) -> str:
+        if ledger is not None and ledger.generation == UNFINISHED:
+            return _IS_UNFINISHED
         if local is None:
             if ledger is None or not ledger.generation or self.shared:
                 return ""

@@ -2,7 +2,8 @@
 
 What is there already is compared, not copied again: a copy that was broken off goes on, and one of
 a ledger that changed meanwhile is brought up to it. Rows are read a portion at a time, in the order
-of their keys, which is the same everywhere.
+of their keys, which is the same everywhere. Until it is whole, a copy says so (generation.py), and
+no round begins with it.
 """
 
 import re
@@ -14,6 +15,7 @@ from typing import Any, Final, NamedTuple
 
 from publisher.ledger import schema
 from publisher.ledger.contract import impatient
+from publisher.ledger.generation import UNFINISHED
 from publisher.ledger.sql.database import Database
 from publisher.model.errors import LedgerError
 
@@ -22,6 +24,7 @@ _SETTLED: Final = 2  # states of messages from here on are for good, as schema.p
 _Row = tuple[Any, ...]
 
 _ALL_TARGETS: Final = "SELECT name FROM target ORDER BY name"
+_SET_GENERATION: Final = "UPDATE target SET generation = :generation"
 
 
 class LedgerTable(NamedTuple):
@@ -49,7 +52,6 @@ def tables() -> list[LedgerTable]:
 
 def _table(name: str, body: str) -> LedgerTable:
     columns: dict[str, str] = dict(re.findall(r"^    ([a-z]\w*) +(.*)$", body, re.MULTILINE))
-    columns.pop("generation", None)  # a copy that was made on purpose begins with none
     together = re.search(r"^    PRIMARY KEY \((.*?)\)", body, re.MULTILINE)
     alone = [column for column, spelling in columns.items() if "PRIMARY KEY" in spelling]
     key = together[1].split(", ") if together else alone
@@ -65,8 +67,9 @@ def copy(source: Database, destination: Database, note: Callable[[Transferred], 
     """
     refuse_older(source, destination)
     _refuse_another(source, destination)
+    _set_generation(destination, UNFINISHED)
     for table in tables():
-        changed = sum(map(len, _differences(source, destination, table, write=True)))
+        changed = _make_equal(source, destination, table)
         note(Transferred(table.name, _count(source, table), changed))
     with destination.atomic():
         numbered = [table.name for table in tables() if list(table.key) == ["id"]]
@@ -76,12 +79,17 @@ def copy(source: Database, destination: Database, note: Callable[[Transferred], 
             f"the copy differs: {', '.join(different)}; run the same command again, "
             "and report it if it stays"
         )
+    _set_generation(destination, 0)  # none yet: it was made on purpose
 
 
 def mark_as_used(database: Database) -> None:
     """A ledger that is put somewhere else without the file beside it is noticed (generation.py)."""
+    _set_generation(database, 1)
+
+
+def _set_generation(database: Database, generation: int) -> None:
     with database.atomic():
-        database.execute("UPDATE target SET generation = 1")
+        database.execute(_SET_GENERATION, {"generation": generation})
 
 
 def refuse_older(*databases: Database) -> None:
@@ -113,7 +121,7 @@ def compare(source: Database, destination: Database) -> list[str]:
     refuse_older(source, destination)
     found: list[str] = []
     for table in tables():
-        for portion in _differences(source, destination, table, write=False):
+        for portion in _differences(source, destination, table):
             found += [f"{table.name} {key}" for key in portion]
             if len(found) > 10:
                 return found
@@ -135,18 +143,29 @@ def nobody_works(*databases: Database) -> Iterator[None]:
         yield
 
 
-def _differences(
-    source: Database, destination: Database, table: LedgerTable, *, write: bool
-) -> Iterator[list[_Row]]:
-    """The keys of rows that differ, a portion at a time; with `write`, made equal."""
+def _make_equal(source: Database, destination: Database, table: LedgerTable) -> int:
+    """Gives how many rows were written, or are gone for good.
+
+    All that are to go before the first that comes: it may have what must be unique of one of them.
+    """
+    changed = 0
     for wanted, there in _portions(source, destination, table):
-        different = [key for key in wanted | there if wanted.get(key) != there.get(key)]
-        if not different:
-            continue
-        if write:
-            rows = [wanted[key] for key in different if key in wanted]
-            _write(destination, table, different, rows)
-        yield different
+        leaving = [key for key in there if there[key] != wanted.get(key)]
+        _delete(destination, table, leaving)
+        changed += sum(key not in wanted for key in leaving)
+    for wanted, there in _portions(source, destination, table):
+        missing = [row for key, row in wanted.items() if key not in there]
+        _insert(destination, table, missing)
+        changed += len(missing)
+    return changed
+
+
+def _differences(
+    source: Database, destination: Database, table: LedgerTable
+) -> Iterator[list[_Row]]:
+    """The keys of rows that differ, a portion at a time."""
+    for wanted, there in _portions(source, destination, table):
+        yield [key for key in wanted | there if wanted.get(key) != there.get(key)]
 
 
 def _pairs(
@@ -184,7 +203,9 @@ def _portion(
     limits = [f"({key}) > ({_names('after', table)})"] if after is not None else []
     limits += [f"({key}) <= ({_names('last', table)})"] if last is not None else []
     where = f"WHERE {' AND '.join(limits)} " if limits else ""
-    question = f"SELECT {', '.join(table.columns)} FROM {table.name} {where}ORDER BY {key}"
+    # Each ledger has a generation of its own.
+    asked = [str(UNFINISHED) if name == "generation" else name for name in table.columns]
+    question = f"SELECT {', '.join(asked)} FROM {table.name} {where}ORDER BY {key}"
     if limited:
         question += f" LIMIT {_PORTION}"
     values = _values("after", after) | _values("last", last)
@@ -202,17 +223,22 @@ def _comparable(table: LedgerTable, row: _Row) -> _Row:
     return tuple(bool(value) if column in table.truths else value for column, value in named)
 
 
-def _write(
-    database: Database, table: LedgerTable, gone: Sequence[_Row], rows: Sequence[_Row]
-) -> None:
+def _delete(database: Database, table: LedgerTable, keys: Sequence[_Row]) -> None:
     where = " AND ".join(f"{column} = :key{place}" for place, column in enumerate(table.key))
+    statement = f"DELETE FROM {table.name} WHERE {where}"
+    if keys:
+        with database.atomic():
+            database.execute_many(statement, [_values("key", key) for key in keys])
+
+
+def _insert(database: Database, table: LedgerTable, rows: Sequence[_Row]) -> None:
     columns = ", ".join(table.columns)
     values = ", ".join(f":{column}" for column in table.columns)
-    delete = f"DELETE FROM {table.name} WHERE {where}"
-    insert = f"INSERT INTO {table.name} ({columns}) VALUES ({values})"
-    with database.atomic():
-        database.execute_many(delete, [_values("key", key) for key in gone])
-        database.execute_many(insert, [dict(zip(table.columns, row, strict=True)) for row in rows])
+    statement = f"INSERT INTO {table.name} ({columns}) VALUES ({values})"
+    if rows:
+        named = [dict(zip(table.columns, row, strict=True)) for row in rows]
+        with database.atomic():
+            database.execute_many(statement, named)
 
 
 def _count(database: Database, table: LedgerTable) -> int:

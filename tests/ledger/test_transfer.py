@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from publisher.ledger.sqlite.connection import open_database
-from publisher.ledger.transfer import Transferred, copy, tables
+from publisher.ledger.transfer import Transferred, compare, copy, tables
 from tests.arex_databases import generate
 from tests.fake_ams.service import PROJECT, TOPIC
 from tests.support.daemons import RunningDaemon, until
@@ -97,6 +97,66 @@ def test_a_copy_that_was_broken_off_goes_on(used: SiteUnderTest, postgres: Postg
     assert again.status == 0, again.err
     assert not any(again.json["tables"][one.table]["written"] for one in done)
     assert used.run("state", "check", *there).status == 0
+
+
+@pytest.mark.parametrize("in_server", [False, True])
+@pytest.mark.parametrize("tables_done", [1, 5])
+def test_no_round_begins_with_a_copy_that_was_broken_off(
+    used: SiteUnderTest, postgres: PostgresServer, tmp_path: Path, tables_done: int, in_server: bool
+) -> None:
+    """It knows jobs that it would not count, and so would send a month without them."""
+    done: list[Transferred] = []
+
+    def broken_off(table: Transferred) -> None:
+        done.append(table)
+        if len(done) == tables_done:
+            raise KeyboardInterrupt
+
+    here = dict(used.config)
+    file, instance = tmp_path / "there" / "publishing.db", instance_of(used.path)
+    server = {"state": postgres.address, "instance": instance, "state_directory": str(file.parent)}
+    there = server if in_server else {"state": str(file)}
+    opened = open_in_server(postgres.address, instance) if in_server else open_database(file)
+    with (
+        closing(open_database(used.state)) as source,
+        closing(opened) as destination,
+        pytest.raises(KeyboardInterrupt),
+    ):
+        copy(source, destination, broken_off)
+    sent = {topic: len(used.fake.messages(PROJECT, topic)) for topic in (TOPIC, "sums")}
+    used.config = here | there
+    used.save()
+    for options in ([], ["--accept-state"]):
+        run = used.publish(*options)
+        assert run.status == 74, run.err
+        assert "is a copy that was broken off: run the same `publisher state copy` again" in run.err
+    assert "is a copy that was broken off" in " ".join(used.run("doctor").out.split())
+    assert {topic: len(used.fake.messages(PROJECT, topic)) for topic in sent} == sent
+    used.config = here
+    used.save()
+    to = elsewhere(used, postgres) if in_server else ["--to", str(file)]
+    assert used.run("state", "copy", *to).status == 0
+    used.config = here | there
+    used.save()
+    assert {one["outcome"] for one in used.publish().json["targets"].values()} == {"nothing"}
+
+
+def test_what_must_be_unique_may_have_another_number_by_now(tmp_path: Path) -> None:
+    """As in a ledger whose jobs were all set aside anew since it was copied."""
+    with (
+        closing(open_database(tmp_path / "state" / "here.db")) as source,
+        closing(open_database(tmp_path / "state" / "there.db")) as destination,
+    ):
+        for numbers in (range(1200), range(1200, 0, -1)):
+            with source.atomic():
+                source.execute("DELETE FROM quarantine")
+                source.execute_many(
+                    "INSERT INTO quarantine (target, key, job_id, local_id, file, record_id, rule, reason,"
+                    " fingerprint, hold, policy_digest, since) VALUES (1, :key, '', '', '', 1, '', '', 0, '', '', 0)",
+                    [{"key": number.to_bytes(2, "big")} for number in numbers],
+                )
+            copy(source, destination, lambda _: None)
+            assert not compare(source, destination)
 
 
 def test_a_row_that_differs_is_named(used: SiteUnderTest, postgres: PostgresServer) -> None:
@@ -215,4 +275,4 @@ def test_every_column_of_every_table_is_copied(tmp_path: Path) -> None:
         assert made - {"sqlite_sequence"} == {table.name for table in tables()}
         for table in tables():
             found = [column[1] for column in database.execute(f"PRAGMA table_info({table.name})")]
-            assert [name for name in found if name != "generation"] == list(table.columns)
+            assert found == list(table.columns)
