@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import psycopg
@@ -75,9 +76,25 @@ def short_of_connections(server: PostgresServer, site: SiteUnderTest) -> Trouble
     server.sql("ALTER ROLE publisher CONNECTION LIMIT -1")
 
 
+@contextmanager
+def impatient(server: PostgresServer, site: SiteUnderTest) -> Trouble:
+    """The role has little time for a statement, and the server none to give."""
+    schema = schema_of(site)
+    server.sql("ALTER ROLE publisher SET statement_timeout = '300ms'")
+    server.sql(
+        f"CREATE FUNCTION {schema}.slow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(1); "
+        f"RETURN NEW; END $$; CREATE TRIGGER slow BEFORE INSERT ON {schema}.message FOR EACH ROW "
+        f"EXECUTE FUNCTION {schema}.slow()"
+    )
+    yield
+    server.sql("ALTER ROLE publisher RESET statement_timeout")
+    server.sql(f"DROP FUNCTION {schema}.slow() CASCADE")
+
+
 @pytest.mark.parametrize(
     ("trouble", "advice"),
     [
+        ("slow", "raise it for this role"),
         ("full before sending", "make room on the server"),
         ("full after sending", "make room on the server"),
         ("locked", "another session holds a lock (pg_locks says which)"),
@@ -89,6 +106,7 @@ def test_trouble_of_the_server_ends_the_round_with_advice_and_costs_nothing(
 ) -> None:
     monkeypatch.setitem(connection._SETTINGS, "lock_timeout", "200ms")
     troubles = {
+        "slow": lambda: impatient(postgres, used),
         "full before sending": lambda: full(postgres, used, at="INSERT"),
         "full after sending": lambda: full(postgres, used, at="UPDATE"),
         "locked": lambda: locked(postgres, used),
@@ -102,6 +120,37 @@ def test_trouble_of_the_server_ends_the_round_with_advice_and_costs_nothing(
     assert used.publish().status == 0
     assert len(sent(used)) == len(JOBS) / 5  # no message left under another id
     assert {row["LocalJobId"] for row in used.table().rows("JobRecords")} == LOCAL_IDS
+
+
+@pytest.mark.parametrize("isolation", ["read committed", "serializable"])
+def test_targets_that_meet_the_same_new_keys_in_another_order(
+    used: SiteUnderTest, postgres: PostgresServer, isolation: str
+) -> None:
+    """Texts of keys are all targets', and one that is new is locked until its transaction ends."""
+    egi, schema = used.config["targets"]["egi"], schema_of(used)
+    egi["batch_records"] = 500
+    used.config["targets"]["done"] = egi | {"topic": "done", "statuses": ["completed"]}
+    used.fake.allow(used.user, "done")
+    used.save()
+    assert used.publish().status == 0
+    first, *_ = JOBS
+    of_users = [("one", "failed"), ("two", "completed"), ("one", "completed")]
+    used.fill(
+        *(
+            replace(first, job_id=f"{user} {status}", local_job_id=str(number), user=f"/CN={user}", status=status)
+            for number, (user, status) in enumerate(of_users)
+        )
+    )
+    postgres.sql(
+        f"CREATE FUNCTION {schema}.slow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(1); "
+        f"RETURN NEW; END $$; CREATE TRIGGER slow AFTER INSERT ON {schema}.key_text FOR EACH ROW "
+        f"EXECUTE FUNCTION {schema}.slow()"
+    )
+    postgres.sql(f"ALTER ROLE publisher SET default_transaction_isolation = '{isolation}'")
+    run = used.publish()
+    postgres.sql("ALTER ROLE publisher RESET default_transaction_isolation")
+    assert run.status == 0, run.err
+    assert {name: one["records"] for name, one in run.json["targets"].items()} == {"egi": 3, "done": 2}
 
 
 @pytest.fixture

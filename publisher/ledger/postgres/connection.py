@@ -26,9 +26,11 @@ from publisher.ledger.schema import VERSION
 from publisher.ledger.sql.database import NO_PARAMETERS, ChargeLocks, Database, Parameters, Rows
 from publisher.model.errors import LedgerError
 
-# Shorter than a lease: who waits for a lock gives no sign of life.
 _SETTINGS: Final = {
     "synchronous_commit": "on",
+    # Whatever the role has: targets that work at once fail in a stricter one.
+    "default_transaction_isolation": "read committed",
+    # Shorter than a lease: who waits for a lock gives no sign of life.
     "lock_timeout": "10s",
     "client_min_messages": "warning",
 }
@@ -275,6 +277,11 @@ _ADVICE: Final = {
     "54": "report it",
     "55P03": "another session holds a lock (pg_locks says which); "
     "run again when it is done: nothing is lost",
+    "57014": "the server ends statements that take longer than its statement_timeout: "
+    "raise it for this role, then run again: nothing is lost",
+    "25P03": "the server ends transactions that wait longer than "
+    "idle_in_transaction_session_timeout: raise it for this role, then run again: nothing is lost",
+    "40": "another session was in the way; run again: nothing is lost",
     "25006": "this server only reads: name the primary, or add target_session_attrs=read-write",
     "XX": "the server found damage: restore its last backup",
 }

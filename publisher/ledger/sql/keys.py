@@ -7,8 +7,8 @@ from collections import defaultdict
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from hashlib import blake2b
-from itertools import compress, count
-from operator import not_
+from itertools import chain, compress, count
+from operator import itemgetter, not_
 from typing import NamedTuple
 
 from publisher.ledger.contract import OutboxRecord
@@ -217,10 +217,10 @@ def forget(database: Database, target: int, month: int, totals: Iterable[KeyTota
 def replace(
     database: Database, target: int, months: Mapping[int, Iterable[KeyTotal]], policy_digest: str
 ) -> None:
-    """A month was sent whole: these are its keys now."""
-    for month, totals in months.items():
+    """Months were sent whole: these are their keys now."""
+    for month in months:
         database.execute(_FORGET_MONTH, {"target": target, "month": month})
-        _write(database, target, totals, policy_digest)
+    _write(database, target, chain.from_iterable(months.values()), policy_digest)
 
 
 def _write(database: Database, target: int, totals: Iterable[KeyTotal], policy_digest: str) -> None:
@@ -235,7 +235,9 @@ def _write(database: Database, target: int, totals: Iterable[KeyTotal], policy_d
         for total in totals
     ]
     database.execute_many(_ADD, rows)
-    database.execute_many(_ADD_TEXT, rows)
+    # In one order: texts are all targets', and PostgreSQL locks a new one until its transaction
+    # ends.
+    database.execute_many(_ADD_TEXT, sorted(rows, key=itemgetter("text_digest")))
 
 
 def text_digest(site: str, text: str) -> bytes:
