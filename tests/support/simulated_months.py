@@ -163,6 +163,8 @@ class Wire:
             raise Cut
         if fate == "refused":
             return Receipt(verdict=Verdict.REFUSED, reason=fate, exit_status=76)
+        if fate == "too large":
+            return Receipt(verdict=Verdict.TOO_LARGE, reason=fate, exit_status=76)
         if fate == "refused, perhaps":
             return Receipt(verdict=Verdict.REFUSED, reason=fate, exit_status=76, certain=False)
         self.receiver.take(message, now)

@@ -1,8 +1,8 @@
-"""A batch put together as one message, and checked against our schema."""
+"""A batch put together as one message, checked against our schema, and how one is cut."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
-from itertools import compress
+from itertools import compress, pairwise
 from operator import not_
 from typing import Final, NamedTuple
 
@@ -109,3 +109,15 @@ def _carried(row: MonthRow) -> OutboxRecord:
     return OutboxRecord(
         NOWHERE, JobId(about), "", group.latest_end, 0, len(row.content), False, group=row.place
     )
+
+
+def divided(count: int, names: Sequence[str], pieces: int) -> list[Sequence[int]]:
+    """Which records go together, by their places: those of one name, or else equal pieces."""
+    if names:
+        by_name: dict[str, list[int]] = {}
+        for at, name in enumerate(names):
+            by_name.setdefault(name, []).append(at)
+        return list(by_name.values())
+    pieces = min(pieces, count)
+    bounds = [count * at // pieces for at in range(pieces + 1)]
+    return [range(begin, end) for begin, end in pairwise(bounds)]

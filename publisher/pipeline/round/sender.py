@@ -3,7 +3,8 @@
 A message that may have been stored is sent again by the next round, the same bytes under the same
 id: one whose answer was lost, and one of a process that ended on the way. Whatever was certainly
 not stored is given up at the end of the round, so that the next one reads, decides on and renders
-its jobs again, under the configuration that holds then.
+its jobs again, under the configuration that holds then. Not so where a republish would go back
+behind what arrived, as when a message was cut and a part of it went out: its rest stays, too.
 
 While the next batch is read, rendered and put together, the last one is signed and sent, beside the
 main thread. A message is written down in the transaction that settles the one before, so there is
@@ -15,7 +16,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from functools import partial
-from itertools import pairwise
 from types import TracebackType
 from typing import Final, NamedTuple, Protocol
 
@@ -33,7 +33,7 @@ from publisher.model.message import (
     WindowMark,
     message_of,
 )
-from publisher.pipeline.round.assemble import Assembled, assemble_message
+from publisher.pipeline.round.assemble import Assembled, assemble_message, divided
 from publisher.pipeline.round.outcome import Remarks, RoundCounters
 from publisher.pipeline.site import LiveTarget
 from publisher.transports.base import BackgroundThread, Receipt, Verdict
@@ -110,7 +110,8 @@ class MessageSender:
         self._refusal: Receipt | None = None
         self._in_flight: tuple[Message, Sequence[JobKey]] | None = None
         self._thread: BackgroundThread[Receipt]  # which signs and sends it
-        # And nobody has said yet that they were not stored.
+        # And nobody has said that they were not stored. Of a republish, what arrived stays among
+        # them until `_behind` goes on.
         self._handed_over: set[MessageId] = set()
         # A republish, and where it stood before what is not settled.
         self._behind: dict[str, WindowMark | None] = {}
@@ -132,10 +133,12 @@ class MessageSender:
     ) -> None:
         """Give up what was certainly not stored; if the ledger failed, everything is in doubt."""
         self._thread.close()
-        if not isinstance(error, LedgerError):
+        if isinstance(error, LedgerError):
+            return
+        if not (self._behind and self._handed_over):
             self._ledger.give_up(self._target, self._handed_over, self._behind)
-            self._suspects.clear()
-            self._behind.clear()
+        self._suspects.clear()
+        self._went_on()
 
     def payload_limit(self) -> int:
         """How many bytes a payload shall have now: what the service refused lately counts.
@@ -166,7 +169,7 @@ class MessageSender:
         """Settle the message that was handed over. Raises: Stopped when no more can be sent."""
         if (arrived := self._arrived()) is not None:
             self._settle_alone(arrived)
-            self._behind.clear()
+            self._went_on()
 
     def abort(self, receipt: Receipt | None) -> Receipt | None:
         """The round ends early: settle what was handed over, and leave the rest.
@@ -183,6 +186,8 @@ class MessageSender:
         """Everything that is written down without a receipt, in order. Raises: Stopped."""
         while outstanding := self._ledger.outstanding(self._target, self._suspects):
             self._deliver_now(outstanding)
+        if not self._suspects:
+            self._went_on()
 
     def conclude(self) -> None:
         """The target is to blame where records are refused for no clear reason, and all of them.
@@ -266,6 +271,7 @@ class MessageSender:
                 self._settle_alone(before)
             raise
         if before is not None:
+            self._handed_over.discard(before.message.id)
             self._settled(before)
         self.written_down(batch.progress)
         self._watcher.message_prepared(message)
@@ -320,45 +326,45 @@ class MessageSender:
         self._note_attempts(message, receipt)
         if receipt.verdict is Verdict.DELIVERED and not self._suspects:
             return arrived
-        if not self._came_of(arrived, None):
-            self.send_outstanding()
-        if not self._suspects:
-            self._behind.clear()
+        self._came_of(arrived, None)
+        self.send_outstanding()
         return None
 
-    def _settle_alone(self, arrived: _Arrival) -> bool:
-        """As `_settled`, which it is then."""
+    def _went_on(self) -> None:
+        """Of what was written down, nothing is left."""
+        self._behind.clear()
+        self._handed_over.clear()
+
+    def _settle_alone(self, arrived: _Arrival) -> None:
         message, remote_id, remote_ids, now = self._sent(arrived)
         self._ledger.sent(message, remote_id=remote_id, remote_ids=remote_ids, now=now)
-        return self._settled(arrived)
+        self._settled(arrived)
 
     def _sent(self, arrived: _Arrival) -> SentMessage:
         receipt = arrived.receipt
         return SentMessage(arrived.message, receipt.remote_id, receipt.remote_ids, self._clock())
 
-    def _settled(self, arrived: _Arrival) -> bool:
-        """A message is settled in the ledger; False when refused ones have to be sent again."""
+    def _settled(self, arrived: _Arrival) -> None:
+        """A message is settled in the ledger."""
         message, keys, receipt = arrived
-        self._handed_over.discard(message.id)
         self.tally.messages += 1
         self.tally.records += message.records
         self.remarks.count(keys)
         self._watcher.message_settled(message, receipt)
-        return self._clear_suspects()
+        self._clear_suspects()
 
     # Handing over
 
-    def _came_of(self, arrived: _Arrival, outstanding: Outstanding | None) -> bool:
-        """Settle what came of a message; False when something else has to go out in its place."""
+    def _came_of(self, arrived: _Arrival, outstanding: Outstanding | None) -> None:
+        """Settle what came of a message; others may have to go out in its place."""
         message, _, receipt = arrived
         match receipt.verdict:
             case Verdict.DELIVERED:
-                return self._settle_alone(arrived)
+                self._settle_alone(arrived)
             case Verdict.IN_DOUBT | Verdict.RETRY_LATER | Verdict.STOP_TARGET:
                 raise RoundStopped(receipt)
             case Verdict.TOO_LARGE | Verdict.REFUSED:
                 self._bisect(outstanding or self._written_down(message), receipt)
-                return False
 
     def _note_attempts(self, message: Message, receipt: Receipt) -> None:
         """What was tried, and whether the message may have been stored."""
@@ -385,7 +391,7 @@ class MessageSender:
         """
         refused = receipt.verdict is Verdict.REFUSED
         unclear = refused and not receipt.certain
-        parts = _divided(len(whole.records), receipt.refused_by, self._count_pieces(whole, receipt))
+        parts = divided(len(whole.records), receipt.refused_by, self._count_pieces(whole, receipt))
         if unclear and not whole.narrowing:
             self._ask_again(receipt, cut=len(parts) > 1)
         if len(parts) > 1:
@@ -447,10 +453,10 @@ class MessageSender:
             self._deliver_now(last)
         self.conclude()
 
-    def _clear_suspects(self) -> bool:
+    def _clear_suspects(self) -> None:
         """Something got through, so it is the records; one refused alone need not be asked again.
 
-        False when there are several, which have to be sent again.
+        Several are outstanding again, to be sent once more.
         """
         self._proven_healthy = True
         self._refusal = None
@@ -458,7 +464,6 @@ class MessageSender:
         self._suspects.clear()
         if len(suspects) == 1:
             self._refuse(*suspects[0])
-        return len(suspects) < 2
 
     def _refuse(self, whole: Outstanding, receipt: Receipt) -> None:
         rule = "refused-by-receiver" if receipt.verdict is Verdict.REFUSED else TOO_LARGE
@@ -487,15 +492,3 @@ class MessageSender:
         if outstanding is None or outstanding.message.id != message.id:
             raise AssertionError(f"message {message.id} is not the first in its queue")
         return outstanding
-
-
-def _divided(count: int, names: Sequence[str], pieces: int) -> list[Sequence[int]]:
-    """Which records go together, by their places: those of one name, or else equal pieces."""
-    if names:
-        by_name: dict[str, list[int]] = {}
-        for at, name in enumerate(names):
-            by_name.setdefault(name, []).append(at)
-        return list(by_name.values())
-    pieces = min(pieces, count)
-    bounds = [count * at // pieces for at in range(pieces + 1)]
-    return [range(begin, end) for begin, end in pairwise(bounds)]

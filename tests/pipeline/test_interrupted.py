@@ -1,0 +1,37 @@
+"""Nothing is lost, or sent under two ids, wherever a round ends: by ^C, by a bug, or as a service stops answering."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.pki import Credential
+from tests.support.simulated_months import World
+from tests.support.spring_2028 import JOBS, NOW, done
+
+
+@pytest.fixture
+def world(request: pytest.FixtureRequest, tmp_path: Path, host: Credential) -> World:
+    return World(folder=tmp_path, host=host, now=NOW, format=getattr(request, "param", "car"))
+
+
+@pytest.mark.parametrize(
+    ("faults", "first"),
+    [
+        (["too large", "fine", "not stored"], 2),
+        (["too large", "answer lost"], 0),
+        (["refused", "refused", "fine", "fine", "not stored"], 2),
+    ],
+    ids=str,
+)
+def test_a_message_of_a_republish_that_arrived_in_part_is_not_begun_again(
+    world: World, faults: list[str], first: int
+) -> None:
+    """What is left of it goes out as it is; where the window would go on is before all of it."""
+    world.finish(JOBS[:4])
+    done(world.publish())
+    world.pass_time(1)
+    assert done(world.republish("2028-02", faults=faults)).records == first
+    world.pass_time(1)
+    assert done(world.republish("2028-02")).records == 4 - first
