@@ -78,7 +78,9 @@ def test_the_command_writes_the_file_and_keeps_a_copy(tmp_path: Path, capsys: py
     assert "; run it as a user who may write there, such as root" in capsys.readouterr().err
     (kept / file.name).rmdir()
     kept.rmdir()
-    assert main.run([*words, "--update"]) == 0
+    with file.open() as reader:  # nobody meets a file that is written in part
+        assert main.run([*words, "--update"]) == 0
+        assert reader.read() == before
     printed = capsys.readouterr().out
     assert "+    batch_records: 7" in printed
     assert "topic" not in printed

@@ -6,6 +6,7 @@ import argparse
 import difflib
 import os
 import shutil
+import stat
 import sys
 from collections.abc import Mapping
 from contextlib import closing
@@ -27,6 +28,7 @@ from publisher.model.job import Epoch
 from publisher.model.time import Window, epoch
 from publisher.pipeline.takeover.jura import Watermark, look_for_lost, report
 from publisher.reporting.charges.rules import Rules, overlap_notes
+from publisher.reporting.files import whole_file
 from publisher.sources.arex.options import Options
 from publisher.sources.arex.source import create, writing_order
 
@@ -137,7 +139,6 @@ def _update(path: Path, page: ConfigurationText) -> None:
         updated = arc_conf.update_page(before, page)
         if updated.text != before:
             shutil.copy2(path, f"{path}.old")
-            path.write_text(updated.text, encoding="utf-8")
     except OSError as error:
         advice = "run it as a user who may write there, such as root"
         if isinstance(error, FileNotFoundError):
@@ -145,11 +146,22 @@ def _update(path: Path, page: ConfigurationText) -> None:
         raise UsageError(f"{path}: {error.strerror or error}; {advice}") from error
     except (UnicodeDecodeError, UsageError) as error:
         raise UsageError(f"{path}: {error}; {_NEW_ONE}") from error
+    if updated.text != before:
+        _replace(path, updated.text)
     texts = before.splitlines(), updated.text.splitlines()
     for line in difflib.unified_diff(*texts, f"{path}.old", str(path), n=0, lineterm=""):
         print_line(line)
     for line in updated.kept:
         error_line(f"{path}: your change was kept; arc.conf and ARC's state now have: {line}")
+
+
+def _replace(path: Path, text: str) -> None:
+    """Whole, or as it was before, for the same readers. Raises: UsageError."""
+    with whole_file(path) as file:
+        before = path.stat()
+        os.fchown(file.fileno(), before.st_uid, before.st_gid)
+        os.fchmod(file.fileno(), stat.S_IMODE(before.st_mode))
+        file.write(text)
 
 
 def _text_of(path: Path) -> str:
