@@ -67,7 +67,7 @@ if TYPE_CHECKING:
     from publisher.pipeline.takeover.jura import LostJobs
     from publisher.sources.base import ImportedFrom, LastReading, NewestJob
     from publisher.sources.importers import BadLine, Importer, ImportReport, ImportRule, Retried
-    from publisher.sources.importing.arc.joined import BatchRuns
+    from publisher.sources.importing.arc.batch_runs import BatchRuns
     from publisher.sources.statistics import Accounts, UsageReader
 
 _BACKLOG_ROWS: Final = 10_000  # a second's work: to start another process takes a third of that
@@ -191,7 +191,7 @@ class LiveSite:
         """What is known of A-REX's jobs by the batch systems that CEs submit to."""
         if not (entries := self._joined_entries()):
             return None
-        from publisher.sources.importing.arc.joined import BatchRuns
+        from publisher.sources.importing.arc.batch_runs import BatchRuns
 
         return BatchRuns(entries, self._copies, lock_wait_s, remembers=to_publish)
 
@@ -208,11 +208,10 @@ class LiveSite:
 
     def _joined_entries(self) -> Sequence[JoinedEntry]:
         """The batch systems that CEs submit to: `arc_databases: []` says that none does."""
-        entries = self.batch_entries if self.settings.written else ()
         return [
-            JoinedEntry(entry.name, LRMS[entry.type], entry.database, entry.join_wait_s)
-            for entry in entries
-            if entry.in_rounds and getattr(entry.options, "arc_databases", None) != ()
+            JoinedEntry(entry.name, LRMS[entry.type], entry.database, entry.join_wait_s, ces)
+            for entry in (self.batch_entries if self.settings.written else ())
+            if entry.in_rounds and (ces := entry.ces()) != frozenset()
         ]
 
     def database(self, *, to_read: bool = False) -> Database:
@@ -289,7 +288,8 @@ class LiveSite:
 
         with closing(runs), closing(self._databases()) as source:
             as_it_is = source.find(job.job_id, frozenset(), self.clock()).jobs
-            return [rule for one in as_it_is if one.row == job.row for rule in rules_of(one, runs)]
+            of_ce = runs.of_ce(source.databases().get(job.row.database, job.row.database))
+            return [rule for one in as_it_is if one.row == job.row for rule in rules_of(one, of_ce)]
 
     def measure_book(self, *, to_read: bool = False) -> MeasureBook:
         from publisher.ledger.sql.history import SqlMeasureBook

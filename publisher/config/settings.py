@@ -382,19 +382,17 @@ class _Sources:
         self._state = state
         self._reading = reading
         self._names: set[str] = set()
-        self._clusters: set[str] = set()
         self.written: list[SourceSettings] = []
         self.batch_entries: list[BatchEntry] = []
-        self._joins: list[Place] = []
+        self._batch_systems: list[tuple[YamlBlock, BatchEntry]] = []
 
     def read(self, blocks: Sequence[YamlBlock], importers: YamlBlock | None) -> None:
         for block in blocks:
             self._entry(block)
+        for block, entry in self._batch_systems:  # by now it is known whether there are CEs
+            self._add_batch_system(block, entry, entry.options)
         if importers is not None:
             self._importers(importers)
-        what = "there is no entry of the type arex whose jobs could be joined"
-        for place in () if self.written else self._joins:
-            self._reading.wrong(place, what)
 
     def effective(self) -> SourceSettings | None:
         """What all databases are read by; None where nothing names one."""
@@ -431,7 +429,7 @@ class _Sources:
             database, keep = imported_database(self._state, name), keys.get("keep", 0)
             entry = BatchEntry(name, kind, options, database, True, join_wait_s, keep)
             if kind in registered.importers:
-                self._add_batch_system(block, entry, options)
+                self._batch_systems.append((block, entry))
             else:
                 self._add_databases(block, entry)
 
@@ -455,32 +453,35 @@ class _Sources:
             reading.wrong(block.place, f"{what}: write both with the same type and unescape")
 
     def _add_batch_system(self, block: YamlBlock, entry: BatchEntry, options: Any) -> None:
-        join, keep = entry.join_wait_s is not None, entry.keep_months
-        if join:
-            there = block.keys["join"].place
-            self._joins.append(there)
-            if options.arc_databases == ():
-                what = "arc_databases says that no CE submits to this cluster; take out one"
-                self._reading.wrong(there, what)
-        for place, what in self._batch_system_problems(block, entry, options):
+        for place, what in self._problems_of(block, entry):
             self._reading.wrong(place, what)
-        self._clusters.add(options.cluster)
+        join, keep = entry.join_wait_s is not None, entry.keep_months
         options = replace(options, place=f"source.{entry.name}", join=join, keep_months=keep)
         self.batch_entries.append(entry._replace(options=options))
 
-    def _batch_system_problems(
-        self, block: YamlBlock, entry: BatchEntry, options: Any
-    ) -> Iterator[tuple[Place, str]]:
+    def _problems_of(self, block: YamlBlock, entry: BatchEntry) -> Iterator[tuple[Place, str]]:
+        options: Any = entry.options
         here, cluster, submit_host = block.place, options.cluster, options.submit_host
         if options.must_read and not options.reads:
             missing = here.under(options.reads_key, here.line)
             yield missing, "missing; name the files or directories to read"
-        if cluster in self._clusters:
+        if entry.join_wait_s is not None:
+            there = block.keys["join"].place
+            if not self.written:
+                yield there, "there is no entry of the type arex whose jobs could be joined"
+            if options.arc_databases == ():
+                yield there, "arc_databases says that no CE submits to this cluster; take out one"
+        others: list[Any] = [each.options for each in self.batch_entries]
+        if cluster in [each.cluster for each in others]:
             what = f"the cluster {cluster} is in another source, and would count twice"
             yield here, f"{what}; write the cluster of each"
-        others: list[Any] = [each.options for each in self.batch_entries if each.type == entry.type]
-        if submit_host and submit_host in [each.submit_host for each in others]:
+        alike = [each for each in others if isinstance(each, type(options))]
+        if submit_host and submit_host in [each.submit_host for each in alike]:
             yield here, f"another {entry.type} has the submit_host {submit_host}; give each its own"
+        unset = [each for each in (*alike, options) if each.arc_databases is None]
+        if self.written and options in unset[1:]:
+            what = f"another {entry.type} gives the same numbers to jobs"
+            yield here, f"{what}; write the arc_databases of the CEs before each, [] for none"
 
     def _importers(self, block: YamlBlock) -> None:
         known, reading = self._registered.importers, self._reading

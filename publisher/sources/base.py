@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol, Self
 
 from publisher.model.errors import SourceError, refused_by_system
 from publisher.model.job import (
@@ -265,6 +265,11 @@ class BatchEntry(NamedTuple):
         """Whether it was ever read. Raises: SourceError."""
         return has_file(self.database)
 
+    def ces(self) -> frozenset[Path] | None:
+        """The databases of the CEs that submit to it; None: of all."""
+        databases: Sequence[Path] | None = getattr(self.options, "arc_databases", None)
+        return None if databases is None else frozenset(each.resolve() for each in databases)
+
 
 def has_file(path: Path) -> bool:
     """Raises: SourceError when that cannot be told, which `Path.exists` of Python 3.14 calls no."""
@@ -289,6 +294,11 @@ class JoinedEntry(NamedTuple):
     lrms: str  # what A-REX calls it
     database: Path  # that it is read into
     wait_s: int | None
+    ces: frozenset[Path] | None = None  # databases of those CEs; None: of all
+
+    def is_of_ce(self, database: str) -> bool:
+        """Whether the CE with this database submits to it."""
+        return self.ces is None or Path(database).resolve() in self.ces
 
     def ran(self, lrms: str) -> bool:
         """Whether it may have run a job of which A-REX names this batch system, or none."""
@@ -310,6 +320,9 @@ Additions = Mapping[int, Mapping[str, Any] | None]
 
 class JoinedRuns(Protocol):
     """What batch systems know of A-REX's jobs, for those who read its rows by themselves."""
+
+    def of_ce(self, database: str) -> Self:
+        """What those know that the CE with this database submits to."""
 
     def known(
         self, runs: Mapping[int, RunAt], lrms_of: Callable[[Collection[int]], Mapping[int, str]]

@@ -44,6 +44,13 @@ def test_one_mapping_is_a_list_of_one(tmp_path: Path) -> None:
     assert read(tmp_path, AREX).source == read(tmp_path, [AREX]).source
 
 
+def test_of_two_clusters_one_may_leave_open_which_ces_submit_to_it(tmp_path: Path) -> None:
+    two = SLURM | {"name": "b", "cluster": "two"}
+    assert len(read(tmp_path, [SLURM, two]).batch_entries) == 2
+    found = read(tmp_path, [SLURM, two | {"arc_databases": []}, AREX])
+    assert [each.ces() for each in found.batch_entries] == [None, frozenset()]
+
+
 @pytest.mark.parametrize(
     ("source", "complaint"),
     [
@@ -58,6 +65,10 @@ def test_one_mapping_is_a_list_of_one(tmp_path: Path) -> None:
             "source[2]: cannot be read beside the entry arex: write both",
         ),
         ([SLURM, SLURM | {"cluster": "two"}], "source[2]: another source is called slurm too"),
+        (
+            [SLURM, SLURM | {"name": "b", "cluster": "two"}, AREX],
+            "source[2]: another slurm gives the same numbers to jobs; write the arc_databases",
+        ),
         ([SLURM, SLURM | {"name": "b"}], "source[2]: the cluster hpc1 is in another source, and would count twice"),
         (
             [{"type": "gridengine", "name": name, "paths": ["x"]} for name in "ab"],

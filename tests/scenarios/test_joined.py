@@ -603,6 +603,8 @@ def test_two_systems_with_one_number_are_not_guessed(site: ConfiguredSite) -> No
     other.write_bytes(sacct_text.text([{**line, "Cluster": "hpc2"} for line in lines([job])]))
     entry = {"type": "slurm", "name": "b", "cluster": "hpc2", "files": [str(other)], "join": "arex"}
     site.config["source"].append(entry)
+    for each in site.config["source"][1:]:
+        each["arc_databases"] = [str(site.database())]
     assert total(site.publish()) == 2
     assert not any("gpus" in row for row in arrived(site))
     explained = site.run("explain", job.job_id).out

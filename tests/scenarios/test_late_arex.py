@@ -213,8 +213,8 @@ def test_a_round_waits_while_another_process_decides_whose_a_job_is(
     to_read, checked, asked = (tmp_path / name for name in ("to-read", "checked", "asked"))
     reads = [
         Place("publisher.sources.importing.arc.joined", "since", "call", str(to_read)),
-        Place("publisher.sources.importing.arc.joined", "look_up", "return", str(asked), stops=False),
-        Place("publisher.sources.importing.arc.joined", "remember", "call", str(asked), stops=False),
+        Place("publisher.sources.importing.arc.batch_runs", "look_up", "return", str(asked), stops=False),
+        Place("publisher.sources.importing.arc.batch_runs", "remember", "call", str(asked), stops=False),
     ]
     imports = [Place("publisher.sources.importing.arc.jobs", "sorted", "return", str(checked))]
     with stopping(site, reads, "publish", "--force") as reader:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import sqlite3
 from contextlib import closing
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 
 from tests.arex_databases import SampleJob, Writer, generate
 from tests.fake_ams.service import FakeAMS
+from tests.support import sacct_text
 from tests.support.pki import PKI
 from tests.support.sites import SiteUnderTest
 
@@ -125,3 +127,54 @@ def test_the_doctor_asks_for_each_ce_s_zone(site: SiteUnderTest) -> None:
     findings = site.run("doctor", "--json").json["findings"]
     zones = {one["part"]: one["state"] for one in findings if one["name"] == "time zone"}
     assert zones == {"ce1": "ok", "ce2": "warning"}
+
+
+def cluster(site: SiteUnderTest, name: str, runs: list[SampleJob], **keys: object) -> dict[str, Any]:
+    """A Slurm with these runs, in front of which is the CE that has its number."""
+    lines = [
+        sacct_text.job(
+            int(run.local_job_id or 0), Submit=run.end_time - run.wall_s, ElapsedRaw=run.wall_s, Cluster=name
+        )
+        for run in runs
+    ]
+    path = site.folder / f"{name}.txt"
+    path.write_bytes(sacct_text.text([each for line in lines for each in (line, sacct_text.step(line))]))
+    accounting = site.folder / name.replace("hpc", "ce") / "accounting" / "accounting_v2.db"
+    return {
+        "type": "slurm",
+        "name": name,
+        "cluster": name,
+        "files": [str(path)],
+        "arc_databases": [str(accounting)],
+    } | keys
+
+
+@pytest.mark.parametrize("keys", [{}, {"join": "arex", "join_wait": 0}])
+@pytest.mark.parametrize("form", ["car", "apel-summary-0.4"])
+def test_clusters_give_the_same_numbers(form: str, keys: dict[str, object], site: SiteUnderTest) -> None:
+    """Each CE submits to one of two clusters: a local job of the other one is not its job of that number and time."""
+    made = [job for job in generate(3, 60, START, END) if job.status == "completed" and job.local_job_id]
+    grid = [replace(job, local_job_id=str(number), lrms="slurm") for number, job in enumerate(made[:6], 1)]
+    local = [replace(job, end_time=job.end_time - 7, wall_s=100) for job in grid]
+    site.config["targets"]["egi"]["format"] = form
+    for folder in ("ce1", "ce2"):
+        (site.folder / folder / "accounting" / "accounting_v2.db").unlink()
+    ces = [ce(site, "ce1", grid[:4]), ce(site, "ce2", grid[4:])]
+    site.config["source"] = [
+        *ces,
+        cluster(site, "hpc2", [*grid[4:], *local[:2]], **keys),
+        cluster(site, "hpc1", [*grid[:4], *local[4:]], **keys),
+    ]
+    run = site.publish()
+    assert (run.status, run.json["targets"]["egi"]["records"] > 0) == (0, True), run.err
+    assert site.run("stats", "--from", "2026-10", "--to", "2026-10", "--json").json["jobs"] == 10
+    # Slurm tells late of jobs whose numbers the other CE's jobs had, which are delivered by now.
+    cluster(site, "hpc2", [*grid[4:], *local[:4]])
+    run = site.publish()
+    assert run.status == 0, run.err
+    assert "forgotten" not in run.err
+    rows = site.table().rows("Summaries" if "summary" in form else "JobRecords")
+    assert sum(int(str(row.get("NumberOfJobs", 1))) for row in rows) == 12
+    walls = sum(int(str(row["WallDuration"])) for row in rows)
+    assert walls == sum(job.wall_s for job in grid) + 6 * 100
+    assert site.run("stats", "--from", "2026-10", "--to", "2026-10", "--json").json["jobs"] == 12

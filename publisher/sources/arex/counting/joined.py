@@ -35,6 +35,10 @@ class ReopenedDatabases:
         self._readings = readings_of(options, environment)
         self._joined = joined
 
+    def _joined_of(self, path: str) -> JoinedRuns | None:
+        """What is known of the jobs of one of them."""
+        return None if self._joined is None else self._joined.of_ce(path)
+
     def close(self) -> None:
         self._copies.close()
         if self._joined is not None:

@@ -85,7 +85,7 @@ class ArexAccounts(ReopenedDatabases):
 
     def sheet(self, job_id: JobId) -> JobDetails | None:
         with self._opened() as opened:
-            sheets = [read_sheet(one, job_id, one.clock, self._joined) for one in opened]
+            sheets = [read_sheet(one, job_id, one.clock, one.joined) for one in opened]
         found = [sheet for sheet in sheets if sheet is not None]
         if not found:
             return None
@@ -111,7 +111,7 @@ class ArexAccounts(ReopenedDatabases):
             opened = []
             for name, path, ce in database_files(self._options):
                 database = CountingDatabase(path, self._copies, self._readings[ce], name)
-                database.joined = self._joined
+                database.joined = self._joined_of(path)
                 stack.callback(database.close)
                 opened.append(database)
             yield sorted(opened, key=lambda each: -each.schema)

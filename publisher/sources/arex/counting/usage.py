@@ -66,7 +66,7 @@ class ArexUsage(ReopenedDatabases):
             for name, path, ce in database_files(self._options):
                 reading = self._readings[ce]._replace(hold_off_s=0)
                 opened.append(_UsageDatabase(path, self._copies, reading, name))
-                opened[-1].joined = self._joined
+                opened[-1].joined = self._joined_of(path)
                 stack.callback(opened[-1].close)
             # The most authoritative first, as `ArexSource` has them.
             opened.sort(key=lambda each: -each.schema)

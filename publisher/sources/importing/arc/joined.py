@@ -14,16 +14,14 @@ whoever reads runs in meanwhile sees that they are a CE's, or has committed that
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from itertools import compress
 from operator import itemgetter
-from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final
 
 from publisher.model.job import (
     OWN_VALUES,
@@ -39,177 +37,30 @@ from publisher.model.job import (
 from publisher.model.time import Window
 from publisher.sources.base import (
     Absent,
-    Additions,
     Cursor,
     DoneWith,
     EndedIn,
-    JoinedEntry,
     Knows,
     OpenRow,
     Page,
     RowsAhead,
-    RunAt,
     Source,
     SourceFacts,
-    has_file,
 )
 from publisher.sources.importers import ImportRule
-from publisher.sources.importing.arc.jobs import ARC_RUNS
-from publisher.sources.importing.arc.numbers import (
-    APART_S,
-    Run,
-    StoredRun,
-    overlap,
-    remember,
-    runs_of_numbers,
-    spans_of,
+from publisher.sources.importing.arc.batch_runs import (
+    BatchRun,
+    BatchRuns,
+    additions,
+    may_be_own,
+    nearest_run,
+    own_run,
+    run_of,
 )
-from publisher.sources.importing.database import ImportDatabase
-from publisher.sources.sqlite_reader import BUSY_TIMEOUT_S, CopyDirectory, ReadOnlyFile
 
 _run_in = itemgetter(*map(OWN_VALUES.index, ("local_id", "submitted_at", "ended_at")))
 COUNTED_RULE: Final = "counted-by-batch-system"
 _NOTHING_SEEN: Final[Mapping[RowRef, Epoch]] = {}
-
-
-class BatchRun(NamedTuple):
-    """A run of a batch system that is a job of A-REX."""
-
-    entry: JoinedEntry
-    run: StoredRun
-
-
-class BatchRuns:
-    """The runs of all batch systems that are joined, by local id."""
-
-    def __init__(
-        self,
-        entries: Sequence[JoinedEntry],
-        copies_below: Path,
-        lock_wait_s: float | None,
-        *,
-        remembers: bool = False,
-    ) -> None:
-        """`remembers`: as jobs are published, what a CE has is remembered before looking it up."""
-        self.entries = entries
-        self._remembers = remembers
-        self._busy_timeout_s = BUSY_TIMEOUT_S if lock_wait_s is None else lock_wait_s
-        self._copies = CopyDirectory(copies_below)
-        self._files: dict[Path, ReadOnlyFile] = {}
-
-    def close(self) -> None:
-        for file in self._files.values():
-            file.close()
-        self._files.clear()
-        self._copies.close()
-
-    def look_up(self, local_ids: Sequence[str]) -> Mapping[str, Sequence[BatchRun]]:
-        """One question to each batch system's database. Raises: SourceError."""
-        numbers = sorted(set(filter(None, local_ids)))
-        found: dict[str, list[BatchRun]] = {}
-        for entry in self.entries if numbers else ():
-            file, joins = self._file(entry), entry.wait_s is not None
-            if file is not None:
-                known = file.ask(partial(runs_of_numbers, numbers=numbers, joins=joins))
-                for number, runs in known.items():
-                    found.setdefault(number, []).extend(BatchRun(entry, run) for run in runs)
-        return found
-
-    def _file(self, entry: JoinedEntry) -> ReadOnlyFile | None:
-        """None where nothing was read into it yet."""
-        path = entry.database
-        if path not in self._files and has_file(path):
-            file = ReadOnlyFile(str(path), self._copies, busy_timeout_s=self._busy_timeout_s)
-            self._files[path] = file
-        return self._files.get(path)
-
-    def remember(self, runs: Sequence[tuple[Run, str]]) -> None:
-        """That a CE has these runs, each with what A-REX calls its batch system.
-
-        Raises: PublisherError.
-        """
-        asked = [(number, end, lrms) for (number, _, end), lrms in runs]
-        for entry in self.entries:
-            new = [run for run, _ in compress(runs, self._are_new(entry, asked))]
-            if new:
-                accounting = ImportDatabase(entry.database, ARC_RUNS)
-                with accounting, accounting.transaction():
-                    remember(accounting.connection, new)
-
-    def are_new(self, runs: Sequence[tuple[str, int, str]]) -> Sequence[bool]:
-        """Whether some database has yet to remember them. Raises: SourceError.
-
-        `runs` have the number, end and batch system of each.
-        """
-        of_entries = [self._are_new(entry, runs) for entry in self.entries]
-        return list(map(any, zip(*of_entries, strict=True)))
-
-    def _are_new(self, entry: JoinedEntry, runs: Sequence[tuple[str, int, str]]) -> Sequence[bool]:
-        file = self._file(entry) if self._remembers else None
-        may = [_may_have(entry, *run) for run in runs]
-        if file is None or not any(may):
-            return [False] * len(runs)
-        numbers = sorted({number for number, _, _ in compress(runs, may)})
-        had = {(number, end) for number, _, end in file.ask(partial(spans_of, numbers=numbers))}
-        asked = zip(may, runs, strict=True)
-        return [yes and (number, end) not in had for yes, (number, end, _) in asked]
-
-    def known(
-        self, runs: Mapping[int, RunAt], lrms_of: Callable[[Collection[int]], Mapping[int, str]]
-    ) -> Additions:
-        """As `JoinedRuns` has it."""
-        found = self.look_up([run.local_id for run in runs.values()])
-        near = {row: run for row, run in runs.items() if run.local_id in found}
-        lrms = lrms_of(near) if near else {}
-        additions: dict[int, Mapping[str, Any] | None] = {}
-        for row, run in near.items():
-            of_number, name = found[run.local_id], lrms.get(row, "")
-            nearest = _nearest(of_number, run.ended_at, run.wall_s, name)
-            if _own(of_number, (run.submitted_at, run.ended_at), name) is not None:
-                additions[row] = None
-            elif nearest is not None and nearest.run.adds:
-                additions[row] = _values(nearest.run.adds)
-        return additions
-
-    def waits(self, lrms: str) -> int:
-        """How long after its end a job waits for its run."""
-        return max((entry.wait_s or 0 for entry in self.entries if entry.ran(lrms)), default=0)
-
-
-def _may_have(entry: JoinedEntry, number: str, end: int, lrms: str) -> bool:
-    """Whether a batch system may have had a run that ended so, and given it this number."""
-    is_number = number != "" and number.isascii() and number.isprintable()
-    return end > 0 and is_number and entry.ran(lrms)
-
-
-def run_of(
-    found: Mapping[str, Sequence[BatchRun]], run: RunValues | JobRecord, lrms: str
-) -> BatchRun | None:
-    """The run that is this job: of the same number and overlapping, as numbers come again.
-
-    None where two systems have one. A run that is requeued keeps its number: the one counts that
-    ended nearest to the job.
-    """
-    return _nearest(found.get(run.local_id, ()), run.ended_at, run.wall_s, lrms)
-
-
-def _nearest(runs: Sequence[BatchRun], ended_at: int, wall_s: int, lrms: str) -> BatchRun | None:
-    first, last = ended_at - wall_s - APART_S, ended_at + APART_S
-    joined = [one for one in runs if not one.run.own and one.entry.ran(lrms)]
-    near = [one for one in joined if one.run.started_at <= last and one.run.ended_at >= first]
-    if not near or len({one.entry.name for one in near}) > 1:
-        return None
-    return min(near, key=lambda one: (abs(one.run.ended_at - ended_at), -one.run.started_at))
-
-
-def _own(runs: Sequence[BatchRun], span: tuple[int, int], lrms: str) -> BatchRun | None:
-    """The job of a batch system that a job of A-REX is."""
-    own = (one for one in runs if one.run.own and one.entry.ran(lrms))
-    return next((one for one in own if overlap(span, one.run.started_at, one.run.ended_at)), None)
-
-
-def _may_be_own(found: Mapping[str, Sequence[BatchRun]], local_id: str) -> bool:
-    return any(one.run.own for one in found.get(local_id, ()))
 
 
 def _set_aside(job: JobRecord, found: BatchRun) -> SkippedJob:
@@ -227,27 +78,20 @@ def _set_aside(job: JobRecord, found: BatchRun) -> SkippedJob:
     )
 
 
-def additions(adds: str, job: RunValues | JobRecord) -> dict[str, Any]:
-    """What of a run's values this job has not."""
-    return {name: value for name, value in _values(adds).items() if not getattr(job, name, True)}
+def _whole_job(job: JobRecord, found: Mapping[str, Sequence[BatchRun]]) -> JobRecord | SkippedJob:
+    """A job with what its batch system knows, or set aside, or as it is where no run is found."""
+    span = (job.submitted_at, job.ended_at)
+    if (own := own_run(found.get(job.local_id, ()), span, job.lrms)) is not None:
+        return _set_aside(job, own)
+    run = run_of(found, job, job.lrms)
+    if run is None:
+        return job
+    return job._replace(joined=run.run.adds, **additions(run.run.adds, job))
 
 
-def _values(adds: str) -> dict[str, Any]:
-    values: dict[str, Any] = json.loads(adds) if adds else {}
-    for name in values.keys() & _MADE.keys():
-        values[name] = _MADE[name](values[name])
-    return values
-
-
-def _pairs(stored: Sequence[Sequence[Any]]) -> tuple[tuple[Any, ...], ...]:
-    return tuple(map(tuple, stored))
-
-
-_MADE: Final[Mapping[str, Callable[[Any], object]]] = {
-    "hosts": tuple,
-    "gpu_models": _pairs,
-    "quantities": _pairs,
-}
+def _waits(of_ce: BatchRuns, local_id: str, since: int, lrms: str, now: int) -> bool:
+    """Whether a job without a run waits for it; not one that ends in a far future."""
+    return local_id != "" and abs(now - since) < of_ce.waits(lrms)
 
 
 def _whole_run(run: RunValues, found: Mapping[str, Sequence[BatchRun]]) -> RunValues:
@@ -287,6 +131,7 @@ class JoinedSource:
         self._is_batch: dict[str, bool] = {}  # by name of a database
         self._joins = any(entry.wait_s is not None for entry in runs.entries)
         self._runs = runs
+        self._runs_of: dict[str, BatchRuns] = {}  # by name of a CE's database
 
     def since(
         self,
@@ -302,7 +147,7 @@ class JoinedSource:
     ) -> Iterator[Page]:
         """As the source's. Where runs are joined no job is like another: each gets its own."""
         if done_with is not None and self._joins and not self._of_batch(database):
-            done_with = partial(self._done_with, done_with)
+            done_with = partial(self._done_with, self._of_ce(database), done_with)
         alike, names = alike and not self._joins, names or self._joins
         for page in self._source.since(
             cursor, database, needs, now, done_with, columns=columns, alike=alike, names=names
@@ -343,6 +188,13 @@ class JoinedSource:
             self._is_batch[database] = file in self._batch_databases
         return self._is_batch[database]
 
+    def _of_ce(self, database: str) -> BatchRuns:
+        """Those that jobs of this database may be."""
+        if database not in self._runs_of:
+            file = self._source.databases().get(database, database)
+            self._runs_of[database] = self._runs.of_ce(file)
+        return self._runs_of[database]
+
     def _joined(
         self,
         page: Page,
@@ -361,15 +213,16 @@ class JoinedSource:
             return page
         moment = Epoch(int(now.timestamp()))
         runs = [((job.local_id, job.submitted_at, job.ended_at), job.lrms) for job in page.jobs]
-        self._runs.remember(runs)
-        found = self._runs.look_up([job.local_id for job in page.jobs])
+        of_ce = self._of_ce(page.jobs[0].row.database)
+        of_ce.remember(runs)
+        found = of_ce.look_up([job.local_id for job in page.jobs])
         jobs: list[JobRecord] = []
         waiting: dict[RowRef, OpenRow] = {}
         counted: list[SkippedJob] = []
         for job in page.jobs:
             since = min(job.ended_at, seen.get(job.row, job.ended_at))
-            whole = self._whole_job(job, found, since, moment)
-            if whole is None:
+            whole = _whole_job(job, found)
+            if whole is job and _waits(of_ce, job.local_id, since, job.lrms, moment):
                 waiting[job.row] = OpenRow(row=job.row, finished_seen_at=seen.get(job.row))
             elif isinstance(whole, SkippedJob):
                 counted.append(whole)
@@ -378,22 +231,6 @@ class JoinedSource:
         skipped, rows = (*page.skipped, *counted), (*page.open, *waiting.values())
         return replace(page, jobs=tuple(jobs), skipped=skipped, open=rows, awaited=tuple(waiting))
 
-    def _whole_job(
-        self, job: JobRecord, found: Mapping[str, Sequence[BatchRun]], since: int, now: int
-    ) -> JobRecord | SkippedJob | None:
-        """A job with what its batch system knows, or set aside; None where it waits, since then."""
-        span = (job.submitted_at, job.ended_at)
-        if (own := _own(found.get(job.local_id, ()), span, job.lrms)) is not None:
-            return _set_aside(job, own)
-        run = run_of(found, job, job.lrms)
-        if run is not None:
-            return job._replace(joined=run.run.adds, **additions(run.run.adds, job))
-        return None if self._waits(job.local_id, since, job.lrms, now) else job
-
-    def _waits(self, local_id: str, since: int, lrms: str, now: int) -> bool:
-        """Whether a job waits for its run; not one that ends in a far future."""
-        return local_id != "" and abs(now - since) < self._runs.waits(lrms)
-
     def _counted(
         self, page: Page, runs: RunColumns, needs: frozenset[SideTable], now: datetime
     ) -> Page:
@@ -401,20 +238,20 @@ class JoinedSource:
 
         What waits, lacks a number that counts, or is yet to be remembered, is read whole.
         """
-        lrms = [example.lrms for example in runs.examples]
-        new = self._runs.are_new(list(zip(runs.local_ids, runs.ended_at, lrms, strict=True)))
-        found, moment = self._runs.look_up(runs.local_ids), int(now.timestamp())
+        lrms, of_ce = [example.lrms for example in runs.examples], self._of_ce(runs.database)
+        new = of_ce.are_new(list(zip(runs.local_ids, runs.ended_at, lrms, strict=True)))
+        found, moment = of_ce.look_up(runs.local_ids), int(now.timestamp())
         texts: list[str] = []
         whole: list[bool] = []
         columns = zip(runs.local_ids, runs.ended_at, runs.wall_s, runs.examples, new, strict=True)
         for local_id, end, wall_s, example, is_new in columns:
-            run = _nearest(found.get(local_id, ()), end, wall_s, example.lrms)
+            run = nearest_run(found.get(local_id, ()), end, wall_s, example.lrms)
             if run is None:
-                adds, unfit = "", self._waits(local_id, end, example.lrms, moment)
+                adds, unfit = "", _waits(of_ce, local_id, end, example.lrms, moment)
             else:
                 adds, unfit = run.run.adds, not (example.node_count and example.cpu_count)
             texts.append(adds)
-            whole.append(unfit or is_new or _may_be_own(found, local_id))
+            whole.append(unfit or is_new or may_be_own(found, local_id))
         runs = runs._replace(joined=texts)
         if any(whole):
             page = self._with_rows(page, runs.rows(compress(range(len(whole)), whole)), needs, now)
@@ -426,14 +263,16 @@ class JoinedSource:
         """A page of kinds; jobs that may be a batch system's own are read whole."""
         if not page.alike or self._of_batch(page.alike[0].example.row.database):
             return page
+        database = page.alike[0].example.row.database
         runs = [(_run_in(job.values), job.place.lrms) for job in page.alike]
-        self._runs.remember(runs)
+        of_ce = self._of_ce(database)
+        of_ce.remember(runs)
         local_ids = [run[0] for run, _ in runs]
-        found = self._runs.look_up(local_ids)
-        owned = [_may_be_own(found, local_id) for local_id in local_ids]
+        found = of_ce.look_up(local_ids)
+        owned = [may_be_own(found, local_id) for local_id in local_ids]
         if not any(owned):
             return page
-        database, own = page.alike[0].example.row.database, compress(page.alike, owned)
+        own = compress(page.alike, owned)
         rows = [RowRef(database=database, record_id=job.record_id) for job in own]
         alike = tuple(compress(page.alike, [not each for each in owned]))
         return self._with_rows(replace(page, alike=alike), rows, needs, now)
@@ -448,11 +287,12 @@ class JoinedSource:
             page = replace(page, jobs=jobs, skipped=skipped, open=page.open + read.open)
         return page
 
+    @staticmethod
     def _done_with(
-        self, done_with: DoneWith, rows: Sequence[int], runs: Sequence[RunValues]
+        of_ce: BatchRuns, done_with: DoneWith, rows: Sequence[int], runs: Sequence[RunValues]
     ) -> Sequence[bool]:
         """As it is asked about runs, with what is joined to them, whatever system they are of."""
-        found = self._runs.look_up([run.local_id for run in runs])
+        found = of_ce.look_up([run.local_id for run in runs])
         if found:
             runs = [_whole_run(run, found) for run in runs]
         return done_with(rows, runs)
