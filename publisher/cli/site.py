@@ -51,7 +51,6 @@ from publisher.transports.base import (
     Credentials,
     DryRunTransport,
     Endpoint,
-    Environment,
     Transport,
     TransportOptions,
     own_options,
@@ -440,19 +439,18 @@ class LiveSite:
         return own_options(target.options, TransportOptions).endpoints(self.process.environment)
 
     def transport(self, target: Target) -> Transport:
-        return create_transport(
-            target.type,
-            target.options,
-            self.credentials(),
-            Environment(
-                environment=self.process.environment,
-                now=self.process.clock,
-                clock=self.process.monotonic,
-                chance=self.process.chance,
-                wait=self.process.wait,
-                signed=lambda format_name: receiver_of(format_name).signed,
-            ),
+        surroundings = self.process.of_transport(
+            self._waiting(target), signed=lambda name: receiver_of(name).signed
         )
+        return create_transport(target.type, target.options, self.credentials(), surroundings)
+
+    def _waiting(self, target: Target) -> Callable[[float], bool]:
+        """Between two attempts at a message, another host may have taken the target over."""
+        if self.settings.server is None:
+            return self.process.wait
+        from publisher.ledger.postgres.locks import waiting_at_work
+
+        return waiting_at_work(self.process.wait, partial(self.database, to_read=True), target.name)
 
 
 def sent_by_jura(target: Target) -> Callable[[JobRecord], PublishedJob | None] | None:

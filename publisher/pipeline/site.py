@@ -22,7 +22,7 @@ from publisher.model.rates import Allocation, Charging, EnergyRules
 from publisher.model.target import Selection, Target
 from publisher.model.time import Window
 from publisher.model.totals import SummaryGroup, left_behind, month_window
-from publisher.transports.base import Credentials, Endpoint, Transport
+from publisher.transports.base import Credentials, Endpoint, Environment, Transport
 
 if TYPE_CHECKING:
     from publisher.ledger.books import ChargeBook, History, MeasureBook
@@ -67,6 +67,19 @@ class ProcessEnvironment(NamedTuple):
     host: str = ""
     parallel: bool = False
     backlog_rows: int | None = None
+
+    def of_transport(
+        self, wait: Callable[[float], bool], signed: Callable[[str], bool]
+    ) -> Environment:
+        """What a transport needs of it."""
+        return Environment(
+            environment=self.environment,
+            now=self.clock,
+            clock=self.monotonic,
+            chance=self.chance,
+            wait=wait,
+            signed=signed,
+        )
 
 
 class ListenAddress(Protocol):

@@ -10,16 +10,22 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
+from time import monotonic
 
 import psycopg
 import pytest
 
+from publisher import config
+from publisher.cli.site import LiveSite
 from publisher.ledger.postgres import connection
+from publisher.pipeline.publish import publish
+from publisher.pipeline.site import ProcessEnvironment
 from tests.arex_databases import generate
 from tests.fake_ams.faults import Fault
 from tests.fake_ams.service import PROJECT, TOPIC
 from tests.support.ledgers import instance_of
 from tests.support.postgres import PostgresServer, binaries, private_server
+from tests.support.simulated_months import Steps
 from tests.support.sites import SiteUnderTest, truth
 
 START, END = datetime(2026, 10, 1, tzinfo=UTC), datetime(2026, 11, 1, tzinfo=UTC)
@@ -151,6 +157,37 @@ def test_targets_that_meet_the_same_new_keys_in_another_order(
     postgres.sql("ALTER ROLE publisher RESET default_transaction_isolation")
     assert run.status == 0, run.err
     assert {name: one["records"] for name, one in run.json["targets"].items()} == {"egi": 3, "done": 2}
+
+
+def test_who_lost_the_server_while_it_waits_tries_a_message_no_more(
+    site: SiteUnderTest, ledger_in_postgres: None, postgres: PostgresServer
+) -> None:
+    """Another host works by then: totals of a month that came late would stand in the place of newer ones."""
+    site.config["targets"]["egi"] |= {"format": "apel-summary-0.4"}
+    of_one_row = [replace(JOBS[0], job_id=f"job {number}", local_job_id=str(number)) for number in range(3)]
+    site.fill(of_one_row[0])
+    site.save()
+    waited: list[float] = []
+
+    def the_other_host_takes_over(seconds: float) -> bool:
+        if not seconds:  # only asks whether to stop
+            return False
+        waited.append(seconds)
+        site.fake.faults.clear()
+        site.fill(*of_one_row[1:])
+        postgres.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'publisher'")
+        assert site.publish().status == 0
+        return False
+
+    settings = config.load(site.path, {}, host_name="ce01.example.org")
+    surroundings = ProcessEnvironment(
+        environment={}, clock=lambda: datetime.now(UTC), monotonic=monotonic, wait=the_other_host_takes_over
+    )
+    site.fake.faults.always(Fault.status(503))
+    (ended,) = publish(LiveSite(settings=settings, process=surroundings), targets=[], observer=Steps(), force=True)
+    assert len(waited) == 1
+    assert ended.exit_status == 74, ended
+    assert [row["NumberOfJobs"] for row in site.received()] == [1, 3]
 
 
 @pytest.fixture

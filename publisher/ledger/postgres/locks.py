@@ -6,7 +6,8 @@ Beside the lock of a target stands its *lease*: who holds it, when the holder la
 life, and its fencing number. A holder that hangs, was stopped, or is cut off keeps its lock as long
 as the server believes in its connection. Whoever waits for the lock ends that connection when the
 holder was silent for `LEASE_S`; the server then undoes what it had not committed. Every transaction
-of a holder first looks whether the lease still has its number.
+of a holder first looks whether the lease still has its number, and before another attempt at a
+message it looks whether it is still the holder.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from hashlib import sha256
 from threading import Event, Thread
 from typing import Final
@@ -95,8 +96,7 @@ class Leases:
                 )
 
     def _take(self, target: str, key: int, patience: Callable[[], bool]) -> int:
-        holder = f"{socket.gethostname()}, process {os.getpid()}"
-        asked = {"target": target, "key": key, "holder": holder}
+        asked = {"target": target, "key": key, "holder": _this_process()}
         while True:
             taken = self._database.execute(_TAKE, asked).fetchone()
             if taken is None and self._end_silent(target, key):
@@ -122,6 +122,28 @@ class Leases:
             while not released.wait(_RENEW_S):
                 with self._database.reading():
                     self._database.execute(_RENEW, {"fence": fence})
+
+
+def waiting_at_work(
+    wait: Callable[[float], bool], opens: Callable[[], Database], target: str
+) -> Callable[[float], bool]:
+    """A `wait` that asks for a stop, too, when this process may not hold the target any more.
+
+    What another has sent since must not be overtaken by what this one tries again.
+    """
+    return lambda seconds: wait(seconds) or not _is_held_here(opens, target)
+
+
+def _is_held_here(opens: Callable[[], Database], target: str) -> bool:
+    """By another connection than that of the work; False where the server cannot be asked."""
+    with suppress(LedgerError), closing(opens()) as database, database.reading():
+        found = database.execute(_HOLDER, {"target": target}).fetchone()
+        return found is not None and bool(found[0] == _this_process())
+    return False
+
+
+def _this_process() -> str:
+    return f"{socket.gethostname()}, process {os.getpid()}"
 
 
 class AdvisoryChargeLocks:
