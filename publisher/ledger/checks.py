@@ -65,7 +65,16 @@ def _damaged_rows(
 ) -> Iterator[tuple[str, list[int]]]:
     asked = {"limit": _QUICK if quick else 1 << 62, "part": part, "parts": parts}
     for what, ask, is_sound in _CHECKED:
-        yield what, [row[0] for row in database.stream(ask, asked) if not is_sound(row)]
+        rows = database.stream(ask, asked)
+        yield what, [row[0] for row in rows if not _is_sound(row, is_sound)]
+
+
+def _is_sound(row: Any, is_sound: Callable[[Any], bool]) -> bool:
+    """In SQLite, damage may leave a value of another type, or none."""
+    try:
+        return is_sound(row)
+    except (zlib.error, TypeError, AttributeError):
+        return False
 
 
 def _sound_message(row: Any) -> bool:
@@ -81,14 +90,11 @@ def _sound_page(row: Any) -> bool:
 def _sound_month(row: Any) -> bool:
     """What was counted, what is on its way and what the receiver has, each with its digest."""
     _, *columns = row
-    try:
-        return all(
-            digest(groups) == expected.removeprefix(ADOPTED)
-            for expected, groups in zip(columns[::2], columns[1::2], strict=True)
-            if expected and expected != PART
-        )
-    except (zlib.error, TypeError):  # TypeError: there are no groups
-        return False
+    return all(
+        digest(groups) == expected.removeprefix(ADOPTED)
+        for expected, groups in zip(columns[::2], columns[1::2], strict=True)
+        if expected and expected != PART
+    )
 
 
 def _sound_key_text(row: Any) -> bool:

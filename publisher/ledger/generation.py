@@ -261,8 +261,9 @@ class StateGuard(NamedTuple):
             return f"cannot be compared with the record of it in {where}, which is damaged"
         if not self.shared and (trouble := self._trouble_of_place(file, local)):
             return trouble
-        accepted_elsewhere = ledger is not None and local.generation < ledger.generation
-        return "" if accepted_elsewhere else _trouble_in_time(database, local, ledger)
+        ahead = ledger is not None and local.generation < ledger.generation
+        accepted_by_another = self.shared and ahead
+        return "" if accepted_by_another else _trouble_in_time(database, local, ledger)
 
     def _trouble_of_place(self, file: GenerationFile, local: LocalRecord) -> str:
         """Whether a ledger of this host alone was another's, or restored with its file."""

@@ -147,6 +147,8 @@ def test_of_two_thousand_flips_few_are_missed(ledger: Path) -> None:
         ("damaged messages", f"UPDATE message SET made_at = made_at + 1024 WHERE id = ({SENT})"),
         ("damaged deliveries", "UPDATE delivered_page SET runs = zeroblob(length(runs)) WHERE id = 2"),
         ("damaged deliveries", "UPDATE delivered_page SET block = block + 1 WHERE id = 2"),
+        ("damaged deliveries", "UPDATE delivered_page SET runs = 'a row of another table' WHERE id = 2"),
+        ("damaged months", "UPDATE month SET digest = x'00' WHERE month IN (SELECT min(month) FROM month)"),
         ("damaged months", "UPDATE month SET counted = zeroblob(50) WHERE month IN (SELECT min(month) FROM month)"),
         ("damaged months", "UPDATE month SET accepted = zeroblob(50) WHERE accepted IS NOT NULL"),
         ("damaged months", "UPDATE month SET accepted = NULL WHERE accepted IS NOT NULL"),

@@ -338,6 +338,31 @@ def test_a_state_directory_that_was_copied_to_another_host_stops_the_round_there
     assert_stopped(site, "was in use on another host")
 
 
+def test_a_ledger_that_comes_back_from_another_host_may_lack_what_was_sent_here(
+    site: SiteUnderTest, tmp_path: Path, machine: Callable[[str], object]
+) -> None:
+    """It was accepted there, and not here."""
+    ledgers, lent, here = Ledgers(site), tmp_path / "there" / "publishing.db", site.state
+    machine("first")
+    site.fill(*JOBS[:20])
+    assert site.publish().status == 0
+    lent.parent.mkdir()
+    shutil.copy(here, lent)
+    machine("second")
+    site.config["state"] = str(lent)
+    site.save()
+    assert site.publish("--accept-state").status == 0
+    machine("first")
+    site.config["state"] = str(here)
+    site.save()
+    site.fill(*JOBS[20:])
+    assert site.publish().status == 0
+    ledgers.put(lent)
+    assert_stopped(site, "went back in time", "4 messages with 20 records would be sent again")
+    assert site.publish("--accept-state").status == 0
+    assert_all_arrived(site, JOBS)
+
+
 def test_a_host_that_does_not_say_who_it_is_is_no_alarm(site: SiteUnderTest, machine: Callable[[str], object]) -> None:
     site.fill(*JOBS[:20])
     assert site.publish().status == 0
