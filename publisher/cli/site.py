@@ -38,14 +38,7 @@ from publisher.model.time import Window
 from publisher.pipeline.batch_systems import delivered_since
 from publisher.pipeline.site import LiveTarget, MetricsOutput, Neighbour, ProcessEnvironment, Site
 from publisher.sources import LRMS, READS_IMPORTED, importer_plugin, offered, source_plugin
-from publisher.sources.base import (
-    BatchEntry,
-    DatabaseEntry,
-    JoinedEntry,
-    Namesake,
-    Source,
-    WritingOrder,
-)
+from publisher.sources.base import BatchEntry, DatabaseEntry, JoinedEntry, Source
 from publisher.transports import create_transport
 from publisher.transports.base import (
     Credentials,
@@ -64,7 +57,7 @@ if TYPE_CHECKING:
     from publisher.model.time import Month
     from publisher.pipeline.round.outcome import Outcome
     from publisher.pipeline.takeover.jura import LostJobs
-    from publisher.sources.base import ImportedFrom, LastReading, NewestJob
+    from publisher.sources.base import ImportedFrom, LastReading, Namesake, NewestJob, WritingOrder
     from publisher.sources.importers import BadLine, Importer, ImportReport, ImportRule, Retried
     from publisher.sources.importing.arc.batch_runs import BatchRuns
     from publisher.sources.statistics import Accounts, UsageReader
@@ -395,8 +388,11 @@ class LiveSite:
             wire_digest=_digest(target.type, target.options),
             reader_command=self._reader_command(target),
             backlog_rows=self.process.backlog_rows,
-            beside=tuple(Neighbour.of(self, one) for one in beside(target, self.settings.targets)),
+            beside=self.beside(target),
         )
+
+    def beside(self, target: Target) -> tuple[Neighbour, ...]:
+        return tuple(Neighbour.of(self, one) for one in beside(target, self.settings.targets))
 
     def _reader_command(self, target: Target) -> tuple[str, ...]:
         """Whatever directories modules were found in, the other process finds them there."""

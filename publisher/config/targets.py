@@ -364,8 +364,8 @@ def _check_mixtures(targets: Sequence[Target], block: YamlBlock, reading: ReadCo
 def _mixed(first: Target, second: Target, there: Destination) -> str:
     """What comes of two targets at one place; '' when nothing does.
 
-    Jobs and summaries, or two kinds of summaries, of one site are counted twice there; rows under
-    one key replace each other.
+    Jobs and summaries, or two kinds of summaries, of one site are counted twice there, and so are
+    records of one job under two keys; rows under one key replace each other.
     """
     where = f"the same {there.keys} as"
     if first.format != second.format:
@@ -377,6 +377,14 @@ def _mixed(first: Target, second: Target, there: Destination) -> str:
         return (
             f"its totals would go to {where} those of target {first.name}, and replace some of "
             "them there; give each target vos of its own, or make them one"
+        )
+    both_want_some = bool(first.statuses & second.statuses) and not apart(first, second)
+    by_keys = receiver_of(second.format).row_keys is not None and first.policy != second.policy
+    if both_want_some and by_keys:
+        return (
+            f"its jobs go to {where} those of target {first.name}, under other settings of "
+            "`records`: one that both want would count twice there; give each target vos of its "
+            "own, or the same settings"
         )
     if first.sync or second.sync:
         return (

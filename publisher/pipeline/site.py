@@ -333,6 +333,9 @@ class Site(Protocol):
     ) -> LiveTarget:
         """A target with its transport, not yet connected. Raises: CredentialError."""
 
+    def beside(self, target: Target) -> Sequence[Neighbour]:
+        """Targets that write into the same rows at the receiver, each those of VOs of its own."""
+
     def take_over(self, target: Target, source: Source, ledger: Ledger) -> LostJobs | None:
         """What another publisher left and lost (takeover/adopt.py).
 

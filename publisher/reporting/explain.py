@@ -30,8 +30,8 @@ from publisher.model.policy import KeyStyle, PublishedJob, RecordPolicy, ValueOr
 from publisher.model.target import Target
 from publisher.model.time import Window
 from publisher.model.totals import Accumulator, SummaryGroup, month_number
+from publisher.pipeline.guards.collisions import is_later_run
 from publisher.pipeline.guards.databases import not_found
-from publisher.pipeline.guards.keys import is_later_run
 from publisher.pipeline.round.decision import is_unchanged
 from publisher.pipeline.site import Site, choose
 from publisher.reporting.charges.rules import Charges

@@ -346,6 +346,11 @@ SAME = OTHER.replace("apel-summary-0.4", "{0}")
     [
         ("car", "sync: true", "vos: [cms]", "counts that one target sends"),
         ("car", "vos: [atlas]", "sync: true", "counts that one target sends"),
+        ("car", "localid_prefix: a-", "localid_prefix: b-", "one that both want would count twice"),
+        ("car", "vos: [atlas, cms]", "vos: [atlas]\n    identity: withheld", "one that both want would count twice"),
+        ("car", "vos: [atlas]\n    localid_prefix: a-", "vos: [cms]\n    localid_prefix: b-", ""),
+        ("car", "statuses: [completed]\n    localid_prefix: a-", "statuses: [failed]\n    localid_prefix: b-", ""),
+        ("car", "vos: [atlas, cms]", "vos: [atlas]", ""),
         ("apel-summary-0.4", "vos: [atlas]", "vos: [cms, atlas]", "replace some of them"),
         ("apel-summary-0.4", "vos: [atlas]", "exclude_vos: [cms]", "replace some of them"),
         ("apel-summary-0.4", "statuses: [completed]", "statuses: [failed]", "replace some of them"),

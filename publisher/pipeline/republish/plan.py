@@ -315,9 +315,9 @@ class _Planner:
         if not self.reads_every_job:
             return None
         target = self._target
-        selection = target.selection(Window())
+        selection, beside = target.selection(Window()), self._site.beside(target)
         return key_guard.made(
-            key_guard.JobScope(target.name, target.format, selection, target.policy),
+            key_guard.JobScope(target.name, target.format, selection, target.policy, beside),
             whole_months(self._window),
             self._source,
             self._ledger,

@@ -224,7 +224,7 @@ class _Republish:
     def _made(self) -> keys.WindowTotals:
         live = self._live
         return keys.made(
-            keys.JobScope(live.name, live.format.name, live.selection, live.policy),
+            keys.JobScope(live.name, live.format.name, live.selection, live.policy, live.beside),
             self._planned.window,
             self._source,
             self._ledger,

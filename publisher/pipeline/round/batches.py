@@ -474,6 +474,7 @@ def _emptied(
         format=live.format.name,
         selection=live.selection,
         policy=live.policy,
+        beside=live.beside,
         sent_by_jura=live.sent_by_jura,
     )
     rows = keys.emptied(wanted, runs, month, source, ledger, now, live.policy_digest)

@@ -23,8 +23,8 @@ from publisher.model.job import Epoch, JobKey, RowRef, SkippedJob
 from publisher.model.message import Batch, Progress, RecordColumns, Rendered, WindowMark
 from publisher.model.time import Window
 from publisher.model.totals import BlockedMonth, month_window
+from publisher.pipeline.guards.collisions import NoCollisions, collisions
 from publisher.pipeline.guards.databases import know_by_name, note_databases
-from publisher.pipeline.guards.keys import NoCollisions, collisions
 from publisher.pipeline.round.assemble import NOWHERE
 from publisher.pipeline.round.batches import JobBatches, RecordSink, open_sink
 from publisher.pipeline.round.decision import Decider, Publish, Skip, skipped_job

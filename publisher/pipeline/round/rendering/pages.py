@@ -34,7 +34,7 @@ from publisher.model.job import (
 )
 from publisher.model.message import Progress, RecordColumns
 from publisher.model.totals import SummaryKey, month_number
-from publisher.pipeline.guards.keys import NoCollisions
+from publisher.pipeline.guards.collisions import NoCollisions
 from publisher.pipeline.round.batches import JobBatches, RecordMaker
 from publisher.pipeline.round.decision import Decider, Publish, Skip
 from publisher.pipeline.round.reader import with_rows

@@ -1,0 +1,150 @@
+"""A VO whose jobs went to a place by one target and go there by another now: none may count twice, and none is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from publisher.ledger.contract import Hold
+from publisher.model import time
+from publisher.pipeline import publish, status
+from publisher.pipeline.republish import plan, run
+from publisher.pipeline.round.outcome import Outcome
+from publisher.pipeline.site import choose
+from publisher.pipeline.sync import check
+from tests.support.patience import sending_ends
+from tests.support.pki import Credential
+from tests.support.simulated_months import Steps, WiredSite, World
+from tests.support.spring_2028 import JOBS, NOW
+
+Outcomes = dict[str, Outcome]
+
+
+@pytest.fixture
+def world(request: pytest.FixtureRequest, tmp_path: Path, host: Credential) -> World:
+    world = World(folder=tmp_path, host=host, now=NOW, format=getattr(request, "param", "car"))
+    world.config["targets"]["egi"]["sync"] = False
+    world.finish(JOBS)
+    return world
+
+
+def configure(world: World, vos: list[str], one: dict[str, Any], other: dict[str, Any]) -> None:
+    """These VOs by target one, the rest by the other."""
+    base = next(iter(world.config["targets"].values()))
+    base = {name: base[name] for name in ("type", "url", "format", "start", "every", "batch_records")}
+    world.config["targets"] = {
+        "one": base | {"vos": list(vos)} | one,
+        "other": base | {"exclude_vos": vos} | dict(other),
+    }
+
+
+def done(world: World, work: Callable[[WiredSite], list[Outcome]]) -> Outcomes:
+    with sending_ends():
+        return {outcome.target: outcome for outcome in work(world.site())}
+
+
+def round_of_all(world: World) -> Outcomes:
+    return done(world, lambda site: publish.publish(site, targets=[], observer=Steps(), force=True))
+
+
+def republished(world: World, *names: str, accept: bool = False) -> Outcomes:
+    window = time.window(time.parse_from("2028-02", NOW), time.parse_to("2028-03", NOW))
+    wish = plan.RepublishRequest(window=window, accept_key_change=accept)
+
+    def work(site: WiredSite) -> list[Outcome]:
+        targets = choose(site.settings.targets, names)
+        return run.carry_out(site, targets, plan.plan(site, targets, wish, Steps()), wish, Steps(), dry_run=False)
+
+    return done(world, work)
+
+
+def differences(world: World) -> list[str]:
+    site = world.site()
+    compared = check.check(site, site.settings.targets, months=None, portal=None)
+    return [repair for row in compared for repair in row.repairs]
+
+
+def of_vo(*vos: str) -> int:
+    return sum(job.vo in vos for job in JOBS)
+
+
+OTHERWISE = [
+    ({"localid_prefix": "a-"}, {"localid_prefix": "b-"}),
+    ({}, {"localid_prefix": "b-"}),
+    ({}, {"benchmark": {"type": "HEPscore23", "value": 9}}),
+    ({}, {"identity": "withheld"}),
+]
+
+
+@pytest.mark.parametrize("world", ["car", "apel-job-0.4"], indirect=True)
+@pytest.mark.parametrize(("one", "other"), OTHERWISE)
+def test_jobs_that_another_target_delivered_under_another_key_are_set_aside(
+    world: World, one: dict[str, Any], other: dict[str, Any]
+) -> None:
+    configure(world, ["atlas", "cms"], one, other)
+    round_of_all(world)
+    assert not world.wrong_months()
+    configure(world, ["cms"], one, other)
+    for _ in range(2):
+        round_of_all(world)
+        assert not world.wrong_months()
+    assert differences(world) == [] or all("set aside" in one for one in differences(world))
+    (held,) = {(one.target, one.job.rule) for one in status.quarantined(world.site(), targets=[])}
+    assert held == ("other", "key-changed")
+    assert len(list(status.quarantined(world.site(), targets=[]))) == of_vo("atlas")
+    world.finish_again(next(job.job_id for job in JOBS if job.vo == "atlas"), wall_s=77)
+    round_of_all(world)
+    for accept in (False, True):
+        again = republished(world, accept=accept)
+        assert {outcome.exit_status for outcome in again.values()} == {0}, again
+        assert again["one"].records == of_vo("cms")
+        assert [jobs for jobs, *_ in world.receiver.totals().values()] == [12, 12]
+    status.release_or_drop(world.site(), [], Hold.DROPPED, every=True, targets=[])
+    assert {outcome.exit_status for outcome in round_of_all(world).values()} == {0}
+    assert differences(world) == []
+    assert [jobs for jobs, *_ in world.receiver.totals().values()] == [12, 12]
+
+
+def test_jobs_that_were_deleted_at_the_receiver_go_when_they_are_released(world: World) -> None:
+    prefixes = {"localid_prefix": "a-"}, {"localid_prefix": "b-"}
+    configure(world, ["atlas", "cms"], *prefixes)
+    round_of_all(world)
+    configure(world, ["cms"], *prefixes)
+    assert round_of_all(world)["other"].quarantined == of_vo("atlas")
+    for text, row in world.receiver.rows():
+        if row["VO"] == "atlas":
+            world.receiver.delete((row["Year"], row["Month"]), text)
+    status.release_or_drop(world.site(), [], Hold.RELEASED, every=True, targets=[])
+    assert round_of_all(world)["other"].records == of_vo("atlas")
+    assert not world.wrong_months()
+    assert differences(world) == []
+    assert round_of_all(world)["other"].outcome == "nothing"
+
+
+@pytest.mark.parametrize("world", ["car", "apel-job-0.4"], indirect=True)
+def test_under_the_same_keys_a_vo_goes_from_target_to_target(world: World) -> None:
+    """The second record takes the place of the first. The first target neither holds its rows back nor asks for a ticket."""
+    same = {"localid_prefix": "a-"}
+    configure(world, ["atlas", "cms"], same, same)
+    round_of_all(world)
+    configure(world, ["cms"], same, same)
+    assert republished(world, "one")["one"].exit_status == 0
+    outcomes = round_of_all(world)
+    assert (outcomes["other"].records, outcomes["other"].quarantined) == (of_vo("atlas"), 0)
+    world.finish_again(next(job.job_id for job in JOBS if job.vo == "cms"), wall_s=77)
+    world.finish([replace(JOBS[0], job_id="late", local_job_id="777")])
+    assert {outcome.exit_status for outcome in round_of_all(world).values()} == {0}
+    assert not world.wrong_months()
+    for _ in range(2):
+        assert {outcome.exit_status for outcome in republished(world).values()} == {0}
+        assert not world.wrong_months()
+        assert differences(world) == []
+    configure(world, ["atlas", "cms"], same, same)
+    assert {outcome.exit_status for outcome in round_of_all(world).values()} == {0}
+    assert {outcome.exit_status for outcome in republished(world).values()} == {0}
+    assert not world.wrong_months()
+    assert differences(world) == []
