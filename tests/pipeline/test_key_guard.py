@@ -231,6 +231,19 @@ def test_a_rehearsal_takes_totals_in_doubt_for_the_format_that_they_have(world: 
     ]
 
 
+@pytest.mark.parametrize("narrowed", [{"vos": ["cms"]}, {"statuses": ["completed"]}])
+def test_jobs_that_are_not_wanted_any_more_are_no_difference(world: World, narrowed: dict[str, Any]) -> None:
+    """Neither before nor after their rows were accepted as left behind, and counted no more."""
+    world.finish(JOBS)
+    assert done(world.publish()).exit_status == 0
+    configure(world, **narrowed)
+    assert done(world.publish()).exit_status == 0
+    assert world.differences() == []
+    assert done(world.republish("2028-02", "2028-03", accept=True)).exit_status == 0
+    assert done(world.publish()).exit_status == 0
+    assert world.differences() == []
+
+
 # Changed jobs
 
 

@@ -102,6 +102,7 @@ class _Seen:
     restarted: int = 0
     before: int = 0
     quarantined: int = 0
+    unwanted: int = 0  # delivered, and not wanted any more
     held: int = 0  # of the quarantined, those that wait
     pending: int = 0
 
@@ -212,7 +213,8 @@ class _TargetCheck:
             found = replace(found, pending=found.pending + found.before, before=0)
         reported = counts.reported.get(at) if self._target.sync else None
         in_portal = None if portal is None else portal.get(at, 0)
-        purged = 0 if trouble else max(delivered - found.delivered - found.restarted, 0)
+        here = found.delivered + found.unwanted + found.restarted
+        purged = 0 if trouble else max(delivered - here, 0)
         compared = Compared(
             target=self._target.name,
             month=month,
@@ -345,6 +347,9 @@ class _TargetCheck:
         # Single records stay in the month of their delivery; totals are to follow their jobs.
         counted_at = ended_at if known is None or self._summary else known.ended_at
         here = self._seen[_place(counted_at, kind.host)]
+        if unwanted and known is not None and known.settled:
+            here.unwanted += 1
+            return
         here.database += not unwanted
         here.count(known, held, before_start=ended_at < self._start)
 
