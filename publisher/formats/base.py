@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Final, NamedTuple, Protocol, runtime_checkable
 from publisher.model.job import Epoch, SideTable
 from publisher.model.policy import PublishedJob
 from publisher.model.time import iso_epoch
-from publisher.model.totals import Grouping, SummaryGroup, SummaryKey, SyncCount
+from publisher.model.totals import Grouping, SummaryGroup, SummaryKey, SyncCount, column
 
 
 class OnChange(StrEnum):
@@ -42,9 +42,22 @@ class RowKey(NamedTuple):
 PREFIXED: Final = ", LocalJobIds from "  # at the end of a key's text, before a localid_prefix
 
 
-def localid_prefix(key: SummaryKey) -> str:
-    """Of the single records in a row."""
-    return key.text.partition(PREFIXED)[2]
+class RecordOrigin(NamedTuple):
+    """What of a site's settings is in the keys of the single records that a row is made of."""
+
+    site: str
+    localid_prefix: str
+
+    @classmethod
+    def of(cls, key: SummaryKey) -> "RecordOrigin":
+        return cls(key.site, key.text.partition(PREFIXED)[2])
+
+    def is_like(self, other: "RecordOrigin") -> bool:
+        """Whether records of one replace those of the other."""
+        return [*map(column, self)] == [*map(column, other)]
+
+    def __str__(self) -> str:
+        return f"site {self.site} and localid_prefix {self.localid_prefix!r}"
 
 
 class RowKeys(Protocol):

@@ -97,8 +97,9 @@ def test_a_month_under_another_localid_prefix_is_held(world: World) -> None:
         assert (held.exit_status, names(held)) == (65, ["2028-02", "2028-03"])
         assert not world.wrong_months()
         asked = "Please delete these rows and the job records that they are made of, which"
-        assert asked in "".join(ticket("SITE", "APEL", held, prefix))
-        assert asked not in "".join([*ticket("SITE", "APEL", held, before), *ticket("SITE", "APEL", held)])
+        assert asked in "".join(ticket("EXAMPLE-SITE", "APEL", held, prefix))
+        same = [*ticket("EXAMPLE-SITE", "APEL", held, before), *ticket("EXAMPLE-SITE", "APEL", held)]
+        assert asked not in "".join(same)
         world.asked.clear()
         world.do_the_tickets(held)
         assert done(world.republish("2028-02", "2028-03", accept=True)).exit_status == 0
@@ -108,19 +109,41 @@ def test_a_month_under_another_localid_prefix_is_held(world: World) -> None:
 
 
 @pytest.mark.parametrize("world", ["car", "apel-job-0.4"], indirect=True)
-def test_a_run_that_changed_is_not_sent_under_another_localid_prefix(world: World) -> None:
-    world.finish(JOBS)
+@pytest.mark.parametrize("change", [{"records": {"localid_prefix": "c1-"}}, {"site": "OTHER-SITE"}])
+def test_a_run_that_changed_is_not_sent_under_another_local_job_id_or_site(
+    world: World, change: dict[str, Any]
+) -> None:
+    alike = [replace(JOBS[0], job_id=f"alike{at}", local_job_id=f"9{at}", cpus=4) for at in range(3)]
+    world.finish(alike)
     assert done(world.publish()).exit_status == 0
-    world.config["records"]["localid_prefix"] = "c1-"
-    world.finish_again(JOBS[0].job_id, wall_s=JOBS[0].wall_s + 60)
+    before = dict(world.config)
+    world.config |= change
+    world.finish_again("alike1", wall_s=77)
     for _ in range(2):
         assert done(world.publish()).exit_status in (0, 65)
         assert world.status().quarantined == 1
-    assert sum(jobs for jobs, *_ in world.receiver.totals().values()) == len(JOBS)
-    world.config["records"]["localid_prefix"] = ""
+    assert sum(jobs for jobs, *_ in world.receiver.totals().values()) == len(alike)
+    world.config = before
     assert done(world.publish()).exit_status == 0
     assert world.status().quarantined == 0
     assert not world.wrong_months()
+
+
+@pytest.mark.parametrize("world", ["car", "apel-summary-0.2"], indirect=True)
+def test_the_ticket_of_a_site_that_was_renamed_names_the_site_of_the_rows(world: World) -> None:
+    """Its job records stay as well: the site is in their keys."""
+    world.finish(JOBS)
+    assert done(world.publish()).exit_status == 0
+    world.config["site"] = "OTHER-SITE"
+    singles = world.format == "car"
+    held = done(world.republish("2028-02", "2028-03"))
+    assert names(held) == ["2028-02", "2028-03"]
+    prefix = "" if singles else None
+    told = ticket("OTHER-SITE", "APEL", held, prefix)
+    rows = [line for line in told if " s wall, " in line]
+    assert all(": site EXAMPLE-SITE, VO " in line for line in rows)
+    assert ("job records" in "".join(told)) == singles
+    assert ": VO " in "".join(ticket("example-site", "APEL", held, prefix))
 
 
 def test_a_run_that_changed_goes_with_its_month_under_another_localid_prefix(world: World) -> None:

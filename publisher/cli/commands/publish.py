@@ -21,11 +21,18 @@ from publisher.cli.parser import (
 )
 from publisher.cli.sources import sources_json, sources_text
 from publisher.formats import receiver_of
-from publisher.formats.base import localid_prefix
+from publisher.formats.base import RecordOrigin
 from publisher.model.rates import wall_text
 from publisher.model.target import Target
 from publisher.model.text import plural
-from publisher.model.totals import BlockedMonth, KeyTotal, ascii_key, gone_lines
+from publisher.model.totals import (
+    BlockedMonth,
+    KeyTotal,
+    SummaryKey,
+    ascii_key,
+    column,
+    gone_lines,
+)
 from publisher.pipeline import publish
 from publisher.pipeline.batch_systems import SourceStatus, readings
 from publisher.pipeline.round.outcome import Outcome
@@ -206,8 +213,8 @@ def _default_benchmarks(outcome: Outcome) -> str:
 def ticket(site: str, receiver: str, outcome: Outcome, prefix: str | None = None) -> list[str]:
     """What to write to the accounting team, so that they delete the rows that would stay behind.
 
-    `prefix`: of the LocalJobIds of single records; those under another stay too, and make the row
-    once more.
+    `prefix`: of the LocalJobIds of single records; those under another, or of another site, stay
+    too, and make the row once more.
     """
     held = [one for one in outcome.held if not (one.emptied or one.awaited)]
     rows = [(one.name, row) for one in held for row in one.orphaned]
@@ -215,14 +222,20 @@ def ticket(site: str, receiver: str, outcome: Outcome, prefix: str | None = None
         return []
     before = f"to be sent before --accept-key-change ({outcome.target})"
     months = ", ".join(dict.fromkeys(month for month, _ in rows))
-    others = {localid_prefix(row.key) for _, row in rows} - {ascii_key(prefix or "")}
-    below = " and the job records that they are made of" if prefix is not None and others else ""
+    now = RecordOrigin(site, ascii_key(prefix or ""))
+    stay = prefix is not None and not all(RecordOrigin.of(row.key).is_like(now) for _, row in rows)
+    below = " and the job records that they are made of" if stay else ""
     return [
         "",
         f"Text for a ticket to the {receiver} team, {before}:",
         "",
         f"  Site {site} is about to republish {months} under other keys.",
         f"  Please delete these rows{below}, which the new ones do not replace:",
-        *(f"  {month}: {row.key.text}: {usage_text(row)}" for month, row in rows),
+        *(f"  {month}: {_of_site(site, row.key)}: {usage_text(row)}" for month, row in rows),
         "",
     ]
+
+
+def _of_site(site: str, key: SummaryKey) -> str:
+    """A row's key, with its site where that is not the one that the ticket is about."""
+    return key.text if column(key.site) == column(site) else f"site {key.site}, {key.text}"

@@ -15,7 +15,7 @@ from itertools import accumulate
 from typing import Final, NamedTuple, Protocol
 
 from publisher.formats import receiver_of
-from publisher.formats.base import JobFormat, RowKey, SummaryFormat, lighter, localid_prefix
+from publisher.formats.base import JobFormat, RecordOrigin, RowKey, SummaryFormat, lighter
 from publisher.ledger.contract import Ledger
 from publisher.model.errors import Unfit
 from publisher.model.job import Epoch, JobKey, RowRef
@@ -184,8 +184,8 @@ class Guard(NamedTuple):
     totals: Mapping[int, BlockedMonth]  # months that it has as totals
     held_before: Collection[int]  # months that the last round held back
     emptied: RowsEmptied
-    # Of the LocalJobIds that a month was sent with under another policy.
-    prefixes: Callable[[int], Collection[str]]
+    # Of rows of a month that were sent under another policy.
+    origins: Callable[[int], Collection[RecordOrigin]]
 
 
 class RecordMaker:
@@ -276,7 +276,7 @@ class JobBatches:
             return
         record = self.rendered(fit, now)
         if self._guard is not None and fit.known is not None:
-            _check_prefix(record, self._guard)
+            _check_origin(record, self._guard)
             self._changed[fit.entry.key] = record
             if len(self._changed) >= _CHANGED:
                 self._let_go(self._guard, now)
@@ -381,17 +381,18 @@ class JobBatches:
         self._sender.conclude()
 
 
-def _check_prefix(record: Rendered, guard: Guard) -> None:
-    """Raises: Unfit for a changed run that may stand at the receiver under another LocalJobId."""
+def _check_origin(record: Rendered, guard: Guard) -> None:
+    """Raises: Unfit for a changed run whose record may stand at the receiver beside the new one."""
     if record.summary_key is None:
         return
-    month, prefix = record.summary_key.month, localid_prefix(record.summary_key)
-    if other := sorted(set(guard.prefixes(month)) - {prefix}):
+    month, now = record.summary_key.month, RecordOrigin.of(record.summary_key)
+    others = [one for one in guard.origins(month) if not one.is_like(now)]
+    if others:
         name = month_name(month)
         raise Unfit(
             KEY_CHANGED,
-            f"it changed after it was delivered, and {name} was sent with localid_prefix "
-            f"{', '.join(map(repr, other))}: under {prefix!r} it would count twice; set that of "
+            f"it changed after it was delivered, and {name} was sent with "
+            f"{', '.join(sorted(map(str, others)))}: with {now} it would count twice; set those of "
             f"before again, or see what `publisher republish --from {name} --to {name}` says",
         )
 
@@ -433,7 +434,7 @@ def open_sink(
             totals=_sent_as_totals(live, ledger),
             held_before=held_before,
             emptied=partial(_emptied, live, source, ledger, clock),
-            prefixes=cache(partial(_prefixes, live, ledger)),
+            origins=cache(partial(_origins, live, ledger)),
         )
     return JobBatches(live.format, builder, sender, guard=guard)
 
@@ -452,11 +453,11 @@ def _sent_as_totals(live: LiveTarget, ledger: Ledger) -> dict[int, BlockedMonth]
     return found
 
 
-def _prefixes(live: LiveTarget, ledger: Ledger, month: int) -> set[str]:
+def _origins(live: LiveTarget, ledger: Ledger, month: int) -> set[RecordOrigin]:
     """Of rows that this target sent before its policy was what it is."""
     of_now = live.policy_digest, BY_JURA
     sent = ledger.summary_keys(live.name, month)
-    return {localid_prefix(total.key) for total, policy in sent if policy not in of_now}
+    return {RecordOrigin.of(total.key) for total, policy in sent if policy not in of_now}
 
 
 def _emptied(
