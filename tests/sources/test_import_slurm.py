@@ -313,6 +313,16 @@ def test_a_size_that_no_memory_has_is_unknown(size: str, tmp_path: Path) -> None
     assert imported(tmp_path, [line, step(line, MaxRSS=size, MaxVMSize=size)])["UsedMemory"] == 0
 
 
+def test_a_file_that_is_written_anew_each_time_misses_nothing(tmp_path: Path) -> None:
+    """As the manual has it: each output has some of the last one."""
+    path = tmp_path / "sacct.txt"
+    for first in (1, 5, 9):
+        lines = [line for number in range(first, first + 8) for line in (job(number), step(job(number)))]
+        report = run_import(tmp_path / "imported.db", write(path, text(lines)))
+        assert (report.troubles, report.notes) == ([], [])
+    assert len(jobs(tmp_path / "imported.db")) == 16
+
+
 def test_a_file_that_goes_on_with_allocations_that_had_no_step(tmp_path: Path) -> None:
     lines = [job(7), step(job(7))]
     for number in (8, 9, 10):
@@ -464,6 +474,7 @@ def test_columns_of_other_versions(tmp_path: Path, version: str) -> None:
         (b"JobIDRaw|State,User\n", "cannot be understood"),
         (text([job(1, Submit="2026-09-21T10:00:00", End="2026-09-21T10:01:40"), step(job(1))]), "time_zone"),
         (text([job(1)]) + text([job(2)], COLUMNS[:-1]), "has other columns"),
+        (text([job(1), step(job(1))]) + text([job(2)], delimiter="\x1f"), "or another delimiter from byte"),
     ],
 )  # fmt: skip
 def test_text_that_cannot_be_read_says_why(tmp_path: Path, content: bytes, reason: str) -> None:

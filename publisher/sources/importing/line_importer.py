@@ -108,6 +108,8 @@ class LineImporter(ABC, Generic[Record]):
     files: ClassVar[Sequence[str]]  # names of the files in a directory
     kind: ClassVar[str]  # what such a file is, for people
     tables: ClassVar[str] = ""  # statements for what is kept beside the jobs
+    # Whether what follows is added to a file; else it is written anew, with some of the last.
+    grows: ClassVar[bool] = True
     # Names of files that hold one piece each, which `singles` reads.
     single: ClassVar[re.Pattern[str] | None] = None
 
@@ -255,7 +257,7 @@ class _Reading(Generic[Record]):
         """Contents that are no longer under their names, and in no file that was read."""
         run = self._run
         for path, cursor in self._missing:
-            if not self._found[cursor.number]:
+            if self._importer.grows and not self._found[cursor.number]:
                 run.report.notes.append(
                     f"{path}: is another file than the last time, and that one is not beside it; "
                     "where it was archived, import the archive too"

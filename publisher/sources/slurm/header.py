@@ -58,6 +58,8 @@ class Header:
             raise NotSacct(f"has a header that cannot be understood: {clean(text[:200])}")
         self.line = line.rstrip(b"\r")
         self.separator = self.delimiter.encode()
+        # Of a header further down, whatever delimiter it has; not where a name could forge one.
+        self.beginning = FIRST.encode() + (self.separator if len(self.separator) > 1 else b"")
         self.names = tuple(names)
         places = reversed(list(enumerate(names)))
         self._places: Mapping[str, int] = {name: place for place, name in places}

@@ -58,6 +58,7 @@ class SlurmImporter(LineImporter[SacctRun]):
 
     files: ClassVar[Sequence[str]] = ("sacct",)
     kind: ClassVar[str] = "output of sacct"
+    grows: ClassVar[bool] = False
 
     def __init__(
         self, options: Options, environment: Mapping[str, str], wait: Callable[[float], bool]

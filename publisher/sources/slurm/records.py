@@ -25,7 +25,7 @@ from zoneinfo import ZoneInfo
 
 from publisher.sources.importing.line_importer import LogPiece
 from publisher.sources.importing.log_files import LogBlock, clean
-from publisher.sources.slurm.header import FIRST, BadRow, Fields, Header, NotSacct
+from publisher.sources.slurm.header import BadRow, Fields, Header, NotSacct
 
 _NUMBER: Final = rb"([0-9]+)(?:[.]([0-9A-Za-z_+-]{1,64}))?"  # of a job, or of a step
 _NO_NUMBER: Final = "does not begin with a job's number"
@@ -193,9 +193,9 @@ class SacctReader:
 
         Raises: NotSacct for other columns than those of the first header.
         """
-        if content.startswith(FIRST.encode() + self._header.separator):
+        if content.startswith(self._header.beginning):
             if content.rstrip(b"\r") != self._header.line:
-                others = f"has other columns from byte {offset:,} on"
+                others = f"has other columns or another delimiter from byte {offset:,} on"
                 raise NotSacct(f"{others}; give each output of sacct a file of its own")
         elif content.strip():
             if job is None:
