@@ -35,3 +35,20 @@ def test_a_message_of_a_republish_that_arrived_in_part_is_not_begun_again(
     assert done(world.republish("2028-02", faults=faults)).records == first
     world.pass_time(1)
     assert done(world.republish("2028-02")).records == 4 - first
+
+
+def test_a_republish_that_is_interrupted_when_all_has_arrived_sends_nothing_again(world: World) -> None:
+    """What is noted about its months comes behind the last message, and takes long."""
+    world.finish(JOBS[:6])
+    done(world.publish())
+    world.config["records"]["localid_prefix"] = "c1-"
+    world.do_the_tickets(done(world.republish("2028-02", "2028-03")))
+    before = len(world.receiver.messages)
+    assert world.republish("2028-02", "2028-03", accept=True, fatal=10) is None
+    assert len(world.receiver.messages) == before + 2, "that was not behind the last message"
+    world.pass_time(1)
+    assert done(world.republish("2028-02", "2028-03", accept=True)).outcome == "nothing"
+    assert not world.wrong_months()
+    assert not world.differences()
+    world.pass_time(1)
+    assert done(world.republish("2028-02", "2028-03")).records == 6, "it is over, and this is another one"

@@ -123,6 +123,8 @@ class _Republish:
                 self._note_accepted()
                 if self._planned.whole:
                     self._note_singles()
+                # Last: one that is interrupted before sends nothing again.
+                self._finish_window()
                 if strange := self._under_other_settings():
                     return added(done, strange)
             if not finished and self._site.wait(_BREATH_S):
@@ -146,8 +148,11 @@ class _Republish:
                 return done
             if number != left[-1] and self._site.wait(_BREATH_S):
                 return _stopped(done)
-        self._ledger.finish_window(self._live.name, self._planned.window_progress)
+        self._finish_window()
         return done
+
+    def _finish_window(self) -> None:
+        self._ledger.finish_window(self._live.name, self._planned.window_progress)
 
     def _nothing(self) -> Outcome:
         return Outcome(target=self._live.name, outcome="nothing")

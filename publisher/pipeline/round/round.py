@@ -171,7 +171,8 @@ class Round:
     ) -> tuple[Outcome, bool]:
         """Publish the next portion of a window again, and say whether it was the last.
 
-        Regular rounds go on as before. Raises: PublisherError before it has begun.
+        The place where it ended stays written down. Regular rounds go on as before. Raises:
+        PublisherError before it has begun.
         """
         with self._ledger.working_on(self._live.name, patience(self._wait)):
             now = self._clock()
@@ -191,8 +192,6 @@ class Round:
                 receipt = self._travel(_Journey(reading, decider, None, now))
             except PublisherError as error:
                 return broken_off(self._live.name, error, self._sender.tally), True
-            if reading.finished and receipt is None:
-                self._ledger.finish_window(self._live.name, window_progress)
         return self._outcome(receipt), reading.finished or receipt is not None
 
     def republish_month(self, month: int, window_progress: str = "") -> Outcome:
