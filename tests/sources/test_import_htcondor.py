@@ -118,6 +118,8 @@ def test_how_a_job_ended(tmp_path: Path, attributes: dict[str, Any], status: str
         ({"JobStatus": 1}, "not over (JobStatus 1)"),
         ({"JobUniverse": 7}, "ran on the submitting machine (scheduler or local universe)"),
         ({"JobUniverse": 12}, "ran on the submitting machine (scheduler or local universe)"),
+        ({"JobUniverse": 9, "GridResource": "arc https://ce.example.net"}, "ran elsewhere (grid universe, arc)"),
+        ({"JobUniverse": 9, "GridResource": "EC2 https://cloud.example.net"}, "ran elsewhere (grid universe, ec2)"),
         ({"RoutedToJobId": "99.0"}, ROUTED),
     ],
 )
@@ -145,6 +147,9 @@ def test_wall_time_is_that_of_all_attempts_without_suspension(tmp_path: Path) ->
         ({"RequestGPUs": Raw("MyGpus + 1")}, None, 2),
         ({"CpusProvisioned": None, "RequestCpus": 8}, 0, 8),
         ({"CpusProvisioned": None, "RequestCpus": Raw("Cores * 2")}, 0, 0),
+        # Of a parallel job each of its hosts, whose CPU time is in one sum.
+        ({"JobUniverse": 11, "MaxHosts": 3, "RequestGPUs": 2}, 6, 6),
+        ({"JobUniverse": 11, "MaxHosts": None, "RequestGPUs": 2}, 2, 2),
     ],
 )
 def test_gpus_and_cores(tmp_path: Path, attributes: dict[str, Any], gpus: int | None, cores: int) -> None:

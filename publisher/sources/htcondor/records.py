@@ -30,6 +30,11 @@ _REMOVED, _COMPLETED = 3, 4
 # Jobs that run on the machine that they were submitted from, and use none of the pool.
 _LOCAL_UNIVERSES: Final = frozenset({7, 12})
 _PARALLEL_UNIVERSE: Final = 11
+_GRID_UNIVERSE: Final = 9
+# Where jobs go that are sent to another site; `batch` and `condor` are routes of a CE too.
+_ELSEWHERE: Final = frozenset(
+    {"arc", "azure", "boinc", "cream", "ec2", "gce", "gt2", "gt4", "gt5", "nordugrid", "unicore"}
+)
 _MOST_LINES: Final = 10_000
 _MOST_BYTES: Final = 8 * 1024 * 1024
 _MOST_NUMBER: Final = 2**53
@@ -157,8 +162,11 @@ def _skipped(ad: Ad, routed: Routed) -> str:
         raise BadAd("has no JobStatus")
     if status not in (_REMOVED, _COMPLETED):
         return f"not over (JobStatus {status})"
-    if _whole(ad, "JobUniverse") in _LOCAL_UNIVERSES:
+    universe, resource = _whole(ad, "JobUniverse"), _text(ad, "GridResource").partition(" ")[0]
+    if universe in _LOCAL_UNIVERSES:
         return "ran on the submitting machine (scheduler or local universe)"
+    if universe == _GRID_UNIVERSE and resource.lower() in _ELSEWHERE:
+        return f"ran elsewhere (grid universe, {resource.lower()})"
     other = "RoutedToJobId" if routed is Routed.BATCH else "RoutedFromJobId"
     if _text(ad, other):
         return ROUTED
@@ -226,7 +234,8 @@ def _run(ad: Ad) -> CondorRun:
     # The first start, so that all attempts lie between it and the end.
     started_at = _first(ad, "JobStartDate", "JobCurrentStartDate") or job.ended_at
     exit_code = _exit_code(ad)
-    fqans = _fqans(ad)
+    fqans, nodes = _fqans(ad), _nodes(ad)
+    per_node, gpus = _count(ad, "CpusProvisioned") or _count(ad, "RequestCpus") or 0, _gpus(ad)
     return CondorRun(
         global_id=job.global_id,
         local_id=job.local_id,
@@ -245,9 +254,9 @@ def _run(ad: Ad) -> CondorRun:
         attempts=_whole(ad, "NumJobStarts"),
         user_s=_all_attempts(ad, "RemoteUserCpu"),
         system_s=_all_attempts(ad, "RemoteSysCpu"),
-        nodes=_nodes(ad),
-        cpus=_count(ad, "CpusProvisioned") or _count(ad, "RequestCpus") or 0,
-        gpus=_gpus(ad),
+        nodes=nodes,
+        cpus=per_node * max(1, nodes),
+        gpus=gpus and gpus * max(1, nodes),
         gpu_model=_text(ad, "MachineAttrGPUs_DeviceName0").replace(",", " ").replace("=", " "),
         memory_kib=_first(ad, "ResidentSetSize_RAW", "ResidentSetSize"),
         image_kib=_first(ad, "ImageSize_RAW", "ImageSize"),
@@ -274,7 +283,7 @@ def _all_attempts(ad: Ad, name: str) -> float | None:
 
 
 def _gpus(ad: Ad) -> int | None:
-    """None for a request that is an expression; 0 where none were asked for."""
+    """Of each node; None for a request that is an expression, 0 where none were asked for."""
     for name in ("GPUsProvisioned", "RequestGPUs"):
         if name.lower() in ad and (count := _count(ad, name)) is not None:
             return count

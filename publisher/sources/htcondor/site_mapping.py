@@ -33,8 +33,8 @@ _FIELDS: Final = {
     "wall_s": "RemoteWallClockTime of all attempts, less CumulativeSuspensionTime",
     "cpu_user_s": "CumulativeRemoteUserCpu, else RemoteUserCpu; 0 where the ad has neither",
     "cpu_kernel_s": "CumulativeRemoteSysCpu, else RemoteSysCpu",
-    "cpu_count": "CpusProvisioned, else RequestCpus",
-    "gpu_count": "GPUsProvisioned, else RequestGPUs",
+    "cpu_count": "CpusProvisioned, else RequestCpus; of a parallel job of all its MaxHosts",
+    "gpu_count": "GPUsProvisioned, else RequestGPUs; of a parallel job of all its MaxHosts",
     "memory_kib": "ResidentSetSize_RAW, else ResidentSetSize",
     "benchmark": "MachineAttrApelSpecs0, else average_benchmark times MachineAttrApelScaling0",
 }
