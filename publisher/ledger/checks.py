@@ -1,8 +1,8 @@
 """Whether a ledger agrees with itself: file or server, checksums of rows, sums, references.
 
-Messages and delivered pages, which are nearly all of a ledger, carry checksums. SQLite looks after
-the structure of its file, and compares the indexes with the tables; PostgreSQL has checksums of its
-own, where they were switched on.
+Messages and delivered pages, which are nearly all of a ledger, carry checksums, and payloads that
+are on their way a digest. SQLite looks after the structure of its file, and compares the indexes
+with the tables; PostgreSQL has checksums of its own, where they were switched on.
 """
 
 from __future__ import annotations
@@ -10,14 +10,16 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
+from hashlib import sha256
 from typing import Any, Final, NamedTuple
 
 from publisher.ledger.sql.database import Database
 from publisher.ledger.sql.delivered import pages
 from publisher.ledger.sql.keys import text_digest
-from publisher.ledger.sql.messages import message_checksum
+from publisher.ledger.sql.messages import CarriedRecords, message_checksum
 from publisher.ledger.sql.months import ADOPTED, PART, digest
 from publisher.ledger.transfer import refuse_older, tables
+from publisher.model.errors import LedgerError
 
 _QUICK: Final = 2_000  # of the newest rows
 _DAYS: Final = 30  # until the daily look has seen every row
@@ -73,13 +75,18 @@ def _is_sound(row: Any, is_sound: Callable[[Any], bool]) -> bool:
     """In SQLite, damage may leave a value of another type, or none."""
     try:
         return is_sound(row)
-    except (zlib.error, TypeError, AttributeError):
+    except (zlib.error, AttributeError, LedgerError, TypeError, ValueError):
         return False
 
 
 def _sound_message(row: Any) -> bool:
     _number, checksum, *values = row
     return bool(checksum == message_checksum(*values))
+
+
+def _sound_payload(row: Any) -> bool:
+    _, digest, payload, count, records = row
+    return bool(sha256(payload).digest() == digest and len(CarriedRecords(records)) == count)
 
 
 def _sound_page(row: Any) -> bool:
@@ -108,6 +115,13 @@ _CHECKED: Final[tuple[tuple[str, str, Callable[[Any], bool]], ...]] = (
         "SELECT id, checksum, message_id, format, records, bytes, digest, made_at FROM message "
         "WHERE checksum IS NOT NULL AND id % :parts = :part ORDER BY id DESC LIMIT :limit",
         _sound_message,
+    ),
+    (
+        "damaged payloads",
+        "SELECT message.id, digest, payload, message.records, outbox.records "
+        "FROM outbox JOIN message ON message.id = outbox.message "
+        "WHERE message.id % :parts = :part ORDER BY message.id DESC LIMIT :limit",
+        _sound_payload,
     ),
     (
         "damaged deliveries",

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import errno
 import os
+import sqlite3
 import threading
 import time
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -63,6 +65,26 @@ def test_a_state_that_was_cut_short_is_74_and_left_as_it_is(site: SiteUnderTest,
     site.state.write_bytes(whole)
     assert site.publish().status == 0
     site.assert_received(*jobs)
+
+
+@pytest.mark.parametrize(
+    ("what", "messages"),
+    [("payload = replace(CAST(payload AS TEXT), 'Duration>PT', 'Duration>PT9')", 0), ("records = '[1'", 1)],
+)
+def test_a_message_in_doubt_that_was_damaged_since_is_not_sent_or_not_settled(
+    site: SiteUnderTest, what: str, messages: int
+) -> None:
+    """One flipped bit of the payload may be another number at the receiver."""
+    site.fill(*generate(1, 10, START, END))
+    site.config["targets"]["egi"] |= {"attempts": 1}
+    site.fake.faults.push(Fault.drop_without_storing())
+    assert site.publish().status == 75
+    with closing(sqlite3.connect(site.state)) as ledger, ledger:
+        assert ledger.execute(f"UPDATE outbox SET {what}").rowcount == 1
+    assert_plain(site.publish(), 74, "the ledger is damaged: ", "restore the last sound backup")
+    assert site.run("state", "check").status == 74
+    assert "the ledger is damaged: damaged payloads" in site.run("doctor").out
+    assert len(site.fake.messages(PROJECT, TOPIC)) == messages
 
 
 @pytest.mark.parametrize(

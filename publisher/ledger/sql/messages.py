@@ -14,6 +14,7 @@ from zlib import crc32
 from publisher.ledger.contract import OutboxRecord
 from publisher.ledger.sql.database import Database
 from publisher.ledger.sql.delivered import remote_ids as ids
+from publisher.model.errors import LedgerError
 from publisher.model.job import Epoch, JobId, JobKey, RowRef, SkippedJob
 from publisher.model.message import Message, Progress, RecordColumns, WindowMark
 from publisher.model.time import epoch
@@ -53,7 +54,14 @@ def carried_text(columns: Columns) -> str:
 
 
 def _columns_from(text: str) -> Columns:
-    count, *columns = json.loads(text) or (0,)
+    """Raises: LedgerError."""
+    try:
+        count, *columns = json.loads(text) or (0,)
+    except (TypeError, ValueError) as error:
+        what = "what a message carried cannot be read"
+        raise LedgerError(
+            f"the ledger is damaged: {what}; restore the last sound backup"
+        ) from error
     if isinstance(count, list):  # schema 1 had a list for each record, without a place that is 0
         lines = [line + [0] * (10 - len(line)) for line in (count, *columns)]
         return list(zip(*lines, strict=True))

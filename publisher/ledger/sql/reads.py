@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from datetime import UTC, datetime
+from hashlib import sha256
 from operator import eq
 from typing import Any, Final
 
@@ -295,7 +296,8 @@ class LedgerReader:
             if row is None:
                 return None
             if row[1] not in besides:
-                return _outstanding(target, row)
+                with _sound(f"message {row[1]} of target {target}"):
+                    return _outstanding(target, row)
             passed += 1
 
     def cursor(self, target: str, database: str) -> Cursor | None:
@@ -458,6 +460,9 @@ class LedgerReader:
 
 
 def _outstanding(target: str, row: tuple[Any, ...]) -> Outstanding:
+    """Raises: ValueError for a payload that is not what was written down."""
+    if sha256(row[6]).digest() != row[8]:
+        raise ValueError
     made_at = datetime.fromtimestamp(row[4], UTC)
     message = Message(
         MessageId(row[1]), target, row[3], row[6], bytes(row[8]).hex(), row[9], made_at
