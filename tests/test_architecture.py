@@ -66,13 +66,19 @@ def parsed(path: Path) -> ast.Module:
     return ast.parse(path.read_text())
 
 
+@cache
+def nodes(path: Path) -> list[ast.AST]:
+    """All of them, from the module down: to walk takes longer than to parse."""
+    return [*ast.walk(parsed(path))]
+
+
 def name_of(path: Path) -> str:
     return path.relative_to(PACKAGE).as_posix()
 
 
 def imported(path: Path) -> Iterator[tuple[ast.stmt, str]]:
     """Each import statement with the first part of what it imports."""
-    for node in ast.walk(parsed(path)):
+    for node in nodes(path):
         if isinstance(node, ast.Import):
             yield from ((node, alias.name.split(".")[0]) for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -123,7 +129,7 @@ def test_modules_are_short() -> None:
 
 def conditions_in_calls(path: Path) -> Iterator[str]:
     """Conditional expressions that are an argument themselves, with a star or without."""
-    for call in (node for node in ast.walk(parsed(path)) if isinstance(node, ast.Call)):
+    for call in (node for node in nodes(path) if isinstance(node, ast.Call)):
         for argument in [*call.args, *(keyword.value for keyword in call.keywords)]:
             value = argument.value if isinstance(argument, ast.Starred) else argument
             if isinstance(value, ast.IfExp):
@@ -132,7 +138,7 @@ def conditions_in_calls(path: Path) -> Iterator[str]:
 
 def nested_comprehensions(path: Path) -> Iterator[str]:
     """Those with another one inside; several `for` of one are not."""
-    for node in ast.walk(parsed(path)):
+    for node in nodes(path):
         if isinstance(node, COMPREHENSIONS) and sum(isinstance(part, COMPREHENSIONS) for part in ast.walk(node)) > 1:
             yield f"{name_of(path)}:{node.lineno}"
 
@@ -165,7 +171,7 @@ def test_a_class_name_stands_for_one_thing() -> None:
     """But `Options`, which every plug-in has. The tests' plug-ins are patterns for new ones, so they count too."""
     found: dict[str, list[str]] = defaultdict(list)
     for path in [*modules(), *(ROOT / "tests" / "plugins").glob("*.py")]:
-        for node in ast.walk(parsed(path)):
+        for node in nodes(path):
             if isinstance(node, ast.ClassDef):
                 found[node.name.lstrip("_")].append(path.relative_to(ROOT).as_posix())
     twice = {name: places for name, places in found.items() if len(places) > 1 and name != "Options"}
@@ -174,7 +180,7 @@ def test_a_class_name_stands_for_one_thing() -> None:
 
 def test_model_and_formats_never_ask_the_time() -> None:
     for path in (path for path in modules() if name_of(path).split("/")[0] in ("model", "formats")):
-        for node in ast.walk(parsed(path)):
+        for node in nodes(path):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
                 asked = f"{ast.unparse(node.func.value)}.{node.func.attr}"
                 assert asked not in NO_CLOCK, f"{name_of(path)}:{node.lineno} asks {asked}"
@@ -223,7 +229,7 @@ PLUG_IN_NAMES = {*TRANSPORTS, *FORMATS}
 
 def plug_in_names(path: Path) -> Iterator[str]:
     """String literals that are names of transports or formats, and beginnings of such names that are asked for."""
-    for node in ast.walk(parsed(path)):
+    for node in nodes(path):
         if isinstance(node, ast.Constant) and node.value in PLUG_IN_NAMES:
             yield f"{node.lineno}: {node.value!r}"
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "startswith":

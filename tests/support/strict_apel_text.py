@@ -11,6 +11,7 @@ import unicodedata
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from functools import cache
 from typing import Any, Final
 
 from tests.support.strict_apel import Refused, Row, split_fqan
@@ -244,9 +245,12 @@ def _entry(text: str | None) -> tuple[str, Decimal]:
 
 def fold(value: Any) -> Any:
     """A value as a key column compares it: texts without case, accents and trailing blanks."""
-    if not isinstance(value, str):
-        return value
-    decomposed = unicodedata.normalize("NFKD", value)
+    return _folded(value) if isinstance(value, str) else value
+
+
+@cache
+def _folded(text: str) -> str:
+    decomposed = unicodedata.normalize("NFKD", text)
     return "".join(letter for letter in decomposed if not unicodedata.combining(letter)).rstrip().casefold()
 
 
