@@ -13,9 +13,10 @@ from tests.faults.walk_oracle import walked
 from tests.support.pki import PKI
 
 LONG_SEEDS, LONG_STEPS = 20, 600
-ORDINARY = (5,)  # the walk of `make test`; `make faults` and `make test-long` take all of them
+ORDINARY = (5,)  # the walk of `make test-slow`; `make faults` and `make test-long` take all of them
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "seed", [seed if seed in ORDINARY else pytest.param(seed, marks=pytest.mark.long) for seed in range(WALKS)]
 )

@@ -119,6 +119,7 @@ def test_nearly_every_bit_that_flips_is_noticed(ledger: Path, record_property: C
     assert len(missed) * 10 < noticed, missed
 
 
+@pytest.mark.slow
 def test_of_sixty_flips_that_changed_a_row_few_are_missed(ledger: Path) -> None:
     """56 of 60 were, without checksums."""
     chance, sound = random.Random(13), content(ledger)

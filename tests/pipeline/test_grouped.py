@@ -306,6 +306,7 @@ def test_wanted_are_the_same_jobs(tmp_path: Path, pki: PKI, target: dict[str, An
     assert twins.publish().rows == 50, "nothing that was summed before is read again"
 
 
+@pytest.mark.slow
 def test_months_go_on_after_they_were_written_down(tmp_path: Path, pki: PKI) -> None:
     """A round writes down what it counted every 200 pages, and adds more to the same months."""
     twins = Twins(tmp_path, pki, "apel-summary-0.4", {})

@@ -158,6 +158,7 @@ def test_changed_held_and_dropped_runs_between_them(tmp_path: Path, pki: PKI, fo
         pair.publish()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["car", "ogf-ur"])
 @pytest.mark.parametrize("limit", [{"batch_records": 19}, {"batch_bytes": 30_000}], ids=str)
 @pytest.mark.some(2)
@@ -174,6 +175,7 @@ def test_stopped_anywhere_it_goes_on_from_the_same_job(
     pair.publish()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["RecordID = RecordID + 100000", "EndTime = 1793400000"])
 @pytest.mark.parametrize("fatal", [0, 35])
 @pytest.mark.some(2)

@@ -36,6 +36,7 @@ def used_and_free(state: Path) -> tuple[int, int]:
         return (pages - free) * size, free * size
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["car", "apel-summary-0.4"])
 def test_a_delivered_job_takes_less_than_30_bytes(form: str, tmp_path: Path, pki: PKI, fake_ams: FakeAMS) -> None:
     site = SiteUnderTest(tmp_path, pki, fake_ams)

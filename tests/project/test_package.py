@@ -102,6 +102,7 @@ def below(folder: str) -> set[str]:
     }
 
 
+@pytest.mark.slow
 def test_the_sdist_holds_all_that_it_takes_to_build_test_and_show(built: tuple[Path, Path]) -> None:
     with tarfile.open(built[0]) as archive:
         held = {name.partition("/")[2] for name in archive.getnames()}
@@ -109,6 +110,7 @@ def test_the_sdist_holds_all_that_it_takes_to_build_test_and_show(built: tuple[P
     assert wanted - held == set()
 
 
+@pytest.mark.slow
 def test_the_wheel_holds_the_package_and_what_stands_beside_it(built: tuple[Path, Path], tmp_path: Path) -> None:
     with zipfile.ZipFile(built[1]) as archive:
         held = {name for name in archive.namelist() if ".dist-info/" not in name}
@@ -137,6 +139,7 @@ def test_the_wheel_holds_the_package_and_what_stands_beside_it(built: tuple[Path
     )
 
 
+@pytest.mark.slow
 def test_the_wheel_names_its_licence_and_authors(built: tuple[Path, Path]) -> None:
     with zipfile.ZipFile(built[1]) as archive:
         (metadata,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
@@ -278,6 +281,7 @@ def test_other_shells_take_the_script(shell: str, tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.slow
 def test_the_manual_is_built_without_the_libraries_of_a_round(tmp_path: Path) -> None:
     """As in an isolated build, which has what builds the package and nothing else."""
     code = (

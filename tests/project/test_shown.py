@@ -14,6 +14,7 @@ from tests.support.postgres import binaries
 SHOWING = [page for page in PAGES if BLOCK.search(page.read_text(encoding="utf-8"))]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", SHOWING, ids=lambda page: page.name)
 def test_what_a_document_shows_is_printed(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")

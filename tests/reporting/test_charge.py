@@ -430,6 +430,7 @@ def test_a_killed_run_has_failed_and_the_next_one_computes_the_rest(site: Config
     assert [run["state"] for run in site.run("charge", "--runs", "--json").json["runs"]] == ["failed", "finished"]
 
 
+@pytest.mark.slow
 def test_kill_9_in_the_middle_loses_no_charge_and_no_news(tmp_path: Path, pki: PKI) -> None:
     site = ConfiguredSite(tmp_path, pki, pki.host(), {"out": _spool(tmp_path, "car")})
     site.config["records"]["charges"] = [{"formula": "RunTime + 1", "unit": "h"}]

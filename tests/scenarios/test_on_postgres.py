@@ -24,7 +24,7 @@ from tests.pipeline.test_republish import (
     test_months_of_totals_go_on_where_they_were_broken_off,
 )
 
-pytestmark = pytest.mark.usefixtures("ledger_in_postgres")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("ledger_in_postgres")]
 
 __all__ = [
     "test_a_limit_keeps_what_was_set_aside_on_the_way",

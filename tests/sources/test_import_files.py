@@ -576,6 +576,7 @@ def test_a_compressed_file_has_no_writer_so_its_last_line_counts(tmp_path: Path,
     assert run_import(database, path).lines == 0
 
 
+@pytest.mark.slow
 def test_a_file_is_never_in_memory_as_a_whole(tmp_path: Path) -> None:
     """A line without end, and no end of lines."""
     path = tmp_path / "accounting.gz"
