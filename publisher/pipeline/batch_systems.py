@@ -10,13 +10,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime, timedelta
 from itertools import chain
-from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from publisher.model.errors import PublisherError, SourceError, UsageError
 from publisher.model.text import plural
 from publisher.pipeline.site import LOCK_WAIT_S, Site
-from publisher.sources.base import BatchEntry, DatabaseEntry, LastReading, NewestJob
+from publisher.sources.base import BatchEntry, DatabaseEntry, LastReading, NewestJob, is_of_ce
 
 if TYPE_CHECKING:
     from publisher.model.message import PlacedRuns
@@ -133,7 +132,7 @@ def _files_of_other_ces(site: Site, entry: BatchEntry) -> set[str]:
     if ces is None:
         return set()
     files = chain.from_iterable(map(site.database_files, site.database_entries))
-    return {file for file in files if Path(file).resolve() not in ces}
+    return {file for file in files if not is_of_ce(file, ces)}
 
 
 def source_status(site: Site) -> Sequence[SourceStatus]:

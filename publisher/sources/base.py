@@ -266,9 +266,12 @@ class BatchEntry(NamedTuple):
         return has_file(self.database)
 
     def ces(self) -> frozenset[Path] | None:
-        """The databases of the CEs that submit to it; None: of all."""
+        """The CEs that submit to it, as `is_of_ce` knows them; None: all."""
         databases: Sequence[Path] | None = getattr(self.options, "arc_databases", None)
-        return None if databases is None else frozenset(each.resolve() for each in databases)
+        if databases is None:
+            return None
+        files = [database.resolve() for database in databases]
+        return frozenset(file.parent if file.name in NAMES_OF_AREX else file for file in files)
 
 
 def has_file(path: Path) -> bool:
@@ -283,6 +286,19 @@ def has_file(path: Path) -> bool:
     return True
 
 
+NAMES_OF_AREX: Final = ("accounting.db", "accounting_v2.db")
+
+
+def is_of_ce(database: str, ces: frozenset[Path]) -> bool:
+    """Whether it is of one of these CEs.
+
+    They are known by their directories, in which A-REX leaves old databases, or by databases that
+    are called otherwise than A-REX does.
+    """
+    file = Path(database).resolve()
+    return file in ces or file.parent in ces
+
+
 class JoinedEntry(NamedTuple):
     """A batch system that CEs submit to.
 
@@ -294,11 +310,11 @@ class JoinedEntry(NamedTuple):
     lrms: str  # what A-REX calls it
     database: Path  # that it is read into
     wait_s: int | None
-    ces: frozenset[Path] | None = None  # databases of those CEs; None: of all
+    ces: frozenset[Path] | None = None  # those CEs; None: all
 
     def is_of_ce(self, database: str) -> bool:
         """Whether the CE with this database submits to it."""
-        return self.ces is None or Path(database).resolve() in self.ces
+        return self.ces is None or is_of_ce(database, self.ces)
 
     def ran(self, lrms: str) -> bool:
         """Whether it may have run a job of which A-REX names this batch system, or none."""

@@ -10,6 +10,7 @@ import yaml
 from publisher.config import Settings, load, show
 from publisher.model.errors import ConfigError
 from publisher.sources.arex import Options as ArexOptions
+from publisher.sources.base import is_of_ce
 from publisher.sources.gridengine.importer import Options as GridEngineOptions
 
 AREX = {"type": "arex", "control_dir": "/var/spool/arc/jobstatus"}
@@ -49,6 +50,17 @@ def test_of_two_clusters_one_may_leave_open_which_ces_submit_to_it(tmp_path: Pat
     assert len(read(tmp_path, [SLURM, two]).batch_entries) == 2
     found = read(tmp_path, [SLURM, two | {"arc_databases": []}, AREX])
     assert [each.ces() for each in found.batch_entries] == [None, frozenset()]
+
+
+def test_a_ce_is_known_by_its_directory_where_old_databases_stay_too(tmp_path: Path) -> None:
+    live = tmp_path / "control" / "accounting" / "accounting_v2.db"
+    (entry,) = read(tmp_path, [AREX, SLURM | {"arc_databases": [str(live), "ce2.db"]}]).batch_entries
+    ces = entry.ces()
+    assert ces is not None
+    of_it = {name: is_of_ce(str(live.with_name(name)), ces) for name in ("accounting_v2.db", "accounting.db.old")}
+    assert of_it == {"accounting_v2.db": True, "accounting.db.old": True}
+    copies = {name: is_of_ce(str(tmp_path / name), ces) for name in ("ce2.db", "ce3.db")}
+    assert copies == {"ce2.db": True, "ce3.db": False}
 
 
 @pytest.mark.parametrize(

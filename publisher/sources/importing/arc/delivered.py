@@ -23,8 +23,9 @@ from typing import Any, Final, NamedTuple
 from publisher.model.job import JOB_DIGEST_BYTES, JobKey, job_keys, run_digest
 from publisher.model.message import PlacedRuns
 from publisher.model.text import arex_unescape
+from publisher.sources.base import NAMES_OF_AREX
 from publisher.sources.importers import DeliveredSince
-from publisher.sources.importing.arc.jobs import NAMES_OF_AREX, READ_AT_ONCE, ArcJobs
+from publisher.sources.importing.arc.jobs import READ_AT_ONCE, ArcJobs
 from publisher.sources.importing.arc.numbers import (
     Forgotten,
     Run,

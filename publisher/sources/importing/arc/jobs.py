@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from publisher.model.errors import SourceError, UsageError
-from publisher.sources.base import GPU_MODELS, QUANTITIES, has_file
+from publisher.sources.base import GPU_MODELS, NAMES_OF_AREX, QUANTITIES, has_file
 from publisher.sources.importers import ImportedJob
 from publisher.sources.importing.arc.numbers import (
     APART_S,
@@ -40,7 +40,6 @@ from publisher.sources.importing.arc.numbers import (
 )
 from publisher.sources.sqlite_reader import CopyDirectory, ReadOnlyFile, check_readable
 
-NAMES_OF_AREX: Final = ("accounting.db", "accounting_v2.db")
 _AT_ONCE: Final = 500
 _DAY_S: Final = 86_400
 READ_AT_ONCE: Final = 5_000  # rows of a CE's database, which may keep it from writing meanwhile
