@@ -386,6 +386,7 @@ class LiveSite:
             policy_digest=self.policy_digest(target),
             source_digest=self._source_digest(),
             wire_digest=_digest(target.type, target.options),
+            leads_to=self.leads_to(target),
             reader_command=self._reader_command(target),
             backlog_rows=self.process.backlog_rows,
             beside=self.beside(target),
@@ -430,6 +431,9 @@ class LiveSite:
         from publisher.transports.credentials.checks import certificate_ends
 
         return certificate_ends(self.credentials())
+
+    def leads_to(self, target: Target) -> str:
+        return own_options(target.options, TransportOptions).leads_to()
 
     def endpoints(self, target: Target) -> tuple[Endpoint, ...]:
         return own_options(target.options, TransportOptions).endpoints(self.process.environment)

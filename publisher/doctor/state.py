@@ -17,7 +17,7 @@ from publisher.model.errors import Later, LedgerError
 from publisher.model.target import Target
 from publisher.model.text import plural
 from publisher.model.totals import month_name
-from publisher.pipeline.site import Site
+from publisher.pipeline.site import Site, leads_elsewhere
 from publisher.sources.sqlite_reader import user_name
 
 _STATUS: Final = LedgerError.exit_status
@@ -168,6 +168,9 @@ def check_ledger(site: Site, targets: Sequence[Target]) -> Iterator[Finding | Pe
                 yield question.failure(f"the ledger is damaged: {join(damage)}", advice, _STATUS)
             for target, state in states:
                 yield from _target(target, state, ledger, now)
+                for found, advice in leads_elsewhere(target, site.leads_to(target), ledger):
+                    where = Question("place", target.name, "jobs count where they were delivered")
+                    yield where.warning(found, advice)
     except LedgerError as error:
         yield question.error(error, "restore it from a backup")
         for target in targets:

@@ -116,6 +116,7 @@ class TargetState(NamedTuple):
     quarantined: int
     messages: int
     held: tuple[int, ...]  # months that the last round held back
+    leads_to: str  # where its first round sent, and each success; '' where that is unknown
 
     @property
     def is_behind(self) -> bool:
@@ -254,6 +255,7 @@ class Targets(Protocol):
         checked: str | None,
         now: datetime,
         held: Sequence[int] = (),
+        leads_to: str = "",
     ) -> None:
         """`swept`: every row was looked at. `held`: months that are held back.
 

@@ -208,6 +208,7 @@ class DryRunLedger(LedgerReader):
             quarantined=0,
             messages=0,
             held=(),
+            leads_to="",
         )
 
     def sent(

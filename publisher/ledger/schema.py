@@ -72,7 +72,7 @@ MEASURE_TABLES: Final = """CREATE TABLE measure (
 """
 
 
-VERSION: Final = 2
+VERSION: Final = 3
 UPGRADES: Final = {  # each to the next version
     1: (
         "ALTER TABLE target ADD COLUMN generation INTEGER NOT NULL DEFAULT 0",
@@ -80,7 +80,8 @@ UPGRADES: Final = {  # each to the next version
         "ALTER TABLE delivered_page ADD COLUMN checksum INTEGER",
         "ALTER TABLE month_message ADD COLUMN arrived TEXT NOT NULL DEFAULT ''",
         "CREATE INDEX arrival_of_month ON month_message (target, month) WHERE arrived <> ''",
-    )
+    ),
+    2: ("ALTER TABLE target ADD COLUMN leads_to TEXT NOT NULL DEFAULT ''",),
 }
 
 _OF_TARGETS: Final = """
@@ -102,7 +103,8 @@ CREATE TABLE target (
     delivered        INTEGER NOT NULL DEFAULT 0, -- runs of jobs, each once
     accepted_messages INTEGER NOT NULL DEFAULT 0, -- of counts and totals too
     accepted_records INTEGER NOT NULL DEFAULT 0,  -- in them, each as often as it went out
-    generation       INTEGER NOT NULL DEFAULT 0   -- of the file beside the ledger (generation.py)
+    generation       INTEGER NOT NULL DEFAULT 0,  -- of the file beside the ledger (generation.py)
+    leads_to         TEXT NOT NULL DEFAULT ''     -- where what was delivered went; '' for unknown
 );
 CREATE TABLE message (
     id         INTEGER PRIMARY KEY,         -- the number that entries refer to

@@ -33,7 +33,7 @@ from publisher.pipeline.batch_systems import read_sources
 from publisher.pipeline.guards.prune import prune_after_rounds
 from publisher.pipeline.round.outcome import Outcome, added, broken_off, incomplete
 from publisher.pipeline.round.round import Observer, Round
-from publisher.pipeline.site import LiveTarget, Site, choose
+from publisher.pipeline.site import LiveTarget, Site, choose, leads_elsewhere
 from publisher.pipeline.sync import counts
 from publisher.sources.base import Source
 from publisher.transports.base import BackgroundTask
@@ -190,7 +190,9 @@ def _attempt(
     try:
         live = site.live(target, dry_run=dry_run, accept_key_change=accept_key_change)
         with closing(live.transport):
-            for warning in [*live.transport.warnings(site.clock()), *_left(site, target, ledger)]:
+            warnings = [*live.transport.warnings(site.clock()), *_left(site, target, ledger)]
+            warnings += map("; ".join, leads_elsewhere(target, live.leads_to, ledger))
+            for warning in warnings:
                 log.warning("target %s: %s", target.name, warning)
             lost = _take_over(site, target, live, source, ledger)
             round_ = Round(live, source, ledger, observer, site.clock, site.wait)

@@ -20,8 +20,9 @@ from publisher.model.job import Epoch
 from publisher.model.policy import PublishedJob, RecordPolicy
 from publisher.model.rates import Allocation, Charging, EnergyRules
 from publisher.model.target import Selection, Target
+from publisher.model.text import plural
 from publisher.model.time import Window
-from publisher.model.totals import SummaryGroup, left_behind, month_window
+from publisher.model.totals import SummaryGroup, left_behind, month_name, month_window
 from publisher.transports.base import Credentials, Endpoint, Environment, Transport
 
 if TYPE_CHECKING:
@@ -147,6 +148,7 @@ class LiveTarget(NamedTuple):
     policy_digest: str  # of everything that decides how a record looks, the version included
     source_digest: str  # of everything that decides what the accounting data are read as
     wire_digest: str  # of everything that decides how messages travel
+    leads_to: str  # where messages go, for people
     # In regular rounds, as `Decider` has it.
     sent_by_jura: Callable[[JobRecord], PublishedJob | None] | None = None
     accept_key_change: bool = False  # send months although rows stay behind at the receiver
@@ -346,6 +348,9 @@ class Site(Protocol):
     def certificate_ends(self) -> datetime | None:
         """When the host certificate runs out; None where that cannot be read."""
 
+    def leads_to(self, target: Target) -> str:
+        """Where its messages go, for people; '' where its transport does not say."""
+
     def endpoints(self, target: Target) -> Sequence[Endpoint]:
         """The services that a target talks to. Raises: ConfigError."""
 
@@ -357,6 +362,22 @@ class Site(Protocol):
 
     def policy_digest(self, target: Target) -> str:
         """Of everything that decides how a target's records look."""
+
+
+def leads_elsewhere(target: Target, leads_to: str, ledger: Ledger) -> list[tuple[str, str]]:
+    """Of a target whose jobs went to another place: what is so, and what can be done; or nothing.
+
+    The ledger knows it by its name.
+    """
+    state = ledger.target(target.name)
+    delivered = ledger.counts(target.name).delivered
+    if state is None or state.leads_to in ("", leads_to) or not delivered:
+        return []
+    jobs, months = plural(sum(delivered.values()), "job"), sorted(month for month, _ in delivered)
+    found = f"it leads to {leads_to}; {jobs} went to {state.leads_to} and are not sent again"
+    window = f"--from {month_name(months[0])} --to {month_name(months[-1])}"
+    again = f"`publisher republish {window} --target {target.name}` sends them there too"
+    return [(found, f"if that is another service, {again}; to serve both, make it two targets")]
 
 
 def choose(targets: Sequence[AnyTarget], names: Sequence[str]) -> list[AnyTarget]:

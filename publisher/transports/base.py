@@ -168,6 +168,10 @@ class TransportOptions:
         """None where messages of targets cannot meet, or where the receiver distinguishes them."""
         return None
 
+    def leads_to(self) -> str:
+        """Where messages go, for people; '' where a change of that means nothing."""
+        return ""
+
     def doubts(self) -> tuple[tuple[str, str], ...]:
         """What works and may not be meant, each with the thing to do; `doctor` reports it."""
         return ()

@@ -839,7 +839,8 @@ def assert_found(clinic: Clinic, plant: Plant) -> None:
     assert found["advice"] not in found["found"]
     assert found["why"]
     assert found["advice"]
-    assert {name for name, _ in wrong} <= planted.besides, wrong
+    # Of a fault in `url` or `project`, the ledger tells that jobs went elsewhere before.
+    assert {name for name, _ in wrong} <= planted.besides | {"place"}, wrong
     if planted.state == "failure":
         assert found["status"] == planted.status
         assert run.status == run.json["exit"] != 0

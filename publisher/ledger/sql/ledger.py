@@ -67,6 +67,7 @@ _END_ROUND = """
 UPDATE target SET last_round = :now, held = :held,
        last_success = CASE WHEN :success THEN :now ELSE last_success END,
        swept = CASE WHEN :swept THEN :now ELSE swept END,
+       leads_to = CASE WHEN :success OR leads_to = '' THEN :leads_to ELSE leads_to END,
        checked_digest = coalesce(:checked, checked_digest) WHERE id = :target"""
 _ACCEPT_CHANGE = """
 INSERT INTO key_change (target, month, accepted_at, stale, lost_jobs)
@@ -456,8 +457,9 @@ class SqlLedger(LedgerReader):
         checked: str | None,
         now: datetime,
         held: Sequence[int] = (),
+        leads_to: str = "",
     ) -> None:
-        found = {"success": success, "swept": swept, "checked": checked}
+        found = {"success": success, "swept": swept, "checked": checked, "leads_to": leads_to}
         at = {"target": self._known_number(target), "now": epoch(now)}
         self._write(_END_ROUND, {**at, **found, "held": " ".join(map(str, held))})
 
@@ -493,7 +495,6 @@ class SqlLedger(LedgerReader):
             self._database.execute(statement, values)
 
     def _known_number(self, target: str) -> int:
-        number = self._number(target)
-        if number is None:
+        if (number := self._number(target)) is None:
             raise KeyError(target)
         return number

@@ -78,8 +78,9 @@ SELECT target.id, start_rule, start_at, selection_digest,
        (SELECT CAST(coalesce(sum(records), 0) AS BIGINT) FROM message
         WHERE message.target = target.id AND state < 2 AND state = 1),
        (SELECT count(*) FROM quarantine WHERE quarantine.target = target.id AND hold <> 'dropped'),
-       (SELECT coalesce(max(id), 0) FROM message), checked_digest, held
+       (SELECT coalesce(max(id), 0) FROM message), checked_digest, held, leads_to
 FROM target WHERE name = :name"""
+_STATE_BEFORE = _STATE.replace("leads_to", "''")  # of an earlier schema, which is only read
 _OUTSTANDING = """
 SELECT message.id, message_id, state, format, made_at, narrowing, payload, outbox.records, digest,
        message.records
@@ -146,6 +147,7 @@ def _target_state(target: str, row: Sequence[Any]) -> TargetState:
         quarantined=row[11],
         messages=row[12],
         held=tuple(map(int, row[14].split())),
+        leads_to=row[15],
     )
 
 
@@ -181,7 +183,8 @@ class LedgerReader:
         self._additions: dict[int, list[keys.Addition]] = {}
 
     def target(self, target: str) -> TargetState | None:
-        row = self._first(_STATE, {"name": target})
+        statement = _STATE if self._database.is_current() else _STATE_BEFORE
+        row = self._first(statement, {"name": target})
         if row is None:
             return None
         with _sound(f"the row of target {target}"):

@@ -146,6 +146,7 @@ class Round:
                 checked=checked,
                 now=self._clock(),
                 held=[month.month for month in self._held],
+                leads_to=self._live.leads_to,
             )
         return self._outcome(receipt)._replace(missing=tuple(one.reason for one in missing))
 

@@ -61,8 +61,15 @@ class Options(HttpOptions):
 
     def destination(self) -> Destination:
         """The queue (topic), which does not show whose messages it holds."""
-        url = self.url.lower().rstrip("/").removesuffix(":443")
-        return Destination(place=(url, self.project, self.topic), keys="url, project and topic")
+        return Destination(
+            place=(self._service(), self.project, self.topic), keys="url, project and topic"
+        )
+
+    def leads_to(self) -> str:
+        return f"{self._service()}, project {self.project}, topic {self.topic}"
+
+    def _service(self) -> str:
+        return self.url.lower().rstrip("/").removesuffix(":443")
 
     def doubts(self) -> tuple[tuple[str, str], ...]:
         if any(host in self.url for host in _TEST_HOSTS):

@@ -92,6 +92,9 @@ class Options(HttpOptions):
             found.append(f"`meta_*`: {', '.join(twice)} is the name of more than one")
         return found
 
+    def leads_to(self) -> str:
+        return self.url.lower().rstrip("/")
+
     def endpoints(self, environment: Mapping[str, str]) -> tuple[Endpoint, ...]:
         url = https_url(self.url, "url", ("https", "http"))
         return (self.endpoint("AUDITOR", url, environment),)

@@ -61,6 +61,9 @@ class Options(HttpOptions):
             found.append(f"`batch_bytes`: {why}")
         return [*found, *self.limit_problems()]
 
+    def leads_to(self) -> str:
+        return self.url.lower().rstrip("/")
+
     def endpoints(self, environment: Mapping[str, str]) -> tuple[Endpoint, ...]:
         parts = urlsplit(self.url)
         return (

@@ -52,3 +52,6 @@ class Options(TransportOptions):
     def destination(self) -> Destination:
         """Whoever sends its files sends them to one place."""
         return Destination(place=(str(self.path),), keys="directory")
+
+    def leads_to(self) -> str:
+        return str(self.path)
