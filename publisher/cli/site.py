@@ -433,6 +433,8 @@ class LiveSite:
         return certificate_ends(self.credentials())
 
     def leads_to(self, target: Target) -> str:
+        if target.shadow:
+            return ""
         return own_options(target.options, TransportOptions).leads_to()
 
     def endpoints(self, target: Target) -> tuple[Endpoint, ...]:

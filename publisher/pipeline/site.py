@@ -349,7 +349,7 @@ class Site(Protocol):
         """When the host certificate runs out; None where that cannot be read."""
 
     def leads_to(self, target: Target) -> str:
-        """Where its messages go, for people; '' where its transport does not say."""
+        """Where its messages go, for people; '' for a shadow, or where that is not known."""
 
     def endpoints(self, target: Target) -> Sequence[Endpoint]:
         """The services that a target talks to. Raises: ConfigError."""
@@ -371,7 +371,9 @@ def leads_elsewhere(target: Target, leads_to: str, ledger: Ledger) -> list[tuple
     """
     state = ledger.target(target.name)
     delivered = ledger.counts(target.name).delivered
-    if state is None or state.leads_to in ("", leads_to) or not delivered:
+    if state is None or not delivered or "" in (state.leads_to, leads_to):
+        return []
+    if state.leads_to == leads_to:
         return []
     jobs, months = plural(sum(delivered.values()), "job"), sorted(month for month, _ in delivered)
     found = f"it leads to {leads_to}; {jobs} went to {state.leads_to} and are not sent again"

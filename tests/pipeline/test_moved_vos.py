@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -148,3 +150,35 @@ def test_under_the_same_keys_a_vo_goes_from_target_to_target(world: World) -> No
     assert {outcome.exit_status for outcome in republished(world).values()} == {0}
     assert not world.wrong_months()
     assert differences(world) == []
+
+
+@pytest.mark.parametrize(("one", "other"), OTHERWISE)
+def test_a_target_that_takes_the_place_of_others_sends_nothing_under_other_keys(
+    world: World, one: dict[str, Any], other: dict[str, Any]
+) -> None:
+    """Two targets become one, under the name of either or under a new one: the ledger knows where the others led."""
+    configure(world, ["atlas", "cms"], one, other)
+    round_of_all(world)
+    targets = world.config["targets"]
+    world.config["targets"] = {
+        "other": {key: targets["other"][key] for key in targets["other"] if key != "exclude_vos"}
+    }
+    assert round_of_all(world)["other"].quarantined == of_vo("atlas", "cms")
+    assert not world.wrong_months()
+    world.config["targets"] = {"new": world.config["targets"].pop("other")}
+    assert round_of_all(world)["new"].quarantined == of_vo("atlas", "cms")
+    assert not world.wrong_months()
+    republished(world)
+    assert not world.wrong_months()
+
+
+def test_a_target_that_sends_no_jobs_there_is_in_nobodys_way(world: World) -> None:
+    """Records of accelerators are in no row of jobs."""
+    target = world.config["targets"].pop("egi")
+    world.config["targets"] = {"gpus": dict(target)}
+    round_of_all(world)
+    with closing(sqlite3.connect(world.config["state"])) as ledger, ledger:
+        ledger.execute("DELETE FROM summary_key")
+    world.config["targets"] = {"jobs": dict(target) | {"localid_prefix": "a-"}}
+    outcomes = round_of_all(world)
+    assert (outcomes["jobs"].records, outcomes["jobs"].quarantined) == (len(JOBS), 0)

@@ -63,15 +63,15 @@ class NoCollisions:
 
 
 class DeliveredBeside:
-    """What targets delivered that write into the same rows as this one, and under which keys."""
+    """What other targets delivered to the same place, and under which keys."""
 
     def __init__(self, live: LiveTarget, ledger: Ledger) -> None:
         row_keys = live.format.receiver.row_keys
         self._keys = None if row_keys is None else row_keys()
-        self.names = [one.name for one in live.beside]
+        self.names = _same_place(live, ledger)
         self._ledger = ledger
         self._known: list[tuple[str, Mapping[JobKey, DeliveredRun]]] = []  # of the page
-        self._rows: dict[tuple[str, int], set[bytes]] = {}
+        self._rows: dict[tuple[str, int], set[bytes] | None] = {}
 
     def look_up(self, runs: Mapping[JobKey, RowRef | None]) -> None:
         """Before their rows are asked for: what is delivered meanwhile is in those too."""
@@ -84,7 +84,8 @@ class DeliveredBeside:
             run = known.get(key)
             if run is None or run.only_counted or row is None:
                 continue
-            if run.ended_at != ended_at or row.digest not in self._rows_of(name, row.month):
+            rows = self._rows_of(name, row.month)
+            if rows is not None and (run.ended_at != ended_at or row.digest not in rows):
                 return name
         return ""
 
@@ -103,11 +104,24 @@ class DeliveredBeside:
                 "were deleted at the receiver",
             )
 
-    def _rows_of(self, name: str, month: int) -> set[bytes]:
+    def _rows_of(self, name: str, month: int) -> set[bytes] | None:
+        """Of single records; None where it has none and no totals, as one that sends no jobs."""
         if (name, month) not in self._rows:
-            totals = self._ledger.summary_keys(name, month)
-            self._rows[name, month] = {total.key.digest for total, _ in totals}
+            sent = self._ledger.summary_keys(name, month)
+            rows = {total.key.digest for total, _ in sent}
+            totals = any(one.month == month for one in self._ledger.months(name))
+            self._rows[name, month] = rows if rows or totals else None
         return self._rows[name, month]
+
+
+def _same_place(live: LiveTarget, ledger: Ledger) -> list[str]:
+    """Other targets that led there, the ones that are not configured any more among them."""
+    found = [one.name for one in live.beside]
+    for name in ledger.targets() if live.leads_to else ():
+        state = ledger.target(name)
+        if name not in (live.name, *found) and state and state.leads_to == live.leads_to:
+            found.append(name)
+    return found
 
 
 class Collisions(NoCollisions):
