@@ -182,3 +182,18 @@ def test_a_target_that_sends_no_jobs_there_is_in_nobodys_way(world: World) -> No
     world.config["targets"] = {"jobs": dict(target) | {"localid_prefix": "a-"}}
     outcomes = round_of_all(world)
     assert (outcomes["jobs"].records, outcomes["jobs"].quarantined) == (len(JOBS), 0)
+
+
+@pytest.mark.parametrize("world", ["apel-summary-0.4"], indirect=True)
+def test_a_target_of_totals_that_takes_over_vos_is_told_of_rows_that_stay(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    configure(world, ["atlas", "cms"], {}, {})
+    round_of_all(world)
+    everything = {key: value for key, value in world.config["targets"]["other"].items() if key != "exclude_vos"}
+    world.config["targets"] = {"other": everything}
+    told = "target other: it wants other jobs since its last round, and one, not configured any more, led to the same"
+    for times in (1, 1):
+        round_of_all(world)
+        assert caplog.text.count(told) == times
+    assert not world.wrong_months(), "under the same keys"
