@@ -33,7 +33,7 @@ _HOW_ON: Final = (
     "nothing was sent; put the right ledger in place, or if this is the right one, "
     "and no other host sends from a copy of it, run `publisher publish --accept-state`"
 )
-_IS_UNFINISHED: Final = (
+IS_UNFINISHED: Final = (
     "is a copy that was broken off: run the same `publisher state copy` again, "
     "with the configuration of the ledger that it was made of"
 )
@@ -205,7 +205,7 @@ class StateGuard(NamedTuple):
         local, ledger = file.read(), _position(database, target)
         accepts = self.accepts(target)
         if ledger is not None and ledger.generation == UNFINISHED:
-            raise LedgerError(f"target {target}: the ledger {_IS_UNFINISHED}; nothing was sent")
+            raise LedgerError(f"target {target}: the ledger {IS_UNFINISHED}; nothing was sent")
         trouble = self._trouble(database, file, local, ledger)
         if trouble and not accepts:
             raise LedgerError(f"target {target}: the ledger {trouble}; {_HOW_ON}")
@@ -247,7 +247,7 @@ class StateGuard(NamedTuple):
         ledger: LedgerPosition | None,
     ) -> str:
         if ledger is not None and ledger.generation == UNFINISHED:
-            return _IS_UNFINISHED
+            return IS_UNFINISHED
         if local is None:
             if ledger is None or not ledger.generation or self.shared:
                 return ""

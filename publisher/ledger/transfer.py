@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 
 from publisher.ledger import schema
 from publisher.ledger.contract import impatient
-from publisher.ledger.generation import UNFINISHED
+from publisher.ledger.generation import IS_UNFINISHED, UNFINISHED
 from publisher.ledger.sql.database import Database
 from publisher.model.errors import LedgerError
 
@@ -24,6 +24,7 @@ _SETTLED: Final = 2  # states of messages from here on are for good, as schema.p
 _Row = tuple[Any, ...]
 
 _ALL_TARGETS: Final = "SELECT name FROM target ORDER BY name"
+_IS_UNFINISHED: Final = "SELECT EXISTS (SELECT 1 FROM target WHERE generation = :generation)"
 _SET_GENERATION: Final = "UPDATE target SET generation = :generation"
 
 
@@ -66,6 +67,7 @@ def copy(source: Database, destination: Database, note: Callable[[Transferred], 
     Raises: LedgerError, also for a destination that knows of messages that the source does not.
     """
     refuse_older(source, destination)
+    _refuse_unfinished(source)
     _refuse_another(source, destination)
     _set_generation(destination, UNFINISHED)
     for table in tables():
@@ -99,6 +101,13 @@ def refuse_older(*databases: Database) -> None:
             "the ledger is of an older publisher; the next round brings it up to date, "
             "then run this again"
         )
+
+
+def _refuse_unfinished(source: Database) -> None:
+    with source.reading():
+        unfinished = {"generation": UNFINISHED}
+        if source.execute(_IS_UNFINISHED, unfinished).fetchone()[0]:
+            raise LedgerError(f"the ledger {IS_UNFINISHED}; nothing was changed")
 
 
 def _refuse_another(source: Database, destination: Database) -> None:

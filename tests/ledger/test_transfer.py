@@ -131,6 +131,9 @@ def test_no_round_begins_with_a_copy_that_was_broken_off(
         assert run.status == 74, run.err
         assert "is a copy that was broken off: run the same `publisher state copy` again" in run.err
     assert "is a copy that was broken off" in " ".join(used.run("doctor").out.split())
+    for command in (["copy", "--to", str(tmp_path / "copy.db")], ["backup", str(tmp_path / "backup.db")]):
+        run = used.run("state", *command)
+        assert (run.status, "is a copy that was broken off" in run.err) == (74, True), run.err
     assert {topic: len(used.fake.messages(PROJECT, topic)) for topic in sent} == sent
     used.config = here
     used.save()
