@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -37,10 +40,17 @@ def test_a_message_of_a_republish_that_arrived_in_part_is_not_begun_again(
     assert done(world.republish("2028-02")).records == 4 - first
 
 
+def keys(world: World) -> list[tuple[Any, ...]]:
+    """What the ledger knows of the receiver's rows."""
+    with closing(sqlite3.connect(world.folder / "state" / "publishing.db")) as ledger:
+        return ledger.execute("SELECT month, jobs, wall_s, cpu_s FROM summary_key ORDER BY month, wall_s").fetchall()
+
+
 def test_a_republish_that_is_interrupted_when_all_has_arrived_sends_nothing_again(world: World) -> None:
     """What is noted about its months comes behind the last message, and takes long."""
     world.finish(JOBS[:6])
     done(world.publish())
+    noted = keys(world)
     world.config["records"]["localid_prefix"] = "c1-"
     world.do_the_tickets(done(world.republish("2028-02", "2028-03")))
     before = len(world.receiver.messages)
@@ -48,6 +58,7 @@ def test_a_republish_that_is_interrupted_when_all_has_arrived_sends_nothing_agai
     assert len(world.receiver.messages) == before + 2, "that was not behind the last message"
     world.pass_time(1)
     assert done(world.republish("2028-02", "2028-03", accept=True)).outcome == "nothing"
+    assert keys(world) == noted
     assert not world.wrong_months()
     assert not world.differences()
     world.pass_time(1)

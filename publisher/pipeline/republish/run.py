@@ -7,7 +7,7 @@ ledger knows how far it has come.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, closing
 from sys import maxsize
 from typing import Final
@@ -256,9 +256,13 @@ class _Republish:
         if made is None:
             return True
         for number in self._numbers:
-            rows = {total.key.digest for total, _ in self._ledger.summary_keys(name, number)}
-            if rows != {total.key.digest for total in made.rows.get(number, ())}:
+            rows = [total for total, _ in self._ledger.summary_keys(name, number)]
+            if _jobs(rows) != _jobs(made.rows.get(number, ())):
                 return False
         delivered, hosts = self._ledger.counts(name).delivered, made.hosts
         places = [at for at in delivered.keys() | hosts.keys() if at[0] in self._numbers]
         return all(delivered.get(at) == hosts.get(at) for at in places)
+
+
+def _jobs(rows: Iterable[KeyTotal]) -> dict[bytes, int]:
+    return {total.key.digest: total.jobs for total in rows}
