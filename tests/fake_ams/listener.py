@@ -12,6 +12,7 @@ from tests.fake_ams.conversation import LINGER_S, Conversation, Service
 from tests.fake_ams.faults import CONNECT, Act, FaultScript
 from tests.fake_ams.recorder import Recorder
 from tests.fake_ams.wire import Disconnected, Peer
+from tests.support.patience import PATIENCE_S
 from tests.support.pki import Credential
 
 _NO_CHECK_TIME = 0x200000  # X509_V_FLAG_NO_CHECK_TIME, which Python has no name for
@@ -93,7 +94,7 @@ class Listener:
         with self._lock:
             threads = list(self._threads)
         for thread in threads:
-            thread.join(timeout=5)
+            thread.join(PATIENCE_S)
 
     def drop_connections(self) -> None:
         """Cut every open connection, as a restart of the service does."""

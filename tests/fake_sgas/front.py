@@ -20,6 +20,7 @@ from tests.fake_sgas.application import Application, Query
 from tests.fake_sgas.failures import Reply, from_nginx
 from tests.fake_sgas.faults import CONNECT, Act, Fault, FaultScript
 from tests.fake_sgas.recorder import Recorder, Request
+from tests.support.patience import PATIENCE_S
 
 BODY_LIMIT: Final = 2_097_152
 _LINGER_S: Final = 2.0
@@ -71,7 +72,7 @@ class Front:
         with self._lock:
             threads = list(self._threads)
         for thread in threads:
-            thread.join(timeout=5)
+            thread.join(PATIENCE_S)
 
     def drop_connections(self) -> None:
         """Cut every open connection, as a restart of nginx does."""

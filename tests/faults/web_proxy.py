@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Final
 
 from tests.fake_ams.faults import Fault
+from tests.support.patience import PATIENCE_S
 
 USER: Final = "ce01"
 _ESTABLISHED: Final = b"HTTP/1.1 200 Connection established\r\n\r\n"
@@ -39,7 +40,7 @@ class WebProxy:
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         for thread in (self._accepting, *self._threads):
-            thread.join(5)
+            thread.join(PATIENCE_S)
 
     def push(self, fault: Fault) -> None:
         """Let the next tunnel meet this answer."""
@@ -61,7 +62,7 @@ class WebProxy:
 
     def _serve(self, client: socket.socket) -> None:
         with client, contextlib.suppress(OSError):
-            client.settimeout(60)
+            client.settimeout(PATIENCE_S)
             head = client.recv(65_536)
             if self._faults:
                 fault = self._faults.pop(0)
@@ -74,12 +75,12 @@ class WebProxy:
                 self._tunnel(client, int(head.split()[1].rpartition(b":")[2]))
 
     def _tunnel(self, client: socket.socket, port: int) -> None:
-        with socket.create_connection(("127.0.0.1", port), 5) as server:
+        with socket.create_connection(("127.0.0.1", port), PATIENCE_S) as server:
             client.sendall(_ESTABLISHED)
             there = threading.Thread(target=_pump, args=(client, server), daemon=True)
             there.start()
             _pump(server, client)
-            there.join(60)
+            there.join(PATIENCE_S)
 
 
 def _pump(source: socket.socket, sink: socket.socket) -> None:

@@ -16,6 +16,7 @@ import pytest
 from publisher.ledger.sql.ledger import SqlLedger
 from publisher.model.errors import Busy, LedgerError
 from tests.support.ledgers import instance_of
+from tests.support.patience import PATIENCE_S
 from tests.support.postgres import PostgresServer, binaries, private_server
 
 pytest.importorskip("psycopg")
@@ -77,7 +78,7 @@ def holder(postgres: PostgresServer, instance: str) -> Iterator[subprocess.Popen
 
 
 def answer(holder: subprocess.Popen[str]) -> str:
-    said, _ = holder.communicate("write\n", timeout=60)
+    said, _ = holder.communicate("write\n", timeout=PATIENCE_S)
     return said
 
 

@@ -27,7 +27,7 @@ from tests.fake_ams.service import PROJECT, TOPIC
 from tests.fake_sgas import FakeSGAS
 from tests.pipeline.test_grouped import live_site, site_with
 from tests.pipeline.test_republish_kinds import messages
-from tests.support.patience import sending_ends
+from tests.support.patience import PATIENCE_S, sending_ends
 from tests.support.pki import PKI
 from tests.support.ports import closed_port
 from tests.support.sgas_sites import SgasSite
@@ -655,7 +655,7 @@ def test_interrupted_before_the_thread_that_sends_has_begun(tmp_path: Path, pki:
 
     def hold(frame: FrameType, event: str, argument: object) -> None:
         if frame.f_code is MessageSender._deliver.__code__:
-            assert interrupted.wait(60)
+            assert interrupted.wait(PATIENCE_S)
 
     threading.settrace(hold)
     with sending_ends(), ExitStack() as ending:

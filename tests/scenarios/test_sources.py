@@ -23,6 +23,7 @@ from tests.support import sacct_text
 from tests.support.daemons import RunningDaemon, until
 from tests.support.forks import publisher
 from tests.support.gridengine_files import CLUSTER, Entry, colon, write
+from tests.support.patience import PATIENCE_S
 from tests.support.pki import PKI
 from tests.support.sites import SiteUnderTest
 from tests.support.stand_in_sacct import install
@@ -196,7 +197,7 @@ def test_two_rounds_at_once_read_a_source_one_after_the_other(site: SiteUnderTes
     rounds = [
         publisher(site, "publish", "--json", stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) for _ in range(2)
     ]
-    assert {each.wait(60) for each in rounds} <= {0, 75}
+    assert {each.wait(PATIENCE_S) for each in rounds} <= {0, 75}
     assert site.publish().status == 0
     assert len(sent(site)) == len(set(sent(site))) == 200
 

@@ -20,6 +20,7 @@ from tests.support import gridengine_files as sge
 from tests.support import sacct_text as slurm
 from tests.support import sonar_files as sonar
 from tests.support.gridengine_files import BEGIN, HEADER, Entry, colon, jobs, write
+from tests.support.patience import PATIENCE_S
 
 DAY_S = 86_400
 
@@ -114,7 +115,7 @@ def test_killed_at_any_statement_each_run_is_in_one_place(tmp_path: Path, arc: P
             accept(arc, str(number), BEGIN + number * 3600 - 5, BEGIN + number * 3600 + 200)
         set_up = KILLED_WHILE_CLAIMED.format(arc=str(arc), join=join, now=BEGIN + hour * 3600)
         process = child(set_up, database, FOR_EVER if hour == 70 else 16 + steps % 5, path)
-        killed += process.wait(60) == -signal.SIGKILL
+        killed += process.wait(PATIENCE_S) == -signal.SIGKILL
     assert (process.returncode, killed > 5) == (0, True)
     assert names(database) == sorted(str(number) for number in range(40) if number not in claimed)
     with closing(sqlite3.connect(database)) as connection:

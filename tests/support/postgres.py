@@ -15,11 +15,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import quote
 
+from tests.support.patience import PATIENCE_S
 from tests.support.pki import Credential
 
 _PACKAGES = ("/usr/lib/postgresql/*/bin", "/usr/pgsql-*/bin", "/usr/bin", "/usr/local/pgsql/bin")
 ROLE = "publisher"
-_START_S = 60.0
 
 
 def binaries() -> Path | None:
@@ -116,7 +116,7 @@ class PostgresServer:
                 cwd=self._folder,
                 start_new_session=True,
             )
-        deadline = time.monotonic() + _START_S
+        deadline = time.monotonic() + PATIENCE_S
         ready = [str(self._programs / "pg_isready"), "-q", "-h", str(self._folder), "-p", str(self._port)]
         while subprocess.run(ready, check=False).returncode:
             if time.monotonic() > deadline or self._process.poll() is not None:

@@ -17,10 +17,11 @@ from publisher.model.message import Message, message_of
 from publisher.transports import auditor
 from publisher.transports.auditor.responses import Handling, interpret
 from publisher.transports.auditor.transport import AuditorTransport, create
-from publisher.transports.base import Credentials, Receipt, Verdict
+from publisher.transports.base import BackgroundTask, Credentials, Receipt, Verdict
 from publisher.transports.http.exchange import Answer, Failure, RequestFailure
 from publisher.transports.http.reachability import reach
 from tests.fake_auditor import EXISTS, UNEXPECTED, FakeAuditor, Fault
+from tests.support.patience import PATIENCE_S
 from tests.support.pki import PKI, Credential
 from tests.support.ports import reserved_port
 from tests.transports.contract import PreflightContract, TransportContract, TransportWorld, well_formed
@@ -338,11 +339,13 @@ def test_only_writers_may_write(secure: AuditorWorld) -> None:
 def test_a_drip_over_plain_http_ends_with_the_attempt(pki: PKI, host: Credential) -> None:
     """A server that sends a byte now and then is given up when the time for one request is over."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        stop = threading.Event()
+        asked, stop = threading.Event(), threading.Event()
 
         def drip() -> None:
             connection, _ = listener.accept()
             with connection:
+                connection.recv(1)
+                asked.set()
                 while not stop.wait(0.05):
                     try:
                         connection.send(b"H")
@@ -352,9 +355,12 @@ def test_a_drip_over_plain_http_ends_with_the_attempt(pki: PKI, host: Credential
         thread = threading.Thread(target=drip, daemon=True)
         thread.start()
         with FakeAuditor() as unused:
-            world = AuditorWorld(unused, pki, host, attempt_timeout_s=0.5, attempts=1)
+            world = AuditorWorld(unused, pki, host, attempt_timeout_s=120, attempts=1)
             world.transport = world.make(host, url=f"http://localhost:{listener.getsockname()[1]}")
-            receipt = world.send(1)
+            delivering = BackgroundTask(lambda: world.send(1))
+            assert asked.wait(PATIENCE_S)
+            world.skipped_s += 120
+            receipt = delivering.result(PATIENCE_S)
         stop.set()
         thread.join()
     assert (receipt.verdict, receipt.doubt) == (Verdict.IN_DOUBT, True)
