@@ -11,6 +11,7 @@ import json
 import sqlite3
 from contextlib import closing
 from datetime import UTC, datetime
+from hashlib import sha256
 from typing import Any
 
 import pytest
@@ -57,12 +58,14 @@ def poisoned(payload: bytes, poison: bytes) -> bytes:
 
 
 def spoil(site: SiteUnderTest, poison: bytes, *, whole: bool = False) -> None:
+    """As if it had been written down so, with its digest: a payload that was damaged later is not sent at all."""
     with closing(sqlite3.connect(site.state)) as connection, connection:
         rows = connection.execute("SELECT message, payload FROM outbox").fetchall()
         assert rows
         for number, payload in rows:
             bad = poison if whole else poisoned(payload, poison)
             connection.execute("UPDATE outbox SET payload = ? WHERE message = ?", (bad, number))
+            connection.execute("UPDATE message SET digest = ? WHERE id = ?", (sha256(bad).digest(), number))
 
 
 def assert_harmless(site: SiteUnderTest) -> None:
