@@ -38,6 +38,8 @@ TRIED_LONG: Final = 400
 # Lines of what only reads are interrupted alike everywhere.
 FOLDERS: Final = tuple(str(Path(publisher.__file__).parent / room) for room in ("pipeline", "ledger"))
 LOCKS: Final = "locks.py"  # go with their process, which does not end here
+# Files that were just opened are closed when their process ends.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning")
 FORMATS: Final = ("car", "ogf-ur", "apel-summary-0.4")
 # What becomes of messages, one after the other.
 FATES: Final = {"fine": (), "cut": ("too large", "fine", "not stored", "too large", "fine", "answer lost")}
