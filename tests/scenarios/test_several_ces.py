@@ -178,3 +178,17 @@ def test_clusters_give_the_same_numbers(form: str, keys: dict[str, object], site
     walls = sum(int(str(row["WallDuration"])) for row in rows)
     assert walls == sum(job.wall_s for job in grid) + 6 * 100
     assert site.run("stats", "--from", "2026-10", "--to", "2026-10", "--json").json["jobs"] == 12
+
+
+@pytest.mark.parametrize("keys", [{}, {"join": "arex", "join_wait": 0}])
+@pytest.mark.parametrize("form", ["car", "apel-summary-0.4"])
+def test_a_ce_in_front_of_no_batch_system(form: str, keys: dict[str, object], site: SiteUnderTest) -> None:
+    """Its own is not read here, such as another site's."""
+    site.config["targets"]["egi"]["format"] = form
+    site.config["source"].append(cluster(site, "hpc1", [], **keys))
+    run = site.publish()
+    assert (run.status, run.json["targets"]["egi"]["records"] > 0) == (0, True), run.err
+    assert site.run("stats", "--from", "2026-10", "--to", "2026-10", "--json").json["jobs"] == 12
+    assert site.run("explain", TWO[0].job_id).status == 0
+    rows = site.table().rows("Summaries" if "summary" in form else "JobRecords")
+    assert sum(int(str(row.get("NumberOfJobs", 1))) for row in rows) == 12

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import copy
 from functools import partial
 from itertools import compress
+from operator import or_
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
 
@@ -105,8 +106,10 @@ class BatchRuns:
 
         `runs` have the number, end and batch system of each.
         """
-        of_entries = [self._are_new(entry, runs) for entry in self.entries]
-        return list(map(any, zip(*of_entries, strict=True)))
+        found = [False] * len(runs)  # also where the CE submits to none of these batch systems
+        for entry in self.entries:
+            found = list(map(or_, found, self._are_new(entry, runs)))
+        return found
 
     def _are_new(self, entry: JoinedEntry, runs: Sequence[tuple[str, int, str]]) -> Sequence[bool]:
         file = self._file(entry) if self._remembers else None
