@@ -8,7 +8,7 @@ no round begins with it.
 
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from itertools import starmap
 from operator import itemgetter
 from typing import Any, Final, NamedTuple
@@ -155,16 +155,33 @@ def nobody_works(*databases: Database) -> Iterator[None]:
 def _make_equal(source: Database, destination: Database, table: LedgerTable) -> int:
     """Gives how many rows were written, or are gone for good.
 
-    All that are to go before the first that comes: it may have what must be unique of one of them.
+    Those of targets say that the copy is unfinished, and are never away.
     """
+    if table.name == "target":
+        with destination.atomic():
+            return _replace(source, destination, table, nullcontext)
+    return _replace(source, destination, table, destination.atomic)
+
+
+def _replace(
+    source: Database,
+    destination: Database,
+    table: LedgerTable,
+    transaction: Callable[[], AbstractContextManager[None]],
+) -> int:
+    """All that are to go before the first that comes: it may have what must be unique of one."""
     changed = 0
     for wanted, there in _portions(source, destination, table):
         leaving = [key for key in there if there[key] != wanted.get(key)]
-        _delete(destination, table, leaving)
+        if leaving:
+            with transaction():
+                _delete(destination, table, leaving)
         changed += sum(key not in wanted for key in leaving)
     for wanted, there in _portions(source, destination, table):
         missing = [row for key, row in wanted.items() if key not in there]
-        _insert(destination, table, missing)
+        if missing:
+            with transaction():
+                _insert(destination, table, missing)
         changed += len(missing)
     return changed
 
@@ -235,19 +252,14 @@ def _comparable(table: LedgerTable, row: _Row) -> _Row:
 def _delete(database: Database, table: LedgerTable, keys: Sequence[_Row]) -> None:
     where = " AND ".join(f"{column} = :key{place}" for place, column in enumerate(table.key))
     statement = f"DELETE FROM {table.name} WHERE {where}"
-    if keys:
-        with database.atomic():
-            database.execute_many(statement, [_values("key", key) for key in keys])
+    database.execute_many(statement, [_values("key", key) for key in keys])
 
 
 def _insert(database: Database, table: LedgerTable, rows: Sequence[_Row]) -> None:
     columns = ", ".join(table.columns)
     values = ", ".join(f":{column}" for column in table.columns)
     statement = f"INSERT INTO {table.name} ({columns}) VALUES ({values})"
-    if rows:
-        named = [dict(zip(table.columns, row, strict=True)) for row in rows]
-        with database.atomic():
-            database.execute_many(statement, named)
+    database.execute_many(statement, [dict(zip(table.columns, row, strict=True)) for row in rows])
 
 
 def _count(database: Database, table: LedgerTable) -> int:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import shutil
 import sqlite3
-from contextlib import closing
+from contextlib import AbstractContextManager, closing
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
+from publisher.ledger.generation import UNFINISHED
+from publisher.ledger.sql.database import Database
 from publisher.ledger.sqlite.connection import open_database
 from publisher.ledger.transfer import Transferred, compare, copy, tables
 from tests.arex_databases import generate
@@ -142,6 +146,49 @@ def test_no_round_begins_with_a_copy_that_was_broken_off(
     used.config = here | there
     used.save()
     assert {one["outcome"] for one in used.publish().json["targets"].values()} == {"nothing"}
+
+
+class Interrupted:
+    """A database whose process dies before one of its transactions."""
+
+    def __init__(self, database: Database, transactions: int) -> None:
+        self._database, self._left = database, transactions
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._database, name)
+
+    def atomic(self) -> AbstractContextManager[None]:
+        self._left -= 1
+        if self._left < 0:
+            raise KeyboardInterrupt
+        return self._database.atomic()
+
+
+@pytest.mark.parametrize("goes_on", [False, True])
+def test_wherever_a_copy_is_broken_off_it_says_so(used: SiteUnderTest, tmp_path: Path, goes_on: bool) -> None:
+    """Of each target, also where its row is another by now: one that is not there would be begun anew."""
+    first = tmp_path / "first" / "publishing.db"
+    first.parent.mkdir()
+    if goes_on:
+        assert used.run("state", "copy", "--to", str(first)).status == 0
+        used.fill(*generate(3, 20, START, END))
+        assert used.publish().status == 0
+    for transactions in range(100):
+        file = tmp_path / str(transactions) / "publishing.db"
+        file.parent.mkdir()
+        if goes_on:
+            shutil.copy(first, file)
+        with closing(open_database(used.state)) as source, closing(open_database(file)) as destination:
+            try:
+                copy(source, cast("Database", Interrupted(destination, transactions)), lambda _: None)
+            except KeyboardInterrupt:
+                found = set(destination.execute("SELECT name, generation FROM target").fetchall())
+                begun = transactions > int(not goes_on)  # an empty ledger has nothing to say so of
+                assert found == {("egi", UNFINISHED), ("sums", UNFINISHED)} or not begun
+            else:
+                assert transactions > 10
+                return
+    raise AssertionError("it never ends")
 
 
 def test_what_must_be_unique_may_have_another_number_by_now(tmp_path: Path) -> None:
