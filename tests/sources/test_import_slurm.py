@@ -305,6 +305,20 @@ def test_another_time_zone_would_count_jobs_twice(tmp_path: Path) -> None:
         run_import(database, again, time_zone="UTC")
     assert only(database) == before
     assert run_import(database, again, time_zone="Europe/Oslo").imported == 1
+    with closing(sqlite3.connect(database)) as imported_jobs, imported_jobs:  # pruned jobs are known by their ids, too
+        imported_jobs.execute("DELETE FROM AAR")
+        imported_jobs.execute("INSERT INTO ImportPruned VALUES (x'00')")
+    with pytest.raises(UsageError, match="read in the zone Europe/Oslo"):
+        run_import(database, again, time_zone="UTC")
+
+
+def test_a_job_that_was_resized_in_the_hour_that_comes_twice(tmp_path: Path) -> None:
+    """Its later part shows the start of the first one, before its own submission, and the time since then."""
+    submit, start, end = (f"2026-10-25T{each}:00" for each in ("02:50", "02:20", "03:30"))
+    line = job(7, Submit=submit, Start=start, End=end, ElapsedRaw=130 * 60)
+    (run,) = runs_of(write(tmp_path / "sacct.txt", text([line, step(line)])), "Europe/Oslo")
+    begun, ended = (datetime.fromisoformat(f"2026-10-25T{each}:00Z").timestamp() for each in ("00:50", "02:30"))
+    assert (run.started_at, run.ended_at, run.wall_s) == (begun, ended, 100 * 60)
 
 
 @pytest.mark.parametrize("size", ["999999999999999999E", "999999999999999999M", "9999999999999999G"])

@@ -250,9 +250,9 @@ class SacctReader:
         start, end, submit, suspended = self._in_zone(job)
         submitted_at, took_s = self._moment(submit) or 0, wall_s + _seconds(suspended)
 
-        def misfit(span: tuple[int, int]) -> tuple[bool, int]:
+        def misfit(span: tuple[int, int]) -> tuple[int, bool]:
             started_at, ended_at = span
-            return started_at < submitted_at, abs(ended_at - started_at - took_s)
+            return abs(ended_at - started_at - took_s), started_at < submitted_at
 
         return min(product(self._twice(start), self._twice(end)), key=misfit)
 

@@ -31,7 +31,10 @@ _SACCT: Final = ("sacct",)
 _FILES: Final = "what sacct printed: files, their directories, or patterns; else sacct is run"
 _DAY_S: Final = 86_400
 _ZONE: Final = "SLURM_TIME_ZONE"  # a key of DBConfig
-_HAS_JOBS: Final = "SELECT EXISTS (SELECT 1 FROM AAR) OR EXISTS (SELECT 1 FROM ArcRun)"
+_HAS_JOBS: Final = (
+    "SELECT EXISTS (SELECT 1 FROM AAR) OR EXISTS (SELECT 1 FROM ArcRun) "
+    "OR EXISTS (SELECT 1 FROM ImportPruned)"
+)
 
 
 def _check_command(command: tuple[str, ...]) -> str | None:
