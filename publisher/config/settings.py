@@ -481,7 +481,7 @@ class _Sources:
         unset = [each for each in (*alike, options) if each.arc_databases is None]
         if self.written and options in unset[1:]:
             what = f"another {entry.type} gives the same numbers to jobs"
-            yield here, f"{what}; write the arc_databases of the CEs before each, [] for none"
+            yield here, f"{what}; write the arc_databases of the CEs in front of each, [] for none"
 
     def _importers(self, block: YamlBlock) -> None:
         known, reading = self._registered.importers, self._reading
