@@ -17,7 +17,7 @@ _LINKS: Final = 40  # as many as the kernel follows
 
 
 @contextmanager
-def whole_file(path: Path) -> Iterator[TextIO]:
+def whole_file(path: Path, advice: str = "name another file") -> Iterator[TextIO]:
     """A text file to write; it takes its place when the block ends well, and leaves nothing else.
 
     Its owner and group may read it, unless the umask allows less. A device or a pipe, such as
@@ -48,7 +48,7 @@ def whole_file(path: Path) -> Iterator[TextIO]:
         raise
     except OSError as error:
         reason = error.strerror or error
-        raise UsageError(f"{path} cannot be written: {reason}; name another file") from error
+        raise UsageError(f"{path} cannot be written: {reason}; {advice}") from error
 
 
 def _target(path: Path) -> Path:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -87,6 +89,28 @@ def test_the_command_writes_the_file_and_keeps_a_copy(tmp_path: Path, capsys: py
     assert "batch_records: 7" in file.read_text()
     assert "topic: another" in file.read_text()
     assert (file.stat().st_mode & 0o777, Path(f"{file}.old").read_text()) == (0o640, before)
+
+
+def test_a_file_that_cannot_be_replaced_says_who_can(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its directory belongs to who runs this, and the file to another."""
+    conf, file = tmp_path / "arc.conf", tmp_path / "publisher.yaml"
+    page = "[common]\n[arex]\ncontroldir=/nonexistent\n[arex/jura]\n[arex/jura/apel:egi]\ntargeturl=https://msg.example.org\ngocdb_name=SITE\n"
+    conf.write_text(page)
+    words = ["--config", str(file), "config", "from-arc", str(conf)]
+    assert main.run(words) == 0
+    file.write_text(before := capsys.readouterr().out)
+    conf.write_text(f"{page}urbatchsize=7\n")
+
+    def refused(*_: int) -> None:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(os, "fchown", refused)
+    assert main.run([*words, "--update"]) == 64
+    advice = f"{file} cannot be written: Operation not permitted; run it as a user who may write there, such as root"
+    assert advice in capsys.readouterr().err
+    assert file.read_text() == before
 
 
 def test_targets_that_became_comments_are_named_loudly(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

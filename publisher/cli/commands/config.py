@@ -33,6 +33,7 @@ from publisher.sources.arex.options import Options
 from publisher.sources.arex.source import create, writing_order
 
 _NEW_ONE = "`config from-arc` without --update prints a new one"
+_AS_ROOT = "run it as a user who may write there, such as root"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -140,7 +141,7 @@ def _update(path: Path, page: ConfigurationText) -> None:
         if updated.text != before:
             shutil.copy2(path, f"{path}.old")
     except OSError as error:
-        advice = "run it as a user who may write there, such as root"
+        advice = _AS_ROOT
         if isinstance(error, FileNotFoundError):
             advice = _NEW_ONE
         raise UsageError(f"{path}: {error.strerror or error}; {advice}") from error
@@ -157,7 +158,7 @@ def _update(path: Path, page: ConfigurationText) -> None:
 
 def _replace(path: Path, text: str) -> None:
     """Whole, or as it was before, for the same readers. Raises: UsageError."""
-    with whole_file(path) as file:
+    with whole_file(path, _AS_ROOT) as file:
         before = path.stat()
         os.fchown(file.fileno(), before.st_uid, before.st_gid)
         os.fchmod(file.fileno(), stat.S_IMODE(before.st_mode))
