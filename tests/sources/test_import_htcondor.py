@@ -150,6 +150,8 @@ def test_wall_time_is_that_of_all_attempts_without_suspension(tmp_path: Path) ->
         # Of a parallel job each of its hosts, whose CPU time is in one sum.
         ({"JobUniverse": 11, "MaxHosts": 3, "RequestGPUs": 2}, 6, 6),
         ({"JobUniverse": 11, "MaxHosts": None, "RequestGPUs": 2}, 2, 2),
+        # More than any job has, and sums of such do not fit 64 bits.
+        ({"JobUniverse": 11, "MaxHosts": 2**31 - 1, "RequestGPUs": 2}, None, 0),
     ],
 )
 def test_gpus_and_cores(tmp_path: Path, attributes: dict[str, Any], gpus: int | None, cores: int) -> None:

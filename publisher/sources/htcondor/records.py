@@ -225,6 +225,13 @@ def _nodes(ad: Ad) -> int:
     return _count(ad, "MaxHosts") or 0
 
 
+def _of_all_nodes(of_each: int | None, nodes: int) -> int | None:
+    """None (unknown) also for more than any job has."""
+    if of_each is None or of_each * max(1, nodes) > _MOST_COUNT:
+        return None
+    return of_each * max(1, nodes)
+
+
 def _run(ad: Ad) -> CondorRun:
     """Raises: BadAd."""
     removed = _whole(ad, "JobStatus") == _REMOVED
@@ -255,8 +262,8 @@ def _run(ad: Ad) -> CondorRun:
         user_s=_all_attempts(ad, "RemoteUserCpu"),
         system_s=_all_attempts(ad, "RemoteSysCpu"),
         nodes=nodes,
-        cpus=per_node * max(1, nodes),
-        gpus=gpus and gpus * max(1, nodes),
+        cpus=_of_all_nodes(per_node, nodes) or 0,
+        gpus=_of_all_nodes(gpus, nodes),
         gpu_model=_text(ad, "MachineAttrGPUs_DeviceName0").replace(",", " ").replace("=", " "),
         memory_kib=_first(ad, "ResidentSetSize_RAW", "ResidentSetSize"),
         image_kib=_first(ad, "ImageSize_RAW", "ImageSize"),
