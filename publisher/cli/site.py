@@ -17,7 +17,6 @@ from datetime import UTC, datetime
 from functools import partial
 from hashlib import sha256
 from importlib import import_module
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -292,8 +291,8 @@ class LiveSite:
         """Raises: ConfigError for an unreadable map file, SourceError for a missing database."""
         options: Any = entry.options
         if reading and entry.in_rounds and self.settings.written and options.arc_databases is None:
-            files = [self.database_files(ce) for ce in self.database_entries]
-            paths = tuple(map(Path, chain.from_iterable(files)))
+            ces = self.database_entries
+            paths = tuple(Path(file) for ce in ces for file in self.database_files(ce))
             options = replace(options, arc_databases=paths, arc_lrms=LRMS[entry.type])
         if reading:
             options = replace(options, arc_delivered=partial(delivered_since, self, entry))
@@ -315,14 +314,15 @@ class LiveSite:
         return last_reading(entry.database, self._copies)
 
     def database_files(self, entry: DatabaseEntry) -> Sequence[str]:
-        ask = offered(entry.type, "database_paths", "status")
-        paths: Sequence[str] = ask(entry.options, self.environment)
-        return paths
+        ask: Callable[..., Sequence[str]] = offered(entry.type, "database_paths", "status")
+        return ask(entry.options, self.environment)
+
+    def names_database(self, entry: DatabaseEntry, file: str) -> bool:
+        return bool(offered(entry.type, "names", "import")(entry.options, file))
 
     def newest_job(self, database: str, *, lock_wait_s: float) -> NewestJob:
-        ask, now = offered(self.settings.source.type, "newest_job", "status"), self.clock()
-        newest: NewestJob = ask(database, self.environment, now=now, lock_wait_s=lock_wait_s)
-        return newest
+        ask: Callable[..., NewestJob] = offered(self.settings.source.type, "newest_job", "status")
+        return ask(database, self.environment, now=self.clock(), lock_wait_s=lock_wait_s)
 
     def retry_bad_lines(self, entry: BatchEntry) -> Retried | None:
         from publisher.sources.importing.batch_entry import retry

@@ -9,7 +9,6 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime, timedelta
-from itertools import chain
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from publisher.model.errors import PublisherError, SourceError, UsageError
@@ -119,20 +118,20 @@ def delivered_since(
     """
     others = {one.database for one in site.batch_entries} - {entry.database}
     names = {each for other in others for each in (other.stem, str(other))}
-    names |= _files_of_other_ces(site, entry)
     with closing(site.history()) as history:
-        until, parts = history.delivered_since(mark, lambda file: file not in names)
+        until, parts = history.delivered_since(
+            mark, lambda file: file not in names and not _is_of_another_ce(site, entry, file)
+        )
         with closing(parts):
             yield until, parts
 
 
-def _files_of_other_ces(site: Site, entry: BatchEntry) -> set[str]:
-    """Databases of the CEs that submit to other batch systems, which give the same numbers."""
+def _is_of_another_ce(site: Site, entry: BatchEntry, file: str) -> bool:
+    """Of one that submits to other batch systems, which give the same numbers."""
     ces = entry.ces()
-    if ces is None:
-        return set()
-    files = chain.from_iterable(map(site.database_files, site.database_entries))
-    return {file for file in files if not is_of_ce(file, ces)}
+    if ces is None or is_of_ce(file, ces):
+        return False
+    return any(site.names_database(each, file) for each in site.database_entries)
 
 
 def source_status(site: Site) -> Sequence[SourceStatus]:

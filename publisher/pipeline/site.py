@@ -287,6 +287,9 @@ class Site(Protocol):
     def database_files(self, entry: DatabaseEntry) -> Sequence[str]:
         """Raises: SourceError when one that the configuration names is missing."""
 
+    def names_database(self, entry: DatabaseEntry, file: str) -> bool:
+        """Whether the entry names this file, be it there or not."""
+
     def newest_job(self, database: str, *, lock_wait_s: float) -> NewestJob:
         """Of one of those databases. Raises: SourceError."""
 

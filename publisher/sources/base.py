@@ -400,7 +400,8 @@ class SourcePlugin(Protocol):
     - `create_statistics(options, environment)`, which makes the `Accounts` of statistics.py, and
       `create_usage(options, environment)`, which makes a `UsageReader`: both with `joined`, a
       `JoinedRuns`, where there are entries that CEs submit to; a name will do, `module:function`;
-    - `database_paths(options, environment)`, which names its files;
+    - `database_paths(options, environment)`, which names its files, and `names(options, file)`,
+      which tells whether it would name this one if it were there;
     - `newest_job(path, environment, now, lock_wait_s)`, which tells the `NewestJob` of one of them;
     - `writing_order(source, environment)`, a context manager of one `WritingOrder` a database,
       where jobs are known in the order in which their ends were written.

@@ -192,3 +192,11 @@ def test_a_ce_in_front_of_no_batch_system(form: str, keys: dict[str, object], si
     assert site.run("explain", TWO[0].job_id).status == 0
     rows = site.table().rows("Summaries" if "summary" in form else "JobRecords")
     assert sum(int(str(row.get("NumberOfJobs", 1))) for row in rows) == 12
+
+
+def test_a_ce_that_is_gone_keeps_no_other_batch_system_from_being_read(site: SiteUnderTest) -> None:
+    site.config["source"].append(cluster(site, "hpc1", [replace(ONE[0], local_job_id="900001")]))
+    shutil.rmtree(site.folder / "ce2")
+    run = site.publish()
+    assert (run.status, run.json["targets"]["egi"]["records"]) == (66, 5 + 1), run.err
+    assert run.json["sources"]["hpc1"]["trouble"] is None

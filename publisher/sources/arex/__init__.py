@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from publisher.sources.arex.options import Options, database_paths, only_database
+from publisher.sources.arex.options import Options, database_paths, names, only_database
 from publisher.sources.arex.source import create, newest_job, writing_order
 
 __all__ = [
@@ -13,6 +13,7 @@ __all__ = [
     "create_statistics",
     "create_usage",
     "database_paths",
+    "names",
     "newest_job",
     "only_database",
     "writing_order",
