@@ -5,23 +5,26 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from publisher.ledger.contract import Hold
+from publisher.ledger.contract import Hold, Ledger
+from publisher.ledger.sql.ledger import SqlLedger
+from publisher.ledger.sqlite.connection import SqliteDatabase, open_ledger_file
 from publisher.model import time
 from publisher.pipeline import publish, status
 from publisher.pipeline.republish import plan, run
 from publisher.pipeline.round.outcome import Outcome
 from publisher.pipeline.site import choose
 from publisher.pipeline.sync import check
+from tests.ledger.test_delivered import whole_table
 from tests.support.patience import sending_ends
 from tests.support.pki import Credential
 from tests.support.simulated_months import Steps, WiredSite, World
-from tests.support.spring_2028 import JOBS, NOW
+from tests.support.spring_2028 import APRIL, JOBS, NOW
 
 Outcomes = dict[str, Outcome]
 
@@ -72,6 +75,18 @@ def differences(world: World) -> list[str]:
 
 def of_vo(*vos: str) -> int:
     return sum(job.vo in vos for job in JOBS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TracedSite(WiredSite):
+    """One that notes what its ledger is asked."""
+
+    asked: list[str]
+
+    def ledger(self, *, dry_run: bool = False) -> Ledger:
+        connection = open_ledger_file(self.settings.state)
+        connection.set_trace_callback(self.asked.append)
+        return SqlLedger(SqliteDatabase(connection, self.settings.state))
 
 
 OTHERWISE = [
@@ -125,6 +140,50 @@ def test_jobs_that_were_deleted_at_the_receiver_go_when_they_are_released(world:
     assert not world.wrong_months()
     assert differences(world) == []
     assert round_of_all(world)["other"].outcome == "nothing"
+
+
+def test_a_job_that_another_target_delivered_in_another_month_is_set_aside(world: World) -> None:
+    """That target has no row in the month in which the job ends now."""
+    prefixes = {"localid_prefix": "a-"}, {"localid_prefix": "b-"}
+    configure(world, ["atlas"], *prefixes)
+    round_of_all(world)
+    configure(world, ["none"], *prefixes)
+    world.finish_again(next(job.job_id for job in JOBS if job.vo == "atlas"), end_time=int(APRIL.timestamp()) + 1)
+    assert round_of_all(world)["other"].quarantined == of_vo("atlas")
+    assert sum(jobs for jobs, *_ in world.receiver.totals().values()) == len(JOBS)
+
+
+@pytest.mark.parametrize("world", ["apel-summary-0.4"], indirect=True)
+def test_jobs_that_totals_do_not_count_any_more_go_by_another_target(world: World) -> None:
+    """Their rows are zeros since: nothing is in their way."""
+    world.config["targets"]["egi"]["vos"] = ["atlas", "cms"]
+    round_of_all(world)
+    world.config["targets"]["egi"]["vos"] = ["cms"]
+    assert republished(world, accept=True)["egi"].exit_status == 0
+    world.config["targets"] = {"jobs": world.config["targets"]["egi"] | {"format": "car", "vos": ["atlas"]}}
+    outcomes = round_of_all(world)
+    assert (outcomes["jobs"].records, outcomes["jobs"].quarantined) == (of_vo("atlas"), 0)
+    assert sum(jobs for jobs, *_ in world.receiver.totals().values()) == of_vo("atlas", "cms")
+
+
+@pytest.mark.parametrize("renamed", [False, True])
+def test_what_another_target_delivered_is_looked_up_by_place(world: World, renamed: bool) -> None:
+    """Not in all that it ever delivered, once for each page with a new job."""
+    configure(world, ["atlas", "cms"], {}, {})
+    round_of_all(world)
+    if renamed:
+        everything = {key: value for key, value in world.config["targets"]["one"].items() if key != "vos"}
+        world.config["targets"] = {"new": everything}
+        round_of_all(world)
+    world.finish([replace(JOBS[at], job_id=f"late{at}", local_job_id=f"77{at}") for at in range(4)])
+    world.pass_time(0.1)
+    asked: list[str] = []
+    site = world.site()
+    traced = TracedSite(settings=site.settings, process=site.process, wire=site.wire, asked=asked)
+    outcomes = publish.publish(traced, targets=[], observer=Steps(), force=False)
+    assert sum(outcome.records for outcome in outcomes) == 4
+    assert any("FROM delivered_page" in one for one in asked)
+    assert not whole_table(asked)
 
 
 @pytest.mark.parametrize("world", ["car", "apel-job-0.4"], indirect=True)

@@ -2,8 +2,8 @@
 
 APEL keeps one record for each Site, LocalJobId and EndTime. The accounting data is asked once a
 page for runs with the same LocalJobID and end, and the ledger which of those were delivered; the
-later job is set aside. So is one that a target beside this one delivered under another key, before
-its VO came here: APEL would keep both.
+later job is set aside. So is one that another target delivered to the same place under another key,
+before its VO came here, or before this target took its place: APEL would keep both.
 
 SGAS keeps one record for each record id, which is the JobID's. A job that was restarted has another
 LocalJobID in the same row: the ledger is asked for other runs of a page's jobs, and a run that was
@@ -65,16 +65,23 @@ class NoCollisions:
 class DeliveredBeside:
     """What other targets delivered to the same place, and under which keys."""
 
-    def __init__(self, live: LiveTarget, ledger: Ledger) -> None:
+    def __init__(self, live: LiveTarget, source: Source, ledger: Ledger) -> None:
         row_keys = live.format.receiver.row_keys
         self._keys = None if row_keys is None else row_keys()
         self.names = _same_place(live, ledger)
+        self._source = source
         self._ledger = ledger
         self._known: list[tuple[str, Mapping[JobKey, DeliveredRun]]] = []  # of the page
         self._rows: dict[tuple[str, int], set[bytes] | None] = {}
 
     def look_up(self, runs: Mapping[JobKey, RowRef | None]) -> None:
-        """Before their rows are asked for: what is delivered meanwhile is in those too."""
+        """Before their rows are asked for: what is delivered meanwhile is in those too.
+
+        Raises: SourceError, LedgerError.
+        """
+        for database in {row.database for row in runs.values() if row is not None}:
+            for name in self.names:
+                self._ledger.check_numbering(name, database, self._source.fits)
         self._known = [(name, self._ledger.known(name, runs)) for name in self.names]
         self._rows.clear()
 
@@ -82,9 +89,9 @@ class DeliveredBeside:
         """Who delivered the run otherwise than as a record of this row and end; '' for nobody."""
         for name, known in self._known:
             run = known.get(key)
-            if run is None or run.only_counted or row is None:
+            if run is None or run.only_counted or run.fingerprint == REMOVED or row is None:
                 continue
-            rows = self._rows_of(name, row.month)
+            rows = self._rows_of(name, month_number(run.ended_at))
             if rows is not None and (run.ended_at != ended_at or row.digest not in rows):
                 return name
         return ""
@@ -128,12 +135,17 @@ class Collisions(NoCollisions):
     """What a round knows of the runs that share LocalJobID and end."""
 
     def __init__(
-        self, live: LiveTarget, form: JobFormat, ledger: Ledger, ended_in: EndedIn
+        self,
+        live: LiveTarget,
+        form: JobFormat,
+        source: Source,
+        ledger: Ledger,
+        ended_in: EndedIn,
     ) -> None:
         self._target = live.name
         self._format = form
         self._ledger = ledger
-        self._beside = DeliveredBeside(live, ledger)
+        self._beside = DeliveredBeside(live, source, ledger)
         self._ended_in = ended_in
         self._others: dict[JobKey, dict[JobKey, JobId]] = {}  # of each job of the page that has any
         self._known: Mapping[JobKey, DeliveredRun] = {}  # of these others
@@ -287,7 +299,7 @@ def collisions(live: LiveTarget, source: Source, ledger: Ledger) -> Iterator[NoC
         yield LaterRuns(live.name, ledger)
         return
     with source.by_end() as ended_in:
-        yield Collisions(live, live.format, ledger, ended_in)
+        yield Collisions(live, live.format, source, ledger, ended_in)
 
 
 def _folded(local_id: str) -> str:

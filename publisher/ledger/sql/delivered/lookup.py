@@ -105,7 +105,7 @@ class DeliveredRuns:
         self._begun: set[int] = set()  # numberings of this round
         # Files that were renumbered while their rows waited in memory.
         self._displaced: set[tuple[int, str]] = set()
-        self._in_round: set[int] = set()
+        self._in_round: int | None = None  # the target
         self._refuted: set[int] = set()  # numberings with a row that has another job now
         self._by_key = RunIndex(database)
         self._ends: dict[tuple[int, int], array[int]] = {}  # by numbering and block
@@ -256,10 +256,10 @@ class DeliveredRuns:
         self._shown = {at: number for at, number in self._shown.items() if at[0] != target}
         self._displaced = {at for at in self._displaced if at[0] != target}
         self._begun.clear()
-        self._in_round.add(target)
+        self._in_round = target
 
     def is_in_round(self, target: int) -> bool:
-        return target in self._in_round
+        return target == self._in_round
 
     def holds(
         self,
