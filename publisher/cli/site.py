@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 from publisher import __version__, config
 from publisher.config import ConfiguredTarget, Settings
 from publisher.config.settings import LedgerServer
-from publisher.config.targets import beside
+from publisher.config.targets import beside, leads_to
 from publisher.formats import frame_of, receiver_of, record_format
 from publisher.ledger.contract import Ledger
 from publisher.ledger.generation import StateGuard, accepting_once, accepts_nothing, host_identity
@@ -433,9 +433,7 @@ class LiveSite:
         return certificate_ends(self.credentials())
 
     def leads_to(self, target: Target) -> str:
-        if target.shadow:
-            return ""
-        return own_options(target.options, TransportOptions).leads_to()
+        return leads_to(target)
 
     def endpoints(self, target: Target) -> tuple[Endpoint, ...]:
         return own_options(target.options, TransportOptions).endpoints(self.process.environment)

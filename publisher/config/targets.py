@@ -429,3 +429,14 @@ def apart(one: Target, other: Target) -> bool:
 def destination(target: Target) -> Destination | None:
     """Where messages of targets meet; None where they cannot or the receiver tells them apart."""
     return target.options.destination() if isinstance(target.options, TransportOptions) else None
+
+
+def leads_to(target: Target) -> str:
+    """Where a target's messages go, for people, and what they count there where that is not jobs.
+
+    '' for a shadow, whose messages go nowhere.
+    """
+    if target.shadow or not isinstance(target.options, TransportOptions):
+        return ""
+    place, counts = target.options.leads_to(), receiver_of(target.format).counts
+    return place if not place or counts == "jobs" else f"{place} ({counts})"

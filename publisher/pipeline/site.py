@@ -352,7 +352,10 @@ class Site(Protocol):
         """When the host certificate runs out; None where that cannot be read."""
 
     def leads_to(self, target: Target) -> str:
-        """Where its messages go, for people; '' for a shadow, or where that is not known."""
+        """Where its messages go, for people, and what they count there where that is not jobs.
+
+        '' for a shadow, or where that is not known.
+        """
 
     def endpoints(self, target: Target) -> Sequence[Endpoint]:
         """The services that a target talks to. Raises: ConfigError."""
@@ -373,10 +376,9 @@ def leads_elsewhere(target: Target, leads_to: str, ledger: Ledger) -> list[tuple
     The ledger knows it by its name.
     """
     state = ledger.target(target.name)
-    delivered = ledger.counts(target.name).delivered
-    if state is None or not delivered or "" in (state.leads_to, leads_to):
+    if state is None or state.leads_to == leads_to or "" in (state.leads_to, leads_to):
         return []
-    if state.leads_to == leads_to:
+    if not (delivered := ledger.counts(target.name).delivered):
         return []
     jobs, months = plural(sum(delivered.values()), "job"), sorted(month for month, _ in delivered)
     found = f"it leads to {leads_to}; {jobs} went to {state.leads_to} and are not sent again"

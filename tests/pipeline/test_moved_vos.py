@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Callable
-from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -229,18 +227,6 @@ def test_a_target_that_takes_the_place_of_others_sends_nothing_under_other_keys(
     assert not world.wrong_months()
     republished(world)
     assert not world.wrong_months()
-
-
-def test_a_target_that_sends_no_jobs_there_is_in_nobodys_way(world: World) -> None:
-    """Records of accelerators are in no row of jobs."""
-    target = world.config["targets"].pop("egi")
-    world.config["targets"] = {"gpus": dict(target)}
-    round_of_all(world)
-    with closing(sqlite3.connect(world.config["state"])) as ledger, ledger:
-        ledger.execute("DELETE FROM summary_key")
-    world.config["targets"] = {"jobs": dict(target) | {"localid_prefix": "a-"}}
-    outcomes = round_of_all(world)
-    assert (outcomes["jobs"].records, outcomes["jobs"].quarantined) == (len(JOBS), 0)
 
 
 @pytest.mark.parametrize("world", ["apel-summary-0.4"], indirect=True)

@@ -289,6 +289,25 @@ def test_accelerator_records_are_made_of_joined_jobs(site: ConfiguredSite) -> No
     assert total(site.publish()) == 0
 
 
+def test_accelerators_that_went_to_the_same_place_are_in_no_jobs_way(site: ConfiguredSite) -> None:
+    """They are counted apart there, also those of a target that is not configured any more."""
+    jobs = site.config["targets"]["out"]
+    site.config["targets"] = {"gpus": jobs | {"format": "apel-accelerator-0.1"}, "out": jobs}
+    made = arex_jobs(3, 7200)
+    site.fill(*made)
+    show(site, *made)
+    assert site.run("publish", "--target", "gpus").status == 0
+    assert total(site.publish()) == 4
+    site.config["targets"] = {"new": jobs}
+    site.save()
+    again = site.publish()
+    assert (again.status, again.json["targets"]["new"]["records"]) == (0, 4)
+    site.config["targets"] = {"accelerators": jobs | {"format": "apel-accelerator-0.1"}}
+    site.save()
+    again = site.publish()
+    assert (again.status, again.json["targets"]["accelerators"]["records"]) == (0, 3)
+
+
 @pytest.mark.parametrize("joins", [True, False])
 def test_the_first_run_of_a_restarted_job_stays_its_ces(site: ConfiguredSite, joins: bool) -> None:
     if not joins:

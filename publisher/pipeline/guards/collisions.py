@@ -112,7 +112,7 @@ class DeliveredBeside:
             )
 
     def _rows_of(self, name: str, month: int) -> set[bytes] | None:
-        """Of single records; None where it has none and no totals, as one that sends no jobs."""
+        """Of single records; None where it has none any more, and no totals."""
         if (name, month) not in self._rows:
             sent = self._ledger.summary_keys(name, month)
             rows = {total.key.digest for total, _ in sent}
@@ -123,12 +123,11 @@ class DeliveredBeside:
 
 def _same_place(live: LiveTarget, ledger: Ledger) -> list[str]:
     """Other targets that led there, the ones that are not configured any more among them."""
-    found = [one.name for one in live.beside]
-    for name in ledger.targets() if live.leads_to else ():
-        state = ledger.target(name)
-        if name not in (live.name, *found) and state and state.leads_to == live.leads_to:
-            found.append(name)
-    return found
+    beside = [one.name for one in live.beside]
+    names = ledger.targets() if live.leads_to else ()
+    states = [ledger.target(name) for name in names if name not in (live.name, *beside)]
+    there = [one for one in states if one is not None and one.leads_to == live.leads_to]
+    return [*beside, *(one.target for one in there)]
 
 
 class Collisions(NoCollisions):
