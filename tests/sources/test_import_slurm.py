@@ -305,6 +305,11 @@ def test_another_time_zone_would_count_jobs_twice(tmp_path: Path) -> None:
         run_import(database, again, time_zone="UTC")
     assert only(database) == before
     assert run_import(database, again, time_zone="Europe/Oslo").imported == 1
+    with closing(sqlite3.connect(database)) as imported_jobs, imported_jobs:  # as an earlier version left it
+        imported_jobs.execute("DELETE FROM DBConfig WHERE KeyName = 'SLURM_TIME_ZONE'")
+    for _ in range(2):
+        with pytest.raises(UsageError, match="read in the zone Europe/Oslo"):
+            run_import(database, again, time_zone="UTC")
     with closing(sqlite3.connect(database)) as imported_jobs, imported_jobs:  # pruned jobs are known by their ids, too
         imported_jobs.execute("DELETE FROM AAR")
         imported_jobs.execute("INSERT INTO ImportPruned VALUES (x'00')")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -30,7 +31,8 @@ _SACCT: Final = ("sacct",)
 
 _FILES: Final = "what sacct printed: files, their directories, or patterns; else sacct is run"
 _DAY_S: Final = 86_400
-_ZONE: Final = "SLURM_TIME_ZONE"  # a key of DBConfig
+_ZONE: Final = "SLURM_TIME_ZONE"  # keys of DBConfig
+_RULES: Final = "SLURM_RULES"
 _HAS_JOBS: Final = (
     "SELECT EXISTS (SELECT 1 FROM AAR) OR EXISTS (SELECT 1 FROM ArcRun) "
     "OR EXISTS (SELECT 1 FROM ImportPruned)"
@@ -119,6 +121,7 @@ class SacctMapping(SlurmMapping):
 
     def begin_import(self, accounting: ImportDatabase) -> list[str]:
         """Raises: UsageError also for another time zone, by which jobs would have other ids."""
+        before: dict[str, str] = json.loads(accounting.setting(_RULES) or "{}")
         notes = super().begin_import(accounting)
         if self.zone is None:
             return notes
@@ -127,7 +130,8 @@ class SacctMapping(SlurmMapping):
             (has_jobs,) = accounting.connection.execute(_HAS_JOBS).fetchone()
             if not has_jobs:
                 accounting.set(_ZONE, zone)
-            stored = accounting.settle(_ZONE, zone)
+            # Earlier versions kept it among the rules alone.
+            stored = accounting.settle(_ZONE, before.get("time_zone") or zone)
         if stored != zone:
             raise UsageError(
                 f"{accounting.path}: times were read in the zone {stored}, and are part of the ids "
