@@ -127,6 +127,12 @@ def test_what_is_no_usage(tmp_path: Path, attributes: dict[str, Any], reason: st
     assert skipped(tmp_path, ad(**attributes)) == {reason: 1}
 
 
+@pytest.mark.parametrize("resource", ["batch slurm", "condor schedd.example.org collector.example.org", "pbs", None])
+def test_routes_to_the_batch_system_of_a_ce_count(tmp_path: Path, resource: str | None) -> None:
+    routed = ad(JobUniverse=9, GridResource=resource, RoutedFromJobId="99.0")
+    assert imported(tmp_path, routed)["UsedWalltime"] == 100
+
+
 def test_wall_time_is_that_of_all_attempts_without_suspension(tmp_path: Path) -> None:
     start = BEGIN + 100
     attributes: Ad = {"NumJobStarts": 3, "JobStartDate": start, "JobCurrentStartDate": start + 5000}
