@@ -21,7 +21,7 @@ from publisher.model.errors import Unfit
 from publisher.model.job import Epoch
 from publisher.model.policy import PublishedJob
 from publisher.model.rates import Benchmark
-from publisher.model.text import FORBIDDEN_IN_TEXT, NOT_GIVEN, ascii_text, plural, receiver_key
+from publisher.model.text import FORBIDDEN_IN_TEXT, NOT_GIVEN, ascii_text, receiver_key
 from publisher.model.time import Month, Window
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -406,7 +406,8 @@ class BlockedMonth(NamedTuple):
     """A month that is not sent: rows that would stay at the receiver, and jobs that it would lose.
 
     `was`: its format as totals, beside which single records would count. `emptied`: nothing would
-    stay, as a record of zeros goes out under each key. `awaited`: targets that have yet to count.
+    stay, as zeros go out under each key. `awaited`: targets that have yet to count. `before`: those
+    that sent rows of its VOs before.
     """
 
     month: int
@@ -415,6 +416,7 @@ class BlockedMonth(NamedTuple):
     was: str = ""
     emptied: bool = False
     awaited: str = ""
+    before: str = ""
 
     @property
     def name(self) -> str:
@@ -444,16 +446,6 @@ def month_name(number: int) -> str:
     """As people write it: 2026-09."""
     year, month = year_and_month(number)
     return f"{year}-{month:02}"
-
-
-def gone_lines(gone: Mapping[str, int]) -> list[str]:
-    """Months of totals with delivered jobs that nobody can count again."""
-    return [
-        f"{month}: {plural(jobs, 'delivered job is', 'delivered jobs are')} no longer in the "
-        "accounting data (removed there, or restarted since); "
-        "the rows with such jobs keep their totals"
-        for month, jobs in gone.items()
-    ]
 
 
 def month_window(number: int) -> Window:

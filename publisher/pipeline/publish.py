@@ -190,7 +190,7 @@ def _attempt(
     try:
         live = site.live(target, dry_run=dry_run, accept_key_change=accept_key_change)
         with closing(live.transport):
-            warnings = [*live.transport.warnings(site.clock()), *_left(site, target, live, ledger)]
+            warnings = [*live.transport.warnings(site.clock()), *_left(site, target, ledger)]
             warnings += map("; ".join, leads_elsewhere(target, live.leads_to, ledger))
             for warning in warnings:
                 log.warning("target %s: %s", target.name, warning)
@@ -210,43 +210,22 @@ def _attempt(
         return Outcome(target=target.name, outcome="error", reason=reason, exit_status=BUG)
 
 
-def _left(site: Site, target: Target, live: LiveTarget, ledger: Ledger) -> list[str]:
-    """Targets of the ledger that are not configured any more, where this one may follow them.
-
-    One of them may be this target renamed, while it had no round. Or it wants their jobs now.
-    """
-    state = ledger.target(target.name)
+def _left(site: Site, target: Target, ledger: Ledger) -> list[str]:
+    """Of a target without a round: targets of the ledger, one of which may be this one renamed."""
+    if ledger.target(target.name) is not None:
+        return []
     configured = {one.name for one in site.targets}
     left = [
         name
         for name in ledger.targets()
         if name not in configured and not name.startswith(FOR_ONCE)
     ]
-    if state is not None:
-        return _totals_left(
-            target, live, state, [found for found in map(ledger.target, left) if found]
-        )
     if not left:
         return []
     return [
         f"this is its first round, and the ledger has {', '.join(left)}, not configured any more; "
         "if that was renamed, give it its old name again: under the new one nothing is known of "
         "what was delivered, in doubt, set aside or late"
-    ]
-
-
-def _totals_left(
-    target: Target, live: LiveTarget, state: TargetState, left: Sequence[TargetState | None]
-) -> list[str]:
-    """Of single records the ledger tells which were delivered there (guards/collisions.py)."""
-    there = [one.target for one in left if one is not None and one.leads_to == live.leads_to]
-    wants_others = live.leads_to and state.selection_digest != live.selection_digest
-    if not (there and wants_others and is_summary_format(target.format)):
-        return []
-    return [
-        f"it wants other jobs since its last round, and {', '.join(there)}, not configured any "
-        "more, led to the same place: rows that were sent there under another benchmark, identity "
-        "or other settings stay, and their jobs count twice; have those rows deleted"
     ]
 
 

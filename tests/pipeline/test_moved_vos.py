@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -229,16 +231,144 @@ def test_a_target_that_takes_the_place_of_others_sends_nothing_under_other_keys(
     assert not world.wrong_months()
 
 
-@pytest.mark.parametrize("world", ["apel-summary-0.4"], indirect=True)
-def test_a_target_of_totals_that_takes_over_vos_is_told_of_rows_that_stay(
-    world: World, caplog: pytest.LogCaptureFixture
+TOTALS = ["apel-summary-0.2", "apel-summary-0.4", "apel-normalised-summary-0.4"]
+OTHER_ROWS = [
+    {"benchmark": {"type": "HEPSPEC", "value": 9}},
+    {"identity": "withheld"},
+    {"infrastructure": "local", "batch_server": "pbs.example.org"},
+]
+
+
+def totals_of(world: World, *names: str, accept: bool = False) -> Outcomes:
+    """A round of these targets, default all."""
+    return done(
+        world,
+        lambda site: publish.publish(site, targets=names, observer=Steps(), force=True, accept_key_change=accept),
+    )
+
+
+def do_the_tickets(world: World, outcomes: Outcomes) -> None:
+    """Where there are any: rows that zeros empty need none."""
+    for outcome in outcomes.values():
+        if not all(held.emptied for held in outcome.held):
+            world.do_the_tickets(outcome)
+
+
+def all_is_well(world: World) -> bool:
+    """Nothing doubled, nothing lost, nothing held and nothing to say."""
+    fine = {outcome.exit_status for outcome in round_of_all(world).values()} == {0}
+    return fine and not world.wrong_months() and differences(world) == []
+
+
+@pytest.mark.parametrize(
+    ("other", "accepted"), [*zip(OTHER_ROWS, [[["one"]], [["other"], ["one"]], [[]]], strict=True)]
+)
+@pytest.mark.parametrize("world", TOTALS, indirect=True)
+def test_totals_of_a_vo_that_moved_wait_while_rows_under_other_keys_are_there(
+    world: World, other: dict[str, Any], accepted: list[list[str]]
 ) -> None:
+    configure(world, ["atlas", "cms"], {}, other)
+    assert all_is_well(world)
+    configure(world, ["cms"], {}, other)
+    for _ in range(2):
+        outcomes = round_of_all(world)
+        assert not world.wrong_months()
+        assert {name: len(outcome.held) for name, outcome in outcomes.items()} == {"one": 2, "other": 2}
+        assert "target one sent" in outcomes["other"].reason
+    assert {outcome.exit_status for outcome in republished(world).values()} == {65}
+    assert not world.wrong_months()
+    configure(world, ["atlas", "cms"], {}, other)
+    assert all_is_well(world), "it may be taken back"
+    configure(world, ["cms"], {}, other)
+    outcomes = round_of_all(world)
+    do_the_tickets(world, outcomes)
+    for names in accepted:
+        totals_of(world, *names, accept=True)
+    assert all_is_well(world)
+
+
+@pytest.mark.parametrize("world", ["apel-summary-0.4"], indirect=True)
+def test_totals_that_arrived_in_part_are_asked_about_again(world: World) -> None:
+    """Some rows of a VO arrived, and not the zeros for those of the target that had it before."""
+    configure(world, ["atlas", "cms"], {}, {"identity": "withheld"})
+    assert all_is_well(world)
+    world.config["targets"] = {"other": world.config["targets"]["other"] | {"exclude_vos": []}}
+    assert len(round_of_all(world)["other"].held) == 2
+    world.wire.ahead = ["fine", *["refused"] * 99]
+    totals_of(world, accept=True)
+    world.wire.ahead = []
+    outcomes = round_of_all(world)
+    assert outcomes["other"].held
+    totals_of(world, accept=True)
+    status.release_or_drop(world.site(), [], Hold.RELEASED, every=True, targets=[])
+    totals_of(world, accept=True)
+    assert not world.wrong_months()
+
+
+@pytest.mark.parametrize("world", TOTALS, indirect=True)
+def test_totals_under_the_same_keys_go_from_target_to_target(world: World) -> None:
     configure(world, ["atlas", "cms"], {}, {})
-    round_of_all(world)
-    everything = {key: value for key, value in world.config["targets"]["other"].items() if key != "exclude_vos"}
-    world.config["targets"] = {"other": everything}
-    told = "target other: it wants other jobs since its last round, and one, not configured any more, led to the same"
-    for times in (1, 1):
-        round_of_all(world)
-        assert caplog.text.count(told) == times
-    assert not world.wrong_months(), "under the same keys"
+    assert all_is_well(world)
+    configure(world, ["cms"], {}, {})
+    totals_of(world, "other")
+    assert all_is_well(world)
+    world.finish([replace(JOBS[0], job_id="late", local_job_id="777")])
+    assert all_is_well(world)
+    everything = dict(world.config["targets"]["other"])
+    del everything["exclude_vos"]
+    for name in ("other", "new", "newer"):
+        world.config["targets"] = {name: everything}
+        assert all_is_well(world)
+
+
+@pytest.mark.parametrize("other", OTHER_ROWS)
+@pytest.mark.parametrize("world", TOTALS, indirect=True)
+def test_totals_of_a_target_that_takes_the_place_of_others_wait_while_their_rows_are_there(
+    world: World, other: dict[str, Any]
+) -> None:
+    """Two targets become one, under the name of either or under a new one: the ledger knows where the others led."""
+    configure(world, ["atlas", "cms"], {}, other)
+    assert all_is_well(world)
+    plain = dict(world.config["targets"]["one"])
+    del plain["vos"]
+    for name, settings, sent in (("other", other, "one"), ("new", {}, "other")):
+        world.pass_time(1)
+        world.config["targets"] = {name: plain | settings}
+        for _ in range(2):
+            outcomes = round_of_all(world)
+            assert not world.wrong_months()
+            assert len(outcomes[name].held) == 2
+            assert f"target {sent} sent" in outcomes[name].reason
+        do_the_tickets(world, outcomes)
+        totals_of(world, accept=True)
+        assert all_is_well(world)
+    world.pass_time(1)
+    world.config["targets"] = {"newer": plain}
+    assert all_is_well(world), "what the first ones sent is gone"
+
+
+@pytest.mark.parametrize("world", ["apel-summary-0.4"], indirect=True)
+def test_totals_in_another_table_wait_for_rows_of_a_removed_target(world: World) -> None:
+    """Zeros under their keys would make rows of another table, and empty none."""
+    assert all_is_well(world)
+    target = world.config["targets"].pop("egi")
+    world.config["targets"] = {"new": target | {"format": "apel-normalised-summary-0.4"}}
+    outcomes = round_of_all(world)
+    assert len(outcomes["new"].held) == 2
+    assert not world.wrong_months()
+    do_the_tickets(world, outcomes)
+    totals_of(world, accept=True)
+    assert all_is_well(world)
+
+
+@pytest.mark.parametrize("world", ["apel-summary-0.4"], indirect=True)
+def test_totals_that_lack_jobs_do_not_shrink_the_rows_of_a_removed_target(world: World) -> None:
+    """Jobs were removed from the accounting data (`cleanup`, `rotate`), and a target got another name."""
+    assert all_is_well(world)
+    with closing(sqlite3.connect(world.folder / "control" / "accounting" / "accounting_v2.db")) as arex, arex:
+        arex.execute("DELETE FROM AAR WHERE JobID = ?", (JOBS[0].job_id,))
+    world.config["targets"] = {"new": world.config["targets"].pop("egi")}
+    outcomes = round_of_all(world)
+    assert [held.lost_jobs for held in outcomes["new"].held] == [1]
+    assert not world.wrong_months()
+    assert {outcome.exit_status for outcome in totals_of(world, accept=True).values()} == {0}

@@ -31,11 +31,10 @@ from publisher.model.totals import (
     SummaryKey,
     ascii_key,
     column,
-    gone_lines,
 )
 from publisher.pipeline import publish
 from publisher.pipeline.batch_systems import SourceStatus, readings
-from publisher.pipeline.round.outcome import Outcome
+from publisher.pipeline.round.outcome import Outcome, gone_lines
 from publisher.pipeline.site import Site
 
 if TYPE_CHECKING:

@@ -33,10 +33,10 @@ from publisher.formats.base import OnChange
 from publisher.model.errors import ConfigError, UsageError
 from publisher.model.target import FOR_ONCE, Target
 from publisher.model.text import plural
-from publisher.model.totals import gone_lines
 from publisher.pipeline.republish import plan as planning
 from publisher.pipeline.republish import run as republishing
 from publisher.pipeline.republish.plan import RepublishPlan, RepublishRequest
+from publisher.pipeline.round.outcome import gone_lines
 from publisher.pipeline.site import choose
 from publisher.transports import TRANSPORTS, transport_plugin
 from publisher.transports.base import OneOff

@@ -10,15 +10,23 @@ LocalJobID in the same row: the ledger is asked for other runs of a page's jobs,
 delivered after another one gets a record id of its own.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from itertools import compress
-from typing import Final
+from typing import Final, NamedTuple
 
 from publisher.formats.base import JobFormat, OnChange, SummaryFormat
-from publisher.ledger.contract import DeliveredRun, Hold, Ledger, MessageState, Outbox, Quarantined
+from publisher.ledger.contract import (
+    DeliveredRun,
+    Hold,
+    Ledger,
+    MessageState,
+    MonthState,
+    Outbox,
+    Quarantined,
+)
 from publisher.model.errors import Unfit
 from publisher.model.job import (
     JOB_DIGEST_BYTES,
@@ -32,7 +40,7 @@ from publisher.model.job import (
 )
 from publisher.model.message import REMOVED, RecordColumns
 from publisher.model.text import ascii_text, receiver_key
-from publisher.model.totals import SummaryKey, month_number
+from publisher.model.totals import SummaryGroup, SummaryKey, month_number
 from publisher.pipeline.round.decision import KEY_CHANGED, KEY_COLLISION, Publish
 from publisher.pipeline.site import LiveTarget
 from publisher.sources.base import EndedIn, EndedRun, Source
@@ -128,6 +136,52 @@ def _same_place(live: LiveTarget, ledger: Ledger) -> list[str]:
     states = [ledger.target(name) for name in names if name not in (live.name, *beside)]
     there = [one for one in states if one is not None and one.leads_to == live.leads_to]
     return [*beside, *(one.target for one in there)]
+
+
+class SentBefore(NamedTuple):
+    """Rows of a month that a target sent, and the jobs in them that are not counted any more."""
+
+    target: str
+    format: str
+    rows: Sequence[SummaryGroup]
+    lost: int
+
+
+def sent_before(
+    live: LiveTarget,
+    form: SummaryFormat,
+    ledger: Ledger,
+    state: MonthState,
+    accepted: Sequence[SummaryGroup],
+    groups: Sequence[SummaryGroup],
+) -> list[SentBefore]:
+    """What others sent to the same place of VOs that a month's totals have for the first time.
+
+    `accepted`: what the receiver has of this target's own. A target whose jobs another one took
+    over knows only what it sent itself. Of those that are not configured any more, the last one
+    counts: it was asked the same when it came after the others.
+    """
+    jobs: Counter[str] = Counter()
+    for group in groups:
+        jobs[group.vo] += group.jobs
+    arrived_whole = sum(group.jobs for group in accepted) == state.accepted_jobs
+    new = jobs.keys() - {group.vo for group in accepted if group.jobs and arrived_whole}
+    if not new:
+        return []
+    configured = {one.name for one in live.beside}
+    found: dict[tuple[str, str], SentBefore] = {}
+    others = filter(None, map(ledger.target, _same_place(live, ledger)))
+    for name in [one.target for one in sorted(others, key=lambda one: one.last_round or _NEVER)]:
+        there = [*ledger.accepted(name, state.month), *ledger.sending(name, state.month)]
+        rows = {(form.receiver_key(one), one.benchmarks): one for one in there if one.jobs}
+        its_months = (one for one in ledger.months(name) if one.month == state.month)
+        was = next(its_months, state).accepted_format or form.name
+        for vo in new.intersection(group.vo for group in rows.values()):
+            of_vo = [group for group in rows.values() if group.vo == vo]
+            lost = max(sum(group.jobs for group in of_vo) - jobs[vo], 0)
+            at = vo, name if name in configured else ""
+            found[at] = SentBefore(name, was, of_vo, lost)
+    return list(found.values())
 
 
 class Collisions(NoCollisions):

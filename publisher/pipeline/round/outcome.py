@@ -24,7 +24,7 @@ class RowsLeft(NamedTuple):
 
     `emptied` by zeros, `orphaned` for good, single records of an earlier format among them; `lost`:
     jobs that it has and the totals have not. `theirs` are another target's now, `awaited` names
-    those that have still to count theirs.
+    those that have still to count theirs, `before` those that sent rows of VOs that are new here.
     """
 
     emptied: Sequence[SummaryGroup]
@@ -32,15 +32,19 @@ class RowsLeft(NamedTuple):
     lost: int
     theirs: Sequence[SummaryGroup]
     awaited: str
+    before: str = ""
 
     def blocked(self, month: int, form: SummaryFormat) -> BlockedMonth:
         by_level = form.receiver.keeps_benchmark_values
         rows = (*self.orphaned, *(group.row(by_level=by_level) for group in self.emptied))
         only = bool(self.emptied) and not self.orphaned
-        return BlockedMonth(month, rows, self.lost, emptied=only, awaited=self.awaited)
+        return BlockedMonth(
+            month, rows, self.lost, emptied=only, awaited=self.awaited, before=self.before
+        )
 
     def is_clear(self, *, by_itself: bool) -> bool:
         """Whether the totals may go without a word of an administrator; `by_itself`: zeros may."""
+        by_itself = by_itself and not self.before
         return not self.orphaned and (by_itself or not (self.emptied or self.lost))
 
 
@@ -214,6 +218,16 @@ def incomplete(outcome: Outcome, reasons: Sequence[str]) -> Outcome:
     )
 
 
+def gone_lines(gone: Mapping[str, int]) -> list[str]:
+    """Months of totals with delivered jobs that nobody can count again."""
+    return [
+        f"{month}: {plural(jobs, 'delivered job is', 'delivered jobs are')} no longer in the "
+        "accounting data (removed there, or restarted since); "
+        "the rows with such jobs keep their totals"
+        for month, jobs in gone.items()
+    ]
+
+
 def held_reason(held: Sequence[BlockedMonth]) -> str:
     """Why months are held back, in one line; '' when none is."""
     if not held:
@@ -228,12 +242,18 @@ def held_reason(held: Sequence[BlockedMonth]) -> str:
             "which has not counted them yet: publish to that first, then again to this one; its "
             "`start` must not be later than these months"
         )
+    before = ""
+    if others := ", ".join(sorted({month.before for month in held} - {""})):
+        before = (
+            f"; target {others} sent rows there of VOs that are now of this one: where it is still "
+            "configured, accept there first"
+        )
     if all(month.emptied for month in held):
         return (
             f"held back: {names}: other settings, or another version, put jobs under other keys of "
             f"the receiver: {plural(orphaned, 'row')} there would be emptied, "
             f"{plural(lost, 'job')} would be lost; --accept-key-change sends them, with a record "
-            "of zeros for each of those rows: no ticket is needed"
+            f"of zeros for each of those rows: no ticket is needed{before}"
         )
     remedy = "--accept-key-change sends anyway"
     if totals:
@@ -242,7 +262,7 @@ def held_reason(held: Sequence[BlockedMonth]) -> str:
             f"--from {totals[0]} --to {totals[-1]} --accept-key-change` sends their jobs one by one"
         )
     what = ": ".join(filter(None, (names, ", ".join(_effects(orphaned, lost)))))
-    return f"held back: {what}; {remedy}"
+    return f"held back: {what}; {remedy}{before}"
 
 
 def _effects(orphaned: int, lost: int) -> list[str]:

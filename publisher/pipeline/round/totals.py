@@ -23,6 +23,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
+from functools import partial
 from itertools import count, repeat
 from typing import Final
 
@@ -48,6 +49,7 @@ from publisher.model.totals import (
     rows_with_gone,
     summary_row,
 )
+from publisher.pipeline.guards.collisions import SentBefore, sent_before
 from publisher.pipeline.guards.keys import delivered_by_month
 from publisher.pipeline.round.assemble import NOWHERE, MonthRow, make_months, whole_messages
 from publisher.pipeline.round.decision import Decider, Publish
@@ -147,6 +149,7 @@ class MonthlyTotals:
     ) -> None:
         self._target = live.name
         self._rows_of_others = live.rows_of_others
+        self._sent_before = partial(sent_before, live)
         self._format = summary_format
         self._decider = decider
         self._source = source
@@ -407,15 +410,25 @@ class MonthlyTotals:
         """What is at the receiver of a month that the groups do not replace."""
         theirs, awaited = self._rows_of_others(self._format, self._ledger, state.month, groups)
         lost = max(self._lost(state) - sum(group.jobs for group in theirs), 0)
-        left = self._ledger.accepted(self._target, state.month)
-        singles = [total for total, _ in self._ledger.summary_keys(self._target, state.month)]
-        there = receiver_of(state.accepted_format or self._format.name)
-        if there.table == self._format.receiver.table:
-            left = left_behind(self._format.receiver_key, left, [*groups, *theirs])
-            if self._format.takes_zeros:
-                return RowsLeft(left, tuple(singles), lost, theirs, awaited)
-        rows = (group.row(by_level=there.keeps_benchmark_values) for group in left)
-        return RowsLeft((), (*rows, *singles), lost, theirs, awaited)
+        accepted = self._ledger.accepted(self._target, state.month)
+        own = SentBefore("", state.accepted_format or self._format.name, accepted, lost)
+        sent = own, *self._sent_before(self._format, self._ledger, state, accepted, groups)
+        orphaned = [total for total, _ in self._ledger.summary_keys(self._target, state.month)]
+        emptied: list[SummaryGroup] = []
+        before = {one.target for one in sent if one.lost}
+        for one in sent:
+            there, left = receiver_of(one.format), one.rows
+            if there.table == self._format.receiver.table:
+                left = left_behind(self._format.receiver_key, left, [*groups, *theirs])
+            if left:
+                before.add(one.target)
+            if there.table == self._format.receiver.table and self._format.takes_zeros:
+                emptied += left
+            else:
+                orphaned += [group.row(by_level=there.keeps_benchmark_values) for group in left]
+        lost = sum(one.lost for one in sent)
+        names = ", ".join(sorted(before - {""}))
+        return RowsLeft(emptied, tuple(orphaned), lost, theirs, awaited, names)
 
     def _rendered(
         self, state: MonthState, groups: Sequence[SummaryGroup], now: datetime
