@@ -60,6 +60,11 @@ class RecordOrigin(NamedTuple):
         return f"site {self.site} and localid_prefix {self.localid_prefix!r}"
 
 
+def is_of_vo(key: SummaryKey, vo: str) -> bool:
+    """Whether a row of single records, by its key's text, is of this VO; '' for none."""
+    return column(key.text).startswith(column(f"VO {vo or 'None'}, group"))
+
+
 class RowKeys(Protocol):
     """The rows of a service that adds single records up by month."""
 

@@ -98,8 +98,7 @@ def test_a_month_under_another_localid_prefix_is_held(world: World) -> None:
         assert not world.wrong_months()
         asked = "Please delete these rows and the job records that they are made of, which"
         assert asked in "".join(ticket("EXAMPLE-SITE", "APEL", held, prefix))
-        same = [*ticket("EXAMPLE-SITE", "APEL", held, before), *ticket("EXAMPLE-SITE", "APEL", held)]
-        assert asked not in "".join(same)
+        assert asked not in "".join(ticket("EXAMPLE-SITE", "APEL", held, before))
         world.asked.clear()
         world.do_the_tickets(held)
         assert done(world.republish("2028-02", "2028-03", accept=True)).exit_status == 0

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from publisher.cli.commands.publish import ticket
 from publisher.ledger.contract import Hold, Ledger
 from publisher.ledger.sql.ledger import SqlLedger
 from publisher.ledger.sqlite.connection import SqliteDatabase, open_ledger_file
@@ -372,3 +373,76 @@ def test_totals_that_lack_jobs_do_not_shrink_the_rows_of_a_removed_target(world:
     assert [held.lost_jobs for held in outcomes["new"].held] == [1]
     assert not world.wrong_months()
     assert {outcome.exit_status for outcome in totals_of(world, accept=True).values()} == {0}
+
+
+@pytest.mark.parametrize("totals", TOTALS)
+@pytest.mark.parametrize("world", ["car", "apel-job-0.4"], indirect=True)
+def test_totals_wait_for_single_records_of_a_removed_target(world: World, totals: str) -> None:
+    """A target got another name and another format at once: as under its name, those count beside the totals."""
+    assert all_is_well(world)
+    target = world.config["targets"].pop("egi")
+    world.config["targets"] = {"new": target | {"format": totals}}
+    for _ in range(2):
+        outcomes = round_of_all(world)
+        assert not world.wrong_months()
+        held = outcomes["new"].held
+        assert [sum(row.jobs for row in month.orphaned) for month in held] == [12, 12]
+        assert [month.lost_jobs for month in held] == [0, 0]
+        assert "target egi sent" in outcomes["new"].reason
+        (told,) = [line for line in ticket("EXAMPLE-SITE", "APEL", outcomes["new"]) if "Please" in line]
+        assert "rows and the job records that they are made of" in told
+    assert republished(world)["new"].exit_status == 65
+    assert not world.wrong_months()
+    do_the_tickets(world, outcomes)
+    assert totals_of(world, accept=True)["new"].exit_status == 0
+    assert all_is_well(world)
+    world.finish([replace(JOBS[0], job_id="late", local_job_id="777")])
+    assert all_is_well(world), "it is asked once"
+    world.pass_time(1)
+    world.config["targets"] = {"newer": world.config["targets"].pop("new")}
+    assert all_is_well(world), "the one before was asked"
+
+
+@pytest.mark.parametrize(("prefix", "again"), [("", len(JOBS)), ("b-", 0)])
+def test_totals_wait_for_single_records_of_all_targets_that_were_removed(world: World, prefix: str, again: int) -> None:
+    """The last one replaced the records of the first, or had only a late job left to deliver."""
+    assert all_is_well(world)
+    target = world.config["targets"].pop("egi")
+    world.config["targets"] = {"new": target | {"localid_prefix": prefix}}
+    world.pass_time(1)
+    world.finish([replace(JOBS[0], job_id="late", local_job_id="777")])
+    outcome = round_of_all(world)["new"]
+    assert (outcome.records, outcome.quarantined) == (again + 1, len(JOBS) - again)
+    world.config["targets"] = {"newer": target | {"format": "apel-summary-0.4"}}
+    outcomes = round_of_all(world)
+    assert sum(row.jobs for month in outcomes["newer"].held for row in month.orphaned) == len(JOBS) + 1
+    do_the_tickets(world, outcomes)
+    totals_of(world, accept=True)
+    assert all_is_well(world)
+
+
+def test_totals_wait_for_single_records_of_a_vo_that_another_target_had(world: World) -> None:
+    """That one sends totals as well by now, of the VOs that are left to it, and has nothing new."""
+    configure(world, ["atlas", "cms"], {}, {})
+    assert all_is_well(world)
+    configure(world, ["cms"], {"format": "apel-summary-0.4"}, {"format": "apel-summary-0.4"})
+    outcomes = round_of_all(world)
+    assert not world.wrong_months()
+    assert {name: len(outcome.held) for name, outcome in outcomes.items()} == {"one": 0, "other": 2}
+    assert "target one sent" in outcomes["other"].reason
+    texts = [row.key.text for month in outcomes["other"].held for row in month.orphaned]
+    assert any("VO atlas" in text for text in texts)
+    assert not any("VO cms" in text for text in texts)
+    do_the_tickets(world, outcomes)
+    totals_of(world, accept=True)
+    assert all_is_well(world)
+
+
+def test_totals_wait_for_no_single_records_of_a_shadow_or_of_other_vos(world: World) -> None:
+    target = world.config["targets"].pop("egi")
+    world.config["targets"] = {"egi": target | {"vos": ["cms"]}, "trial": target | {"shadow": True}}
+    assert {outcome.exit_status for outcome in round_of_all(world).values()} == {0}
+    totals = target | {"format": "apel-summary-0.4"}
+    world.config["targets"] = {"new": totals | {"vos": ["atlas"]}, "shadow": totals | {"shadow": True}}
+    assert {outcome.exit_status for outcome in round_of_all(world).values()} == {0}
+    assert sum(jobs for jobs, *_ in world.receiver.totals().values()) == of_vo("atlas", "cms")

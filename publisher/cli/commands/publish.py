@@ -212,8 +212,8 @@ def _default_benchmarks(outcome: Outcome) -> str:
 def ticket(site: str, receiver: str, outcome: Outcome, prefix: str | None = None) -> list[str]:
     """What to write to the accounting team, so that they delete the rows that would stay behind.
 
-    `prefix`: of the LocalJobIds of single records; those under another, or of another site, stay
-    too, and make the row once more.
+    `prefix`: of the LocalJobIds of single records, None for totals. Records under another, or of
+    another site, stay too, and make the row once more. So do all of them beside totals.
     """
     held = [one for one in outcome.held if not (one.emptied or one.awaited)]
     rows = [(one.name, row) for one in held for row in one.orphaned]
@@ -222,7 +222,8 @@ def ticket(site: str, receiver: str, outcome: Outcome, prefix: str | None = None
     before = f"to be sent before --accept-key-change ({outcome.target})"
     months = ", ".join(dict.fromkeys(month for month, _ in rows))
     now = RecordOrigin(site, ascii_key(prefix or ""))
-    stay = prefix is not None and not all(RecordOrigin.of(row.key).is_like(now) for _, row in rows)
+    of_records = [row.key for _, row in rows if row.key.digest]
+    stay = any(prefix is None or not RecordOrigin.of(key).is_like(now) for key in of_records)
     below = " and the job records that they are made of" if stay else ""
     return [
         "",

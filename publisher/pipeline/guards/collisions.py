@@ -14,10 +14,10 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from itertools import compress
+from itertools import chain, compress
 from typing import Final, NamedTuple
 
-from publisher.formats.base import JobFormat, OnChange, SummaryFormat
+from publisher.formats.base import JobFormat, OnChange, SummaryFormat, is_of_vo
 from publisher.ledger.contract import (
     DeliveredRun,
     Hold,
@@ -40,7 +40,7 @@ from publisher.model.job import (
 )
 from publisher.model.message import REMOVED, RecordColumns
 from publisher.model.text import ascii_text, receiver_key
-from publisher.model.totals import SummaryGroup, SummaryKey, month_number
+from publisher.model.totals import KeyTotal, SummaryGroup, SummaryKey, month_number
 from publisher.pipeline.round.decision import KEY_CHANGED, KEY_COLLISION, Publish
 from publisher.pipeline.site import LiveTarget
 from publisher.sources.base import EndedIn, EndedRun, Source
@@ -139,11 +139,15 @@ def _same_place(live: LiveTarget, ledger: Ledger) -> list[str]:
 
 
 class SentBefore(NamedTuple):
-    """Rows of a month that a target sent, and the jobs in them that are not counted any more."""
+    """Rows of a month that a target sent, and the jobs in them that are not counted any more.
+
+    `singles`: those that its single records made.
+    """
 
     target: str
     format: str
     rows: Sequence[SummaryGroup]
+    singles: Sequence[KeyTotal]
     lost: int
 
 
@@ -158,8 +162,9 @@ def sent_before(
     """What others sent to the same place of VOs that a month's totals have for the first time.
 
     `accepted`: what the receiver has of this target's own. A target whose jobs another one took
-    over knows only what it sent itself. Of those that are not configured any more, the last one
-    counts: it was asked the same when it came after the others.
+    over knows only what it sent itself. Of those that are not configured any more, the last one of
+    totals counts, as it was asked the same when it came after the others, and all single records
+    that were sent after it.
     """
     jobs: Counter[str] = Counter()
     for group in groups:
@@ -169,19 +174,25 @@ def sent_before(
     if not new:
         return []
     configured = {one.name for one in live.beside}
-    found: dict[tuple[str, str], SentBefore] = {}
+    found: defaultdict[tuple[str, str], list[SentBefore]] = defaultdict(list)
     others = filter(None, map(ledger.target, _same_place(live, ledger)))
     for name in [one.target for one in sorted(others, key=lambda one: one.last_round or _NEVER)]:
         there = [*ledger.accepted(name, state.month), *ledger.sending(name, state.month)]
         rows = {(form.receiver_key(one), one.benchmarks): one for one in there if one.jobs}
+        singles = [total for total, _ in ledger.summary_keys(name, state.month)]
         its_months = (one for one in ledger.months(name) if one.month == state.month)
         was = next(its_months, state).accepted_format or form.name
-        for vo in new.intersection(group.vo for group in rows.values()):
+        for vo in new:
             of_vo = [group for group in rows.values() if group.vo == vo]
-            lost = max(sum(group.jobs for group in of_vo) - jobs[vo], 0)
+            singles_of_vo = [total for total in singles if is_of_vo(total.key, vo)]
             at = vo, name if name in configured else ""
-            found[at] = SentBefore(name, was, of_vo, lost)
-    return list(found.values())
+            if of_vo:
+                found[at].clear()
+            if of_vo or singles_of_vo:
+                sent = [group.jobs for group in of_vo] + [total.jobs for total in singles_of_vo]
+                lost = max(sum(sent) - jobs[vo], 0)
+                found[at].append(SentBefore(name, was, of_vo, singles_of_vo, lost))
+    return list(chain.from_iterable(found.values()))
 
 
 class Collisions(NoCollisions):

@@ -411,11 +411,12 @@ class MonthlyTotals:
         theirs, awaited = self._rows_of_others(self._format, self._ledger, state.month, groups)
         lost = max(self._lost(state) - sum(group.jobs for group in theirs), 0)
         accepted = self._ledger.accepted(self._target, state.month)
-        own = SentBefore("", state.accepted_format or self._format.name, accepted, lost)
+        singles = [total for total, _ in self._ledger.summary_keys(self._target, state.month)]
+        own = SentBefore("", state.accepted_format or self._format.name, accepted, singles, lost)
         sent = own, *self._sent_before(self._format, self._ledger, state, accepted, groups)
-        orphaned = [total for total, _ in self._ledger.summary_keys(self._target, state.month)]
+        orphaned = [*{row.key.digest: row for one in sent for row in one.singles}.values()]
         emptied: list[SummaryGroup] = []
-        before = {one.target for one in sent if one.lost}
+        before = {one.target for one in sent if one.lost or one.singles}
         for one in sent:
             there, left = receiver_of(one.format), one.rows
             if there.table == self._format.receiver.table:
@@ -426,8 +427,7 @@ class MonthlyTotals:
                 emptied += left
             else:
                 orphaned += [group.row(by_level=there.keeps_benchmark_values) for group in left]
-        lost = sum(one.lost for one in sent)
-        names = ", ".join(sorted(before - {""}))
+        lost, names = sum(one.lost for one in sent), ", ".join(sorted(before - {""}))
         return RowsLeft(emptied, tuple(orphaned), lost, theirs, awaited, names)
 
     def _rendered(
