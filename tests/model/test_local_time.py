@@ -3,6 +3,7 @@
 import os
 import shutil
 import time
+import tracemalloc
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from zoneinfo import ZoneInfo
@@ -32,6 +33,21 @@ def test_the_ambiguous_hour_is_decided_by_the_wall_time() -> None:
         for wall_s in (0, 100, 5000):
             ended_at = started + wall_s + 300
             assert OSLO.epoch("2026-10-25 02:30:00", ended_at=ended_at, wall_s=wall_s) == started
+
+
+def test_thirty_years_take_no_more_memory_than_one() -> None:
+    zone, days = (
+        LocalTime(ZoneInfo("Europe/Oslo")),
+        [datetime(1996, 1, 1, tzinfo=UTC) + timedelta(days=n) for n in range(11_000)],
+    )
+    tracemalloc.start()
+    try:
+        for day in days:
+            zone.epochs([f"{day:%Y-%m-%d} 12:00:00"], [0], [0])
+        used, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert used < 2_000_000
 
 
 def test_a_time_that_the_clocks_jumped_over_is_unknown() -> None:
