@@ -24,7 +24,7 @@ from publisher.formats import (
 )
 from publisher.model.errors import UsageError
 from publisher.model.job import Epoch
-from publisher.model.policy import Infrastructure, RecordPolicy
+from publisher.model.policy import Infrastructure, RecordPolicy, StartTime
 from publisher.model.target import Target
 from publisher.model.time import StartKind, StartRule, epoch, fixed_period, month_of
 from publisher.sources import IMPORTERS, SOURCES, importer_plugin, source_plugin
@@ -379,8 +379,8 @@ def _mixed(first: Target, second: Target, there: Destination) -> str:
             "them there; give each target vos of its own, or make them one"
         )
     both_want_some = bool(first.statuses & second.statuses) and not apart(first, second)
-    by_keys = receiver_of(second.format).row_keys is not None and first.policy != second.policy
-    if both_want_some and by_keys:
+    added_by_keys = receiver_of(second.format).row_keys is not None
+    if both_want_some and added_by_keys and _in_keys(first.policy) != _in_keys(second.policy):
         return (
             f"its jobs go to {where} those of target {first.name}, under other settings of "
             "`records`: one that both want would count twice there; give each target vos of its "
@@ -393,6 +393,11 @@ def _mixed(first: Target, second: Target, there: Destination) -> str:
             "make them one target, or send no counts"
         )
     return ""
+
+
+def _in_keys(policy: RecordPolicy) -> RecordPolicy:
+    """A policy without what is in no key of a receiver."""
+    return replace(policy, charging=None, start_time=StartTime.RUN)
 
 
 def added_up(one: Target, other: Target) -> bool:

@@ -351,6 +351,7 @@ SAME = OTHER.replace("apel-summary-0.4", "{0}")
         ("car", "vos: [atlas]\n    localid_prefix: a-", "vos: [cms]\n    localid_prefix: b-", ""),
         ("car", "statuses: [completed]\n    localid_prefix: a-", "statuses: [failed]\n    localid_prefix: b-", ""),
         ("car", "vos: [atlas, cms]", "vos: [atlas]", ""),
+        ("car", "vos: [atlas, cms]", "vos: [atlas]\n    start_time: submission", ""),
         ("apel-summary-0.4", "vos: [atlas]", "vos: [cms, atlas]", "replace some of them"),
         ("apel-summary-0.4", "vos: [atlas]", "exclude_vos: [cms]", "replace some of them"),
         ("apel-summary-0.4", "statuses: [completed]", "statuses: [failed]", "replace some of them"),
