@@ -96,11 +96,10 @@ class Rehearsed(DryRunLedger):
         start_rule: str,
         start: Epoch | None,
         selection_digest: str,
-        now: datetime,
+        leads_to: str = "",
     ) -> TargetState:
-        state = super().begin_round(
-            target, start_rule=start_rule, start=start, selection_digest=selection_digest, now=now
-        )
+        named = {"start_rule": start_rule, "selection_digest": selection_digest}
+        state = super().begin_round(target, start=start, leads_to=leads_to, **named)
         return state._replace(checked_digest=self._checked_digest)
 
 

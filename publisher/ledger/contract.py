@@ -242,9 +242,9 @@ class Targets(Protocol):
         start_rule: str,
         start: Epoch | None,
         selection_digest: str,
-        now: datetime,
+        leads_to: str = "",
     ) -> TargetState:
-        """Enter a target that is new. Its start is fixed then, and anew when its rule changes."""
+        """Enter a target. Its start stays while its rule does, and `leads_to` once it is known."""
 
     def end_round(
         self,

@@ -187,7 +187,7 @@ class DryRunLedger(LedgerReader):
         start_rule: str,
         start: Epoch | None,
         selection_digest: str,
-        now: datetime,
+        leads_to: str = "",
     ) -> TargetState:
         state = super().target(target)
         if state is not None and state.start_rule == start_rule:

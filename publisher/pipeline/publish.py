@@ -241,7 +241,6 @@ def _take_over(
             start_rule=live.start_rule,
             start=live.start,
             selection_digest=live.selection_digest,
-            now=site.clock(),
         )
         lost = site.take_over(target, source, ledger)
     for line in lost.lines if lost is not None and lost.certain + lost.perhaps else ():

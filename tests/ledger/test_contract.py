@@ -86,7 +86,7 @@ class Kept:
 
 
 def begin(ledger: Ledger, rule: str = "month", start: int = 100) -> None:
-    ledger.begin_round("egi", start_rule=rule, start=Epoch(start), selection_digest="d", now=NOW)
+    ledger.begin_round("egi", start_rule=rule, start=Epoch(start), selection_digest="d")
 
 
 def job(number: int) -> JobRecord:
@@ -217,7 +217,7 @@ def test_a_new_ledger_knows_nothing_and_says_so(ledger: Ledger) -> None:
 
 
 def test_a_round_begins_with_the_rule_that_it_is_given(ledger: Ledger) -> None:
-    state = ledger.begin_round("nordugrid", start_rule="all", start=None, selection_digest="s", now=NOW)
+    state = ledger.begin_round("nordugrid", start_rule="all", start=None, selection_digest="s")
     assert (state.target, state.start_rule, state.start, state.selection_digest) == ("nordugrid", "all", None, "s")
     assert (state.delivered, state.prepared, state.in_doubt, state.last_success) == (0, 0, 0, None)
 

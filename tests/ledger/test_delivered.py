@@ -42,7 +42,7 @@ def ledger(tmp_path: Path, asked: list[str]) -> Iterator[SqlLedger]:
 
 
 def begin(ledger: SqlLedger) -> None:
-    ledger.begin_round("egi", start_rule="all", start=None, selection_digest="", now=NOW)
+    ledger.begin_round("egi", start_rule="all", start=None, selection_digest="")
 
 
 def job(number: int, row: int, file: str = "a.db", restarts: int = 0, wall_s: int = 60) -> JobRecord:

@@ -50,9 +50,7 @@ def ledger(path: Path) -> Iterator[SqlLedger]:
 def begin(
     ledger: SqlLedger, target: str = "egi", *, rule: str = "month", start: int | None = 100, digest: str = "d"
 ) -> None:
-    ledger.begin_round(
-        target, start_rule=rule, start=None if start is None else Epoch(start), selection_digest=digest, now=NOW
-    )
+    ledger.begin_round(target, start_rule=rule, start=None if start is None else Epoch(start), selection_digest=digest)
 
 
 def job(number: int, local_id: str | None = None) -> JobRecord:

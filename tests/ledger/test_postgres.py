@@ -36,7 +36,7 @@ with ledger.working_on("egi"):
     print("holds", flush=True)
     sys.stdin.readline()
     try:
-        begin = dict(start_rule="all", start=None, selection_digest="", now=datetime.now(UTC))
+        begin = dict(start_rule="all", start=None, selection_digest="")
         ledger.begin_round("egi", **begin)
         print("wrote")
     except LedgerError as error:
@@ -59,7 +59,7 @@ def opened(postgres: PostgresServer, instance: str) -> Iterator[Callable[[], Sql
 
 
 def begin(ledger: SqlLedger) -> None:
-    ledger.begin_round("egi", start_rule="all", start=None, selection_digest="", now=NOW)
+    ledger.begin_round("egi", start_rule="all", start=None, selection_digest="")
 
 
 def end_all_connections(server: PostgresServer) -> None:

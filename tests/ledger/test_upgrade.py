@@ -121,7 +121,7 @@ def test_in_postgresql_it_becomes_what_a_new_one_is(postgres: PostgresServer, tm
         opened.execute("INSERT INTO about (version) VALUES (%s)", [version])
     for instance in (old, new):
         with closing(SqlLedger(connection.open_database(postgres.address, instance))) as ledger:
-            ledger.begin_round("egi", start_rule="all", start=None, selection_digest="", now=END)
+            ledger.begin_round("egi", start_rule="all", start=None, selection_digest="")
     assert columns(old) == columns(new)
 
 

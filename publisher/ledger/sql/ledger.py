@@ -44,13 +44,14 @@ _SET_DOUBT = "UPDATE message SET state = :state, reason = :reason WHERE id = :id
 _REMEMBERED_KEYS = 10_000  # 100 bytes each; of a month that is over none is met again
 _REJECTED = 3  # a number of `message.state`, as schema.py lists them
 _ENTER_TARGET = """
-INSERT INTO target (name, start_rule, start_at, selection_digest)
-VALUES (:name, :rule, :start, :digest)
+INSERT INTO target (name, start_rule, start_at, selection_digest, leads_to)
+VALUES (:name, :rule, :start, :digest, :leads_to)
 ON CONFLICT (name) DO UPDATE SET
     start_at = CASE WHEN target.start_rule = excluded.start_rule
                     THEN target.start_at ELSE excluded.start_at END,
     swept = CASE WHEN target.selection_digest = excluded.selection_digest
                       AND target.start_rule = excluded.start_rule THEN target.swept END,
+    leads_to = CASE WHEN target.leads_to = '' THEN excluded.leads_to ELSE target.leads_to END,
     start_rule = excluded.start_rule, selection_digest = excluded.selection_digest"""
 _PREPARED = """
 SELECT id, message_id FROM message WHERE target = :target AND state < 2 AND state = 0 ORDER BY id"""
@@ -67,7 +68,7 @@ _END_ROUND = """
 UPDATE target SET last_round = :now, held = :held,
        last_success = CASE WHEN :success THEN :now ELSE last_success END,
        swept = CASE WHEN :swept THEN :now ELSE swept END,
-       leads_to = CASE WHEN :success OR leads_to = '' THEN :leads_to ELSE leads_to END,
+       leads_to = CASE WHEN :success THEN :leads_to ELSE leads_to END,
        checked_digest = coalesce(:checked, checked_digest) WHERE id = :target"""
 _ACCEPT_CHANGE = """
 INSERT INTO key_change (target, month, accepted_at, stale, lost_jobs)
@@ -132,15 +133,14 @@ class SqlLedger(LedgerReader):
         start_rule: str,
         start: Epoch | None,
         selection_digest: str,
-        now: datetime,
+        leads_to: str = "",
     ) -> TargetState:
-        named = {"name": target, "rule": start_rule, "start": start, "digest": selection_digest}
-        self._write(_ENTER_TARGET, named)
+        named = {"name": target, "digest": selection_digest, "leads_to": leads_to}
+        self._write(_ENTER_TARGET, {**named, "rule": start_rule, "start": start})
         if self._guard is not None and target in self._files:
             self._guard.check(self._database, target, self._files[target])
         self._delivered.begin_round(self._known_number(target))
-        state = self.target(target)
-        if state is None:  # pragma: no cover - the transaction above made it
+        if (state := self.target(target)) is None:  # pragma: no cover - it was made above
             raise AssertionError(target)
         return state
 

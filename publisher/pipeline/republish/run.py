@@ -172,7 +172,6 @@ class _Republish:
             start_rule=live.start_rule,
             start=live.start,
             selection_digest=live.selection_digest,
-            now=self._site.clock(),
         )
 
     def _under_other_settings(self) -> Outcome | None:

@@ -123,7 +123,7 @@ class Round:
         """
         with self._ledger.working_on(self._live.name, patience(self._wait)):
             now = self._clock()
-            state = self._begin(now)
+            state = self._begin(self._live.leads_to)
             missing = note_databases(self._live.name, self._source, self._ledger, now)
             sweep = every_row or self._sweep_is_due(state, now)
             if sweep and (damage := self._ledger.damage(now)):
@@ -177,7 +177,7 @@ class Round:
         """
         with self._ledger.working_on(self._live.name, patience(self._wait)):
             now = self._clock()
-            self._observer.round_begins(self._begin(now), sweep=False)
+            self._observer.round_begins(self._begin(), sweep=False)
             decider = self._decider(window, again=True)
             reading = WindowReader(
                 target=self._live.name,
@@ -202,7 +202,7 @@ class Round:
         """
         with self._ledger.working_on(self._live.name, patience(self._wait)):
             now = self._clock()
-            state = self._begin(now)
+            state = self._begin()
             self._observer.round_begins(state, sweep=False)
             # As a regular round counts what ended since the target's start, so does this month.
             window = replace(self._live.selection.window, start=state.start)
@@ -230,7 +230,7 @@ class Round:
     def send_outstanding(self) -> Outcome:
         """Send what is in doubt, and nothing new. Raises: PublisherError before it has begun."""
         with self._ledger.working_on(self._live.name, patience(self._wait)):
-            self._observer.round_begins(self._begin(self._clock()), sweep=False)
+            self._observer.round_begins(self._begin(), sweep=False)
             try:
                 with self._sender:
                     self._sender.send_outstanding()
@@ -243,13 +243,13 @@ class Round:
     def _held(self) -> list[BlockedMonth]:
         return [] if self._outlet_now is None else self._outlet_now.held
 
-    def _begin(self, now: datetime) -> TargetState:
+    def _begin(self, leads_to: str = "") -> TargetState:
         state = self._ledger.begin_round(
             self._live.name,
             start_rule=self._live.start_rule,
             start=self._live.start,
             selection_digest=self._live.selection_digest,
-            now=now,
+            leads_to=leads_to,
         )
         know_by_name(self._live.name, self._source, self._ledger)
         self._sender = self._new_dispatch(state)
