@@ -462,7 +462,7 @@ class _Sources:
     def _problems_of(self, block: YamlBlock, entry: BatchEntry) -> Iterator[tuple[Place, str]]:
         options: Any = entry.options
         here, cluster, submit_host = block.place, options.cluster, options.submit_host
-        if options.must_read and not options.reads:
+        if options.lacks_files:
             missing = here.under(options.reads_key, here.line)
             yield missing, "missing; name the files or directories to read"
         if entry.join_wait_s is not None:
@@ -471,12 +471,11 @@ class _Sources:
                 yield there, "there is no entry of the type arex whose jobs could be joined"
             if options.arc_databases == ():
                 yield there, "arc_databases says that no CE submits to this cluster; take out one"
-        others: list[Any] = [each.options for each in self.batch_entries]
-        if cluster in [each.cluster for each in others]:
+        if cluster in {each.cluster for each in self.batch_entries}:
             what = f"the cluster {cluster} is in another source, and would count twice"
             yield here, f"{what}; write the cluster of each"
-        alike = [each for each in others if isinstance(each, type(options))]
-        if submit_host and submit_host in [each.submit_host for each in alike]:
+        alike: list[Any] = [each.options for each in self.batch_entries if each.type == entry.type]
+        if submit_host in {each.submit_host for each in alike} - {""}:
             yield here, f"another {entry.type} has the submit_host {submit_host}; give each its own"
         unset = [each for each in (*alike, options) if each.arc_databases is None]
         if self.written and options in unset[1:]:

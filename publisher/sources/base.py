@@ -265,6 +265,12 @@ class BatchEntry(NamedTuple):
         """Whether it was ever read. Raises: SourceError."""
         return has_file(self.database)
 
+    @property
+    def cluster(self) -> str:
+        """What is part of its jobs' ids."""
+        name: str = getattr(self.options, "cluster", "")
+        return name
+
     def ces(self) -> frozenset[Path] | None:
         """The CEs that submit to it, as `is_of_ce` knows them; None: all."""
         databases: Sequence[Path] | None = getattr(self.options, "arc_databases", None)

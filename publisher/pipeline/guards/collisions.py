@@ -11,12 +11,13 @@ delivered after another one gets a record id of its own.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from itertools import chain, compress
 from typing import Final, NamedTuple
 
+from publisher.formats import receiver_of
 from publisher.formats.base import JobFormat, OnChange, SummaryFormat, is_of_vo
 from publisher.ledger.contract import (
     DeliveredRun,
@@ -40,7 +41,7 @@ from publisher.model.job import (
 )
 from publisher.model.message import REMOVED, RecordColumns
 from publisher.model.text import ascii_text, receiver_key
-from publisher.model.totals import KeyTotal, SummaryGroup, SummaryKey, month_number
+from publisher.model.totals import KeyTotal, SummaryGroup, SummaryKey, left_behind, month_number
 from publisher.pipeline.round.decision import KEY_CHANGED, KEY_COLLISION, Publish
 from publisher.pipeline.site import LiveTarget
 from publisher.sources.base import EndedIn, EndedRun, Source
@@ -150,6 +151,22 @@ class SentBefore(NamedTuple):
     singles: Sequence[KeyTotal]
     lost: int
 
+    @property
+    def jobs(self) -> int:
+        return sum(row.jobs for row in self.rows) + sum(row.jobs for row in self.singles)
+
+    def left(
+        self, form: SummaryFormat, groups: Sequence[SummaryGroup]
+    ) -> tuple[Sequence[SummaryGroup], Sequence[KeyTotal]]:
+        """The rows that these groups do not replace: zeros may empty some, the others stay."""
+        there, rows = receiver_of(self.format), self.rows
+        replaced = there.table == form.receiver.table
+        if replaced:
+            rows = left_behind(form.receiver_key, rows, groups)
+        if replaced and form.takes_zeros:
+            return rows, ()
+        return (), [group.row(by_level=there.keeps_benchmark_values) for group in rows]
+
 
 def sent_before(
     live: LiveTarget,
@@ -177,22 +194,28 @@ def sent_before(
     found: defaultdict[tuple[str, str], list[SentBefore]] = defaultdict(list)
     others = filter(None, map(ledger.target, _same_place(live, ledger)))
     for name in [one.target for one in sorted(others, key=lambda one: one.last_round or _NEVER)]:
-        there = [*ledger.accepted(name, state.month), *ledger.sending(name, state.month)]
-        rows = {(form.receiver_key(one), one.benchmarks): one for one in there if one.jobs}
-        singles = [total for total, _ in ledger.summary_keys(name, state.month)]
-        its_months = (one for one in ledger.months(name) if one.month == state.month)
-        was = next(its_months, state).accepted_format or form.name
-        for vo in new:
-            of_vo = [group for group in rows.values() if group.vo == vo]
-            singles_of_vo = [total for total in singles if is_of_vo(total.key, vo)]
-            at = vo, name if name in configured else ""
-            if of_vo:
-                found[at].clear()
-            if of_vo or singles_of_vo:
-                sent = [group.jobs for group in of_vo] + [total.jobs for total in singles_of_vo]
-                lost = max(sum(sent) - jobs[vo], 0)
-                found[at].append(SentBefore(name, was, of_vo, singles_of_vo, lost))
+        for vo, sent in _sent_by(name, form, ledger, state, sorted(new)):
+            known = found[vo, name if name in configured else ""]
+            if sent.rows:
+                known.clear()
+            known.append(sent._replace(lost=max(sent.jobs - jobs[vo], 0)))
     return list(chain.from_iterable(found.values()))
+
+
+def _sent_by(
+    name: str, form: SummaryFormat, ledger: Ledger, state: MonthState, vos: Iterable[str]
+) -> Iterator[tuple[str, SentBefore]]:
+    """Of a month, by VO."""
+    there = [*ledger.accepted(name, state.month), *ledger.sending(name, state.month)]
+    rows = {(form.receiver_key(one), one.benchmarks): one for one in there if one.jobs}
+    singles = [total for total, _ in ledger.summary_keys(name, state.month)]
+    its_months = (one for one in ledger.months(name) if one.month == state.month)
+    was = next(its_months, state).accepted_format or form.name
+    for vo in vos:
+        of_vo = [group for group in rows.values() if group.vo == vo]
+        singles_of_vo = [total for total in singles if is_of_vo(total.key, vo)]
+        if of_vo or singles_of_vo:
+            yield vo, SentBefore(name, was, of_vo, singles_of_vo, 0)
 
 
 class Collisions(NoCollisions):

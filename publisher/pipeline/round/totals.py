@@ -27,7 +27,6 @@ from functools import partial
 from itertools import count, repeat
 from typing import Final
 
-from publisher.formats import receiver_of
 from publisher.formats.base import SummaryFormat
 from publisher.ledger.contract import DeliveredRun, Ledger, MonthState
 from publisher.model.errors import Unfit
@@ -42,7 +41,6 @@ from publisher.model.totals import (
     KeyTotal,
     SummaryGroup,
     SummaryRow,
-    left_behind,
     month_name,
     month_number,
     month_window,
@@ -418,15 +416,11 @@ class MonthlyTotals:
         emptied: list[SummaryGroup] = []
         before = {one.target for one in sent if one.lost or one.singles}
         for one in sent:
-            there, left = receiver_of(one.format), one.rows
-            if there.table == self._format.receiver.table:
-                left = left_behind(self._format.receiver_key, left, [*groups, *theirs])
-            if left:
+            zeroed, stays = one.left(self._format, [*groups, *theirs])
+            emptied += zeroed
+            orphaned += stays
+            if zeroed or stays:
                 before.add(one.target)
-            if there.table == self._format.receiver.table and self._format.takes_zeros:
-                emptied += left
-            else:
-                orphaned += [group.row(by_level=there.keeps_benchmark_values) for group in left]
         lost, names = sum(one.lost for one in sent), ", ".join(sorted(before - {""}))
         return RowsLeft(emptied, tuple(orphaned), lost, theirs, awaited, names)
 

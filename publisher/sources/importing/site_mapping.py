@@ -167,6 +167,11 @@ class ImporterOptions:
             return (named,)
         return named or ()
 
+    @property
+    def lacks_files(self) -> bool:
+        """Whether a source of these keys would have nothing to read."""
+        return self.must_read and not self.reads
+
 
 class SiteMapping(ABC):
     """What the mappings of all importers share: users and VOs by maps, and which jobs to leave out.
