@@ -45,9 +45,11 @@ class PostgresWalk(Walk):
 
 
 @pytest.fixture(scope="module")
-def walk(tmp_path_factory: pytest.TempPathFactory, pki: PKI, postgres: PostgresServer) -> Iterator[PostgresWalk]:
+def walk(
+    tmp_path_factory: pytest.TempPathFactory, pki: PKI, postgres_of_module: PostgresServer
+) -> Iterator[PostgresWalk]:
     with FakeAMS(pki) as fake:
-        yield PostgresWalk(postgres, tmp_path_factory.mktemp("site"), pki, fake)
+        yield PostgresWalk(postgres_of_module, tmp_path_factory.mktemp("site"), pki, fake)
 
 
 def walk_kills(walk: PostgresWalk, stride: int) -> int:
