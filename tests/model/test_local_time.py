@@ -47,7 +47,7 @@ def test_thirty_years_take_no_more_memory_than_one() -> None:
         used, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert used < 2_000_000
+    assert used < 1_000_000
 
 
 def test_a_time_that_the_clocks_jumped_over_is_unknown() -> None:

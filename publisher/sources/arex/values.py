@@ -171,7 +171,7 @@ def quantities_of(text: str) -> tuple[tuple[str, int], ...]:
 # Python 3.14 reads 24 as the next day.
 _HOUR: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2} (?:[01][0-9]|2[0-3])")
 _WITHIN: Final = {f":{n // 60:02}:{n % 60:02}": n for n in range(3600)}
-_REMEMBERED: Final = 5_000  # hours, of 170 bytes: seven months, as jobs come in their order
+_REMEMBERED: Final = 2_000  # hours, of 170 bytes: three months, as jobs come in their order
 _HOST_ZONE: Final = Path("/etc/localtime")
 
 
