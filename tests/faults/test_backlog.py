@@ -229,6 +229,7 @@ def _rows_of(source: Source, path: Path) -> Sequence[Any]:
     return [one for page in pages for one in (*page.jobs, *page.skipped, *page.open)]
 
 
+@pytest.mark.slow
 def test_a_locked_accounting_database_is_told_as_what_it_is(site: WatchedSite, many: Path) -> None:
     """Once, for all targets; what the ledger knows is told all the same."""
     put(many, site.site)

@@ -262,6 +262,7 @@ def open_rows(site: SiteUnderTest) -> set[int]:
         return {row[0] for row in connection.execute("SELECT record_id FROM open_row")}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("schema", [1, 2])
 def test_hostile_rows_are_delivered_or_set_aside_by_name_and_their_neighbours_arrive(
     site: SiteUnderTest, schema: Schema

@@ -212,6 +212,7 @@ def walk_writes(walk: Walk, losses: list[str], step_bytes: int) -> tuple[int, in
         most += step_bytes
 
 
+@pytest.mark.slow
 def test_every_write_may_be_the_last_and_power_may_be_lost_with_it(
     walk: Walk, record_property: Callable[[str, object], None]
 ) -> None:

@@ -267,6 +267,7 @@ def test_some_calls_fail(
     record_property("tried", bench.tries(name, place, error, forever=forever, stride=_STRIDE))
 
 
+@pytest.mark.slow
 def test_every_call_on_the_spool_may_fail(bench: Bench, record_property: Callable[[str, object], None]) -> None:
     """A file that has its name, in a directory that could not be synced, goes again under the same name."""
     tried = bench.tries("publish", SPOOL, "ENOSPC", forever=False, stride=1)

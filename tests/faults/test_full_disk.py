@@ -117,6 +117,7 @@ def jobs_of_a_site(disk: SmallDisk) -> list[SampleJob]:
     return jobs
 
 
+@pytest.mark.slow
 def test_a_disk_that_is_nearly_full_takes_no_message_and_heals(disk: SmallDisk) -> None:
     jobs = jobs_of_a_site(disk)
     disk.leave(2 * MIB)
@@ -147,6 +148,7 @@ def test_not_a_byte_is_left(disk: SmallDisk) -> None:
     disk.site.assert_received(*jobs)
 
 
+@pytest.mark.slow
 def test_a_receipt_is_recorded_though_another_program_filled_the_disk(disk: SmallDisk) -> None:
     jobs = jobs_of_a_site(disk)
     disk.site.fake.faults.push(Fault.none(), Fault.delay(2))

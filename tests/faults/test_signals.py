@@ -9,6 +9,8 @@ import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
+import pytest
+
 from tests.arex_databases import generate
 from tests.fake_ams.faults import Fault
 from tests.fake_ams.service import FakeAMS
@@ -47,6 +49,7 @@ def test_between_two_messages(tmp_path: Path, pki: PKI, fake_ams: FakeAMS) -> No
     assert sorted(arrived) == sorted(truth(job) for job in jobs), "all of them, once"
 
 
+@pytest.mark.slow
 def test_in_the_middle_of_a_message_that_is_not_answered(tmp_path: Path, pki: PKI, fake_ams: FakeAMS) -> None:
     site = SiteUnderTest(tmp_path, pki, fake_ams)
     site.save()

@@ -105,6 +105,7 @@ def test_what_is_no_ledger_is_not_called_a_damaged_one(site: SiteUnderTest, plac
     assert not site.fake.messages(PROJECT, TOPIC)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", WITH_LOCKS, ids=[words[0] for words in WITH_LOCKS])
 def test_a_file_system_without_locks_is_found_at_once(site: SiteUnderTest, words: list[str]) -> None:
     """NFS without its lock service. SQLite would wait for two minutes, and say that the file is locked."""

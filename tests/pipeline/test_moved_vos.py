@@ -98,6 +98,7 @@ OTHERWISE = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("world", ["car", "apel-job-0.4"], indirect=True)
 @pytest.mark.parametrize(("one", "other"), OTHERWISE)
 def test_jobs_that_another_target_delivered_under_another_key_are_set_aside(
@@ -261,6 +262,7 @@ def all_is_well(world: World) -> bool:
     return fine and not world.wrong_months() and differences(world) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("other", "accepted"), [*zip(OTHER_ROWS, [[["one"]], [["other"], ["one"]], [[]]], strict=True)]
 )

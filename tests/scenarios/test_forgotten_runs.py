@@ -278,6 +278,7 @@ def hosts(site: ConfiguredSite, postgres: Any, tmp_path: Path) -> Callable[[str]
     return become
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("read_between", [True, False])
 @pytest.mark.parametrize("joins", [None, "arex"])
 def test_what_the_other_host_of_a_pair_delivered(

@@ -353,6 +353,7 @@ def batch_rows(site: ConfiguredSite) -> list[str]:
         return [number for (number,) in connection.execute("SELECT LocalJobID FROM AAR ORDER BY RecordID")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["whole", "columns", "alike"])
 @pytest.mark.parametrize("to_publish", [True, False])
 def test_whoever_publishes_jobs_has_remembered_their_runs(site: ConfiguredSite, way: str, to_publish: bool) -> None:
@@ -670,6 +671,7 @@ def test_statistics_count_a_job_of_both_once(site: ConfiguredSite) -> None:
 # Whatever ends it
 
 
+@pytest.mark.slow
 def test_killed_at_any_moment_each_job_goes_once_and_with_its_run(site: ConfiguredSite) -> None:
     jobs = arex_jobs(60, 120)
     site.config["targets"]["out"]["batch_records"] = 7

@@ -197,6 +197,7 @@ def test_jobs_of_htcondor_are_known_again(site: SiteUnderTest) -> None:
     assert (held["rule"], held["job"]) == ("counted-by-batch-system", job.job_id)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("form", "join"), WAYS)
 def test_a_round_waits_while_another_process_decides_whose_a_job_is(
     form: str, join: bool, tmp_path: Path, site: SiteUnderTest

@@ -123,6 +123,7 @@ def test_without_the_key_nothing_is_pruned(site: SiteUnderTest) -> None:
     assert rows(site) == ["1", "2", "3", "4", "5"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "words",
     [
