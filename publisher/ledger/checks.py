@@ -18,7 +18,7 @@ from publisher.ledger.sql.delivered import pages
 from publisher.ledger.sql.keys import text_digest
 from publisher.ledger.sql.messages import CarriedRecords, message_checksum
 from publisher.ledger.sql.months import ADOPTED, PART, digest
-from publisher.ledger.transfer import refuse_older, tables
+from publisher.ledger.transfer import tables
 from publisher.model.errors import LedgerError
 
 _QUICK: Final = 2_000  # of the newest rows
@@ -38,7 +38,6 @@ def disagreements(database: Database, *, quick: bool = False) -> list[Disagreeme
     `quick`: the structure of the file without its indexes, and the checksums of the newest rows
     only. Raises: LedgerError.
     """
-    refuse_older(database)
     with database.snapshot():
         found = [Disagreement(what, 1) for what in database.damage(quick=quick)]
         for table in tables():  # their columns are there, with these names

@@ -295,9 +295,7 @@ class StateGuard(NamedTuple):
 
 
 def _position(database: Database, target: str) -> LedgerPosition | None:
-    """None for a target of which the ledger knows nothing, or nothing of generations yet."""
-    if not database.is_current():
-        return None
+    """None for a target of which the ledger knows nothing."""
     with database.reading():
         row = database.execute(_POSITION, {"name": target}).fetchone()
     return row and LedgerPosition(*row)

@@ -1,17 +1,18 @@
 """Schema of the publishing database for SQLite; postgres/schema.py spells it for PostgreSQL.
 
-`UPGRADES` says how each version becomes the next; an older publisher refuses a newer one.
+`VERSION` is that of these tables: a ledger of another version is refused.
 
 Times are epoch seconds UTC. A message keeps about 150 bytes for ever; its payload and its list of
 jobs stay in `outbox` only until it is settled. Delivered runs are kept in pages by the rows of
 their jobs (sql/delivered/pages.py), 20 bytes each. A job with a charge takes about 200 bytes for
-ever, metrics some thirty rows a target. Checksums are of what never changes in a row; those of a
-version without are NULL.
+ever, metrics some thirty rows a target. Checksums are of what never changes in a row.
 """
 
 from __future__ import annotations
 
 from typing import Final
+
+from publisher.model.errors import LedgerError
 
 CHARGE_TABLES: Final = """CREATE TABLE charge_run (
     id           INTEGER PRIMARY KEY,
@@ -72,17 +73,25 @@ MEASURE_TABLES: Final = """CREATE TABLE measure (
 """
 
 
-VERSION: Final = 3
-UPGRADES: Final = {  # each to the next version
-    1: (
-        "ALTER TABLE target ADD COLUMN generation INTEGER NOT NULL DEFAULT 0",
-        "ALTER TABLE message ADD COLUMN checksum INTEGER",
-        "ALTER TABLE delivered_page ADD COLUMN checksum INTEGER",
-        "ALTER TABLE month_message ADD COLUMN arrived TEXT NOT NULL DEFAULT ''",
-        "CREATE INDEX arrival_of_month ON month_message (target, month) WHERE arrived <> ''",
-    ),
-    2: ("ALTER TABLE target ADD COLUMN leads_to TEXT NOT NULL DEFAULT ''",),
-}
+VERSION: Final = 4
+
+
+def refuse_other_version(place: str, version: int) -> None:
+    """Refuse the ledger at `place` unless it has the schema of this publisher.
+
+    Raises: LedgerError.
+    """
+    if version > VERSION:
+        raise LedgerError(
+            f"{place}: schema {version} is newer than {VERSION}, which this publisher knows; "
+            "install the publisher that wrote it, or a newer one"
+        )
+    if version < VERSION:
+        raise LedgerError(
+            f"{place}: schema {version} is older than {VERSION}, and cannot be converted; keep it "
+            'for your records and begin a new ledger: `docs/operations.md`, "Updating"'
+        )
+
 
 _OF_TARGETS: Final = """
 CREATE TABLE target (
@@ -121,7 +130,7 @@ CREATE TABLE message (
     remote_id  TEXT,                        -- as the receiver named it
     remote_ids BLOB,                        -- the receiver's, of rows (sql/delivered/remote_ids.py)
     reason     TEXT,                        -- of doubt or rejection, in the other side's words
-    checksum   INTEGER
+    checksum   INTEGER                      -- NULL: counted, no message at all
 );
 CREATE INDEX message_outstanding ON message (target, id) WHERE state < 2;
 CREATE TABLE outbox (
@@ -144,7 +153,7 @@ CREATE TABLE delivered_page (
     numbering INTEGER NOT NULL REFERENCES numbering (id),
     block     INTEGER NOT NULL,             -- of 8192 RecordIDs
     runs      BLOB NOT NULL,                -- that the message carried (sql/delivered/pages.py)
-    checksum  INTEGER
+    checksum  INTEGER NOT NULL
 );
 CREATE INDEX page_of_block ON delivered_page (numbering, block, message);
 CREATE INDEX page_of_message ON delivered_page (message);

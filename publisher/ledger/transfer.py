@@ -66,7 +66,6 @@ def copy(source: Database, destination: Database, note: Callable[[Transferred], 
     Nobody may write to either meanwhile (`nobody_works`), or the source is read in one `snapshot`.
     Raises: LedgerError, also for a destination that knows of messages that the source does not.
     """
-    refuse_older(source, destination)
     _refuse_unfinished(source)
     _refuse_another(source, destination)
     _set_generation(destination, UNFINISHED)
@@ -94,15 +93,6 @@ def _set_generation(database: Database, generation: int) -> None:
         database.execute(_SET_GENERATION, {"generation": generation})
 
 
-def refuse_older(*databases: Database) -> None:
-    """Raises: LedgerError for one that is of an older version, and was opened only to read."""
-    if not all(database.is_current() for database in databases):
-        raise LedgerError(
-            "the ledger is of an older publisher; the next round brings it up to date, "
-            "then run this again"
-        )
-
-
 def _refuse_unfinished(source: Database) -> None:
     with source.reading():
         unfinished = {"generation": UNFINISHED}
@@ -127,7 +117,6 @@ def _refuse_another(source: Database, destination: Database) -> None:
 
 def compare(source: Database, destination: Database) -> list[str]:
     """The rows in which two ledgers differ: table and key of each; of many the first ones."""
-    refuse_older(source, destination)
     found: list[str] = []
     for table in tables():
         for portion in _differences(source, destination, table):

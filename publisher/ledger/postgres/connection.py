@@ -22,7 +22,6 @@ from psycopg.types.numeric import Int8BinaryDumper
 
 from publisher.ledger.postgres import schema
 from publisher.ledger.postgres.locks import AdvisoryChargeLocks, Leases
-from publisher.ledger.schema import VERSION
 from publisher.ledger.sql.database import NO_PARAMETERS, ChargeLocks, Database, Parameters, Rows
 from publisher.model.errors import LedgerError
 
@@ -103,10 +102,6 @@ class PostgresDatabase:
 
     def damage(self, *, quick: bool) -> list[str]:
         return []  # the server ends a statement that meets any
-
-    def is_current(self) -> bool:
-        with _translated(self._place):
-            return schema.version_of(self._connection, self._instance) in (0, VERSION)
 
     def close(self) -> None:
         self._connection.close()
@@ -195,8 +190,7 @@ def _prepare(connection: psycopg.Connection, instance: str, *, read_only: bool) 
         "FROM unnest(%s::text[], %s::text[]) AS given (name, value)",
         [list(settings), list(settings.values())],
     )
-    there = schema.version_of(connection, instance)
-    if there == VERSION or (there and read_only):
+    if schema.version_of(connection, instance):
         return
     connection.execute("BEGIN READ WRITE")
     if read_only:

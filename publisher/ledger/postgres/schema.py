@@ -9,7 +9,6 @@ from typing import Final
 from psycopg import Connection
 
 from publisher.ledger import schema
-from publisher.model.errors import LedgerError
 
 PREFIX: Final = "publisher_"
 # What SQLite needs none of: which schema version this is, and who works on what (locks.py).
@@ -55,17 +54,13 @@ def _spelled(script: str) -> str:
 
 
 def version_of(connection: Connection, instance: str) -> int:
-    """Of an instance's tables; 0 where there are none. Raises: LedgerError for a newer one."""
+    """Of an instance's tables; 0 where there are none. Raises: LedgerError for another one."""
     about = f"{name_of(instance)}.about"
     if not _is_there(connection, "SELECT to_regclass(%(name)s) IS NOT NULL", about):
         return 0
     row = connection.execute(f"SELECT max(version) FROM {about}".encode()).fetchone()
     version = int(row[0]) if row and row[0] is not None else 1
-    if version > schema.VERSION:
-        raise LedgerError(
-            f"instance {instance}: schema {version} is newer than {schema.VERSION}, which this "
-            "publisher knows; install the publisher that wrote it, or a newer one"
-        )
+    schema.refuse_other_version(f"instance {instance}", version)
     return version
 
 
@@ -81,18 +76,14 @@ def instances(connection: Connection) -> list[str]:
 
 
 def create(connection: Connection, instance: str) -> None:
-    """Make the tables of an instance, or bring them up to this version, in a transaction.
+    """Make the tables of an instance, in a transaction.
 
     Another publisher may have been quicker.
     """
     name = name_of(instance)
     lock = "SELECT pg_advisory_xact_lock(hashtextextended(%(name)s, 0))"
     connection.execute(lock, {"name": name})
-    if there := version_of(connection, instance):
-        for version in range(there, schema.VERSION):
-            for statement in schema.UPGRADES[version]:
-                connection.execute(_spelled(statement).encode())
-        connection.execute("UPDATE about SET version = %(version)s", {"version": schema.VERSION})
+    if version_of(connection, instance):
         return
     # An administrator may have made it for a role that may not.
     if not _is_there(connection, "SELECT to_regnamespace(%(name)s) IS NOT NULL", name):

@@ -83,9 +83,6 @@ class Database(Protocol):
 
     def charge_locks(self) -> ChargeLocks: ...
 
-    def is_current(self) -> bool:
-        """False for one of an older publisher that was opened only to read. Raises: LedgerError."""
-
     def damage(self, *, quick: bool) -> list[str]:
         """What it finds wrong with its files; `quick`: in short time. Raises: LedgerError."""
 

@@ -62,9 +62,6 @@ def _columns_from(text: str) -> Columns:
         raise LedgerError(
             f"the ledger is damaged: {what}; restore the last sound backup"
         ) from error
-    if isinstance(count, list):  # schema 1 had a list for each record, without a place that is 0
-        lines = [line + [0] * (10 - len(line)) for line in (count, *columns)]
-        return list(zip(*lines, strict=True))
     return [column if isinstance(column, list) else [column] * count for column in columns]
 
 

@@ -80,7 +80,6 @@ SELECT target.id, start_rule, start_at, selection_digest,
        (SELECT count(*) FROM quarantine WHERE quarantine.target = target.id AND hold <> 'dropped'),
        (SELECT coalesce(max(id), 0) FROM message), checked_digest, held, leads_to
 FROM target WHERE name = :name"""
-_STATE_BEFORE = _STATE.replace("leads_to", "''")  # of an earlier schema, which is only read
 _OUTSTANDING = """
 SELECT message.id, message_id, state, format, made_at, narrowing, payload, outbox.records, digest,
        message.records
@@ -183,8 +182,7 @@ class LedgerReader:
         self._additions: dict[int, list[keys.Addition]] = {}
 
     def target(self, target: str) -> TargetState | None:
-        statement = _STATE if self._database.is_current() else _STATE_BEFORE
-        row = self._first(statement, {"name": target})
+        row = self._first(_STATE, {"name": target})
         if row is None:
             return None
         with _sound(f"the row of target {target}"):
@@ -411,8 +409,6 @@ class LedgerReader:
         return self._database.target_lock(target, patience)
 
     def damage(self, on: datetime | None = None) -> Sequence[str]:
-        if not self._database.is_current():
-            return ()
         if on is None:
             return [one.what for one in disagreements(self._database, quick=True)]
         return [one.what for one in damaged_in_sample(self._database, on)]

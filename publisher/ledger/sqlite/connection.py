@@ -90,10 +90,6 @@ class SqliteDatabase:
     def charge_locks(self) -> ChargeLocks:
         return FileChargeLocks(self._path)
 
-    def is_current(self) -> bool:
-        with _translated(self._path):
-            return _version(self._connection) == schema.VERSION
-
     def damage(self, *, quick: bool) -> list[str]:
         pragma = "quick_check" if quick else "integrity_check"
         with _translated(self._path):
@@ -123,7 +119,7 @@ def open_ledger_file(path: Path, *, read_only: bool = False) -> sqlite3.Connecti
     """A connection to the publishing database, made when it is not there yet (0700, file 0600).
 
     `synchronous=FULL` in WAL mode: what a transaction wrote is on the disk when it ends. Raises:
-    LedgerError when it cannot be opened, is another's file, is damaged, or has a newer schema.
+    LedgerError when it cannot be opened, is another's file, is damaged, or has another schema.
     """
     with _translated(path):
         if read_only or not _create_private(path):
@@ -283,12 +279,8 @@ def _prepare(connection: sqlite3.Connection, path: Path, *, read_only: bool) -> 
             f"{path}: this is not a publishing database of this publisher; "
             "choose another file for `state`"
         )
-    version = _version(connection)
-    if version > schema.VERSION:
-        raise LedgerError(
-            f"{path}: schema {version} is newer than {schema.VERSION}, which this publisher knows; "
-            "install the publisher that wrote it, or a newer one"
-        )
+    if tables:
+        schema.refuse_other_version(str(path), _version(connection))
     if read_only:
         return
     connection.execute("PRAGMA journal_mode = WAL")
@@ -308,17 +300,6 @@ def _prepare(connection: sqlite3.Connection, path: Path, *, read_only: bool) -> 
                         connection.execute(statement)
                 connection.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
                 connection.execute(f"PRAGMA user_version = {schema.VERSION}")
-    elif version < schema.VERSION:
-        _upgrade(connection, path)
-
-
-def _upgrade(connection: sqlite3.Connection, path: Path) -> None:
-    with _transaction(connection, path, _WRITE):
-        # Another publisher may have been quicker.
-        for version in range(_version(connection), schema.VERSION):
-            for statement in schema.UPGRADES[version]:
-                connection.execute(statement)
-        connection.execute(f"PRAGMA user_version = {schema.VERSION}")
 
 
 def _version(connection: sqlite3.Connection) -> int:
