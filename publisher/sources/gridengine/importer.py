@@ -30,6 +30,7 @@ SUMMARY: Final = (
 )
 PATHS: Final = "accounting file, or the directory that holds it"
 
+_LEAST_BYTES: Final = 2  # of a record; accounting(5) says to ignore shorter lines
 _SECOND: Final = 1_000_000
 # Start and end come from the clocks of different hosts.
 _CLOCKS_APART_US: Final = 60 * _SECOND
@@ -229,7 +230,7 @@ class GridEngineImporter(LineImporter[GridEngineRecord]):
 
     def pieces(self, file: LogFile, start: int) -> Iterator[LogPiece[GridEngineRecord]]:
         unit = self._options.time_unit
-        return by_line(file, start, lambda line: read_line(line, unit))
+        return by_line(file, start, lambda line: read_line(line, unit), least=_LEAST_BYTES)
 
     def skips(self, record: GridEngineRecord) -> str:
         return self._mapping.skips(record)

@@ -2,7 +2,8 @@
 
 The colon-separated `accounting` of every generation has 43 to 74 columns and escapes nothing, and a
 category (`-l cpu=24:00:00`) holds colons. So columns 0 to 38 are counted from the left, and the end
-of the category is found by what follows it. Grid Engine 9 writes one JSON object per line
+of the category is found by what follows it. Where a job's name or account holds colons, the numbers
+after them are found. Grid Engine 9 writes one JSON object per line
 (`accounting.jsonl`); unknown keys are ignored, since the vendor adds some in bug-fix releases.
 
 Spec: accounting(5). Tried on 1,020 real lines of all widths.
@@ -11,12 +12,14 @@ Spec: accounting(5). Tried on 1,020 real lines of all widths.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 from json import JSONDecoder
 from typing import Any, Final, NamedTuple
 
+from publisher.sources.gridengine.colon_names import UnclearNames, split_names
 from publisher.sources.importing.log_files import clean
 
 _SECOND: Final = 1_000_000  # µs
@@ -191,13 +194,14 @@ _WORD: Final = r"[^:]*"
 # exit status, 13 ru_wallclock, utime, stime, maxrss, 17 to 30 other rusage, 31 project, department,
 # PE, slots, task, 36 cpu, mem, io. A line to which half of another is glued has a text where a
 # number should be.
-_LEFT: Final = re.compile(
-    rf"({_WORD}):({_WORD}):({_WORD}):({_WORD}):({_WORD}):({_INTEGER}):({_WORD}):{_NUMBER}:"
-    rf"({_INTEGER}):({_INTEGER}):({_INTEGER}):({_INTEGER}):({_INTEGER}):"
+_NUMBERS: Final = (
+    rf":{_NUMBER}:({_INTEGER}):({_INTEGER}):({_INTEGER}):({_INTEGER}):({_INTEGER}):"
     rf"({_NUMBER}):({_NUMBER}):({_NUMBER}):({_NUMBER}):(?:{_NUMBER}:){{14}}"
-    rf"({_WORD}):({_WORD}):({_WORD}):({_INTEGER}):({_INTEGER}):({_NUMBER}):{_NUMBER}:{_NUMBER}:",
-    re.ASCII,
+    rf"({_WORD}):({_WORD}):({_WORD}):({_INTEGER}):({_INTEGER}):({_NUMBER}):{_NUMBER}:{_NUMBER}:"
 )
+_NAMES: Final = rf"({_WORD}):({_WORD}):({_WORD}):({_WORD}):({_WORD}):({_INTEGER}):({_WORD})"
+_LEFT: Final = re.compile(_NAMES + _NUMBERS, re.ASCII)
+_AFTER_NAMES: Final = re.compile(_NUMBERS, re.ASCII)
 # `n.host`, where the host is a name or an address: never a number such as 2048.000000.
 _PE_TASK: Final = r"[0-9]+\.(?:[^:]*[A-Za-z][^:]*|[0-9]+(?:\.[0-9]+){3})"
 # Column 39 and after: category, 40 iow, 41 pe_taskid, 42 maxvmem, and since 6.2 two whole numbers,
@@ -218,11 +222,8 @@ _MOST_ADDED: Final = 41
 
 def read_colon(line: str, unit: StampUnit) -> GridEngineRecord:
     """Raises: BadGridEngineRecord."""
-    left = _LEFT.match(line)
-    if left is None:
-        raise BadGridEngineRecord(_why(line))
-    category, anchor = _category(line, left.end())
-    columns = left.groups()
+    columns, end = _columns(line)
+    category, anchor = _category(line, end)
     queue, host, group, owner, name, job, account, *numbers = columns[:-6]
     project, department, pe, slots, task, cpu = columns[-6:]
     submitted, started, ended, failed, status = map(int, numbers[:5])
@@ -242,6 +243,21 @@ def read_colon(line: str, unit: StampUnit) -> GridEngineRecord:
         (float(cpu), user, kernel, ru_wall),
         (kib(maxrss, 1024) or kib(ru_maxrss, 1), kib(float(anchor[2]), 1024)),
     )
+
+
+def _columns(line: str) -> tuple[Sequence[str], int]:
+    """The columns before the category that are used, and its place. Raises: BadGridEngineRecord."""
+    left = _LEFT.match(line)
+    if left is not None:
+        return left.groups(), left.end()
+    numbers = None if _REPORTING.match(line) else _AFTER_NAMES.search(line)
+    if numbers is None:
+        raise BadGridEngineRecord(_why(line))
+    try:
+        names = split_names(line[: numbers.start()])
+    except UnclearNames as unclear:
+        raise BadGridEngineRecord(str(unclear)) from None
+    return (*names, *numbers.groups()), numbers.end()
 
 
 def _category(line: str, start: int) -> tuple[str, re.Match[str]]:

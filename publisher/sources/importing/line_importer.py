@@ -86,12 +86,19 @@ def lines_of(file: LogFile, start: int) -> Iterator[LogLine]:
 
 
 def by_line(
-    file: LogFile, start: int, read: Callable[[bytes], tuple[Sequence[Record], str]]
+    file: LogFile,
+    start: int,
+    read: Callable[[bytes], tuple[Sequence[Record], str]],
+    *,
+    least: int = 1,
 ) -> Iterator[LogPiece[Record]]:
-    """A piece for each line. `read` gives the records of one, and what is wrong with it or ''."""
+    """Yield a piece for each line; one with fewer bytes than `least` is no record.
+
+    `read` gives the records of one, and what is wrong with it or ''.
+    """
     for line in lines_of(file, start):
         content = line.content
-        if not content.strip() or content.startswith(b"#"):
+        if len(content.strip()) < least or content.startswith(b"#"):
             yield LogPiece(line.offset, line.end, b"", ())
         elif len(content) == line.length:
             records, wrong = read(content)
