@@ -298,10 +298,11 @@ class LiveSite:
             options = replace(options, arc_delivered=partial(delivered_since, self, entry))
         return importer_plugin(entry.type).create(options, self.environment, self.wait)
 
-    def read_entry(self, entry: BatchEntry) -> ImportReport | None:
+    def read_entry(self, entry: BatchEntry, check: Callable[[], object]) -> ImportReport | None:
         from publisher.sources.importing.batch_entry import read_entry
 
-        return read_entry(entry, lambda: self.importer(entry, reading=True), self.clock, self.wait)
+        importer = partial(self.importer, entry, reading=True)
+        return read_entry(entry, importer, self.clock, self.wait, check)
 
     def namesakes(self, entry: BatchEntry) -> Sequence[Namesake]:
         from publisher.sources.importing.batch_entry import namesakes

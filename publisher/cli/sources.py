@@ -8,7 +8,7 @@ from publisher.cli.logs import error_line, notice
 from publisher.cli.output import Json, Part, TextTable, moment_text
 from publisher.model.errors import LedgerError, SourceError
 from publisher.model.text import plural
-from publisher.pipeline.batch_systems import SourceStatus
+from publisher.pipeline.batch_systems import SourceStatus, readings
 from publisher.pipeline.guards.databases import missed_at
 from publisher.pipeline.site import Site
 from publisher.sources.base import LastReading
@@ -91,12 +91,15 @@ def _state(one: SourceStatus, last: LastReading) -> str:
 
 
 def incomplete(site: Site) -> int:
-    """Say which accounting databases are missing. Returns the exit status; 0 when none is."""
+    """Print what the accounting data lacks: databases that are missing, sources that fail.
+
+    Returns the exit status; 0 when all is there.
+    """
+    lacking = [one.alarm for one in readings(site) if one.trouble]
     try:
-        missing = missed_at(site)
+        lacking += [one.reason for one in missed_at(site)]
     except LedgerError as error:  # the answer itself does not come from the ledger
         notice(f"cannot tell whether an accounting database is missing: {error}")
-        return 0
-    for one in missing:
-        error_line(f"the answer is not complete: {one.reason}")
-    return SourceError.exit_status if missing else 0
+    for reason in lacking:
+        error_line(f"the answer is not complete: {reason}")
+    return SourceError.exit_status if lacking else 0

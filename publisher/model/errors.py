@@ -121,6 +121,11 @@ def refused_by_system(error: OSError, otherwise: str) -> str:
     return f"{error.strerror or error}; {f'{advice}, then run again' if advice else otherwise}"
 
 
+def bug_text(error: Exception) -> str:
+    """What is said of an exception that nobody expected."""
+    return f"a bug in publisher ({type(error).__name__}: {error}); please report it"
+
+
 class Unfit(Exception):
     """One job cannot be published: the rule it breaks, and a reason. It becomes a `SkippedJob`.
 

@@ -9,10 +9,12 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from publisher.model.errors import PublisherError, SourceError, UsageError
+from publisher.model.errors import PublisherError, SourceError, UsageError, bug_text
 from publisher.model.text import plural
+from publisher.model.time import iso
 from publisher.pipeline.site import LOCK_WAIT_S, Site
 from publisher.sources.base import BatchEntry, DatabaseEntry, LastReading, NewestJob, is_of_ce
 
@@ -58,25 +60,20 @@ class SetAside(NamedTuple):
 
 
 def read_sources(site: Site) -> Sequence[str]:
-    """Read what is new of each batch system; one's trouble stops nobody. Tells what failed."""
+    """Read what is new of each batch system, whatever becomes of another; return what failed."""
     return [line for entry in _in_rounds(site) for line in _read(site, entry)]
 
 
 def _read(site: Site, entry: BatchEntry) -> Sequence[str]:
     try:
-        if not entry.is_read():
-            _refuse_second_name(site, entry)
-        report = site.read_entry(entry)
+        report = site.read_entry(entry, partial(_refuse_second_name, site, entry))
+        if report is None:
+            return _lines(entry.name, [site.last_reading(entry).trouble])
     except PublisherError as error:
-        return [f"source {entry.name}: {error}"]
-    except (
-        Exception
-    ) as error:  # the boundary: a bug here must not stop what is there from going out
-        log.critical("source %s: a bug in publisher: %s", entry.name, error, exc_info=True)
-        what = f"a bug in publisher ({type(error).__name__}: {error})"
-        return [f"source {entry.name}: {what}; please report it"]
-    if report is None:
-        return ()
+        return _lines(entry.name, [str(error)])
+    except Exception as error:  # the boundary: a bug must not stop what is there from going out
+        log.critical("source %s: a bug in publisher", entry.name, exc_info=error)
+        return _lines(entry.name, [bug_text(error)])
     imported = plural(report.imported, "job")
     log.info("source %s: %s imported, %s updated", entry.name, imported, f"{report.updated:,}")
     for line in report.bad_lines[:_LOGGED_BAD]:
@@ -89,11 +86,17 @@ def _read(site: Site, entry: BatchEntry) -> Sequence[str]:
         log.warning("source %s: skipped: %s", entry.name, damaged)
     for note in report.notes:
         log.info("source %s: %s", entry.name, note)
-    return [f"source {entry.name}: {trouble}" for trouble in report.failures]
+    return _lines(entry.name, report.failures)
+
+
+def _lines(name: str, troubles: Sequence[str]) -> Sequence[str]:
+    return [f"source {name}: {trouble}" for trouble in troubles if trouble]
 
 
 def _refuse_second_name(site: Site, entry: BatchEntry) -> None:
     """Raises: SourceError where jobs were delivered under other ids, and would count twice."""
+    if site.last_reading(entry).succeeded is not None:
+        return
     found = site.namesakes(entry)
     if not found:
         return
@@ -258,16 +261,17 @@ def _silence(name: str, newest: NewestJob, now: datetime) -> str:
 
 
 def _alarm(name: str, last: LastReading, now: datetime) -> str:
-    """Of what was not read, or waits for a CE, for longer than a day, whatever the reason.
+    """Return what an administrator must do now: the last reading failed, or is a day old.
 
-    A clock that went back raises none.
+    Jobs that wait for a CE longer than a day are an alarm too. A clock that went back raises none.
     """
-    since = last.succeeded or last.failing_since
-    if since is None or now - since <= _TOO_LONG:
-        waits = any(now - each.since > _TOO_LONG for each in last.awaited)
-        return _waiting(name, last) if waits else ""
-    what = f"was last read at {since:%Y-%m-%dT%H:%M:%SZ}"
-    if last.succeeded is None:
-        what = "has never been read"
-    why = last.trouble or "no round has run since; check the timer or the daemon"
-    return f"source {name}: {what}: {why}"
+    since = last.succeeded
+    what = "has never been read in full"
+    if since is not None:
+        what = f"was last read in full at {iso(since)}"
+    if last.trouble:
+        return f"source {name}: {what}: {last.trouble}"
+    if since is not None and now - since > _TOO_LONG:
+        return f"source {name}: {what}: no round has run since; check the timer or the daemon"
+    waits = any(now - each.since > _TOO_LONG for each in last.awaited)
+    return _waiting(name, last) if waits else ""

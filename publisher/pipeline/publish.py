@@ -123,6 +123,7 @@ def publish(
             limit=limit,
             accept_key_change=accept_key_change,
             every_row=force,
+            unread=unread,
         )
         outcome = incomplete(outcome, unread)
         if not dry_run:
@@ -186,7 +187,9 @@ def _attempt(
     limit: int | None,
     accept_key_change: bool,
     every_row: bool,
+    unread: Sequence[str],
 ) -> Outcome:
+    """A round, its job counts, and what keeps it from being a success."""
     try:
         live = site.live(target, dry_run=dry_run, accept_key_change=accept_key_change)
         with closing(live.transport):
@@ -196,7 +199,7 @@ def _attempt(
                 log.warning("target %s: %s", target.name, warning)
             lost = _take_over(site, target, live, source, ledger)
             round_ = Round(live, source, ledger, observer, site.clock, site.wait)
-            outcome = round_.run(limit, every_row=every_row)
+            outcome = round_.run(limit, every_row=every_row, all_read=not unread)
             if target.sync and outcome.exit_status in (0, RecordError.exit_status):
                 counts_outcome = _send_counts(site, target, live, source, ledger, observer)
                 outcome = added(outcome, counts_outcome) if counts_outcome else outcome

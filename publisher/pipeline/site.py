@@ -275,8 +275,11 @@ class Site(Protocol):
         Raises: ConfigError, SourceError.
         """
 
-    def read_entry(self, entry: BatchEntry) -> ImportReport | None:
-        """Read what is new; None when another process has just done so. Raises: PublisherError."""
+    def read_entry(self, entry: BatchEntry, check: Callable[[], object]) -> ImportReport | None:
+        """Read what is new; None when another process has just done so.
+
+        `check` raises what keeps it from being read; that is kept too. Raises: PublisherError.
+        """
 
     def namesakes(self, entry: BatchEntry) -> Sequence[Namesake]:
         """Into which files that it names were read under another cluster. Raises: SourceError."""

@@ -302,7 +302,7 @@ def test_a_source_that_was_not_read_for_a_day_is_an_alarm(site: SiteUnderTest) -
     age(site, "gridengine", 86_000)
     run = site.run("status")
     assert run.status == 66
-    assert "source gridengine: was last read at " in run.err
+    assert "source gridengine: was last read in full at " in run.err
     assert "no round has run since" in run.err
     nagios = site.run("status", "--nagios")
     assert (nagios.status, "source gridengine: was last read" in nagios.out) == (2, True)
@@ -310,17 +310,20 @@ def test_a_source_that_was_not_read_for_a_day_is_an_alarm(site: SiteUnderTest) -
     assert site.run("status").status == 0
 
 
-def test_a_source_that_fails_for_a_day_is_an_alarm_until_it_heals(site: SiteUnderTest) -> None:
+def test_a_source_that_fails_is_an_alarm_until_it_heals(site: SiteUnderTest) -> None:
     site.config["source"] = [slurm(site, 11)]
     mishap(site, "fail")
     assert site.publish().status == 66
     found = site.run("status", "--json").json["sources"]["slurm"]
-    assert (found["last_success"], found["alarm"]) == (None, None)
+    assert (found["last_success"], found["alarm"]) == (
+        None,
+        f"source slurm: has never been read in full: {found['trouble']}",
+    )
     assert "Connection refused" in found["trouble"]
     age(site, "slurm", 90_000)
     assert site.publish().status == 66
     run = site.run("status")
-    assert "source slurm: has never been read: " in run.err
+    assert "source slurm: has never been read in full: " in run.err
     mishap(site, None)
     assert site.publish().status == 0
     run = site.run("status", "--json")

@@ -114,10 +114,13 @@ class Round:
         self._outlet_now: RecordSink | None = None
         self._collisions = NoCollisions()
 
-    def run(self, limit: int | None = None, *, every_row: bool = False) -> Outcome:
+    def run(
+        self, limit: int | None = None, *, every_row: bool = False, all_read: bool = True
+    ) -> Outcome:
         """Publish up to `limit` jobs; `every_row`: look at all rows now, not only once a day.
 
-        What breaks a round off on its way is its outcome, beside what went out before.
+        Without `all_read`, jobs of a batch system may be missing, and it is no success. What breaks
+        a round off on its way is its outcome, beside what went out before.
 
         Raises: PublisherError for whatever ends the round before it has begun.
         """
@@ -141,7 +144,7 @@ class Round:
             checked = self._live.policy_digest if whole else None
             self._ledger.end_round(
                 self._live.name,
-                success=receipt is None and not self._held and not missing,
+                success=receipt is None and not self._held and not missing and all_read,
                 swept=sweep and whole,
                 checked=checked,
                 now=self._clock(),

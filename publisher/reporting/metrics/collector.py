@@ -191,7 +191,10 @@ def _of_site(site: Site) -> Measured:
             gauges |= {exporter.ROWS: source.rows(), exporter.SOURCE_READABLE: 1}
     except SourceError:
         pass  # the gauges say so, and the round has
-    of_sources = {at: value for one in source_status(site) for at, value in _of_source(one).items()}
+    sources = source_status(site)
+    if any(one.trouble for one in sources):
+        gauges[exporter.SOURCE_READABLE] = 0
+    of_sources = {at: value for one in sources for at, value in _of_source(one).items()}
     return Measured(target="", gauges=gauges, added={}, labelled=of_sources)
 
 

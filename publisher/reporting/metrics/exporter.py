@@ -138,7 +138,7 @@ ROWS: Final = _metric(
     "publisher_accounting_rows", "Rows of finished jobs in the accounting databases.", site=True
 )
 SOURCE_READABLE: Final = _metric(
-    "publisher_accounting_readable", "1 when the accounting data can be read, else 0.", site=True
+    "publisher_accounting_readable", "1 when all accounting data can be read, else 0.", site=True
 )
 STATE_BYTES: Final = _metric("publisher_state_bytes", "Size of the publishing database.", site=True)
 STATE_USABLE: Final = _metric(

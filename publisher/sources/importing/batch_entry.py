@@ -15,7 +15,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from publisher.model.errors import LedgerError, PublisherError, refused_by_system
+from publisher.model.errors import LedgerError, PublisherError, bug_text, refused_by_system
 from publisher.model.time import epoch, moment
 from publisher.sources.base import AwaitedCe, BatchEntry, LastReading, Namesake, has_file
 from publisher.sources.importers import BadLine, Importer, ImportReport, Retried
@@ -69,19 +69,25 @@ def read_entry(
     importer: Callable[[], Importer],
     clock: Callable[[], datetime],
     wait: Callable[[float], bool],
+    check: Callable[[], object],
 ) -> ImportReport | None:
     """Read what is new, unless another process has just done so: None.
 
-    What went wrong is kept, and raised where nothing could be read at all. Raises: PublisherError.
+    `check` raises what keeps it from being read. What went wrong is kept, and raised where nothing
+    could be read at all. Raises: PublisherError.
     """
     asked = epoch(clock())
     with alone(entry.database, wait) as was_first:
         if not was_first and _ended(entry.database) >= asked:
             return None
         try:
+            check()
             report = importer().run((), entry.database, clock())
         except PublisherError as error:
             _keep(entry.database, clock(), trouble=str(error))
+            raise
+        except Exception as error:
+            _keep(entry.database, clock(), trouble=bug_text(error))
             raise
         _keep(entry.database, clock(), trouble="; ".join(report.failures), damaged=report.damaged)
     return report
