@@ -19,6 +19,8 @@ AHEAD_S: Final = 86_400
 QUEUE_CHARACTERS: Final = 100
 LOCAL_USER_CHARACTERS: Final = 255
 CPU_OVER_WALL: Final = "cpu-over-wall"
+# What jobs of batch systems without queues have as the interface of their endpoint.
+WITHOUT_QUEUES: Final = frozenset({"htcondor"})
 _NOT_IN_TOTALS: Final = (
     *("queue-too-long", "local-user-too-long"),
     *("start-after-end", "start-unknown"),
@@ -118,7 +120,7 @@ WARNINGS: Final[tuple[Rule[PublishedJob], ...]] = (
     # set aside.
     rule(
         "queue-missing",
-        lambda job: is_not_given(job.where.queue),
+        lambda job: job.where.interface not in WITHOUT_QUEUES and is_not_given(job.where.queue),
         lambda _: "the queue is not known",
         receiver="car",
     ),

@@ -16,11 +16,12 @@ from publisher.formats.apel.rules import (
     WHO_RULES,
     require_text,
 )
-from publisher.formats.rules import WARNINGS, Rule, RunUnderTest, latest_end, require, warnings_about
+from publisher.formats.rules import WARNINGS, WITHOUT_QUEUES, Rule, RunUnderTest, latest_end, require, warnings_about
 from publisher.model.errors import Unfit
 from publisher.model.job import Epoch, JobRecord
 from publisher.model.policy import PublishedJob
 from publisher.model.rates import BenchmarkPolicy
+from publisher.sources import BY_INTERFACE
 from tests.support.jobs import ENDED, make_job, make_policy
 from tests.support.strategies import hostile_jobs
 
@@ -161,6 +162,8 @@ def test_rule_names_are_unique() -> None:
         ({"cpu_count": 0}, ("cores-zero",)),
         ({"cpu_count": None}, ("cores-zero",)),
         ({"queue": ""}, ("queue-missing",)),
+        ({"queue": "", "interface": "sacct"}, ("queue-missing",)),
+        ({"queue": "", "interface": "htcondor"}, ()),  # which has no queues
         ({"started_at": Epoch(0)}, ("start-unknown",)),
         ({"started_at": None, "submitted_at": Epoch(ENDED + 1)}, ("start-after-end",)),
         ({"started_at": Epoch(ENDED + 1), "submitted_at": Epoch(ENDED + 1)}, ("start-after-end",)),
@@ -175,6 +178,10 @@ def test_what_is_odd_is_a_warning_and_no_fault(fields: dict[str, Any], warnings:
     job = make_policy().describe(make_job(**fields))
     assert warnings_about(job) == warnings
     assert apel_fault(job, NOW) is None
+
+
+def test_batch_systems_without_queues_are_known_as_their_importers_write_them() -> None:
+    assert BY_INTERFACE.keys() >= WITHOUT_QUEUES
 
 
 @pytest.mark.parametrize("value", ["application/pkcs7-mime", "x Application/X-PKCS7-MIME", "a%%b", "%%"])
