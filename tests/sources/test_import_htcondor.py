@@ -175,7 +175,10 @@ def test_cpu_time_that_is_not_in_the_ad_is_unknown(tmp_path: Path) -> None:
     one = ad(RemoteUserCpu=None, RemoteSysCpu=None)
     assert imported(tmp_path, one)["extra"]["cputime"] == "unknown"
     report = run_import(tmp_path / "other.db", tmp_path / "history.12.0")
-    assert report.notes == ["1 job without CPU time in the ad: told as unknown, and as 0 to APEL"]
+    assert report.notes == [
+        "1 job of unknown CPU time (the ad has none, or only that of the last of several starts): "
+        "published as unknown, and as 0 to APEL"
+    ]
 
 
 FQAN = "/atlas/Role=a,b/Capability=NULL"

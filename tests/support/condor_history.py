@@ -114,7 +114,7 @@ def ads_of(seed: int, count: int, first: int = 1) -> list[Ad]:
             case 1:
                 special = {"JobStatus": 3, "CompletionDate": 0, "ExitCode": None}
             case 2:
-                special = {"NumJobStarts": 3, "CumulativeRemoteUserCpu": wall * 1.5}
+                special = {"NumJobStarts": 3, "CumulativeRemoteUserCpu": wall * 1.5, "CumulativeRemoteSysCpu": 10.25}
             case 3:
                 special = {"CumulativeSuspensionTime": int(wall / 2)}
             case 4:

@@ -184,8 +184,8 @@ class HTCondorImporter(LineImporter[CondorRun]):
         report = run.report
         if report.incomplete:
             report.notes.append(
-                f"{plural(report.incomplete, 'job')} without CPU time in the ad: "
-                "told as unknown, and as 0 to APEL"
+                f"{plural(report.incomplete, 'job')} of unknown CPU time (the ad has none, or only "
+                "that of the last of several starts): published as unknown, and as 0 to APEL"
             )
         routed = report.skipped[ROUTED]
         all_routed = routed and len(+report.skipped) == 1 and not report.bad

@@ -15,13 +15,23 @@ Spec: HTCondor's manual, Job ClassAd Attributes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from enum import StrEnum
 from typing import BinaryIO, Final, NamedTuple
 
 from publisher.model.errors import Unfit
 from publisher.model.rates import make_benchmark
-from publisher.sources.htcondor.classads import Ad, BadAd, Value, read_ad, read_record, read_value
+from publisher.sources.htcondor.attributes import (
+    MOST_COUNT,
+    NO_NUMBERS,
+    count_of,
+    number_of,
+    text_of,
+    value_of,
+    whole_of,
+)
+from publisher.sources.htcondor.classads import Ad, BadAd, read_ad, read_record
+from publisher.sources.htcondor.identity import identity_of
 from publisher.sources.importing.line_importer import LogLine, LogPiece
 from publisher.sources.importing.log_files import clean
 
@@ -35,16 +45,13 @@ _GRID_UNIVERSE: Final = 9
 _ELSEWHERE: Final = frozenset(
     {"arc", "azure", "boinc", "cream", "ec2", "gce", "gt2", "gt4", "gt5", "nordugrid", "unicore"}
 )
+_MOST_DIGITS: Final = 10
 _MOST_LINES: Final = 10_000
 _MOST_BYTES: Final = 8 * 1024 * 1024
-_MOST_NUMBER: Final = 2**53
-_NO_NUMBERS: Final = (str, bool)
-_MOST_COUNT: Final = 2**31 - 1
 _BANNER: Final = b"***"
 _TOO_LONG: Final = "is too long for the ClassAd of a job"
 # Of what a machine may tell of itself, the first that is there.
 _BENCHMARKS: Final = ("HEPscore23", "HEPSPEC")
-_MOST_GROUPS: Final = 100
 
 
 class Routed(StrEnum):
@@ -157,20 +164,20 @@ def _read(offset: int, end: int, content: bytes, routed: Routed) -> LogPiece[Con
 
 def _skipped(ad: Ad, routed: Routed) -> str:
     """Why an ad is no usage, or ''. Raises: BadAd."""
-    status = _whole(ad, "JobStatus")
+    status = whole_of(ad, "JobStatus")
     if status is None:
         raise BadAd("has no JobStatus")
     if status not in (_REMOVED, _COMPLETED):
         return f"not over (JobStatus {status})"
-    universe, resource = _whole(ad, "JobUniverse"), _text(ad, "GridResource").partition(" ")[0]
+    universe, resource = whole_of(ad, "JobUniverse"), text_of(ad, "GridResource").partition(" ")[0]
     if universe in _LOCAL_UNIVERSES:
         return "ran on the submitting machine (scheduler or local universe)"
     if universe == _GRID_UNIVERSE and resource.lower() in _ELSEWHERE:
         return f"ran elsewhere (grid universe, {resource.lower()})"
     other = "RoutedToJobId" if routed is Routed.BATCH else "RoutedFromJobId"
-    if _text(ad, other):
+    if text_of(ad, other):
         return ROUTED
-    wall, starts = _number(ad, "RemoteWallClockTime"), _whole(ad, "NumJobStarts")
+    wall, starts = number_of(ad, "RemoteWallClockTime"), whole_of(ad, "NumJobStarts")
     if wall is None and starts is None:
         raise BadAd("has neither RemoteWallClockTime nor NumJobStarts")
     return "" if wall or starts else "never ran"
@@ -191,9 +198,9 @@ def _mandatory(ad: Ad, *, removed: bool) -> _Mandatory:
     end = "EnteredCurrentStatus" if removed else "CompletionDate"
     # 0 is a number that some have before they are over.
     ended_at = _first(ad, end, "EnteredCurrentStatus") or 0
-    global_id = _text(ad, "GlobalJobId")
-    cluster, proc = _whole(ad, "ClusterId"), _whole(ad, "ProcId")
-    submitted_at, allocated_s = _whole(ad, "QDate") or 0, _number(ad, "RemoteWallClockTime")
+    global_id = text_of(ad, "GlobalJobId")
+    cluster, proc = whole_of(ad, "ClusterId"), whole_of(ad, "ProcId")
+    submitted_at, allocated_s = whole_of(ad, "QDate") or 0, number_of(ad, "RemoteWallClockTime")
     found = {
         "GlobalJobId": global_id != "",
         "ClusterId": cluster is not None,
@@ -210,46 +217,54 @@ def _mandatory(ad: Ad, *, removed: bool) -> _Mandatory:
 
 def _first(ad: Ad, *names: str) -> int | None:
     """The first of these numbers that is there and not 0."""
-    numbers = (_whole(ad, name) for name in names)
+    numbers = (whole_of(ad, name) for name in names)
     return next(filter(None, numbers), None)
 
 
 def _group(ad: Ad) -> str:
-    return _text(ad, "AcctGroup") or _text(ad, "AccountingGroup").rpartition(".")[0]
+    """Return the accounting group without the user, who stands last: group_cms.prod.john.doe."""
+    group = text_of(ad, "AcctGroup")
+    if group:
+        return group
+    whole = text_of(ad, "AccountingGroup")
+    for user in (text_of(ad, "AcctGroupUser"), text_of(ad, "Owner")):
+        if user and f".{whole}".endswith(f".{user}"):
+            return whole.removesuffix(user).removesuffix(".")
+    return whole.rpartition(".")[0]
 
 
 def _nodes(ad: Ad) -> int:
     """Unknown (0) for a parallel job that does not show them."""
-    if _whole(ad, "JobUniverse") != _PARALLEL_UNIVERSE:
+    if whole_of(ad, "JobUniverse") != _PARALLEL_UNIVERSE:
         return 1
-    return _count(ad, "MaxHosts") or 0
+    return count_of(ad, "MaxHosts") or 0
 
 
 def _of_all_nodes(of_each: int | None, nodes: int) -> int | None:
     """None (unknown) also for more than any job has."""
-    if of_each is None or of_each * max(1, nodes) > _MOST_COUNT:
+    if of_each is None or of_each * max(1, nodes) > MOST_COUNT:
         return None
     return of_each * max(1, nodes)
 
 
 def _run(ad: Ad) -> CondorRun:
     """Raises: BadAd."""
-    removed = _whole(ad, "JobStatus") == _REMOVED
+    removed = _is_removed(ad)
     job = _mandatory(ad, removed=removed)
-    suspended_s = round(_number(ad, "CumulativeSuspensionTime") or 0)
+    suspended_s = round(number_of(ad, "CumulativeSuspensionTime") or 0)
     wall_s = max(0, round(job.allocated_s) - suspended_s)
     # The first start, so that all attempts lie between it and the end.
     started_at = _first(ad, "JobStartDate", "JobCurrentStartDate") or job.ended_at
     exit_code = _exit_code(ad)
-    fqans, nodes = _fqans(ad), _nodes(ad)
-    per_node, gpus = _count(ad, "CpusProvisioned") or _count(ad, "RequestCpus") or 0, _gpus(ad)
+    owner, nodes = identity_of(ad), _nodes(ad)
+    user_s, system_s = _cpu_times(ad)
     return CondorRun(
         global_id=job.global_id,
         local_id=job.local_id,
-        owner=_text(ad, "Owner"),
+        owner=text_of(ad, "Owner"),
         group=_group(ad),
-        queue=_text(ad, "BatchQueue") or _text(ad, "queue"),
-        name=_text(ad, "JobBatchName"),
+        queue=text_of(ad, "BatchQueue") or text_of(ad, "queue"),
+        name=text_of(ad, "JobBatchName"),
         completed=not removed and not exit_code,
         removed=removed,
         exit_code=exit_code,
@@ -258,76 +273,97 @@ def _run(ad: Ad) -> CondorRun:
         ended_at=job.ended_at,
         wall_s=wall_s,
         suspended_s=suspended_s,
-        attempts=_whole(ad, "NumJobStarts"),
-        user_s=_all_attempts(ad, "RemoteUserCpu"),
-        system_s=_all_attempts(ad, "RemoteSysCpu"),
+        attempts=whole_of(ad, "NumJobStarts"),
+        user_s=user_s,
+        system_s=system_s,
         nodes=nodes,
-        cpus=_of_all_nodes(per_node, nodes) or 0,
-        gpus=_of_all_nodes(gpus, nodes),
-        gpu_model=_text(ad, "MachineAttrGPUs_DeviceName0").replace(",", " ").replace("=", " "),
+        cpus=_of_all_nodes(_cores(ad), nodes) or 0,
+        gpus=_of_all_nodes(_gpus(ad), nodes),
+        gpu_model=text_of(ad, "MachineAttrGPUs_DeviceName0").replace(",", " ").replace("=", " "),
         memory_kib=_first(ad, "ResidentSetSize_RAW", "ResidentSetSize"),
         image_kib=_first(ad, "ImageSize_RAW", "ImageSize"),
-        host=_text(ad, "LastRemoteHost").rpartition("@")[2],
-        subject=_subject(ad),
-        vo=_text(ad, "x509UserProxyVOName") or _vo_of(fqans),
-        fqans=fqans,
+        host=text_of(ad, "LastRemoteHost").rpartition("@")[2],
+        subject=owner.subject,
+        vo=owner.vo,
+        fqans=owner.fqans,
         benchmark=_benchmark(ad),
-        scaling=_number(ad, "MachineAttrApelScaling0"),
+        scaling=number_of(ad, "MachineAttrApelScaling0"),
     )
 
 
 def _exit_code(ad: Ad) -> int | None:
     """Of a job that a signal ended 128 and the signal, as a shell has it."""
-    if _value(ad, "ExitBySignal") is True:
-        return 128 + (_count(ad, "ExitSignal") or 0)
-    return _count(ad, "ExitCode")
+    if value_of(ad, "ExitBySignal") is True:
+        return 128 + (count_of(ad, "ExitSignal") or 0)
+    return count_of(ad, "ExitCode")
 
 
-def _all_attempts(ad: Ad, name: str) -> float | None:
-    """CPU time of all attempts, where the ad has it; else of those that were not evicted."""
-    found = (_number(ad, f"Cumulative{name}"), _number(ad, name))
-    return max((value for value in found if value is not None), default=None)
+def _is_removed(ad: Ad) -> bool:
+    """Return whether a job was removed before it completed: completed jobs are removed later."""
+    if whole_of(ad, "JobStatus") != _REMOVED:
+        return False
+    completed = whole_of(ad, "LastJobStatus") == _COMPLETED
+    return not (completed and whole_of(ad, "CompletionDate"))
+
+
+def _cpu_times(ad: Ad) -> tuple[float | None, float | None]:
+    """Return user and system CPU time of all attempts, unknown where the ad lacks one of them."""
+    restarted = _is_restarted(ad)
+    user_s, system_s = (_cpu_time(ad, f"Remote{kind}Cpu", restarted) for kind in ("User", "Sys"))
+    return (None, None) if user_s is None or system_s is None else (user_s, system_s)
+
+
+def _cpu_time(ad: Ad, name: str, restarted: bool) -> float | None:
+    """Return one kind of CPU time: `Remote…` of a restarted job leaves out its earlier attempts."""
+    last, cumulative = number_of(ad, name), number_of(ad, f"Cumulative{name}")
+    if cumulative is None or cumulative < (last or 0):
+        return None if restarted else last
+    return cumulative
+
+
+def _is_restarted(ad: Ad) -> bool:
+    starts = whole_of(ad, "NumJobStarts")
+    if starts is None:
+        starts = whole_of(ad, "JobRunCount")
+    if starts is not None:
+        return starts > 1
+    first, last = whole_of(ad, "JobStartDate"), whole_of(ad, "JobCurrentStartDate")
+    return first is not None and last is not None and first < last
+
+
+def _cores(ad: Ad) -> int | None:
+    """Return the cores of each node.
+
+    Those that the slot gave, else the most that the ad knows of: a request may be an expression, or
+    less than what a route of a CE asked the batch system for.
+    """
+    if provisioned := count_of(ad, "CpusProvisioned"):
+        return provisioned
+    slot = count_of(ad, "MachineAttrCpus0") or _numeral(ad, "MATCH_EXP_JOB_GLIDEIN_Cpus")
+    found = (slot, count_of(ad, "RequestCpus"), count_of(ad, "xcount"))
+    return max((count for count in found if count is not None), default=None)
+
+
+def _numeral(ad: Ad, name: str) -> int | None:
+    """Return a count that may be written as a text: "48"."""
+    text = text_of(ad, name)
+    is_number = text.isdecimal() and len(text) < _MOST_DIGITS
+    return int(text) if is_number else count_of(ad, name)
 
 
 def _gpus(ad: Ad) -> int | None:
     """Of each node; None for a request that is an expression, 0 where none were asked for."""
     for name in ("GPUsProvisioned", "RequestGPUs"):
-        if name.lower() in ad and (count := _count(ad, name)) is not None:
+        if name.lower() in ad and (count := count_of(ad, name)) is not None:
             return count
     return None if "requestgpus" in ad else 0
-
-
-def _subject(ad: Ad) -> str:
-    subject = _text(ad, "x509userproxysubject")
-    if subject:
-        return subject
-    token, issuer = _text(ad, "orig_AuthTokenSubject"), _text(ad, "orig_AuthTokenIssuer")
-    return f"{issuer.rstrip('/')}/{token}" if issuer and token else token
-
-
-def _fqans(ad: Ad) -> tuple[str, ...]:
-    """The first FQAN of a proxy; of a token its groups, which are written alike.
-
-    An FQAN may hold commas, so the list of all (`x509UserProxyFQAN`) cannot be taken apart.
-    """
-    first = _text(ad, "x509UserProxyFirstFQAN")
-    if first:
-        return (first,)
-    listed = _text(ad, "orig_AuthTokenGroups").split(",", _MOST_GROUPS)
-    groups = map(str.strip, listed[:_MOST_GROUPS])
-    return tuple(dict.fromkeys(group for group in groups if group.startswith("/")))
-
-
-def _vo_of(fqans: Sequence[str]) -> str:
-    """An FQAN begins with the VO: `/cms/Role=production`."""
-    return fqans[0].split("/", 2)[1] if fqans else ""
 
 
 def _benchmark(ad: Ad) -> str:
     specs = read_record(ad.get("machineattrapelspecs0", ""))
     for kind in _BENCHMARKS:
         value = specs.get(kind.lower())
-        if value is None or isinstance(value, _NO_NUMBERS):
+        if value is None or isinstance(value, NO_NUMBERS):
             continue
         if text := benchmark_text(kind, value):
             return text
@@ -341,29 +377,3 @@ def benchmark_text(kind: str, value: float) -> str:
     except Unfit:
         return ""
     return f"{benchmark.kind}:{benchmark.text}"
-
-
-def _value(ad: Ad, name: str) -> Value:
-    return read_value(ad.get(name.lower(), ""))
-
-
-def _text(ad: Ad, name: str) -> str:
-    value = _value(ad, name)
-    return clean(value).strip() if isinstance(value, str) else ""
-
-
-def _number(ad: Ad, name: str) -> float | None:
-    value = _value(ad, name)
-    if isinstance(value, _NO_NUMBERS) or value is None or not 0 <= value <= _MOST_NUMBER:
-        return None
-    return value
-
-
-def _whole(ad: Ad, name: str) -> int | None:
-    number = _number(ad, name)
-    return None if number is None else int(number)
-
-
-def _count(ad: Ad, name: str) -> int | None:
-    number = _whole(ad, name)
-    return number if number is not None and number <= _MOST_COUNT else None

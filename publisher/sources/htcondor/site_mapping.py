@@ -27,13 +27,21 @@ _LRMS: Final = "condor"
 
 
 # How fields of a job come about.
-_USER_OF_AD: Final = "the ad: x509userproxysubject, else issuer and subject of the token"
-_VO_OF_AD: Final = "the ad: x509UserProxyVOName, else the first FQAN or group of the token"
+_USER_OF_AD: Final = (
+    "the ad: x509userproxysubject, else the DN of x509UserProxyFQAN, else issuer and subject of "
+    "the token"
+)
+_VO_OF_AD: Final = (
+    "the ad: x509UserProxyVOName, else the first FQAN, else the first group of the token"
+)
 _FIELDS: Final = {
     "wall_s": "RemoteWallClockTime of all attempts, less CumulativeSuspensionTime",
-    "cpu_user_s": "CumulativeRemoteUserCpu, else RemoteUserCpu; 0 where the ad has neither",
-    "cpu_kernel_s": "CumulativeRemoteSysCpu, else RemoteSysCpu",
-    "cpu_count": "CpusProvisioned, else RequestCpus; of a parallel job of all its MaxHosts",
+    "cpu_user_s": "CumulativeRemoteUserCpu, else RemoteUserCpu of a job that started once; "
+    "0 where it is unknown",
+    "cpu_kernel_s": "CumulativeRemoteSysCpu, else RemoteSysCpu of a job that started once; "
+    "0 where it is unknown",
+    "cpu_count": "CpusProvisioned, else the most of RequestCpus, xcount, and MachineAttrCpus0 or "
+    "MATCH_EXP_JOB_GLIDEIN_Cpus; of a parallel job of all its MaxHosts",
     "gpu_count": "GPUsProvisioned, else RequestGPUs; of a parallel job of all its MaxHosts",
     "memory_kib": "ResidentSetSize_RAW, else ResidentSetSize",
     "benchmark": "MachineAttrApelSpecs0, else average_benchmark times MachineAttrApelScaling0",
@@ -172,7 +180,7 @@ class CondorMapping(SiteMapping):
             hosts=hosts,
             quantities=(("SecsPreSuspend", run.suspended_s or None),),
         )
-        if run.user_s is None and run.system_s is None:
+        if run.user_s is None:
             extra.append(CPU_UNKNOWN)
         if run.gpus and run.gpu_model:
             extra.append((GPU_MODELS, f"{run.gpu_model}={run.gpus}"))
