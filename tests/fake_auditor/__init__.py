@@ -87,6 +87,7 @@ class FakeAuditor:
         self.writers: set[str] | None = None  # common names; None: no access rules
         self.ignores_existing = False
         self.healthy = True
+        self.health = b""  # what a page in its place would say
         self.lock = threading.Lock()
         self._before_0_7 = before_0_7
         self._open: set[socket.socket] = set()
@@ -253,7 +254,7 @@ class _Handler(BaseHTTPRequestHandler):
         parts = urlsplit(self.path)
         try:
             if parts.path == "/health_check":
-                self._answer(200 if self.fake.healthy else 500)
+                self._answer(200 if self.fake.healthy else 500, self.fake.health)
             elif parts.path == "/records":
                 found = self.fake.found(parts.query)  # no list: one object after the other
                 self._answer(200, "".join(map(json.dumps, found)).encode(), json_body=True)

@@ -4,6 +4,7 @@ Measured on luts3-service.
 """
 
 from collections.abc import Callable, Iterable
+from datetime import datetime
 from typing import Any, Final
 
 from lxml import etree
@@ -116,13 +117,20 @@ def _read_identity(record: etree._Element, machine: str | None, generation: Gene
     local = record.find(f"{URF}JobIdentity/{URF}LocalJobId")
     local_id = None if local is None else values.present(local.text)
     if local_id is not None and (local_id.startswith("/") or len(local_id) > _LOCAL_ID_LIMIT[generation]):
-        local_id, record_id = None, global_id or f"{machine}:{created}"
+        local_id, record_id = None, global_id or _made_up(machine, values.moment(created))
     return {
         "record_id": record_id,
         "create_time": values.moment(created),
         "global_job_id": global_id,
         "local_job_id": local_id,
     }
+
+
+def _made_up(machine: str | None, created: datetime | None) -> str:
+    """Machine name and creation time in UTC, in the form of its insert statements. Raises: Crash."""
+    if machine is None or created is None:
+        raise Crash("TypeError", "can only concatenate str (not 'NoneType') to str")
+    return f"{machine}:{created:%Y %m %d %H:%M:%S}"
 
 
 def _read_user(identity: etree._Element) -> dict[str, Any]:

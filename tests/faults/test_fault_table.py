@@ -281,7 +281,11 @@ SGAS: Final[Rows] = (
         "a receipt for nothing only (pure)",
         ("transports/test_sgas_verdicts::test_nothing_stored_is_a_success_for_nothing_sent",),
     ),
-    ("200 of somebody else, or cut", "a doubt: the same batch again", (_ONCE_MORE, _IN_THE_END)),
+    (
+        "200 of somebody else (a page, JSON, ids that are none of ours), or cut",
+        "a doubt, which shows how it begins: the same batch again",
+        (_ONCE_MORE, _IN_THE_END, "transports/test_sgas_verdicts::test_json_of_a_gateway_is_no_receipt"),
+    ),
     (
         "500: XML or parser, an empty element, no MachineName",
         "the record's fault: bisected, set aside",
@@ -415,7 +419,11 @@ AUDITOR: Final[Rows] = (
     ("401, 403 of its access rules", "stops the target, 77: `write_access_cn`", (_FINAL,)),
     ("a redirect, 204, 404, 405: no AUDITOR", "stops the target, 78", (_FINAL,)),
     ("413 to a list", "cut, remembered", (_FINAL, "transports/test_auditor::test_a_limit_is_learnt")),
-    ("200 with a page of somebody else, or cut short", "a doubt: the same records again", (_STORED_ONCE,)),
+    (
+        "200 of somebody else (a page, JSON, another warning, a Content-Type), or cut short",
+        "a doubt: the same records again",
+        (_STORED_ONCE, "transports/test_auditor::test_a_warning_about_something_else_stores_nothing"),
+    ),
     ("408, 429, 502, 503, 504 of a proxy before it", "again; 408, 502 and 504 are doubts", (_STORED_ONCE,)),
     (
         "a client or a server certificate that is not accepted",

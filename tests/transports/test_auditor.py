@@ -147,6 +147,13 @@ class TestPreflight(PreflightContract):
         world.fake.faults.append(Fault(status=404, body=b"<h1>nothing here</h1>"))
         assert world.transport.preflight()[-1].exit_status == 78
 
+    @pytest.mark.parametrize("body", [b"<h1>Welcome</h1>", b'{"status":"ok"}'])
+    def test_a_page_in_place_of_its_health_is_told(self, world: AuditorWorld, body: bytes) -> None:
+        world.fake.health = body
+        (step,) = world.transport.preflight()
+        assert (step.name, step.exit_status) == ("service", 75)
+        assert "which AUDITOR does not say" in step.answer
+
 
 # What goes over the wire
 
@@ -264,6 +271,12 @@ def test_a_database_that_is_away_is_for_later(world: AuditorWorld) -> None:
         Fault(status=429),
         Fault(status=200, body=b"<h1>Welcome</h1>"),
         Fault(status=200, body=b"[]"),
+        Fault(status=200, body=b"{}"),
+        Fault(status=200, body=b"\n"),
+        Fault(status=200, body=b"null"),
+        Fault(status=200, body=b'{"status":"ok"}'),
+        Fault(status=200, body=b'{"error":"maintenance"}', stored=True),
+        Fault(status=200, headers=(("Content-Type", "text/html"),)),
         Fault(status=200, body=b'{"warning": "cut', cut=3),
         Fault(),
         LOST,
@@ -275,7 +288,7 @@ def test_a_passing_fault_leaves_every_record_once(world: AuditorWorld, fault: Fa
     receipt = world.send(1, 2, 3)
     assert (receipt.verdict, receipt.attempts, len(world.waits)) == (Verdict.DELIVERED, 2, 1)
     assert world.ids() == {1, 2, 3}
-    if fault.headers:
+    if fault.status == 503:
         assert world.waits[0] >= 7
 
 
@@ -300,6 +313,26 @@ def test_a_final_answer_is_not_asked_for_again(
     receipt = world.send(1, 2)
     assert (receipt.verdict, receipt.exit_status, world.waits) == (verdict, status, [])
     assert world.ids() == set()
+
+
+@pytest.mark.parametrize(
+    "body", [b'{"warning": "maintenance"}', b'{"warning": ""}', b'{"warning": "already exists", "code": 1}']
+)
+def test_a_warning_about_something_else_stores_nothing(world: AuditorWorld, body: bytes) -> None:
+    """Of a gateway, to a single record: the warning that AUDITOR gives would mean that it is there."""
+    world.fake.always = Fault(status=200, body=body)
+    receipt = world.send(1)
+    assert (receipt.verdict, receipt.exit_status, receipt.doubt) == (Verdict.IN_DOUBT, 75, True)
+    assert body.decode().replace('"', "'") in receipt.reason
+    world.fake.always = None
+    assert world.send(1).verdict is Verdict.DELIVERED
+    assert world.ids() == {1}
+
+
+def test_a_page_in_place_of_its_health_blames_no_record(world: AuditorWorld) -> None:
+    world.fake.always = Fault(status=500, body=b"<h1>Maintenance</h1>")
+    world.fake.health = b"<h1>Maintenance</h1>"
+    assert world.send(1).verdict is Verdict.IN_DOUBT
 
 
 def test_a_limit_is_learnt(world: AuditorWorld) -> None:

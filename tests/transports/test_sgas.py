@@ -244,6 +244,8 @@ PASSING = {
     "nginx without room": Fault.status(500, nginx_page(500)),
     "database full of clients": Fault.status(500, b"FATAL:  sorry, too many clients already"),
     "200 of a portal": Fault.status(200, b"<html><body>Please log in</body></html>"),
+    "200 of a gateway": Fault.status(200, b'{"status":"ok"}'),
+    "200 of a gateway, stored": Fault.status(200, b'{"error":"maintenance"}', handled=True),
     "200 cut short": Fault.body(200, b'{"ur-', length=5000, handled=True),
     "200 that is not JSON, stored": Fault.status(200, b"OK", handled=True),
     "429": Fault.status(429),
@@ -274,6 +276,7 @@ LASTING = {
     "503": (unavailable(), Verdict.RETRY_LATER, False),
     "504": (gateway_timeout(), Verdict.IN_DOUBT, True),
     "standby": (Fault.status(500, b"could not make a writable connection"), Verdict.RETRY_LATER, False),
+    "gateway": (Fault.status(200, b'{"status":"ok"}'), Verdict.IN_DOUBT, False),
     "portal": (Fault.status(200, b"<html>Please log in</html>"), Verdict.IN_DOUBT, False),
 }
 

@@ -291,10 +291,57 @@ def test_rewritten_ids_are_found_again() -> None:
     assert "1 of 2 records under other ids" in receipt.reason
 
 
-def test_ids_that_nobody_sent_are_of_no_job() -> None:
-    receipt = interpret(answer(200, json.dumps({record_id(1): "1", "ce:2026-11-20": "2"}).encode()), SENT)
-    assert (receipt.verdict, dict(receipt.remote_ids)) == (DELIVERED, {global_id(1): "1"})
-    assert "1 of 2 records under other ids" in receipt.reason
+def test_a_record_without_a_job_id_is_known_by_machine_and_creation_time() -> None:
+    """The server's own spelling of the time, in UTC (the head of development, as its source has it)."""
+    nameless = record(1).replace(b"<urf:GlobalJobId>" + global_id(1).encode() + b"</urf:GlobalJobId>", b"")
+    name = "ce.example.org:2026 11 20 10:00:00"
+    for created in (b"2026-11-20T10:00:00Z", b"2026-11-20T12:00:00+02:00", b"2026-11-20T10:00:00"):
+        payload = document([nameless.replace(b"2026-11-20T10:00:00Z", created)])
+        receipt = interpret(answer(200, json.dumps({name: "2"}).encode()), Sent(payload=payload, subject=SUBJECT))
+        assert (receipt.verdict, dict(receipt.remote_ids)) == (DELIVERED, {name: "2"})
+    assert interpret(answer(200, json.dumps({name: "2"}).encode()), SENT).verdict is DOUBT
+
+
+GATEWAY = {
+    "status": {"status": "ok"},
+    "error": {"error": "maintenance"},
+    "error envelope": {"error": {"code": 503, "message": "maintenance"}},
+    "a number": {"code": "200"},
+    "a number for each record": {"code": "200", "took": "17"},
+    "ours and another": {record_id(1): "1", record_id(2): "2", "code": "200"},
+    "ours and another's": {record_id(1): "1", record_id(3): "2"},
+    "another machine's": {record_id(1): "1", "ce:2026 11 20 10:00:00": "2"},
+    "the request, echoed": {record_id(1): record_id(1), record_id(2): record_id(2)},
+    "truths": {record_id(1): True, record_id(2): True},
+    "nulls": {record_id(1): None, record_id(2): None},
+    "empty rows": {record_id(1): "", record_id(2): ""},
+    "lists": {record_id(1): ["1"], record_id(2): ["2"]},
+    "below nothing": {record_id(1): "-1", record_id(2): "2"},
+    "a fraction": {record_id(1): 1.5, record_id(2): "2"},
+}
+
+
+@pytest.mark.parametrize("reply", GATEWAY.values(), ids=GATEWAY)
+@pytest.mark.parametrize("indent", [None, 2])
+def test_json_of_a_gateway_is_no_receipt(reply: dict[str, object], indent: int | None) -> None:
+    receipt = interpret(answer(200, json.dumps(reply, indent=indent).encode()), SENT)
+    assert (receipt.verdict, receipt.exit_status, receipt.doubt) == (DOUBT, 75, True)
+    assert dict(receipt.remote_ids) == {}
+    beginning = json.dumps(reply, indent=indent)[:40].replace('"', "'")
+    assert " ".join(beginning.split()) in receipt.reason
+    assert "check `url`" in receipt.reason
+
+
+def test_an_answer_that_leaves_a_record_out_is_in_doubt_and_shown() -> None:
+    receipt = interpret(answer(200, json.dumps({record_id(1): "1"}).encode()), SENT)
+    assert (receipt.verdict, receipt.exit_status, receipt.doubt) == (DOUBT, 76, True)
+    assert "names no row for 1 of 2 records" in receipt.reason
+    assert record_id(1) in receipt.reason
+
+
+def test_what_is_shown_of_an_answer_is_bounded_and_printable() -> None:
+    body = json.dumps({"\x1b[31mÅ": "x" * 100_000}, ensure_ascii=False).encode()
+    assert re.fullmatch(r"[ -~]{1,500}", interpret(answer(200, body), SENT).reason)
 
 
 def test_copies_share_a_key() -> None:
@@ -328,6 +375,8 @@ def test_any_answer_has_a_meaning_and_a_reason(status: int, body: bytes, complet
     assert (receipt.exit_status == 0) is (receipt.verdict is DELIVERED)
     if status != 200:
         assert receipt.verdict is not DELIVERED
+    if receipt.verdict is DELIVERED:
+        assert body.strip() == b"null"
     if receipt.verdict is REFUSED:
         assert status == 500
 
@@ -375,7 +424,7 @@ def test_names_are_read_alike_from_our_own_spelling_and_from_any_other(odd: str)
     ours, now = OgfUr(), datetime(2026, 3, 6, tzinfo=UTC)
     jobs = [make_job(job_id="job1", job_name=odd), make_job(job_id="job2", local_id=odd, local_user=odd)]
     payload = ours.frame.join([ours.render(make_policy().describe(job), now) for job in jobs])
-    parsed = tuple((one.record_id, one.global_job_id) for one in sent_records(payload))
+    parsed = tuple((one.record_id, one.replacement) for one in sent_records(payload))
     assert sent_names(payload) == parsed
     assert [job_id for _, job_id in parsed] == ["job1", "job2"]
     assert sent_names(payload.replace(b"><", b">\n<")) == parsed

@@ -19,7 +19,6 @@ from publisher.transports.http.exchange import (
     RequestFailure,
     envelope_message,
     parsed,
-    plain,
     quoted,
 )
 
@@ -131,6 +130,8 @@ _AUTHN_REFUSALS: Final = (
     ),
 )
 
+# Ids are decimal numbers; other words without blanks may come with another broker.
+_MESSAGE_ID: Final = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
 _TOKEN: Final = re.compile(r"[!-~]{1,1024}")
 
 
@@ -226,13 +227,21 @@ def _refusal(answer: Answer, message: str) -> Decision:
 
 def _accepted(answer: Answer) -> Decision:
     document = parsed(answer.body) if answer.complete else None
-    ids = document.get("messageIds") if isinstance(document, dict) else None
+    # Nothing but the ids: an error beside them is of a service that only resembles AMS.
+    ids = None
+    if isinstance(document, dict) and document.keys() == {"messageIds"}:
+        ids = document["messageIds"]
     # One id for one message. AMS answers 200 and `[]` to a body without messages, and its client
     # library turns HTML into 200.
-    if isinstance(ids, list) and len(ids) == 1 and isinstance(ids[0], str) and ids[0]:
-        return Decision(action=Action.ACCEPTED, remote_id=plain(ids[0], 64))
+    if isinstance(ids, list) and len(ids) == 1 and _is_message_id(ids[0]):
+        return Decision(action=Action.ACCEPTED, remote_id=ids[0])
     reason = f"AMS answered {quoted(answer)}, which is not a receipt for one message"
     return _retry(reason, doubt=True)
+
+
+def _is_message_id(value: object) -> bool:
+    """Whether AMS may have made this id: an offset in its topic, or -1 when it cannot read one."""
+    return isinstance(value, str) and _MESSAGE_ID.fullmatch(value) is not None
 
 
 def _redirect(service: str, key: str, answer: Answer) -> Decision:

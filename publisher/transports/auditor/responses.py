@@ -15,6 +15,8 @@ from publisher.transports.base import CONFIGURATION, CREDENTIALS, LATER, REFUSED
 from publisher.transports.http.exchange import Answer, Failure, RequestFailure, parsed, quoted
 
 _EXISTS: Final = b"RECORD_EXISTS"
+# Where AUDITOR ignores existing records: "Record already exists, but the error was ignored ..."
+_IGNORED: Final = "already exist"
 # Status: whether the request may have been carried out all the same.
 _PASSING: Final[Mapping[int, bool]] = {408: True, 429: False, 502: True, 503: False, 504: True}
 
@@ -94,11 +96,23 @@ def _there(records: int, reason: str) -> Interpretation:
     return Interpretation(Handling.EXISTS, reason, REFUSED)
 
 
+def is_bare(answer: Answer | RequestFailure) -> bool:
+    """Whether this is the 200 of AUDITOR, which has no body and no Content-Type."""
+    if not isinstance(answer, Answer) or answer.status != 200 or not answer.complete:
+        return False
+    return not answer.body and "content-type" not in answer.headers
+
+
+def _is_warning(document: Mapping[str, object]) -> bool:
+    """Whether AUDITOR says that it ignored a record because it exists."""
+    return document.keys() == {"warning"} and _IGNORED in str(document["warning"]).lower()
+
+
 def _accepted(answer: Answer, records: int, reason: str) -> Interpretation:
-    if answer.complete and not answer.body:
+    if is_bare(answer):
         return Interpretation(Handling.STORED)
     document = parsed(answer.body) if answer.complete else None
-    if isinstance(document, dict) and isinstance(document.get("warning"), str):
+    if isinstance(document, dict) and _is_warning(document):
         return _there(records, reason)
-    reason = f"{reason}, which AUDITOR does not say"
+    reason = f"{reason}, which AUDITOR does not say: the records are sent again; check `url`"
     return Interpretation(Handling.RETRY, reason, LATER, doubt=True)

@@ -12,7 +12,7 @@ from urllib.parse import quote
 from publisher.model.errors import ConfigError
 from publisher.model.message import Message
 from publisher.transports.auditor import Options
-from publisher.transports.auditor.responses import Handling, Interpretation, interpret
+from publisher.transports.auditor.responses import Handling, Interpretation, interpret, is_bare
 from publisher.transports.base import (
     LATER,
     REFUSED,
@@ -24,7 +24,7 @@ from publisher.transports.base import (
     own_options,
 )
 from publisher.transports.credentials.host_certificate import HostCertificate, may_be_open
-from publisher.transports.http.exchange import Answer, LazySession, RequestFailure, Retries, plain
+from publisher.transports.http.exchange import Answer, LazySession, Retries, plain
 from publisher.transports.http.tls import client_context, trust_described
 
 SMALLEST_LIMIT: Final = 65_536
@@ -106,11 +106,12 @@ class AuditorTransport:
         """Whether AUDITOR and its database are well and take an empty list; up to a trouble."""
         answer = self._session.exchange("GET", _HEALTH)
         # 403: its rules may not show it to those who write
-        if not isinstance(answer, Answer) or answer.status not in (200, 403):
+        is_forbidden = isinstance(answer, Answer) and answer.status == 403
+        if not is_bare(answer) and not is_forbidden:
             decision = interpret(answer, 0)
             exit_status = decision.exit_status or LATER
             return (Step("service", plain(decision.reason), exit_status=exit_status),)
-        found = "AUDITOR and its database are well" if answer.status == 200 else "AUDITOR answers"
+        found = "AUDITOR answers" if is_forbidden else "AUDITOR and its database are well"
         service = Step("service", found)
         decision = interpret(self._session.exchange("POST", _MANY, b"[]", _HEADERS), 0)
         if decision.action is Handling.STORED:
@@ -170,8 +171,7 @@ class AuditorTransport:
 
     def _is_well(self) -> bool:
         """Whether AUDITOR reaches its database."""
-        answer: Answer | RequestFailure = self._session.exchange("GET", _HEALTH)
-        return isinstance(answer, Answer) and answer.status == 200
+        return is_bare(self._session.exchange("GET", _HEALTH))
 
 
 create: Final = AuditorTransport

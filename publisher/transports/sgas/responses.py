@@ -13,7 +13,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from enum import StrEnum
 from html import unescape
 from typing import Final, NamedTuple
@@ -26,6 +28,7 @@ from publisher.transports.credentials.host_certificate import SubjectNames
 from publisher.transports.http.exchange import Answer, Failure, RequestFailure, plain
 
 WORDS_LENGTH: Final = 300
+_SHOWN_LENGTH: Final = 200
 _MOST_NAMES: Final = 3
 # A traceback of 7 to 9 kB says at its beginning what went wrong; the rest only costs time.
 _LOOKED_AT: Final = 16_384
@@ -36,6 +39,9 @@ _TITLE: Final = re.compile(r"<title>(.*?)</title>", re.IGNORECASE | re.DOTALL)
 _ERROR: Final = re.compile(
     r'<div class="error">\s*<span>(.*?)</span>\s*:?\s*<span>(.*?)</span>', re.DOTALL
 )
+# How the server spells createTime in a record id that it makes up.
+_CREATED: Final = "%Y %m %d %H:%M:%S"
+_ROW_ID: Final = re.compile(r"[0-9]{1,20}")
 # The beginning of a record of this package, with names in which nothing was escaped.
 _BEGINS: Final = b"<JobUsageRecord>"
 _NAMES: Final = re.compile(
@@ -69,6 +75,20 @@ class SentRecord(NamedTuple):
     record_id: str
     global_job_id: str
     machine_name: str
+    create_time: str
+
+    @property
+    def replacement(self) -> str:
+        """The record id that the server makes up where it rejects the LocalJobId."""
+        if self.global_job_id:
+            return self.global_job_id
+        created = ""
+        with suppress(ValueError):
+            # Ours end in Z. Without a zone the server takes them for UTC.
+            moment = datetime.fromisoformat(self.create_time)
+            utc = moment.astimezone(UTC) if moment.tzinfo else moment
+            created = f"{utc:{_CREATED}}"
+        return f"{self.machine_name}:{created}"
 
 
 def parse_error_page(body: bytes) -> ServerText:
@@ -101,12 +121,16 @@ def sent_records(payload: bytes) -> tuple[SentRecord, ...]:
         return ()
     sent = []
     for record in root.iter(f"{_URF}JobUsageRecord"):
-        record_ids = (
-            identity.get(f"{_URF}recordId", "") for identity in record.iter(f"{_URF}RecordIdentity")
-        )
-        job_id = record.findtext(f"{_URF}JobIdentity/{_URF}GlobalJobId") or ""
+        identity = record.find(f"{_URF}RecordIdentity")
+        names = () if identity is None else identity.items()
+        named = {str(name): str(value) for name, value in names}
         sent.append(
-            SentRecord(next(record_ids, ""), job_id, record.findtext(f"{_URF}MachineName") or "")
+            SentRecord(
+                record_id=named.get(f"{_URF}recordId", ""),
+                global_job_id=record.findtext(f"{_URF}JobIdentity/{_URF}GlobalJobId") or "",
+                machine_name=record.findtext(f"{_URF}MachineName") or "",
+                create_time=named.get(f"{_URF}createTime", ""),
+            )
         )
     return tuple(sent)
 
@@ -117,15 +141,15 @@ def sent_machines(payload: bytes) -> tuple[str, ...]:
 
 
 def sent_names(payload: bytes) -> tuple[tuple[str, str], ...]:
-    """recordId and GlobalJobId of the records of our payload, in order; none unless well-formed.
+    """Each record's recordId and what may replace it, in order; none unless well-formed.
 
-    As our own writer begins a record, where it did (hot path): to parse all of it is slow.
+    Records of our own writer are read by how it begins them (hot path): parsing them is slow.
     """
     found = [_NAMES(record) for record in payload.split(_BEGINS)[1:]]
     names = [(one[1].decode(), one[2].decode()) for one in found if one is not None]
-    if len(names) == len(found) > 0:
+    if len(names) == len(found) > 0 and all(job_id for _, job_id in names):
         return tuple(names)
-    return tuple(record[:2] for record in sent_records(payload))
+    return tuple((record.record_id, record.replacement) for record in sent_records(payload))
 
 
 def service_paths(body: bytes) -> Mapping[str, str] | None:
@@ -199,6 +223,7 @@ def _stop(exit_status: int, advice: Hint) -> ResponseRule:
     return ResponseRule(Verdict.STOP_TARGET, exit_status, advice)
 
 
+_IN_BETWEEN: Final = "; the records are sent again; check `url` and what stands before SGAS"
 # Not every MachineName is covered; which is not said, for the answer names all of them.
 _MACHINE: Final = ResponseRule(Verdict.REFUSED, CREDENTIALS, Hint.RIGHT, certain=False)
 
@@ -410,38 +435,50 @@ def _accepted(answer: Answer, sent: Sent) -> Receipt:
     if reply is None:
         # The head of development after its database came back: stored, with the ids lost.
         return Receipt(verdict=Verdict.DELIVERED)
-    if not isinstance(reply, dict):
-        how = "something else than a receipt" if answer.complete else "an answer that broke off"
-        error_page = parse_error_page(answer.body)
-        found = f'"{error_page.words}" ({error_page.speaker})'
-        return _receipt(_DOUBT, f"SGAS answered 200 with {how}: {found}")
-    return _matched({str(name): str(row) for name, row in reply.items()}, sent_names(sent.payload))
-
-
-def _matched(reply: Mapping[str, str], records: tuple[tuple[str, str], ...]) -> Receipt:
-    """Row ids by JobID, the GlobalJobId. The server renames records with a strange LocalJobId.
-
-    Copies of one record share a key. A record that is missing while no key is left over was not
-    stored. Keys that are left over are of records whose names are not known here: stored, but which
-    is which is not known.
-    """
-    remote_ids: dict[str, str] = {}
-    renamed = missing = 0
-    left = set(reply)
-    for record_id, job_id in records:
-        name = next((each for each in (record_id, job_id) if each in reply), None)
-        if name is None:
-            missing += 1
-            continue
-        left.discard(name)
-        remote_ids[job_id or record_id] = reply[name]
-        renamed += name != record_id
-    if missing and not left:
+    records = sent_names(sent.payload)
+    rows = _row_ids(reply)
+    if rows is None or not rows.keys() <= {name for names in records for name in names}:
+        what = "something else than a receipt for these records"
+        how = what if answer.complete else "an answer that broke off"
+        return _receipt(_DOUBT, f"SGAS answered 200 with {how}: {_beginning(answer)}{_IN_BETWEEN}")
+    if missing := [names for names in records if rows.keys().isdisjoint(names)]:
+        what = f"but names no row for {len(missing)} of {len(records)} records"
         return _receipt(
             ResponseRule(Verdict.IN_DOUBT, REFUSED),
-            f"SGAS answered 200, but names no row for {missing} of {len(records)} records",
+            f"SGAS answered 200, {what}: {_beginning(answer)}{_IN_BETWEEN}",
         )
-    strange = renamed + missing
-    found = f"SGAS keeps {strange} of {len(records)} records under other ids than ours"
-    note = found if strange else ""
+    return _stored(rows, records)
+
+
+def _row_ids(reply: object) -> Mapping[str, str] | None:
+    """Row ids by record id, or None when a reply is something else."""
+    if not isinstance(reply, dict):
+        return None
+    rows = {name: "" if isinstance(row, bool) else str(row) for name, row in reply.items()}
+    return rows if all(_ROW_ID.fullmatch(row) for row in rows.values()) else None
+
+
+def _beginning(answer: Answer) -> str:
+    """The beginning of an answer, and who seems to have written it."""
+    error_page = parse_error_page(answer.body)
+    words = error_page.words
+    if error_page.speaker is AnsweredBy.PLAIN:  # JSON may have its braces on lines of their own
+        words = plain(answer.body[:_LOOKED_AT].decode("utf-8", "replace"), _SHOWN_LENGTH)
+    words = words[:_SHOWN_LENGTH].replace('"', "'")
+    return f'"{words}" ({error_page.speaker})'
+
+
+def _stored(rows: Mapping[str, str], records: tuple[tuple[str, str], ...]) -> Receipt:
+    """Row ids by JobID, the GlobalJobId, where each record has one; copies of a record share it.
+
+    The server renames records with a strange LocalJobId.
+    """
+    remote_ids: dict[str, str] = {}
+    renamed = 0
+    for record_id, job_id in records:
+        is_renamed = record_id not in rows
+        remote_ids[job_id] = rows[job_id if is_renamed else record_id]
+        renamed += is_renamed
+    found = f"SGAS keeps {renamed} of {len(records)} records under other ids than ours"
+    note = found if renamed else ""
     return Receipt(verdict=Verdict.DELIVERED, remote_ids=remote_ids, reason=note)
