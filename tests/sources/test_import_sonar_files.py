@@ -362,12 +362,62 @@ def test_one_files_trouble_stops_no_other(tmp_path: Path, database: Path) -> Non
 
 
 def test_a_file_of_something_else_is_refused_as_a_whole(tmp_path: Path, database: Path) -> None:
-    strange = write(tmp_path / "slurm.csv", [b"v=0.9.0,job=%d\n" % n for n in range(50)])
+    strange = write(tmp_path / "slurm.csv", [b"job,user,%d\n" % n for n in range(50)])
     report = run_import(database, strange, write(tmp_path / "good", numbered(1)))
     assert (report.bad, report.imported, report.bad_kept, report.exit_status) == (0, 1, 0, 66)
     assert report.troubles == [
         f"{strange}: is not a file of Sonar, or not in a form that is known; its first line: not an envelope of Sonar"
     ]
+
+
+@pytest.mark.parametrize("count", [1, 50])
+@pytest.mark.parametrize(
+    ("line", "what"),
+    [
+        (
+            b"v=0.7.0,time=2023-08-10T11:09:41+02:00,host=c1,cores=8,user=ada,job=0,cmd=fish",
+            "CSV format of Sonar (version 0.7.0)",
+        ),
+        (b'v=0.13.200,time=2025-01-10T11:09:41+01:00,host=c1,user=ada,cmd=x,"gpus=1,2",job=7', "version 0.13.200"),
+        (b'"JobName=a,b",State=COMPLETED,User=ada,v=0.12.0,JobID=4711', "version 0.12.0"),
+        (b"v=0.11.0,JobID=4711,JobIDRaw=4711,User=ada,Account=theory,State=COMPLETED", "version 0.11.0"),
+        (b"v=0.11.0,error=sacct failed,timestamp=2025-01-10T11:09:41+01:00", "CSV format"),
+        (b"2023-03-01T10:00:00.123456789+00:00,c1.example.org,8,ada,0,fish,2.1,64400", "version 0.6 or older"),
+        (b'{"v":"0.13.0","jobs":[{"JobID":"1"}]}', "JSON format of Sonar (version 0.13.0)"),
+        (b'{"v":"0.13.0","time":"2025-01-10T11:09:41+01:00","host":"c1","samples":[]}', "JSON format"),
+        (b'{"timestamp":"2025-01-10T11:09:41+01:00","hostname":"c1","cpu_cores":8}', "JSON format of Sonar, which"),
+        (b'{"meta":{},"data":{"type":"slurm_jobs"}}', "written by Sonar before 0.13"),
+    ],
+)
+def test_a_file_in_an_old_format_of_sonar_is_called_so(
+    line: bytes, what: str, count: int, tmp_path: Path, database: Path
+) -> None:
+    old = write(tmp_path / "c1.csv", [line + b"\n"] * count)
+    report = run_import(database, old, write(tmp_path / "good", numbered(1)))
+    assert (report.bad, report.imported, report.bad_kept, report.exit_status) == (0, 1, 0, 66)
+    (trouble,) = report.troubles
+    assert trouble.startswith(f"{old}: ")
+    assert what in trouble
+    assert "which is not read: import what" in trouble or "a form that is not read: import what" in trouble
+    assert "`publisher import slurm`" in trouble
+
+
+def test_a_line_in_an_old_format_stops_no_envelope(tmp_path: Path, database: Path) -> None:
+    mixed = write(tmp_path / "0+job-slurm.json", [b"v=0.7.0,time=x,job=1\n", *numbered(1)])
+    report = run_import(database, mixed)
+    assert (report.imported, report.bad, report.exit_status) == (1, 1, 65)
+    assert "old CSV format of Sonar" in report.bad_lines[0].reason
+
+
+def test_a_tree_of_old_files_alone_is_called_so(tmp_path: Path, database: Path) -> None:
+    day = tmp_path / "tree/2023/08/10"
+    day.mkdir(parents=True)
+    write(day / "slurm-sacct.csv", [b"v=0.11.0,JobID=4711\n"])
+    report = run_import(database, tmp_path / "tree")
+    (trouble,) = report.troubles
+    assert "old formats of Sonar" in trouble
+    assert str(day / "slurm-sacct.csv") in trouble
+    assert "`publisher import slurm`" in trouble
 
 
 # Bounds

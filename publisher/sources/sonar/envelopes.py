@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple
 
 from publisher.sources.importers import DIGEST_BYTES, KEPT_BYTES
 from publisher.sources.importing.log_files import MARK_BYTES, FilePosition, LogFile, clean
+from publisher.sources.sonar.old_formats import ADVICE, old_csv, old_object
 from publisher.sources.sonar.records import BadTime, read_moment
 
 _VERSION: Final = re.compile(r"([0-9]{1,6})\.([0-9]{1,6})(?:\.([0-9]{1,6}))?")
@@ -87,7 +88,7 @@ def open_envelope(decoded: dict[str, Any]) -> Envelope:
     """Raises: BadEnvelope."""
     meta, data, errors = decoded.get("meta"), decoded.get("data"), decoded.get("errors")
     if not isinstance(meta, dict):
-        raise BadEnvelope("has no meta: not an envelope of Sonar")
+        raise BadEnvelope(old_object(decoded) or "has no meta: not an envelope of Sonar")
     if errors is not None:
         if data is not None:
             raise BadEnvelope("has both data and errors")
@@ -96,10 +97,7 @@ def open_envelope(decoded: dict[str, Any]) -> Envelope:
         raise BadEnvelope("has neither data nor errors")
     what, attributes = data.get("type"), data.get("attributes")
     if what == "slurm_jobs":
-        raise BadEnvelope(
-            "written by Sonar before 0.13, in a form that is not read: "
-            "import what a later one has written"
-        )
+        raise BadEnvelope(f"written by Sonar before 0.13, in a form that is not read: {ADVICE}")
     if not isinstance(what, str) or what not in _KINDS:
         raise BadEnvelope(f"of the type {_word(what)[:40]!r}, which is not known")
     if not isinstance(attributes, dict):
@@ -338,7 +336,8 @@ def _no_object(segment: bytes, at: int, start: int, *, whole: bool) -> Piece | N
     line = _END_OF_LINE.search(segment, at, at + MOST_ENVELOPE_BYTES)
     if line is None:
         return _without_end(segment, at, start, whole=whole)
-    return _bad_piece(segment, at, line.end(), start, "not an envelope of Sonar")
+    wrong = old_csv(segment[at : min(line.end(), at + _LOOKED_AT)]) or "not an envelope of Sonar"
+    return _bad_piece(segment, at, line.end(), start, wrong)
 
 
 def _without_end(segment: bytes, at: int, start: int, *, whole: bool) -> Piece | None:

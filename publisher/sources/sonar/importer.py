@@ -51,6 +51,8 @@ from publisher.sources.sonar.envelopes import (
     without_token,
 )
 from publisher.sources.sonar.finalizer import JobFinalizer
+from publisher.sources.sonar.old_formats import ADVICE
+from publisher.sources.sonar.old_formats import FILE_NAME as OLD_NAME
 from publisher.sources.sonar.records import BadSonarRecord, Observation, read_record
 from publisher.sources.sonar.runs import TABLES as JOB_TABLES
 from publisher.sources.sonar.runs import (
@@ -275,7 +277,8 @@ class _Import:
         """A file of any name, or all files of a tree that Sonar names so."""
         run, before = self._run, self._run.report.files
         unread: list[Path] = []
-        for each in self._tree(path, unread) if path.is_dir() else [path]:
+        old: list[Path] = []
+        for each in self._tree(path, unread, old) if path.is_dir() else [path]:
             self._file(each)
             self._seen.add(each)
         # None was imported by its own name
@@ -286,7 +289,12 @@ class _Import:
                 "not read, because their names do not show what they are: "
                 f"{_listed(unread)}{more}; if it is what Sonar wrote, import it by its own name"
             )
-        if run.report.files == before:
+        if run.report.files == before and old:
+            named = "has no files called 0+job-slurm.json or the like, only some whose names are of"
+            run.report.troubles.append(
+                f"{path}: {named} the old formats of Sonar, such as {old[0]}; {ADVICE}"
+            )
+        elif run.report.files == before:
             none = "has no files called 0+job-slurm.json or the like; name the files themselves"
             run.report.troubles.append(f"{path}: {none}")
 
@@ -311,8 +319,12 @@ class _Import:
                 "where they were archived, import the archive too"
             )
 
-    def _tree(self, path: Path, unread: list[Path]) -> Iterator[Path]:
-        """In the order of days. A folder that cannot be searched is reported among the troubles."""
+    def _tree(self, path: Path, unread: list[Path], old: list[Path]) -> Iterator[Path]:
+        """Yield the files of a tree in the order of days.
+
+        `unread` and `old` get files that are not read. A folder that cannot be searched is reported
+        among the troubles.
+        """
 
         def report_error(error: OSError) -> None:
             trouble = f"{error.filename}: {error.strerror or error}; let this user search it"
@@ -331,6 +343,8 @@ class _Import:
                     yield Path(folder, name)
                 elif _BEGINNING.match(name):
                     unread.append(Path(folder, name))
+                elif not old and OLD_NAME.fullmatch(name):
+                    old.append(Path(folder, name))
 
     def _file(self, path: Path) -> None:
         cursor = self._run.cursors.at_path(path)
@@ -348,6 +362,7 @@ class _Import:
         first = start == 0
         for batch, mark in self._batches.read(file.path, reader):
             if first:
+                _refuse_old(file.path, batch)
                 refuse_foreign(file.path, "a file of Sonar", batch.bad, batch.pieces)
             first = False
             cursor = self._write(cursor, file, batch, mark)
@@ -420,6 +435,12 @@ class _Import:
             report.notes.append(f"Sonar reported an error ({plural(count, 'time')}): {error}")
         if (others := len(self._errors) - _SHOWN_ERRORS) > 0:
             report.notes.append(f"and {others:,} other errors that Sonar reported")
+
+
+def _refuse_old(path: Path, batch: EnvelopeBatch) -> None:
+    """Raises: SourceError for a file of nothing but an old format, judged by its first pieces."""
+    if len(batch.bad) == batch.pieces and all(ADVICE in bad.reason for bad in batch.bad):
+        raise SourceError(f"{path}: {batch.bad[0].reason}")
 
 
 def _listed(files: Sequence[Path]) -> str:
