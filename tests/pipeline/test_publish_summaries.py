@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections import Counter, defaultdict
 from collections.abc import Iterable
@@ -166,7 +167,7 @@ def test_another_benchmark_holds_the_month_back_until_it_is_accepted(site: SiteU
     site.config["records"]["benchmark"]["value"] = 12
     site.save()
     held = site.publish()
-    assert (held.status, held.json["targets"]["egi"]["outcome"]) == (65, "rejected")
+    assert (held.status, held.json["targets"]["egi"]["outcome"]) == (65, "held")
     assert "2026-09" in held.json["targets"]["egi"]["reason"]
     assert {month["month"] for month in held.json["targets"]["egi"]["held"]} == {"2026-09", "2026-10"}
     assert len(messages(site)) == before
@@ -177,6 +178,19 @@ def test_another_benchmark_holds_the_month_back_until_it_is_accepted(site: SiteU
     assert accepted.status == 0, accepted.err
     assert len(messages(site)) > before
     assert site.publish().json["targets"]["egi"]["outcome"] == "nothing"
+
+
+def test_a_round_that_sends_one_month_and_holds_another_is_held_and_not_rejected(site: SiteUnderTest) -> None:
+    site.fill(*(replace(job, benchmark=None) for job in generate(1, 20, SEPTEMBER, OCTOBER)))
+    assert site.publish().status == 0
+    site.config["records"]["benchmark"]["value"] = 12
+    site.save()
+    site.fill(*(replace(job, benchmark="HEPSPEC:10") for job in generate(2, 20, OCTOBER, NOVEMBER)))
+    run = site.publish()
+    (told,) = run.json["targets"].values()
+    assert (run.status, told["outcome"], told["messages"] > 0) == (65, "held", True)
+    assert [month["month"] for month in told["held"]] == ["2026-09"]
+    assert re.search(r"^egi +held ", site.run("publish", "--force").out, re.MULTILINE)
 
 
 def two_targets(site: SiteUnderTest, form: str, one: list[str], other: list[str]) -> None:

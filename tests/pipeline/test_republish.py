@@ -168,7 +168,7 @@ def test_a_window_that_contradicts_the_ledger_stops_and_names_the_flag(site: Sit
     assert "--no-brake" in run.json["targets"]["egi"]["reason"]
     # What stands at the receiver of the jobs that are gone is another matter, with a flag of its own.
     window = ("--from", "2026-09", "--to", "2026-09", "--no-brake")
-    assert republish(site, *window).json["targets"]["egi"]["outcome"] == "rejected"
+    assert republish(site, *window).json["targets"]["egi"]["outcome"] == "held"
     assert republish(site, *window, "--accept-key-change").json["targets"]["egi"]["records"] == 150
 
 
@@ -306,7 +306,7 @@ def test_months_that_would_leave_rows_behind_are_held(
     site.save()
     before = len(site.fake.messages(PROJECT, TOPIC))
     held = republish(site, "--from", "2026-09", "--to", "2026-10")
-    assert (held.status, held.json["targets"]["egi"]["outcome"]) == (65, "rejected")
+    assert (held.status, held.json["targets"]["egi"]["outcome"]) == (65, "held")
     months = held.json["targets"]["egi"]["held"]
     assert {month["month"] for month in months} == {"2026-09", "2026-10"}
     assert any(word in row["row"] for month in months for row in month["stale"])

@@ -296,6 +296,17 @@ def test_a_submit_host_that_vanished_is_told_as_0_once(site: SiteUnderTest) -> N
     assert check(site).status == 0
 
 
+@pytest.mark.parametrize("key", ["certificate", "key", "ca"])
+def test_a_shadow_that_failed_does_not_claim_that_everything_was_done(site: SiteUnderTest, key: str) -> None:
+    site.config["targets"]["egi"]["shadow"] = True
+    site.config["credentials"][key] = str(site.folder / "gone.pem")
+    site.fill(*generate(1, 5, OCTOBER, NOVEMBER))
+    run = site.run("publish", "--force")
+    assert run.status == 77
+    assert "gone.pem" in run.err
+    assert "everything" not in run.out + run.err
+
+
 def test_a_shadow_does_everything_but_send(site: SiteUnderTest) -> None:
     site.config["targets"]["egi"]["shadow"] = True
     fill(site, jobs_of(SEPTEMBER, OCTOBER, 10))

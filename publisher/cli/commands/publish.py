@@ -22,6 +22,7 @@ from publisher.cli.parser import (
 from publisher.cli.sources import sources_json, sources_text
 from publisher.formats import receiver_of
 from publisher.formats.base import RecordOrigin
+from publisher.model.errors import RecordError
 from publisher.model.rates import wall_text
 from publisher.model.target import Target
 from publisher.model.text import plural
@@ -178,7 +179,8 @@ def notes(outcome: Outcome) -> list[str]:
     """What an administrator must know of a round in addition to its counts."""
     lost = [] if outcome.lost is None else outcome.lost.lines
     shadow = "shadow target: everything was done and recorded, but nothing was sent"
-    before = [f"{outcome.target}: {shadow}"] if outcome.shadow else []
+    went_through = outcome.exit_status in (0, RecordError.exit_status)
+    before = [f"{outcome.target}: {shadow}"] if outcome.shadow and went_through else []
     return [*before, *lost, *(f"{outcome.target}: {line}" for line in _notes(outcome))]
 
 

@@ -48,7 +48,7 @@ def carry_out(
         planned = planned_for[target.name]
         if planned.brake and request.brake:
             reason = f"{planned.brake}; --no-brake sends anyway"
-            return Outcome(target=target.name, outcome="rejected", reason=reason, exit_status=65)
+            return Outcome(target=target.name, outcome="held", reason=reason, exit_status=65)
         requested = as_requested(target, request)
         try:
             live = site.live(requested, dry_run=dry_run, accept_key_change=accept)
@@ -104,7 +104,7 @@ class _Republish:
             done = self._round().send_outstanding()
             if not _went_through(done):
                 return done
-        return added(done, self._rejected(held_reason(self._planned.held), self._planned.held))
+        return added(done, self._held_back(held_reason(self._planned.held), self._planned.held))
 
     def records(self, *, dry_run: bool) -> Outcome:
         """Single records, in portions."""
@@ -157,9 +157,9 @@ class _Republish:
     def _nothing(self) -> Outcome:
         return Outcome(target=self._live.name, outcome="nothing")
 
-    def _rejected(self, reason: str, held: tuple[BlockedMonth, ...]) -> Outcome:
+    def _held_back(self, reason: str, held: tuple[BlockedMonth, ...]) -> Outcome:
         name, status = self._live.name, RecordError.exit_status
-        return Outcome(name, "rejected", reason, held=held, exit_status=status)
+        return Outcome(name, "held", reason, held=held, exit_status=status)
 
     def _round(self) -> Round:
         site = self._site
@@ -185,7 +185,7 @@ class _Republish:
         if not months:
             return None
         changed = f"the settings changed for {self._live.name} since this was planned"
-        return self._rejected(f"{changed}: run the command again", tuple(months))
+        return self._held_back(f"{changed}: run the command again", tuple(months))
 
     def _not_ours(self, number: int) -> tuple[KeyTotal, ...]:
         """Rows of a month that are not of our settings, and not from when this was planned."""

@@ -125,7 +125,7 @@ class Remarks:
 
 
 class Outcome(NamedTuple):
-    """What a round did. `outcome` is ok, nothing, deferred, rejected or error.
+    """What a round did. `outcome` is ok, nothing, held, deferred, rejected or error.
 
     `exit_status` is as in model/errors.py.
     """
@@ -173,7 +173,7 @@ def _word(receipt: Receipt | None, tally: RoundCounters, held: Sequence[BlockedM
     if receipt is not None:
         return "rejected" if receipt.verdict is Verdict.STOP_TARGET else "deferred"
     if held:
-        return "rejected"
+        return "held"
     return "ok" if tally.messages or tally.quarantined else "nothing"
 
 
@@ -276,7 +276,7 @@ def _effects(orphaned: int, lost: int) -> list[str]:
     return effects
 
 
-_GRAVITY: Final = ("nothing", "ok", "rejected", "deferred", "error")
+_GRAVITY: Final = ("nothing", "ok", "held", "rejected", "deferred", "error")
 
 
 def added(one: Outcome, other: Outcome) -> Outcome:
