@@ -214,6 +214,10 @@ def test_apel_messages(messages: str, format_name: str) -> None:
         ("project = a/b", "project is 'a/b'"),
         ("vofilter =", "vofilter has an empty value"),
         ("vofilter = $EVAL{x}", "vofilter holds"),
+        ("vofilter = atlas,cms", "vofilter is 'atlas,cms', which ARC takes for the name of one VO"),
+        ("vofilter = atlas, cms", "give each a line of its own"),
+        ("vofilter = atlas cms", "give each a line of its own"),
+        ("vofilter = alice\nvofilter = atlas;cms", "vofilter is 'atlas;cms'"),
     ],
 )
 def test_a_target_that_cannot_be_carried_over_is_a_comment(target: str, reason: str) -> None:

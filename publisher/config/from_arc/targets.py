@@ -26,6 +26,7 @@ APEL: Final = f"{JURA}/apel:"
 SGAS: Final = f"{JURA}/sgas:"
 _NAME_LETTERS: Final = re.compile(r"[^A-Za-z0-9._-]+", re.ASCII)
 _AMS_NAME: Final = re.compile(r"[a-zA-Z0-9_-]+")  # what AMS takes for projects and topics
+_SEVERAL_VOS: Final = re.compile(r"[\w.-]+(?:\s*[,;\s]\s*[\w.-]+)+", re.ASCII)
 _COUNT: Final = re.compile(r"[0-9]{1,12}", re.ASCII)
 _MOST_RECORDS: Final = 100_000
 _LONGEST_S: Final = 366 * 86_400
@@ -287,6 +288,12 @@ def _write_vos(draft: Draft, values: ArcValues, vo_defaults: VoDefaults) -> None
         raise ByHand("has an empty value, which would let no job pass")
     if not given:
         return
+    several = next((one for one in given if _SEVERAL_VOS.fullmatch(one.text)), None)
+    if several is not None:
+        raise ByHand(
+            f"is {shown(several.text)!r}, which ARC takes for the name of one VO, so that it sends "
+            "no job of either: where several VOs are meant, give each a line of its own"
+        )
     draft.vos = tuple(dict.fromkeys(one.text for one in given))
     draft.lines.put(2, "vos", flow(draft.vos), given[0].origin)
     assigned = {vo_defaults.default.text.partition("#")[0]} if vo_defaults.default else set()
