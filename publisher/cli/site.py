@@ -440,8 +440,9 @@ class LiveSite:
         return own_options(target.options, TransportOptions).endpoints(self.process.environment)
 
     def transport(self, target: Target) -> Transport:
+        made_before = None if self.settings.server else self.settings.state.parent
         surroundings = self.process.of_transport(
-            self._waiting(target), signed=lambda name: receiver_of(name).signed
+            self._waiting(target), lambda name: receiver_of(name).signed, made_before
         )
         return create_transport(target.type, target.options, self.credentials(), surroundings)
 

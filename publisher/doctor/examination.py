@@ -154,10 +154,12 @@ def _target(target: Target, settings: Settings) -> Iterator[Finding]:
     if target.shadow:
         advice = "remove `shadow` when the comparison is over"
         odd.append(("`shadow: true`: nothing is sent", advice))
+    delivers = not target.shadow
     if isinstance(target.options, TransportOptions):
         odd += target.options.doubts()
+        delivers = delivers and target.options.delivers
     receiver = receiver_of(target.format)
-    if receiver.sync_format and not target.shadow and not _synced(target, settings):
+    if receiver.sync_format and delivers and not _synced(target, settings):
         advice = "set `sync: true`, so that the portal can check whether it has everything"
         found = f"no sync counts are sent, against which {receiver.name} checks what it has"
         odd.append((found, advice))

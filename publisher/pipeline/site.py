@@ -70,7 +70,10 @@ class ProcessEnvironment(NamedTuple):
     backlog_rows: int | None = None
 
     def of_transport(
-        self, wait: Callable[[float], bool], signed: Callable[[str], bool]
+        self,
+        wait: Callable[[float], bool],
+        signed: Callable[[str], bool],
+        state_directory: Path | None,
     ) -> Environment:
         """What a transport needs of it."""
         return Environment(
@@ -80,6 +83,7 @@ class ProcessEnvironment(NamedTuple):
             chance=self.chance,
             wait=wait,
             signed=signed,
+            state_directory=state_directory,
         )
 
 

@@ -123,7 +123,8 @@ class Environment(NamedTuple):
 
     `now` gives aware UTC, `clock` monotonic seconds, `chance` numbers in [0, 1); `wait` waits that
     many seconds and returns True, at once, when a stop was asked for. `signed` reports on a format
-    whether its receiver takes S/MIME around the payload.
+    whether its receiver takes S/MIME around the payload. A round makes `state_directory`
+    before it opens a transport.
     """
 
     environment: Mapping[str, str]
@@ -132,6 +133,7 @@ class Environment(NamedTuple):
     chance: Callable[[], float]
     wait: Callable[[float], bool]
     signed: Callable[[str], bool]
+    state_directory: Path | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,6 +165,7 @@ class TransportOptions:
     # Of the steps of the pre-flight check, by name
     step_texts: ClassVar[Mapping[str, StepText]] = {}
     formats: ClassVar[Collection[str]] = ()  # that its service reads; () for any
+    delivers: ClassVar[bool] = True  # False where somebody else takes messages to the receiver
 
     def destination(self) -> Destination | None:
         """None where messages of targets cannot meet, or where the receiver distinguishes them."""

@@ -170,6 +170,34 @@ def sgas_clinic(tmp_path: Path, pki: PKI, fake_sgas: FakeSGAS, monkeypatch: pyte
 # A healthy site
 
 
+def test_what_the_first_round_makes_is_no_failure(tmp_path: Path, pki: PKI, fake_ams: FakeAMS) -> None:
+    """Such as the state directory, and a spool in it."""
+    site = SiteUnderTest(tmp_path / "site", pki, fake_ams, host=pki.host(days=365))
+    for layout in ("flat", "dirq"):
+        spool = {"type": "spool", "path": str(site.state.parent / layout), "layout": layout, "sign": True}
+        site.config["targets"][layout] = {**spool, "format": "car", "start": "all", "every": "1h"}
+    with site.arex():
+        pass
+    before = site.run("doctor", "--json")
+    assert [one for one in before.json["findings"] if one["state"] == "failure"] == []
+    assert before.status == 0
+    assert not site.state.parent.exists()
+    assert site.publish().status == 0
+    site.state.parent.rename(tmp_path / "away")
+    (tmp_path / "site" / "state").touch()
+    assert site.run("doctor").status == 74, "where it cannot be made, that is one"
+
+
+def test_a_spool_is_not_asked_for_counts(clinic: Clinic) -> None:
+    """Whoever takes the files to the receiver sends them, or our target beside it."""
+    spool = {"type": "spool", "path": str(clinic.root / "spool"), "format": "car", "sign": True}
+    clinic.site.config["targets"]["hand"] = {**spool, "start": "all", "every": "1h"}
+    found = clinic.doctor("--json").json["findings"]
+    assert [one["found"] for one in found if (one["name"], one["part"]) == ("target", "hand")] == [
+        "car to spool, every hour"
+    ]
+
+
 def test_at_a_healthy_site_all_is_well(clinic: Clinic) -> None:
     before = clinic.messages()
     run = clinic.doctor("--json")

@@ -42,6 +42,7 @@ class Options(TransportOptions):
         default=False, metadata={"help": "accept a key file that group or others can read"}
     )
 
+    delivers: ClassVar[bool] = False
     step_texts: ClassVar[Mapping[str, StepText]] = {
         "directory": StepText(
             "messages are put there",

@@ -56,6 +56,7 @@ class SpoolTransport:
             allow_open = options.allow_open_key or may_be_open(credentials.key, world.environment)
             self._signer = Signer(credentials, world.now(), allow_open_key=allow_open)
         self._signed = world.signed
+        self._state_directory = world.state_directory
         self._staging = options.path / ".new"
         if options.layout is Layout.FLAT:
             # ssmsend takes whatever is in a flat directory for a message, hidden files and
@@ -115,7 +116,8 @@ class SpoolTransport:
         there = path.exists()
         if there and not path.is_dir():
             return f"{path} is not a directory"
-        if not there and not path.parent.is_dir() and path.parent != self._options.path:
+        made_before = {self._options.path, self._state_directory}
+        if not there and not path.parent.is_dir() and path.parent not in made_before:
             return f"{path} cannot be made: {path.parent} does not exist"
         deciding = path if there else path.parent
         denied = deciding.exists() and not os.access(deciding, os.W_OK | os.X_OK)
