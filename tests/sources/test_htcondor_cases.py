@@ -71,7 +71,7 @@ def test_a_user_whose_name_has_dots(tmp_path: Path) -> None:
     assert (found["extra"]["localuser"], found["VO"]) == ("john.doe:group_cms.prod", "cms")
 
 
-@pytest.mark.parametrize("form", ["long.txt"])
+@pytest.mark.parametrize("form", ["long.txt", "history.json"])
 def test_forms_of_a_history(tmp_path: Path, form: str) -> None:
     found = one_job(tmp_path, f"formats/{form}")
     assert (found["Status"], found["EndTime"], found["UsedWalltime"]) == ("completed", COMPLETED, 542)

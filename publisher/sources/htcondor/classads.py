@@ -12,7 +12,7 @@ A text that goes over several lines, which HTCondor does not escape, hides what 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from math import isfinite
 from typing import Final
 
@@ -25,7 +25,9 @@ _REAL: Final = re.compile(
     r"-?(?:[0-9]{1,40}(?:\.[0-9]{1,40})?|\.[0-9]{1,40})(?:[eE][+-]?[0-9]{1,3})?", re.ASCII
 )
 _WORDS: Final[Mapping[str, bool]] = {"true": True, "false": False}
+_COMPOUND: Final = ('"', "[", "{")
 _ONLY_ONCE: Final = "globaljobid"
+_MORE_THAN_ONE: Final = "holds more than one job, as after a crash in the midst of writing"
 
 
 class BadAd(Exception):
@@ -48,12 +50,37 @@ def read_ad(text: str) -> Ad:
                 continue
             name, value = _assignment(line)
         if name == _ONLY_ONCE and found.get(name, value) != value:
-            raise BadAd("holds more than one job, as after a crash in the midst of writing")
+            raise BadAd(_MORE_THAN_ONE)
         found[name] = value
         open_text = value[:1] == '"' and not _is_text(value)
     if open_text:
         raise BadAd("has a text without an end")
     return found
+
+
+def ad_of(attributes: Iterable[tuple[str, str]]) -> Ad:
+    """Return an ad of names and expressions; of a name that is there twice, the last.
+
+    Raises: BadAd.
+    """
+    found: dict[str, str] = {}
+    for name, expression in attributes:
+        name = name.lower()
+        if name == _ONLY_ONCE and found.get(name, expression) != expression:
+            raise BadAd(_MORE_THAN_ONE)
+        found[name] = expression
+    return found
+
+
+def text_literal(text: str) -> str:
+    """Return the expression of a text."""
+    return '"' + text.replace('"', '\\"') + '"'
+
+
+def record_text(attributes: Iterable[tuple[str, str]]) -> str:
+    """Return the expression of a nested ad, with numbers and words only."""
+    plain = (f"{name} = {value}" for name, value in attributes if value[:1] not in _COMPOUND)
+    return f"[ {'; '.join(plain)} ]"
 
 
 def _assignment(line: str) -> tuple[str, str]:

@@ -18,7 +18,15 @@ from typing import ClassVar, Final, NamedTuple
 
 from publisher.model.errors import SourceError
 from publisher.model.text import plural
-from publisher.sources.htcondor.records import ROUTED, CondorRun, Routed, read_ads, read_file
+from publisher.sources.htcondor.exports import form_of
+from publisher.sources.htcondor.records import (
+    ROUTED,
+    CondorRun,
+    Routed,
+    read_ads,
+    read_export,
+    read_file,
+)
 from publisher.sources.htcondor.site_mapping import NAME, CondorMapping, Options
 from publisher.sources.importers import StoredJobs, never_stopped
 from publisher.sources.importing.line_importer import LineImporter, LogPiece, lines_of
@@ -32,11 +40,13 @@ SUMMARY: Final = (
     "reads only what is new"
 )
 PATHS: Final = (
-    "history file, or directory of history files "
+    "history file (also what condor_history -long, -json or -xml printed), or directory of them "
     "(history.CLUSTER.PROC, or history and its rotations)"
 )
 _SINGLE: Final = re.compile(r"history\.[0-9]+\.[0-9]+", re.ASCII)
-_ROLLING: Final = re.compile(f"history{ROTATION}")
+_LIVE: Final = "history"  # the file that HTCondor adds to
+_FILES: Final = (_LIVE, "history.json", "history.jsonl", "history.xml")
+_ROLLING: Final = re.compile(f"(?:{'|'.join(map(re.escape, _FILES))}){ROTATION}")
 _BATCH_FILES: Final = 500  # in one transaction
 _SURELY_WRITTEN_S: Final = 3600  # a file that was left alone for so long is all there will be
 _SHOWN_TROUBLES: Final = 5
@@ -70,7 +80,7 @@ class _FileState(NamedTuple):
 class HTCondorImporter(LineImporter[CondorRun]):
     """An `Importer`."""
 
-    files: ClassVar[Sequence[str]] = ("history",)
+    files: ClassVar[Sequence[str]] = _FILES
     kind: ClassVar[str] = "a history of HTCondor"
     single: ClassVar[re.Pattern[str] | None] = _SINGLE
     # A row with an empty name is there for a directory that had files.
@@ -86,14 +96,34 @@ class HTCondorImporter(LineImporter[CondorRun]):
 
     def __init__(self, options: Options) -> None:
         self._routed = options.routed
+        self._history = options.history
         self._mapping = CondorMapping(options)
         super().__init__(self._mapping)
 
     def pieces(self, file: LogFile, start: int) -> Iterator[LogPiece[CondorRun]]:
-        # Nobody writes into a compressed file any more, but only the archive of one job ends
-        # without the line of asterisks.
-        alone = file.compressed and _is_single(file.path.stem)
-        return read_ads(lines_of(file, start), self._routed, alone=alone)
+        # Nobody writes into a compressed file any more.
+        over = file.compressed
+        form = form_of(file.head)
+        if form is not None:
+            return read_export(file.parts(start), start, form, self._routed, over=over)
+        # Only the archive of one job ends without the line of asterisks.
+        alone = over and _is_single(file.path.stem)
+        return read_ads(lines_of(file, start), self._routed, alone=alone, over=over)
+
+    def nothing_whole(self, run: ImportRun, file: LogFile) -> None:
+        is_live = file.path.name == _LIVE or file.path == self._history
+        is_new = run.now - file.modified < _SURELY_WRITTEN_S
+        if is_live and not file.compressed and form_of(file.head) is None:
+            if not file.head:  # just rotated
+                return
+            if is_new:
+                run.report.held += 1
+                return
+        raise SourceError(
+            f"{file.path}: no complete ad of a job in it; name a history of HTCondor, or what "
+            "condor_history -long, -json or -xml printed, and have it printed again if it was cut "
+            "short"
+        )
 
     def singles(self, run: ImportRun, path: Path) -> bool:
         if path.is_dir():

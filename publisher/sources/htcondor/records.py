@@ -15,7 +15,7 @@ Spec: HTCondor's manual, Job ClassAd Attributes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from enum import StrEnum
 from typing import BinaryIO, Final, NamedTuple
 
@@ -31,6 +31,13 @@ from publisher.sources.htcondor.attributes import (
     whole_of,
 )
 from publisher.sources.htcondor.classads import Ad, BadAd, read_ad, read_record
+from publisher.sources.htcondor.exports import (
+    CUT_SHORT,
+    MOST_BYTES,
+    TOO_LONG,
+    AdForm,
+    framed_ads,
+)
 from publisher.sources.htcondor.identity import identity_of
 from publisher.sources.importing.line_importer import LogLine, LogPiece
 from publisher.sources.importing.log_files import clean
@@ -47,9 +54,7 @@ _ELSEWHERE: Final = frozenset(
 )
 _MOST_DIGITS: Final = 10
 _MOST_LINES: Final = 10_000
-_MOST_BYTES: Final = 8 * 1024 * 1024
 _BANNER: Final = b"***"
-_TOO_LONG: Final = "is too long for the ClassAd of a job"
 # Of what a machine may tell of itself, the first that is there.
 _BENCHMARKS: Final = ("HEPscore23", "HEPSPEC")
 
@@ -110,7 +115,7 @@ class AdLines:
         self.end = line.end
         self.size += line.length
         is_whole = len(line.content) == line.length
-        if is_whole and len(self.lines) < _MOST_LINES and self.size <= _MOST_BYTES:
+        if is_whole and len(self.lines) < _MOST_LINES and self.size <= MOST_BYTES:
             self.lines.append(line.content)
         else:
             self.whole = False
@@ -118,20 +123,30 @@ class AdLines:
     def read(self, routed: Routed) -> LogPiece[CondorRun]:
         content = b"\n".join(self.lines)
         if not self.whole:
-            return LogPiece(self.offset, self.end, content, (), _TOO_LONG, length=self.size)
+            return LogPiece(self.offset, self.end, content, (), TOO_LONG, length=self.size)
         return _read(self.offset, self.end, content, routed)
 
 
 def read_ads(
-    lines: Iterable[LogLine], routed: Routed, *, alone: bool
+    lines: Iterable[LogLine], routed: Routed, *, alone: bool, over: bool = False
 ) -> Iterator[LogPiece[CondorRun]]:
-    """The ads of a file. A last one without an ending line is whole only where it is `alone`."""
+    """Yield the ads of a file.
+
+    A last one without an ending line is whole only where it is `alone`, and set aside where nobody
+    will write any more (`over`) and there are others.
+    """
     ad: AdLines | None = None
+    is_begun: bool | None = None
     for line in lines:
+        if is_begun is None:
+            is_begun = line.offset > 0
         if line.content.startswith(_BANNER) or not line.content.strip():
             if ad is None:
-                yield LogPiece(line.offset, line.end, b"", ())
+                # What stands before the first ad is read again until there is one.
+                if is_begun:
+                    yield LogPiece(line.offset, line.end, b"", ())
             else:
+                is_begun = True
                 ad.end = line.end
                 yield ad.read(routed)
             ad = None
@@ -140,21 +155,45 @@ def read_ads(
             ad.add(line)
     if ad is not None and alone:
         yield ad.read(routed)
+    elif ad is not None and over and is_begun:
+        yield LogPiece(ad.offset, ad.end, b"\n".join(ad.lines), (), CUT_SHORT, length=ad.size)
+
+
+def read_export(
+    parts: Iterable[bytes], start: int, form: AdForm, routed: Routed, *, over: bool
+) -> Iterator[LogPiece[CondorRun]]:
+    """Yield the ads of a file in another form; `over` where nobody will write any more."""
+    for ad in framed_ads(parts, start, form, over=over):
+        if ad.wrong:
+            yield LogPiece(ad.offset, ad.end, ad.content, (), ad.wrong)
+        else:
+            yield _read(ad.offset, ad.end, ad.content, routed, form.read)
 
 
 def read_file(file: BinaryIO, routed: Routed) -> LogPiece[CondorRun] | None:
     """What the file of one job says; None where it ends in the midst of a line, or is empty."""
-    content = file.read(_MOST_BYTES)
-    if len(content) == _MOST_BYTES:
-        return LogPiece(0, len(content), content, (), _TOO_LONG)
+    content = file.read(MOST_BYTES)
+    if len(content) == MOST_BYTES:
+        return LogPiece(0, len(content), content, (), TOO_LONG)
     if not content.endswith(b"\n"):
         return None
     return _read(0, len(content), content.strip(), routed)
 
 
-def _read(offset: int, end: int, content: bytes, routed: Routed) -> LogPiece[CondorRun]:
+def _read_lines(content: bytes) -> Ad:
+    """Raises: BadAd."""
+    return read_ad(content.decode("utf-8", "replace"))
+
+
+def _read(
+    offset: int,
+    end: int,
+    content: bytes,
+    routed: Routed,
+    read: Callable[[bytes], Ad] = _read_lines,
+) -> LogPiece[CondorRun]:
     try:
-        found = read_ad(content.decode("utf-8", "replace"))
+        found = read(content)
         skipped = _skipped(found, routed)
         records = () if skipped else (_run(found),)
     except BadAd as error:

@@ -147,6 +147,12 @@ class LineImporter(ABC, Generic[Record]):
         """
         return False
 
+    def nothing_whole(self, run: ImportRun, file: LogFile) -> None:
+        """Judge a file of which not even one piece could be read.
+
+        Raises: SourceError where it cannot be one that will grow.
+        """
+
     @abstractmethod
     def finish(self, run: ImportRun) -> None:
         """Report what waits, and what an administrator must know."""
@@ -343,15 +349,18 @@ class _Reading(Generic[Record]):
         cursor = fitting[0] if fitting else cursors.beginning(file)
         pieces = self._importer.pieces(file, cursor.mark.consumed)
         first = cursor.mark.consumed == 0
+        is_read = not first
         while (batch := self._parsed(file.path, islice(pieces, _BATCH_PIECES))).end != _NONE:
             if first:
                 refuse_foreign(file.path, self._importer.kind, batch.bad, batch.pieces)
-            first = False
+            first, is_read = False, True
             if batch.end > cursor.mark.consumed:
                 cursor = self._write(cursor, file, batch)
                 self._found[cursor.number].add(file.path)
             elif batch.usage or batch.bad:
                 self._write_last(cursor, batch)
+        if not is_read:
+            self._importer.nothing_whole(self._run, file)
 
     def answer(self, file: LogFile) -> int:
         """Raises: SourceError."""

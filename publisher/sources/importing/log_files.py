@@ -196,11 +196,25 @@ class LogFile:
         tail = self._window[max(0, end - MARK_BYTES) : end]
         return _position(consumed, head[: min(consumed, MARK_BYTES)], tail)
 
-    def blocks(self, start: int) -> Iterator[LogBlock]:
-        """Lines from a place on; the last one too, unless it has no end and may have a writer."""
+    @property
+    def head(self) -> bytes:
+        """What it began with when it was opened."""
+        return self._head
+
+    def parts(self, start: int) -> Iterator[bytes]:
+        """The content from a place on, as `blocks` without lines; any place in it has a mark."""
+        self._go_to(start)
+        while chunk := self._read():
+            yield chunk
+
+    def _go_to(self, start: int) -> None:
         self._window_at = max(0, start - MARK_BYTES)
         self._stream.seek(self._window_at)
         self._window = self._stream.read(start - self._window_at)
+
+    def blocks(self, start: int) -> Iterator[LogBlock]:
+        """Lines from a place on; the last one too, unless it has no end and may have a writer."""
+        self._go_to(start)
         rest, at = b"", start
         while chunk := self._read():
             if not rest and not chunk.strip(b"\n"):  # a damaged disk leaves millions of empty lines
