@@ -117,6 +117,35 @@ int open64(const char *path, int flags, ...)
 	return opened(real(path, flags, mode));
 }
 
+/* The path of a name in an open directory. */
+static const char *path_at(int at, const char *name, char *path, size_t size)
+{
+	char link[64], folder[4096];
+	if (name[0] == '/' || at == AT_FDCWD)
+		return name;
+	snprintf(link, sizeof link, "/proc/self/fd/%d", at);
+	ssize_t length = syscall(SYS_readlink, link, folder, sizeof folder - 1);
+	folder[length > 0 ? length : 0] = 0;
+	snprintf(path, size, "%s/%s", folder, name);
+	return path;
+}
+
+int openat64(int at, const char *name, int flags, ...)
+{
+	REAL(openat64);
+	char whole[8192];
+	va_list rest;
+	va_start(rest, flags);
+	mode_t mode = flags & (O_CREAT | __O_TMPFILE) ? va_arg(rest, mode_t) : 0;
+	va_end(rest);
+	const char *path = path_at(at, name, whole, sizeof whole);
+	if (!is_there(path))
+		return real(at, name, flags, mode);
+	if (fails("openat", path, -1, flags & O_CREAT ? OPENING : OPENING_TO_READ))
+		return -1;
+	return opened(real(at, name, flags, mode));
+}
+
 int close(int fd)
 {
 	REAL(close);
@@ -137,6 +166,16 @@ int close(int fd)
 	type name parameters \
 	{ \
 		REAL(name); \
+		if (is_there(path) && fails(#name, path, -1, error_list)) \
+			return -1; \
+		return real arguments; \
+	}
+#define OF_NAME(name, parameters, arguments, error_list) \
+	int name parameters \
+	{ \
+		REAL(name); \
+		char whole[8192]; \
+		const char *path = path_at(at, called, whole, sizeof whole); \
 		if (is_there(path) && fails(#name, path, -1, error_list)) \
 			return -1; \
 		return real arguments; \
@@ -184,6 +223,11 @@ OF_PATH(int, chmod, (const char *path, mode_t mode), (path, mode), ERRORS(EIO, E
 OF_PATH(int, link, (const char *path, const char *to), (path, to), ERRORS(EIO, ENOSPC, ENOMEM, EACCES))
 OF_PATH(ssize_t, readlink, (const char *path, char *found, size_t size), (path, found, size), ERRORS(EIO, ENOMEM, EACCES))
 OF_PATH(int, rename, (const char *path, const char *to), (path, to), ERRORS(EIO, ENOSPC, ENOMEM, EACCES))
+
+OF_NAME(unlinkat, (int at, const char *called, int flags), (at, called, flags), ERRORS(EIO, ENOMEM, EACCES))
+OF_NAME(mkdirat, (int at, const char *called, mode_t mode), (at, called, mode), ERRORS(EIO, ENOSPC, ENOMEM, EACCES))
+OF_NAME(renameat, (int at, const char *called, int into, const char *to), (at, called, into, to),
+	ERRORS(EIO, ENOSPC, ENOMEM, EACCES))
 
 int fstatat64(int at, const char *path, struct stat64 *found, int flags)
 {

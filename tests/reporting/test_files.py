@@ -92,3 +92,49 @@ def test_a_link_of_another_user_to_a_device_is_not_followed(tmp_path: Path) -> N
         write(shared / "publisher.prom")
     shared.chmod(0o755)
     write(shared / "publisher.prom")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give links away")
+@pytest.mark.parametrize("where", ["user/publisher.prom", "user/metrics/publisher.prom"])
+@pytest.mark.parametrize("mode", [0o755, 0o700, 0o1755])
+def test_a_link_in_a_directory_of_another_user_is_not_followed(tmp_path: Path, where: str, mode: int) -> None:
+    """The user who owns a directory can put a link there, whoever else may write."""
+    precious, path = tmp_path / "precious", tmp_path / where
+    precious.mkdir()
+    (precious / "publisher.prom").write_text("old\n")
+    planted = tmp_path.joinpath(*Path(where).parts[:2])
+    planted.parent.mkdir()
+    planted.symlink_to(precious / "publisher.prom" if planted == path else precious)
+    os.chown(planted, 65534, 65534, follow_symlinks=False)
+    os.chown(planted.parent, 65534, 65534)
+    planted.parent.chmod(mode)
+    with pytest.raises(UsageError, match="a link of another user"):
+        write(path)
+    assert (precious / "publisher.prom").read_text() == "old\n"
+    planted.unlink()
+    path.parent.mkdir(exist_ok=True)
+    os.chown(path.parent, 65534, 65534)
+    write(path)  # the node exporter's own directory
+    assert path.read_text() == "new\n"
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o1777, 0o702])
+def test_nothing_is_written_unattended_where_everybody_may_write(tmp_path: Path, mode: int) -> None:
+    path = tmp_path / "shared" / "publisher.prom"
+    path.parent.mkdir()
+    path.parent.chmod(mode)
+    with pytest.raises(UsageError, match="everybody may write there"), whole_file(path, is_unattended=True):
+        raise AssertionError("it was opened")
+    assert list(path.parent.iterdir()) == []
+    path.parent.chmod(0o775)
+    with whole_file(path, is_unattended=True) as out:
+        out.write("new\n")
+    assert path.read_text() == "new\n"
+
+
+def test_a_path_may_be_relative_and_go_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a").mkdir()
+    monkeypatch.chdir(tmp_path / "a")
+    for path in (Path("one"), Path("../two"), Path("../a/./three")):
+        write(path)
+        assert path.read_text() == "new\n"

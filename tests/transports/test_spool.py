@@ -217,29 +217,74 @@ def test_a_file_in_the_place_of_the_directory_is_told(tmp_path: Path) -> None:
     assert (receipt.verdict, receipt.exit_status) == (Verdict.RETRY_LATER, 74)
 
 
+@pytest.mark.parametrize("layout", Layout)
+def test_a_directory_that_will_be_made_is_no_trouble(tmp_path: Path, layout: Layout) -> None:
+    (step,) = spool(tmp_path / "outgoing", layout=layout).preflight()
+    assert step.exit_status == 0
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give links away")
 @pytest.mark.parametrize(("layout", "at"), [(Layout.FLAT, "outgoing.new"), (Layout.DIRQ, "queue/.new")])
 @pytest.mark.parametrize("planted", ["link", "directory"])
+@pytest.mark.parametrize(("owner", "mode"), [(0, 0o775), (0, 0o1775), (65534, 0o755), (65534, 0o700)])
 def test_what_another_user_has_put_in_the_way_is_not_followed(
-    tmp_path: Path, layout: Layout, at: str, planted: str
+    tmp_path: Path, layout: Layout, at: str, planted: str, owner: int, mode: int
 ) -> None:
-    """Where others may write beside the directory; where only its owner can have put it there, it is taken."""
+    """Whether others may write beside the directory, or own where it is."""
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
-    root, way = tmp_path / at.partition("/")[0].removesuffix(".new"), tmp_path / at
+    spool_at = tmp_path / "spool"
+    spool_at.mkdir()
+    root, way = spool_at / at.partition("/")[0].removesuffix(".new"), spool_at / at
     way.parent.mkdir(exist_ok=True)
     if planted == "link":
         way.symlink_to(elsewhere)
     else:
         way.mkdir()
     os.chown(way, 65534, 65534, follow_symlinks=False)
-    way.parent.chmod(0o775)
+    os.chown(way.parent, owner, owner)
+    way.parent.chmod(mode)
     receipt = spool(root, layout=layout).deliver(message(), NOW)
     assert (receipt.verdict, receipt.exit_status) == (Verdict.RETRY_LATER, 74)
     assert "of another user" in receipt.reason
     assert everything(elsewhere) == []
+    (step,) = spool(root, layout=layout).preflight()
+    assert step.exit_status == 74
+    assert "of another user" in step.answer
+    os.chown(way.parent, 0, 0)
     way.parent.chmod(0o755)
+    os.chown(way, 0, 0, follow_symlinks=False)
     assert spool(root, layout=layout).deliver(message(), NOW).verdict is Verdict.DELIVERED
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give links away")
+@pytest.mark.parametrize("planted", ["a link in the way", "the file as a link", "a half file as a link"])
+def test_a_link_does_not_lead_a_message_elsewhere(tmp_path: Path, planted: str) -> None:
+    precious, way = tmp_path / "precious", tmp_path / "user" / "outgoing"
+    precious.mkdir()
+    (precious / "file").write_bytes(SYNC)
+    way.parent.mkdir()
+    made = message()
+    if planted == "a link in the way":
+        way.symlink_to(precious)
+        os.chown(way, 65534, 65534, follow_symlinks=False)
+        os.chown(way.parent, 65534, 65534)
+    else:
+        for folder in (way, way.with_name("outgoing.new")):
+            folder.mkdir()
+        name = re.sub(r"[^A-Za-z0-9_-]", "-", made.id)
+        place = way / name if planted == "the file as a link" else way.with_name("outgoing.new") / f"{made.target}.tmp"
+        place.symlink_to(precious / "file")
+        os.chown(place, 65534, 65534, follow_symlinks=False)
+    receipt = spool(way).deliver(made, NOW)
+    assert everything(precious) == ["file"]
+    assert (precious / "file").read_bytes() == SYNC
+    if planted == "a link in the way":
+        assert "of another user" in receipt.reason
+    else:
+        assert receipt.verdict is Verdict.DELIVERED
+        assert not (way / receipt.remote_id).is_symlink()
 
 
 @pytest.mark.parametrize("layout", Layout)

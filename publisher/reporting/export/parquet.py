@@ -39,8 +39,10 @@ from publisher.reporting.export.pages import (
     SkippedJobs,
 )
 from publisher.sources.statistics import JobFilter
+from publisher.transports.directories import new_file
 
 _VERSION: Final = 1  # of the schema, and of what is said with it
+_MODE: Final = 0o640  # users are named
 _TIME: Final = pa.timestamp("s", tz="UTC")
 _DECIMAL: Final = pa.decimal128(38, 9)
 _RUN: Final = pa.binary(11)
@@ -172,13 +174,14 @@ class _Files:
     ) -> None:
         place = self._place(what, month)
         place.parent.mkdir(parents=True, exist_ok=True)
-        partial = place.with_name(f".{place.name}.part")
         rows = 0
-        with parquet.ParquetWriter(partial, schema, compression="zstd") as writer:
+        with (
+            new_file(place, _MODE) as out,
+            parquet.ParquetWriter(out, schema, compression="zstd") as writer,
+        ):
             for table in _row_groups(schema, batches):
                 writer.write_table(table)
                 rows += table.num_rows
-        partial.replace(place)
         self.done.written.setdefault(what, {})[month] = rows
 
     def _place(self, what: str, month: str) -> Path:
@@ -191,9 +194,8 @@ class _Files:
             return {}
 
     def _write_state(self) -> None:
-        partial = self._noted.with_name(f".{self._noted.name}.part")
-        partial.write_text(json.dumps(self._state), encoding="utf-8")
-        partial.replace(self._noted)
+        with new_file(self._noted, _MODE) as out:
+            out.write(json.dumps(self._state).encode())
 
 
 def _row_groups(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:

@@ -108,7 +108,7 @@ def write_file(site: Site, measures: Sequence[StoredMetric]) -> None:
         return
     text = exposition(site, measures).decode()
     try:
-        with whole_file(settings.textfile) as out:
+        with whole_file(settings.textfile, is_unattended=True) as out:
             out.write(text)
     except UsageError as error:
         reason = str(error).partition("; ")[0]

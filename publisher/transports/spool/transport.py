@@ -8,8 +8,8 @@ from __future__ import annotations
 import errno
 import os
 import re
-import stat
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from hashlib import sha256
 from pathlib import Path
@@ -30,6 +30,13 @@ from publisher.transports.base import (
 )
 from publisher.transports.credentials.host_certificate import may_be_open
 from publisher.transports.credentials.smime import Signer, unsafe_reason
+from publisher.transports.directories import (
+    opened_directory,
+    refuse_for_everybody,
+    refuse_of_others,
+    replacing,
+    sync,
+)
 from publisher.transports.http.exchange import plain
 from publisher.transports.spool import Layout, Options
 
@@ -120,6 +127,14 @@ class SpoolTransport:
         if not there and not path.parent.is_dir() and path.parent not in made_before:
             return f"{path} cannot be made: {path.parent} does not exist"
         deciding = path if there else path.parent
+        try:
+            with opened_directory(deciding) as directory:
+                if there:
+                    _refuse_unsafe(directory, path)
+        except FileNotFoundError:
+            return ""  # the queue's directory, which is made with the one in it
+        except OSError as error:
+            return f"{path}: {error.strerror or error}"
         denied = deciding.exists() and not os.access(deciding, os.W_OK | os.X_OK)
         return f"this user may not write into {deciding}" if denied else ""
 
@@ -140,42 +155,38 @@ class SpoolTransport:
     def _put(self, message: Message, content: bytes) -> str:
         """The file's name below the directory. Raises: OSError, _Unsynced."""
         root = self._options.path
-        _make_directory(root)
-        if root.stat().st_mode & stat.S_IWOTH:
-            raise PermissionError(errno.EPERM, "everybody may write there (chmod o-w)", str(root))
-        body = message.payload.replace(b"\r\n", b"\n")
-        for name in self._names(message):
-            path = root / name
-            there = _content(path)
-            if there is not None and body in there.replace(b"\r\n", b"\n"):
-                _sync_entry(path)  # it may have come just before the power went
-                return name
-            if there is None or self._options.layout is Layout.FLAT:
-                self._write(path, content, message.target)
-                return name
+        with _own_directory(root) as directory:
+            body = message.payload.replace(b"\r\n", b"\n")
+            for name in self._names(message):
+                there = _content(directory, name)
+                if there is not None and body in there.replace(b"\r\n", b"\n"):
+                    # It may have come just before the power went.
+                    with opened_directory((root / name).parent) as parent:
+                        _sync_entry(parent)
+                    return name
+                if there is None or self._options.layout is Layout.FLAT:
+                    self._write(root / name, content, message.target)
+                    return name
         raise FileExistsError(None, "every name for this message is taken", str(root))
 
     def _write(self, path: Path, content: bytes, target: str) -> None:
-        _make_directory(self._staging)
-        _refuse_planted(self._staging)
-        new = self._staging / f"{target}.tmp"  # one publisher at a time works on a target
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-        descriptor = os.open(new, flags, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(descriptor)
-        for attempt in range(_ATTEMPTS):
-            _make_directory(path.parent)
-            if path.parent.is_symlink():
-                _refuse_planted(path.parent)
-            try:
-                os.replace(new, path)  # a rename, and nothing that looks after the two ends
-                break
-            except FileNotFoundError:  # its readers clear empty directories of a queue away
-                if attempt == _ATTEMPTS - 1:
-                    raise
-        _sync_entry(path)
+        with _own_directory(self._staging) as staging:
+            new = f"{target}.tmp"  # one publisher at a time works on a target
+            with suppress(FileNotFoundError):
+                os.unlink(new, dir_fd=staging)
+            for attempt in range(_ATTEMPTS):
+                try:
+                    with (
+                        _own_directory(path.parent) as parent,
+                        replacing(staging, new, parent, path.name, 0o600) as file,
+                    ):
+                        file.write(content)
+                    break
+                except FileNotFoundError:  # its readers clear empty directories of a queue away
+                    if attempt == _ATTEMPTS - 1:
+                        raise
+        with opened_directory(path.parent) as parent:
+            _sync_entry(parent)
 
     def _names(self, message: Message) -> Iterator[str]:
         """Names for a message, of which the first free one counts; one only in a flat directory."""
@@ -192,27 +203,21 @@ class SpoolTransport:
 create: Final = SpoolTransport
 
 
-def _make_directory(path: Path) -> None:
-    """One directory, closed to others, unless it is there. Raises: OSError."""
-    if path.is_dir():
-        return
-    path.mkdir(mode=0o700, exist_ok=True)
-    _sync_directory(path.parent)
+@contextmanager
+def _own_directory(path: Path) -> Iterator[int]:
+    """One directory, made and closed to others unless it is there. Raises: OSError."""
+    with opened_directory(path.parent) as parent, suppress(FileExistsError):
+        os.mkdir(path.name, mode=0o700, dir_fd=parent)
+        sync(parent)
+    with opened_directory(path) as directory:
+        _refuse_unsafe(directory, path)
+        yield directory
 
 
-def _refuse_planted(path: Path) -> None:
-    """A link or directory that another user can have put in our way. Raises: OSError."""
-    if path.parent.stat().st_mode & 0o022 and path.lstat().st_uid not in (0, os.geteuid()):
-        why = "it is of another user, in a directory that others may write"
-        raise PermissionError(errno.EPERM, why, str(path))
-
-
-def _sync_directory(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+def _refuse_unsafe(directory: int, path: Path) -> None:
+    """Refuse a directory in which others decide what is sent. Raises: OSError."""
+    refuse_of_others(directory, path)
+    refuse_for_everybody(directory, path)
 
 
 class _Unsynced(Exception):
@@ -223,16 +228,24 @@ class _Unsynced(Exception):
         self.why = why
 
 
-def _sync_entry(path: Path) -> None:
+def _sync_entry(directory: int) -> None:
     """Raises: _Unsynced."""
     try:
-        _sync_directory(path.parent)
+        sync(directory)
     except OSError as error:
         raise _Unsynced(error) from error
 
 
-def _content(path: Path) -> bytes | None:
+def _content(directory: int, name: str) -> bytes | None:
+    """What a message's file holds; nothing for a link, which is none of ours. Raises: OSError."""
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
-        return path.read_bytes()
+        descriptor = os.open(name, flags, dir_fd=directory)
     except FileNotFoundError:
         return None
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            return b""
+        raise
+    with open(descriptor, "rb") as file:
+        return file.read()
