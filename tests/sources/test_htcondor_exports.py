@@ -209,6 +209,7 @@ def test_what_is_hostile_is_set_aside(tmp_path: Path, history: bytes) -> None:
     assert report.bad or report.troubles
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("writer", [json_in_a_line, xml_in_a_line])
 def test_memory_does_not_grow_with_the_file(tmp_path: Path, writer: Writer) -> None:
     """Of 40 MB in one line, and as many blanks."""

@@ -22,6 +22,8 @@ from publisher.sources.htcondor.classads import Ad, BadAd, ad_of, record_text, t
 MOST_BYTES: Final = 8 * 1024 * 1024  # of one ad
 TOO_LONG: Final = "is too long for the ClassAd of a job"
 CUT_SHORT: Final = "ends before its end, as after a crash in the midst of writing"
+_MOST_DEPTH: Final = 100  # of ads within ads
+_TOO_DEEP: Final = "has too many ads within each other"
 _NO_AD: Final = "is no ClassAd"
 _UNKNOWN: Final = "undefined"
 _MARK: Final = b"\xef\xbb\xbf"  # with which some programs begin a text
@@ -113,6 +115,8 @@ def _json_frame(buffer: bytes, begin: int) -> _AdEnd | None:
         first = buffer[token.start()]
         if first == ord("{"):
             depth += 1
+            if depth > _MOST_DEPTH:
+                return _AdEnd(token.end(), _TOO_DEEP)
         elif first == ord("}"):
             depth -= 1
             if depth == 0:
@@ -168,6 +172,8 @@ def _xml_frame(buffer: bytes, begin: int) -> _AdEnd | None:
         depth += -1 if tag[1] else 1
         if depth == 0:
             return _AdEnd(tag.end())
+        if depth > _MOST_DEPTH:
+            return _AdEnd(tag.end(), _TOO_DEEP)
     return None
 
 
