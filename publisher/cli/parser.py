@@ -247,7 +247,9 @@ def window_of(arguments: argparse.Namespace, now: datetime) -> Window:
 
 
 def add_job(command: argparse.ArgumentParser) -> None:
-    command.add_argument("job", metavar="JOB", help="the job's id (JobID)")
+    command.add_argument(
+        "job", metavar="JOB", help="its JobID, or its id in the batch system: 1001, or hpc:1001"
+    )
 
 
 def add_accept_state(parser: argparse.ArgumentParser) -> None:

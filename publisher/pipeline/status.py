@@ -23,6 +23,7 @@ from publisher.model.target import Selection, Target, is_wanted
 from publisher.model.time import Window
 from publisher.model.totals import month_window
 from publisher.pipeline.guards.databases import Missing, missed, missing_databases, missing_text
+from publisher.pipeline.guards.local_ids import GIVE_ID
 from publisher.pipeline.round.reader import numbered
 from publisher.pipeline.site import LOCK_WAIT_S, Site, choose
 from publisher.sources.base import Page, Source
@@ -319,8 +320,7 @@ def trace(site: Site, job_id: JobId, *, all_instances: bool = False) -> Traced:
             trouble = str(error)
     if not is_known and not trouble:
         raise UsageError(
-            f"job {job_id} is neither in the ledger nor in the accounting data; give the JobID "
-            "that the CE assigned, and `publisher stats -o jobids` lists those that are there"
+            f"job {job_id} is neither in the ledger nor in the accounting data; {GIVE_ID}"
         )
     rows = None if page is None else page.jobs
     return Traced(job_id, deliveries, held, rows, trouble)

@@ -32,6 +32,7 @@ from publisher.model.time import Window
 from publisher.model.totals import Accumulator, SummaryGroup, month_number
 from publisher.pipeline.guards.collisions import is_later_run
 from publisher.pipeline.guards.databases import not_found
+from publisher.pipeline.guards.local_ids import GIVE_ID
 from publisher.pipeline.round.decision import is_unchanged
 from publisher.pipeline.site import Site, choose
 from publisher.reporting.charges.rules import Charges
@@ -262,8 +263,7 @@ def _page(
         return page
     raise not_found(
         site,
-        f"no finished job is called {job_id!r} in the accounting data; "
-        "give the JobID that the CE assigned. "
+        f"no finished job is called {job_id!r} in the accounting data; {GIVE_ID}. "
         f"`publisher trace {job_id}` tells whether it was delivered before it was removed",
     )
 

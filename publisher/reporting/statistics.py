@@ -10,6 +10,7 @@ from typing import Final
 from publisher.model.job import JobId
 from publisher.model.text import arex_unescape
 from publisher.pipeline.guards.databases import not_found
+from publisher.pipeline.guards.local_ids import GIVE_ID
 from publisher.pipeline.site import Site
 from publisher.sources.statistics import JobDetails, JobFilter, JobStatistics, NameKind
 
@@ -34,6 +35,10 @@ def stats(site: Site, wanted: JobFilter, *, by: str | None, rows_read: RowsRead)
         for page in accounts.summed(wanted, by):
             tally.add(page.groups)
             rows_read(page.rows_read)
+        if tally.has_unknown_users:
+            for page in accounts.summed(wanted, "local-user"):
+                local = (job.local_name for job, _ in page.groups if not job.user)
+                tally.local_users.update(name for name in local if name)
     return tally
 
 
@@ -81,12 +86,9 @@ def job(site: Site, job_id: JobId) -> tuple[JobDetails, str]:
         found = accounts.sheet(job_id)
         if found is not None:
             return found, accounts.zone
-        meant = accounts.with_local_id(job_id) if job_id else ()
-    hint = f"; in the batch system, this is the id of {' and '.join(meant)}" if meant else ""
     raise not_found(
         site,
-        f"no job is called {job_id!r} in the accounting data; "
-        f"give the JobID that the CE assigned{hint}",
+        f"no job is called {job_id!r} in the accounting data; {GIVE_ID}",
     )
 
 

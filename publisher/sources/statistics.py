@@ -231,6 +231,8 @@ class JobStatistics:
     states: Counter[str] = field(default_factory=Counter)
     vos: set[str] = field(default_factory=set)
     users: set[str] = field(default_factory=set)
+    local_users: set[str] = field(default_factory=set)  # of jobs of which no certificate is known
+    has_unknown_users: bool = False
     groups: dict[str, Totals] = field(default_factory=dict)
 
     def add(self, groups: Iterable[tuple[CountedJob, Totals]]) -> None:
@@ -240,6 +242,7 @@ class JobStatistics:
             self.states[job.status] += totals.jobs
             self.vos.add(job.vo)
             self.users.add(job.user)
+            self.has_unknown_users |= not job.user
             if self.by is not None:
                 self.groups.setdefault(GROUPINGS[self.by](job), Totals()).add(totals)
         self.vos.discard("")

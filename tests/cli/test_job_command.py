@@ -177,9 +177,9 @@ def test_an_unknown_job_is_an_error(site: ConfiguredSite, action: str) -> None:
         assert (run.status, run.out) == (64, "")
         assert f"no job is called {words[0]!r}" in run.err
     ran = next(sample for sample in JOBS if sample.local_job_id)
-    run = site.run("job", action, str(ran.local_job_id))
-    assert run.status == 64
-    assert ran.job_id in run.err
+    run = site.run("job", action, "--json", str(ran.local_job_id))
+    assert run.status == 0
+    assert run.json["job"] == ran.job_id
 
 
 def test_a_job_is_told_from_the_database_in_which_it_counts(site: ConfiguredSite) -> None:

@@ -23,7 +23,8 @@ from publisher.cli.output import (
 from publisher.cli.parser import Form, add_action, add_actions, add_flag, add_job, add_json
 from publisher.cli.sources import incomplete
 from publisher.formats.sgas.values import public_url
-from publisher.model.job import Epoch, JobId, Transfer
+from publisher.model.job import Epoch, Transfer
+from publisher.pipeline.guards.local_ids import named_job
 from publisher.reporting import statistics
 from publisher.sources.statistics import JobDetails, StoredEvent
 
@@ -51,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace, context: Context) -> int:
     site = chosen_database(arguments, context.load())
-    sheet, zone = statistics.job(site, JobId(arguments.job))
+    sheet, zone = statistics.job(site, named_job(site, arguments.job))
     as_json, as_text = _answers(arguments, zone)
     form, rows = arguments.form, arguments.action
     if arguments.action == "info":

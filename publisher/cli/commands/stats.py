@@ -116,6 +116,7 @@ def _as_json(wanted: JobFilter, tally: JobStatistics) -> Json:
         "states": [{"state": state, "jobs": jobs} for state, jobs in sorted(tally.states.items())],
         "vos": sorted(tally.vos),
         "users": sorted(tally.users),
+        "local_users": sorted(tally.local_users),
         "groups": [{"name": name, **_totals_json(each)} for name, each in _groups(tally)],
     }
 
@@ -203,7 +204,7 @@ def _single(output: str, tally: JobStatistics) -> tuple[str, list[str]] | None:
     lists = {
         "wlcgvos": ("vo", tally.vos),
         "fqans": ("fqan", _fqans(tally)),
-        "users": ("user", tally.users),
+        "users": ("user", tally.users | tally.local_users),
     }
     if output not in lists:
         return None
@@ -226,7 +227,7 @@ def _brief_lines(tally: JobStatistics) -> list[str]:
         ("first submitted", moment_text(totals.first_submitted_at) or "-"),
         ("last ended", moment_text(totals.last_ended_at) or "-"),
         ("VOs", _counted(len(tally.vos), sorted(tally.vos))),
-        ("users", f"{len(tally.users):,}"),
+        ("users", _users(tally)),
     ]
     remarks = [
         ("in progress, without usage yet", totals.in_progress),
@@ -235,6 +236,14 @@ def _brief_lines(tally: JobStatistics) -> list[str]:
     ]
     lines = [f"{name:<17}{text}" for name, text in overview if text]
     return lines + [f"{remark}: {jobs:,} of the jobs" for remark, jobs in remarks if jobs]
+
+
+def _users(tally: JobStatistics) -> str:
+    """How many certificates, and how many local users without one."""
+    if not tally.local_users:
+        return f"{len(tally.users):,}"
+    local = f"{len(tally.local_users):,} local without a known certificate"
+    return f"{len(tally.users):,}, and {local}" if tally.users else local
 
 
 def _counted(number: int, names: Sequence[str]) -> str:

@@ -12,8 +12,9 @@ from publisher.cli.output import Json, Part, TextTable, moment_text, print_resul
 from publisher.cli.parser import add_all_instances, add_job, add_json
 from publisher.ledger.contract import Delivery
 from publisher.model.errors import SourceError
-from publisher.model.job import JobId, JobRecord, job_key
+from publisher.model.job import JobRecord, job_key
 from publisher.pipeline import status as operations
+from publisher.pipeline.guards.local_ids import named_job
 from publisher.pipeline.status import Traced
 
 _COLUMNS = ("target", "state", "sent", "message id", "remote id", "row id", "end time", "digest")
@@ -27,7 +28,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace, context: Context) -> int:
     site, everywhere = context.load(), arguments.all_instances
-    traced = operations.trace(site, JobId(arguments.job), all_instances=everywhere)
+    job_id = named_job(site, arguments.job)
+    traced = operations.trace(site, job_id, all_instances=everywhere)
     print_result(traced, _as_json, _as_text, form=arguments.form, rows="deliveries")
     if traced.trouble:
         error_line(traced.trouble)

@@ -1,0 +1,87 @@
+"""Jobs named by their ids in the batch system, at sites that know no others, and users without certificates."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.support.gridengine_files import BEGIN, Entry, colon, write
+from tests.support.pki import PKI
+from tests.support.sites import ConfiguredSite
+
+ANY = Entry(job=1001)
+COMMANDS = (("trace",), ("explain",), ("job", "info"), ("job", "events"))
+
+
+@pytest.fixture
+def site(tmp_path: Path, pki: PKI) -> ConfiguredSite:
+    """Two clusters and no CE; 1001 ran on both, 7 on one and twice, 8 once."""
+    spool = {"files": {"type": "spool", "path": str(tmp_path / "out"), "format": "car", "sign": False, "start": "all"}}
+    made = ConfiguredSite(tmp_path, pki, pki.host(), spool)
+    later = replace(ANY, started=BEGIN + 9000, ended=BEGIN + 9500, submitted=BEGIN + 8000)
+    lines = {
+        "hpc": [ANY, replace(ANY, job=7), replace(later, job=7), replace(ANY, job=8, owner="bob")],
+        "gpu": [replace(ANY, owner="eve", ended=ANY.ended + 1)],
+    }
+    made.config["source"] = [
+        {
+            "type": "gridengine",
+            "name": name,
+            "cluster": f"{name}.example.org",
+            "paths": [str(write(tmp_path / f"accounting-{name}", map(colon, entries)))],
+        }
+        for name, entries in lines.items()
+    ]
+    assert made.run("publish").status == 0
+    return made
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize(
+    ("asked", "cluster", "number"),
+    [
+        ("8", "hpc", 8),
+        ("hpc:1001", "hpc", 1001),
+        ("gpu:1001", "gpu", 1001),
+        ("hpc.example.org:1001", "hpc", 1001),
+        (f"hpc.example.org:1001:{BEGIN + 10}", "hpc", 1001),
+    ],
+)
+def test_a_job_is_found_by_its_local_id(
+    command: tuple[str, ...], asked: str, cluster: str, number: int, site: ConfiguredSite
+) -> None:
+    run = site.run(*command, "--json", asked)
+    assert run.status == 0, run.err
+    assert run.json["job"] == f"{cluster}.example.org:{number}:{BEGIN + 10}"
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize(("asked", "count"), [("1001", 2), ("7", 2), ("hpc:7", 2)])
+def test_where_several_jobs_are_meant_they_are_listed(
+    command: tuple[str, ...], asked: str, count: int, site: ConfiguredSite
+) -> None:
+    run = site.run(*command, asked)
+    assert run.status == 64
+    assert f"{asked} is the id in the batch system of {count} jobs" in run.err
+    number = asked.rpartition(":")[2]
+    assert run.err.count(f".example.org:{number}:") == count
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("asked", ["9", "gpu:8", "other:8", "hpc:"])
+def test_what_names_no_job_is_an_error_with_advice_for_any_site(
+    command: tuple[str, ...], asked: str, site: ConfiguredSite
+) -> None:
+    run = site.run(*command, asked)
+    assert run.status == 64
+    assert "give the JobID, or the id in the batch system" in run.err
+    assert "CE assigned" not in run.err
+
+
+def test_local_users_count_where_there_are_no_certificates(site: ConfiguredSite) -> None:
+    assert site.run("stats", "-o", "users").out.split() == ["ada", "bob", "eve"]
+    found = site.run("stats", "--json").json
+    assert (found["users"], found["local_users"]) == ([], ["ada", "bob", "eve"])
+    assert "3 local without a known certificate" in site.run("stats").out
