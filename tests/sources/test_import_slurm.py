@@ -360,7 +360,7 @@ NO_CPU = {"TotalCPU": "00:00:00", "UserCPU": "00:00:00", "SystemCPU": "00:00:00"
 
 
 def test_cpu_time_that_nobody_measured_is_unknown_and_told(tmp_path: Path) -> None:
-    measured = job(1, **NO_CPU)
+    measured = job(1, ElapsedRaw=1, **NO_CPU)
     lost = job(2, State="NODE_FAIL", **NO_CPU)
     alone = job(3, **NO_CPU)
     lines = [measured, step(measured, MaxRSS=""), lost, step(lost, ExitCode="", MaxRSS="", State="CANCELLED"), alone]

@@ -15,11 +15,11 @@ COLUMNS: Final = (
     *("JobIDRaw", "JobID", "Cluster", "Partition", "Account", "QOS", "User", "State", "ExitCode"),
     *("Submit", "Eligible", "Start", "End", "ElapsedRaw", "TotalCPU", "UserCPU", "SystemCPU"),
     *("AllocCPUS", "AllocNodes", "NTasks", "NodeList", "AllocTRES", "MaxRSS", "MaxVMSize"),
-    *("Suspended", "ConsumedEnergyRaw", "TimelimitRaw", "JobName"),
+    *("Suspended", "ConsumedEnergyRaw", "TimelimitRaw", "TRESUsageInTot", "JobName"),
 )
 FIRST: Final = "JobIDRaw"
 _REQUIRED: Final = (FIRST, *("State", "Submit", "Start", "End", "ElapsedRaw", "User", "AllocTRES"))
-_REQUIRED_PAIRS: Final = {"AllocCPUS": "NCPUS", "UserCPU": "TotalCPU", "SystemCPU": "TotalCPU"}
+_REQUIRED_PAIRS: Final = {"UserCPU": "TotalCPU", "SystemCPU": "TotalCPU"}
 # Of versions and of files that were made by hand.
 _OTHER_NAMES: Final = {"AllocCPUS": "NCPUS", "AllocNodes": "NNodes"}
 
@@ -39,6 +39,12 @@ def _missing_columns(there: Set[str]) -> list[str]:
     return list(dict.fromkeys([*(name for name in _REQUIRED if name not in there), *pairs]))
 
 
+def _first_line(text: str) -> str:
+    """Quote what sacct printed in place of a table, such as an error."""
+    shown = clean(text[:200]).strip()
+    return f"its first line is {shown!r}: it " if shown else ""
+
+
 class Header:
     """The columns of a text and how they are separated."""
 
@@ -48,7 +54,8 @@ class Header:
         names = re.findall(r"[A-Za-z]+", text)
         if not names or names[0] != FIRST or len(names) < 2:
             raise NotSacct(
-                f"does not begin with a header whose first column is {FIRST}; make it by "
+                f"{_first_line(text)}does not begin with a header whose first column is {FIRST}; "
+                "make it by "
                 f"`sacct --parsable2 -o {FIRST},...,JobName`, without --noheader"
             )
         self.delimiter = text[len(FIRST) : text.index(names[1], len(FIRST))]

@@ -178,6 +178,6 @@ class SlurmImporter(LineImporter[SacctRun]):
         if run.report.incomplete:
             run.report.notes.append(
                 f"{plural(run.report.incomplete, 'run')} whose CPU time Slurm does not know "
-                "(nodes that failed, allocations without a step, resized jobs): "
-                "told as unknown, and as 0 to APEL"
+                "(nodes that failed, allocations without a step, resized jobs, or "
+                "JobAcctGatherType=none in slurm.conf): told as unknown, and as 0 to APEL"
             )

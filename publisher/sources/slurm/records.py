@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
 from itertools import product
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 from zoneinfo import ZoneInfo
 
 from publisher.sources.importing.line_importer import LogPiece
@@ -45,6 +45,7 @@ _DURATION: Final = re.compile(
     r"(?P<minutes>[0-9]{1,2}):(?P<seconds>[0-9]{1,2})(?:\.(?P<fraction>[0-9]{1,6}))?",
     re.ASCII,
 )
+_USED_CPU: Final = re.compile(r"(?:^|,)cpu=([0-9:.-]+)")
 _NO_SIZE: Final = frozenset({"", "0"})
 _SIZE: Final = re.compile(r"([0-9]{1,18})(?:\.([0-9]{1,6}))?([KMGTPE]?)", re.ASCII)
 _UNITS: Final = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40, "P": 2**50, "E": 2**60}
@@ -99,6 +100,8 @@ _OF_JOB: Final = (
 )
 _OF_STEP: Final = ("NTasks", "MaxRSS", "MaxVMSize")
 _CPU: Final = ("UserCPU", "SystemCPU", "TotalCPU")
+_CPU_OF_STEP: Final = (*_CPU, "TRESUsageInTot")
+_SHORT_S: Final = 1  # a task that took longer shows memory, where Slurm measures anything
 _IN_ZONE: Final = ("Start", "End", "Submit", "Suspended")
 _MEASURED: Final = ("State", "ExitCode", "MaxRSS")
 
@@ -151,6 +154,8 @@ class SacctReader:
         self._of_job = header.picked(_OF_JOB)
         self._of_step = header.picked_behind(_OF_STEP)
         self._cpu = header.picked(_CPU)
+        self._cpu_of_step = header.picked(_CPU_OF_STEP)
+        self._has_usage = "TRESUsageInTot" in header.names
         self._in_zone = header.picked(_IN_ZONE)
         self._measured = header.picked(_MEASURED)
 
@@ -282,9 +287,9 @@ class SacctReader:
             wall_s = min(wall_s, max(0, ended_at - submitted_at - suspended_s))
         started_at = min(started_at, ended_at)  # the controller's clock may have gone back
         user_ms, system_ms = _milliseconds(user_cpu), _milliseconds(system_cpu)
-        if not user_ms or system_ms is None:
+        if not user_ms or system_ms is None or (self._has_usage and lines.steps):
             steps = list(map(self._header.fields, lines.steps))
-            user_ms, system_ms = self._unusual_cpu(fields, steps)
+            user_ms, system_ms = self._cpu_with_steps(fields, steps, wall_s)
         tasks, memory_kib, virtual_kib = self._greatest(lines.steps)
         eligible_at = submitted_at if eligible == submit else self._moment(eligible)
         return SacctRun(
@@ -330,24 +335,57 @@ class SacctReader:
                 virtual_kib = size
         return tasks, memory_kib, virtual_kib
 
-    def _unusual_cpu(self, job: Fields, steps: Sequence[Fields]) -> tuple[int | None, int | None]:
-        """Milliseconds of user and system: the job's, which are those of its steps, else their sum.
+    def _cpu_with_steps(
+        self, job: Fields, steps: Sequence[Fields], wall_s: int
+    ) -> tuple[int | None, int | None]:
+        """Return user and system milliseconds: the job's, else the sum of its steps.
 
-        Unknown where nobody measured: a job without a step, and one whose node failed, of which no
-        step has an exit code.
+        Slurm may leave a step's CPU time out of TotalCPU: what TRESUsageInTot has more is added.
+        Unknown where nobody measured: a job without a step, one whose node failed, of which no step
+        has an exit code, and one of a cluster that gathers nothing.
         """
         own = _cpu_of(*self._cpu(job))
-        if own is None:
-            found = [_cpu_of(*self._cpu(step)) for step in steps]
-            parts = [cpu for cpu in found if cpu is not None]
-            if not parts:
-                return None, None
-            own = sum(user for user, _ in parts), sum(system for _, system in parts)
-        return own if any(own) or self._were_measured(steps) else (None, None)
+        found = [_cpu_of_step(*self._cpu_of_step(step)) for step in steps]
+        parts = [cpu for cpu in found if cpu is not None]
+        if own is None and not parts:
+            return None, None
+        more_ms = sum(part.more_ms for part in parts)
+        if own is None or not any(own):
+            own = sum(part.user_ms for part in parts), sum(part.system_ms for part in parts)
+        elif more_ms:  # not where the job's line has it already
+            whole_ms = sum(map(sum, parts))
+            more_ms = min(more_ms, max(0, whole_ms - sum(own)))
+        user_ms, system_ms = own[0] + more_ms, own[1]
+        measured = user_ms or system_ms or self._were_measured(steps, wall_s)
+        return (user_ms, system_ms) if measured else (None, None)
 
-    def _were_measured(self, steps: Sequence[Fields]) -> bool:
-        measured = map(self._measured, steps)
-        return any(memory or (code and state != "RESIZING") for state, code, memory in measured)
+    def _were_measured(self, steps: Sequence[Fields], wall_s: int) -> bool:
+        """Whether CPU times of 0 were measured."""
+        short = wall_s <= _SHORT_S
+        return any(
+            memory not in _NO_SIZE or (short and code and state != "RESIZING")
+            for state, code, memory in map(self._measured, steps)
+        )
+
+
+class _StepCpu(NamedTuple):
+    """CPU time of a step; `more_ms` stands in TRESUsageInTot only."""
+
+    user_ms: int
+    system_ms: int
+    more_ms: int
+
+
+def _cpu_of_step(user: str, system: str, total: str, usage: str) -> _StepCpu | None:
+    measured = _cpu_of(user, system, total)
+    found = _USED_CPU.search(usage)
+    used_ms = _milliseconds(found[1]) if found else None
+    if measured is None and used_ms is None:
+        return None
+    user_ms, system_ms = measured or (0, 0)
+    more_ms = (used_ms or 0) - user_ms - system_ms
+    more_ms *= more_ms >= 1000  # TRES has whole seconds: less than one more is the same time
+    return _StepCpu(user_ms, system_ms, more_ms)
 
 
 def _cpu_of(user: str, system: str, total: str) -> tuple[int, int] | None:
