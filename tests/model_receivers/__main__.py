@@ -1,0 +1,89 @@
+"""Play many stories, count failures by kind, and shrink the first of each.
+
+`python -m tests.model_receivers --stories 1000 --first 1 [--log FILE] [--today] [--replay "SEED, [(event, seed), ...]"]`
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import sys
+import time
+from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
+from copy import deepcopy
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+
+from tests.model_receivers.oracle import holdings
+from tests.model_receivers.site import place_of
+from tests.model_receivers.stories import FULL, TODAY, Event, Kinds, outcome, play, shrunk, story
+from tests.model_receivers.stories.events import World
+
+
+def main() -> int:
+    asked = argparse.ArgumentParser(prog="python -m tests.model_receivers", description=__doc__)
+    asked.add_argument("--stories", type=int, default=200)
+    asked.add_argument("--first", type=int, default=1)
+    asked.add_argument("--log", type=Path, help="append the numbers to this file")
+    asked.add_argument("--jobs", type=int, default=1, help="processes")
+    asked.add_argument("--today", action="store_true", help="only what make test plays")
+    asked.add_argument("--no-shrink", action="store_true")
+    asked.add_argument("--replay", help="play one story, as it was printed")
+    given = asked.parse_args()
+    kinds = TODAY if given.today else FULL
+    if given.replay:
+        seed, events = ast.literal_eval(given.replay)
+        print(play(seed, events, gentle=kinds.gentle, told=_told) or "all is right")
+        return 0
+    return count(given, kinds)
+
+
+def count(given: argparse.Namespace, kinds: Kinds) -> int:
+    began, failed, first = time.monotonic(), Counter[str](), dict[str, int]()
+    seeds = range(given.first, given.first + given.stories)
+    with ProcessPoolExecutor(given.jobs) as pool:
+        for seed, wrong in zip(seeds, pool.map(partial(_played, kinds), seeds, chunksize=5), strict=True):
+            failed.update(wrong)
+            for kind in wrong:
+                first.setdefault(kind, seed)
+    seconds = time.monotonic() - began
+    lines = [f"{given.stories} stories from {given.first} on, {seconds:.0f} s, {given.stories / seconds:.1f} a second"]
+    for kind, times in failed.most_common():
+        seed = first[kind]
+        events: list[Event] = (
+            story(seed, kinds) if given.no_shrink else shrunk(seed, story(seed, kinds), kind, gentle=kinds.gentle)
+        )
+        lines.append(f"  {times:5} {kind}\n        {seed}, {events}")
+    print("\n".join(lines))
+    if given.log:
+        with given.log.open("a") as log:
+            log.write("\n".join([*lines, ""]))
+    return 1 if failed else 0
+
+
+def _told(step: str, world: World) -> None:
+    print(f"--- {step}, {world.product.now:%Y-%m-%d %H:%M}; site {world.config['site']}, {world.config['records']}")
+    for name, target in world.config["targets"].items():
+        print(f"  target {name}: {target['format']} to {place_of(target)}, VOs {target.get('vos', 'all')}")
+    for ce in world.ces:
+        for job in ce.rows.values():
+            end = datetime.fromtimestamp(job.end_time, UTC)
+            print(
+                f"  row {job.job_id} {job.local_job_id} {end:%Y-%m-%d %H:%M} {job.vo} {job.wall_s}/{job.cpu_user_s} x{job.cpus}"
+            )
+    for place, model in world.product.models.items():
+        for group, total in sorted(holdings(deepcopy(model), place).items()):
+            print(f"  {place} has {group.month} {group.ce} x{group.processors}: {total}")
+    for name, one in world.last.json.get("targets", {}).items():
+        held = [month["month"] for month in one["held"]]
+        print(f"  last round of {name}: {one['outcome']}, {one['records']} records, held {held} {one['reason'] or ''}")
+
+
+def _played(kinds: Kinds, seed: int) -> list[str]:
+    return outcome(seed, story(seed, kinds), gentle=kinds.gentle)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

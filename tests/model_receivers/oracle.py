@@ -1,0 +1,307 @@
+"""The equation: a receiver holds every run that was wanted, once, with its last values; or the product names the difference.
+
+The memory is of every run that a round could see, whatever became of its row since. Nothing here asks the product for a
+number: its surfaces are read for what they hold back, run by run and month by month. A run that is held back may only stand
+as it once was, or be missing. No hold excuses a run that counts twice, or a row of no run.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Any, Final, NamedTuple
+
+from tests.arex_databases import SampleJob
+from tests.model_receivers.receivers.apel import Apel, SumKey, Total, collated, month_of
+from tests.model_receivers.receivers.keep_first import KeepFirst
+from tests.model_receivers.site import Model, Product, Run, place_of
+
+RunId = tuple[str, str]  # JobID, local id
+SINGLE: Final = ("car", "apel-job-0.2", "apel-job-0.3", "apel-job-0.4")
+_TRIED: Final = 200_000  # ways to explain a difference
+_TICKET: Final = re.compile(
+    r"\s*(?P<month>\d{4}-\d\d): (?:site (?P<site>[^,]+), )?VO (?P<vo>[^,]*), group (?P<group>[^,]*), role (?P<role>[^,]*), "
+    r"user (?P<user>.*), SubmitHost (?P<host>[^,]*), (?P<infrastructure>\w+), (?P<level>[^,]+), "
+    r"nodes (?P<nodes>\d+), processors (?P<processors>\d+)(?P<prefix>.*?): "
+    r"(?P<jobs>[\d,]+) jobs?, (?P<wall>[\d,]+) s wall, (?P<cpu>[\d,]+) s CPU"
+)
+
+
+class Group(NamedTuple):
+    """Runs that are compared together: no setting of the site changes what is in here."""
+
+    month: tuple[int, int]
+    ce: str
+    processors: int
+
+
+class Share(NamedTuple):
+    """What a run adds to the numbers of a receiver."""
+
+    group: Group
+    total: Total
+
+
+class Seen(NamedTuple):
+    """A run as a round could see it. `places` wanted it then; `sure`: that round came to its end."""
+
+    job: SampleJob
+    places: frozenset[str]
+    sure: bool
+
+
+def published_vo(job: SampleJob, records: Mapping[str, Any]) -> str:
+    for rule in records.get("vo_rules", ()):
+        if rule["pattern"] == job.user:
+            return str(rule["vo"])
+    return job.vo
+
+
+def wanted_at(job: SampleJob, config: Mapping[str, Any]) -> frozenset[str]:
+    """Return the receivers that some target wants this job for."""
+    vo = published_vo(job, config["records"])
+    targets = config["targets"].values()
+    return frozenset(place_of(target) for target in targets if "vos" not in target or vo in target["vos"])
+
+
+@dataclass(slots=True)
+class Memory:
+    """Every run that ever was, as rounds could see it, in order."""
+
+    runs: dict[RunId, list[Seen]] = field(default_factory=dict)
+    single: set[str] = field(default_factory=set)  # places that ever got single records
+
+    def look(self, jobs: Iterable[SampleJob], config: Mapping[str, Any], *, sure: bool) -> None:
+        """A round sees these jobs, with this configuration."""
+        self.single |= {place_of(one) for one in config["targets"].values() if one["format"] in SINGLE}
+        for job in jobs:
+            seen = Seen(job, wanted_at(job, config), sure)
+            versions = self.runs.setdefault((job.job_id, str(job.local_job_id)), [])
+            if versions and versions[-1][:2] == seen[:2]:
+                versions[-1] = seen._replace(sure=sure or versions[-1].sure)
+            else:
+                versions.append(seen)
+
+
+@dataclass(slots=True)
+class Explained:
+    """What the product's surfaces hold back, by receiver, and rows that they name as left there."""
+
+    runs: dict[str, set[RunId]] = field(default_factory=lambda: defaultdict(set))
+    months: dict[str, set[tuple[int, int]]] = field(default_factory=lambda: defaultdict(set))
+    left: dict[str, list[Share]] = field(default_factory=lambda: defaultdict(list))
+    statuses: list[str] = field(default_factory=list)  # what is not well though nothing goes wrong any more
+    silent: bool = True  # nothing says that anything differs
+
+
+def surfaces(product: Product, last: Run) -> Explained:
+    """Read what an administrator sees after the last round."""
+    found, targets = Explained(), product.config["targets"]
+    places = {name: place_of(target) for name, target in targets.items()}
+    for name, outcome in last.json.get("targets", {}).items():
+        for held in outcome["held"]:
+            found.months[places[name]].add(_month(held["month"]))
+    for one in product.run("quarantine", "list", "--json").json["quarantined"]:
+        if one["target"] in places:
+            found.runs[places[one["target"]]].add((one["job"], one["local_id"]))
+    check = product.run("sync", "--check", "--json", "--months", "all")
+    for change in check.json.get("accepted", ()):
+        rows = [
+            f"{change['month']}: {one['row']}: {one['jobs']} jobs, {one['wall_s']} s wall, {one['cpu_s']} s CPU"
+            for one in change["stale"]
+        ]
+        found.left[places[change["target"]]] += [
+            Share(_group_of(key), total) for key, total, _ in ticket_rows("\n".join(rows), "")
+        ]
+    if last.status not in (0, 65):
+        found.statuses.append(f"the last round ends with {last.status}")
+    for name, one in product.run("status", "--json").json.get("targets", {}).items():
+        waiting = {word: one[word] for word in ("pending", "in_doubt") if one[word]}
+        if waiting and not (found.months[places[name]] or found.runs[places[name]]):
+            found.statuses.append(f"{' and '.join(waiting)} for ever")
+    found.silent = check.status == last.status == 0
+    return found
+
+
+def ticket_rows(text: str, site: str) -> Iterator[tuple[SumKey, Total, str]]:
+    """Yield the rows that a ticket names, with what they count and the prefix of their records."""
+    for found in filter(None, map(_TICKET.fullmatch, text.splitlines())):
+        benchmark, _, level = found["level"].partition(" ")
+        words = {name: collated(found[name]) for name in ("user", "vo", "role", "group", "host", "infrastructure")}
+        key = SumKey(
+            month=_month(found["month"]),
+            site=collated(found["site"] or site),
+            **words,
+            benchmark=collated(benchmark),
+            level=_level(level),
+            nodes=int(found["nodes"]),
+            processors=int(found["processors"]),
+        )
+        yield key, Total(*(int(found[name].replace(",", "")) for name in ("jobs", "wall", "cpu"))), found["prefix"]
+
+
+def _level(text: str) -> Decimal:
+    return round(Decimal(text or 0), 3)
+
+
+def _month(text: str) -> tuple[int, int]:
+    year, _, month = text.partition("-")
+    return int(year), int(month)
+
+
+def _ce(host: object) -> str:
+    found = re.search(r"ce\d", str(host))
+    return found[0] if found else str(host)
+
+
+def _group_of(key: SumKey) -> Group:
+    return Group(key.month, _ce(key.host), key.processors)
+
+
+def share_of(job: SampleJob, place: str, month: tuple[int, int] | None = None) -> Share:
+    """Return what a job adds at a receiver; its wall time is not compared at AUDITOR, which takes times."""
+    group = Group(month or month_of(job.end_time), _ce(job.endpoint_url), job.cpus)
+    wall = 0 if place.startswith("auditor") else job.wall_s
+    return Share(group, Total(1, wall, job.cpu_user_s + job.cpu_kernel_s))
+
+
+def holdings(model: Model, place: str) -> dict[Group, Total]:
+    """Return what a receiver holds."""
+    held: dict[Group, Total] = defaultdict(Total)
+    if isinstance(model, Apel):
+        model.summarise()
+        for key, total in model.totals().items():
+            held[_group_of(key)] = held[_group_of(key)].plus(total)
+    elif isinstance(model, KeepFirst):
+        for row in model.records.values():
+            group = Group(
+                month_of(row["EndTime"]), _ce(row.get("MachineName") or row.get("SubmitHost")), row["Processors"]
+            )
+            wall = 0 if place.startswith("auditor") else row["WallDuration"]
+            held[group] = held[group].plus(Total(1, wall, row["CpuDuration"]))
+    return dict(held)
+
+
+def shares(
+    versions: Sequence[Seen], place: str, *, wanted: bool, held: bool, single: bool, keeps_first: bool
+) -> list[Share | None]:
+    """Return what a run may count for at a receiver, the best first; None is nothing."""
+    seen = [one for one in versions if place in one.places]
+    if not seen:
+        return [None]
+    once = [share_of(one.job, place) for one in seen]
+    newest = max((at for at, one in enumerate(seen) if one.sure), default=0)
+    found: list[Share | None] = [*reversed(once[newest:])]
+    if single:  # its record stays under the end that it was first sent with
+        months = [month_of(one.job.end_time) for one in reversed(seen)]
+        found += [share_of(one.job, place, month) for one in reversed(seen[newest:]) for month in months]
+    if keeps_first:
+        found = [*once]
+    if held or not wanted:
+        found += [*once, None]
+    if not any(one.sure for one in seen):
+        found.append(None)
+    return list(dict.fromkeys(found))
+
+
+def solved(held: Mapping[Group, Total], choices: Sequence[Sequence[Share | None]]) -> bool:
+    """Return whether one choice for each run adds up to what is held. Raises: OverflowError after too many tries."""
+    rest = dict(held)
+    certain = [choice[0] for choice in choices if len(choice) == 1]
+    return all(_take(rest, share) for share in certain) and _Search(
+        rest, [one for one in choices if len(one) > 1]
+    ).fits(0)
+
+
+class _Search:
+    """Tries the choices of one run after the other."""
+
+    def __init__(self, rest: dict[Group, Total], choices: Sequence[Sequence[Share | None]]) -> None:
+        self._rest, self._choices, self._tried = rest, choices, 0
+
+    def fits(self, at: int) -> bool:
+        self._tried += 1
+        if self._tried > _TRIED:
+            raise OverflowError(f"{len(self._choices)} runs with several choices")
+        if at == len(self._choices):
+            return not any(any(total) for total in self._rest.values())
+        return any(self._fits_with(share, at) for share in self._choices[at])
+
+    def _fits_with(self, share: Share | None, at: int) -> bool:
+        if not _take(self._rest, share):
+            return False
+        if self.fits(at + 1):
+            return True
+        if share is not None:
+            self._rest[share.group] = self._rest[share.group].plus(share.total)
+        return False
+
+
+def _take(rest: dict[Group, Total], share: Share | None) -> bool:
+    if share is None:
+        return True
+    left = rest.get(share.group, Total()).plus(share.total, -1)
+    if min(left) < 0:
+        return False
+    rest[share.group] = left
+    return True
+
+
+def said_rows(product: Product, place: str) -> dict[Group, Total] | None:
+    """Return what the ledger says that the rows were last said to be; None while no ledger has entries.
+
+    The middle term of the equation: with the tables `receiver`, `row_key`, `entry`, `row` and `posting`, the sums of the
+    entries that count at this receiver, by group.
+    """
+    return None
+
+
+def differences(product: Product, memory: Memory, explained: Explained) -> list[str]:
+    """Return what is wrong at the end of a story, in words; [] when the equation holds."""
+    wrong = list(explained.statuses)
+    for place in sorted(
+        {*product.models, *(one for seen in memory.runs.values() for last in seen for one in last.places)}
+    ):
+        model = product.model(place)
+        held = holdings(model, place)
+        choices: list[list[Share | None]] = []
+        for run, versions in memory.runs.items():
+            months = {month_of(one.job.end_time) for one in versions}
+            choices.append(
+                shares(
+                    versions,
+                    place,
+                    wanted=place in wanted_at(versions[-1].job, product.config),
+                    held=run in explained.runs[place] or bool(months & explained.months[place]),
+                    single=place in memory.single,
+                    keeps_first=model.keeps_first,
+                )
+            )
+        choices += [[None, share] for share in explained.left[place]]
+        said = said_rows(product, place)
+        if said is not None and said != held:
+            wrong.append(f"{_kind(place)}: the rows are not what they were said to be")
+        if not solved(held, choices):
+            wrong.append(f"{_kind(place)}: {_how(held, choices)}{', silently' if explained.silent else ''}")
+    return wrong
+
+
+def _kind(place: str) -> str:
+    return place.partition(" ")[0]
+
+
+def _how(held: Mapping[Group, Total], choices: Sequence[Sequence[Share | None]]) -> str:
+    """Say how the difference looks from the first choices of all runs."""
+    first = [one[0] for one in choices]
+    if solved(held, [[one, None] for one in first]):
+        return "runs are missing"
+    for number, one in enumerate(first):
+        others = [[one] for one in first[:number] + first[number + 1 :]]
+        if one is not None and solved(held, [*others, [one], [one]]):
+            return "a run counts twice"
+    expected = sum(one.total.jobs for one in first if one is not None)
+    more = sum(total.jobs for total in held.values()) - expected
+    return "too many jobs" if more > 0 else "too few jobs" if more else "other usage or month"

@@ -1,0 +1,419 @@
+"""Everything that can happen to a site: at its CEs, in its rounds, by its administrators, at its receivers."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from tests.arex_databases import SampleJob
+from tests.model_receivers.oracle import SINGLE, Memory, differences, surfaces, ticket_rows
+from tests.model_receivers.receivers.apel import Apel, month_of
+from tests.model_receivers.site import Product, Run, scripted
+from tests.model_receivers.world import USERS, VOS, Ce, ended_again, job_of, user_name
+
+_DAY_S: Final = 86_400
+_SUMS: Final = ("apel-summary-0.2", "apel-summary-0.3", "apel-summary-0.4", "apel-normalised-summary-0.4")
+_PUBLISH: Final = ("publish", "--force", "--json")
+_ENDED_WELL: Final = (0, 65, 75, 76)
+
+
+class World:
+    """A site of two CEs, its receivers, and the memory of what was."""
+
+    def __init__(self, folder: Path, seed: int, *, gentle: bool = False, formats: Sequence[str] = ()) -> None:
+        chance = random.Random(seed)
+        self.gentle = gentle
+        self.ces = [Ce(folder, "ce1", 2), Ce(folder, "ce2", chance.choice((1, 2)))]
+        form = chance.choice(
+            formats or ("car", "apel-job-0.3", "apel-job-0.4", *_SUMS, "apel-summary-0.4", "apel-summary-0.4")
+        )
+        self.product = Product(folder, _config(folder, self.ces, form, chance, split=not gentle))
+        self.memory = Memory()
+        self.number = 0
+        self.backup_there = False
+        self.calm = False
+
+    @property
+    def now(self) -> int:
+        return int(self.product.now.timestamp())
+
+    @property
+    def config(self) -> dict[str, Any]:
+        return self.product.config
+
+    # What happens at CEs
+
+    def submit(self, chance: random.Random) -> None:
+        ce = chance.choice(self.ces)
+        ce.insert([self._job(ce, chance) for _ in range(chance.randint(1, 4))])
+
+    def _job(self, ce: Ce, chance: random.Random) -> SampleJob:
+        self.number += 1
+        days = 60 if chance.random() < 0.3 else 2  # some rows come late
+        end, local_id = self.now - chance.randrange(3600, days * _DAY_S), ""
+        if chance.random() < 0.04 and not self.gentle and (others := self._rows()):
+            _, other = chance.choice(others)
+            end, local_id = other.end_time, str(other.local_job_id)
+        return job_of(
+            number=self.number,
+            ce=ce.name,
+            end=end,
+            wall_s=chance.randrange(1, 90_000),
+            cpu_s=chance.randrange(1, 90_000),
+            user=chance.choice(list(USERS)),
+            cpus=chance.choice((1, 1, 8)),
+            local_id=local_id,
+            benchmark=chance.choice((None, None, "HEPSPEC:10.5")),
+        )
+
+    def _rows(self) -> list[tuple[Ce, SampleJob]]:
+        return [(ce, job) for ce in self.ces for job in ce.rows.values() if not self.gentle or self._is_delivered(job)]
+
+    def _is_delivered(self, job: SampleJob) -> bool:
+        """Whether the last round left nothing of this job to do: what is gone by now had its time."""
+        versions = self.memory.runs.get((job.job_id, str(job.local_job_id)), [])
+        return bool(versions) and versions[-1].sure and versions[-1].job == job and self.settled
+
+    settled = False
+    last = Run(0, "")
+
+    def _again(self, chance: random.Random, changed: Callable[[SampleJob], SampleJob]) -> None:
+        if rows := self._rows():
+            ce, job = chance.choice(rows)
+            ce.again(changed(job))
+
+    def restart(self, chance: random.Random) -> None:
+        """A job runs again under another local id."""
+        self.number += 1
+        wall_s = chance.randrange(1, 90_000)
+        new = {"local_job_id": str(1000 + self.number), "wall_s": wall_s, "cpu_user_s": chance.randrange(1, 90_000)}
+        self._again(chance, lambda job: ended_again(job, self._end_after(job, chance), **new))
+
+    def _end_after(self, job: SampleJob, chance: random.Random) -> int:
+        return max(job.end_time + 1, self.now - chance.randrange(60, 3 * _DAY_S))
+
+    def resume(self, chance: random.Random) -> None:
+        """A job goes on under its local id, and ends later."""
+        more = chance.choice((0, 100))
+        self._again(chance, lambda job: ended_again(job, self._end_after(job, chance), wall_s=job.wall_s + more))
+
+    def end_in_next_month(self, chance: random.Random) -> None:
+        """A job that ended in an earlier month ends again now, under its local id."""
+        old = [one for one in self._rows() if month_of(one[1].end_time) < month_of(self.now)]
+        if old:
+            ce, job = chance.choice(old)
+            ce.again(ended_again(job, self.now - 60))
+
+    def correct(self, chance: random.Random) -> None:
+        self._correct(chance, wall_s=chance.randrange(1, 90_000), cpu_user_s=chance.randrange(1, 90_000))
+
+    def other_cores(self, chance: random.Random) -> None:
+        self._correct(chance, cpus=chance.choice((1, 2, 8)))
+
+    def _correct(self, chance: random.Random, **values: int) -> None:
+        if rows := self._rows():
+            ce, job = chance.choice(rows)
+            ce.correct(replace(job, **values))  # type: ignore[arg-type]  # columns of one kind
+
+    def purge(self, chance: random.Random) -> None:
+        gone = [one for one in self._rows() if chance.random() < 0.4]
+        for ce in self.ces:
+            ce.purge([job.job_id for where, job in gone if where is ce])
+
+    def renumber(self, chance: random.Random) -> None:
+        chance.choice(self.ces).renumber(chance)
+
+    def insert_anew(self, chance: random.Random) -> None:
+        """A row is deleted, and the same job is written again."""
+        if rows := self._rows():
+            ce, job = chance.choice(rows)
+            ce.purge([job.job_id])
+            ce.insert([job])
+
+    def migrate(self, chance: random.Random) -> None:
+        self.ces[1].migrate()
+
+    def wait(self, chance: random.Random) -> None:
+        self.product.later(hours=chance.randrange(5, 100))
+
+    def wait_a_month(self, chance: random.Random) -> None:
+        self.product.later(days=chance.randrange(20, 40))
+
+    # Rounds
+
+    def command(self, chance: random.Random, *words: str, trouble: float = 0.0) -> Run:
+        """Run a command that looks at jobs, and remember what it could see."""
+        self.product.answer = scripted(chance.randrange(2**30), trouble=trouble)
+        self.product.later(minutes=10)
+        run = self.product.run(*words)
+        assert run.status not in (64, 78), run.err  # a mistake of this test
+        self.last = run
+        whole = words[0] == "publish"
+        self.look(sure=whole and run.status in _ENDED_WELL)
+        if whole:
+            self.settled = run.status == 0 and not trouble
+        return run
+
+    def look(self, *, sure: bool) -> None:
+        self.memory.look((job for ce in self.ces for job in ce.rows.values()), self.config, sure=sure)
+
+    def publish(self, chance: random.Random) -> None:
+        self.command(chance, *_PUBLISH)
+
+    def publish_in_trouble(self, chance: random.Random) -> None:
+        self.command(chance, *_PUBLISH, trouble=chance.choice((0.3, 1.0)))
+
+    def killed(self, chance: random.Random) -> None:
+        self._cut_short(chance, *_PUBLISH)
+
+    def _cut_short(self, chance: random.Random, *words: str) -> None:
+        kills = chance.random() < 0.5
+        self.product.answer = scripted(chance.randrange(2**30), trouble=0.6 if kills else 0.0, kills=kills)
+        self.product.later(minutes=10)
+        self.product.cut_short(*words, statement=chance.choice((chance.randrange(1, 60), chance.randrange(1, 400))))
+        self.look(sure=False)
+        self.settled = False
+
+    def disk_full(self, chance: random.Random) -> None:
+        self.product.later(minutes=10)
+        self.product.answer = scripted(0, trouble=0.0)
+        self.product.cut_short(*_PUBLISH, most_bytes=chance.choice((4096, 33_000, chance.randrange(1, 300_000))))
+        self.look(sure=False)
+        self.settled = False
+
+    # Administrators: what records say
+
+    def benchmark(self, chance: random.Random) -> None:
+        value = chance.choice((10, 11.5, 12))
+        self.config["records"]["benchmark"] = {"type": "HEPscore23", "value": value, "override": chance.random() < 0.5}
+
+    def vo_rule(self, chance: random.Random) -> None:
+        records = self.config["records"]
+        if records.get("vo_rules") and chance.random() < 0.6:
+            del records["vo_rules"]
+        else:
+            user = user_name(chance.choice(list(USERS)))
+            records["vo_rules"] = [{"field": "user", "pattern": user, "vo": chance.choice(VOS), "override": True}]
+
+    def site_name(self, chance: random.Random) -> None:
+        self.config["site"] = chance.choice(("EXAMPLE-SITE", "OTHER-SITE"))
+
+    def prefix(self, chance: random.Random) -> None:
+        if self.config["records"].pop("localid_prefix", None) is None:
+            self.config["records"]["localid_prefix"] = chance.choice(("a-", "b-"))
+
+    def identity(self, chance: random.Random) -> None:
+        secret = self.product.folder / "secret"
+        secret.write_text("0123456789abcdef")
+        secret.chmod(0o600)
+        pseudonym = {"mode": "pseudonym", "secret_file": str(secret)}
+        self.config["records"]["identity"] = chance.choice(("plain", "withheld", pseudonym))
+
+    # Administrators: targets
+
+    def _target(self, chance: random.Random, kind: str = "ams") -> str | None:
+        names = [name for name, one in self.config["targets"].items() if one["type"] == kind]
+        return chance.choice(names) if names else None
+
+    def move_vo(self, chance: random.Random) -> None:
+        """A VO moves from the target that has it to another one of the same service."""
+        vo = chance.choice(VOS)
+        ams = {name: one for name, one in self.config["targets"].items() if one["type"] == "ams"}
+        (has,) = (name for name, one in ams.items() if vo in one["vos"])
+        others = [name for name in ams if name != has]
+        if others and len(ams[has]["vos"]) > 1:
+            heir = ams[chance.choice(others)]
+            heir["vos"] = sorted([*heir["vos"], vo])
+            ams[has]["vos"].remove(vo)
+
+    def add_target(self, chance: random.Random) -> None:
+        """The VOs of a target are split over two."""
+        name = self._target(chance)
+        if name and len(self.config["targets"][name]["vos"]) > 1:
+            self.number += 1
+            old = self.config["targets"][name]
+            self.config["targets"][f"more{self.number}"] = {**old, "vos": old["vos"][:1]}
+            old["vos"] = old["vos"][1:]
+
+    def rename_target(self, chance: random.Random) -> None:
+        if name := self._target(chance):
+            self.number += 1
+            self.config["targets"][f"named{self.number}"] = self.config["targets"].pop(name)
+
+    def remove_target(self, chance: random.Random) -> None:
+        """A target goes; its VOs go to another of the same service, if there is one."""
+        ams = [name for name, one in self.config["targets"].items() if one["type"] == "ams"]
+        if len(ams) > 1:
+            gone = self.config["targets"].pop(ams.pop(chance.randrange(len(ams))))
+            heir = self.config["targets"][chance.choice(ams)]
+            heir["vos"] = sorted({*heir["vos"], *gone["vos"]})
+
+    def other_format(self, chance: random.Random) -> None:
+        form = chance.choice((*SINGLE[:2], *_SUMS[1:3]))
+        for one in self.config["targets"].values():
+            if one["type"] == "ams":
+                one["format"] = form
+
+    def other_topic(self, chance: random.Random) -> None:
+        topic = chance.choice(("gLite-APEL", "other"))
+        for one in self.config["targets"].values():
+            if one["type"] == "ams":
+                one["topic"] = topic
+
+    # Administrators: repairs
+
+    def _window(self, chance: random.Random) -> list[str]:
+        months = sorted({month_of(one.job.end_time) for seen in self.memory.runs.values() for one in seen}) or [
+            (2026, 6)
+        ]
+        first = chance.choice(months)
+        last = chance.choice((first, months[-1]))
+        return ["--from", f"{first[0]}-{first[1]:02}", "--to", f"{last[0]}-{last[1]:02}", "--yes", "--no-brake"]
+
+    def republish(self, chance: random.Random) -> None:
+        self.command(chance, "republish", *self._window(chance), trouble=chance.choice((0.0, 0.0, 0.3)))
+
+    def republish_accepting(self, chance: random.Random) -> None:
+        """Republish with consent, and have the rows deleted that its tickets name, before or after that."""
+        self._accepting(chance, "republish", *self._window(chance))
+
+    def accept(self, chance: random.Random) -> None:
+        """The same for what rounds hold."""
+        self._accepting(chance, *_PUBLISH[:2])
+
+    def _accepting(self, chance: random.Random, *words: str) -> None:
+        asked = self.command(chance, *words)
+        first = chance.random() < 0.5
+        if first:
+            delete_what_tickets_say(self.product, asked)
+        told = self.command(chance, *words, "--accept-key-change")
+        delete_what_tickets_say(self.product, *([] if first else [asked]), told)
+
+    def ticket(self, chance: random.Random) -> None:
+        """Have the rows deleted that are named as left at the receiver."""
+        delete_what_tickets_say(self.product, self.product.run("sync", "--check", "--months", "all"))
+
+    def killed_republish(self, chance: random.Random) -> None:
+        self._cut_short(chance, "republish", *self._window(chance), "--json")
+
+    def release(self, chance: random.Random) -> None:
+        self._release(lambda one: True)
+
+    def _release(self, which: Callable[[dict[str, Any]], bool]) -> bool:
+        """Release those of the quarantine; return whether there was one."""
+        listed = self.product.run("quarantine", "list", "--json").json["quarantined"]
+        if numbers := [str(one["number"]) for one in listed if which(one)]:
+            self.product.run("quarantine", "release", *numbers)
+        return bool(numbers)
+
+    def drop(self, chance: random.Random) -> None:
+        listed = self.product.run("quarantine", "list", "--json").json["quarantined"]
+        if listed:
+            self.product.run("quarantine", "drop", str(chance.choice(listed)["number"]))
+
+    def retire(self, chance: random.Random) -> None:
+        """The second CE is gone for good."""
+        if len(self.ces) > 1 and self.settled:
+            gone = self.ces.pop()
+            self.config["source"] = [ce.source for ce in self.ces]
+            shutil.rmtree(gone.control)
+            for path in gone.accounting.parent.glob("accounting/*.db") or [gone.path]:
+                self.product.run("source", "retire", str(path))
+            self.product.run("source", "retire", str(gone.path))
+
+    # Receivers
+
+    def _apels(self) -> list[Apel]:
+        return [model for model in self.product.models.values() if isinstance(model, Apel)]
+
+    def summarise(self, chance: random.Random) -> None:
+        for model in self._apels():
+            model.summarise()
+
+    def forget_records(self, chance: random.Random) -> None:
+        """APEL purges its job records of months before the last three."""
+        year, month = month_of(self.now - 60 * _DAY_S)
+        for model in self._apels():
+            model.summarise()
+            model.purge((year, month))
+
+    # The ledger
+
+    def backup(self, chance: random.Random) -> None:
+        target = self.product.folder / "backup.db"
+        with suppress(FileNotFoundError):
+            target.unlink()
+        self.backup_there = self.product.run("state", "backup", str(target)).status == 0
+
+    def restore(self, chance: random.Random) -> None:
+        if self.backup_there:
+            self._remove_ledger()
+            shutil.copy(self.product.folder / "backup.db", self.product.state)
+            self.command(chance, *_PUBLISH, "--accept-state")
+
+    def lose_ledger(self, chance: random.Random) -> None:
+        if self.product.state.exists():
+            self._remove_ledger()
+            self.command(chance, *_PUBLISH, "--accept-state")
+
+    def _remove_ledger(self) -> None:
+        for suffix in ("", "-wal", "-shm"):
+            self.product.state.with_name(self.product.state.name + suffix).unlink(missing_ok=True)
+
+    # The end
+
+    def end(self) -> list[str]:
+        """All is well: let rounds go by, and return what is wrong then."""
+        calm = random.Random(0)
+        self.command(calm, *_PUBLISH)
+        self.product.later(hours=26)
+        if self._release(lambda one: one["rule"] == "refused-by-receiver"):
+            self.command(calm, *_PUBLISH)
+        last = self.command(calm, *_PUBLISH)
+        found = differences(self.product, self.memory, surfaces(self.product, last))
+        if self.product.run("state", "check").status:
+            found.append("state check finds damage")
+        return found
+
+
+def delete_what_tickets_say(product: Product, *runs: Run) -> None:
+    """Have the receivers' team carry out the tickets that commands printed."""
+    for run in runs:
+        with_records = "and the job records that they are made of" in run.out
+        rows = [key for key, _, _ in ticket_rows(run.out, product.config["site"])]
+        for model in product.models.values():
+            if isinstance(model, Apel) and with_records:
+                model.delete(rows)
+            elif isinstance(model, Apel):
+                model.delete_rows(rows)
+
+
+def _config(folder: Path, ces: Sequence[Ce], form: str, chance: random.Random, *, split: bool) -> dict[str, Any]:
+    batch = chance.choice((1, 2, 500))
+    common: dict[str, Any] = {"start": "all", "every": "1s", "batch_records": batch}
+    ams = {**common, "type": "ams", "url": "https://ams.example.org", "topic": "gLite-APEL", "format": form}
+    targets = {"egi": {**ams, "vos": ["atlas", "bio", "cms"]}}
+    if chance.random() < 0.5 and split:
+        targets = {"egi": {**ams, "vos": ["atlas", "cms"]}, "second": {**ams, "vos": ["bio"]}}
+    if chance.random() < 0.3:
+        targets["nordic"] = {**common, "type": "sgas", "url": "https://sgas.example.org/sgas", "format": "ogf-ur"}
+    if chance.random() < 0.15:
+        targets["auditor"] = {
+            **common,
+            "type": "auditor",
+            "url": "https://auditor.example.org",
+            "format": "auditor-record",
+        }
+    return {
+        "site": "EXAMPLE-SITE",
+        "source": [ce.source for ce in ces],
+        "state": str(folder / "state" / "publishing.db"),
+        "credentials": {"certificate": "/nowhere/cert.pem", "key": "/nowhere/key.pem", "ca": "/nowhere"},
+        "records": {"benchmark": {"type": "HEPscore23", "value": 11.5}},
+        "targets": targets,
+    }
