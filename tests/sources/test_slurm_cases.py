@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import os
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,7 @@ import pytest
 from publisher.sources.importers import ImportReport
 from publisher.sources.slurm.header import COLUMNS
 from tests.support.gridengine_files import jobs
-from tests.support.sacct_text import job, run_import, step, text, write
+from tests.support.sacct_text import NOW, job, run_import, step, text, write
 
 CASES = Path(__file__).parent / "slurm_cases"
 
@@ -88,3 +90,56 @@ def test_no_name_forges_a_job_in_a_file_made_as_the_manual_shows(tmp_path: Path)
     path = write(tmp_path / "sacct.txt", text([one, step(one)], delimiter="|13580424571302949375|"))
     run_import(tmp_path / "imported.db", path)
     assert "666" not in {found["LocalJobID"] for found in jobs(tmp_path / "imported.db").values()}
+
+
+def test_ends_of_lines_as_windows_has_them(tmp_path: Path) -> None:
+    """The last column, here the state, is what it is."""
+    report, found = case("crlf", tmp_path)
+    assert (report.troubles, report.bad) == ([], 0)
+    assert [(one["Status"], one["UsedMemory"]) for one in found] == [("completed", 2048), ("failed", 2048)]
+
+
+@pytest.mark.parametrize("delimiter", [",", ":", "=", "-", ".", "/", " ", "+", "_", "["])
+def test_a_delimiter_that_values_hold_is_refused(delimiter: str, tmp_path: Path) -> None:
+    """With a comma, a job would have no GPU: its TRES would end with the first of them."""
+    one = job(1, AllocTRES="billing=2,cpu=2,gres/gpu:a100=2,gres/gpu=2,mem=4G,node=1")
+    path = write(tmp_path / "sacct.txt", text([one, step(one)], delimiter=delimiter))
+    report = run_import(tmp_path / "imported.db", path)
+    assert (report.imported, report.exit_status) == (0, 66)
+    assert "--delimiter" in report.troubles[0]
+
+
+@pytest.mark.parametrize("last", ["AllocCPUS", "AllocTRES", "ElapsedRaw", "NodeList"])
+def test_a_last_line_that_was_cut_off_in_an_archive(last: str, tmp_path: Path) -> None:
+    """Of 16 cores 1 would be left."""
+    columns = [*(name for name in COLUMNS if name != last), last]
+    one, two = job(1), job(2, AllocCPUS=16, AllocTRES="billing=16,cpu=16,mem=4G,node=1")
+    content = text([one, step(one), two], columns)[:-2]
+    report = run_import(tmp_path / "imported.db", write(tmp_path / "sacct.gz", gzip.compress(content)))
+    assert (report.imported, report.bad) == (1, 1)
+    assert "cut" in report.bad_lines[0].reason
+
+
+@pytest.mark.parametrize("trailing", [False, True])
+def test_a_text_without_a_last_end_of_a_line(trailing: bool, tmp_path: Path) -> None:
+    """As a shell hands it on: only the name of a job may have lost something."""
+    one = job(1)
+    content = text([one, step(one)], trailing=trailing).rstrip(b"\n")
+    report = run_import(tmp_path / "imported.db", write(tmp_path / "sacct.gz", gzip.compress(content)))
+    assert (report.imported, report.bad) == (1, 0)
+
+
+@pytest.mark.parametrize(("age_s", "status"), [(0, 0), (7200, 66)])
+def test_an_empty_file_is_no_answer_for_long(age_s: int, status: int, tmp_path: Path) -> None:
+    """A shell makes it before sacct writes into it, and it stays where sacct failed."""
+    path = write(tmp_path / "sacct.txt", b"")
+    modified = NOW.timestamp() - age_s
+    os.utime(path, (modified, modified))
+    report = run_import(tmp_path / "imported.db", path)
+    assert report.exit_status == status
+    assert ["is empty" in trouble for trouble in report.troubles] == ([True] if status else [])
+
+
+def test_a_header_alone_is_an_answer(tmp_path: Path) -> None:
+    report = run_import(tmp_path / "imported.db", write(tmp_path / "sacct.txt", text([])))
+    assert (report.exit_status, report.troubles) == (0, [])

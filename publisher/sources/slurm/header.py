@@ -22,6 +22,8 @@ _REQUIRED: Final = (FIRST, *("State", "Submit", "Start", "End", "ElapsedRaw", "U
 _REQUIRED_PAIRS: Final = {"UserCPU": "TotalCPU", "SystemCPU": "TotalCPU"}
 # Of versions and of files that were made by hand.
 _OTHER_NAMES: Final = {"AllocCPUS": "NCPUS", "AllocNodes": "NNodes"}
+# Characters of times, states, TRES and lists of nodes.
+_IN_VALUES: Final = re.compile(r"[\w ,:=./+\[\]()%*-]+", re.ASCII)
 
 Fields = list[str]
 
@@ -50,7 +52,9 @@ class Header:
 
     def __init__(self, line: bytes) -> None:
         """Raises: NotSacct."""
-        text = line.rstrip(b"\r").decode("utf-8", "replace")
+        self.line_end = b"\r" if line.endswith(b"\r") else b""  # as Windows has it
+        self.line = line.removesuffix(self.line_end)
+        text = self.line.decode("utf-8", "replace")
         names = re.findall(r"[A-Za-z]+", text)
         if not names or names[0] != FIRST or len(names) < 2:
             raise NotSacct(
@@ -63,7 +67,11 @@ class Header:
         self.trailing = text == joined + self.delimiter  # `sacct -p`
         if not self.delimiter or (text != joined and not self.trailing):
             raise NotSacct(f"has a header that cannot be understood: {clean(text[:200])}")
-        self.line = line.rstrip(b"\r")
+        if _IN_VALUES.fullmatch(self.delimiter):
+            raise NotSacct(
+                f"has columns that {self.delimiter!r} separates, which is in values too; make it "
+                "with another --delimiter, or without that option"
+            )
         self.separator = self.delimiter.encode()
         # Of a header further down, whatever delimiter it has; not where a name could forge one.
         self.beginning = FIRST.encode() + (self.separator if len(self.separator) > 1 else b"")
@@ -72,7 +80,10 @@ class Header:
         self._places: Mapping[str, int] = {name: place for place, name in places}
         if missing := _missing_columns(self._places.keys()):
             raise NotSacct(f"lacks the columns {', '.join(missing)}; ask sacct for them with -o")
-        self._most = len(names) - 1 if names[-1] == "JobName" else -1
+        is_name_last = names[-1] == "JobName"
+        self._most = len(names) - 1 if is_name_last else -1
+        # Whether a line whose end is missing has all of its other values.
+        self.may_lose_end = self.trailing or is_name_last
 
     def shown(self, line: bytes) -> bytes:
         """A line for people, and to be known again: sacct is given another delimiter each time."""
@@ -113,7 +124,6 @@ class Header:
         Raises: BadRow when they are not as many as the header has.
         """
         if self.trailing:
-            text = text.rstrip("\r")
             if not text.endswith(self.delimiter):
                 raise BadRow("does not end as the header does")
             text = text.removesuffix(self.delimiter)

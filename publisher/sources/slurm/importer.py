@@ -37,6 +37,7 @@ PATHS: Final = (
     "without one, sacct is run"
 )
 _DAY_S: Final = 86_400
+_SURELY_WRITTEN_S: Final = 3600  # sacct takes no longer to begin
 # Of DBConfig: up to where all answers were read, and when the last look back was over.
 _READ_TO, _LOOKED_BACK = "SLURM_READ_TO", "SLURM_LOOKED_BACK"
 _READ_AGAIN: Final = """
@@ -164,6 +165,16 @@ class SlurmImporter(LineImporter[SacctRun]):
         if self._sacct.begin_of(file.path) is not None:
             return None
         return 0 if is_whole else SURELY_WITHOUT_STEPS
+
+    def nothing_whole(self, run: ImportRun, file: LogFile) -> None:
+        if file.head:  # a header at least
+            return
+        if run.now - file.modified < _SURELY_WRITTEN_S:
+            run.report.held += 1
+            return
+        raise SourceError(
+            f"{file.path}: is empty, and sacct prints a header at least; see why it failed"
+        )
 
     def skips(self, record: SacctRun) -> str:
         return self._mapping.skips(record)

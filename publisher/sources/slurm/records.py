@@ -18,7 +18,6 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from functools import lru_cache
 from itertools import product
 from typing import Final, NamedTuple, Protocol
 from zoneinfo import ZoneInfo
@@ -26,10 +25,21 @@ from zoneinfo import ZoneInfo
 from publisher.sources.importing.line_importer import LogPiece
 from publisher.sources.importing.log_files import LogBlock, clean
 from publisher.sources.slurm.header import BadRow, Fields, Header, NotSacct
+from publisher.sources.slurm.values import (
+    NO_SIZE,
+    count_of,
+    exit_code_of,
+    joules,
+    kib,
+    known_count,
+    milliseconds,
+    seconds,
+)
 
 _NUMBER: Final = rb"([0-9]+)(?:[.]([0-9A-Za-z_+-]{1,64}))?"  # of a job, or of a step
 _NO_NUMBER: Final = "does not begin with a job's number"
 _NO_JOB: Final = "is a step whose job is not there"
+_CUT_OFF: Final = "is cut off: its last line has no end"
 _LONG: Final = "has a line that is too long for a record"
 SURELY_WITHOUT_STEPS: Final = 200
 _NO_TIME: Final = frozenset({"", "Unknown", "None"})
@@ -40,21 +50,8 @@ _LIVE: Final = frozenset(
         *("POWER_UP_NODE", "UPDATE_DB"),
     }
 )
-_DURATION: Final = re.compile(
-    r"(?:(?:(?P<days>[0-9]{1,6})-)?(?P<hours>[0-9]{1,6}):)?"
-    r"(?P<minutes>[0-9]{1,2}):(?P<seconds>[0-9]{1,2})(?:\.(?P<fraction>[0-9]{1,6}))?",
-    re.ASCII,
-)
 _USED_CPU: Final = re.compile(r"(?:^|,)cpu=([0-9:.-]+)")
-_NO_SIZE: Final = frozenset({"", "0"})
-_SIZE: Final = re.compile(r"([0-9]{1,18})(?:\.([0-9]{1,6}))?([KMGTPE]?)", re.ASCII)
-_UNITS: Final = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40, "P": 2**50, "E": 2**60}
-_IN_KIB: Final = {"K": 1, "M": 2**10, "G": 2**20}
-_MOST_KIB: Final = 2**53
-_MOST_COUNT: Final = 2**31 - 1
 _MOST_S: Final = 2**53
-_MOST_JOULES: Final = 2**53
-_REMEMBERED: Final = 1_000  # texts of columns that have few
 
 
 @dataclass(slots=True)
@@ -168,10 +165,12 @@ class SacctReader:
         Raises: NotSacct for a text that tells no CPU time, or no time zone.
         """
         job: _JobLines | None = None
-        end = 0
+        at = end = 0
+        line_end = self._header.line_end
         for block in blocks:
             at = block.offset
-            for content in block.lines:
+            for line in block.lines:
+                content = line.removesuffix(line_end)
                 number = self._beginning(content)
                 if number is None:
                     job = self._without_number(job, at, content)
@@ -183,10 +182,12 @@ class SacctReader:
                     job = _JobLines(at, content, _NO_JOB)
                 else:
                     job.steps.append(content.decode("utf-8", "replace"))
-                at += len(content) + 1
+                at += len(line) + 1
             end = block.end
             _note_length(job, block)
         if job is not None:
+            if at > end and not self._header.may_lose_end:
+                job.wrong = _CUT_OFF
             up_to = end if whole else job.offset
             yield self._piece(job, up_to)
         self._refuse_without_steps(self._without_steps)
@@ -199,7 +200,7 @@ class SacctReader:
         Raises: NotSacct for other columns than those of the first header.
         """
         if content.startswith(self._header.beginning):
-            if content.rstrip(b"\r") != self._header.line:
+            if content != self._header.line:
                 others = f"has other columns or another delimiter from byte {offset:,} on"
                 raise NotSacct(f"{others}; give each output of sacct a file of its own")
         elif content.strip():
@@ -239,7 +240,7 @@ class SacctReader:
         ended_at = self._moment(end)
         if state in _LIVE or ended_at is None:
             return None, f"not over ({state})"
-        wall_s = _count(elapsed, _MOST_S)
+        wall_s = count_of(elapsed, _MOST_S)
         if wall_s is None:
             raise BadRow(f"ElapsedRaw is {elapsed!r}, not a number of seconds")
         started_at = self._moment(start)
@@ -253,7 +254,7 @@ class SacctReader:
     def _fitting(self, job: Fields, wall_s: int) -> tuple[int, int]:
         """Start and end: in the hour that comes twice, what fits the time that the job took."""
         start, end, submit, suspended = self._in_zone(job)
-        submitted_at, took_s = self._moment(submit) or 0, wall_s + _seconds(suspended)
+        submitted_at, took_s = self._moment(submit) or 0, wall_s + seconds(suspended)
 
         def misfit(span: tuple[int, int]) -> tuple[int, bool]:
             started_at, ended_at = span
@@ -280,13 +281,13 @@ class SacctReader:
         submitted_at = self._moment(submit)
         if submitted_at is None:
             raise BadRow("has no time of submission")
-        suspended_s = _seconds(suspended)
+        suspended_s = seconds(suspended)
         if started_at < submitted_at <= ended_at:
             # What is left of a resized job: it shows the start of the first part, another row.
             started_at = submitted_at
             wall_s = min(wall_s, max(0, ended_at - submitted_at - suspended_s))
         started_at = min(started_at, ended_at)  # the controller's clock may have gone back
-        user_ms, system_ms = _milliseconds(user_cpu), _milliseconds(system_cpu)
+        user_ms, system_ms = milliseconds(user_cpu), milliseconds(system_cpu)
         if not user_ms or system_ms is None or (self._has_usage and lines.steps):
             steps = list(map(self._header.fields, lines.steps))
             user_ms, system_ms = self._cpu_with_steps(fields, steps, wall_s)
@@ -302,7 +303,7 @@ class SacctReader:
             user,
             clean(name),
             state,
-            _exit_code(exit_code),
+            exit_code_of(exit_code),
             submitted_at,
             eligible_at,
             started_at,
@@ -311,15 +312,15 @@ class SacctReader:
             suspended_s,
             user_ms,
             system_ms,
-            _known_count(cpus),
-            _known_count(nodes),
+            known_count(cpus),
+            known_count(nodes),
             node_list,
             tres,
             tasks,
             memory_kib,
             virtual_kib,
-            _joules(energy),
-            _known_count(limit),
+            joules(energy),
+            known_count(limit),
         )
 
     def _greatest(self, steps: Sequence[str]) -> tuple[int, int, int]:
@@ -327,11 +328,11 @@ class SacctReader:
         tasks = memory_kib = virtual_kib = 0
         for step in steps:
             count, resident, virtual = self._of_step(step)
-            if (number := _known_count(count)) > tasks:
+            if (number := known_count(count)) > tasks:
                 tasks = number
-            if (size := _kib(resident)) > memory_kib:
+            if (size := kib(resident)) > memory_kib:
                 memory_kib = size
-            if (size := _kib(virtual)) > virtual_kib:
+            if (size := kib(virtual)) > virtual_kib:
                 virtual_kib = size
         return tasks, memory_kib, virtual_kib
 
@@ -363,7 +364,7 @@ class SacctReader:
         """Whether CPU times of 0 were measured."""
         short = wall_s <= _SHORT_S
         return any(
-            memory not in _NO_SIZE or (short and code and state != "RESIZING")
+            memory not in NO_SIZE or (short and code and state != "RESIZING")
             for state, code, memory in map(self._measured, steps)
         )
 
@@ -379,7 +380,7 @@ class _StepCpu(NamedTuple):
 def _cpu_of_step(user: str, system: str, total: str, usage: str) -> _StepCpu | None:
     measured = _cpu_of(user, system, total)
     found = _USED_CPU.search(usage)
-    used_ms = _milliseconds(found[1]) if found else None
+    used_ms = milliseconds(found[1]) if found else None
     if measured is None and used_ms is None:
         return None
     user_ms, system_ms = measured or (0, 0)
@@ -389,10 +390,10 @@ def _cpu_of_step(user: str, system: str, total: str, usage: str) -> _StepCpu | N
 
 
 def _cpu_of(user: str, system: str, total: str) -> tuple[int, int] | None:
-    user_ms, system_ms = _milliseconds(user), _milliseconds(system)
+    user_ms, system_ms = milliseconds(user), milliseconds(system)
     if user_ms is not None and system_ms is not None:
         return user_ms, system_ms
-    total_ms = _milliseconds(total)
+    total_ms = milliseconds(total)
     return None if total_ms is None else (total_ms, 0)
 
 
@@ -423,78 +424,3 @@ def _moment_reader(zone: ZoneInfo | None) -> _MomentReader:
         return int(moment.timestamp()) or None
 
     return read
-
-
-_DIGITS: Final = {f"{number:0{width}}": number for width in (2, 3) for number in range(10**width)}
-_SIXTIES: Final = {
-    f"{first:02}:{second:02}": first * 60 + second for first in range(60) for second in range(60)
-}
-
-
-def _milliseconds(text: str) -> int | None:
-    """A duration: 00:01.250, 01:00:00, 1-03:46:40. None for one that is not there or not known."""
-    # Hot path: nearly all are of these two forms; a regular expression takes four times as long.
-    whole, end = _SIXTIES.get(text[:5]), _DIGITS.get(text[6:])
-    if whole is not None and end is not None:
-        if len(text) == 9 and text[5] == ".":
-            return whole * 1000 + end
-        if len(text) == 8 and text[5] == ":":
-            return (whole * 60 + end) * 1000
-    found = _DURATION.fullmatch(text)
-    if found is None:
-        return None
-    days, hours, minutes, seconds, fraction = found.groups("0")
-    whole_s = ((int(days) * 24 + int(hours)) * 60 + int(minutes)) * 60 + int(seconds)
-    return whole_s * 1000 + int(f"{fraction:0<3}"[:3])
-
-
-@lru_cache(_REMEMBERED)
-def _seconds(text: str) -> int:
-    return (_milliseconds(text) or 0) // 1000
-
-
-def _count(text: str, most: int = _MOST_COUNT) -> int | None:
-    if not (text.isascii() and text.isdigit() and len(text) < 20):
-        return None
-    count = int(text)
-    return count if count <= most else None
-
-
-def _joules(text: str) -> int:
-    """0 is unknown; -1 is more than anything takes, as broken meters tell, such as 2^64 - 2."""
-    if text in _NO_SIZE or not (text.isascii() and text.isdigit()):
-        return 0
-    return int(text) if len(text) < 17 and int(text) <= _MOST_JOULES else -1
-
-
-@lru_cache(_REMEMBERED)
-def _known_count(text: str) -> int:
-    return _count(text) or 0
-
-
-def _kib(text: str) -> int:
-    """A size: 8420K, 12M, or bytes as --noconvert has them; 0 is unknown."""
-    number, factor = text[:-1], _IN_KIB.get(text[-1:])
-    if factor is not None and number.isdecimal() and len(number) < 10:  # hot path
-        return int(number) * factor
-    if text in _NO_SIZE:
-        return 0
-    found = _SIZE.fullmatch(text)
-    if found is None:
-        return 0
-    whole, fraction, unit = found.groups()
-    size = int(whole) * _UNITS[unit]
-    if fraction:
-        size += int(int(fraction) * _UNITS[unit] / 10 ** len(fraction))
-    # A greater one is no memory, and 64 bits of the database do not hold it.
-    return size // 1024 if size // 1024 <= _MOST_KIB else 0
-
-
-@lru_cache(_REMEMBERED)
-def _exit_code(text: str) -> int | None:
-    """`CODE:SIGNAL`; of a job that a signal ended 128 and the signal, as a shell has it."""
-    code, _, signal = text.partition(":")
-    number, by = _count(code), _count(signal)
-    if number is None:
-        return None
-    return number or (128 + by if by else 0)
