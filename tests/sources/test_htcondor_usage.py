@@ -121,3 +121,19 @@ def test_a_completed_job_that_is_removed_later_stays_completed(
 )
 def test_the_accounting_group_is_without_its_user(attributes: dict[str, object], group: str) -> None:
     assert run_of(**({"AcctGroup": None, "AccountingGroup": None} | attributes)).group == group
+
+
+@pytest.mark.parametrize(
+    ("hosts", "nodes"),
+    [
+        ("slot1_1@wn1.example.org,slot1_2@wn1.example.org,slot1_1@wn2.example.org", 2),
+        ("slot1@wn1.example.org, slot1@WN1.example.org,slot1@wn2", 2),
+        ("wn1,wn2,wn3", 3),
+        ("", 0),
+        (None, 0),
+    ],
+)
+def test_machines_of_a_parallel_job(hosts: str | None, nodes: int) -> None:
+    """It has a slot for each of MaxHosts, and several of them may be one machine's."""
+    run = run_of(JobUniverse=11, MaxHosts=3, AllRemoteHosts=hosts, CpusProvisioned=2)
+    assert (run.nodes, run.cpus) == (nodes, 6)

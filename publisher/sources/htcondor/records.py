@@ -272,18 +272,27 @@ def _group(ad: Ad) -> str:
     return whole.rpartition(".")[0]
 
 
-def _nodes(ad: Ad) -> int:
+def _slots(ad: Ad) -> int:
     """Unknown (0) for a parallel job that does not show them."""
     if whole_of(ad, "JobUniverse") != _PARALLEL_UNIVERSE:
         return 1
     return count_of(ad, "MaxHosts") or 0
 
 
-def _of_all_nodes(of_each: int | None, nodes: int) -> int | None:
+def _nodes(ad: Ad, slots: int) -> int:
+    """Return the machines, of which one may have several slots; unknown (0) where none is named."""
+    if slots == 1:
+        return 1
+    hosts = text_of(ad, "AllRemoteHosts").split(",")
+    machines = {host.strip().rpartition("@")[2].lower() for host in hosts}
+    return len(machines - {""})
+
+
+def _of_all_slots(of_each: int | None, slots: int) -> int | None:
     """None (unknown) also for more than any job has."""
-    if of_each is None or of_each * max(1, nodes) > MOST_COUNT:
+    if of_each is None or of_each * max(1, slots) > MOST_COUNT:
         return None
-    return of_each * max(1, nodes)
+    return of_each * max(1, slots)
 
 
 def _run(ad: Ad) -> CondorRun:
@@ -295,7 +304,7 @@ def _run(ad: Ad) -> CondorRun:
     # The first start, so that all attempts lie between it and the end.
     started_at = _first(ad, "JobStartDate", "JobCurrentStartDate") or job.ended_at
     exit_code = _exit_code(ad)
-    owner, nodes = identity_of(ad), _nodes(ad)
+    owner, slots = identity_of(ad), _slots(ad)
     user_s, system_s = _cpu_times(ad)
     return CondorRun(
         global_id=job.global_id,
@@ -315,9 +324,9 @@ def _run(ad: Ad) -> CondorRun:
         attempts=whole_of(ad, "NumJobStarts"),
         user_s=user_s,
         system_s=system_s,
-        nodes=nodes,
-        cpus=_of_all_nodes(_cores(ad), nodes) or 0,
-        gpus=_of_all_nodes(_gpus(ad), nodes),
+        nodes=_nodes(ad, slots),
+        cpus=_of_all_slots(_cores(ad), slots) or 0,
+        gpus=_of_all_slots(_gpus(ad), slots),
         gpu_model=text_of(ad, "MachineAttrGPUs_DeviceName0").replace(",", " ").replace("=", " "),
         memory_kib=_first(ad, "ResidentSetSize_RAW", "ResidentSetSize"),
         image_kib=_first(ad, "ImageSize_RAW", "ImageSize"),

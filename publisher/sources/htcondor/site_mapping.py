@@ -43,6 +43,7 @@ _FIELDS: Final = {
     "cpu_count": "CpusProvisioned, else the most of RequestCpus, xcount, and MachineAttrCpus0 or "
     "MATCH_EXP_JOB_GLIDEIN_Cpus; of a parallel job of all its MaxHosts",
     "gpu_count": "GPUsProvisioned, else RequestGPUs; of a parallel job of all its MaxHosts",
+    "node_count": "1; of a parallel job the machines of AllRemoteHosts",
     "memory_kib": "ResidentSetSize_RAW, else ResidentSetSize",
     "benchmark": "MachineAttrApelSpecs0, else average_benchmark times MachineAttrApelScaling0",
 }
