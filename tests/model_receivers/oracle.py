@@ -18,6 +18,7 @@ from tests.arex_databases import SampleJob
 from tests.model_receivers.receivers.apel import Apel, SumKey, Total, collated, month_of
 from tests.model_receivers.receivers.keep_first import KeepFirst
 from tests.model_receivers.site import Model, Product, Run, place_of
+from tests.model_receivers.world import BatchSystem
 
 RunId = tuple[str, str]  # JobID, local id
 SINGLE: Final = ("car", "apel-job-0.2", "apel-job-0.3", "apel-job-0.4")
@@ -73,6 +74,7 @@ class Memory:
 
     runs: dict[RunId, list[Seen]] = field(default_factory=dict)
     single: set[str] = field(default_factory=set)  # places that ever got single records
+    batch_runs: list[SampleJob] = field(default_factory=list)  # runs of CEs as the batch system's file has them
 
     def look(self, jobs: Iterable[SampleJob], config: Mapping[str, Any], *, sure: bool) -> None:
         """A round sees these jobs, with this configuration."""
@@ -91,6 +93,7 @@ class Explained:
     """What the product's surfaces hold back, by receiver, and rows that they name as left there."""
 
     runs: dict[str, set[RunId]] = field(default_factory=lambda: defaultdict(set))
+    local_ids: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     months: dict[str, set[tuple[int, int]]] = field(default_factory=lambda: defaultdict(set))
     left: dict[str, list[Share]] = field(default_factory=lambda: defaultdict(list))
     statuses: list[str] = field(default_factory=list)  # what is not well though nothing goes wrong any more
@@ -107,6 +110,7 @@ def surfaces(product: Product, last: Run) -> Explained:
     for one in product.run("quarantine", "list", "--json").json["quarantined"]:
         if one["target"] in places:
             found.runs[places[one["target"]]].add((one["job"], one["local_id"]))
+            found.local_ids[places[one["target"]]].add(one["local_id"])
     check = product.run("sync", "--check", "--json", "--months", "all")
     for change in check.json.get("accepted", ()):
         rows = [
@@ -259,6 +263,30 @@ def said_rows(product: Product, place: str) -> dict[Group, Total] | None:
     return None
 
 
+def choices_at(place: str, product: Product, memory: Memory, explained: Explained) -> list[list[Share | None]]:
+    """Return what each run may count for at a receiver, and each row that is named as left there."""
+    found = []
+    for run, versions in memory.runs.items():
+        months, last = {month_of(one.job.end_time) for one in versions}, versions[-1].job
+        is_local = _ce(last.endpoint_url) == BatchSystem.name and run[1] in explained.local_ids[place]
+        found.append(
+            shares(
+                versions,
+                place,
+                wanted=place in wanted_at(last, product.config),
+                held=is_local or run in explained.runs[place] or bool(months & explained.months[place]),
+                single=place in memory.single,
+                keeps_first=product.model(place).keeps_first,
+            )
+        )
+    sure = {run for run, versions in memory.runs.items() if any(one.sure for one in versions)}
+    for job in memory.batch_runs:
+        if (job.job_id, str(job.local_job_id)) not in sure:  # nobody could know that a CE submitted it
+            share = share_of(job, place)
+            found.append([None, share._replace(group=share.group._replace(ce=BatchSystem.name))])
+    return found + [[None, share] for share in explained.left[place]]
+
+
 def differences(product: Product, memory: Memory, explained: Explained) -> list[str]:
     """Return what is wrong at the end of a story, in words; [] when the equation holds."""
     wrong = list(explained.statuses)
@@ -267,20 +295,7 @@ def differences(product: Product, memory: Memory, explained: Explained) -> list[
     ):
         model = product.model(place)
         held = holdings(model, place)
-        choices: list[list[Share | None]] = []
-        for run, versions in memory.runs.items():
-            months = {month_of(one.job.end_time) for one in versions}
-            choices.append(
-                shares(
-                    versions,
-                    place,
-                    wanted=place in wanted_at(versions[-1].job, product.config),
-                    held=run in explained.runs[place] or bool(months & explained.months[place]),
-                    single=place in memory.single,
-                    keeps_first=model.keeps_first,
-                )
-            )
-        choices += [[None, share] for share in explained.left[place]]
+        choices = choices_at(place, product, memory, explained)
         said = said_rows(product, place)
         if said is not None and said != held:
             wrong.append(f"{_kind(place)}: the rows are not what they were said to be")

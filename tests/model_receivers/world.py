@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tests.arex_databases import Event, SampleJob, Schema, Writer
+from tests.support import gridengine_files
 
 VOS: Final = ("atlas", "cms", "bio")
 USERS: Final = {"ann": "atlas", "bob": "cms", "cyd": "bio", "dan": "atlas"}
@@ -145,3 +146,42 @@ class Ce:
         if self.schema == 1:
             self.schema = 2
             self.insert(list(self.rows.values()))
+
+
+class BatchSystem:
+    """A Grid Engine with its accounting file, which forgets nothing: local jobs, and the runs of CEs that submit to it."""
+
+    name: Final = "ce9"  # in host names, where the others are ce1 and ce2
+
+    def __init__(self, folder: Path) -> None:
+        self.log = folder / "sge" / "accounting"
+        self.log.parent.mkdir()
+        self.log.write_bytes(gridengine_files.HEADER)
+        self._users = folder / "sge" / "users"
+        self._users.write_text("".join(f"{user} {user_name(user)}\n" for user in USERS))
+        self._vos = folder / "sge" / "vos"
+        self._vos.write_text("".join(f"{user} {vo}\n" for user, vo in USERS.items()))
+        self.local: list[SampleJob] = []
+        self.of_ces: list[SampleJob] = []  # each run of a CE, with its values in the file
+
+    @property
+    def source(self) -> dict[str, Any]:
+        maps = {"user_map": str(self._users), "user_vo_map": str(self._vos)}
+        return {"type": "gridengine", "cluster": f"{self.name}.example.org", "paths": [str(self.log)], **maps}
+
+    def finish(self, job: SampleJob, *, of_ce: bool = False) -> None:
+        """A run ended, and is in the file from now on."""
+        (self.of_ces if of_ce else self.local).append(job)
+        entry = gridengine_files.Entry(
+            job=int(str(job.local_job_id)),
+            owner=str(job.local_user),
+            submitted=job.submit_time,
+            started=job.end_time - job.wall_s,
+            ended=job.end_time,
+            ru_wallclock=float(job.wall_s),
+            cpu=float(job.cpu_user_s),
+            utime=float(job.cpu_user_s),
+            stime=0.0,
+        )
+        with self.log.open("ab") as log:
+            log.write(gridengine_files.colon(entry))

@@ -84,7 +84,7 @@ NOT_TODAY: Final[dict[str, str]] = {
 """Events that the core does not get right yet, with the reason; `gentle` goes with them, and lost ledgers."""
 
 TODAY: Final = Kinds(
-    {name: weight for name, weight in FULL.events.items() if name not in NOT_TODAY}, {}, longest=6, gentle=True
+    {name: weight for name, weight in FULL.events.items() if name not in NOT_TODAY}, {}, longest=4, gentle=True
 )
 
 

@@ -10,11 +10,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from tests.arex_databases import SampleJob
+from tests.arex_databases import SampleJob, Schema
 from tests.model_receivers.oracle import SINGLE, Memory, differences, surfaces, ticket_rows
 from tests.model_receivers.receivers.apel import Apel, month_of
 from tests.model_receivers.site import Product, Run, scripted
-from tests.model_receivers.world import USERS, VOS, Ce, ended_again, job_of, user_name
+from tests.model_receivers.world import USERS, VOS, BatchSystem, Ce, ended_again, job_of, user_name
 
 _DAY_S: Final = 86_400
 _SUMS: Final = ("apel-summary-0.2", "apel-summary-0.3", "apel-summary-0.4", "apel-normalised-summary-0.4")
@@ -28,15 +28,22 @@ class World:
     def __init__(self, folder: Path, seed: int, *, gentle: bool = False, formats: Sequence[str] = ()) -> None:
         chance = random.Random(seed)
         self.gentle = gentle
-        self.ces = [Ce(folder, "ce1", 2), Ce(folder, "ce2", chance.choice((1, 2)))]
+        schemas: dict[str, Schema] = {"ce1": 2, "ce2": 1} if chance.random() < 0.5 else {"ce1": 1}
+        if not gentle:
+            schemas = {"ce1": 2, "ce2": chance.choice((1, 2))}
+        self.ces = [Ce(folder, name, schema) for name, schema in schemas.items()]
+        self.batch = BatchSystem(folder) if chance.random() < (0.1 if gentle else 0.25) else None
         form = chance.choice(
             formats or ("car", "apel-job-0.3", "apel-job-0.4", *_SUMS, "apel-summary-0.4", "apel-summary-0.4")
         )
-        self.product = Product(folder, _config(folder, self.ces, form, chance, split=not gentle))
+        self.product = Product(folder, _config(folder, self._sources(), form, chance, split=not gentle))
         self.memory = Memory()
         self.number = 0
         self.backup_there = False
         self.calm = False
+
+    def _sources(self) -> list[Ce | BatchSystem]:
+        return [*self.ces, *([] if self.batch is None else [self.batch])]
 
     @property
     def now(self) -> int:
@@ -50,18 +57,24 @@ class World:
 
     def submit(self, chance: random.Random) -> None:
         ce = chance.choice(self.ces)
-        ce.insert([self._job(ce, chance) for _ in range(chance.randint(1, 4))])
+        jobs = [self._job(ce.name, chance) for _ in range(chance.randint(1, 4))]
+        if self.batch is not None:
+            jobs = [replace(job, lrms="sge", cpus=1) for job in jobs]
+            for job in jobs:
+                self.batch.finish(job, of_ce=True)
+            self.batch.finish(replace(self._job(self.batch.name, chance), cpus=1))
+        ce.insert(jobs)
 
-    def _job(self, ce: Ce, chance: random.Random) -> SampleJob:
+    def _job(self, ce: str, chance: random.Random) -> SampleJob:
         self.number += 1
         days = 60 if chance.random() < 0.3 else 2  # some rows come late
         end, local_id = self.now - chance.randrange(3600, days * _DAY_S), ""
-        if chance.random() < 0.04 and not self.gentle and (others := self._rows()):
+        if chance.random() < 0.04 and not (self.gentle or self.batch) and (others := self._rows()):
             _, other = chance.choice(others)
             end, local_id = other.end_time, str(other.local_job_id)
         return job_of(
             number=self.number,
-            ce=ce.name,
+            ce=ce,
             end=end,
             wall_s=chance.randrange(1, 90_000),
             cpu_s=chance.randrange(1, 90_000),
@@ -85,7 +98,10 @@ class World:
     def _again(self, chance: random.Random, changed: Callable[[SampleJob], SampleJob]) -> None:
         if rows := self._rows():
             ce, job = chance.choice(rows)
-            ce.again(changed(job))
+            again = changed(job)
+            ce.again(again)
+            if self.batch is not None and again.local_job_id != job.local_job_id:
+                self.batch.finish(again, of_ce=True)
 
     def restart(self, chance: random.Random) -> None:
         """A job runs again under another local id."""
@@ -136,7 +152,7 @@ class World:
             ce.insert([job])
 
     def migrate(self, chance: random.Random) -> None:
-        self.ces[1].migrate()
+        self.ces[-1].migrate()
 
     def wait(self, chance: random.Random) -> None:
         self.product.later(hours=chance.randrange(5, 100))
@@ -160,7 +176,11 @@ class World:
         return run
 
     def look(self, *, sure: bool) -> None:
-        self.memory.look((job for ce in self.ces for job in ce.rows.values()), self.config, sure=sure)
+        rows = [job for ce in self.ces for job in ce.rows.values()]
+        if self.batch is not None:
+            rows += self.batch.local
+            self.memory.batch_runs = list(self.batch.of_ces)
+        self.memory.look(rows, self.config, sure=sure)
 
     def publish(self, chance: random.Random) -> None:
         self.command(chance, *_PUBLISH)
@@ -320,7 +340,7 @@ class World:
         """The second CE is gone for good."""
         if len(self.ces) > 1 and self.settled:
             gone = self.ces.pop()
-            self.config["source"] = [ce.source for ce in self.ces]
+            self.config["source"] = [one.source for one in self._sources()]
             shutil.rmtree(gone.control)
             for path in gone.accounting.parent.glob("accounting/*.db") or [gone.path]:
                 self.product.run("source", "retire", str(path))
@@ -376,7 +396,7 @@ class World:
             self.command(calm, *_PUBLISH)
         last = self.command(calm, *_PUBLISH)
         found = differences(self.product, self.memory, surfaces(self.product, last))
-        if self.product.run("state", "check").status:
+        if self.number % 4 == 0 and self.product.run("state", "check").status:
             found.append("state check finds damage")
         return found
 
@@ -393,7 +413,9 @@ def delete_what_tickets_say(product: Product, *runs: Run) -> None:
                 model.delete_rows(rows)
 
 
-def _config(folder: Path, ces: Sequence[Ce], form: str, chance: random.Random, *, split: bool) -> dict[str, Any]:
+def _config(
+    folder: Path, sources: Sequence[Ce | BatchSystem], form: str, chance: random.Random, *, split: bool
+) -> dict[str, Any]:
     batch = chance.choice((1, 2, 500))
     common: dict[str, Any] = {"start": "all", "every": "1s", "batch_records": batch}
     ams = {**common, "type": "ams", "url": "https://ams.example.org", "topic": "gLite-APEL", "format": form}
@@ -411,7 +433,7 @@ def _config(folder: Path, ces: Sequence[Ce], form: str, chance: random.Random, *
         }
     return {
         "site": "EXAMPLE-SITE",
-        "source": [ce.source for ce in ces],
+        "source": [one.source for one in sources],
         "state": str(folder / "state" / "publishing.db"),
         "credentials": {"certificate": "/nowhere/cert.pem", "key": "/nowhere/key.pem", "ca": "/nowhere"},
         "records": {"benchmark": {"type": "HEPscore23", "value": 11.5}},
