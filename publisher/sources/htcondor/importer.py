@@ -29,7 +29,12 @@ from publisher.sources.htcondor.records import (
 )
 from publisher.sources.htcondor.site_mapping import NAME, CondorMapping, Options
 from publisher.sources.importers import StoredJobs, never_stopped
-from publisher.sources.importing.line_importer import LineImporter, LogPiece, lines_of
+from publisher.sources.importing.line_importer import (
+    SURELY_WRITTEN_S,
+    LineImporter,
+    LogPiece,
+    lines_of,
+)
 from publisher.sources.importing.log_files import ROTATION, LogFile
 from publisher.sources.importing.run import ImportRun
 
@@ -48,7 +53,6 @@ _LIVE: Final = "history"  # the file that HTCondor adds to
 _FILES: Final = (_LIVE, "history.json", "history.jsonl", "history.xml")
 _ROLLING: Final = re.compile(f"(?:{'|'.join(map(re.escape, _FILES))}){ROTATION}")
 _BATCH_FILES: Final = 500  # in one transaction
-_SURELY_WRITTEN_S: Final = 3600  # a file that was left alone for so long is all there will be
 _SHOWN_TROUBLES: Final = 5
 # Whose history has the other ads of routed jobs, and the key by which those here count.
 _OTHER_ADS: Final = {
@@ -112,7 +116,7 @@ class HTCondorImporter(LineImporter[CondorRun]):
 
     def nothing_whole(self, run: ImportRun, file: LogFile) -> None:
         is_live = file.path.name == _LIVE or file.path == self._history
-        is_new = run.now - file.modified < _SURELY_WRITTEN_S
+        is_new = run.now - file.modified < SURELY_WRITTEN_S
         if is_live and not file.compressed and form_of(file.head) is None:
             if not file.head:  # just rotated
                 return
@@ -124,6 +128,12 @@ class HTCondorImporter(LineImporter[CondorRun]):
             "condor_history -long, -json or -xml printed, and have it printed again if it was cut "
             "short"
         )
+
+    def is_cut_short(self, file: LogFile, consumed: int) -> bool:
+        rest, form = next(file.chunks(consumed), b""), form_of(file.head)
+        if form is None:
+            return rest.strip() != b""
+        return form.opening.search(rest) is not None
 
     def singles(self, run: ImportRun, path: Path) -> bool:
         if path.is_dir():
@@ -192,7 +202,7 @@ class HTCondorImporter(LineImporter[CondorRun]):
             raise _unreadable(path, error) from error
         if piece is not None and not piece.wrong:
             return piece
-        if run.now - seen.modified // 10**9 < _SURELY_WRITTEN_S:
+        if run.now - seen.modified // 10**9 < SURELY_WRITTEN_S:
             return None
         wrong = "does not end with the end of a line"
         return piece or LogPiece(0, seen.size, path.name.encode(), (), wrong)

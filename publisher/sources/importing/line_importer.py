@@ -42,6 +42,7 @@ from publisher.sources.importing.site_mapping import SiteMapping
 # In one transaction; more at once are slower (docs/performance.md).
 _BATCH_PIECES: Final = 500
 _NONE: Final = -1
+SURELY_WRITTEN_S: Final = 3600  # a file that was left alone for so long is all there will be
 STANDARD_INPUT: Final = Path("-")
 
 Record = TypeVar("Record")
@@ -152,6 +153,13 @@ class LineImporter(ABC, Generic[Record]):
 
         Raises: SourceError where it cannot be one that will grow.
         """
+
+    def is_cut_short(self, file: LogFile, consumed: int) -> bool:
+        """Whether what is left of a file is a part of a piece."""
+        last = b"\n"
+        for chunk in file.chunks(consumed):
+            last = chunk[-1:]
+        return last != b"\n"
 
     @abstractmethod
     def finish(self, run: ImportRun) -> None:
@@ -361,6 +369,19 @@ class _Reading(Generic[Record]):
                 self._write_last(cursor, batch)
         if not is_read:
             self._importer.nothing_whole(self._run, file)
+        self._note_missing_end(file, cursor.mark.consumed)
+
+    def _note_missing_end(self, file: LogFile, consumed: int) -> None:
+        """What a writer may yet add to is no trouble; of an archive the end was read."""
+        age_s = self._run.now - file.modified
+        if file.compressed or age_s < SURELY_WRITTEN_S:
+            return
+        if self._importer.is_cut_short(file, consumed):
+            self._run.report.notes.append(
+                f"{file.path}: its last record is not whole, from byte {consumed:,} on, and "
+                "nothing was added for an hour or more; if it was cut short, import it again when "
+                "it is whole"
+            )
 
     def answer(self, file: LogFile) -> int:
         """Raises: SourceError."""

@@ -19,7 +19,12 @@ from publisher.model.job import Epoch
 from publisher.model.text import plural
 from publisher.model.time import iso_epoch
 from publisher.sources.importers import ImportReport, StoredJobs, Watch, never_stopped, unwatched
-from publisher.sources.importing.line_importer import LineImporter, LogPiece, lines_of
+from publisher.sources.importing.line_importer import (
+    SURELY_WRITTEN_S,
+    LineImporter,
+    LogPiece,
+    lines_of,
+)
 from publisher.sources.importing.log_files import LogFile
 from publisher.sources.importing.run import ImportRun, import_run
 from publisher.sources.slurm.header import Header, NotSacct
@@ -37,7 +42,6 @@ PATHS: Final = (
     "without one, sacct is run"
 )
 _DAY_S: Final = 86_400
-_SURELY_WRITTEN_S: Final = 3600  # sacct takes no longer to begin
 # Of DBConfig: up to where all answers were read, and when the last look back was over.
 _READ_TO, _LOOKED_BACK = "SLURM_READ_TO", "SLURM_LOOKED_BACK"
 _READ_AGAIN: Final = """
@@ -169,7 +173,7 @@ class SlurmImporter(LineImporter[SacctRun]):
     def nothing_whole(self, run: ImportRun, file: LogFile) -> None:
         if file.head:  # a header at least
             return
-        if run.now - file.modified < _SURELY_WRITTEN_S:
+        if run.now - file.modified < SURELY_WRITTEN_S:
             run.report.held += 1
             return
         raise SourceError(
