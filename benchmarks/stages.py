@@ -175,18 +175,18 @@ def summary_stages(
     (target,) = site.settings.targets
     live = site.live(target)
     taking = live._replace(transport=TakesAll(live.transport.payload_limit()))
-    yield SUMMARY_STAGES[0], *_pages(site, jobs, columns=True)
+    yield SUMMARY_STAGES[0], *_pages(site, jobs)
     ledger = Rehearsed(folder, live.policy_digest, check_all=True)
     yield SUMMARY_STAGES[1], *_round(site, taking, ledger, None)
     kept = SqlLedger(open_database(folder / "summary-stages.db"))
     yield SUMMARY_STAGES[2], *_round(site, live, kept, None)
 
 
-def _pages(site: LiveSite, jobs: int, *, columns: bool = False) -> tuple[Cost, dict[str, float]]:
+def _pages(site: LiveSite, jobs: int) -> tuple[Cost, dict[str, float]]:
     rows = 0
     with closing(site.source()) as source, measured() as stretch:
         database, now = next(iter(source.databases())), datetime.now(UTC)
-        for page in source.since(None, database, frozenset(), now, columns=columns):
+        for page in source.since(None, database, frozenset(), now):
             rows += page.rows_read
             if rows >= jobs:
                 break

@@ -189,9 +189,9 @@ def test_model_and_formats_never_ask_the_time() -> None:
         )
 
 
-def test_only_a_backlog_and_the_reader_of_slurm_start_a_process() -> None:
+def test_only_the_reader_of_slurm_starts_a_process() -> None:
     starting = {name_of(path) for path in modules() if "subprocess" in {name for _, name in imported(path)}}
-    assert starting <= {"pipeline/round/rendering/read_ahead.py", "sources/slurm/sacct.py"}
+    assert starting == {"sources/slurm/sacct.py"}
 
 
 # Whoever loads a module by its name or inside a function: registries, and what loads the commands and their parts.

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import socket
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -61,7 +60,6 @@ if TYPE_CHECKING:
     from publisher.sources.importing.arc.batch_runs import BatchRuns
     from publisher.sources.statistics import Accounts, UsageReader
 
-_BACKLOG_ROWS: Final = 10_000  # a second's work: to start another process takes a third of that
 MACHINE_ID: Final = Path("/etc/machine-id")
 
 
@@ -388,25 +386,11 @@ class LiveSite:
             source_digest=self._source_digest(),
             wire_digest=_digest(target.type, target.options),
             leads_to=self.leads_to(target),
-            reader_command=self._reader_command(target),
-            backlog_rows=self.process.backlog_rows,
             beside=self.beside(target),
         )
 
     def beside(self, target: Target) -> tuple[Neighbour, ...]:
         return tuple(Neighbour.of(self, one) for one in beside(target, self.settings.targets))
-
-    def _reader_command(self, target: Target) -> tuple[str, ...]:
-        """Whatever directories modules were found in, the other process finds them there."""
-        reads = "from publisher.cli.read_ahead import read_ahead; read_ahead()"
-        code = f"import sys; sys.path[:] = {sys.path!r}; {reads}"
-        asked = (str(self.settings.path), target.name, self.reading_digest(target))
-        return (sys.executable, "-c", code, *asked)
-
-    def reading_digest(self, target: Target) -> str:
-        """Of everything that decides which records are made of accounting data."""
-        selection, policy = self.selection_digest(target), self.policy_digest(target)
-        return _digest(selection, policy, self._source_digest())
 
     def _source_digest(self) -> str:
         return _digest(self.settings.source, self.settings.batch_entries)
@@ -484,7 +468,6 @@ def configured_site(path: Path, stop: threading.Event) -> LiveSite:
             wait=stop.wait,
             host=host_identity(MACHINE_ID),
             parallel=True,
-            backlog_rows=_BACKLOG_ROWS,
         ),
         after_round=(_write_metrics,),
     )

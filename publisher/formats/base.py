@@ -1,10 +1,10 @@
 """What every format of records offers, and the frame around a batch of rendered records."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from enum import StrEnum
 from hashlib import blake2b
-from typing import Any, ClassVar, Final, NamedTuple, Protocol, runtime_checkable
+from typing import ClassVar, Final, NamedTuple, Protocol, runtime_checkable
 
 from publisher.model.job import Epoch, SideTable
 from publisher.model.policy import PublishedJob
@@ -128,11 +128,6 @@ class Frame(NamedTuple):
         return contents
 
 
-OwnValues = Mapping[str, Callable[[Any], str]]
-"""How a format writes what each job has for itself: by names of `OWN_VALUES`, and `cpu_s`, `host`
-for the first, `other_hosts` and `stage_bytes`. '' for a value that it leaves out."""
-
-
 class JobFormat(Protocol):
     """Renders one job after the other. Pure: no input, no output, no clock."""
 
@@ -149,23 +144,6 @@ class JobFormat(Protocol):
 
     def check(self, payload: bytes) -> None:
         """Check a payload against our schema of the format. Raises: Unfit for the first fault."""
-
-
-def mark(number: int) -> str:
-    """In no text of a record: stands for a text that it shares with others of its user or place."""
-    return f"\0{number}\0"
-
-
-@runtime_checkable
-class Templated(JobFormat, Protocol):
-    """A `JobFormat` whose records are put together from a template and texts of user and place."""
-
-    own_values: ClassVar[OwnValues]
-    user_texts: Callable[[PublishedJob], tuple[str, ...]]  # both raise Unfit
-    place_texts: Callable[[PublishedJob], tuple[str, ...]]
-
-    def render(self, job: PublishedJob, made_at: datetime, *, marked: bool = False) -> bytes:
-        """As of a `JobFormat`; `marked`: with a mark for each text of the user and the place."""
 
 
 @runtime_checkable

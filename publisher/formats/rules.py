@@ -64,11 +64,6 @@ def warnings_about(job: PublishedJob, *, summed: bool = False) -> tuple[str, ...
     return tuple(each.name for each in WARNINGS if each.name not in left_out and each.check(job))
 
 
-def shared_warnings(job: PublishedJob) -> tuple[str, ...]:
-    """Of totals that all jobs have, those that differ from this one in ends and usage."""
-    return tuple(name for name in warnings_about(job, summed=True) if name != CPU_OVER_WALL)
-
-
 def fitting(key: str, text: str, limit: int, receiver: str) -> str:
     """The text. Raises: Unfit where it is empty, or longer than the receiver keeps."""
     if not text:

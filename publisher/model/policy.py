@@ -16,7 +16,6 @@ from publisher.model.errors import Unfit
 from publisher.model.identity import (
     RULED_BY_ROW,
     Identity,
-    IdentityMode,
     VoRule,
     jura_group_and_role,
     parse_fqan,
@@ -254,21 +253,6 @@ class RecordPolicy:
         """Whether sums depend on row, main FQAN, benchmark and end of a job alone."""
         rules = (rule.field in RULED_BY_ROW for rule in self.vo_rules)
         return all(rules) and all(rule.host == "*" for rule in self.benchmarks.rules)
-
-    @property
-    def depends_on_kind_only(self) -> bool:
-        """Whether records depend on hosts and usage of a job only for these themselves."""
-        return self.charging is None and all(rule.host == "*" for rule in self.benchmarks.rules)
-
-    @property
-    def user_depends_on_place(self) -> bool:
-        """Whether something else is said of a user's jobs in another queue."""
-        return bool(self.vo_rules)
-
-    @property
-    def depends_on_month(self) -> bool:
-        """Whether something else is said of users in another month, quarter or year."""
-        return self.identity.mode is IdentityMode.PSEUDONYM
 
     @property
     def change_times(self) -> frozenset[Epoch]:

@@ -172,7 +172,17 @@ class _Sums:
     normalised_cpu_micro: int = 0
     jobs: int = 0
 
-    def add(self, part: "SummaryGroup | GroupPlace", wall_micro: int, cpu_micro: int) -> None:
+    def add_run(self, ended_at: Epoch, wall_s: int, cpu_s: int, micro: int) -> None:
+        """Count a job; `micro`: what a second is worth, normalised."""
+        self.earliest_end = min(self.earliest_end, ended_at)
+        self.latest_end = max(self.latest_end, ended_at)
+        self.wall_s += wall_s
+        self.cpu_s += cpu_s
+        self.normalised_wall_micro += wall_s * micro
+        self.normalised_cpu_micro += cpu_s * micro
+        self.jobs += 1
+
+    def add(self, part: "SummaryGroup", wall_micro: int, cpu_micro: int) -> None:
         """Count what some of its jobs used, also normalised."""
         self.earliest_end = min(self.earliest_end, part.earliest_end)
         self.latest_end = max(self.latest_end, part.latest_end)
@@ -192,41 +202,6 @@ class SummaryRow(NamedTuple):
     micro: int  # of a second, normalised
 
 
-@dataclass(slots=True)
-class GroupPlace:
-    """Where jobs of a row and month are added before they are added to their group, all at once."""
-
-    sums: _Sums
-    micro: int  # of a second, normalised
-    earliest_end: Epoch = _AFTER_ALL_ENDS
-    latest_end: Epoch = _NO_END
-    wall_s: int = 0
-    cpu_s: int = 0
-    jobs: int = 0
-
-    def settle(self) -> None:
-        """Add what came here to its group."""
-        self.sums.add(self, self.wall_s * self.micro, self.cpu_s * self.micro)
-        self.wall_s = self.cpu_s = self.jobs = 0
-
-
-def add_runs(
-    places: Iterable[GroupPlace],
-    ended_at: Iterable[Epoch],
-    wall_s: Iterable[int],
-    cpu_s: Iterable[int],
-) -> None:
-    """Count jobs that ended then and used that, in seconds, each at its place (hot path)."""
-    for place, end, wall, cpu in zip(places, ended_at, wall_s, cpu_s, strict=True):
-        place.jobs += 1
-        place.wall_s += wall
-        place.cpu_s += cpu
-        if end < place.earliest_end:
-            place.earliest_end = end
-        if end > place.latest_end:
-            place.latest_end = end
-
-
 class Accumulator:
     """Adds jobs to their groups. Memory: an entry a group, and a bounded number of rows."""
 
@@ -234,22 +209,19 @@ class Accumulator:
         self._grouping = grouping
         self._groups: dict[GroupKey, _Sums] = {}
         self._rows: dict[tuple[int, ...], tuple[SummaryRow, object]] = {}
-        self.places: dict[object, GroupPlace] = {}  # of kinds of runs that are added at once
 
     def __len__(self) -> int:
         return len(self._groups)
 
     @property
     def jobs(self) -> int:
-        self._settle()
         return sum(sums.jobs for sums in self._groups.values())
 
     def add(self, job: PublishedJob) -> None:
         """Count an admitted job. Raises: Unfit when it has no calendar month or no benchmark."""
-        run = job.job
-        place = self.place(self._row(job), month_number(job.ended_at))
-        add_runs([place], [job.ended_at], [run.wall_s], [run.cpu_user_s + run.cpu_kernel_s])
-        place.settle()
+        row, run = self._row(job), job.job
+        sums = self._group((month_number(job.ended_at), *row.key), row.spelling, row.benchmarks)
+        sums.add_run(job.ended_at, run.wall_s, run.cpu_user_s + run.cpu_kernel_s, row.micro)
 
     def add_group(self, group: SummaryGroup) -> None:
         """Count what was summed up before, with the same grouping."""
@@ -263,28 +235,13 @@ class Accumulator:
 
     def groups(self) -> Iterator[SummaryGroup]:
         """All groups, by month and key; the same jobs give the same groups in the same order."""
-        self._settle()
         for key in sorted(self._groups):
             sums = self._groups[key]
-            if sums.latest_end:  # a place was asked for, and something came there
-                number, _, kind, _, nodes, cores = key
-                row = *year_and_month(number), *sums.spelling, kind, sums.benchmarks, nodes, cores
-                used = sums.earliest_end, sums.latest_end, sums.wall_s, sums.cpu_s
-                normalised = sums.normalised_wall_micro, sums.normalised_cpu_micro
-                yield SummaryGroup._make((*row, *used, *normalised, sums.jobs))
-
-    def place(self, row: SummaryRow, month: int) -> GroupPlace:
-        """For jobs of a row and month. What is kept in `places` is added to its group in time."""
-        return GroupPlace(self._group((month, *row.key), row.spelling, row.benchmarks), row.micro)
-
-    def forget_places(self) -> None:
-        self._settle()
-        self.places.clear()
-
-    def _settle(self) -> None:
-        for place in self.places.values():
-            if place.jobs:
-                place.settle()
+            number, _, kind, _, nodes, cores = key
+            row = *year_and_month(number), *sums.spelling, kind, sums.benchmarks, nodes, cores
+            used = sums.earliest_end, sums.latest_end, sums.wall_s, sums.cpu_s
+            normalised = sums.normalised_wall_micro, sums.normalised_cpu_micro
+            yield SummaryGroup._make((*row, *used, *normalised, sums.jobs))
 
     def _row(self, job: PublishedJob) -> SummaryRow:
         """The `summary_row` of a job, kept with what it shares: their ids stay theirs."""

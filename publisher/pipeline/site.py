@@ -56,7 +56,6 @@ class ProcessEnvironment(NamedTuple):
 
     `wait(seconds)` waits and says whether a stop was asked for. `parallel`: several targets are
     worked on at the same time (`pipeline/publish.py`), rather than one after the other.
-    `backlog_rows`: so many are a backlog, which another process reads; None for no other process.
     `host` identifies this machine, '' where it does not say.
     """
 
@@ -67,7 +66,6 @@ class ProcessEnvironment(NamedTuple):
     chance: Callable[[], float] = random.random
     host: str = ""
     parallel: bool = False
-    backlog_rows: int | None = None
 
     def of_transport(
         self,
@@ -156,10 +154,6 @@ class LiveTarget(NamedTuple):
     # In regular rounds, as `Decider` has it.
     sent_by_jura: Callable[[JobRecord], PublishedJob | None] | None = None
     accept_key_change: bool = False  # send months although rows stay behind at the receiver
-    # A process that reads and renders a backlog (round/rendering/read_ahead.py), of so many rows;
-    # None for none.
-    reader_command: tuple[str, ...] = ()
-    backlog_rows: int | None = None
     # Targets that write into the same rows at the receiver, each those of VOs of its own.
     beside: tuple[Neighbour, ...] = ()
 

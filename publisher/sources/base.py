@@ -9,7 +9,6 @@ from typing import Any, Final, NamedTuple, Protocol, Self
 
 from publisher.model.errors import SourceError, refused_by_system
 from publisher.model.job import (
-    AlikeJob,
     Epoch,
     JobId,
     JobRecord,
@@ -47,9 +46,9 @@ class Page:
     `cursor` is where reading continues after this page; None for pages that were asked for by
     window or by row. `restarted`: the cursor did not fit any more, and this page begins with the
     first row. `gone` are rows that were asked for and no longer exist. `runs` are further jobs, for
-    those who asked to count them only, `alike` for those who render many. `known` are jobs of which
-    the caller knew enough, but for their kinds. `awaited` are those of the `open` rows whose job is
-    over, and waits for what its batch system tells of it.
+    those who asked to count them only. `known` are jobs of which the caller knew enough, but for
+    their kinds. `awaited` are those of the `open` rows whose job is over, and waits for what its
+    batch system tells of it.
     """
 
     jobs: tuple[JobRecord, ...]
@@ -58,7 +57,6 @@ class Page:
     gone: tuple[RowRef, ...] = ()
     runs: RunColumns | None = None
     known: KnownRuns | None = None
-    alike: tuple[AlikeJob, ...] = ()
     cursor: Cursor | None = None
     rows_read: int = 0
     restarted: bool = False
@@ -139,24 +137,15 @@ class Source(Protocol):
         needs: frozenset[SideTable],
         now: datetime,
         done_with: DoneWith | None = None,
-        *,
-        columns: bool = False,
-        alike: bool = False,
-        names: bool = True,
     ) -> Iterator[Page]:
         """Pages in row order of everything after the cursor.
 
         From the first row when it is None or no longer fits. Runs that `done_with` knows are left
-        out, before what is beside their rows is read. `columns`: jobs are only counted, so they may
-        come as `Page.runs`. `alike`: those of a kind may come as `Page.alike`. Without `names`,
-        those of jobs, hosts and clients may be left out.
+        out, before what is beside their rows is read.
         """
 
     def ahead(self, cursor: Cursor, start: Epoch | None, late_before: Epoch | None) -> RowsAhead:
         """What `since` would yield that ended at `start` or later: an upper bound, at once."""
-
-    def rows_behind(self, database: str, cursor: Cursor | None) -> int:
-        """How many rows `since` has before it, by their numbers: no row is read."""
 
     def ends(self, rows: Sequence[OpenRow]) -> Mapping[RowRef, Epoch]:
         """When the jobs of some rows ended, if they have. Only that is read of a row."""
@@ -181,13 +170,11 @@ class Source(Protocol):
         *,
         columns: bool = False,
         knows: Knows | None = None,
-        alike: bool = False,
-        names: bool = True,
     ) -> Iterator[Page]:
         """Pages of the finished jobs in a half-open window: by database, EndTime and RecordID.
 
-        `columns`, `alike` and `names` as for `since`; then jobs that the caller `knows` may come as
-        `Page.known`.
+        `columns`: jobs are only counted, so they may come as `Page.runs`, and those that the caller
+        `knows` as `Page.known`.
         """
 
     def count(self, window: Window) -> int:

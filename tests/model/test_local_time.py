@@ -43,7 +43,7 @@ def test_thirty_years_take_no_more_memory_than_one() -> None:
     tracemalloc.start()
     try:
         for day in days:
-            zone.epochs([f"{day:%Y-%m-%d} 12:00:00"], [0], [0])
+            zone.epoch(f"{day:%Y-%m-%d} 12:00:00", ended_at=0, wall_s=0)
         used, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

@@ -25,13 +25,12 @@ from tests.fake_ams.faults import Fault
 from tests.fake_ams.receiver import Receiver
 from tests.fake_ams.service import PROJECT, TOPIC
 from tests.fake_sgas import FakeSGAS
-from tests.pipeline.test_grouped import live_site, site_with
-from tests.pipeline.test_republish_kinds import messages
 from tests.support.patience import PATIENCE_S, sending_ends
 from tests.support.pki import PKI
 from tests.support.ports import closed_port
 from tests.support.sgas_sites import SgasSite
 from tests.support.sites import SITE, Run, SiteUnderTest
+from tests.support.spool_sites import live_site, messages, site_with
 from tests.support.strict_apel import read_car
 from tests.support.strict_apel_text import read_text
 

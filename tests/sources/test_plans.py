@@ -34,13 +34,8 @@ WHICH: Final = [(queries.BETWEEN,), (queries.LISTED,)]
 MADE: Final[dict[str, list[tuple[Any, ...]]]] = {
     "queries.side": [
         *((table, *which) for table in queries.tables(2) for which in WHICH if table in queries._SIDES),
-        *(("JobExtraInfo", which + queries.UNNAMED) for (which,) in WHICH),
     ],
     "queries.events": list(WHICH),
-    "queries.token_texts": list(WHICH),
-    "queries.environment_texts": list(WHICH),
-    "queries.extra_texts": [*WHICH, *((which + queries.UNNAMED,) for (which,) in WHICH)],
-    "queries.event_texts": list(WHICH),
     "queries.finished": list(WHICH),
     "queries.attribute_texts": list(WHICH),
     "queries.strange_fqans": list(WHICH),
@@ -62,7 +57,6 @@ MADE: Final[dict[str, list[tuple[Any, ...]]]] = {
 WHOLE: Final = {
     queries.STATUSES: {"AAR"},  # by its index on StatusID alone, for `doctor`
     queries.LAYOUT: {"entry", "field"},  # the schema
-    queries.MAY_GIVE_BY_VALUE: {"entry", "field"},
     queries.FINISHED_ROWS: {"AAR"},  # SQLite counts the entries of the smallest index page by page, for metrics
     # Importers make no index on SubmitTime, which every import would pay for: statistics by it are for people who can wait.
     count.BY_SUBMISSION[IMPORTED]: {"AAR"},

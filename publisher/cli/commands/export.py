@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, nullcontext
 from decimal import Decimal
-from itertools import chain, groupby
+from itertools import chain
 from json.encoder import encode_basestring_ascii
 from pathlib import Path
 from typing import Any, Final, TextIO
@@ -33,7 +33,7 @@ from publisher.model.errors import UsageError
 from publisher.model.text import plural
 from publisher.pipeline.guards.prune import refuse_pruned
 from publisher.reporting.export.columns import COLUMNS, Column, ExportedJob, Value
-from publisher.reporting.export.pages import OWN_COLUMNS, ExportPage, FinishedJobs, SkippedJobs
+from publisher.reporting.export.pages import FinishedJobs, SkippedJobs
 from publisher.reporting.files import whole_file
 from publisher.sources.statistics import JobFilter
 
@@ -44,7 +44,6 @@ _JSON: Final[Mapping[type, Callable[[Any], str]]] = {
     tuple: json.dumps,
     type(None): lambda _: "null",
 }
-_REMEMBERED: Final = 20_000  # texts of some 200 bytes
 _PARQUET: Final = "parquet"
 
 
@@ -127,14 +126,13 @@ def _definitions_table(columns: Sequence[Column]) -> Iterator[Part]:
     yield TextTable(("column", "type", "unit", "meaning"), rows)
 
 
-def _write(form: Form, pages: Iterator[ExportPage], out: TextIO) -> None:
+def _write(form: Form, pages: Iterator[Sequence[ExportedJob]], out: TextIO) -> None:
     """A line a job with every column; decimals are numbers as they are written, never rounded."""
     if form is Form.CSV:
         names = [column.name for column in COLUMNS]
-        print_csv(names, chain.from_iterable(map(_csv_rows, pages)), out)
+        print_csv(names, map(_csv_row, chain.from_iterable(pages)), out)
         return
-    writer = _LineWriter()
-    lines = chain.from_iterable(map(writer.of, pages))
+    lines = map(_line, chain.from_iterable(pages))
     if form is Form.JSON_LINES:
         out.writelines(f'{{"schema": 1, {line[1:]}\n' for line in lines)
         return
@@ -146,68 +144,19 @@ def _write(form: Form, pages: Iterator[ExportPage], out: TextIO) -> None:
     out.write(f"{end}]\n}}\n")
 
 
-class _LineWriter:
-    """Lines of jobs; what several share is made into text once (hot path)."""
-
-    def __init__(self) -> None:
-        self._known: dict[tuple[int, int], tuple[ExportedJob, str]] = {}
-
-    def of(self, page: ExportPage) -> Iterator[str]:
-        texts: list[Sequence[Any]] = []
-        for place, columns in enumerate(_RUNS):
-            first = columns[0]
-            if first in OWN_COLUMNS:
-                texts += [_JSON_TEXTS[column.kind](page.values(column)) for column in columns]
-            else:
-                texts.append([self._shared(place, one) for one in page.alike(first.inputs[0])])
-        return map(_LINE.__mod__, zip(*texts, strict=True))
-
-    def _shared(self, place: int, one: ExportedJob) -> str:
-        known = self._known.get((place, id(one)))
-        if known is None:
-            if len(self._known) >= _REMEMBERED:
-                self._known.clear()
-            values = [(column, column.value(one)) for column in _RUNS[place]]
-            texts = [_named(column, _JSON[type(value)](value)) for column, value in values]
-            # Held, so that no id comes to mean another
-            known = self._known[place, id(one)] = one, ", ".join(texts)
-        return known[1]
+def _line(one: ExportedJob) -> str:
+    texts = []
+    for name, column in _NAMED:
+        value = column.value(one)
+        texts.append(name + _JSON[type(value)](value))
+    return f"{{{', '.join(texts)}}}"
 
 
-def _named(column: Column, text: str) -> str:
-    return f"{json.dumps(column.name)}: {text}"
+_NAMED: Final = tuple((f"{json.dumps(column.name)}: ", column) for column in COLUMNS)
 
 
-def _run_of(column: Column) -> str:
-    """Columns of a run are beside each other and are written together."""
-    return "own" if column in OWN_COLUMNS else column.inputs[0].rpartition(":")[0]
-
-
-def _place_of(run: Sequence[Column]) -> str:
-    """Where `%` writes a run of columns: each of its own, or one text for all."""
-    return ", ".join(_named(column, "%s") for column in run) if run[0] in OWN_COLUMNS else "%s"
-
-
-_RUNS: Final = tuple(tuple(columns) for _, columns in groupby(COLUMNS, _run_of))
-_LINE: Final = "{" + ", ".join(map(_place_of, _RUNS)) + "}"
-
-
-# Of many values of a column at once; numbers are texts already for who fills them in.
-_JSON_TEXTS: Final[Mapping[str, Callable[[Sequence[Any]], Sequence[Any]]]] = {
-    "integer": lambda values: (
-        ["null" if value is None else value for value in values] if None in values else values
-    ),
-    "text": lambda values: [
-        "null" if value is None else encode_basestring_ascii(value) for value in values
-    ],
-    "time": lambda values: ["null" if value is None else f'"{value}"' for value in values],
-    "decimal": lambda values: ["null" if value is None else format(value, "f") for value in values],
-    "texts": lambda values: ["null" if value is None else json.dumps(value) for value in values],
-}
-
-
-def _csv_rows(page: ExportPage) -> Iterator[tuple[str, ...]]:
-    return zip(*(map(_cell, page.values(column)) for column in COLUMNS), strict=True)
+def _csv_row(one: ExportedJob) -> tuple[str, ...]:
+    return tuple(_cell(column.value(one)) for column in COLUMNS)
 
 
 def _cell(value: Value) -> str:

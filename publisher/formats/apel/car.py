@@ -12,7 +12,7 @@ prefix than the usual `urf` would save 50.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any, ClassVar, Final
@@ -29,7 +29,7 @@ from publisher.formats.apel.rules import (
     apel_local_user,
     apel_queue,
 )
-from publisher.formats.base import Frame, OwnValues, Receiver
+from publisher.formats.base import Frame, Receiver
 from publisher.formats.rules import Rule, RunUnderTest, latest_end, require
 from publisher.formats.xml.charge import charge_element, charge_pattern
 from publisher.formats.xml.pattern import (
@@ -73,12 +73,6 @@ def _positive(count: int | None) -> str:
 @lru_cache(maxsize=4096)
 def _domain(host: str) -> str:
     return host if is_domain_name(host) else ""
-
-
-def _other_hosts(hosts: Sequence[str]) -> str:
-    """As the field has them; '' where any is left out."""
-    domains = list(map(_domain, hosts))
-    return "".join([f"<Host>{host}</Host>" for host in domains]) if all(domains) else ""
 
 
 def _local_user(user: str) -> str:
@@ -270,12 +264,6 @@ _RULES: Final[Mapping[Scope, tuple[Rule[Any], ...]]] = {
 }
 
 
-_OWN_NUMBERS: Final = (
-    *("job_id", "local_id", "wall_s", "cpu_user_s", "cpu_kernel_s", "cpu_s"),
-    *("memory_kib", "virtual_memory_kib"),
-)
-
-
 class Car:
     """CAR 1.2 in pure ASCII, one record a line."""
 
@@ -289,27 +277,18 @@ class Car:
         tail=b"\n</UsageRecords>\n",
     )
 
-    own_values: ClassVar[OwnValues] = {
-        **dict.fromkeys(_OWN_NUMBERS, str),
-        **dict.fromkeys(("submitted_at", "started_at", "ended_at"), instant),
-        "job_name": escape_ascii,
-        "host": _domain,
-        "other_hosts": _other_hosts,
-    }
-
     def __init__(self) -> None:
         planner = TemplateCompiler(prefix=PREFIX, attribute=_key, rules=_RULES)
         self._plan = planner.plan("UsageRecord", FIELDS)
-        self.user_texts, self.place_texts = self._plan.user_texts, self._plan.place_texts
         self._form = RecordPattern(planner, "UsageRecord", FIELDS, _PATTERNS)
         self._begin(datetime(1970, 1, 1, tzinfo=UTC))
 
-    def render(self, job: PublishedJob, made_at: datetime, *, marked: bool = False) -> bytes:
+    def render(self, job: PublishedJob, made_at: datetime) -> bytes:
         """One element UsageRecord, created at `made_at`, which no end time may be later than."""
         if made_at is not self._made_at:
             self._begin(made_at)
         require(RUN_RULES, RunUnderTest(job, self._latest_end))
-        return self._plan.fill(job, marked=marked).encode("ascii")
+        return self._plan.fill(job).encode("ascii")
 
     def receiver_key(self, job: PublishedJob) -> tuple[object, ...]:
         """Site, LocalJobId and EndTime, as the server compares them."""

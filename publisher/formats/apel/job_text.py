@@ -35,7 +35,7 @@ from publisher.formats.apel.text_message import (
     whole,
     written,
 )
-from publisher.formats.base import Frame, OwnValues, Receiver
+from publisher.formats.base import Frame, Receiver
 from publisher.formats.rules import QUEUE_CHARACTERS, Rule, RunUnderTest, latest_end, require
 from publisher.formats.xml.template import Part, Scope, Template, shared_part
 from publisher.model.job import SideTable
@@ -124,34 +124,19 @@ class ApelJob:
     lines: ClassVar[tuple[TextLine, ...]]
     frame: ClassVar[Frame]
     needs: ClassVar[frozenset[SideTable]] = frozenset()
-    own_values: ClassVar[OwnValues] = dict.fromkeys(
-        (
-            "job_id",
-            "local_id",
-            "wall_s",
-            "cpu_s",
-            "memory_kib",
-            "virtual_memory_kib",
-            "submitted_at",
-            "started_at",
-            "ended_at",
-        ),
-        str,
-    )
 
     def __init__(self) -> None:
         groups = groupby(self.lines, key=lambda line: line.of)
         parts = [_part(of, tuple(group)) for of, group in groups]
         self._plan = Template(parts)
-        self.user_texts, self.place_texts = self._plan.user_texts, self._plan.place_texts
         self._now = (datetime(1970, 1, 1, tzinfo=UTC), 0)
 
-    def render(self, job: PublishedJob, made_at: datetime, *, marked: bool = False) -> bytes:
+    def render(self, job: PublishedJob, made_at: datetime) -> bytes:
         """The lines of one job. `made_at` is the clock that end times are held against."""
         if self._now[0] is not made_at:
             self._now = (made_at, latest_end(made_at))
         require(RUN_RULES, RunUnderTest(job, self._now[1]))
-        return self._plan.fill(job, marked=marked).encode("ascii")
+        return self._plan.fill(job).encode("ascii")
 
     def receiver_key(self, job: PublishedJob) -> tuple[object, ...]:
         """Site, LocalJobId and EndTime, as the server compares them."""

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from typing import ClassVar, Final
 
 from publisher import __version__
-from publisher.formats.base import Frame, OwnValues, Receiver
+from publisher.formats.base import Frame, Receiver
 from publisher.formats.rules import RunUnderTest, latest_end, require
 from publisher.formats.sgas import check_ogf_ur, values
 from publisher.formats.sgas.receiver import USAGE_RECORDS
@@ -278,29 +278,19 @@ class OgfUr:
         tail=b"\n</UsageRecords>\n",
     )
 
-    own_values: ClassVar[OwnValues] = {
-        **dict.fromkeys(_OWN_NUMBERS, str),
-        **dict.fromkeys(("submitted_at", "started_at", "ended_at"), instant),
-        "job_name": lambda text: escape_unicode(values.job_name(text)),
-        "host": values.host,
-        "client_host": lambda client: escape_unicode(values.submit_host(client)),
-        "transfers": file_transfers,
-    }
-
     def __init__(self) -> None:
         planner = TemplateCompiler(prefix=PREFIX, attribute=escape_unicode, rules={})
         self._plan = planner.plan("JobUsageRecord", FIELDS)
-        self.user_texts, self.place_texts = self._plan.user_texts, self._plan.place_texts
         self._form = RecordPattern(planner, "JobUsageRecord", FIELDS, _PATTERNS)
         self._begin(datetime(1970, 1, 1, tzinfo=UTC))
 
-    def render(self, job: PublishedJob, made_at: datetime, *, marked: bool = False) -> bytes:
+    def render(self, job: PublishedJob, made_at: datetime) -> bytes:
         """One element JobUsageRecord, created at `made_at`, which no end time may be later than."""
         if made_at is not self._made_at:
             self._begin(made_at)
         require(SGAS_WHERE_RULES, job.where)
         require(SGAS_RUN_RULES, RunUnderTest(job, self._latest_end))
-        return self._plan.fill(job, marked=marked).encode("utf-8")
+        return self._plan.fill(job).encode("utf-8")
 
     def receiver_key(self, job: PublishedJob) -> tuple[object, ...]:
         """recordId, SGAS's only key: of two records of a batch with the same it discards one."""

@@ -10,7 +10,6 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
-from publisher.formats.base import mark
 from publisher.formats.rules import Rule, require
 from publisher.formats.xml.text import RenderedParts
 from publisher.model.policy import PublishedJob
@@ -67,22 +66,12 @@ class Part(NamedTuple):
 
 
 class Template:
-    """How records are written: constant texts, and parts between them.
-
-    The parts of user and place can be asked for by themselves, and marks be put in their stead:
-    jobs of one kind differ there.
-    """
+    """How records are written: constant texts, and parts between them."""
 
     def __init__(self, parts: Sequence[str | Part]) -> None:
         self._parts = list(parts)
         self._texts = [part if isinstance(part, str) else "" for part in parts]
         self._steps = [(at, part.write) for at, part in enumerate(parts) if isinstance(part, Part)]
-        self._of_user = self._places_of(Scope.USER)
-        self._of_place = self._places_of(Scope.WHERE, Scope.BENCHMARK)
-
-    def _places_of(self, *scopes: Scope) -> list[int]:
-        parts = enumerate(self._parts)
-        return [at for at, part in parts if isinstance(part, Part) and part.of in scopes]
 
     def begin(self, created: str) -> None:
         """From now on records are made at that time."""
@@ -90,27 +79,15 @@ class Template:
             part.replace(MADE_AT, created) if isinstance(part, str) else "" for part in self._parts
         ]
 
-    def fill(self, job: PublishedJob, *, marked: bool = False) -> str:
-        """One record; `marked`: with marks for user and place. Raises: Unfit when a rule about what
-        it shares with others, or a writer, says so."""
+    def fill(self, job: PublishedJob) -> str:
+        """Return one record.
+
+        Raises: Unfit when a rule about what it shares with others, or a writer, says so.
+        """
         texts = self._texts.copy()
         for at, write in self._steps:
             texts[at] = write(job)
-        if marked:
-            for number, at in enumerate(self._of_user + self._of_place):
-                texts[at] = mark(number)
         return "".join(texts)
-
-    def user_texts(self, job: PublishedJob) -> tuple[str, ...]:
-        """What is in the place of the first marks. Raises: Unfit."""
-        return self._shared(self._of_user, job)
-
-    def place_texts(self, job: PublishedJob) -> tuple[str, ...]:
-        """What is in the place of the marks behind those of the user. Raises: Unfit."""
-        return self._shared(self._of_place, job)
-
-    def _shared(self, places: Sequence[int], job: PublishedJob) -> tuple[str, ...]:
-        return tuple(part.write(job) for at in places if isinstance(part := self._parts[at], Part))
 
 
 class TemplateCompiler(NamedTuple):

@@ -11,7 +11,7 @@ delivered after another one gets a record id of its own.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from itertools import chain, compress
@@ -30,7 +30,6 @@ from publisher.ledger.contract import (
 )
 from publisher.model.errors import Unfit
 from publisher.model.job import (
-    JOB_DIGEST_BYTES,
     Epoch,
     JobId,
     JobKey,
@@ -39,7 +38,7 @@ from publisher.model.job import (
     job_key,
     run_digest,
 )
-from publisher.model.message import REMOVED, RecordColumns
+from publisher.model.message import REMOVED
 from publisher.model.text import ascii_text, receiver_key
 from publisher.model.totals import KeyTotal, SummaryGroup, SummaryKey, left_behind, month_number
 from publisher.pipeline.round.decision import KEY_CHANGED, KEY_COLLISION, Publish
@@ -53,15 +52,6 @@ class NoCollisions:
     """For receivers that have no such key."""
 
     def look_up(self, jobs: Sequence[JobRecord]) -> None: ...
-
-    def in_the_way_of(
-        self, records: RecordColumns, known: Mapping[JobKey, DeliveredRun]
-    ) -> Collection[JobKey]:
-        """Those of a page's runs of which another run may be in the way.
-
-        `known`: what was delivered of them, and of other runs of the same jobs.
-        """
-        return ()
 
     def checked(
         self, fit: Publish, held: Quarantined | None, is_waiting: Callable[[JobKey], bool]
@@ -248,18 +238,6 @@ class Collisions(NoCollisions):
             [job.ended_at for job in jobs],
         )
 
-    def in_the_way_of(
-        self, records: RecordColumns, known: Mapping[JobKey, DeliveredRun]
-    ) -> Collection[JobKey]:
-        self._look_up(records.keys, records.job_ids, records.local_ids, records.ended_at)
-        if not self._beside.names:
-            return self._others
-        rows = map(RowRef, records.files, records.record_ids)
-        self._beside.look_up(dict(zip(records.keys, rows, strict=True)))
-        runs = zip(records.keys, records.ended_at, records.summary_keys, strict=True)
-        new = [run for run in runs if run[0] not in known]
-        return {*self._others, *(run[0] for run in new if self._beside.under_another_key(*run))}
-
     def _look_up(
         self,
         keys: Sequence[JobKey],
@@ -344,16 +322,6 @@ class LaterRuns(NoCollisions):
 
     def look_up(self, jobs: Sequence[JobRecord]) -> None:
         self._others = self._ledger.other_runs(self._target, {job.key: job.row for job in jobs})
-
-    def in_the_way_of(
-        self, records: RecordColumns, known: Mapping[JobKey, DeliveredRun]
-    ) -> Collection[JobKey]:
-        runs: defaultdict[bytes, set[JobKey]] = defaultdict(set)
-        for key in known:
-            runs[key[:JOB_DIGEST_BYTES]].add(key)
-        if not runs:
-            return ()
-        return {key for key in records.keys if runs.get(key[:JOB_DIGEST_BYTES], set()) - {key}}
 
     def checked(
         self, fit: Publish, held: Quarantined | None, is_waiting: Callable[[JobKey], bool]

@@ -6,19 +6,17 @@ that each completes.
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import cache, cached_property, partial
-from itertools import accumulate
 from typing import Final, NamedTuple, Protocol
 
 from publisher.formats import receiver_of
 from publisher.formats.base import JobFormat, RecordOrigin, RowKey, SummaryFormat, lighter
 from publisher.ledger.contract import Ledger
 from publisher.model.errors import Unfit
-from publisher.model.job import Epoch, JobKey, RowRef
+from publisher.model.job import Epoch, JobKey
 from publisher.model.message import TOO_LARGE, Batch, OpenRow, Progress, RecordColumns, Rendered
 from publisher.model.policy import BY_JURA, PublishedJob
 from publisher.model.totals import (
@@ -35,9 +33,6 @@ from publisher.pipeline.round.sender import MessageSender
 from publisher.pipeline.round.totals import MonthlyTotals
 from publisher.pipeline.site import LiveTarget
 from publisher.sources.base import Page, Source
-
-MarkAt = Callable[[Epoch, RowRef], Progress | None]
-"""What may be noted once a window is sent up to a job of this end and row."""
 
 
 class BatchBuilder:
@@ -78,15 +73,6 @@ class BatchBuilder:
     def __contains__(self, key: JobKey) -> bool:
         return key in self._keys
 
-    def met(self, keys: Iterable[JobKey]) -> set[JobKey]:
-        """Which of these wait."""
-        return self._keys.intersection(keys)
-
-    @property
-    def most_content(self) -> int:
-        """The bytes of the largest record that any message holds."""
-        return self._most_bytes - self._between
-
     def add(self, record: Rendered, progress: Progress | None = None) -> Sequence[Batch]:
         """Add a record; gives the batches that it closes, if any. `progress` goes with its batch.
 
@@ -96,36 +82,19 @@ class BatchBuilder:
         if size > self._most_bytes:
             holds = f"a message holds {self._most_bytes}"
             raise Unfit(TOO_LARGE, f"the record alone has {size} bytes, {holds}")
-        full = [] if self._room([size]) else [self._close()]
+        full = [] if self._has_room(size) else [self._close()]
         self._append(RecordColumns.of([record]), size)
         if progress is not None:
             self.mark(progress)
         return [*full, self._close()] if self._is_full() else full
 
-    def add_all(self, records: RecordColumns, mark_at: MarkAt | None = None) -> Iterator[Batch]:
-        """The same of several records that messages hold, batch by batch (hot path).
-
-        `mark_at`: what may be noted behind each of them.
-        """
-        sizes = [len(content) + self._between for content in records.contents]
-        ends = list(accumulate(sizes, initial=0))
-        begin = 0
-        while begin < len(records):
-            end = begin + self._room(ends[begin + 1 :], ends[begin])
-            self._append(records.part(begin, end), ends[end] - ends[begin])
-            if mark_at is not None and end > begin:
-                self.mark(mark_at(*records.position(end - 1)) or Progress())
-            begin = end
-            if begin < len(records) or self._is_full():
-                yield self._close()
-
-    def _room(self, ends: Sequence[int], before: int = 0) -> int:
-        """How many records, whose bytes add up to these from `before` on, go into this message."""
-        most = min(self._most_bytes, self._fill_to() - self._around) - self._bytes
-        room = bisect_right(ends, before + most)
-        if self._most_records:
-            room = min(room, self._most_records - len(self._waiting))
-        return room if room or self._waiting else 1
+    def _has_room(self, size: int) -> bool:
+        """Whether a record goes into this message, or is the first of it."""
+        if not self._waiting:
+            return True
+        most = min(self._most_bytes, self._fill_to() - self._around)
+        is_full = 0 < self._most_records <= len(self._waiting)
+        return self._bytes + size <= most and not is_full
 
     def _append(self, records: RecordColumns, size: int) -> None:
         self._waiting.extend(records)
@@ -242,20 +211,9 @@ class JobBatches:
         self._held = {at: self._totals[at] for at in before if at in self._totals}
         # Since the last page began: of those before it the ledger tells.
         self._shipped: set[JobKey] = set()
-        self._in_order = RecordColumns()  # of a window's page, and not packed yet
 
     def __contains__(self, key: JobKey) -> bool:
         return key in self._builder or key in self._changed or key in self._shipped
-
-    def met(self, keys: Sequence[JobKey]) -> set[JobKey]:
-        """Which of these wait, or are on their way since the last page began."""
-        waiting = self._builder.met(keys) | self._shipped.intersection(keys)
-        return waiting | (self._changed.keys() & set(keys))
-
-    @property
-    def most_content(self) -> int:
-        """The bytes of the largest record that any message holds."""
-        return self._builder.most_content
 
     @property
     def held(self) -> list[BlockedMonth]:
@@ -282,29 +240,6 @@ class JobBatches:
                 self._let_go(self._guard, now)
             return
         self._pack_and_send(record, mark)
-
-    def take_rendered(self, records: RecordColumns) -> None:
-        """Pack records that were never delivered, and that messages hold. Raises: Stopped."""
-        if self._totals:
-            records = records.only([not self._is_held_back(end) for end in records.ended_at])
-        for batch in self._builder.add_all(records):
-            self._send(batch)
-
-    def take_in_order(self, records: RecordColumns) -> None:
-        """The records of a page of a window, ordered as it is; `pass_on` packs them."""
-        self._in_order = records
-
-    def pass_on(self, mark_at: MarkAt, before: tuple[Epoch, RowRef] | None = None) -> None:
-        """Pack the records in front of a job of this end and row, or all. Raises: Stopped."""
-        records = self._in_order
-        end = len(records)
-        if before is not None:
-            end = bisect_left(range(end), before, key=records.position)
-        if not end:
-            return
-        self._in_order = records.part(end)
-        for batch in self._builder.add_all(records.part(0, end), mark_at):
-            self._send(batch)
 
     def rendered(self, fit: Publish, now: datetime) -> Rendered:
         """Raises: Unfit."""

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 from publisher.formats.base import OnChange, SummaryFormat
 from publisher.ledger.contract import DeliveredRun, Hold, Quarantined
 from publisher.model.errors import Unfit
-from publisher.model.job import Epoch, JobKey, JobRecord, RunValues, SkippedJob
+from publisher.model.job import JobKey, JobRecord, RunValues, SkippedJob
 from publisher.model.message import TOO_LARGE, RunKeyValues
 from publisher.model.policy import PublishedJob, RecordPolicy
 from publisher.model.target import Selection
@@ -48,11 +48,6 @@ class Decider(NamedTuple):
     changed: OnChange
     again: bool = False  # a window is republished: delivered runs go out again
     sent_by_jura: SentByJura | None = None
-
-    @property
-    def is_alike(self) -> bool:
-        """Whether it makes the same of jobs that differ only in `model.job.OWN_VALUES`."""
-        return self.sent_by_jura is None and self.policy.depends_on_kind_only
 
     def decide(
         self, job: JobRecord, key: JobKey, known: DeliveredRun | None, held: Quarantined | None
@@ -134,15 +129,9 @@ class Decider(NamedTuple):
 
     def delivered_as_it_is(self, run: RunValues, known: DeliveredRun) -> bool:
         """Whether a known run was accepted with these values: `decide` would pass it over."""
-        return self.is_delivered(known, run.ended_at, run.fingerprint)
-
-    def is_delivered(self, known: DeliveredRun, ended_at: Epoch, fingerprint: int) -> bool:
-        return not self.again and self.is_as_sent(known, ended_at, fingerprint)
-
-    def is_as_sent(self, known: DeliveredRun, ended_at: Epoch, fingerprint: int) -> bool:
-        """Whether a run still is what was accepted of it."""
-        same = known.fingerprint == fingerprint and known.ended_at == ended_at
-        return same and known.settled and self._in_this_form(known) is not None
+        same = known.fingerprint == run.fingerprint and known.ended_at == run.ended_at
+        is_delivered = same and known.settled and self._in_this_form(known) is not None
+        return is_delivered and not self.again
 
     def _in_this_form(self, known: DeliveredRun | None) -> DeliveredRun | None:
         """None for what was only counted, for totals that did not arrive: one by one it is new."""

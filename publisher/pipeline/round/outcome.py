@@ -85,7 +85,6 @@ class Remarks:
         self._tally = tally
         self._by_key: dict[JobKey, _Remark] = {}
         self._lighter: set[JobKey] = set()  # records that were made lighter
-        self._together: list[tuple[int, Mapping[str, int], Mapping[str, int]]] = []
 
     def note(
         self, key: JobKey, queue: str, arex_default_wall_s: int, warnings: tuple[str, ...]
@@ -96,19 +95,8 @@ class Remarks:
     def note_lighter(self, key: JobKey) -> None:
         self._lighter.add(key)
 
-    def note_together(
-        self, arex_default: int, arex_default_wall_s: Mapping[str, int], warnings: Mapping[str, int]
-    ) -> None:
-        """The same of jobs that were counted together; they count with the next that do."""
-        self._together.append((arex_default, arex_default_wall_s, warnings))
-
     def count(self, keys: Iterable[JobKey]) -> None:
         """These jobs were delivered, or counted into their months."""
-        while self._together:
-            arex_default, wall_s, warnings = self._together.pop()
-            self._tally.arex_default += arex_default
-            self._tally.arex_default_wall_s.update(wall_s)
-            self._tally.warnings.update(warnings)
         if not (self._by_key or self._lighter):
             return
         delivered = set(keys)

@@ -8,12 +8,11 @@ from datetime import datetime
 from functools import partial
 from itertools import islice
 from sys import maxsize
-from typing import Final, NamedTuple, Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
 
 from publisher.ledger.contract import DeliveredRun, Hold, Ledger, Positions
 from publisher.model.errors import Later
 from publisher.model.job import (
-    AlikeJob,
     Epoch,
     JobKey,
     JobRecord,
@@ -23,10 +22,10 @@ from publisher.model.job import (
     SkippedJob,
     job_keys,
 )
-from publisher.model.message import Cursor, OpenRow, Progress, WindowMark
+from publisher.model.message import OpenRow, Progress, WindowMark
 from publisher.model.time import Window
 from publisher.pipeline.guards.databases import inodes
-from publisher.sources.base import DoneWith, Knows, Page, Source
+from publisher.sources.base import Knows, Page, Source
 
 Found = TypeVar("Found")
 
@@ -49,13 +48,6 @@ class JobReader(Protocol):
         """How far it has come with this job of the page; None where only page ends are."""
 
 
-class ReadAhead(NamedTuple):
-    """A second reader for a backlog of `least_rows`: what is behind a cursor of a database."""
-
-    least_rows: int
-    pages: Callable[[str, Cursor | None], Iterator[Page]]
-
-
 @dataclass(slots=True, kw_only=True)
 class IncrementalReader:
     """Open rows and quarantined jobs again, then what is after the cursors, or every row."""
@@ -68,9 +60,6 @@ class IncrementalReader:
     nearly_all_done: bool  # of a sweep: it is not the first, or the target begins with later jobs
     wants: Callable[[RunValues], bool]
     delivered_as_it_is: Callable[[RunValues, DeliveredRun], bool]
-    columns: bool = False  # jobs are only counted
-    alike: bool = False  # those of a kind may come together
-    ahead: ReadAhead | None = None
     repeats: bool = True
 
     def pages(self, now: datetime) -> Iterator[Read]:
@@ -83,25 +72,13 @@ class IncrementalReader:
         for database in self.source.databases():
             cursor = None if self.sweep else self.ledger.cursor(self.target, database)
             done_with = partial(self._done_with, database) if look else None
-            pages = self._since(cursor, database, now, done_with)
+            pages = self.source.since(cursor, database, self.needs, now, done_with)
             for page in numbered(pages, self.target, self.source, self.ledger, chained=True):
                 cursors = (page.cursor,) if page.cursor else ()
                 yield page, Progress(cursors=cursors, opened=page.open)
 
-    def _since(
-        self, cursor: Cursor | None, database: str, now: datetime, done_with: DoneWith | None
-    ) -> Iterator[Page]:
-        """Everything after a cursor; of a backlog, most of it from the second reader."""
-        if self.ahead and self.source.rows_behind(database, cursor) >= self.ahead.least_rows:
-            for page in self.ahead.pages(database, cursor):
-                cursor = page.cursor
-                yield page
-        columns = self.columns and done_with is None
-        place = cursor, database, self.needs, now, done_with
-        yield from self.source.since(*place, columns=columns, alike=self.alike)
-
     def once_more(self) -> IncrementalReader:
-        return replace(self, repeats=True, alike=False, ahead=None)
+        return replace(self, repeats=True)
 
     def after(self, ended_at: Epoch, row: RowRef) -> None:
         return None
@@ -113,7 +90,8 @@ class IncrementalReader:
         keys = job_keys([run.job_id for run in runs], [run.local_id for run in runs])
         held = self.ledger.held(self.target, keys)
         wanted = [self.wants(run) for run in runs]
-        known = self.ledger.known_at(self.target, database, rows, keys)
+        refs = [RowRef(database=database, record_id=row) for row in rows]
+        known = self.ledger.known(self.target, dict(zip(keys, refs, strict=True)))
         return [
             key not in held
             and (not yes or (key in known and self.delivered_as_it_is(run, known[key])))
@@ -162,12 +140,11 @@ class WindowReader:
     needs: frozenset[SideTable]
     window: Window
     most_rows: int
-    alike: bool = False  # jobs of a kind may come together
     finished: bool = False
     repeats: bool = False
 
     def once_more(self) -> WindowReader:
-        return replace(self, alike=False, most_rows=maxsize)
+        return replace(self, most_rows=maxsize)
 
     def after(self, ended_at: Epoch, row: RowRef) -> Progress:
         """What a message carried is behind it even if the page is not: nothing is sent again."""
@@ -181,7 +158,7 @@ class WindowReader:
         after = (stopped_at.ended_at, stopped_at.row) if stopped_at is not None and there else None
         where = self.target, self.source, self.ledger, self.window
         rows, self.finished, moved = 0, False, False
-        for page in whole_window(*where, self.needs, now, after, alike=self.alike):
+        for page in whole_window(*where, self.needs, now, after):
             if rows >= self.most_rows and moved:
                 return
             rows += page.rows_read
@@ -201,7 +178,6 @@ def whole_window(
     after: tuple[Epoch, RowRef] | None = None,
     *,
     columns: bool = False,
-    alike: bool = False,
     knows: Knows | None = None,
 ) -> Iterator[Page]:
     """A window's pages, with those of its incomplete rows that were delivered before.
@@ -210,16 +186,14 @@ def whole_window(
     day after such a row's end.
     """
     see_numbering(target, source, ledger)
-    pages = source.window(window, needs, now, after, columns=columns, alike=alike, knows=knows)
+    pages = source.window(window, needs, now, after, columns=columns, knows=knows)
     for page in numbered(pages, target, source, ledger):
         if page.open:
             given_up = [row._replace(finished_seen_at=_LONG_AGO) for row in page.open]
             found = [job for whole in source.reread(given_up, needs, now) for job in whole.jobs]
             known = ledger.known(target, {job.key: job.row for job in found})
-            page = replace(page, jobs=(*page.jobs, *(job for job in found if job.key in known)))
-        if page.open or alike:
-            jobs, of_kinds = sorted(page.jobs, key=_position), sorted(page.alike, key=_position)
-            page = replace(page, jobs=tuple(jobs), alike=tuple(of_kinds))
+            jobs = (*page.jobs, *(job for job in found if job.key in known))
+            page = replace(page, jobs=tuple(sorted(jobs, key=_position)))
         yield page
 
 
@@ -276,27 +250,8 @@ def _database_of(page: Page) -> str:
         return page.cursor.database
     if (columns := page.runs or page.known) is not None:
         return columns.database
-    if page.alike:
-        return page.alike[0].example.row.database
     rows = [job.row for job in page.jobs[:1]] + [skipped.row for skipped in page.skipped[:1]]
     return rows[0].database if rows else ""
-
-
-def with_rows(
-    page: Page,
-    progress: Progress,
-    left: Sequence[RowRef],
-    source: Source,
-    needs: frozenset[SideTable],
-    now: datetime,
-) -> tuple[Page, Progress]:
-    """A page of which some were taken, with those left, read whole. Raises: SourceError."""
-    page = replace(page, runs=None)
-    asked = [OpenRow(row=row, finished_seen_at=None) for row in left]
-    for whole in source.reread(asked, needs, now) if asked else ():
-        page = replace(page, jobs=page.jobs + whole.jobs, skipped=page.skipped + whole.skipped)
-        progress += Progress(opened=whole.open)
-    return page, progress
 
 
 def mark_behind(
@@ -315,10 +270,10 @@ def mark_behind(
 
 def _last_position(page: Page) -> tuple[Epoch, RowRef] | None:
     """The last row of a page by (end, row), if it tells: rows behind it are only read again."""
-    places = [*map(_position, page.jobs), *map(_position, page.alike)]
+    places = list(map(_position, page.jobs))
     places += [(one.ended_at, one.row) for one in page.skipped if one.ended_at is not None]
     return max(places, default=None)
 
 
-def _position(job: JobRecord | AlikeJob) -> tuple[Epoch, RowRef]:
+def _position(job: JobRecord) -> tuple[Epoch, RowRef]:
     return job.ended_at, job.row

@@ -28,17 +28,13 @@ from publisher.pipeline.guards.databases import know_by_name, note_databases
 from publisher.pipeline.round.assemble import NOWHERE
 from publisher.pipeline.round.batches import JobBatches, RecordSink, open_sink
 from publisher.pipeline.round.decision import Decider, Publish, Skip, skipped_job
-from publisher.pipeline.round.grouped import GroupedCounter
 from publisher.pipeline.round.outcome import Outcome, broken_off, concluded
 from publisher.pipeline.round.reader import (
     IncrementalReader,
     JobReader,
-    ReadAhead,
     WindowReader,
     mark_behind,
 )
-from publisher.pipeline.round.rendering.pages import RenderedRecords, has_kinds
-from publisher.pipeline.round.rendering.read_ahead import read_backlog
 from publisher.pipeline.round.sender import MessageObserver, MessageSender, RoundStopped
 from publisher.pipeline.round.totals import MonthlyTotals
 from publisher.pipeline.site import LiveTarget
@@ -135,7 +131,7 @@ class Round:
             self._observer.round_begins(state, sweep=sweep)
             window = replace(self._live.selection.window, start=state.start)
             decider = self._decider(window, again=False)
-            reading = self._incremental(state, decider, sweep, limit, now)
+            reading = self._incremental(state, decider, sweep)
             try:
                 receipt = self._travel(_Journey(reading, decider, limit, now))
             except PublisherError as error:
@@ -153,9 +149,7 @@ class Round:
             )
         return self._outcome(receipt)._replace(missing=tuple(one.reason for one in missing))
 
-    def _incremental(
-        self, state: TargetState, decider: Decider, sweep: bool, limit: int | None, now: datetime
-    ) -> IncrementalReader:
+    def _incremental(self, state: TargetState, decider: Decider, sweep: bool) -> IncrementalReader:
         return IncrementalReader(
             target=self._live.name,
             source=self._source,
@@ -165,9 +159,6 @@ class Round:
             nearly_all_done=state.swept is not None or state.start is not None,
             wants=decider.selection.wants,
             delivered_as_it_is=decider.delivered_as_it_is,
-            columns=self._summed and limit is None and decider.policy.depends_on_row_only,
-            alike=limit is None and has_kinds(self._live.format, decider),
-            ahead=self._read_ahead(state, now, sweep=sweep, limit=limit),
         )
 
     def republish(
@@ -190,7 +181,6 @@ class Round:
                 needs=self._live.format.needs,
                 window=window,
                 most_rows=most_rows,
-                alike=has_kinds(self._live.format, decider),
             )
             try:
                 receipt = self._travel(_Journey(reading, decider, None, now))
@@ -339,36 +329,12 @@ class Round:
 
     def _read(self, journey: _Journey, sink: RecordSink) -> None:
         """Raises: Stopped."""
-        now = journey.now
-        together = self._taken_together(journey.decider, sink, now)
-        for page, progress in journey.reading.pages(now):
+        for page, progress in journey.reading.pages(journey.now):
             if self._wait(0):
                 raise RoundStopped(_STOP_REQUESTED)
             self._observer.page_read(self._live.name, page)
-            page, progress, jobs = together.take_page(page, progress, now)
-            self._taken += jobs
             if not self._take_page(page, progress, journey, sink):
                 return
-
-    def _taken_together(
-        self, decider: Decider, sink: RecordSink, now: datetime
-    ) -> GroupedCounter | RenderedRecords:
-        """Takes what of a page needs no look at each job: runs in columns, or jobs of kinds."""
-        common = self._live, decider, self._source, self._ledger
-        if isinstance(sink, MonthlyTotals):
-            return GroupedCounter(*common, sink)
-        return RenderedRecords(*common, sink, self._sender, self._collisions, now)
-
-    def _read_ahead(
-        self, state: TargetState, now: datetime, *, sweep: bool, limit: int | None
-    ) -> ReadAhead | None:
-        """A process that reads a backlog; None for sums, which are quick, and a daily sweep."""
-        daily_look = sweep and state.swept is not None
-        backlog_rows = self._live.backlog_rows
-        if self._summed or backlog_rows is None or limit is not None or daily_look:
-            return None
-        pages = partial(read_backlog, self._live.reader_command, state.start, now)
-        return ReadAhead(backlog_rows, pages)
 
     def _decider(self, window: Window, *, again: bool) -> Decider:
         sent_by_jura = None if again else self._live.sent_by_jura
@@ -421,8 +387,6 @@ class Round:
                 continue
             verdict = decider.decide(job, key, known.get(key), held.get(key))
             position = job.ended_at, job.row
-            if isinstance(sink, JobBatches):
-                sink.pass_on(mark_at, position)
             stays = self._take(verdict, held.get(key), sink, now, mark_at(*position))
             if stays is None:
                 continue
@@ -432,8 +396,6 @@ class Round:
                 self._sender.tally.kept += stays.kept and not reading.repeats
                 if stays.left_quarantine:
                     left.append(key)
-        if isinstance(sink, JobBatches):
-            sink.pass_on(mark_at)
         sink.mark(progress + Progress(skipped=tuple(quarantined), left_quarantine=tuple(left)))
         self._write_down_if_due(sink, len(quarantined))
         return True

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
 from datetime import datetime
 from functools import partial
 from itertools import count, repeat
@@ -30,9 +29,8 @@ from typing import Final
 from publisher.formats.base import SummaryFormat
 from publisher.ledger.contract import DeliveredRun, Ledger, MonthState
 from publisher.model.errors import Unfit
-from publisher.model.job import Epoch, JobId, JobKey, JobRecord, SkippedJob
+from publisher.model.job import JobId, JobKey, JobRecord, SkippedJob
 from publisher.model.message import REMOVED, PlacedRuns, Progress, delivered_from
-from publisher.model.policy import PublishedJob
 from publisher.model.totals import (
     Accumulator,
     BlockedMonth,
@@ -40,12 +38,10 @@ from publisher.model.totals import (
     Grouping,
     KeyTotal,
     SummaryGroup,
-    SummaryRow,
     month_name,
     month_number,
     month_window,
     rows_with_gone,
-    summary_row,
 )
 from publisher.pipeline.guards.collisions import SentBefore, sent_before
 from publisher.pipeline.guards.keys import delivered_by_month
@@ -167,7 +163,6 @@ class MonthlyTotals:
         # Months to sum up again, with the runs that left them, less those that came.
         self._dirty: Counter[int] = Counter()
         self._progress = Progress()
-        self.remark = sender.remarks.note_together  # what is odd about jobs counted at once
         self.held: list[BlockedMonth] = []  # months that wait for an administrator
         # By month: rows left behind, jobs lost.
         self._accepted: list[tuple[int, tuple[KeyTotal, ...], int]] = []
@@ -193,27 +188,16 @@ class MonthlyTotals:
             return
         if known is not None:
             self._dirty[month] += 0
-        elif (totals := self.accumulator(month)) is not None:
+        elif (totals := self._accumulator(month)) is not None:
             totals.add(fit.published)
         else:
             self._dirty[month] -= 1
         self._runs.add(key, ended_at, value, delivered_from(job.job_id, job.row), job.row.record_id)
 
-    def admits(self, job: PublishedJob, now: datetime) -> bool:
-        """Whether `take` would count it."""
-        with suppress(Unfit):
-            self._format.admit(job, now)
-            return True
-        return False
-
-    def row(self, like: PublishedJob) -> SummaryRow:
-        """Where jobs like this one, which can be counted, are added to a month."""
-        return summary_row(self._format.grouping, like)
-
-    def accumulator(self, month: int) -> Accumulator | None:
+    def _accumulator(self, month: int) -> Accumulator | None:
         """What was counted of a month so far, until it is written down.
 
-        None where that cannot be added to, and the month is to be summed up again: `count_later`.
+        None where that cannot be added to, and the month is to be summed up again.
         """
         if month not in self._months:
             groups = self._ledger.counted(self._target, month)
@@ -226,24 +210,6 @@ class MonthlyTotals:
                 self._months[month] = None
                 self._dirty[month] += 0
         return self._months[month]
-
-    def count_later(self, ended_at: Epoch) -> None:
-        """A new run comes to a month that will be summed up again."""
-        self._dirty[month_number(ended_at)] -= 1
-
-    def forget_places(self) -> None:
-        for totals in self._months.values():
-            if totals is not None:
-                totals.forget_places()
-
-    def counted(self, runs: PlacedRuns) -> None:
-        """These runs were added to their places, or are counted later."""
-        self._runs.extend(runs)
-        self._waiting.update(runs.keys)
-
-    def waiting(self, keys: Iterable[JobKey]) -> set[JobKey]:
-        """Those of some runs that are in it."""
-        return self._waiting.intersection(keys)
 
     def mark(self, progress: Progress) -> None:
         self._progress += progress

@@ -42,10 +42,10 @@ from publisher.model.totals import (
     sync_host,
 )
 from publisher.pipeline.round.decision import Decider, Publish
-from publisher.pipeline.round.grouped import Periods
 from publisher.pipeline.round.reader import undisturbed, whole_window
 from publisher.pipeline.site import Site
 from publisher.pipeline.sync.counts import HostMonth, first_month, whoever_counts
+from publisher.pipeline.sync.periods import Periods
 from publisher.pipeline.sync.portal import EVERY_HOST
 from publisher.sources.base import Source
 

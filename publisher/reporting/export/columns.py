@@ -46,9 +46,8 @@ class ExportedJob:
 class Column:
     """A column: its name, the type of its values, their unit ('' for none), and what they mean.
 
-    A value is made of `inputs`: by `make`, or it is the only one of them. An input is an attribute
-    of an `ExportedJob`; `user:` and `place:` before it say that it is the same for all jobs of a
-    user or a place, and not for all of a kind.
+    A value is made of `inputs`, which are attributes of an `ExportedJob`: by `make`, or it is the
+    only one of them.
     """
 
     def __init__(
@@ -66,23 +65,19 @@ class Column:
         self.meaning = meaning
         self.inputs = inputs
         self.make = make
-        self._get = attrgetter(*map(path_of, inputs))
+        self._get = attrgetter(*inputs)
 
     def value(self, one: ExportedJob) -> Any:
+        """Return the job's value in this column."""
         found = self._get(one)
         if self.make is None:
             return found
         return self.make(found) if len(self.inputs) == 1 else self.make(*found)
 
 
-def path_of(given: str) -> str:
-    """The attribute that an input is."""
-    return given.rpartition(":")[2]
-
-
-def _raw(name: str, meaning: str, of: str = "") -> Column:
+def _raw(name: str, meaning: str) -> Column:
     """A text of the job record under its own name; '' is not there."""
-    return Column(name, "text", "", meaning, f"{of}job.{name}", make=_text)
+    return Column(name, "text", "", meaning, f"job.{name}", make=_text)
 
 
 def _text(text: str) -> Value:
@@ -95,11 +90,11 @@ def _count(name: str, unit: str, meaning: str) -> Column:
 
 
 def _of_place(name: str, meaning: str, value: Callable[[PublishedJob], Value]) -> Column:
-    return Column(name, "text", "", meaning, "place:published", make=_if_published(value))
+    return Column(name, "text", "", meaning, "published", make=_if_published(value))
 
 
 def _of_user(name: str, meaning: str, value: Callable[[PublishedJob], Value]) -> Column:
-    return Column(name, "text", "", meaning, "user:published", make=_if_published(value))
+    return Column(name, "text", "", meaning, "published", make=_if_published(value))
 
 
 def _if_published(value: Callable[[PublishedJob], Value]) -> Callable[[PublishedJob | None], Value]:
@@ -241,7 +236,7 @@ COLUMNS: Final = (
         "text",
         "",
         "id in the batch system as published",
-        *("job.local_id", "job.job_id", "policy", "place:published", "job"),
+        *("job.local_id", "job.job_id", "policy", "published", "job"),
         make=_local_id,
     ),
     _raw("status", "how it ended: completed, failed, aborted"),
@@ -250,8 +245,8 @@ COLUMNS: Final = (
     _of_place("submit_host", _SUBMIT_HOST, lambda job: job.where.submit_host),
     _of_place("machine_name", "the CE", lambda job: job.where.machine_name),
     _of_place("infrastructure", "grid or local", lambda job: job.where.infrastructure),
-    _raw("interface", "type of the endpoint", "place:"),
-    _raw("queue", "queue or partition", "place:"),
+    _raw("interface", "type of the endpoint"),
+    _raw("queue", "queue or partition"),
     _of_user("user", "who, as far as records.identity allows", lambda job: job.who.user),
     _of_user("vo", "VO as published", lambda job: job.who.vo),
     _of_user("vo_group", "group within the VO", lambda job: job.who.group),
@@ -261,7 +256,7 @@ COLUMNS: Final = (
         "texts",
         "",
         "projects as published",
-        *("job.projects", "job.local_user", "place:published"),
+        *("job.projects", "job.local_user", "published"),
         make=_projects,
     ),
     _time("submitted_at", "when it was submitted"),
@@ -304,7 +299,7 @@ COLUMNS: Final = (
         "decimal",
         "of benchmark_type, a core",
         "how fast a core is",
-        "place:benchmark_value",
+        "benchmark_value",
     ),
     Column(
         "scaled_wall_core_s",
@@ -312,7 +307,7 @@ COLUMNS: Final = (
         "of benchmark_type times s",
         _SCALED,
         *_CORES,
-        "place:benchmark_value",
+        "benchmark_value",
         make=_scaled,
     ),
     _count("memory_kib", "KiB", "resident memory, at most"),

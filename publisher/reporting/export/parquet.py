@@ -17,6 +17,7 @@ from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from decimal import Context, Decimal, InvalidOperation
 from hashlib import sha256
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,19 +26,13 @@ from pyarrow import parquet
 
 from publisher.ledger.books import ChargeRequest, History
 from publisher.model.errors import UsageError
-from publisher.model.job import Epoch, job_keys
+from publisher.model.job import Epoch
 from publisher.model.rates import AssessedJob
 from publisher.model.time import Month, Window
 from publisher.pipeline.site import Site
 from publisher.reporting import statistics
 from publisher.reporting.export.columns import COLUMNS, Column, ExportedJob
-from publisher.reporting.export.pages import (
-    OWN_COLUMNS,
-    ExportPage,
-    FinishedJobs,
-    RowsRead,
-    SkippedJobs,
-)
+from publisher.reporting.export.pages import FinishedJobs, RowsRead, SkippedJobs
 from publisher.sources.statistics import JobFilter
 from publisher.transports.directories import new_file
 
@@ -216,30 +211,15 @@ def _window(month: str) -> Window:
     return Month(int(year), int(number)).window
 
 
-def _jobs(instance: str, page: ExportPage) -> pa.RecordBatch:
-    """Of a page of jobs. What several share is looked up (hot path)."""
-    runs = job_keys(page.inputs("job.job_id"), page.inputs("job.local_id"))
-    shared: dict[str, tuple[list[ExportedJob], pa.Array]] = {}
+def _jobs(instance: str, page: Sequence[ExportedJob]) -> pa.RecordBatch:
+    """Return a page of jobs, with the key of each run."""
+    runs = [one.job.key for one in page]
     arrays = [pa.array([instance] * len(runs), pa.string()), pa.array(runs, _RUN)]
     for column in COLUMNS:
-        if column in OWN_COLUMNS:
-            values = page.inputs(column.inputs[0]) if column.kind == "time" else page.values(column)
-            arrays.append(_array(column, values))
-            continue
-        of = column.inputs[0].rpartition(":")[0]
-        if of not in shared:
-            shared[of] = _distinct(page.alike(column.inputs[0]))
-        ones, places = shared[of]
-        arrays.append(_array(column, [column.value(one) for one in ones]).take(places))
+        # Not as text, which the values of such a column are
+        value = attrgetter(column.inputs[0]) if column.kind == "time" else column.value
+        arrays.append(_array(column, list(map(value, page))))
     return pa.RecordBatch.from_arrays(arrays, schema=_JOBS)
-
-
-def _distinct(ones: Sequence[ExportedJob]) -> tuple[list[ExportedJob], pa.Array]:
-    """Each once, and for each of `ones` its place among these."""
-    places: dict[int, int] = {}
-    at = [places.setdefault(id(one), len(places)) for one in ones]
-    by_id = {id(one): one for one in ones}
-    return [by_id[found] for found in places], pa.array(at, pa.int32())
 
 
 def _array(column: Column, values: Sequence[Any]) -> pa.Array:

@@ -12,7 +12,6 @@ from publisher.model.job import Epoch, JobId
 from publisher.model.text import arex_escape
 from publisher.model.time import Window
 from publisher.sources.arex import queries as sql
-from publisher.sources.arex.alike import AlikeReader
 from publisher.sources.arex.counting.columns import ColumnReader
 from publisher.sources.arex.rows import ReadOptions, Row, RowOutcomes, RowReader
 from publisher.sources.arex.values import (
@@ -107,9 +106,8 @@ class AccountingDatabase:
             if cursor is not None and not _fits(connection, cursor):
                 return None
             after = BEFORE_ALL if cursor is None else cursor.record_id
-            question = sql.SINCE_TO_COUNT if asked.columns else sql.SINCE
             place = {"after": after, "limit": limit}
-            return self._read(question, place, asked, row_filter, connection, reader, span=True)
+            return self._read(sql.SINCE, place, asked, row_filter, connection, reader, span=True)
 
         return self.ask(read)
 
@@ -201,17 +199,6 @@ class AccountingDatabase:
             rows, late, end = connection.execute(sql.AHEAD, asked).fetchone()
             newest_end = None if end is None else Epoch(int(end))
             return RowsAhead(rows + highest - last_row, int(late), newest_end)
-
-        return self.ask(read)
-
-    def rows_behind(self, cursor: Cursor | None) -> int:
-        def read(connection: sqlite3.Connection, _: RowReader) -> int:
-            lowest, highest = connection.execute(sql.EXTENT).fetchone()
-            if lowest is None:
-                return 0
-            fits = cursor is not None and _fits(connection, cursor)
-            before = cursor.record_id if cursor is not None and fits else int(lowest) - 1
-            return int(highest) - before
 
         return self.ask(read)
 
@@ -316,10 +303,7 @@ class AccountingDatabase:
         """What is known of the file behind this connection; another one may be to another file."""
         if self._reader is None or self._reader[0] is not connection:
             layout, imported = _inspect(self.path, connection)
-            (by_value,) = connection.execute(sql.MAY_GIVE_BY_VALUE).fetchone()
-            # AlikeReader takes the last value that it gets for the newest, which needs their order.
-            kind = RowReader if by_value else AlikeReader
-            reader = kind(
+            reader = RowReader(
                 self.name,
                 layout,
                 unescape=self._reading.unescape and not imported,

@@ -137,18 +137,8 @@ LAYOUT: Final = """
     FROM sqlite_master AS entry, pragma_table_info(entry.name) AS field
     WHERE entry.type = 'table'
 """
-# With an index that has values, SQLite may give rows beside a job in their order, not of writing.
-MAY_GIVE_BY_VALUE: Final = """
-    SELECT EXISTS (
-        SELECT 1 FROM sqlite_master AS entry, pragma_index_info(entry.name) AS field
-        WHERE entry.type = 'index' AND field.seqno > 0
-            AND lower(field.name) IN ('attrvalue', 'infovalue', 'eventtime', 'rtename')
-    )
-"""
-
 _SINCE: Final = "FROM AAR WHERE RecordID > :after ORDER BY RecordID LIMIT :limit"
 SINCE: Final = {layout: f"SELECT {select_list(layout)} {_SINCE}" for layout in LAYOUTS}
-SINCE_TO_COUNT: Final = {layout: f"SELECT {_counted(layout)} {_SINCE}" for layout in LAYOUTS}
 # No term on the status: in-progress rows have EndTime 0, the few others are told apart row by row.
 _BY_END: Final = """
     FROM AAR
@@ -247,10 +237,6 @@ def standing_among(count: int) -> str:
 
 FEW: Final = 4  # one row in so many: a look-up of each costs less than reading past the others
 Where = tuple[str, Parameters]
-# Extra information but for names, which are half of it.
-UNNAMED: Final = """ AND +InfoKey NOT IN (
-    'jobname', 'clienthost', 'nodenames', 'nodename', 'wninstance', 'systemsoftware'
-)"""
 
 
 def beside(record_ids: Sequence[int], *, span: bool) -> Where:
@@ -282,54 +268,6 @@ def events(which: str) -> str:
         SELECT RecordID, CASE EventKey WHEN 'LRMSSTART' THEN ifnull(EventTime, '') END
         FROM JobEvents WHERE {which} AND +EventKey IN ('FINISHED', 'LRMSSTART')
         ORDER BY RecordID, rowid
-    """
-
-
-# For those who read jobs of a kind: what stands beside each row as one text, which costs less than
-# a tuple for each. There is a tab between two columns and a new line between two rows, of which
-# there are more than that where anything is no text.
-
-
-def _texts_of(*columns: str) -> str:
-    """All of a group's rows. Numbers sort before texts, and bytes behind them."""
-    are_texts = " AND ".join(f"{column} >= '' AND {column} < x''" for column in columns)
-    return f"group_concat(CASE WHEN {are_texts} THEN %s ELSE '\n' END, '\n')"
-
-
-def token_texts(which: str) -> str:
-    """The attributes of each row's token, with their number in front."""
-    pairs = _texts_of("AttrKey", "AttrValue") % "AttrKey || '\t' || AttrValue"
-    return f"""
-        SELECT RecordID, count(*) || '\n' || {pairs}
-        FROM AuthTokenAttributes WHERE {which} GROUP BY RecordID
-    """
-
-
-def environment_texts(which: str) -> str:
-    """The runtime environments of each row, with their number in front."""
-    names = _texts_of("RTEName") % "RTEName"
-    return f"""
-        SELECT RecordID, count(*) || '\n' || {names}
-        FROM RunTimeEnvironments WHERE {which} GROUP BY RecordID
-    """
-
-
-def extra_texts(which: str) -> str:
-    """The keys of each row's extra information behind their number; its values and a new line."""
-    values = _texts_of("InfoKey", "InfoValue") % "InfoValue"
-    return f"""
-        SELECT RecordID, count(*) || '\n' || group_concat(InfoKey, '\n'), {values} || '\n'
-        FROM JobExtraInfo WHERE {which} GROUP BY RecordID
-    """
-
-
-def event_texts(which: str) -> str:
-    """Three texts for all rows: RecordIDs of FINISHED and of LRMSSTART, and the times of these."""
-    return f"""
-        SELECT group_concat(CASE EventKey WHEN 'FINISHED' THEN RecordID END),
-               group_concat(CASE EventKey WHEN 'LRMSSTART' THEN RecordID END),
-               group_concat(CASE EventKey WHEN 'LRMSSTART' THEN ifnull(EventTime, '') END, '\n')
-        FROM JobEvents WHERE {which} AND +EventKey IN ('FINISHED', 'LRMSSTART')
     """
 
 

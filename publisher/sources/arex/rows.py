@@ -11,16 +11,13 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any, ClassVar, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from publisher.model.errors import Unfit
 from publisher.model.job import (
-    AlikeJob,
     Epoch,
     JobId,
-    JobPlace,
     JobRecord,
-    JobUser,
     KnownRuns,
     RowRef,
     RunColumns,
@@ -62,6 +59,9 @@ SURELY_WRITTEN_S: Final = 86_400
 _IN_PROGRESS: Final = "in-progress"
 _PROJECT: Final = "projectname"
 _FQAN_KEYS: Final = frozenset({"mainfqan", "vomsfqan"})
+# Rows whose side rows are read together: 2 kB of objects each, and a core's own cache does not hold
+# those of a page.
+_AT_ONCE: Final = 50
 _NOTHING: Final[Mapping[str, object]] = {}
 _NONE_SEEN: Final[Mapping[int, Epoch]] = {}
 
@@ -87,7 +87,7 @@ def read_sides(
 
     Raises: sqlite3.Error.
     """
-    where = which, parameters = sql.beside([row[0] for row in rows], span=span)
+    where = sql.beside([row[0] for row in rows], span=span)
     sides = SideRows()
     _read_events(connection, sides, where, rows)
     # Hot path: ten rows a job, a job's together, so its list is looked up once. Those of fifty jobs
@@ -99,8 +99,7 @@ def read_sides(
             job, pairs = record_id, []
             sides.tokens[record_id] = pairs
         pairs.append((key, value))
-    unnamed = "" if asked.names else sql.UNNAMED
-    _read_extra(connection, sides, (which + unnamed, parameters))
+    _read_extra(connection, sides, where)
     if SideTable.RUNTIME_ENVIRONMENTS in asked.needs:
         for record_id, name in _stored(connection, "RunTimeEnvironments", where):
             sides.environments[record_id].append(name)
@@ -165,8 +164,30 @@ class ReadOptions(NamedTuple):
     columns: bool = False  # jobs are only counted (counting/columns.py)
     knows: Knows | None = None
     by_end: bool = True  # a window's rows come in the order of their ends
-    alike: bool = False  # jobs of a kind may come together (alike.py)
-    names: bool = True  # of jobs, hosts and clients
+
+
+class _JobUser(NamedTuple):
+    """Whose a job is: a part of a `JobRecord`."""
+
+    user: str
+    vo: str
+    fqans: tuple[str, ...]
+    attributes: tuple[tuple[str, str], ...]
+    side_fqan: bool
+    local_user: str
+    local_group: str
+    projects: tuple[str, ...]
+
+
+class _JobPlace(NamedTuple):
+    """Where a job ran, and what an hour is worth there: a part of a `JobRecord`."""
+
+    interface: str
+    endpoint: str
+    queue: str
+    lrms: str
+    benchmark: str
+    side_benchmark: bool
 
 
 @dataclass(slots=True, kw_only=True)
@@ -178,15 +199,10 @@ class RowOutcomes:
     open: list[OpenRow] = field(default_factory=list)
     runs: RunColumns | None = None
     known: KnownRuns | None = None
-    alike: list[AlikeJob] = field(default_factory=list)
 
 
 class RowReader:
     """Reads the rows of one open database, for one connection: its names are by number."""
-
-    # Rows whose side rows are read together: 2 kB of objects each, and a core's own cache does not
-    # hold those of a page.
-    at_once: ClassVar[int] = 50
 
     def __init__(
         self, database: str, layout: int, *, unescape: bool, clock: LocalTime, hold_off_s: int
@@ -217,13 +233,11 @@ class RowReader:
             rows, span = left, False
             if not rows:
                 return verdicts
-        if asked.alike and not span:
-            rows = sorted(rows)  # neighbours are read together
-        for start in range(0, len(rows), self.at_once):
-            self.sort_rows(connection, rows[start : start + self.at_once], span, asked, verdicts)
+        for start in range(0, len(rows), _AT_ONCE):
+            self._sort(connection, rows[start : start + _AT_ONCE], span, asked, verdicts)
         return verdicts
 
-    def sort_rows(
+    def _sort(
         self,
         connection: sqlite3.Connection,
         rows: Sequence[Row],
@@ -231,13 +245,8 @@ class RowReader:
         asked: ReadOptions,
         verdicts: RowOutcomes,
     ) -> None:
-        """Each row into its list of verdicts. Raises: sqlite3.Error."""
-        self.sort_whole(rows, read_sides(connection, rows, span, asked), asked, verdicts)
-
-    def sort_whole(
-        self, rows: Sequence[Row], sides: SideRows, asked: ReadOptions, verdicts: RowOutcomes
-    ) -> None:
-        """The same of rows that are read whole."""
+        """Put each row into its list of verdicts. Raises: sqlite3.Error."""
+        sides = read_sides(connection, rows, span, asked)
         for row in rows:
             try:
                 opened = self._still_open(row, sides, asked)
@@ -319,7 +328,7 @@ class RowReader:
         imported = self.layout == sql.IMPORTED
         quantities = quantities_of(str(extra.get(QUANTITIES, ""))) if imported else ()
         try:
-            place, user = self.place(row, sides), self.user(row, sides)
+            place, user = self._place(row, sides), self._user(row, sides)
         except KeyError:
             raise self.names.dangling(row) from None
         job = JobRecord(
@@ -362,7 +371,7 @@ class RowReader:
             _check_identity(job)
         return job
 
-    def user(self, row: Row, sides: SideRows) -> JobUser:
+    def _user(self, row: Row, sides: SideRows) -> _JobUser:
         """Whose a job is. Raises: KeyError for a reference that points nowhere; Unfit."""
         names, record_id = self.names, row[0]
         user, vo, main_fqan = names.users[row[5]], names.vos[row[6]], names.fqans[row[7]]
@@ -370,15 +379,15 @@ class RowReader:
         account = self.text(sides.extra.get(record_id, _NOTHING).get("localuser", ""))
         local_user, _, local_group = account.partition(":")
         projects = self._distinct(sides.projects.get(record_id, ()))
-        return JobUser(user, vo, fqans, attributes, side_fqan, local_user, local_group, projects)
+        return _JobUser(user, vo, fqans, attributes, side_fqan, local_user, local_group, projects)
 
-    def place(self, row: Row, sides: SideRows) -> JobPlace:
+    def _place(self, row: Row, sides: SideRows) -> _JobPlace:
         """Where a job ran. Raises: KeyError for a reference that points nowhere."""
         names, extra = self.names, sides.extra.get(row[0], _NOTHING)
         interface, endpoint = names.endpoints[row[3]]
         queue, benchmark = names.queues[row[4]], names.benchmarks[row[10]]
         lrms, noted = self.text(extra.get("lrms", "")), self.text(extra.get("benchmark", ""))
-        return JobPlace(interface, endpoint, queue, lrms, benchmark or noted, bool(noted))
+        return _JobPlace(interface, endpoint, queue, lrms, benchmark or noted, bool(noted))
 
     def started_at(self, began: object, event: object, ended_at: int, wall_s: int) -> Epoch | None:
         """The true start: an importer's column, or the newest LRMSSTART in A-REX's local time."""

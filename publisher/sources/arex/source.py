@@ -104,20 +104,9 @@ class ArexSource:
         needs: frozenset[SideTable],
         now: datetime,
         done_with: DoneWith | None = None,
-        *,
-        columns: bool = False,
-        alike: bool = False,
-        names: bool = True,
     ) -> Iterator[Page]:
-        asked = ReadOptions(
-            needs=needs,
-            now=_epoch(now),
-            done_with=done_with,
-            columns=columns,
-            alike=alike,
-            names=names,
-        )
-        limit = self._page_rows * _COUNTED_PAGES if columns else self._page_rows
+        asked = ReadOptions(needs=needs, now=_epoch(now), done_with=done_with)
+        limit = self._page_rows
         opened = self._opened()
         place = _place(opened, database)
         reading, row_filter = opened[place], without_finished_in(opened[:place])
@@ -139,9 +128,6 @@ class ArexSource:
     def ahead(self, cursor: Cursor, start: Epoch | None, late_before: Epoch | None) -> RowsAhead:
         found = self._database(cursor.database)
         return found.ahead(cursor, max(1, start or 1), late_before or 0)
-
-    def rows_behind(self, database: str, cursor: Cursor | None) -> int:
-        return self._database(database).rows_behind(cursor)
 
     def _database(self, name: str) -> AccountingDatabase:
         opened = self._opened()
@@ -191,12 +177,8 @@ class ArexSource:
         *,
         columns: bool = False,
         knows: Knows | None = None,
-        alike: bool = False,
-        names: bool = True,
     ) -> Iterator[Page]:
-        asked = ReadOptions(
-            needs=needs, now=_epoch(now), remembers=False, columns=columns, alike=alike, names=names
-        )
+        asked = ReadOptions(needs=needs, now=_epoch(now), remembers=False, columns=columns)
         start, last = bounds(window)
         opened = self._opened()
         resumed = 0 if after is None else _place(opened, after[1].database)
@@ -312,7 +294,6 @@ def _page(
         gone=gone,
         runs=verdicts.runs,
         known=verdicts.known,
-        alike=tuple(verdicts.alike),
         cursor=cursor,
         rows_read=len(found.rows),
         restarted=restarted,

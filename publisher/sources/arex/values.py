@@ -13,7 +13,7 @@ from difflib import get_close_matches
 from functools import lru_cache
 from ipaddress import AddressValueError, IPv6Address
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 
 from publisher.model.errors import ConfigError, Unfit
@@ -209,21 +209,6 @@ class LocalTime:
         if not moments:
             return None
         return Epoch(min(moments, key=lambda moment: abs(ended_at - moment - wall_s)))
-
-    def epochs(
-        self, texts: Sequence[str], ended_at: Sequence[int], wall_s: Sequence[int]
-    ) -> list[Epoch | None]:
-        """The `epoch` of each text, None for '' (hot path)."""
-        hours = [self._hours.get(text[:13]) for text in texts]
-        seconds = [_WITHIN.get(text[13:]) for text in texts]
-        found: list[Any] = []
-        columns = zip(hours, seconds, texts, ended_at, wall_s, strict=True)
-        for hour, second, text, end, wall in columns:
-            if hour is not None and second is not None:
-                found.append(hour + second)
-            else:
-                found.append(self.epoch(text, ended_at=end, wall_s=wall))
-        return found
 
     def moments(self, text: str) -> tuple[Epoch, ...]:
         """Every moment that it may be: one, two in the autumn hour, none for no such time."""

@@ -24,7 +24,7 @@ from publisher.sources.arex.names import NameTables
 from publisher.sources.arex.rows import ReadOptions, Row, RowOutcomes, RowReader
 from publisher.sources.arex.values import is_undecodable, tolerant_text
 
-# A row as `sql.SINCE_TO_COUNT` has it: what `RunColumns` has, and the kind.
+# A row as `sql.WINDOW_TO_COUNT` has it: what `RunColumns` has, and the kind.
 _RUN: Final = 7
 _NUMBERS: Final = _RUN + len(sql.KINDS)  # and none of these is a text, but for the ids
 _REMEMBERED: Final = 10_000  # kinds with an example, 2 kB each

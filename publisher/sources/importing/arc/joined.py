@@ -20,11 +20,9 @@ from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from itertools import compress
-from operator import itemgetter
 from typing import Final
 
 from publisher.model.job import (
-    OWN_VALUES,
     Epoch,
     JobId,
     JobRecord,
@@ -58,7 +56,6 @@ from publisher.sources.importing.arc.batch_runs import (
     run_of,
 )
 
-_run_in = itemgetter(*map(OWN_VALUES.index, ("local_id", "submitted_at", "ended_at")))
 COUNTED_RULE: Final = "counted-by-batch-system"
 _NOTHING_SEEN: Final[Mapping[RowRef, Epoch]] = {}
 
@@ -140,18 +137,10 @@ class JoinedSource:
         needs: frozenset[SideTable],
         now: datetime,
         done_with: DoneWith | None = None,
-        *,
-        columns: bool = False,
-        alike: bool = False,
-        names: bool = True,
     ) -> Iterator[Page]:
-        """As the source's. Where runs are joined no job is like another: each gets its own."""
         if done_with is not None and self._joins and not self._of_batch(database):
             done_with = partial(self._done_with, self._of_ce(database), done_with)
-        alike, names = alike and not self._joins, names or self._joins
-        for page in self._source.since(
-            cursor, database, needs, now, done_with, columns=columns, alike=alike, names=names
-        ):
+        for page in self._source.since(cursor, database, needs, now, done_with):
             yield self._joined(page, needs, now)
 
     def reread(
@@ -170,13 +159,8 @@ class JoinedSource:
         *,
         columns: bool = False,
         knows: Knows | None = None,
-        alike: bool = False,
-        names: bool = True,
     ) -> Iterator[Page]:
-        alike, names = alike and not self._joins, names or self._joins
-        for page in self._source.window(
-            window, needs, now, after, columns=columns, knows=knows, alike=alike, names=names
-        ):
+        for page in self._source.window(window, needs, now, after, columns=columns, knows=knows):
             yield self._joined(page, needs, now)
 
     def find(self, job_id: JobId, needs: frozenset[SideTable], now: datetime) -> Page:
@@ -208,7 +192,6 @@ class JoinedSource:
         """
         if page.runs is not None and not self._of_batch(page.runs.database):
             page = self._counted(page, page.runs, needs, now)
-        page = self._alike(page, needs, now)
         if not page.jobs or self._of_batch(page.jobs[0].row.database):
             return page
         moment = Epoch(int(now.timestamp()))
@@ -259,24 +242,6 @@ class JoinedSource:
         joined = runs if runs.record_ids else None
         return replace(page, runs=joined)
 
-    def _alike(self, page: Page, needs: frozenset[SideTable], now: datetime) -> Page:
-        """A page of kinds; jobs that may be a batch system's own are read whole."""
-        if not page.alike or self._of_batch(page.alike[0].example.row.database):
-            return page
-        database = page.alike[0].example.row.database
-        runs = [(_run_in(job.values), job.place.lrms) for job in page.alike]
-        of_ce = self._of_ce(database)
-        of_ce.remember(runs)
-        local_ids = [run[0] for run, _ in runs]
-        found = of_ce.look_up(local_ids)
-        owned = [may_be_own(found, local_id) for local_id in local_ids]
-        if not any(owned):
-            return page
-        own = compress(page.alike, owned)
-        rows = [RowRef(database=database, record_id=job.record_id) for job in own]
-        alike = tuple(compress(page.alike, [not each for each in owned]))
-        return self._with_rows(replace(page, alike=alike), rows, needs, now)
-
     def _with_rows(
         self, page: Page, rows: Sequence[RowRef], needs: frozenset[SideTable], now: datetime
     ) -> Page:
@@ -310,9 +275,6 @@ class JoinedSource:
 
     def ahead(self, cursor: Cursor, start: Epoch | None, late_before: Epoch | None) -> RowsAhead:
         return self._source.ahead(cursor, start, late_before)
-
-    def rows_behind(self, database: str, cursor: Cursor | None) -> int:
-        return self._source.rows_behind(database, cursor)
 
     def ends(self, rows: Sequence[OpenRow]) -> Mapping[RowRef, Epoch]:
         return self._source.ends(rows)
