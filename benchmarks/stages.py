@@ -29,6 +29,7 @@ from publisher.ledger.contract import Ledger, TargetState
 from publisher.ledger.dry_run import DryRunLedger
 from publisher.ledger.sql.ledger import SqlLedger
 from publisher.ledger.sqlite.connection import open_database, open_database_to_read
+from publisher.model.entry import ReceiverName
 from publisher.model.job import Epoch, JobId, SkippedJob
 from publisher.model.message import Message
 from publisher.pipeline.round.round import Round
@@ -96,10 +97,11 @@ class Rehearsed(DryRunLedger):
         start_rule: str,
         start: Epoch | None,
         selection_digest: str,
+        receiver: ReceiverName,
         leads_to: str = "",
     ) -> TargetState:
         named = {"start_rule": start_rule, "selection_digest": selection_digest}
-        state = super().begin_round(target, start=start, leads_to=leads_to, **named)
+        state = super().begin_round(target, start=start, receiver=receiver, **named)
         return state._replace(checked_digest=self._checked_digest)
 
 

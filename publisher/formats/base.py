@@ -6,6 +6,7 @@ from enum import StrEnum
 from hashlib import blake2b
 from typing import ClassVar, Final, NamedTuple, Protocol, runtime_checkable
 
+from publisher.model.entry import RowFields
 from publisher.model.job import Epoch, SideTable
 from publisher.model.policy import PublishedJob
 from publisher.model.time import iso_epoch
@@ -29,10 +30,11 @@ class RowKey(NamedTuple):
     values: str
     text: str
     site: str
+    fields: RowFields
 
     @classmethod
-    def of(cls, *values: object, text: str, site: str) -> "RowKey":
-        return cls(repr(values)[1:], text, site)
+    def of(cls, *values: object, text: str, site: str, fields: RowFields) -> "RowKey":
+        return cls(repr(values)[1:], text, site, fields)
 
     def of_month(self, month: int) -> SummaryKey:
         digest = blake2b(f"({month}, {self.values}".encode(), digest_size=8).digest()

@@ -8,11 +8,13 @@ with the tables; PostgreSQL has checksums of its own, where they were switched o
 from __future__ import annotations
 
 import zlib
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from hashlib import sha256
 from typing import Any, Final, NamedTuple
 
+from publisher.ledger.sql import entries
 from publisher.ledger.sql.database import Database
 from publisher.ledger.sql.delivered import pages
 from publisher.ledger.sql.keys import text_digest
@@ -48,6 +50,7 @@ def disagreements(database: Database, *, quick: bool = False) -> list[Disagreeme
         if not quick:
             counted = {what: database.execute(ask).fetchone() for what, ask in AGREEMENTS.items()}
             found += [Disagreement(what, int(times)) for what, (times,) in counted.items()]
+            found.append(Disagreement("postings with damaged entries", _damaged_postings(database)))
     return [one for one in found if one.times]
 
 
@@ -68,6 +71,17 @@ def _damaged_rows(
     for what, ask, is_sound in _CHECKED:
         rows = database.stream(ask, asked)
         yield what, [row[0] for row in rows if not _is_sound(row, is_sound)]
+
+
+def _damaged_postings(database: Database) -> int:
+    """Return how many postings do not have the entries that were entered."""
+    there: defaultdict[int, list[int]] = defaultdict(lambda: [0, 0])
+    for posting, *entry in database.stream(f"SELECT posting, {entries.CONSTANT} FROM entry"):
+        sums = there[posting]
+        sums[0] += 1
+        sums[1] += entries.checksum([entry])
+    written = database.stream("SELECT id, entries, checksum FROM posting")
+    return sum(there.get(posting, [0, 0]) != sums for posting, *sums in written)
 
 
 def _is_sound(row: Any, is_sound: Callable[[Any], bool]) -> bool:
@@ -170,6 +184,36 @@ AGREEMENTS: Final[Mapping[str, str]] = {
     "summary keys without their texts": (
         "SELECT count(*) FROM summary_key WHERE text_digest NOT IN (SELECT digest FROM key_text)"
     ),
-    "charges of unknown runs": _orphans("charge", "news_of", "charge_run"),
+    "entries of unknown postings": _orphans("entry", "posting", "posting"),
+    "entries of unknown rows": _orphans("entry", "row_key", "row_key"),
+    "entries of unknown scopes": _orphans("entry", "scope", "scope"),
+    "messages of unknown postings": _orphans("message", "posting", "posting"),
+    "postings of unknown receivers": _orphans("posting", "receiver", "receiver"),
+    "rows whose balance is not the sum of their entries": (
+        "SELECT count(*) FROM (SELECT row_key FROM (SELECT row_key, jobs, wall_s, cpu_s FROM entry "
+        "WHERE state IN (1, 3) UNION ALL SELECT row_key, -jobs, -wall_s, -cpu_s FROM balance) "
+        "AS both_sides GROUP BY row_key "
+        "HAVING sum(jobs) <> 0 OR sum(wall_s) <> 0 OR sum(cpu_s) <> 0) AS unequal"
+    ),
+    "rows whose first and last end are not those of their entries": (
+        "SELECT count(*) FROM balance JOIN (SELECT row_key, min(ended_at) AS first_end, "
+        "max(ended_at) AS last_end FROM entry WHERE state IN (1, 3) GROUP BY row_key) AS ends "
+        "ON ends.row_key = balance.row_key "
+        "WHERE ends.first_end <> balance.first_end OR ends.last_end <> balance.last_end"
+    ),
+    "pending entries of settled messages": (
+        "SELECT count(*) FROM entry WHERE state = 2 AND posting NOT IN "
+        "(SELECT posting FROM message WHERE state < 2 AND posting IS NOT NULL)"
+    ),
+    "runs with two entries that count": (
+        "SELECT count(*) FROM (SELECT receiver, run FROM entry WHERE state = 1 "
+        "GROUP BY receiver, run HAVING count(*) > 1) AS doubled"
+    ),
+    "messages whose entries are not their deliveries": (
+        "SELECT count(*) FROM message JOIN posting ON posting.id = message.posting "
+        "LEFT JOIN (SELECT message, sum(length(runs)) / 20 AS runs FROM delivered_page "
+        "GROUP BY message) AS delivered ON delivered.message = message.id "
+        "WHERE coalesce(delivered.runs, 0) <> posting.entries"
+    ),
 }
-CHECKS: Final = len(AGREEMENTS) + len(_CHECKED)
+CHECKS: Final = len(AGREEMENTS) + len(_CHECKED) + 1

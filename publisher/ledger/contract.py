@@ -11,6 +11,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import NamedTuple, Protocol
 
+from publisher.model.entry import ReceiverName, RunKey, run_key
 from publisher.model.job import Epoch, JobId, JobKey, RowRef, SkippedJob, job_key
 from publisher.model.message import (
     Cursor,
@@ -68,6 +69,11 @@ class OutboxRecord(NamedTuple):
     first_time: bool
     submit_host: str = ""  # as sync spells it
     group: int = 0  # place of a summary's row among those of its month, from 1; 0 for other records
+    submitted_at: int = 0  # of the run, for its key
+
+    @property
+    def run(self) -> RunKey:
+        return run_key(self.submitted_at, self.job_id, self.local_id)
 
     @property
     def key(self) -> JobKey:
@@ -242,9 +248,13 @@ class Targets(Protocol):
         start_rule: str,
         start: Epoch | None,
         selection_digest: str,
+        receiver: ReceiverName,
         leads_to: str = "",
     ) -> TargetState:
-        """Enter a target. Its start stays while its rule does, and `leads_to` once it is known."""
+        """Enter a target, and the receiver that this round sends to.
+
+        Its start stays while its rule does, and `leads_to` once it is known.
+        """
 
     def end_round(
         self,

@@ -21,6 +21,7 @@ from publisher.ledger.sql import months as month_text
 from publisher.ledger.sql.database import Database
 from publisher.ledger.sql.months import PART, joined
 from publisher.ledger.sql.reads import LedgerReader
+from publisher.model.entry import ReceiverName
 from publisher.model.job import Epoch
 from publisher.model.message import Message, MessageId, PlacedRuns, Progress
 from publisher.model.policy import BY_JURA
@@ -187,6 +188,7 @@ class DryRunLedger(LedgerReader):
         start_rule: str,
         start: Epoch | None,
         selection_digest: str,
+        receiver: ReceiverName,
         leads_to: str = "",
     ) -> TargetState:
         state = super().target(target)

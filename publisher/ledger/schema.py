@@ -93,6 +93,62 @@ def refuse_other_version(place: str, version: int) -> None:
         )
 
 
+ENTRY_TABLES: Final = """CREATE TABLE receiver (      -- a service and place where rows accumulate
+    id          INTEGER PRIMARY KEY,
+    place       TEXT NOT NULL UNIQUE,       -- for people, with what is counted there
+    keeps_first BOOLEAN NOT NULL            -- of two records under one id, and not the later
+);
+CREATE TABLE scope (                        -- what of the settings is in the keys of single records
+    id             INTEGER PRIMARY KEY,
+    site           TEXT NOT NULL,
+    localid_prefix TEXT NOT NULL,
+    UNIQUE (site, localid_prefix)
+);
+CREATE TABLE row_key (                      -- what a receiver adds up under
+    id       INTEGER PRIMARY KEY,
+    receiver INTEGER NOT NULL REFERENCES receiver (id),
+    month    INTEGER NOT NULL,              -- 12 x year + month - 1, UTC by end time
+    digest   BLOB NOT NULL,                 -- of the fields as the receiver compares them
+    fields   TEXT NOT NULL,                 -- JSON, as records spell them: zeros are written of it
+    UNIQUE (receiver, month, digest)
+);
+CREATE TABLE posting (                      -- what one planning run enters
+    id       INTEGER PRIMARY KEY AUTOINCREMENT,  -- never another's, though one may be dropped
+    receiver INTEGER NOT NULL REFERENCES receiver (id),
+    target   INTEGER NOT NULL REFERENCES target (id),
+    settings TEXT NOT NULL,                 -- digest of the configuration that it was made under
+    made_at  INTEGER NOT NULL,
+    entries  INTEGER NOT NULL,              -- how many it has
+    checksum INTEGER NOT NULL               -- of all of them, in any order (sql/entries.py)
+);
+-- By run key, which begins with the submission time: new runs are neighbours.
+CREATE TABLE entry (                        -- what one run counts for at one receiver
+    receiver INTEGER NOT NULL REFERENCES receiver (id),
+    run      BLOB NOT NULL,                 -- key of the run (model/entry.py)
+    posting  INTEGER NOT NULL REFERENCES posting (id),
+    row_key  INTEGER NOT NULL REFERENCES row_key (id),
+    scope    INTEGER NOT NULL REFERENCES scope (id),
+    local_id TEXT NOT NULL,                 -- of the record key, without the prefix
+    ended_at INTEGER NOT NULL,              -- as it was sent
+    jobs     INTEGER NOT NULL,
+    wall_s   INTEGER NOT NULL,
+    cpu_s    INTEGER NOT NULL,
+    digest   BLOB NOT NULL,                 -- of the run's own values, as its source has them
+    state    INTEGER NOT NULL,              -- 0 history, 1 counts, 2 pending, 3 left
+    PRIMARY KEY (receiver, run, posting)
+) WITHOUT ROWID;
+CREATE INDEX entry_by_end ON entry (receiver, ended_at);
+CREATE INDEX entry_pending ON entry (posting) WHERE state = 2;
+CREATE TABLE balance (                      -- of a row: the sum of its entries that count
+    row_key   INTEGER PRIMARY KEY REFERENCES row_key (id),
+    jobs      INTEGER NOT NULL,
+    wall_s    INTEGER NOT NULL,
+    cpu_s     INTEGER NOT NULL,
+    first_end INTEGER NOT NULL,
+    last_end  INTEGER NOT NULL
+);
+"""
+
 _OF_TARGETS: Final = """
 CREATE TABLE target (
     id               INTEGER PRIMARY KEY,
@@ -113,11 +169,13 @@ CREATE TABLE target (
     accepted_messages INTEGER NOT NULL DEFAULT 0, -- of counts and totals too
     accepted_records INTEGER NOT NULL DEFAULT 0,  -- in them, each as often as it went out
     generation       INTEGER NOT NULL DEFAULT 0,  -- of the file beside the ledger (generation.py)
-    leads_to         TEXT NOT NULL DEFAULT ''     -- where what was delivered went; '' for unknown
+    leads_to         TEXT NOT NULL DEFAULT '',    -- where what was delivered went; '' for unknown
+    receiver         INTEGER REFERENCES receiver (id)  -- where its last round sent
 );
 CREATE TABLE message (
     id         INTEGER PRIMARY KEY,         -- the number that entries refer to
     target     INTEGER NOT NULL REFERENCES target (id),
+    posting    INTEGER REFERENCES posting (id),  -- NULL: its records are no entries
     message_id TEXT NOT NULL,               -- the stable id on the wire (AMS: empaid)
     -- 0 prepared, 1 in doubt, 2 sent, 3 rejected, 4 counted (no message at all)
     state      INTEGER NOT NULL,
@@ -299,4 +357,4 @@ CREATE TABLE quarantine (
 );
 CREATE INDEX quarantine_of_job ON quarantine (job_id);
 """
-TABLES: Final = _OF_TARGETS + CHARGE_TABLES + MEASURE_TABLES
+TABLES: Final = _OF_TARGETS + ENTRY_TABLES + CHARGE_TABLES + MEASURE_TABLES

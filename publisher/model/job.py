@@ -146,6 +146,19 @@ class JobRecord(NamedTuple):
         return None if self.cpu_unknown else cpu_s
 
     @property
+    def values_digest(self) -> bytes:
+        """Return 8 bytes over the run's own values, as its source has them, that count anywhere.
+
+        What the site says of them is not among these: a change of settings changes no digest.
+        """
+        values = (
+            *(self.status, self.ended_at, self.wall_s, self.cpu_user_s, self.cpu_kernel_s),
+            *(self.node_count, self.cpu_count, self.user, self.vo, self.fqans, self.queue),
+            *(self.benchmark, self.joined),
+        )
+        return blake2b(_encoded(repr(values)), digest_size=8).digest()
+
+    @property
     def content_fingerprint(self) -> int:
         """Of everything said about the job, wherever its row is: what is fixed may be any of it."""
         return values_fingerprint(

@@ -9,6 +9,7 @@ from hashlib import sha256
 from itertools import compress
 from typing import Any, Final, NamedTuple, NewType
 
+from publisher.model.entry import Entry
 from publisher.model.errors import Unfit
 from publisher.model.job import Epoch, JobId, JobKey, JobRecord, RowRef, SkippedJob
 from publisher.model.text import has_two_spellings
@@ -102,10 +103,10 @@ class Rendered(NamedTuple):
     fingerprint: int
     content: bytes
     first_time: bool  # never delivered to this target before
+    whole: JobRecord
+    counts_for: Entry
     submit_host: str = ""  # as sync counts spell it
     summary_key: SummaryKey | None = None  # under which the receiver adds it up, where it does
-    formed: bool = False  # its form was looked at already, and is sound
-    whole: JobRecord | None = None  # where it was rendered by itself
 
     @classmethod
     def of(
@@ -115,13 +116,14 @@ class Rendered(NamedTuple):
         entry: RunKeyValues,
         *,
         first_time: bool,
+        counts_for: Entry,
         submit_host: str = "",
         summary_key: SummaryKey | None = None,
     ) -> "Rendered":
-        """Of a job that was rendered by itself."""
+        """Return the record of a job."""
         cpu_s = job.cpu_user_s + job.cpu_kernel_s
         run = job.row, job.job_id, job.local_id, job.wall_s, cpu_s, *entry
-        return cls(*run, content, first_time, submit_host, summary_key, whole=job)
+        return cls(*run, content, first_time, job, counts_for, submit_host, summary_key)
 
     @property
     def content_bytes(self) -> int:
@@ -129,8 +131,8 @@ class Rendered(NamedTuple):
 
     def set_aside(self, unfit: Unfit) -> SkippedJob:
         """As quarantine keeps it, with the rule that it broke."""
-        values = self.fingerprint if self.whole is None else self.whole.content_fingerprint
         run = self.row, self.job_id, self.local_id, self.ended_at
+        values = self.whole.content_fingerprint
         return SkippedJob(*run, rule=unfit.rule, reason=unfit.reason, fingerprint=values)
 
 
@@ -143,8 +145,8 @@ class RecordColumns:
 
     __slots__ = (
         *("files", "record_ids", "job_ids", "local_ids", "wall_s", "cpu_s", "keys", "ended_at"),
-        *("fingerprints", "contents", "first_time", "submit_hosts", "summary_keys"),
-        *("formed", "whole"),
+        *("fingerprints", "contents", "first_time", "whole", "entries", "submit_hosts"),
+        "summary_keys",
     )
 
     def __init__(self, columns: Sequence[list[Any]] = ()) -> None:
@@ -160,10 +162,10 @@ class RecordColumns:
         self.fingerprints: list[int]
         self.contents: list[bytes]
         self.first_time: list[bool]
+        self.whole: list[JobRecord]
+        self.entries: list[Entry]
         self.submit_hosts: list[str]
         self.summary_keys: list[SummaryKey | None]
-        self.formed: list[bool]
-        self.whole: list[JobRecord | None]
         columns = columns or [[] for _ in self.__slots__]
         for name, column in zip(self.__slots__, columns, strict=True):
             setattr(self, name, column)

@@ -244,6 +244,7 @@ def _take_over(
             start_rule=live.start_rule,
             start=live.start,
             selection_digest=live.selection_digest,
+            receiver=live.receiver,
         )
         lost = site.take_over(target, source, ledger)
     for line in lost.lines if lost is not None and lost.certain + lost.perhaps else ():

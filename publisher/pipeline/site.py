@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeVar
 
 from publisher.formats.base import Frame, JobFormat, OnChange, SummaryFormat
+from publisher.model.entry import ReceiverName
 from publisher.model.errors import UsageError
 from publisher.model.job import Epoch
 from publisher.model.policy import PublishedJob, RecordPolicy
@@ -156,6 +157,12 @@ class LiveTarget(NamedTuple):
     accept_key_change: bool = False  # send months although rows stay behind at the receiver
     # Targets that write into the same rows at the receiver, each those of VOs of its own.
     beside: tuple[Neighbour, ...] = ()
+
+    @property
+    def receiver(self) -> ReceiverName:
+        """Where its rows accumulate; a shadow has a receiver of its own."""
+        place = self.leads_to or f"shadow {self.name}"
+        return ReceiverName(place, keeps_first=self.changed is OnChange.KEEP_FIRST)
 
     def rows_of_others(
         self, form: SummaryFormat, ledger: Ledger, month: int, groups: Sequence[SummaryGroup]

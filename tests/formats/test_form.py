@@ -17,12 +17,12 @@ from publisher.formats.base import Formed, JobFormat
 from publisher.formats.sgas.ogf_ur import OgfUr
 from publisher.formats.xml import pattern
 from publisher.model.errors import Unfit
-from publisher.model.job import Epoch, JobKey, JobRecord
-from publisher.model.message import Batch, Progress, RecordColumns, Rendered, RunKeyValues
+from publisher.model.job import JobRecord
+from publisher.model.message import Batch, Progress, RecordColumns
 from publisher.model.policy import RecordPolicy
 from publisher.model.rates import Charge, Tariff
 from publisher.pipeline.round.assemble import assemble_message
-from tests.support.jobs import ENDED, make_job, make_policy
+from tests.support.jobs import ENDED, make_job, make_policy, make_record
 from tests.support.strategies import HOSTILE_TEXTS, examples, jobs, ordinary_jobs
 
 NOW: Final = datetime.fromtimestamp(ENDED + 3_600, UTC)
@@ -167,8 +167,7 @@ def test_a_broken_record_is_found_in_its_message_and_no_other(fmt: Car | OgfUr, 
         if number == 3:
             content = content.replace(b"<Status>completed", b"<Status>")
             content = content.replace(b"PT7150S", b"PT")
-        entry = RunKeyValues(key=JobKey(bytes([number])), ended_at=Epoch(ENDED), fingerprint=0)
-        records.append(Rendered.of(job=job, content=content, entry=entry, first_time=True))
+        records.append(make_record(job, content))
     made = assemble_message(fmt, "egi", Batch(records=RecordColumns.of(records), progress=Progress()), NOW, check=check)
     assert [record.job_id for record, _ in made.faults] == ["job3"]
 

@@ -36,13 +36,11 @@ from publisher.model.message import (
     PlacedRuns,
     Progress,
     RecordColumns,
-    Rendered,
-    RunKeyValues,
     WindowMark,
     message_of,
 )
 from publisher.model.totals import InheritedMonth, KeyTotal, SummaryGroup, SummaryKey
-from tests.support.jobs import make_job
+from tests.support.jobs import RECEIVER, make_job, make_record
 from tests.support.ledgers import opener
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
@@ -86,7 +84,7 @@ class Kept:
 
 
 def begin(ledger: Ledger, rule: str = "month", start: int = 100) -> None:
-    ledger.begin_round("egi", start_rule=rule, start=Epoch(start), selection_digest="d")
+    ledger.begin_round("egi", start_rule=rule, start=Epoch(start), selection_digest="d", receiver=RECEIVER)
 
 
 def job(number: int) -> JobRecord:
@@ -103,15 +101,7 @@ def runs(*jobs: JobRecord) -> dict[JobKey, RowRef | None]:
 
 
 def rendered(*jobs: JobRecord) -> RecordColumns:
-    return RecordColumns.of(
-        Rendered.of(
-            job=one,
-            content=one.job_id.encode(),
-            entry=RunKeyValues(key=one.key, ended_at=one.ended_at, fingerprint=one.fingerprint),
-            first_time=True,
-        )
-        for one in jobs
-    )
+    return RecordColumns.of(make_record(one, one.job_id.encode()) for one in jobs)
 
 
 def prepare(
@@ -217,7 +207,7 @@ def test_a_new_ledger_knows_nothing_and_says_so(ledger: Ledger) -> None:
 
 
 def test_a_round_begins_with_the_rule_that_it_is_given(ledger: Ledger) -> None:
-    state = ledger.begin_round("nordugrid", start_rule="all", start=None, selection_digest="s")
+    state = ledger.begin_round("nordugrid", start_rule="all", start=None, selection_digest="s", receiver=RECEIVER)
     assert (state.target, state.start_rule, state.start, state.selection_digest) == ("nordugrid", "all", None, "s")
     assert (state.delivered, state.prepared, state.in_doubt, state.last_success) == (0, 0, 0, None)
 

@@ -17,8 +17,8 @@ from publisher.ledger.sql.delivered import pages
 from publisher.ledger.sql.ledger import SqlLedger
 from publisher.ledger.sqlite.connection import SqliteDatabase, open_ledger_file
 from publisher.model.job import Epoch, JobId, JobKey, JobRecord, RowRef, job_key
-from publisher.model.message import Cursor, Message, Progress, RecordColumns, Rendered, RunKeyValues, message_of
-from tests.support.jobs import make_job
+from publisher.model.message import Cursor, Message, Progress, RecordColumns, message_of
+from tests.support.jobs import RECEIVER, make_job, make_record
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 ENDED = 1_794_000_000
@@ -42,7 +42,7 @@ def ledger(tmp_path: Path, asked: list[str]) -> Iterator[SqlLedger]:
 
 
 def begin(ledger: SqlLedger) -> None:
-    ledger.begin_round("egi", start_rule="all", start=None, selection_digest="")
+    ledger.begin_round("egi", start_rule="all", start=None, selection_digest="", receiver=RECEIVER)
 
 
 def job(number: int, row: int, file: str = "a.db", restarts: int = 0, wall_s: int = 60) -> JobRecord:
@@ -56,15 +56,7 @@ def job(number: int, row: int, file: str = "a.db", restarts: int = 0, wall_s: in
 
 
 def prepare(ledger: SqlLedger, *jobs: JobRecord, progress: Progress | None = None, at: int = 0) -> Message:
-    records = RecordColumns.of(
-        Rendered.of(
-            job=one,
-            content=one.job_id.encode(),
-            entry=RunKeyValues(key=one.key, ended_at=one.ended_at, fingerprint=one.fingerprint),
-            first_time=True,
-        )
-        for one in jobs
-    )
+    records = RecordColumns.of(make_record(one, one.job_id.encode()) for one in jobs)
     payload = b"".join(records.contents)
     message = message_of(payload, "egi", "car", len(records), NOW + timedelta(seconds=at))
     ledger.prepare(message, records, progress or Progress(), "policy")

@@ -24,11 +24,9 @@ from publisher.model.message import (
     OpenRow,
     Progress,
     RecordColumns,
-    Rendered,
-    RunKeyValues,
     message_of,
 )
-from tests.support.jobs import make_job
+from tests.support.jobs import RECEIVER, make_job, make_record
 from tests.support.ledgers import open_ledger, open_to_read
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
@@ -50,7 +48,8 @@ def ledger(path: Path) -> Iterator[SqlLedger]:
 def begin(
     ledger: SqlLedger, target: str = "egi", *, rule: str = "month", start: int | None = 100, digest: str = "d"
 ) -> None:
-    ledger.begin_round(target, start_rule=rule, start=None if start is None else Epoch(start), selection_digest=digest)
+    begins = None if start is None else Epoch(start)
+    ledger.begin_round(target, start_rule=rule, start=begins, selection_digest=digest, receiver=RECEIVER)
 
 
 def job(number: int, local_id: str | None = None) -> JobRecord:
@@ -79,15 +78,7 @@ def test_opening_it_again_leaves_the_locks_of_this_process(path: Path, ledger: S
 
 
 def rendered(*jobs: JobRecord, first_time: bool = True) -> RecordColumns:
-    return RecordColumns.of(
-        Rendered.of(
-            job=one,
-            content=f"<{one.job_id}>".encode(),
-            entry=RunKeyValues(key=one.key, ended_at=one.ended_at, fingerprint=one.fingerprint),
-            first_time=first_time,
-        )
-        for one in jobs
-    )
+    return RecordColumns.of(make_record(one, f"<{one.job_id}>".encode(), first_time=first_time) for one in jobs)
 
 
 def message(records: RecordColumns, target: str = "egi", made_at: datetime = NOW) -> Message:

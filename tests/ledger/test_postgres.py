@@ -15,6 +15,7 @@ import pytest
 
 from publisher.ledger.sql.ledger import SqlLedger
 from publisher.model.errors import Busy, LedgerError
+from tests.support.jobs import RECEIVER
 from tests.support.ledgers import instance_of
 from tests.support.patience import PATIENCE_S
 from tests.support.postgres import PostgresServer, binaries, private_server
@@ -29,6 +30,7 @@ import sys
 from datetime import UTC, datetime
 from publisher.ledger.postgres.connection import open_database
 from publisher.ledger.sql.ledger import SqlLedger
+from publisher.model.entry import ReceiverName
 from publisher.model.errors import LedgerError
 
 ledger = SqlLedger(open_database(*sys.argv[1:]))
@@ -36,7 +38,7 @@ with ledger.working_on("egi"):
     print("holds", flush=True)
     sys.stdin.readline()
     try:
-        begin = dict(start_rule="all", start=None, selection_digest="")
+        begin = dict(start_rule="all", start=None, selection_digest="", receiver=ReceiverName("here"))
         ledger.begin_round("egi", **begin)
         print("wrote")
     except LedgerError as error:
@@ -59,7 +61,7 @@ def opened(postgres: PostgresServer, instance: str) -> Iterator[Callable[[], Sql
 
 
 def begin(ledger: SqlLedger) -> None:
-    ledger.begin_round("egi", start_rule="all", start=None, selection_digest="")
+    ledger.begin_round("egi", start_rule="all", start=None, selection_digest="", receiver=RECEIVER)
 
 
 def end_all_connections(server: PostgresServer) -> None:

@@ -16,6 +16,7 @@ from publisher.model.errors import LedgerError
 from tests.arex_databases import generate
 from tests.fake_ams.service import PROJECT, TOPIC
 from tests.support.complaints import assert_plain
+from tests.support.jobs import RECEIVER
 from tests.support.ledgers import instance_of
 from tests.support.postgres import PostgresServer
 from tests.support.sites import SiteUnderTest
@@ -66,7 +67,7 @@ def test_another_schema_in_postgresql_stops_everything(postgres: PostgresServer,
 
     instance = instance_of(tmp_path / "site")
     with closing(SqlLedger(connection.open_database(postgres.address, instance))) as ledger:
-        ledger.begin_round("egi", start_rule="all", start=None, selection_digest="")
+        ledger.begin_round("egi", start_rule="all", start=None, selection_digest="", receiver=RECEIVER)
     with psycopg.connect(postgres.address, autocommit=True) as opened:
         opened.execute(f"UPDATE {name_of(instance)}.about SET version = {version}".encode())
     for opening in (connection.open_database, connection.open_database_to_read):

@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 from publisher.model.job import JobId
-from publisher.model.message import LearntLimit, Rendered, RunKeyValues
+from publisher.model.message import LearntLimit, Rendered
 from publisher.pipeline.round.batches import BatchBuilder
 from tests.arex_databases import SampleJob, generate
 from tests.fake_ams.service import PROJECT, TOPIC, FakeAMS
 from tests.fake_sgas import FakeSGAS
-from tests.support.jobs import make_job
+from tests.support.jobs import make_job, make_record
 from tests.support.pki import PKI
 from tests.support.sgas_sites import SgasSite
 from tests.support.sites import SiteUnderTest, told, truth
@@ -162,8 +162,7 @@ def test_sgas_too(tmp_path: Path, pki: PKI) -> None:
 
 def rendered(number: int, size: int) -> Rendered:
     job = make_job(job_id=JobId(f"job{number}"))
-    entry = RunKeyValues(key=job.key, ended_at=job.ended_at, fingerprint=0)
-    return Rendered.of(job=job, content=b"x" * size, entry=entry, first_time=True)
+    return make_record(job, b"x" * size)
 
 
 def test_a_record_above_a_learnt_limit_goes_alone() -> None:

@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any, ClassVar, Final
 
 from publisher.formats.base import Frame, OnChange, Receiver, RowKey
+from publisher.model.entry import RowFields
 from publisher.model.errors import Unfit
 from publisher.model.job import SideTable
 from publisher.model.policy import PublishedJob
@@ -22,7 +23,8 @@ class KeyedByVo:
     """The rows of a service that adds jobs up by VO and month."""
 
     def of(self, job: PublishedJob) -> RowKey:
-        return RowKey.of(job.who.vo, text=f"VO {job.who.vo}", site=job.where.site)
+        fields = RowFields.of({"VO": job.who.vo}, (job.who.vo,))
+        return RowKey.of(job.who.vo, text=f"VO {job.who.vo}", site=job.where.site, fields=fields)
 
 
 TERSE: Final = Receiver(name="Terse", on_change=OnChange.KEEP_FIRST, table="lines", values=values)

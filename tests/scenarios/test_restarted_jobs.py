@@ -22,6 +22,7 @@ from publisher.model.message import REMOVED, PlacedRuns, Progress
 from publisher.reporting import explain
 from tests.arex_databases import SampleJob
 from tests.support import spring_2028
+from tests.support.jobs import RECEIVER
 from tests.support.ledgers import open_ledger
 from tests.support.pki import Credential
 from tests.support.simulated_months import Totals, World
@@ -163,7 +164,7 @@ def test_two_runs_and_a_correction_in_one_month(world: World) -> None:
 def test_other_runs_are_found_in_the_rows_of_their_jobs_and_elsewhere(tmp_path: Path, placed: bool) -> None:
     """A-REX overwrites a job's row when it restarts it: the runs of a job stand in one row."""
     with closing(open_ledger(tmp_path / "publishing.db")) as ledger:
-        ledger.begin_round("egi", start_rule="all", start=None, selection_digest="")
+        ledger.begin_round("egi", start_rule="all", start=None, selection_digest="", receiver=RECEIVER)
         ledger.check_numbering("egi", "a.db", lambda _: True)
         runs = {job_key(f"job{n}", str(run)): (Epoch(ENDED + run), n) for run in range(3) for n in range(4000)}
         left_out = job_key("job7", "9")

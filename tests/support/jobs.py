@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from publisher.model.entry import Entry, ReceiverName, RecordKey, RowFields, RowKey, run_key
 from publisher.model.job import Epoch, JobId, JobRecord, RowRef
+from publisher.model.message import Rendered, RunKeyValues
 from publisher.model.policy import RecordPolicy
 from publisher.model.rates import BenchmarkPolicy, BenchmarkRule, make_benchmark
+from publisher.model.totals import month_number
 from publisher.reporting.charges.rules import ChargeRule, Charges, Formula
 
 ENDED = Epoch(1_772_719_200)  # 2026-03-05T14:00:00Z
@@ -55,6 +58,28 @@ _ORDINARY: dict[str, Any] = {
 def make_job(**overrides: Any) -> JobRecord:
     """A job of an ATLAS pilot on four cores that ended at `ENDED`, but for the overrides."""
     return JobRecord(**(_ORDINARY | overrides))
+
+
+RECEIVER = ReceiverName("AMS msg.example.org, project accounting, topic gLite-APEL")
+
+
+def make_entry(job: JobRecord, *, site: str = "EXAMPLE-SITE", vo: str = "atlas", prefix: str = "") -> Entry:
+    """What a job counts for at a receiver that adds up by site and VO."""
+    fields = RowFields.of({"Site": site, "VO": vo}, (site.lower(), vo.lower()))
+    return Entry(
+        run=run_key(job.submitted_at, job.job_id, job.local_id),
+        record=RecordKey(site, prefix, job.local_id or job.job_id, job.ended_at),
+        row=RowKey(month_number(job.ended_at), fields),
+        wall_s=job.wall_s,
+        cpu_s=job.cpu_user_s + job.cpu_kernel_s,
+        digest=job.values_digest,
+    )
+
+
+def make_record(job: JobRecord, content: bytes = b"", *, first_time: bool = True, **entry: str) -> Rendered:
+    """A rendered job, with what `make_entry` makes of it."""
+    run = RunKeyValues(key=job.key, ended_at=job.ended_at, fingerprint=job.fingerprint)
+    return Rendered.of(job, content, run, first_time=first_time, counts_for=make_entry(job, **entry))
 
 
 def make_charging(formula: str = "gres_gpu * RunTime / 4 + cpu%3", **overrides: Any) -> Charges:

@@ -15,6 +15,7 @@ from typing import Final
 from publisher.formats.apel.rules import apel_local_user, apel_queue
 from publisher.formats.base import PREFIXED, OnChange, Receiver, RowKey, moment, number
 from publisher.formats.rules import QUEUE_CHARACTERS
+from publisher.model.entry import RowFields
 from publisher.model.job import gpus_by_model, run_digest
 from publisher.model.policy import PublishedJob
 from publisher.model.totals import ascii_key, by_preference, column
@@ -55,11 +56,17 @@ def _key(job: PublishedJob, nodes: int, cores: int, several: bool) -> RowKey:
     text = f"VO {vo}, group {group}, role {role}, user {user}, SubmitHost {host}, {reach}, {level}"
     text += f", nodes {nodes}, processors {cores}"
     values: tuple[object, ...] = (tuple(map(column, texts)), level, nodes, cores)
+    kind, _, value = level.partition(" ")
+    names = "Site", "GlobalUserName", "VO", "VOGroup", "VORole", "SubmitHost", "InfrastructureType"
+    spelt = dict(zip(names, map(ascii_key, texts), strict=True))
+    spelt |= {"ServiceLevelType": kind, "ServiceLevel": value}
+    spelt |= {"NodeCount": str(nodes), "Processors": str(cores)}
+    fields = RowFields.of(spelt, values)
     if where.localid_prefix:
         # Under another prefix the record of a job does not replace the one that was sent.
         prefix = ascii_key(where.localid_prefix)
         values, text = (*values, column(prefix)), f"{text}{PREFIXED}{prefix}"
-    return RowKey.of(*values, text=text, site=site)
+    return RowKey.of(*values, text=text, site=site, fields=fields)
 
 
 def published_values(job: PublishedJob, summary: bool) -> Iterator[tuple[str, str]]:
@@ -157,7 +164,9 @@ class AcceleratorKeys:
     def of(self, job: PublishedJob) -> RowKey:
         site = ascii_key(job.where.site) or "None"
         models = ", ".join(sorted(model for model, _ in gpu_models(job)))
-        return RowKey.of(column(site), column(models), text=f"accelerators {models}", site=site)
+        values, spelt = (column(site), column(models)), {"Site": site, "Models": models}
+        fields = RowFields.of(spelt, values)
+        return RowKey.of(*values, text=f"accelerators {models}", site=site, fields=fields)
 
 
 def accelerator_values(job: PublishedJob, _: bool) -> Iterator[tuple[str, str]]:

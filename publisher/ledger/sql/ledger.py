@@ -18,12 +18,13 @@ from publisher.ledger.contract import (
     impatient,
 )
 from publisher.ledger.generation import GenerationFile, StateGuard
-from publisher.ledger.sql import counts, keys, months
+from publisher.ledger.sql import counts, entries, keys, months
 from publisher.ledger.sql import messages as rows
 from publisher.ledger.sql.database import Database, Parameters
 from publisher.ledger.sql.delivered import pages
 from publisher.ledger.sql.months import forget as forget_months
 from publisher.ledger.sql.reads import LedgerReader
+from publisher.model.entry import ReceiverName
 from publisher.model.job import Epoch, JobKey
 from publisher.model.message import (
     REMOVED,
@@ -44,15 +45,18 @@ _SET_DOUBT = "UPDATE message SET state = :state, reason = :reason WHERE id = :id
 _REMEMBERED_KEYS = 10_000  # 100 bytes each; of a month that is over none is met again
 _REJECTED = 3  # a number of `message.state`, as schema.py lists them
 _ENTER_TARGET = """
-INSERT INTO target (name, start_rule, start_at, selection_digest, leads_to)
-VALUES (:name, :rule, :start, :digest, :leads_to)
+INSERT INTO target (name, start_rule, start_at, selection_digest, leads_to, receiver)
+VALUES (:name, :rule, :start, :digest, :leads_to, :receiver)
 ON CONFLICT (name) DO UPDATE SET
     start_at = CASE WHEN target.start_rule = excluded.start_rule
                     THEN target.start_at ELSE excluded.start_at END,
     swept = CASE WHEN target.selection_digest = excluded.selection_digest
                       AND target.start_rule = excluded.start_rule THEN target.swept END,
     leads_to = CASE WHEN target.leads_to = '' THEN excluded.leads_to ELSE target.leads_to END,
+    receiver = excluded.receiver,
     start_rule = excluded.start_rule, selection_digest = excluded.selection_digest"""
+_WITHOUT_POSTING = "UPDATE message SET posting = NULL WHERE id = :message"
+_RECEIVER = "SELECT receiver FROM target WHERE id = :target"
 _PREPARED = """
 SELECT id, message_id FROM message WHERE target = :target AND state < 2 AND state = 0 ORDER BY id"""
 _LEAVE_IN_DOUBT = """
@@ -106,6 +110,7 @@ class SqlLedger(LedgerReader):
         self._files: dict[str, GenerationFile] = {}  # of the targets that this one works on
         # Digests of keys that were written for a target under a policy, under its lock (hot path).
         self._written_keys: tuple[int, str, set[bytes]] = (0, "", set())
+        self._entry_numbers = entries.Numbers()
 
     def working_on(
         self, target: str, patience: Callable[[], bool] = impatient
@@ -133,10 +138,14 @@ class SqlLedger(LedgerReader):
         start_rule: str,
         start: Epoch | None,
         selection_digest: str,
+        receiver: ReceiverName,
         leads_to: str = "",
     ) -> TargetState:
-        named = {"name": target, "digest": selection_digest, "leads_to": leads_to}
-        self._write(_ENTER_TARGET, {**named, "rule": start_rule, "start": start})
+        with self._database.atomic():
+            place = entries.receiver(self._database, receiver)
+            named = {"name": target, "digest": selection_digest, "leads_to": leads_to}
+            entered = {**named, "rule": start_rule, "start": start, "receiver": place}
+            self._database.execute(_ENTER_TARGET, entered)
         if self._guard is not None and target in self._files:
             self._guard.check(self._database, target, self._files[target])
         self._delivered.begin_round(self._known_number(target))
@@ -156,10 +165,12 @@ class SqlLedger(LedgerReader):
         target = self._known_number(message.target)
         none_left = False
         number_before = None if before is None else self._unsettled(target, before.message)
-        with self._database.atomic(to_settle=len(message.payload)):
+        with self._entering(len(message.payload)):
             if before is not None and number_before is not None:
                 none_left = self._settle(target, number_before, before)
-            number = rows.enter(self._database, target, message, rows.columns_of(records))
+            posting = self._post(target, records, policy_digest, message.made_at)
+            columns = rows.columns_of(records)
+            number = rows.enter(self._database, target, message, columns, posting=posting)
             self._delivered.add(target, number, PlacedRuns.of(records))
             rows.advance(self._database, target, progress, policy_digest, message.made_at)
             there = self._keys_of(target, policy_digest)
@@ -175,6 +186,22 @@ class SqlLedger(LedgerReader):
             self._files[message.target].begun(number, message.id)
         self._on_its_way = number, message.id, summary
         self._keys_of(target, policy_digest).update(added.written)
+
+    @contextmanager
+    def _entering(self, to_settle: int) -> Iterator[None]:
+        """Enter something in one transaction; without it no number of it is known."""
+        try:
+            with self._database.atomic(to_settle=to_settle):
+                yield
+        except BaseException:
+            self._entry_numbers.forget()
+            raise
+
+    def _post(self, target: int, records: RecordColumns, settings: str, made_at: datetime) -> int:
+        """Enter what the records of a message count for."""
+        (receiver,) = self._database.execute(_RECEIVER, {"target": target}).fetchone()
+        posting = entries.Posting(receiver, target, settings, epoch(made_at))
+        return entries.prepare(self._database, self._entry_numbers, posting, records.entries)
 
     def _keys_of(self, target: int, policy_digest: str) -> set[bytes]:
         *of, written = self._written_keys
@@ -321,6 +348,8 @@ class SqlLedger(LedgerReader):
         if months.months_of(self._database, number):
             self._months_sent(target, number, remote_id, at)
             return False
+        if (posting := rows.posting_of(self._database, number)) is not None:
+            entries.settle(self._database, posting)
         summary = self._summary(number, message.id)
         packed = summary.rows_blob(remote_ids)
         rows.accept(self._database, number, at, remote_id=remote_id, remote_ids=packed)
@@ -384,12 +413,18 @@ class SqlLedger(LedgerReader):
         """Undo what writing a message down did; gives its runs."""
         records = rows.outbox_records(self._database, message)
         of_months = months.months_of(self._database, message)
+        self._drop_entries(message)
         rows.forget(self._database, message)
         pages.forget(self._database, message)
         months.take_back(self._database, target, of_months)
         counts.take_back(self._database, message)
         rows.open_again(self._database, target, records)
         return {record.key for record in records}
+
+    def _drop_entries(self, message: int) -> None:
+        if (posting := rows.posting_of(self._database, message)) is not None:
+            entries.drop(self._database, posting)
+            self._database.execute(_WITHOUT_POSTING, {"message": message})
 
     def split(
         self,
@@ -407,14 +442,15 @@ class SqlLedger(LedgerReader):
             of_months = months.months_of(self._database, whole.number)
             of_counts = counts.is_sync(self._database, whole.number)
             state, reason = self._database.execute(_DOUBT, {"id": whole.number}).fetchone()
+            postings = self._divided(whole.number, [records for _, records in halves])
             rows.forget(self._database, whole.number)
             parts: dict[int, set[JobKey]] = {}
             for at, (message, records) in enumerate(halves):
                 where = place + (following - place) * at / len(halves)
                 columns = rows.columns_of_outbox(records)
-                number = rows.enter(
-                    self._database, target, message, columns, place=where, narrowing=narrowing
-                )
+                entered = self._database, target, message, columns
+                part = {"posting": postings[at], "place": where, "narrowing": narrowing}
+                number = rows.enter(*entered, **part)
                 self._database.execute(_SET_DOUBT, {"id": number, "state": state, "reason": reason})
                 if of_counts:
                     hosts = [(month_number(one.ended_at), one.submit_host) for one in records]
@@ -426,12 +462,22 @@ class SqlLedger(LedgerReader):
         if file is not None:
             file.begun(number, message.id)
 
+    def _divided(
+        self, message: int, parts: Sequence[Sequence[OutboxRecord]]
+    ) -> Sequence[int | None]:
+        """Divide a message's entries among messages with these records; return their postings."""
+        if (posting := rows.posting_of(self._database, message)) is None:
+            return [None] * len(parts)
+        runs = [[record.run for record in records] for records in parts]
+        return entries.divide(self._database, posting, runs)
+
     def refuse(
         self, whole: Outstanding, rule: str, reason: str, policy_digest: str, now: datetime
     ) -> None:
         target = self._known_number(whole.message.target)
         with self._database.atomic():
             pages.forget(self._database, whole.number)
+            self._drop_entries(whole.number)
             rows.settle(self._database, whole.number, _REJECTED, now, reason=reason)
             months.take_back(self._database, target, months.months_of(self._database, whole.number))
             self._forget_keys()

@@ -23,7 +23,7 @@ from publisher.model.time import epoch
 _ENCODER: Final = json.JSONEncoder(separators=(",", ":"), check_circular=False)
 
 # What is kept of each record: database, RecordID, JobID, LocalJobID, end, fingerprint, bytes,
-# whether it goes out for the first time, submit host, and its `OutboxRecord.group`.
+# whether it goes out for the first time, submit host, `OutboxRecord.group`, and its submission.
 Columns = Sequence[Sequence[str | int]]
 _ENDED_AT, _GROUP = 4, 9  # among them
 
@@ -37,6 +37,7 @@ def columns_of(records: RecordColumns) -> Columns:
         list(map(int, records.first_time)),
         records.submit_hosts,
         [0] * len(records),
+        [job.submitted_at for job in records.whole],
     )
 
 
@@ -101,7 +102,8 @@ class CarriedRecords(Sequence[OutboxRecord]):
 
 
 def _carried(file: object, record_id: object, *values: object) -> OutboxRecord:
-    job_id, local_id, ended_at, fingerprint, content_bytes, first_time, submit_host, group = values
+    job_id, local_id, ended_at, fingerprint, content_bytes, first_time, *others = values
+    submit_host, group, submitted_at = others
     return OutboxRecord(
         row=RowRef(database=str(file), record_id=int(str(record_id))),
         job_id=JobId(str(job_id)),
@@ -112,6 +114,7 @@ def _carried(file: object, record_id: object, *values: object) -> OutboxRecord:
         first_time=bool(first_time),
         submit_host=str(submit_host),
         group=int(str(group)),
+        submitted_at=int(str(submitted_at)),
     )
 
 
@@ -154,8 +157,10 @@ def summary_of_outbox(records: Sequence[OutboxRecord]) -> MessageSummary:
 
 _SENT = 2  # a number of `message.state`, as schema.py lists them
 _ENTER_MESSAGE = """
-INSERT INTO message (target, message_id, state, format, records, bytes, digest, made_at, checksum)
-VALUES (:target, :message_id, 0, :format, :records, :bytes, :digest, :made_at, :checksum)"""
+INSERT INTO message (target, posting, message_id, state, format, records, bytes, digest, made_at,
+                     checksum)
+VALUES (:target, :posting, :message_id, 0, :format, :records, :bytes, :digest, :made_at,
+        :checksum)"""
 _ENTER_COUNTED = """
 INSERT INTO message (target, message_id, state, format, records, bytes, digest, made_at, settled_at)
 VALUES (:target, '', 4, '', :jobs, 0, :no_digest, :now, :now)"""
@@ -204,6 +209,7 @@ ON CONFLICT (target, file, record_id) DO NOTHING"""
 _LEAVE_OUTBOX = "DELETE FROM outbox WHERE message = :message"
 _FORGET_MONTHS = "DELETE FROM month_message WHERE message = :message"
 _FORGET_MESSAGE = "DELETE FROM message WHERE id = :message"
+_POSTING = "SELECT posting FROM message WHERE id = :message"
 _RECORDS = "SELECT records FROM outbox WHERE message = :message"
 _CARRIED = """
 SELECT message.id, outbox.records FROM message JOIN outbox ON outbox.message = message.id
@@ -224,6 +230,7 @@ def enter(
     message: Message,
     records: Columns,
     *,
+    posting: int | None = None,
     place: float | None = None,
     narrowing: bool = False,
 ) -> int:
@@ -242,7 +249,8 @@ def enter(
     }
     checksum = message_checksum(*unchanging.values())
     number = database.insert_returning_id(
-        _ENTER_MESSAGE, unchanging | {"target": target, "checksum": checksum}
+        _ENTER_MESSAGE,
+        unchanging | {"target": target, "posting": posting, "checksum": checksum},
     )
     database.execute(
         _ENTER_OUTBOX,
@@ -385,6 +393,12 @@ def forget(database: Database, number: int) -> None:
     """A message that was never sent."""
     for statement in (_LEAVE_OUTBOX, _FORGET_MONTHS, _FORGET_MESSAGE):
         database.execute(statement, {"message": number})
+
+
+def posting_of(database: Database, number: int) -> int | None:
+    """Return the posting of a message; None where its records are no entries."""
+    found = database.execute(_POSTING, {"message": number}).fetchone()
+    return None if found is None else found[0]
 
 
 def outbox_records(database: Database, number: int) -> CarriedRecords:

@@ -172,6 +172,7 @@ class _Republish:
             start_rule=live.start_rule,
             start=live.start,
             selection_digest=live.selection_digest,
+            receiver=live.receiver,
         )
 
     def _under_other_settings(self) -> Outcome | None:

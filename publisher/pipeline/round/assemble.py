@@ -2,8 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
-from itertools import compress, pairwise
-from operator import not_
+from itertools import pairwise
 from typing import Final, NamedTuple
 
 from publisher.formats.base import Formed, JobFormat, SummaryFormat, SyncFormat
@@ -40,8 +39,7 @@ def assemble_message(
     made = Assembled(message=message_of(payload, target, form.name, len(batch.records), made_at))
     checked = contents[check]
     if isinstance(form, Formed):
-        unknown = compress(contents, map(not_, batch.records.formed))
-        checked += [content for content in unknown if not form.matches(content)]
+        checked += [content for content in contents if not form.matches(content)]
     try:
         for at in range(0, len(checked), _CHECKED_AT_ONCE):
             form.check(form.frame.join(checked[at : at + _CHECKED_AT_ONCE]))

@@ -13,17 +13,18 @@ from functools import cache, cached_property, partial
 from typing import Final, NamedTuple, Protocol
 
 from publisher.formats import receiver_of
-from publisher.formats.base import JobFormat, RecordOrigin, RowKey, SummaryFormat, lighter
+from publisher.formats.base import JobFormat, RecordOrigin, SummaryFormat, lighter
 from publisher.ledger.contract import Ledger
+from publisher.model.entry import Entry, RecordKey, RowFields, RowKey, run_key
 from publisher.model.errors import Unfit
 from publisher.model.job import Epoch, JobKey
 from publisher.model.message import TOO_LARGE, Batch, OpenRow, Progress, RecordColumns, Rendered
-from publisher.model.policy import BY_JURA, PublishedJob
+from publisher.model.policy import BY_JURA, Placement, PublishedJob
 from publisher.model.totals import (
     BlockedMonth,
     KeyTotal,
-    SummaryKey,
     ascii_key,
+    column,
     month_name,
     month_number,
 )
@@ -168,23 +169,37 @@ class RecordMaker:
     def rendered(self, fit: Publish, now: datetime) -> Rendered:
         """Raises: Unfit."""
         published = fit.published
+        month = month_number(published.ended_at)
+        key = None if self._keys is None else self._keys.of(published)
+        fields = _of_host(published.where) if key is None else key.fields
         return Rendered.of(
             published.job,
             self._format.render(published, now),
             fit.entry,
             first_time=fit.known is None,
             submit_host=ascii_key(published.where.receiver_host),
-            summary_key=self.summary_key(published),
+            summary_key=None if key is None else key.of_month(month),
+            counts_for=_entry(published, RowKey(month, fields)),
         )
 
-    def summary_key(self, published: PublishedJob) -> SummaryKey | None:
-        """Under which the receiver adds the record up; None where it does not. Raises: Unfit."""
-        key = self.row_key(published)
-        return None if key is None else key.of_month(month_number(published.ended_at))
 
-    def row_key(self, published: PublishedJob) -> RowKey | None:
-        """The same without the month."""
-        return None if self._keys is None else self._keys.of(published)
+def _of_host(where: Placement) -> RowFields:
+    """Return the row of a receiver that adds nothing up: the submit host, as for sync counts."""
+    host = ascii_key(where.receiver_host)
+    return RowFields.of({"SubmitHost": host}, (column(host),))
+
+
+def _entry(published: PublishedJob, row: RowKey) -> Entry:
+    job, where = published.job, published.where
+    local_id = published.local_id.removeprefix(where.localid_prefix)
+    return Entry(
+        run=run_key(job.submitted_at, job.job_id, job.local_id),
+        record=RecordKey(where.site, where.localid_prefix, local_id, published.ended_at),
+        row=row,
+        wall_s=job.wall_s,
+        cpu_s=job.cpu_user_s + job.cpu_kernel_s,
+        digest=job.values_digest,
+    )
 
 
 class JobBatches:
@@ -287,7 +302,7 @@ class JobBatches:
             less = lighter(self.format, record.content) if unfit.rule == TOO_LARGE else None
             if less is None:
                 raise
-            batches = self._builder.add(record._replace(content=less, formed=False), mark)
+            batches = self._builder.add(record._replace(content=less), mark)
             self._sender.shed(record.key, record.job_id, unfit.reason)
             return batches
 

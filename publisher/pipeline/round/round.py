@@ -242,6 +242,7 @@ class Round:
             start_rule=self._live.start_rule,
             start=self._live.start,
             selection_digest=self._live.selection_digest,
+            receiver=self._live.receiver,
             leads_to=leads_to,
         )
         know_by_name(self._live.name, self._source, self._ledger)
