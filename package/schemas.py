@@ -15,7 +15,7 @@ from types import NoneType, UnionType
 from typing import Any, Final, Union, get_args, get_origin, get_type_hints
 
 from publisher.config import charges, records, schema, settings, targets
-from publisher.model.identity import IdentityMode
+from publisher.policy.identity import IdentityMode
 
 Schema = dict[str, Any]
 

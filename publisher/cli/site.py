@@ -29,12 +29,12 @@ from publisher.ledger.generation import StateGuard, accepting_once, accepts_noth
 from publisher.ledger.sql.ledger import SqlLedger
 from publisher.ledger.sqlite.connection import open_database, open_database_to_read
 from publisher.model.errors import UsageError
-from publisher.model.policy import RecordPolicy
 from publisher.model.rates import Allocation, Charging, EnergyRules
-from publisher.model.target import Target
 from publisher.model.time import Window
 from publisher.pipeline.batch_systems import delivered_since
 from publisher.pipeline.site import LiveTarget, MetricsOutput, Neighbour, ProcessEnvironment, Site
+from publisher.policy.records import RecordPolicy
+from publisher.policy.target import Target
 from publisher.sources import LRMS, READS_IMPORTED, importer_plugin, offered, source_plugin
 from publisher.sources.base import BatchEntry, DatabaseEntry, JoinedEntry, Source
 from publisher.transports import create_transport
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from publisher.ledger.books import ChargeBook, History, MeasureBook
     from publisher.ledger.sql.database import Database
     from publisher.model.job import JobRecord
-    from publisher.model.policy import PublishedJob
+    from publisher.model.published import PublishedJob
     from publisher.model.time import Month
     from publisher.pipeline.round.outcome import Outcome
     from publisher.pipeline.takeover.jura import LostJobs

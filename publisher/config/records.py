@@ -15,15 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from publisher.config import schema
 from publisher.config.schema import Listing, Node, ReadContext, Text, Wrong, YamlBlock
 from publisher.model.errors import Unfit, UsageError
-from publisher.model.identity import VO_RULE_FIELDS, Identity, IdentityMode, VoRule
-from publisher.model.policy import (
-    ImportedPlace,
-    Infrastructure,
-    KeyStyle,
-    RecordPolicy,
-    StartTime,
-    check_description,
-)
+from publisher.model.published import Infrastructure, check_description
 from publisher.model.rates import (
     Allocation,
     Benchmark,
@@ -33,6 +25,8 @@ from publisher.model.rates import (
 )
 from publisher.model.text import is_domain_name
 from publisher.model.time import fixed_period, window
+from publisher.policy.identity import VO_RULE_FIELDS, Identity, IdentityMode, VoRule
+from publisher.policy.records import ImportedPlace, KeyStyle, RecordPolicy, StartTime
 from publisher.sources import BY_INTERFACE
 from publisher.sources.base import BatchEntry
 

@@ -24,7 +24,7 @@ from publisher.config.targets import (
     same_rows,
 )
 from publisher.model.errors import ConfigError
-from publisher.model.policy import RecordPolicy
+from publisher.policy.records import RecordPolicy
 from publisher.sources import READS_IMPORTED, imported_database
 from publisher.sources.base import BatchEntry
 

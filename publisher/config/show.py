@@ -12,10 +12,10 @@ from publisher.config import schema
 from publisher.config.records import RecordSettings
 from publisher.config.settings import Settings
 from publisher.config.targets import ConfiguredTarget
-from publisher.model.identity import VoRule
 from publisher.model.job import Epoch
 from publisher.model.rates import Allocation, BenchmarkRule
 from publisher.model.time import Window, iso_epoch
+from publisher.policy.identity import VoRule
 
 if TYPE_CHECKING:
     from publisher.reporting.charges.power import PowerRule

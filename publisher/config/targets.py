@@ -24,9 +24,10 @@ from publisher.formats import (
 )
 from publisher.model.errors import UsageError
 from publisher.model.job import Epoch
-from publisher.model.policy import Infrastructure, RecordPolicy, StartTime
-from publisher.model.target import Target
+from publisher.model.published import Infrastructure
 from publisher.model.time import StartKind, StartRule, epoch, fixed_period, month_of
+from publisher.policy.records import RecordPolicy, StartTime
+from publisher.policy.target import Target
 from publisher.sources import IMPORTERS, SOURCES, importer_plugin, source_plugin
 from publisher.sources.base import BatchEntry
 from publisher.transports import TRANSPORTS, transport_plugin

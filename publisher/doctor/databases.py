@@ -15,11 +15,11 @@ from publisher.formats import is_summary_format, job_format, receiver_of, summar
 from publisher.model.errors import ConfigError, CredentialError, LedgerError, SourceError, Unfit
 from publisher.model.job import Epoch, JobRecord
 from publisher.model.rates import wall_text
-from publisher.model.target import Target
 from publisher.model.text import plural
 from publisher.model.time import Month, Window, epoch
 from publisher.pipeline.guards.databases import missed
 from publisher.pipeline.site import LOCK_WAIT_S, Site
+from publisher.policy.target import Target
 from publisher.sources.arex.values import zone_of_host
 from publisher.sources.base import Source, SourceFacts
 from publisher.transports.credentials.checks import foreign_machines

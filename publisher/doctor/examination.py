@@ -29,9 +29,9 @@ from publisher.doctor.sources import check_sources
 from publisher.doctor.state import check_directory, check_instances, check_ledger
 from publisher.formats import receiver_of
 from publisher.model.errors import ConfigError
-from publisher.model.target import Target
 from publisher.model.text import plural
 from publisher.pipeline.site import Site, choose
+from publisher.policy.target import Target
 from publisher.sources.sqlite_reader import user_name
 from publisher.transports.base import Step, TransportOptions
 

@@ -14,10 +14,10 @@ from publisher.doctor.findings import Finding, PerfData, Question, join, not_ask
 from publisher.formats import is_summary_format
 from publisher.ledger.contract import Ledger, TargetState
 from publisher.model.errors import Later, LedgerError
-from publisher.model.target import Target
 from publisher.model.text import plural
 from publisher.model.totals import month_name
 from publisher.pipeline.site import Site, leads_elsewhere
+from publisher.policy.target import Target
 from publisher.sources.sqlite_reader import user_name
 
 _STATUS: Final = LedgerError.exit_status

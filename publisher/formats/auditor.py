@@ -18,7 +18,7 @@ from publisher.formats.base import Frame, OnChange, Receiver, moment, number
 from publisher.formats.rules import fitting, latest_end
 from publisher.model.errors import Unfit
 from publisher.model.job import Epoch, SideTable, run_digest
-from publisher.model.policy import PublishedJob
+from publisher.model.published import PublishedJob
 from publisher.model.time import iso_epoch
 
 _CHARACTERS: Final = 256

@@ -8,7 +8,7 @@ from typing import ClassVar, Final, NamedTuple, Protocol, runtime_checkable
 
 from publisher.model.entry import RowFields
 from publisher.model.job import Epoch, SideTable
-from publisher.model.policy import PublishedJob
+from publisher.model.published import PublishedJob
 from publisher.model.time import iso_epoch
 from publisher.model.totals import Grouping, SummaryGroup, SummaryKey, SyncCount, column
 
@@ -24,7 +24,7 @@ class OnChange(StrEnum):
     KEEP_FIRST = "keep first"
 
 
-class RowKey(NamedTuple):
+class SumKey(NamedTuple):
     """What the server sums by besides the month: `values` is all, the rest as in `SummaryKey`."""
 
     values: str
@@ -33,7 +33,7 @@ class RowKey(NamedTuple):
     fields: RowFields
 
     @classmethod
-    def of(cls, *values: object, text: str, site: str, fields: RowFields) -> "RowKey":
+    def of(cls, *values: object, text: str, site: str, fields: RowFields) -> "SumKey":
         return cls(repr(values)[1:], text, site, fields)
 
     def of_month(self, month: int) -> SummaryKey:
@@ -70,7 +70,7 @@ def is_of_vo(key: SummaryKey, vo: str) -> bool:
 class RowKeys(Protocol):
     """The rows of a service that adds single records up by month."""
 
-    def of(self, job: PublishedJob) -> RowKey: ...
+    def of(self, job: PublishedJob) -> SumKey: ...
 
 
 class Receiver(NamedTuple):

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Final, Generic, NamedTuple, TypeVar
 
 from publisher.model.errors import Unfit
-from publisher.model.policy import PublishedJob
+from publisher.model.published import PublishedJob
 from publisher.model.text import NOT_GIVEN, ascii_text
 
 Subject = TypeVar("Subject")
@@ -123,7 +123,7 @@ WARNINGS: Final[tuple[Rule[PublishedJob], ...]] = (
     length_rule(
         "local-user-too-long", "local user", LOCAL_USER_CHARACTERS, lambda job: job.local_user
     ),
-    # A start after the end would reject the message; model/policy.py takes the end less wall
+    # A start after the end would reject the message; policy/records.py takes the end less wall
     rule(
         "start-after-end",
         lambda job: job.start_is_derived,

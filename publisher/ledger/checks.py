@@ -17,9 +17,9 @@ from typing import Any, Final, NamedTuple
 from publisher.ledger.sql import entries
 from publisher.ledger.sql.database import Database
 from publisher.ledger.sql.delivered import pages
-from publisher.ledger.sql.keys import text_digest
 from publisher.ledger.sql.messages import CarriedRecords, message_checksum
-from publisher.ledger.sql.months import ADOPTED, PART, digest
+from publisher.ledger.sql.sums.keys import text_digest
+from publisher.ledger.sql.sums.months import ADOPTED, PART, digest
 from publisher.ledger.transfer import tables
 from publisher.model.errors import LedgerError
 

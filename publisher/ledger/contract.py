@@ -1,8 +1,8 @@
 """The ledger's contract: six small parts, and the `Ledger` that has them all.
 
-A caller takes the part that it needs. What only reads never writes. Every write is one transaction:
-it happens whole or not at all, and it is on the disk when it returns. All methods raise LedgerError
-when the publishing database cannot be read or written; "cannot tell" is never "nothing".
+A caller takes the part that it needs. What only reads never writes. Every write is one transaction,
+and on the disk when it returns. All methods raise LedgerError when the publishing database cannot
+be read or written; "cannot tell" is never "nothing".
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -11,7 +11,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import NamedTuple, Protocol
 
-from publisher.model.entry import ReceiverName, RunKey, run_key
+from publisher.model.entry import ReceiverName
 from publisher.model.job import Epoch, JobId, JobKey, RowRef, SkippedJob, job_key
 from publisher.model.message import (
     Cursor,
@@ -70,10 +70,6 @@ class OutboxRecord(NamedTuple):
     submit_host: str = ""  # as sync spells it
     group: int = 0  # place of a summary's row among those of its month, from 1; 0 for other records
     submitted_at: int = 0  # of the run, for its key
-
-    @property
-    def run(self) -> RunKey:
-        return run_key(self.submitted_at, self.job_id, self.local_id)
 
     @property
     def key(self) -> JobKey:
@@ -192,7 +188,7 @@ class MonthState(NamedTuple):
 
 
 class MonthMessage(NamedTuple):
-    """A message that says (part of) some months whole."""
+    """A message with rows of whole months."""
 
     message: Message
     months: tuple[int, ...]
@@ -315,7 +311,6 @@ class Outbox(Protocol):
         """Settle a message after its receipt; once more changes nothing. `remote_ids` by JobID."""
 
     def in_doubt(self, message: Message, reason: str) -> None: ...
-
     def leave_in_doubt(self, target: str) -> None:
         """Prepared messages may have been stored: the process that wrote them down has ended."""
 
@@ -324,9 +319,8 @@ class Outbox(Protocol):
     ) -> None:
         """Undo what writing the prepared messages down did, besides these: they were not stored.
 
-        Their jobs are unknown again and will be looked at; their months and counts were not sent.
-        `behind` is a window that goes on from there (None: from its beginning). Only for messages
-        that this process wrote down.
+        Their jobs are unknown again; their months and counts were not sent. `behind` is a window
+        that goes on from there (None: from its beginning). Only for messages of this process.
         """
 
     def split(
@@ -354,8 +348,8 @@ class Delivered(Protocol):
     ) -> Mapping[JobKey, DeliveredRun]:
         """Those of the runs that were delivered or are on their way.
 
-        They are given with their rows of today, None where that is not known. Quick for rows of
-        databases that `check_numbering` was asked about after they were read; right for all.
+        They are given with their rows of today, None for unknown ones. Quick for rows of databases
+        that `check_numbering` was asked about after they were read; right for all.
         """
 
     def known_at(
@@ -393,7 +387,6 @@ class Quarantine(Protocol):
         """Where a job is set aside."""
 
     def release(self, numbers: Iterable[int]) -> int: ...
-
     def drop(self, numbers: Iterable[int]) -> int: ...
 
 
@@ -401,7 +394,6 @@ class Positions(Protocol):
     """How far the accounting databases were read."""
 
     def cursor(self, target: str, database: str) -> Cursor | None: ...
-
     def check_numbering(
         self, target: str, database: str, fits: Callable[[Cursor], bool], *, restarted: bool = False
     ) -> None:
@@ -413,7 +405,6 @@ class Positions(Protocol):
         """
 
     def open_rows(self, target: str) -> Sequence[OpenRow]: ...
-
     def note(self, target: str, progress: Progress, policy_digest: str, now: datetime) -> None:
         """Progress that no message carries."""
 
@@ -465,10 +456,9 @@ class Months(Protocol):
     ) -> None:
         """Jobs counted, the months they made, and how far was read.
 
-        `dirty` months must be summed up again: so many of the runs in their totals were found
-        elsewhere, less those that were found in them and are not in their totals. `clean` ones
-        were, under `basis`; of those in `by_settings` something else than a change of the
-        accounting data may have moved jobs.
+        `dirty` months must be summed up again: so many of their runs were found elsewhere, less
+        those that were found in them and not counted. `clean` ones were, under `basis`; of those in
+        `by_settings` more than a change of the accounting data may have moved jobs.
         """
 
     def counts(self, target: str) -> HostCounts: ...
@@ -496,8 +486,7 @@ class Months(Protocol):
     ) -> None:
         """An administrator accepted that rows stay at the receiver, or that it loses jobs.
 
-        They are no news any more. Of a month of totals without jobs by now, nothing counts as
-        accepted by the receiver then.
+        Of a month of totals without jobs by now, nothing counts as accepted then.
         """
 
     def adopt(self, target: str, inherited: InheritedMonth) -> None:

@@ -17,15 +17,14 @@ from publisher.ledger.contract import (
     TargetState,
     impatient,
 )
-from publisher.ledger.sql import months as month_text
 from publisher.ledger.sql.database import Database
-from publisher.ledger.sql.months import PART, joined
 from publisher.ledger.sql.reads import LedgerReader
+from publisher.ledger.sql.sums import months as month_text
+from publisher.ledger.sql.sums.months import PART, joined
 from publisher.model.entry import ReceiverName
 from publisher.model.job import Epoch
 from publisher.model.message import Message, MessageId, PlacedRuns, Progress
-from publisher.model.policy import BY_JURA
-from publisher.model.totals import InheritedMonth, KeyTotal, SummaryGroup, month_number
+from publisher.model.totals import BY_JURA, InheritedMonth, KeyTotal, SummaryGroup, month_number
 
 
 class DryRunLedger(LedgerReader):

@@ -265,7 +265,7 @@ CREATE TABLE month (
     accepted_hosts  TEXT,
     accepted_at     INTEGER,
     accepted_format TEXT,
-    -- Groups (sql/months.py). Last, since SQLite reads through whatever stands before a column:
+    -- Groups (sql/sums/months.py). Last, as SQLite reads through whatever stands before a column:
     counted         BLOB NOT NULL,          -- of all jobs counted so far
     sending         BLOB,                   -- what the outstanding messages say
     accepted        BLOB,                   -- what the receiver has

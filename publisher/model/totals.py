@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 
 from publisher.model.errors import Unfit
 from publisher.model.job import Epoch
-from publisher.model.policy import PublishedJob
+from publisher.model.published import PublishedJob
 from publisher.model.rates import Benchmark
 from publisher.model.text import FORBIDDEN_IN_TEXT, NOT_GIVEN, ascii_text, receiver_key
 from publisher.model.time import Month, Window
@@ -378,6 +378,9 @@ class BlockedMonth(NamedTuple):
     @property
     def name(self) -> str:
         return month_name(self.month)
+
+
+BY_JURA: Final = "jura-ng"  # in place of a policy's digest, of what that sent
 
 
 class InheritedMonth(NamedTuple):

@@ -26,11 +26,11 @@ from apscheduler.triggers.date import DateTrigger
 
 from publisher.ledger.contract import TargetState
 from publisher.model.errors import BUG, Busy, LedgerError, PublisherError
-from publisher.model.target import Target
 from publisher.pipeline import publish
 from publisher.pipeline.round.outcome import Outcome, broken_off
 from publisher.pipeline.round.round import Observer
 from publisher.pipeline.site import Site
+from publisher.policy.target import Target
 
 
 class RoundScheduler:

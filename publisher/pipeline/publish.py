@@ -28,13 +28,13 @@ from typing import TYPE_CHECKING
 from publisher.formats import is_summary_format
 from publisher.ledger.contract import Ledger, TargetState
 from publisher.model.errors import BUG, PublisherError, RecordError, UsageError, gravest
-from publisher.model.target import FOR_ONCE, Target
 from publisher.pipeline.batch_systems import read_sources
 from publisher.pipeline.guards.prune import prune_after_rounds
 from publisher.pipeline.round.outcome import Outcome, added, broken_off, incomplete
 from publisher.pipeline.round.round import Observer, Round
 from publisher.pipeline.site import LiveTarget, Site, choose, leads_elsewhere
 from publisher.pipeline.sync import counts
+from publisher.policy.target import FOR_ONCE, Target
 from publisher.sources.base import Source
 from publisher.transports.base import BackgroundTask
 

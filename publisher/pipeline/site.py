@@ -18,12 +18,13 @@ from publisher.formats.base import Frame, JobFormat, OnChange, SummaryFormat
 from publisher.model.entry import ReceiverName
 from publisher.model.errors import UsageError
 from publisher.model.job import Epoch
-from publisher.model.policy import PublishedJob, RecordPolicy
+from publisher.model.published import PublishedJob
 from publisher.model.rates import Allocation, Charging, EnergyRules
-from publisher.model.target import Selection, Target
 from publisher.model.text import plural
 from publisher.model.time import Window
 from publisher.model.totals import SummaryGroup, left_behind, month_name, month_window
+from publisher.policy.records import RecordPolicy
+from publisher.policy.target import Selection, Target
 from publisher.transports.base import Credentials, Endpoint, Environment, Transport
 
 if TYPE_CHECKING:

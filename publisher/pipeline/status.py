@@ -19,13 +19,13 @@ from publisher.ledger.contract import Delivery, Hold, Ledger, Quarantined, Targe
 from publisher.model.errors import SourceError, UsageError
 from publisher.model.job import Epoch, JobId, JobRecord
 from publisher.model.message import MessageId
-from publisher.model.target import Selection, Target, is_wanted
 from publisher.model.time import Window
 from publisher.model.totals import month_window
 from publisher.pipeline.guards.databases import Missing, missed, missing_databases, missing_text
 from publisher.pipeline.guards.local_ids import GIVE_ID
 from publisher.pipeline.round.reader import numbered
 from publisher.pipeline.site import LOCK_WAIT_S, Site, choose
+from publisher.policy.target import Selection, Target, is_wanted
 from publisher.sources.base import Page, Source
 
 _OTHERS_OVERDUE: Final = timedelta(days=2)  # their timetables are in their configurations

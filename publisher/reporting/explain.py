@@ -23,11 +23,9 @@ from publisher.formats.base import JobFormat, OnChange, Receiver, SummaryFormat
 from publisher.formats.rules import WARNINGS
 from publisher.ledger.contract import DeliveredRun, Hold, Ledger, Quarantined
 from publisher.model.errors import Unfit, UsageError
-from publisher.model.identity import IdentityMode
 from publisher.model.job import JobId, JobRecord, RowRef, SideTable
 from publisher.model.message import REMOVED
-from publisher.model.policy import KeyStyle, PublishedJob, RecordPolicy, ValueOrigin
-from publisher.model.target import Target
+from publisher.model.published import PublishedJob, ValueOrigin
 from publisher.model.time import Window
 from publisher.model.totals import Accumulator, SummaryGroup, month_number
 from publisher.pipeline.guards.collisions import is_later_run
@@ -35,6 +33,9 @@ from publisher.pipeline.guards.databases import not_found
 from publisher.pipeline.guards.local_ids import GIVE_ID
 from publisher.pipeline.round.decision import is_unchanged
 from publisher.pipeline.site import Site, choose
+from publisher.policy.identity import IdentityMode
+from publisher.policy.records import KeyStyle, RecordPolicy
+from publisher.policy.target import Target
 from publisher.reporting.charges.rules import Charges
 from publisher.sources import BY_INTERFACE
 from publisher.sources.base import ImportedFrom, Page

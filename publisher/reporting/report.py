@@ -14,9 +14,7 @@ from publisher.ledger.books import ChargedSum, TargetHistory
 from publisher.ledger.contract import Hold, HostCounts, Quarantine, TargetState
 from publisher.model.errors import SourceError, UsageError
 from publisher.model.job import Epoch
-from publisher.model.policy import RecordPolicy
 from publisher.model.rates import UsedAllocation
-from publisher.model.target import Target
 from publisher.model.time import Window, epoch, iso_epoch, month_of
 from publisher.model.totals import month_name, month_number, month_window
 from publisher.pipeline import status as target_status
@@ -24,6 +22,8 @@ from publisher.pipeline.batch_systems import SourceStatus, source_status
 from publisher.pipeline.guards.prune import refuse_pruned
 from publisher.pipeline.site import Site
 from publisher.pipeline.status import TargetStatus
+from publisher.policy.records import RecordPolicy
+from publisher.policy.target import Target
 from publisher.reporting.charges.allocations import never_charged, overlapping, used_allocations
 from publisher.reporting.usage import (
     DAY_S,

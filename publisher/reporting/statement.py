@@ -18,7 +18,6 @@ from publisher.formats import receiver_of
 from publisher.ledger.books import History, SentMessages
 from publisher.ledger.contract import Hold, Ledger, MonthState
 from publisher.model.errors import UsageError
-from publisher.model.target import Target
 from publisher.model.time import Month, iso, month_of
 from publisher.model.totals import AcceptedChange, KeyTotal, SummaryGroup
 from publisher.pipeline.batch_systems import source_status
@@ -27,6 +26,7 @@ from publisher.pipeline.sync import check
 from publisher.pipeline.sync.check import UNKNOWN_MONTH, Compared
 from publisher.pipeline.sync.counts import HostMonth
 from publisher.pipeline.sync.portal import EVERY_HOST
+from publisher.policy.target import Target
 from publisher.reporting.usage import UsageReport
 from publisher.sources.statistics import Used
 

@@ -13,12 +13,13 @@ from typing import Final, NamedTuple
 
 from publisher.model.errors import Unfit
 from publisher.model.job import Epoch, JobRecord
-from publisher.model.policy import PublishedJob, RecordPolicy
+from publisher.model.published import PublishedJob
 from publisher.model.rates import EnergyRules
-from publisher.model.target import Target
 from publisher.model.time import Durations, Window, epoch, months
 from publisher.model.totals import month_number, month_window, sync_host
 from publisher.pipeline.site import Site
+from publisher.policy.records import RecordPolicy
+from publisher.policy.target import Target
 from publisher.sources.statistics import UsageGroup, UsagePage, Used, by_weight
 
 DAY_S: Final = 86_400

@@ -20,10 +20,10 @@ from publisher.config.schema import Problems, keys_of
 from publisher.config.settings import DEFAULT_STATE
 from publisher.config.yaml_file import MAX_BYTES, parse_tree
 from publisher.model.errors import ConfigError
-from publisher.model.identity import IdentityMode
-from publisher.model.policy import KeyStyle, StartTime
-from publisher.model.target import Target
 from publisher.model.time import StartKind, StartRule, Window
+from publisher.policy.identity import IdentityMode
+from publisher.policy.records import KeyStyle, StartTime
+from publisher.policy.target import Target
 from publisher.sources import importer_plugin
 from publisher.transports import transport_plugin
 from tests.config.config_plugins import STAND_INS, AmsOptions, ArexOptions, SpoolOptions

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from publisher.model.errors import ConfigError, UsageError
-from publisher.model.policy import KeyStyle, StartTime
+from publisher.policy.records import KeyStyle, StartTime
 from tests.support.arc_pages import APEL, NAMES, apel, keys, loaded, page_of, sample
 from tests.support.strategies import examples
 

@@ -19,8 +19,8 @@ from publisher.formats.apel.accelerator import ApelAccelerator
 from publisher.formats.apel.receiver import MOST_MODELS, AcceleratorKeys
 from publisher.model.errors import Unfit
 from publisher.model.job import Epoch, JobRecord
-from publisher.model.policy import RecordPolicy
 from publisher.model.totals import month_number
+from publisher.policy.records import RecordPolicy
 from tests.fake_ams.receiver import Receiver
 from tests.fake_ams.service import PROJECT, TOPIC, FakeAMS
 from tests.sources.test_import_sonar import FOX, samples

@@ -16,11 +16,12 @@ from hypothesis import strategies as st
 from publisher.formats import job_format
 from publisher.formats.apel.job_text import ApelJob, create
 from publisher.model.errors import Unfit
-from publisher.model.identity import VoRule
 from publisher.model.job import JobRecord
-from publisher.model.policy import KeyStyle, PublishedJob, RecordPolicy
+from publisher.model.published import PublishedJob
 from publisher.model.rates import BenchmarkPolicy, BenchmarkRule, make_benchmark
 from publisher.model.text import ascii_text
+from publisher.policy.identity import VoRule
+from publisher.policy.records import KeyStyle, RecordPolicy
 from tests.formats.test_car import TELLING_JOBS
 from tests.support.jobs import ENDED, make_job, make_policy
 from tests.support.patience import PATIENCE_S

@@ -17,11 +17,12 @@ from publisher.formats.apel import summary_text, text_message
 from publisher.formats.apel.summary_text import ApelSummary, create
 from publisher.formats.apel.text_message import TextLine
 from publisher.model.errors import Unfit
-from publisher.model.identity import Identity, IdentityMode
 from publisher.model.job import Epoch, JobRecord
-from publisher.model.policy import KeyStyle, PublishedJob, RecordPolicy
+from publisher.model.published import PublishedJob
 from publisher.model.rates import BenchmarkPolicy, BenchmarkRule, make_benchmark
 from publisher.model.totals import Accumulator, SummaryGroup
+from publisher.policy.identity import Identity, IdentityMode
+from publisher.policy.records import KeyStyle, RecordPolicy
 from tests.formats.test_car import TELLING_JOBS
 from tests.support.jobs import ENDED, make_job, make_policy
 from tests.support.strategies import HOSTILE_TEXTS, examples, hostile_jobs, jobs, ordinary_jobs

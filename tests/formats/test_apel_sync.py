@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from publisher.formats import FORMATS, job_format, summary_format, sync_format
 from publisher.formats.apel.text_message import ApelSync, create
 from publisher.model.errors import Unfit
-from publisher.model.policy import KeyStyle
 from publisher.model.totals import SyncCount
+from publisher.policy.records import KeyStyle
 from tests.formats.test_car import TELLING_JOBS
 from tests.support.jobs import ENDED, make_job, make_policy
 from tests.support.strategies import hostile_text

@@ -21,9 +21,9 @@ from hypothesis import strategies as st
 
 from publisher.formats.auditor import AuditorRecord
 from publisher.model.errors import Unfit
-from publisher.model.identity import Identity, IdentityMode
 from publisher.model.job import JobRecord
-from publisher.model.policy import RecordPolicy
+from publisher.policy.identity import Identity, IdentityMode
+from publisher.policy.records import RecordPolicy
 from tests.arex_databases import SampleJob, generate
 from tests.fake_ams.service import FakeAMS
 from tests.fake_auditor import FakeAuditor

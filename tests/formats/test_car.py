@@ -22,11 +22,12 @@ from publisher.formats import job_format
 from publisher.formats.apel.car import FIELDS, Car, create
 from publisher.formats.xml.template import Scope
 from publisher.model.errors import Unfit
-from publisher.model.identity import Identity, IdentityMode, VoRule
 from publisher.model.job import Epoch, JobRecord
-from publisher.model.policy import PublishedJob, RecordPolicy
+from publisher.model.published import PublishedJob
 from publisher.model.rates import AppliedBenchmark, BenchmarkPolicy
 from publisher.model.text import ascii_text
+from publisher.policy.identity import Identity, IdentityMode, VoRule
+from publisher.policy.records import RecordPolicy
 from tests.support.jobs import ENDED, make_charging, make_job, make_policy
 from tests.support.patience import PATIENCE_S
 from tests.support.strategies import HOSTILE_TEXTS, examples, hostile_jobs, jobs, ordinary_jobs

@@ -17,7 +17,7 @@ from publisher.formats import JOB_FORMATS, job_format, receiver_of
 from publisher.formats.base import JobFormat
 from publisher.formats.sgas.rules import sgas_omissions
 from publisher.model.errors import Unfit
-from publisher.model.policy import PublishedJob
+from publisher.model.published import PublishedJob
 from publisher.model.rates import Charge, Tariff
 from tests.support.jobs import ENDED, make_charging, make_job, make_policy
 from tests.support.strategies import examples

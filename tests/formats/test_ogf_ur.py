@@ -22,10 +22,11 @@ from publisher.formats import job_format
 from publisher.formats.sgas import values
 from publisher.formats.sgas.ogf_ur import FIELDS, NAMESPACE, OgfUr, create
 from publisher.model.errors import Unfit
-from publisher.model.identity import VoRule
 from publisher.model.job import Epoch, JobId, JobRecord, SideTable, Transfer
-from publisher.model.policy import PublishedJob, RecordPolicy
+from publisher.model.published import PublishedJob
 from publisher.model.text import xml_text
+from publisher.policy.identity import VoRule
+from publisher.policy.records import RecordPolicy
 from tests.formats.test_car import TELLING_JOBS
 from tests.support.jobs import ENDED, make_job, make_policy
 from tests.support.patience import PATIENCE_S

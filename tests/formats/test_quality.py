@@ -19,7 +19,7 @@ from publisher.formats.apel.rules import (
 from publisher.formats.rules import WARNINGS, WITHOUT_QUEUES, Rule, RunUnderTest, latest_end, require, warnings_about
 from publisher.model.errors import Unfit
 from publisher.model.job import Epoch, JobRecord
-from publisher.model.policy import PublishedJob
+from publisher.model.published import PublishedJob
 from publisher.model.rates import BenchmarkPolicy
 from publisher.sources import BY_INTERFACE
 from tests.support.jobs import ENDED, make_job, make_policy

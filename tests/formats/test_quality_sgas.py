@@ -20,9 +20,9 @@ from publisher.formats.sgas.rules import (
 )
 from publisher.formats.sgas.values import public_url, transfers, vo_attributes
 from publisher.model.errors import Unfit
-from publisher.model.identity import VoRule
 from publisher.model.job import Epoch, JobId, JobRecord, Transfer
-from publisher.model.policy import PublishedJob
+from publisher.model.published import PublishedJob
+from publisher.policy.identity import VoRule
 from tests.support.jobs import ENDED, make_charging, make_job, make_policy
 
 NOW = datetime.fromtimestamp(ENDED + 3_600, UTC)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from publisher.model.errors import Unfit
 from publisher.model.job import Epoch, JobRecord
-from publisher.model.policy import KeyStyle, PublishedJob, RecordPolicy
+from publisher.model.published import PublishedJob
 from publisher.model.rates import BenchmarkPolicy, BenchmarkRule, make_benchmark
 from publisher.model.totals import (
     Accumulator,
@@ -27,6 +27,7 @@ from publisher.model.totals import (
     micro_of_a_second,
     rounded,
 )
+from publisher.policy.records import KeyStyle, RecordPolicy
 from tests.support.jobs import ENDED, make_job, make_policy
 from tests.support.strategies import ordinary_jobs
 from tests.support.sync_counter import SyncCounter

@@ -20,9 +20,9 @@ import pytest
 from publisher.cli import progress
 from publisher.cli.commands import load_site
 from publisher.ledger.contract import Ledger
-from publisher.model.target import Target
 from publisher.pipeline.publish import for_each_target
 from publisher.pipeline.round.outcome import Outcome
+from publisher.policy.target import Target
 from publisher.sources.base import Source
 from tests.arex_databases import SampleJob, generate
 from tests.fake_ams.faults import Fault

@@ -8,7 +8,7 @@ from typing import ClassVar, Final
 
 from publisher.formats.base import Frame, OnChange, Receiver, SummaryFormat
 from publisher.model.job import SideTable
-from publisher.model.policy import PublishedJob
+from publisher.model.published import PublishedJob
 from publisher.model.totals import Grouping, SummaryGroup
 
 

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any, ClassVar, Final
 
-from publisher.formats.base import Frame, OnChange, Receiver, RowKey
+from publisher.formats.base import Frame, OnChange, Receiver, SumKey
 from publisher.model.entry import RowFields
 from publisher.model.errors import Unfit
 from publisher.model.job import SideTable
-from publisher.model.policy import PublishedJob
+from publisher.model.published import PublishedJob
 from publisher.model.totals import SyncCount
 
 
@@ -22,9 +22,9 @@ def values(job: PublishedJob, _: bool) -> Iterator[tuple[str, str]]:
 class KeyedByVo:
     """The rows of a service that adds jobs up by VO and month."""
 
-    def of(self, job: PublishedJob) -> RowKey:
+    def of(self, job: PublishedJob) -> SumKey:
         fields = RowFields.of({"VO": job.who.vo}, (job.who.vo,))
-        return RowKey.of(job.who.vo, text=f"VO {job.who.vo}", site=job.where.site, fields=fields)
+        return SumKey.of(job.who.vo, text=f"VO {job.who.vo}", site=job.where.site, fields=fields)
 
 
 TERSE: Final = Receiver(name="Terse", on_change=OnChange.KEEP_FIRST, table="lines", values=values)

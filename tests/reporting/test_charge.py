@@ -360,7 +360,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from publisher.ledger.books import ChargeRequest
 from tests.support.ledgers import open_charge_book
-from publisher.model.target import Window
+from publisher.policy.target import Window
 
 book = open_charge_book(Path(sys.argv[1]))
 with book.asked(ChargeRequest(window=Window()), lambda: datetime.now(UTC), lambda: True):

@@ -12,9 +12,9 @@ from hypothesis import given
 
 from publisher.formats import JOB_FORMATS, SUMMARY_FORMATS, receiver_of
 from publisher.model.errors import Unfit
-from publisher.model.identity import Identity, IdentityMode
 from publisher.model.job import JobRecord
-from publisher.model.policy import KeyStyle
+from publisher.policy.identity import Identity, IdentityMode
+from publisher.policy.records import KeyStyle
 from publisher.reporting.explain import explained
 from tests.arex_databases import SampleJob, generate
 from tests.support.jobs import make_policy

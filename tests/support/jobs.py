@@ -7,9 +7,9 @@ from typing import Any
 from publisher.model.entry import Entry, ReceiverName, RecordKey, RowFields, RowKey, run_key
 from publisher.model.job import Epoch, JobId, JobRecord, RowRef
 from publisher.model.message import Rendered, RunKeyValues
-from publisher.model.policy import RecordPolicy
 from publisher.model.rates import BenchmarkPolicy, BenchmarkRule, make_benchmark
 from publisher.model.totals import month_number
+from publisher.policy.records import RecordPolicy
 from publisher.reporting.charges.rules import ChargeRule, Charges, Formula
 
 ENDED = Epoch(1_772_719_200)  # 2026-03-05T14:00:00Z

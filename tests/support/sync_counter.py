@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from publisher.model.policy import PublishedJob
+from publisher.model.published import PublishedJob
 from publisher.model.time import Month
 from publisher.model.totals import SyncCount, ascii_key, column, month_number, year_and_month
 

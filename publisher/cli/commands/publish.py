@@ -24,7 +24,6 @@ from publisher.formats import receiver_of
 from publisher.formats.base import RecordOrigin
 from publisher.model.errors import RecordError
 from publisher.model.rates import wall_text
-from publisher.model.target import Target
 from publisher.model.text import plural
 from publisher.model.totals import (
     BlockedMonth,
@@ -37,6 +36,7 @@ from publisher.pipeline import publish
 from publisher.pipeline.batch_systems import SourceStatus, readings
 from publisher.pipeline.round.outcome import Outcome, gone_lines
 from publisher.pipeline.site import Site
+from publisher.policy.target import Target
 
 if TYPE_CHECKING:
     from publisher.pipeline.takeover.jura import LostJobs

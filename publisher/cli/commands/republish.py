@@ -31,13 +31,13 @@ from publisher.config.targets import format_problem
 from publisher.formats import JOB_FORMATS, SUMMARY_FORMATS, receiver_of
 from publisher.formats.base import OnChange
 from publisher.model.errors import ConfigError, UsageError
-from publisher.model.target import FOR_ONCE, Target
 from publisher.model.text import plural
 from publisher.pipeline.republish import plan as planning
 from publisher.pipeline.republish import run as republishing
 from publisher.pipeline.republish.plan import RepublishPlan, RepublishRequest
 from publisher.pipeline.round.outcome import gone_lines
 from publisher.pipeline.site import choose
+from publisher.policy.target import FOR_ONCE, Target
 from publisher.transports import TRANSPORTS, transport_plugin
 from publisher.transports.base import OneOff
 

@@ -23,7 +23,6 @@ from publisher.cli.site import LiveSite
 from publisher.cli.sources import incomplete
 from publisher.formats import receiver_of
 from publisher.model.errors import RecordError, SourceError, UsageError, gravest
-from publisher.model.target import Target
 from publisher.model.text import plural
 from publisher.model.totals import AcceptedChange, month_name
 from publisher.pipeline import publish
@@ -35,6 +34,7 @@ from publisher.pipeline.sync.counts import RecordedCount, recorded
 from publisher.pipeline.sync.portal import EVERY_HOST
 from publisher.pipeline.takeover import adopt
 from publisher.pipeline.takeover.adopt import ComparedMonth
+from publisher.policy.target import Target
 from publisher.reporting import statistics
 from publisher.sources.statistics import JobFilter
 

@@ -25,7 +25,7 @@ from publisher.formats.base import Frame, Receiver
 from publisher.formats.rules import RunUnderTest, fitting, latest_end, require
 from publisher.model.errors import Unfit
 from publisher.model.job import SideTable
-from publisher.model.policy import PublishedJob
+from publisher.model.published import PublishedJob
 from publisher.model.text import ascii_text, receiver_key
 from publisher.model.totals import ascii_key, month_number, year_and_month
 

@@ -46,7 +46,7 @@ from publisher.formats.xml.template import MADE_AT, Field, Scope, TemplateCompil
 from publisher.formats.xml.text import escape_ascii, instant
 from publisher.model.errors import Unfit
 from publisher.model.job import SideTable
-from publisher.model.policy import Placement, PublishedJob
+from publisher.model.published import Placement, PublishedJob
 from publisher.model.rates import KINDS, AppliedBenchmark
 from publisher.model.text import ascii_text, is_domain_name, receiver_key
 

@@ -39,7 +39,7 @@ from publisher.formats.base import Frame, Receiver
 from publisher.formats.rules import QUEUE_CHARACTERS, Rule, RunUnderTest, latest_end, require
 from publisher.formats.xml.template import Part, Scope, Template, shared_part
 from publisher.model.job import SideTable
-from publisher.model.policy import Placement, PublishedJob
+from publisher.model.published import Placement, PublishedJob
 from publisher.model.rates import AppliedBenchmark
 from publisher.model.text import receiver_key
 from publisher.model.totals import by_preference

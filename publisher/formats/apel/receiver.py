@@ -13,11 +13,11 @@ from functools import partial
 from typing import Final
 
 from publisher.formats.apel.rules import apel_local_user, apel_queue
-from publisher.formats.base import PREFIXED, OnChange, Receiver, RowKey, moment, number
+from publisher.formats.base import PREFIXED, OnChange, Receiver, SumKey, moment, number
 from publisher.formats.rules import QUEUE_CHARACTERS
 from publisher.model.entry import RowFields
 from publisher.model.job import gpus_by_model, run_digest
-from publisher.model.policy import PublishedJob
+from publisher.model.published import PublishedJob
 from publisher.model.totals import ascii_key, by_preference, column
 
 _REMEMBERED: Final = 2_000  # of 1 kB
@@ -30,9 +30,9 @@ class SummaryKeys:
         """`several`: all benchmarks of a job travel, and the server keeps the one it prefers."""
         self._several = several
         # The shared objects are held, so that their ids cannot come to mean others.
-        self._known: dict[tuple[int, ...], tuple[RowKey, object]] = {}
+        self._known: dict[tuple[int, ...], tuple[SumKey, object]] = {}
 
-    def of(self, job: PublishedJob) -> RowKey:
+    def of(self, job: PublishedJob) -> SumKey:
         nodes, cores = job.job.node_count or 0, job.job.cpu_count or 0
         at = (id(job.who), id(job.where), id(job.benchmark), nodes, cores)
         known = self._known.get(at)
@@ -46,7 +46,7 @@ class SummaryKeys:
         return known[0]
 
 
-def _key(job: PublishedJob, nodes: int, cores: int, several: bool) -> RowKey:
+def _key(job: PublishedJob, nodes: int, cores: int, several: bool) -> SumKey:
     who, where = job.who, job.where
     benchmarks = by_preference(job.benchmark.benchmarks) if several else job.benchmark.benchmarks
     level = " ".join(f"{one.kind} {one.text}" for one in benchmarks[:1]) or "no benchmark"
@@ -66,7 +66,7 @@ def _key(job: PublishedJob, nodes: int, cores: int, several: bool) -> RowKey:
         # Under another prefix the record of a job does not replace the one that was sent.
         prefix = ascii_key(where.localid_prefix)
         values, text = (*values, column(prefix)), f"{text}{PREFIXED}{prefix}"
-    return RowKey.of(*values, text=text, site=site, fields=fields)
+    return SumKey.of(*values, text=text, site=site, fields=fields)
 
 
 def published_values(job: PublishedJob, summary: bool) -> Iterator[tuple[str, str]]:
@@ -161,12 +161,12 @@ def associated_record(job: PublishedJob) -> str:
 class AcceleratorKeys:
     """What accelerators are added up by beside their month: site and models."""
 
-    def of(self, job: PublishedJob) -> RowKey:
+    def of(self, job: PublishedJob) -> SumKey:
         site = ascii_key(job.where.site) or "None"
         models = ", ".join(sorted(model for model, _ in gpu_models(job)))
         values, spelt = (column(site), column(models)), {"Site": site, "Models": models}
         fields = RowFields.of(spelt, values)
-        return RowKey.of(*values, text=f"accelerators {models}", site=site, fields=fields)
+        return SumKey.of(*values, text=f"accelerators {models}", site=site, fields=fields)
 
 
 def accelerator_values(job: PublishedJob, _: bool) -> Iterator[tuple[str, str]]:

@@ -22,7 +22,7 @@ from publisher.formats.rules import (
     rule,
 )
 from publisher.model.errors import Unfit
-from publisher.model.policy import Placement, PublishedJob, UserIdentity
+from publisher.model.published import Placement, PublishedJob, UserIdentity
 from publisher.model.rates import AppliedBenchmark
 from publisher.model.text import FORBIDDEN_IN_TEXT, ascii_text, is_domain_name
 

@@ -40,7 +40,7 @@ from publisher.formats.rules import RunUnderTest, latest_end, require
 from publisher.formats.xml.text import RenderedParts
 from publisher.model.errors import Unfit
 from publisher.model.job import SideTable
-from publisher.model.policy import Placement, PublishedJob, UserIdentity
+from publisher.model.published import Placement, PublishedJob, UserIdentity
 from publisher.model.rates import AppliedBenchmark
 from publisher.model.time import Month, epoch
 from publisher.model.totals import MICRO, Grouping, GroupKey, SummaryGroup, ascii_key, group_key

@@ -31,7 +31,7 @@ from publisher.formats.xml.pattern import (
 from publisher.formats.xml.template import MADE_AT, Field, Scope, TemplateCompiler
 from publisher.formats.xml.text import escape_unicode, instant
 from publisher.model.job import SideTable, Transfer
-from publisher.model.policy import PublishedJob, UserIdentity
+from publisher.model.published import PublishedJob, UserIdentity
 
 _UPLOAD: Final = "upload"
 _CACHED: Final = "cached"

@@ -8,7 +8,7 @@ from typing import Final
 from publisher.formats.base import OnChange, Receiver, moment, number
 from publisher.formats.sgas import values
 from publisher.formats.sgas.rules import sgas_omissions
-from publisher.model.policy import PublishedJob
+from publisher.model.published import PublishedJob
 
 
 def published_values(job: PublishedJob, _: bool) -> Iterator[tuple[str, str]]:

@@ -13,7 +13,7 @@ from typing import Final
 
 from publisher.formats.rules import AHEAD_S, Rule, RunUnderTest, Subject
 from publisher.formats.sgas import values
-from publisher.model.policy import Placement, PublishedJob, UserIdentity
+from publisher.model.published import Placement, PublishedJob, UserIdentity
 from publisher.model.text import xml_text
 
 RECORD_ID_CHARACTERS: Final = 1_000

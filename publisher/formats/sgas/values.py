@@ -15,9 +15,8 @@ from ipaddress import ip_address
 from itertools import product
 from typing import Final
 
-from publisher.model.identity import parse_fqan
 from publisher.model.job import Epoch, Transfer, run_digest
-from publisher.model.policy import PublishedJob, UserIdentity
+from publisher.model.published import PublishedJob, UserIdentity, parse_fqan
 from publisher.model.rates import Charge
 from publisher.model.text import is_domain_name, xml_text
 

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from publisher.formats.rules import Rule, require
 from publisher.formats.xml.text import RenderedParts
-from publisher.model.policy import PublishedJob
+from publisher.model.published import PublishedJob
 
 MADE_AT: Final = "\0made at\0"  # is in a template until the time of making is known
 _VALUE: Final = "\0value\0"  # is in an element until it is taken apart there

@@ -25,12 +25,12 @@ from publisher.ledger.contract import (
     impatient,
 )
 from publisher.ledger.generation import StateGuard
-from publisher.ledger.sql import counts, keys, months
 from publisher.ledger.sql.database import Database, Parameters
 from publisher.ledger.sql.delivered import remote_ids
 from publisher.ledger.sql.delivered.lookup import DeliveredRuns
 from publisher.ledger.sql.delivered.pages import PagedRun
 from publisher.ledger.sql.messages import CarriedRecords, MessageSummary
+from publisher.ledger.sql.sums import counts, keys, months
 from publisher.model.errors import LedgerError
 from publisher.model.job import (
     JOB_DIGEST_BYTES,

@@ -17,8 +17,8 @@ from typing import NamedTuple
 
 from publisher.ledger.contract import KnownDatabase, Positions
 from publisher.model.errors import PublisherError, SourceError, UsageError, refused_by_system
-from publisher.model.target import Target
 from publisher.pipeline.site import Site
+from publisher.policy.target import Target
 from publisher.sources import imported_database
 from publisher.sources.base import Source
 

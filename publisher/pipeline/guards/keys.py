@@ -15,13 +15,13 @@ from publisher.formats.base import OnChange
 from publisher.ledger.contract import DeliveredRun, Ledger
 from publisher.model.errors import Unfit
 from publisher.model.job import JobRecord, SkippedJob
-from publisher.model.policy import RecordPolicy
-from publisher.model.target import Selection
 from publisher.model.time import Window
 from publisher.model.totals import KeyTotal, SummaryKey, month_number, month_window, sync_host
 from publisher.pipeline.round.decision import Decider, Publish, SentByJura, Skip
 from publisher.pipeline.round.reader import numbered, undisturbed, whole_window
 from publisher.pipeline.site import Neighbour
+from publisher.policy.records import RecordPolicy
+from publisher.policy.target import Selection
 from publisher.sources.base import Page, Source
 
 HostMonth = tuple[int, str]

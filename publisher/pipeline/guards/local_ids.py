@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import closing
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from publisher.model.errors import ConfigError, SourceError, UsageError
 from publisher.model.job import JobId
 from publisher.pipeline.site import Site
-from publisher.sources.statistics import Accounts
+
+if TYPE_CHECKING:
+    from publisher.sources.statistics import Accounts
 
 GIVE_ID: Final = (
     "give the JobID, or the id in the batch system (1001, or hpc:1001 with the name of the source "

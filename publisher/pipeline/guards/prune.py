@@ -11,11 +11,11 @@ from typing import Final, NamedTuple
 from publisher.ledger.contract import Hold, Ledger
 from publisher.model.errors import PublisherError, SourceError
 from publisher.model.job import JobRecord
-from publisher.model.target import Target, is_wanted
 from publisher.model.text import plural
 from publisher.model.time import Month, Window, epoch, month_of
 from publisher.pipeline.batch_systems import chosen_entries
 from publisher.pipeline.site import Site
+from publisher.policy.target import Target, is_wanted
 from publisher.sources.base import BatchEntry
 
 log = logging.getLogger("publisher")

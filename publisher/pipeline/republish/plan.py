@@ -15,7 +15,6 @@ from publisher.ledger.contract import Ledger, TargetState
 from publisher.model.errors import CredentialError, PublisherError, SourceError, Unfit, UsageError
 from publisher.model.job import JobId, SkippedJob
 from publisher.model.message import Message, WindowMark
-from publisher.model.target import Target
 from publisher.model.time import Window, months, whole_months
 from publisher.model.totals import BlockedMonth, KeyTotal, month_name, month_window
 from publisher.pipeline.guards import keys as key_guard
@@ -25,6 +24,7 @@ from publisher.pipeline.round.outcome import Outcome, added
 from publisher.pipeline.round.round import Round
 from publisher.pipeline.site import Site
 from publisher.pipeline.takeover.adopt import adopt_named
+from publisher.policy.target import Target
 from publisher.sources.base import Page, Source
 from publisher.transports.base import Receipt
 

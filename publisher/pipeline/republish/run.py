@@ -14,7 +14,6 @@ from typing import Final
 
 from publisher.ledger.contract import Ledger
 from publisher.model.errors import PublisherError, RecordError
-from publisher.model.target import Target
 from publisher.model.totals import BlockedMonth, KeyTotal
 from publisher.pipeline.guards import keys
 from publisher.pipeline.publish import for_each_target
@@ -23,6 +22,7 @@ from publisher.pipeline.round.outcome import Outcome, added, broken_off, held_re
 from publisher.pipeline.round.round import Observer, Round
 from publisher.pipeline.site import LiveTarget, Site
 from publisher.pipeline.takeover.adopt import adopt_named
+from publisher.policy.target import Target
 from publisher.sources.base import Source
 
 # A portion is a few seconds of work: so long a regular round may have to wait.

@@ -19,8 +19,9 @@ from publisher.model.entry import Entry, RecordKey, RowFields, RowKey, run_key
 from publisher.model.errors import Unfit
 from publisher.model.job import Epoch, JobKey
 from publisher.model.message import TOO_LARGE, Batch, OpenRow, Progress, RecordColumns, Rendered
-from publisher.model.policy import BY_JURA, Placement, PublishedJob
+from publisher.model.published import Placement, PublishedJob
 from publisher.model.totals import (
+    BY_JURA,
     BlockedMonth,
     KeyTotal,
     ascii_key,
@@ -172,13 +173,14 @@ class RecordMaker:
         month = month_number(published.ended_at)
         key = None if self._keys is None else self._keys.of(published)
         fields = _of_host(published.where) if key is None else key.fields
+        summary_key = None if key is None else key.of_month(month)
         return Rendered.of(
             published.job,
             self._format.render(published, now),
             fit.entry,
             first_time=fit.known is None,
             submit_host=ascii_key(published.where.receiver_host),
-            summary_key=None if key is None else key.of_month(month),
+            summary_key=summary_key,
             counts_for=_entry(published, RowKey(month, fields)),
         )
 

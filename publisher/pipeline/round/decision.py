@@ -9,8 +9,9 @@ from publisher.ledger.contract import DeliveredRun, Hold, Quarantined
 from publisher.model.errors import Unfit
 from publisher.model.job import JobKey, JobRecord, RunValues, SkippedJob
 from publisher.model.message import TOO_LARGE, RunKeyValues
-from publisher.model.policy import PublishedJob, RecordPolicy
-from publisher.model.target import Selection
+from publisher.model.published import PublishedJob
+from publisher.policy.records import RecordPolicy
+from publisher.policy.target import Selection
 
 KEY_COLLISION: Final = "key-collision"
 KEY_CHANGED: Final = "key-changed"

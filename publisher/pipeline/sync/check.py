@@ -31,7 +31,6 @@ from publisher.model.job import (
     SkippedJob,
 )
 from publisher.model.message import REMOVED, OpenRow
-from publisher.model.target import Target
 from publisher.model.time import Window
 from publisher.model.totals import (
     AcceptedChange,
@@ -47,6 +46,7 @@ from publisher.pipeline.site import Site
 from publisher.pipeline.sync.counts import HostMonth, first_month, whoever_counts
 from publisher.pipeline.sync.periods import Periods
 from publisher.pipeline.sync.portal import EVERY_HOST
+from publisher.policy.target import Target
 from publisher.sources.base import Source
 
 _LONG_AGO: Final = Epoch(0)

@@ -19,7 +19,6 @@ from publisher.formats.base import OnChange, SyncFormat
 from publisher.ledger.contract import HostCounts, Ledger, OutboxRecord, SyncMessage, TargetState
 from publisher.model.job import Epoch, JobId
 from publisher.model.message import message_of
-from publisher.model.target import Target
 from publisher.model.time import Window, month_of
 from publisher.model.totals import (
     SyncCount,
@@ -38,6 +37,7 @@ from publisher.pipeline.round.reader import numbered
 from publisher.pipeline.round.round import Observer, patience
 from publisher.pipeline.round.sender import MessageSender, RoundStopped
 from publisher.pipeline.site import LiveTarget, Site
+from publisher.policy.target import Target
 from publisher.sources.base import Page, Source
 from publisher.transports.base import Receipt
 

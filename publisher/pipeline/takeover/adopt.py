@@ -27,8 +27,7 @@ from publisher.formats.base import OnChange
 from publisher.ledger.contract import Ledger
 from publisher.model.errors import Unfit
 from publisher.model.job import Epoch, JobRecord
-from publisher.model.policy import PublishedJob, RecordPolicy
-from publisher.model.target import Selection, Target
+from publisher.model.published import PublishedJob
 from publisher.model.text import plural
 from publisher.model.time import Window, month_of
 from publisher.model.totals import (
@@ -54,6 +53,8 @@ from publisher.pipeline.takeover.jura import (
     look_for_lost,
     report,
 )
+from publisher.policy.records import RecordPolicy
+from publisher.policy.target import Selection, Target
 from publisher.sources.base import Page, Source
 
 log = logging.getLogger("publisher")

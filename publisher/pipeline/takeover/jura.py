@@ -36,14 +36,15 @@ from typing import Final, NamedTuple
 
 from publisher.formats import is_summary_format, receiver_of
 from publisher.model.errors import Unfit
-from publisher.model.identity import Identity, parse_fqan, read_by_jura
 from publisher.model.job import Epoch, JobRecord
-from publisher.model.policy import KeyStyle, PublishedJob, RecordPolicy
+from publisher.model.published import PublishedJob, parse_fqan
 from publisher.model.rates import BenchmarkPolicy, BenchmarkRule, is_read_by_jura, make_benchmark
-from publisher.model.target import Selection, Target
 from publisher.model.text import plural, shown
 from publisher.model.time import Window, iso_epoch, length_text
 from publisher.model.totals import month_name, month_number
+from publisher.policy.identity import Identity, read_by_jura
+from publisher.policy.records import KeyStyle, RecordPolicy
+from publisher.policy.target import Selection, Target
 from publisher.sources.base import WritingOrder, WrittenJob
 
 # What it says about a job that carries no benchmark.

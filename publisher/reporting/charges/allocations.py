@@ -10,10 +10,10 @@ from functools import cache, partial
 from typing import Final, NamedTuple
 
 from publisher.ledger.books import ChargeRequest, RunState
-from publisher.model.identity import Identity
 from publisher.model.rates import GPU_HOURS, Allocation, UsedAllocation
 from publisher.model.time import Window
 from publisher.pipeline.site import Site
+from publisher.policy.identity import Identity
 from publisher.reporting.usage import Usage, UsageReport
 from publisher.sources.statistics import JobFilter, JobStatistics, Used
 

@@ -15,9 +15,10 @@ from operator import attrgetter
 from typing import Any, Final, Literal
 
 from publisher.model.job import Epoch, JobRecord
-from publisher.model.policy import PublishedJob, RecordPolicy, published_projects
+from publisher.model.published import PublishedJob, published_projects
 from publisher.model.rates import JobEnergy
 from publisher.model.time import iso_epoch
+from publisher.policy.records import RecordPolicy
 from publisher.reporting.charges.rules import METER
 
 Value = str | int | Decimal | tuple[str, ...] | None

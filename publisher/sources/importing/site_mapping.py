@@ -20,7 +20,7 @@ from typing import ClassVar, Final
 
 from publisher.model.errors import ConfigError, UsageError
 from publisher.model.job import JobRecord
-from publisher.model.policy import Infrastructure, check_description
+from publisher.model.published import Infrastructure, check_description
 from publisher.model.text import plural
 from publisher.sources.base import QUANTITIES
 from publisher.sources.importers import DeliveredSince, ImportRule

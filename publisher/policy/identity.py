@@ -1,7 +1,5 @@
-"""Users, FQANs and VOs: how users are named to receivers, and the rules for a job's VO.
-
-FQANs are taken apart as the APEL server does it. Names are the same in every format.
-"""
+"""How users are named to receivers, and the rules for a job's VO. Names are the same in every
+format."""
 
 import hmac
 import re
@@ -13,32 +11,6 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 from publisher.model.job import Epoch, JobRecord
-
-
-class Fqan(NamedTuple):
-    """VO, group and role of an FQAN. `role` is `Role=...` without a leading slash, or None."""
-
-    vo: str
-    group: str | None
-    role: str | None
-
-
-def parse_fqan(text: str) -> Fqan:
-    """What APEL 2.5.0 makes of an FQAN: the first of several at `;`, the role behind any `role=`.
-
-    Without a leading slash the whole text is the VO. An FQAN that begins with a role names none
-    (the server would take the role for it): its `vo` is '', and it is never published.
-    """
-    first = text.split(";", 1)[0].strip()
-    if not first.startswith("/"):
-        return Fqan(vo=first, group=None, role=None)
-    parts = first[1:].split("/")
-    at = next((at for at, part in enumerate(parts) if part.lower().startswith("role=")), len(parts))
-    groups = parts[:at]
-    role = parts[at] if at < len(parts) else None
-    if not groups:
-        return Fqan(vo="", group=None, role=role)
-    return Fqan(vo=groups[0], group="/" + "/".join(groups), role=role)
 
 
 class IdentityMode(StrEnum):

@@ -9,9 +9,9 @@ from typing import Final, NamedTuple, Protocol
 
 from publisher.model.errors import Unfit
 from publisher.model.job import Epoch, JobRecord, RunValues
-from publisher.model.policy import RecordPolicy
 from publisher.model.rates import Charging
 from publisher.model.time import StartRule, Window, length_text
+from publisher.policy.records import RecordPolicy
 
 
 class Selection(NamedTuple):

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 
 from publisher.model.errors import Unfit
-from publisher.model.identity import Identity, IdentityMode, VoRule, period_label
 from publisher.model.job import Epoch, JobRecord, Transfer
-from publisher.model.policy import KeyStyle, StartTime
 from publisher.model.text import endpoint_host, is_domain_name
+from publisher.policy.identity import Identity, IdentityMode, VoRule, period_label
+from publisher.policy.records import KeyStyle, StartTime
 from tests.support.jobs import ENDED, make_job, make_policy
 from tests.support.strategies import hostile_jobs
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 
-from publisher.model.identity import parse_fqan
+from publisher.model.published import parse_fqan
 from tests.support.strategies import hostile_text
 from tests.support.strict_apel import Refused, split_fqan
 

@@ -1,0 +1,316 @@
+"""Messages: written down with what they carry, settled with what that changes."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+
+from publisher.ledger.contract import (
+    OutboxRecord,
+    Outstanding,
+    SentMessage,
+)
+from publisher.ledger.generation import GenerationFile, StateGuard
+from publisher.ledger.sql import entries
+from publisher.ledger.sql import messages as rows
+from publisher.ledger.sql.database import Database, Parameters
+from publisher.ledger.sql.delivered import pages
+from publisher.ledger.sql.reads import LedgerReader
+from publisher.ledger.sql.sums import counts, keys, months
+from publisher.model.entry import RunKey, run_key
+from publisher.model.job import JobKey
+from publisher.model.message import (
+    Message,
+    MessageId,
+    PlacedRuns,
+    Progress,
+    RecordColumns,
+    WindowMark,
+)
+from publisher.model.time import epoch
+from publisher.model.totals import KeyTotal, month_number
+
+_DOUBT = "SELECT state, reason FROM message WHERE id = :id"
+_SET_DOUBT = "UPDATE message SET state = :state, reason = :reason WHERE id = :id"
+_REMEMBERED_KEYS = 10_000  # 100 bytes each; of a month that is over none is met again
+_REJECTED = 3  # a number of `message.state`, as schema.py lists them
+_WITHOUT_POSTING = "UPDATE message SET posting = NULL WHERE id = :message"
+_RECEIVER = "SELECT receiver FROM target WHERE id = :target"
+_PREPARED = """
+SELECT id, message_id FROM message WHERE target = :target AND state < 2 AND state = 0 ORDER BY id"""
+_LEAVE_IN_DOUBT = """
+UPDATE message SET state = 1, reason = 'the process that sent it ended before the answer came'
+WHERE target = :target AND state < 2 AND state = 0"""
+_UNSETTLED = """
+SELECT id FROM message WHERE target = :target AND state < 2 AND message_id = :message_id"""
+_DELIVERED = """
+UPDATE target SET delivered = delivered + :records,
+    last_end = CASE WHEN last_end > :last_end THEN last_end ELSE :last_end END
+WHERE id = :target"""
+_SYNCED = "UPDATE target SET last_sync = :now WHERE id = :id"
+_IN_DOUBT = """
+UPDATE message SET state = 1, reason = :reason
+WHERE target = :target AND message_id = :id AND state < 2"""
+_PLACE = "SELECT place FROM outbox WHERE message = :message"
+_NEXT_PLACE = "SELECT coalesce(min(place), :place + 1) FROM outbox WHERE place > :place"
+
+
+class OutboxWriter(LedgerReader):
+    """`Outbox` of a publishing database."""
+
+    def __init__(self, database: Database, guard: StateGuard | None = None) -> None:
+        super().__init__(database, guard)
+        self._files: dict[str, GenerationFile] = {}  # of the targets that this one works on
+        # Digests of keys that were written for a target under a policy, under its lock (hot path).
+        self._written_keys: tuple[int, str, set[bytes]] = (0, "", set())
+        self._entry_numbers = entries.Numbers()
+
+    def prepare(
+        self,
+        message: Message,
+        records: RecordColumns,
+        progress: Progress,
+        policy_digest: str,
+        before: SentMessage | None = None,
+    ) -> None:
+        summary = rows.summary_of(records)
+        target = self._known_number(message.target)
+        none_left = False
+        number_before = None if before is None else self._unsettled(target, before.message)
+        with self._entering(len(message.payload)):
+            if before is not None and number_before is not None:
+                none_left = self._settle(target, number_before, before)
+            posting = self._post(target, records, policy_digest, message.made_at)
+            columns = rows.columns_of(records)
+            number = rows.enter(self._database, target, message, columns, posting=posting)
+            self._delivered.add(target, number, PlacedRuns.of(records))
+            rows.advance(self._database, target, progress, policy_digest, message.made_at)
+            there = self._keys_of(target, policy_digest)
+            added = keys.add(self._database, target, records, policy_digest, there)
+            ended = [ended_at for ended_at, _ in summary.first]
+            counts.look_before_again(self._database, target, ended)
+            # Before it ends: whatever is raised afterwards, this can be taken away again.
+            others = () if none_left else self._additions.get(target, ())
+            self._additions[target] = [*others, added]
+        if before is not None and number_before is not None:
+            self._settled(number_before, before, (number, message.id))
+        elif message.target in self._files:
+            self._files[message.target].begun(number, message.id)
+        self._on_its_way = number, message.id, summary
+        self._keys_of(target, policy_digest).update(added.written)
+
+    @contextmanager
+    def _entering(self, to_settle: int) -> Iterator[None]:
+        """Enter something in one transaction; without it no number of it is known."""
+        try:
+            with self._database.atomic(to_settle=to_settle):
+                yield
+        except BaseException:
+            self._entry_numbers.forget()
+            raise
+
+    def _post(self, target: int, records: RecordColumns, settings: str, made_at: datetime) -> int:
+        """Enter what the records of a message count for."""
+        (receiver,) = self._database.execute(_RECEIVER, {"target": target}).fetchone()
+        posting = entries.Posting(receiver, target, settings, epoch(made_at))
+        return entries.prepare(self._database, self._entry_numbers, posting, records.entries)
+
+    def _keys_of(self, target: int, policy_digest: str) -> set[bytes]:
+        *of, written = self._written_keys
+        if of != [target, policy_digest] or len(written) > _REMEMBERED_KEYS:
+            self._written_keys = (target, policy_digest, set())
+        return self._written_keys[2]
+
+    def _forget_keys(self) -> None:
+        self._written_keys = (0, "", set())
+
+    def _replace_keys(
+        self, target: int, months: Mapping[int, Iterable[KeyTotal]], policy_digest: str
+    ) -> None:
+        self._forget_keys()
+        keys.replace(self._database, target, months, policy_digest)
+
+    def sent(
+        self, message: Message, *, remote_id: str, remote_ids: Mapping[str, str], now: datetime
+    ) -> None:
+        target = self._known_number(message.target)
+        sent = SentMessage(message, remote_id, remote_ids, now)
+        if (number := self._unsettled(target, message)) is None:
+            return
+        with self._database.atomic():
+            none_left = self._settle(target, number, sent)
+        if none_left:
+            self._additions.pop(target, None)
+        self._settled(number, sent)
+
+    def _unsettled(self, target: int, message: Message) -> int | None:
+        """The number of a message; None where it is settled already."""
+        found = self._first(_UNSETTLED, {"target": target, "message_id": message.id})
+        return None if found is None else int(found[0])
+
+    def _settle(self, target: int, number: int, sent: SentMessage) -> bool:
+        """In the caller's transaction; gives whether no message of the target is on its way now."""
+        message, remote_id, remote_ids, at = sent
+        if months.months_of(self._database, number):
+            self._months_sent(target, number, remote_id, at)
+            return False
+        if (posting := rows.posting_of(self._database, number)) is not None:
+            entries.settle(self._database, posting)
+        summary = self._summary(number, message.id)
+        packed = summary.rows_blob(remote_ids)
+        rows.accept(self._database, number, at, remote_id=remote_id, remote_ids=packed)
+        rows.leave_quarantine(self._database, target, summary.keys)
+        if counts.accept(self._database, number, epoch(at)):
+            self._database.execute(_SYNCED, {"id": target, "now": epoch(at)})
+            return False
+        counts.add(self._database, target, summary.first)
+        delivered = {"records": len(summary.first), "last_end": summary.last_end}
+        self._database.execute(_DELIVERED, delivered | {"target": target})
+        return not self._database.execute(_PREPARED, {"target": target}).fetchone()
+
+    def _settled(
+        self, number: int, sent: SentMessage, begun: tuple[int, MessageId] | None = None
+    ) -> None:
+        """After that transaction, which wrote down the message `begun` too."""
+        if (file := self._files.get(sent.message.target)) is not None:
+            file.delivered(number, sent.message.id, epoch(sent.at), sent.message.records, begun)
+
+    def _months_sent(self, target: int, number: int, remote_id: str, now: datetime) -> None:
+        records = rows.outbox_records(self._database, number)
+        rows.accept(self._database, number, now, remote_id=remote_id, remote_ids=None)
+        whole = months.arrived(self._database, target, number, records, now)
+        # What was sent of them as single records before is part of the totals now.
+        self._replace_keys(target, dict.fromkeys(whole, ()), "")
+        counts.replace(self._database, target, whole, {})
+        months.count_delivered(self._database, target)
+        rows.leave_quarantine(self._database, target, (record.key for record in records))
+
+    def in_doubt(self, message: Message, reason: str) -> None:
+        at = {"target": self._known_number(message.target), "id": message.id}
+        self._write(_IN_DOUBT, at | {"reason": reason})
+
+    def leave_in_doubt(self, target: str) -> None:
+        found = {"target": self._number(target)}
+        if self._first(_PREPARED, found):
+            self._write(_LEAVE_IN_DOUBT, found)
+
+    def give_up(
+        self, target: str, besides: Collection[MessageId], behind: Mapping[str, WindowMark | None]
+    ) -> None:
+        number = self._number(target)
+        with self._database.reading():
+            prepared = self._database.execute(_PREPARED, {"target": number}).fetchall()
+        given_up = [message for message, message_id in prepared if message_id not in besides]
+        if number is None or not given_up:
+            return
+        if target in self._files:
+            left = [one for one in prepared if one[0] not in given_up]
+            self._files[target].begun(*max(left, default=(0, "")))
+        runs: set[JobKey] = set()
+        with self._database.atomic():
+            for message in given_up:
+                runs |= self._take_back(number, message)
+            self._forget_keys()
+            keys.take_away(self._database, number, self._additions.get(number, ()), runs)
+            rows.go_back(self._database, number, behind)
+        self._additions.pop(number, None)
+
+    def _take_back(self, target: int, message: int) -> set[JobKey]:
+        """Undo what writing a message down did; gives its runs."""
+        records = rows.outbox_records(self._database, message)
+        of_months = months.months_of(self._database, message)
+        self._drop_entries(message)
+        rows.forget(self._database, message)
+        pages.forget(self._database, message)
+        months.take_back(self._database, target, of_months)
+        counts.take_back(self._database, message)
+        rows.open_again(self._database, target, records)
+        return {record.key for record in records}
+
+    def _drop_entries(self, message: int) -> None:
+        if (posting := rows.posting_of(self._database, message)) is not None:
+            entries.drop(self._database, posting)
+            self._database.execute(_WITHOUT_POSTING, {"message": message})
+
+    def split(
+        self,
+        whole: Outstanding,
+        halves: Sequence[tuple[Message, Sequence[OutboxRecord]]],
+        narrowing: bool,
+    ) -> None:
+        target = self._known_number(whole.message.target)
+        file = self._files.get(whole.message.target)
+        if file is not None:
+            file.begun(0, "")  # the whole is gone soon, and a half may even have its number
+        with self._database.atomic():
+            (place,) = self._database.execute(_PLACE, {"message": whole.number}).fetchone()
+            (following,) = self._database.execute(_NEXT_PLACE, {"place": place}).fetchone()
+            of_months = months.months_of(self._database, whole.number)
+            of_counts = counts.is_sync(self._database, whole.number)
+            state, reason = self._database.execute(_DOUBT, {"id": whole.number}).fetchone()
+            postings = self._divided(whole.number, [records for _, records in halves])
+            rows.forget(self._database, whole.number)
+            parts: dict[int, set[JobKey]] = {}
+            for at, (message, records) in enumerate(halves):
+                where = place + (following - place) * at / len(halves)
+                columns = rows.columns_of_outbox(records)
+                entered = self._database, target, message, columns
+                part = {"posting": postings[at], "place": where, "narrowing": narrowing}
+                number = rows.enter(*entered, **part)
+                self._database.execute(_SET_DOUBT, {"id": number, "state": state, "reason": reason})
+                if of_counts:
+                    hosts = [(month_number(one.ended_at), one.submit_host) for one in records]
+                    counts.move(self._database, whole.number, number, hosts)
+                elif of_months:
+                    months.link(self._database, target, number, of_months)
+                parts[number] = {record.key for record in records}
+            pages.move(self._database, whole.number, parts)
+        if file is not None:
+            file.begun(number, message.id)
+
+    def _divided(
+        self, message: int, parts: Sequence[Sequence[OutboxRecord]]
+    ) -> Sequence[int | None]:
+        """Divide a message's entries among messages with these records; return their postings."""
+        if (posting := rows.posting_of(self._database, message)) is None:
+            return [None] * len(parts)
+        return entries.divide(self._database, posting, list(map(_runs, parts)))
+
+    def refuse(
+        self, whole: Outstanding, rule: str, reason: str, policy_digest: str, now: datetime
+    ) -> None:
+        target = self._known_number(whole.message.target)
+        with self._database.atomic():
+            pages.forget(self._database, whole.number)
+            self._drop_entries(whole.number)
+            rows.settle(self._database, whole.number, _REJECTED, now, reason=reason)
+            months.take_back(self._database, target, months.months_of(self._database, whole.number))
+            self._forget_keys()
+            keys.take_away_refused(self._database, target, self._additions, whole.records)
+            if self._database.execute(_PREPARED, {"target": target}).fetchone() is None:
+                self._additions.pop(target, None)
+            jobs = [record.set_aside(rule, reason) for record in whole.records]
+            rows.quarantine(self._database, target, jobs, policy_digest, now)
+
+    def _summary(self, number: int, message: MessageId) -> rows.MessageSummary:
+        """Of an outstanding message: as it was prepared just now, or as it is written down."""
+        prepared, name, summary = self._on_its_way
+        # By its id too: of a message that was cut in two, the number is free for others.
+        if (prepared, name) == (number, message):
+            return summary
+        return rows.summary_of_outbox(rows.outbox_records(self._database, number))
+
+    def _write(self, statement: str, values: Parameters) -> None:
+        """One statement, in a transaction of its own."""
+        with self._database.atomic():
+            self._database.execute(statement, values)
+
+    def _known_number(self, target: str) -> int:
+        if (number := self._number(target)) is None:
+            raise KeyError(target)
+        return number
+
+
+def _runs(records: Iterable[OutboxRecord]) -> list[RunKey]:
+    return [run_key(one.submitted_at, one.job_id, one.local_id) for one in records]
