@@ -24,6 +24,7 @@ def read(line: bytes) -> tuple[list[GridEngineRecord], str]:
         ("colon-in-name", {"579398": "case0:mesh:00000001:post", "579399": "plain"}),
         ("one-char", {"3": "n"}),
         ("pipe-name", {"579399": "G03|Opt;Freq"}),
+        ("crlf", {"1810": "run.sh", "1811": "run.sh"}),  # ends of lines as Windows has them
     ],
 )
 def test_files_of_sites_give_every_job(name: str, job_names: dict[str, str], tmp_path: Path) -> None:

@@ -395,8 +395,10 @@ def read_line(line: bytes, unit: StampUnit) -> tuple[list[GridEngineRecord], str
     """The records of a line, and what is wrong with it or ''.
 
     After a failed write the qmaster may glue records to a torn one: the whole ones are saved. Names
-    are not always UTF-8; then they are Latin-1, in which every byte is a letter.
+    are not always UTF-8; then they are Latin-1, in which every byte is a letter. A file that was on
+    Windows ends its lines with CR LF.
     """
+    line = line.removesuffix(b"\r")
     try:
         text = line.decode("utf-8")
     except UnicodeDecodeError:
