@@ -18,7 +18,7 @@ from pathlib import Path
 
 from tests.model_receivers.oracle import holdings
 from tests.model_receivers.site import place_of
-from tests.model_receivers.stories import FULL, TODAY, Event, Kinds, outcome, play, shrunk, story
+from tests.model_receivers.stories import FULL, TODAY, Kinds, outcome, play, shrunk, story
 from tests.model_receivers.stories.events import World
 
 
@@ -41,6 +41,7 @@ def main() -> int:
 
 
 def count(given: argparse.Namespace, kinds: Kinds) -> int:
+    """Play stories; each that ends wrong is printed at once, the counts after all, and then a shrunk story of each kind."""
     began, failed, first = time.monotonic(), Counter[str](), dict[str, int]()
     seeds = range(given.first, given.first + given.stories)
     with ProcessPoolExecutor(given.jobs) as pool:
@@ -48,19 +49,27 @@ def count(given: argparse.Namespace, kinds: Kinds) -> int:
             failed.update(wrong)
             for kind in wrong:
                 first.setdefault(kind, seed)
-    seconds = time.monotonic() - began
-    lines = [f"{given.stories} stories from {given.first} on, {seconds:.0f} s, {given.stories / seconds:.1f} a second"]
-    for kind, times in failed.most_common():
-        seed = first[kind]
-        events: list[Event] = (
-            story(seed, kinds) if given.no_shrink else shrunk(seed, story(seed, kinds), kind, gentle=kinds.gentle)
-        )
-        lines.append(f"  {times:5} {kind}\n        {seed}, {events}")
-    print("\n".join(lines))
+                print(f"{seed}: {kind}", flush=True)
+        seconds = time.monotonic() - began
+        say(given, f"{len(seeds)} stories from {given.first} on, {seconds:.0f} s, {len(seeds) / seconds:.1f} a second")
+        for kind, times in failed.most_common():
+            say(given, f"{times:6} {kind}")
+        wanted = [] if given.no_shrink else list(first.items())
+        for line in pool.map(partial(_shrunk, kinds), wanted):
+            say(given, line)
+    return 1 if failed else 0
+
+
+def say(given: argparse.Namespace, line: str) -> None:
+    print(line, flush=True)
     if given.log:
         with given.log.open("a") as log:
-            log.write("\n".join([*lines, ""]))
-    return 1 if failed else 0
+            log.write(f"{line}\n")
+
+
+def _shrunk(kinds: Kinds, found: tuple[str, int]) -> str:
+    kind, seed = found
+    return f'{kind}: "{seed}, {shrunk(seed, story(seed, kinds), kind, gentle=kinds.gentle)}"'
 
 
 def _told(step: str, world: World) -> None:

@@ -73,6 +73,7 @@ class Memory:
     """Every run that ever was, as rounds could see it, in order."""
 
     runs: dict[RunId, list[Seen]] = field(default_factory=dict)
+    keys: dict[RunId, set[tuple[str, str]]] = field(default_factory=dict)  # sites and VOs under which a run was wanted
     single: set[str] = field(default_factory=set)  # places that ever got single records
     batch_runs: list[SampleJob] = field(default_factory=list)  # runs of CEs as the batch system's file has them
 
@@ -81,7 +82,10 @@ class Memory:
         self.single |= {place_of(one) for one in config["targets"].values() if one["format"] in SINGLE}
         for job in jobs:
             seen = Seen(job, wanted_at(job, config), sure)
-            versions = self.runs.setdefault((job.job_id, str(job.local_job_id)), [])
+            run = job.job_id, str(job.local_job_id)
+            key = collated(config["site"]), collated(published_vo(job, config["records"]))
+            self.keys.setdefault(run, set()).add(key)
+            versions = self.runs.setdefault(run, [])
             if versions and versions[-1][:2] == seen[:2]:
                 versions[-1] = seen._replace(sure=sure or versions[-1].sure)
             else:
@@ -263,6 +267,24 @@ def said_rows(product: Product, place: str) -> dict[Group, Total] | None:
     return None
 
 
+def rows_of_others(model: Apel, memory: Memory) -> list[SumKey]:
+    """Return rows that count more jobs than runs were ever to be published under their site and VO."""
+    found = []
+    for key, total in model.totals().items():
+        mine = [run for run, keys in memory.keys.items() if (key.site, key.vo) in keys]
+        group = _group_of(key)
+        near = [run for run in mine if any(_is_of(one.job, group) for one in memory.runs[run])]
+        batch = [job for job in memory.batch_runs if _ce(key.host) == BatchSystem.name]
+        if len(near) + len(batch) < total.jobs:
+            found.append(key)
+    return found
+
+
+def _is_of(job: SampleJob, group: Group) -> bool:
+    """Whether a version of a run was of this CE and size; its month may be the one of another version."""
+    return (_ce(job.endpoint_url), job.cpus) == (group.ce, group.processors)
+
+
 def choices_at(place: str, product: Product, memory: Memory, explained: Explained) -> list[list[Share | None]]:
     """Return what each run may count for at a receiver, and each row that is named as left there."""
     found = []
@@ -301,6 +323,8 @@ def differences(product: Product, memory: Memory, explained: Explained) -> list[
             wrong.append(f"{_kind(place)}: the rows are not what they were said to be")
         if not solved(held, choices):
             wrong.append(f"{_kind(place)}: {_how(held, choices)}{', silently' if explained.silent else ''}")
+        elif isinstance(model, Apel) and rows_of_others(model, memory):
+            wrong.append(f"{_kind(place)}: rows have more jobs than runs had their keys")
     return wrong
 
 

@@ -62,6 +62,16 @@ def test_an_old_row_that_is_left(tale: Tale) -> None:
     assert found_in(tale) == ["apel: too many jobs, silently"]
 
 
+def test_a_row_under_the_vo_of_others(tale: Tale) -> None:
+    """The numbers are right, and somebody else pays for them."""
+    key, total = next((key, total) for key, total in tale.rows().items() if "bob" in key.user)
+    model(tale).hybrid[key._replace(vo="bio")] = model(tale).hybrid.pop(key)
+    model(tale).jobs = {}
+    model(tale).summaries = {}
+    assert total.jobs == 1
+    assert found_in(tale) == ["apel: rows have more jobs than runs had their keys"]
+
+
 def test_usage_that_was_corrected_and_not_sent(tmp_path: Path) -> None:
     tale = tale_of(tmp_path, "car")
     old = [payload for _, payload in tale.product.arrived]

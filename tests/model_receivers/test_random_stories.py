@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 import pytest
 
 from tests.model_receivers.stories import FULL, KEYS, NOT_TODAY, TODAY, outcome, shrunk, story
@@ -11,14 +9,12 @@ from tests.model_receivers.stories import FULL, KEYS, NOT_TODAY, TODAY, outcome,
 AT_ONCE = 20
 
 
-def assert_right(seed: int, *, full: bool = False) -> None:
-    kinds = FULL if full else TODAY
-    events = story(seed, kinds)
-    wrong = outcome(seed, events, gentle=kinds.gentle)
+def assert_right(seed: int) -> None:
+    events = story(seed, TODAY)
+    wrong = outcome(seed, events, gentle=TODAY.gentle)
     if wrong:
-        small = shrunk(seed, events, wrong[0], gentle=kinds.gentle)
-        today = "" if full else " --today"
-        pytest.fail(f'{wrong}; python -m tests.model_receivers{today} --replay "{seed}, {small}"')
+        small = shrunk(seed, events, wrong[0], gentle=TODAY.gentle)
+        pytest.fail(f'{wrong}; python -m tests.model_receivers --today --replay "{seed}, {small}"')
 
 
 def test_every_story_has_a_restart_a_purge_and_a_change_of_keys() -> None:
@@ -47,8 +43,10 @@ def test_small_stories_end_with_every_run_counted_once(first: int) -> None:
 @pytest.mark.long
 @pytest.mark.xfail(
     strict=True,
+    raises=AssertionError,
     reason="totals are still inferred from what is left of the accounting data: about a story in ten ends wrong",
 )
 def test_stories_of_all_kinds_end_with_every_run_counted_once() -> None:
-    failed = Counter(kind for seed in range(1000, 2000) for kind in outcome(seed, story(seed)))
-    assert not failed, failed
+    """Up to the first that does not; the command counts them all."""
+    for seed in range(1000, 2000):
+        assert outcome(seed, story(seed)) == []
