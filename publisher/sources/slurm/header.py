@@ -93,27 +93,6 @@ class Header:
         """Picks the columns of these names out of `fields`; '' for one that is not there."""
         return itemgetter(*(self._place(name) for name in names))
 
-    def picked_behind(self, names: Sequence[str]) -> Callable[[str], tuple[str, ...]]:
-        """Picks them out of a line, which is split only from the first of them on.
-
-        The picker raises: BadRow.
-        """
-        places = [self._place(name) for name in names]
-        first = min(places)
-        pick = itemgetter(*(place - first + 1 for place in places))
-        count = len(self.names) - first
-
-        def picked(text: str) -> tuple[str, ...]:
-            if self.trailing or text.count(self.delimiter) != len(self.names) - 1:
-                fields = self.fields(text)[first - 1 :]
-            else:
-                fields = text.rsplit(self.delimiter, count)
-                fields.append("")
-            found: tuple[str, ...] = pick(fields)
-            return found
-
-        return picked
-
     def _place(self, name: str) -> int:
         other = self._places.get(_OTHER_NAMES.get(name, ""), len(self.names))
         return self._places.get(name, other)

@@ -19,18 +19,20 @@ from publisher.model.job import Epoch
 from publisher.model.text import plural
 from publisher.model.time import iso_epoch
 from publisher.sources.importers import ImportReport, StoredJobs, Watch, never_stopped, unwatched
-from publisher.sources.importing.line_importer import (
-    SURELY_WRITTEN_S,
-    LineImporter,
-    LogPiece,
-    lines_of,
-)
+from publisher.sources.importing.line_importer import SURELY_WRITTEN_S, LineImporter, lines_of
 from publisher.sources.importing.log_files import LogFile
 from publisher.sources.importing.run import ImportRun, import_run
 from publisher.sources.slurm.header import Header, NotSacct
-from publisher.sources.slurm.records import SURELY_WITHOUT_STEPS, SacctReader, SacctRun
+from publisher.sources.slurm.records import (
+    SURELY_WITHOUT_STEPS,
+    SacctPiece,
+    SacctReader,
+    SacctRun,
+    SacctStep,
+)
 from publisher.sources.slurm.sacct import Sacct
 from publisher.sources.slurm.site_mapping import NAME, Options, SacctMapping
+from publisher.sources.slurm.steps import TABLES, RunUsage, StepTable, UsedByJob
 
 __all__ = ["Options", "SlurmImporter", "create"]
 
@@ -42,6 +44,8 @@ PATHS: Final = (
     "without one, sacct is run"
 )
 _DAY_S: Final = 86_400
+_MONTH_S: Final = 31 * _DAY_S
+_KEPT_S: Final = 2 * _MONTH_S  # what the lines of runs and of steps have, one by one
 # Of DBConfig: up to where all answers were read, and when the last look back was over.
 _READ_TO, _LOOKED_BACK = "SLURM_READ_TO", "SLURM_LOOKED_BACK"
 _READ_AGAIN: Final = """
@@ -58,11 +62,12 @@ def create(
     return SlurmImporter(options, environment, wait)
 
 
-class SlurmImporter(LineImporter[SacctRun]):
+class SlurmImporter(LineImporter[SacctRun | SacctStep]):
     """An `Importer`."""
 
     files: ClassVar[Sequence[str]] = ("sacct",)
     kind: ClassVar[str] = "output of sacct"
+    tables: ClassVar[str] = TABLES
     grows: ClassVar[bool] = False
 
     def __init__(
@@ -70,6 +75,7 @@ class SlurmImporter(LineImporter[SacctRun]):
     ) -> None:
         self._options = options
         self._mapping = SacctMapping(options)
+        self._left_out: list[SacctRun] = []  # runs that are no usage, in the lines read last
         self._sacct = Sacct(
             command=options.command,
             cluster=options.cluster,
@@ -147,7 +153,7 @@ class SlurmImporter(LineImporter[SacctRun]):
             return [f"{day}, where it showed {known:,} before"]
         return []
 
-    def pieces(self, file: LogFile, start: int) -> Iterator[LogPiece[SacctRun]]:
+    def pieces(self, file: LogFile, start: int) -> Iterator[SacctPiece]:
         try:
             first = next(lines_of(file, 0), None)
             if first is None:
@@ -164,9 +170,9 @@ class SlurmImporter(LineImporter[SacctRun]):
         """How many jobs without steps may come alone.
 
         Our own sacct was asked for steps, and on some days all jobs are allocations that had none.
-        A file whose beginning was read before had some then.
+        A file whose beginning was read before had some then, and other files may have steps alone.
         """
-        if self._sacct.begin_of(file.path) is not None:
+        if self._sacct.begin_of(file.path) is not None or self._mapping.has_lone_steps:
             return None
         return 0 if is_whole else SURELY_WITHOUT_STEPS
 
@@ -180,16 +186,58 @@ class SlurmImporter(LineImporter[SacctRun]):
             f"{file.path}: is empty, and sacct prints a header at least; see why it failed"
         )
 
-    def skips(self, record: SacctRun) -> str:
-        return self._mapping.skips(record)
+    def skips(self, record: SacctRun | SacctStep) -> str:
+        reason = self._mapping.skips(record)
+        is_ours = record.cluster in ("", self._options.cluster)
+        if reason and is_ours and isinstance(record, SacctRun):
+            self._left_out.append(record)
+        return reason
 
     def store(
-        self, run: ImportRun, records: Sequence[SacctRun], file: int | None
+        self, run: ImportRun, records: Sequence[SacctRun | SacctStep], file: int | None
     ) -> Sequence[StoredJobs]:
-        stored = run.store([self._mapping.job(record) for record in records], file=file)
-        return [stored._replace(incomplete=sum(record.user_ms is None for record in records))]
+        runs = [record for record in records if isinstance(record, SacctRun)]
+        steps = [record for record in records if isinstance(record, SacctStep)]
+        left_out, self._left_out = self._left_out, []
+        stored = run.store([self._mapping.job(record) for record in runs], file=file)
+        table = StepTable(run.accounting.connection, self._options.cluster)
+        self._mapping.has_lone_steps |= bool(steps)
+        if file is not None or steps:
+            table.keep([*runs, *left_out], steps)
+        usages = table.settle(int(record.raw_id) for record in (*records, *left_out))
+        incomplete = sum(record.user_ms is None for record in runs)
+        raised = sum([self._raise(run, table, usage) for usage in usages])
+        return [stored._replace(incomplete=incomplete), StoredJobs(inserted=0, updated=raised)]
+
+    def _raise(self, run: ImportRun, table: StepTable, usage: RunUsage) -> bool:
+        """Whether a job changed by what its run used, be it a job here or waiting for a CE."""
+        changed = table.raise_job(usage)
+        for waiting in run.arc_runs.runs([usage.job_id]):
+            job = waiting.job
+            used = UsedByJob(
+                job.memory_kib,
+                job.virtual_memory_kib,
+                job.cpu_user_s,
+                job.cpu_kernel_s,
+                job.extra,
+            )
+            raised = job._replace(**usage.added(used)._asdict())
+            run.arc_runs.keep([waiting._replace(job=raised)], waits=True, replace=True)
+        return changed
 
     def finish(self, run: ImportRun) -> None:
+        table = StepTable(run.accounting.connection, self._options.cluster)
+        months = self._options.keep_months
+        waiting_before = run.now - months * _MONTH_S if months else 0
+        with run.accounting.transaction():
+            table.forget(run.now - _KEPT_S, waiting_before)
+        waiting, first = table.waiting()
+        run.report.held += waiting
+        if waiting:
+            run.report.notes.append(
+                f"{plural(waiting, 'step waits for its job', 'steps wait for their jobs')}, of "
+                f"which no line was read ({', '.join(first)}): import the text that has it too"
+            )
         if run.report.incomplete:
             run.report.notes.append(
                 f"{plural(run.report.incomplete, 'run')} whose CPU time Slurm does not know "

@@ -1,6 +1,7 @@
 """Text of `sacct --parsable2`: the runs of jobs that its lines report.
 
-A line is a job's or a step's; the steps of a job follow it. Of the job's line come its times, CPU
+A line is a job's or a step's; sacct prints the steps of a job behind it, and a step that stands
+elsewhere, as in a sorted text, is a record of its own. Of the job's line come its times, CPU
 time and what was allocated, of its steps the memory. A row is one run: a job that was requeued has
 one for each, with a time of submission of its own.
 
@@ -15,34 +16,39 @@ Spec: sacct(1); tried on Slurm itself.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from datetime import datetime
 from itertools import product
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 from zoneinfo import ZoneInfo
 
 from publisher.sources.importing.line_importer import LogPiece
 from publisher.sources.importing.log_files import LogBlock, clean
 from publisher.sources.slurm.header import BadRow, Fields, Header, NotSacct
+from publisher.sources.slurm.usage import (
+    CpuParts,
+    StepUsage,
+    cpu_of,
+    cpu_time,
+    step_usage,
+    with_steps,
+)
 from publisher.sources.slurm.values import (
-    NO_SIZE,
+    MOST_S,
     count_of,
     exit_code_of,
     joules,
-    kib,
     known_count,
-    milliseconds,
+    moment_reader,
     seconds,
 )
 
-_NUMBER: Final = rb"([0-9]+)(?:[.]([0-9A-Za-z_+-]{1,64}))?"  # of a job, or of a step
+_NUMBER: Final = rb"([0-9]{1,18})(?:[.]([0-9A-Za-z_+-]{1,64}))?"  # of a job, or of a step
 _NO_NUMBER: Final = "does not begin with a job's number"
-_NO_JOB: Final = "is a step whose job is not there"
+_STEP_NOT_OVER: Final = "not over (a step)"
 _CUT_OFF: Final = "is cut off: its last line has no end"
 _LONG: Final = "has a line that is too long for a record"
 SURELY_WITHOUT_STEPS: Final = 200
-_NO_TIME: Final = frozenset({"", "Unknown", "None"})
 _LIVE: Final = frozenset(
     {
         *("PENDING", "RUNNING", "SUSPENDED", "CONFIGURING", "COMPLETING", "RESV_DEL_HOLD"),
@@ -50,8 +56,6 @@ _LIVE: Final = frozenset(
         *("POWER_UP_NODE", "UPDATE_DB"),
     }
 )
-_USED_CPU: Final = re.compile(r"(?:^|,)cpu=([0-9:.-]+)")
-_MOST_S: Final = 2**53
 
 
 @dataclass(slots=True)
@@ -76,6 +80,8 @@ class SacctRun:
     suspended_s: int
     user_ms: int | None
     system_ms: int | None
+    cpu_parts: CpuParts
+    steps: tuple[str, ...]  # the names of those that are in this
     cpus: int
     nodes: int
     node_list: str
@@ -87,30 +93,52 @@ class SacctRun:
     limit_min: int
 
 
+class SacctStep(NamedTuple):
+    """A step that is over, and whose line does not follow that of its job."""
+
+    raw_id: str  # of the job
+    name: str
+    cluster: str
+    started_at: int
+    ended_at: int
+    usage: StepUsage
+
+
 # The columns that are read, in the order in which `SacctReader` takes them: whether a job ran, what
 # it was, and of its steps.
 _IF_RAN: Final = ("State", "Start", "End", "ElapsedRaw", "AllocTRES")
 _OF_JOB: Final = (
     *("JobIDRaw", "JobID", "Cluster", "Partition", "Account", "QOS", "User", "JobName", "ExitCode"),
-    *("Submit", "Eligible", "Suspended", "UserCPU", "SystemCPU"),
+    *("Submit", "Start", "Eligible", "Suspended"),
     *("AllocCPUS", "AllocNodes", "NodeList", "AllocTRES", "ConsumedEnergyRaw", "TimelimitRaw"),
 )
-_OF_STEP: Final = ("NTasks", "MaxRSS", "MaxVMSize")
 _CPU: Final = ("UserCPU", "SystemCPU", "TotalCPU")
-_CPU_OF_STEP: Final = (*_CPU, "TRESUsageInTot")
-_SHORT_S: Final = 1  # a task that took longer shows memory, where Slurm measures anything
+_OF_STEP: Final = (
+    *("JobIDRaw", "Cluster", "State", "Start", "End", "ElapsedRaw", "Suspended"),
+    *("ExitCode", "NTasks", "MaxRSS", "MaxVMSize", *_CPU, "TRESUsageInTot"),
+)
 _IN_ZONE: Final = ("Start", "End", "Submit", "Suspended")
-_MEASURED: Final = ("State", "ExitCode", "MaxRSS")
+_CLOCKS_S: Final = 1  # by which the clocks of a job's nodes and of the controller may differ
+
+
+SacctPiece = LogPiece[SacctRun | SacctStep]
 
 
 class _JobLines:
-    """The line of a job and those of its steps; `wrong` is why they cannot be understood."""
+    """The line of a job and those of its steps; or of one step, which follows no line of its job.
 
-    __slots__ = ("content", "offset", "steps", "text", "wrong")
+    `number` is the job's, empty where there is none; `wrong` is why they cannot be understood.
+    """
 
-    def __init__(self, offset: int, content: bytes, wrong: str = "") -> None:
+    __slots__ = ("content", "is_step", "number", "offset", "steps", "text", "wrong")
+
+    def __init__(
+        self, offset: int, content: bytes, number: bytes, *, is_step: bool = False, wrong: str = ""
+    ) -> None:
         self.offset = offset
         self.content = content
+        self.number = number
+        self.is_step = is_step
         self.text = content.decode("utf-8", "replace")
         self.steps: list[str] = []
         self.wrong = wrong
@@ -145,19 +173,19 @@ class SacctReader:
         self._without_steps = without_steps or 0
         # Jobs that ran, all of them without steps and CPU time; None where that is not counted.
         self._ran = None if without_steps is None else 0
-        self._moment = _moment_reader(zone)
+        self._moment = moment_reader(zone)
         self._beginning = re.compile(_NUMBER + re.escape(header.separator)).match
         self._if_ran = header.picked(_IF_RAN)
         self._of_job = header.picked(_OF_JOB)
-        self._of_step = header.picked_behind(_OF_STEP)
+        self._of_step = header.picked(_OF_STEP)
         self._cpu = header.picked(_CPU)
-        self._cpu_of_step = header.picked(_CPU_OF_STEP)
-        self._has_usage = "TRESUsageInTot" in header.names
+        self._shows_memory = bool({"MaxRSS", "TRESUsageInTot"} & set(header.names))
         self._in_zone = header.picked(_IN_ZONE)
-        self._measured = header.picked(_MEASURED)
 
-    def pieces(self, blocks: Iterable[LogBlock], *, whole: bool) -> Iterator[LogPiece[SacctRun]]:
-        """The jobs of the lines behind the header, each with its steps.
+    def pieces(self, blocks: Iterable[LogBlock], *, whole: bool) -> Iterator[SacctPiece]:
+        """The jobs of the lines behind the header, each with the steps that follow it.
+
+        A step that follows no line of its job is a piece of its own.
 
         Unless the text is `whole`, the last job may still get steps: it ends where it begins, to be
         read once more.
@@ -177,11 +205,13 @@ class SacctReader:
                 elif number.lastindex == 1:
                     if job is not None:
                         yield self._piece(job, at)
-                    job = _JobLines(at, content)
-                elif job is None:
-                    job = _JobLines(at, content, _NO_JOB)
-                else:
+                    job = _JobLines(at, content, number[1])
+                elif job is not None and job.number == number[1] and not job.is_step:
                     job.steps.append(content.decode("utf-8", "replace"))
+                else:
+                    if job is not None:
+                        yield self._piece(job, at)
+                    job = _JobLines(at, content, number[1], is_step=True)
                 at += len(line) + 1
             end = block.end
             _note_length(job, block)
@@ -205,55 +235,105 @@ class SacctReader:
                 raise NotSacct(f"{others}; give each output of sacct a file of its own")
         elif content.strip():
             if job is None:
-                return _JobLines(offset, content, _NO_NUMBER)
+                return _JobLines(offset, content, b"", wrong=_NO_NUMBER)
             job.go_on(content)
         return job
 
-    def _piece(self, lines: _JobLines, end: int) -> LogPiece[SacctRun]:
-        """What the lines from that of a job to the next one say."""
-        run, skipped, wrong = None, "", lines.wrong
+    def _piece(self, lines: _JobLines, end: int) -> SacctPiece:
+        """What the lines from that of a job to the next one say, or the line of a step."""
+        records: list[SacctRun | SacctStep] = []
+        skipped, wrong = "", lines.wrong
         try:
-            if not wrong:
-                run, skipped = self._read(lines)
+            if lines.is_step and not wrong:
+                step = self._of_step(self._header.fields(lines.text))
+                records = [*self._steps_over([step])]
+                skipped = "" if records else _STEP_NOT_OVER
+            elif not wrong:
+                records, skipped = self._read(lines)
         except BadRow as error:
             wrong = str(error)
         if wrong:
             return LogPiece(lines.offset, end, self._header.shown(lines.content), (), wrong)
-        if run is None:
-            return LogPiece(lines.offset, end, lines.content, (), "", skipped)
-        if self._ran is not None and run.wall_s:
-            self._ran = None if lines.steps or run.user_ms else self._ran + 1
+        if self._ran is not None and records:
+            self._note_ran(lines, records[0])
+        return LogPiece(lines.offset, end, lines.content, records, "", skipped)
+
+    def _note_ran(self, lines: _JobLines, first: SacctRun | SacctStep) -> None:
+        """Raises: NotSacct."""
+        if lines.is_step or lines.steps or not isinstance(first, SacctRun) or first.user_ms:
+            self._ran = None
+        elif first.wall_s:
+            self._ran = (self._ran or 0) + 1
             self._refuse_without_steps(SURELY_WITHOUT_STEPS)
-        return LogPiece(lines.offset, end, lines.content, (run,))
 
     def _refuse_without_steps(self, least: int) -> None:
         """Raises: NotSacct."""
         if self._ran is not None and self._ran > least:
             why = "has no steps, so that CPU times are zero"
-            raise NotSacct(f"{why}; make it without -X (--allocations)")
+            raise NotSacct(
+                f"{why}; make it without -X (--allocations), or import the text of the steps first"
+            )
 
-    def _read(self, lines: _JobLines) -> tuple[SacctRun | None, str]:
-        """The run, or why it is no usage. Raises: BadRow."""
+    def _read(self, lines: _JobLines) -> tuple[list[SacctRun | SacctStep], str]:
+        """The run and steps of other runs of its number, or why it is no usage. Raises: BadRow."""
         job = self._header.fields(lines.text)
         state_text, start, end, elapsed, tres = self._if_ran(job)
         state = state_text.partition(" ")[0]
         ended_at = self._moment(end)
         if state in _LIVE or ended_at is None:
-            return None, f"not over ({state})"
-        wall_s = count_of(elapsed, _MOST_S)
+            return self._steps_before(job, lines), f"not over ({state})"
+        wall_s = count_of(elapsed, MOST_S)
         if wall_s is None:
             raise BadRow(f"ElapsedRaw is {elapsed!r}, not a number of seconds")
         started_at = self._moment(start)
         if started_at is None or not (wall_s or tres):
-            return None, f"never ran ({state})"
+            return self._steps_before(job, lines), f"never ran ({state})"
         times = started_at, ended_at, wall_s
         if self._zone is not None:
-            times = (*self._fitting(job, wall_s), wall_s)
+            times = (*self._fitting(self._in_zone(job), wall_s), wall_s)
         return self._run(lines, job, state, times), ""
 
-    def _fitting(self, job: Fields, wall_s: int) -> tuple[int, int]:
-        """Start and end: in the hour that comes twice, what fits the time that the job took."""
-        start, end, submit, suspended = self._in_zone(job)
+    def _steps_before(self, job: Fields, lines: _JobLines) -> list[SacctRun | SacctStep]:
+        """Steps behind a job that is no usage, of an earlier run of its number. Raises: BadRow."""
+        _, _, submit, _ = self._in_zone(job)
+        submitted_at = self._moment(submit)
+        if submitted_at is None or not lines.steps:
+            return []
+        steps = self._steps_over(self._steps_of(lines))
+        return [step for step in steps if step.started_at < submitted_at - _CLOCKS_S]
+
+    def _steps_over(self, steps: Iterable[tuple[str, ...]]) -> list[SacctStep]:
+        """Those of steps that ran and are over. Raises: BadRow."""
+        over = []
+        for step in steps:
+            number, cluster, state, start, end, elapsed, suspended, *_ = step
+            started_at, ended_at = self._moment(start), self._moment(end)
+            if state in _LIVE or started_at is None or ended_at is None:
+                continue
+            if self._zone is not None:
+                shown = (start, end, "", suspended)
+                started_at, ended_at = self._fitting(shown, count_of(elapsed, MOST_S) or 0)
+            raw_id, _, name = number.partition(".")
+            usage = self._usage(step)
+            over.append(SacctStep(raw_id, name, cluster, started_at, ended_at, usage))
+        return over
+
+    def _usage(self, step: tuple[str, ...]) -> StepUsage:
+        code, tasks, memory, virtual, user, system, total, tres = step[7:]
+        return step_usage(
+            step[2],
+            code,
+            tasks,
+            memory,
+            virtual,
+            (user, system, total),
+            tres,
+            shows_memory=self._shows_memory,
+        )
+
+    def _fitting(self, times: tuple[str, ...], wall_s: int) -> tuple[int, int]:
+        """Start and end: in the hour that comes twice, what fits the time that was taken."""
+        start, end, submit, suspended = times
         submitted_at, took_s = self._moment(submit) or 0, wall_s + seconds(suspended)
 
         def misfit(span: tuple[int, int]) -> tuple[int, bool]:
@@ -268,14 +348,17 @@ class SacctReader:
 
     def _run(
         self, lines: _JobLines, fields: Fields, state: str, times: tuple[int, int, int]
-    ) -> SacctRun:
-        """`times` are start, end and wall time. Raises: BadRow."""
+    ) -> list[SacctRun | SacctStep]:
+        """The run, and steps behind it that are another's. `times` are start, end and wall time.
+
+        Raises: BadRow.
+        """
         started_at, ended_at, wall_s = times
         # Hot path: by place, in the order of _OF_JOB. An object with names for them costs a tenth
         # of the whole reading.
         (
-            raw_id, job_id, cluster, partition, account, qos, user, name, exit_code,
-            submit, eligible, suspended, user_cpu, system_cpu,
+            raw_id, job_id, cluster, partition, account, qos, user, name, code,
+            submit, start, eligible, suspended,
             cpus, nodes, node_list, tres, energy, limit,
         ) = self._of_job(fields)  # fmt: skip
         submitted_at = self._moment(submit)
@@ -287,13 +370,13 @@ class SacctReader:
             started_at = submitted_at
             wall_s = min(wall_s, max(0, ended_at - submitted_at - suspended_s))
         started_at = min(started_at, ended_at)  # the controller's clock may have gone back
-        user_ms, system_ms = milliseconds(user_cpu), milliseconds(system_cpu)
-        if not user_ms or system_ms is None or (self._has_usage and lines.steps):
-            steps = list(map(self._header.fields, lines.steps))
-            user_ms, system_ms = self._cpu_with_steps(fields, steps, wall_s)
-        tasks, memory_kib, virtual_kib = self._greatest(lines.steps)
+        own, others = self._own_steps(lines, (cluster, start), (started_at, ended_at))
+        usages = list(map(self._usage, own))
+        own_user_ms, own_system_ms = cpu_of(*self._cpu(fields)) or (None, 0)
+        parts = with_steps(CpuParts(own_user_ms, own_system_ms, None), usages)
+        user_ms, system_ms = cpu_time(parts, wall_s)
         eligible_at = submitted_at if eligible == submit else self._moment(eligible)
-        return SacctRun(
+        run = SacctRun(
             raw_id,
             job_id or raw_id,
             cluster,
@@ -303,7 +386,7 @@ class SacctReader:
             user,
             clean(name),
             state,
-            exit_code_of(exit_code),
+            exit_code_of(code),
             submitted_at,
             eligible_at,
             started_at,
@@ -312,115 +395,36 @@ class SacctReader:
             suspended_s,
             user_ms,
             system_ms,
+            parts,
+            tuple([step[0].partition(".")[2] for step in own]),
             known_count(cpus),
             known_count(nodes),
             node_list,
             tres,
-            tasks,
-            memory_kib,
-            virtual_kib,
+            max((usage.tasks for usage in usages), default=0),
+            max((usage.memory_kib for usage in usages), default=0),
+            max((usage.virtual_kib for usage in usages), default=0),
             joules(energy),
             known_count(limit),
         )
+        return [run, *self._steps_over(others)]
 
-    def _greatest(self, steps: Sequence[str]) -> tuple[int, int, int]:
-        """Tasks, memory and virtual memory of whichever step had most. Raises: BadRow."""
-        tasks = memory_kib = virtual_kib = 0
-        for step in steps:
-            count, resident, virtual = self._of_step(step)
-            if (number := known_count(count)) > tasks:
-                tasks = number
-            if (size := kib(resident)) > memory_kib:
-                memory_kib = size
-            if (size := kib(virtual)) > virtual_kib:
-                virtual_kib = size
-        return tasks, memory_kib, virtual_kib
+    def _own_steps(
+        self, lines: _JobLines, job: tuple[str, str], span: tuple[int, int]
+    ) -> tuple[list[tuple[str, ...]], list[tuple[str, ...]]]:
+        """The steps of this run, and those of other runs of its number, or of another cluster.
 
-    def _cpu_with_steps(
-        self, job: Fields, steps: Sequence[Fields], wall_s: int
-    ) -> tuple[int | None, int | None]:
-        """Return user and system milliseconds: the job's, else the sum of its steps.
-
-        Slurm may leave a step's CPU time out of TotalCPU: what TRESUsageInTot has more is added.
-        Unknown where nobody measured: a job without a step, one whose node failed, of which no step
-        has an exit code, and one of a cluster that gathers nothing.
+        `job` are its cluster and start as the text has them. Raises: BadRow.
         """
-        own = _cpu_of(*self._cpu(job))
-        found = [_cpu_of_step(*self._cpu_of_step(step)) for step in steps]
-        parts = [cpu for cpu in found if cpu is not None]
-        if own is None and not parts:
-            return None, None
-        more_ms = sum(part.more_ms for part in parts)
-        if own is None or not any(own):
-            own = sum(part.user_ms for part in parts), sum(part.system_ms for part in parts)
-        elif more_ms:  # not where the job's line has it already
-            whole_ms = sum(map(sum, parts))
-            more_ms = min(more_ms, max(0, whole_ms - sum(own)))
-        user_ms, system_ms = own[0] + more_ms, own[1]
-        measured = user_ms or system_ms or self._were_measured(steps, wall_s)
-        return (user_ms, system_ms) if measured else (None, None)
+        own: list[tuple[str, ...]] = []
+        others: list[tuple[str, ...]] = []
+        begin, end = span[0] - _CLOCKS_S, span[1] + _CLOCKS_S
+        for step in self._steps_of(lines):
+            start = step[3]
+            fits = start == job[1] or any(not at or begin <= at <= end for at in self._twice(start))
+            (own if fits and step[1] == job[0] else others).append(step)
+        return own, others
 
-    def _were_measured(self, steps: Sequence[Fields], wall_s: int) -> bool:
-        """Whether CPU times of 0 were measured."""
-        short = wall_s <= _SHORT_S
-        return any(
-            memory not in NO_SIZE or (short and code and state != "RESIZING")
-            for state, code, memory in map(self._measured, steps)
-        )
-
-
-class _StepCpu(NamedTuple):
-    """CPU time of a step; `more_ms` stands in TRESUsageInTot only."""
-
-    user_ms: int
-    system_ms: int
-    more_ms: int
-
-
-def _cpu_of_step(user: str, system: str, total: str, usage: str) -> _StepCpu | None:
-    measured = _cpu_of(user, system, total)
-    found = _USED_CPU.search(usage)
-    used_ms = milliseconds(found[1]) if found else None
-    if measured is None and used_ms is None:
-        return None
-    user_ms, system_ms = measured or (0, 0)
-    more_ms = (used_ms or 0) - user_ms - system_ms
-    more_ms *= more_ms >= 1000  # TRES has whole seconds: less than one more is the same time
-    return _StepCpu(user_ms, system_ms, more_ms)
-
-
-def _cpu_of(user: str, system: str, total: str) -> tuple[int, int] | None:
-    user_ms, system_ms = milliseconds(user), milliseconds(system)
-    if user_ms is not None and system_ms is not None:
-        return user_ms, system_ms
-    total_ms = milliseconds(total)
-    return None if total_ms is None else (total_ms, 0)
-
-
-class _MomentReader(Protocol):
-    def __call__(self, text: str, fold: int = 0) -> int | None:
-        """`fold` 1: in the hour that comes twice, the second time. Raises: BadRow, NotSacct."""
-
-
-def _moment_reader(zone: ZoneInfo | None) -> _MomentReader:
-    """Reads times as sacct writes them."""
-
-    def read(text: str, fold: int = 0) -> int | None:
-        if text.isdigit() and len(text) <= 12 and text.isascii():
-            return int(text) or None
-        if text in _NO_TIME:
-            return None
-        try:
-            moment = datetime.fromisoformat(text)
-        except ValueError:
-            raise BadRow(f"{clean(text[:64])!r} is not a time") from None
-        if moment.tzinfo is None:
-            if zone is None:
-                raise NotSacct(
-                    "has times without a time zone; run sacct with SLURM_TIME_FORMAT=%s in its "
-                    "environment, or give the zone in which it ran as time_zone"
-                )
-            moment = moment.replace(tzinfo=zone, fold=fold)
-        return int(moment.timestamp()) or None
-
-    return read
+    def _steps_of(self, lines: _JobLines) -> list[tuple[str, ...]]:
+        """The columns of its steps. Raises: BadRow."""
+        return [self._of_step(self._header.fields(step)) for step in lines.steps]

@@ -24,7 +24,9 @@ from publisher.sources.importing.slurm_jobs import (
     node_names,
     read_tres,
 )
-from publisher.sources.slurm.records import SacctRun
+from publisher.sources.slurm.records import SacctRun, SacctStep
+from publisher.sources.slurm.steps import StepTable
+from publisher.sources.slurm.usage import cpu_seconds
 
 NAME: Final = "slurm"
 _SACCT: Final = ("sacct",)
@@ -114,6 +116,7 @@ class SacctMapping(SlurmMapping):
         )
         self.zone = ZoneInfo(options.time_zone) if options.time_zone else None
         self._cluster = options.cluster
+        self.has_lone_steps = False  # whether steps were read apart from their jobs
         # Hot path: a million jobs have few of each.
         self._of_account = lru_cache(maxsize=10_000)(self._account)
         self._of_tres = lru_cache(maxsize=10_000)(_given)
@@ -123,6 +126,7 @@ class SacctMapping(SlurmMapping):
         """Raises: UsageError also for another time zone, by which jobs would have other ids."""
         before: dict[str, str] = json.loads(accounting.setting(_RULES) or "{}")
         notes = super().begin_import(accounting)
+        self.has_lone_steps = StepTable(accounting.connection, self._cluster).has_steps()
         if self.zone is None:
             return notes
         zone = self.zone.key
@@ -141,11 +145,11 @@ class SacctMapping(SlurmMapping):
             )
         return notes
 
-    def skips(self, run: SacctRun) -> str:
-        """Why a run is not this site's usage, or ''."""
+    def skips(self, run: SacctRun | SacctStep) -> str:
+        """Why a run or a step is not this site's usage, or ''."""
         if run.cluster and run.cluster != self._cluster:
             return f"of the cluster {run.cluster}"
-        if not self._has_excludes:
+        if not self._has_excludes or isinstance(run, SacctStep):
             return ""
         return self._left_out(run.user, run.account, run.partition, run.state)
 
@@ -154,9 +158,7 @@ class SacctMapping(SlurmMapping):
         account_user, vo, of_account = self._of_account(run.user, run.account, run.qos)
         given = self._of_tres(run.tres, run.tasks, run.limit_min, run.suspended_s)
         of_nodes, listed = self._of_nodes(run.node_list)
-        system_ms = run.system_ms or 0
-        total_s = ((run.user_ms or 0) + system_ms + 500) // 1000
-        kernel_s = min(total_s, (system_ms + 500) // 1000)
+        user_s, kernel_s = cpu_seconds(run.user_ms, run.system_ms)
         eligible = "" if run.eligible_at is None else f"EligibleTime={run.eligible_at} "
         quantities = (QUANTITIES, f"{given.asked}{eligible}{given.used}{_energy(run.energy_j)}")
         name = (("jobname", run.name),) if run.name else ()
@@ -179,7 +181,7 @@ class SacctMapping(SlurmMapping):
             run.memory_kib,
             run.virtual_kib,
             run.wall_s,
-            total_s - kernel_s,
+            user_s,
             kernel_s,
             given.gpus,
             NAME,

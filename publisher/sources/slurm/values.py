@@ -1,11 +1,17 @@
-"""Values in columns of sacct: lengths of time, sizes, counts, exit codes."""
+"""Values in columns of sacct: times and lengths of time, sizes, counts, exit codes."""
 
 from __future__ import annotations
 
 import re
+from datetime import datetime
 from functools import lru_cache
-from typing import Final
+from typing import Final, Protocol
+from zoneinfo import ZoneInfo
 
+from publisher.sources.importing.log_files import clean
+from publisher.sources.slurm.header import BadRow, NotSacct
+
+_NO_TIME: Final = frozenset({"", "Unknown", "None"})
 _DURATION: Final = re.compile(
     r"(?:(?:(?P<days>[0-9]{1,6})-)?(?P<hours>[0-9]{1,6}):)?"
     r"(?P<minutes>[0-9]{1,2}):(?P<seconds>[0-9]{1,2})(?:\.(?P<fraction>[0-9]{1,6}))?",
@@ -17,12 +23,42 @@ _UNITS: Final = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40, "P": 2**
 _IN_KIB: Final = {"K": 1, "M": 2**10, "G": 2**20}
 _MOST_KIB: Final = 2**53
 _MOST_COUNT: Final = 2**31 - 1
+MOST_S: Final = 2**53
 _MOST_JOULES: Final = 2**53
 _REMEMBERED: Final = 1_000  # texts of columns that have few
 _DIGITS: Final = {f"{number:0{width}}": number for width in (2, 3) for number in range(10**width)}
 _SIXTIES: Final = {
     f"{first:02}:{second:02}": first * 60 + second for first in range(60) for second in range(60)
 }
+
+
+class MomentReader(Protocol):
+    def __call__(self, text: str, fold: int = 0) -> int | None:
+        """`fold` 1: in the hour that comes twice, the second time. Raises: BadRow, NotSacct."""
+
+
+def moment_reader(zone: ZoneInfo | None) -> MomentReader:
+    """Return a reader of times as sacct writes them; `zone` None: it wrote epoch seconds."""
+
+    def read(text: str, fold: int = 0) -> int | None:
+        if text.isdigit() and len(text) <= 12 and text.isascii():
+            return int(text) or None
+        if text in _NO_TIME:
+            return None
+        try:
+            moment = datetime.fromisoformat(text)
+        except ValueError:
+            raise BadRow(f"{clean(text[:64])!r} is not a time") from None
+        if moment.tzinfo is None:
+            if zone is None:
+                raise NotSacct(
+                    "has times without a time zone; run sacct with SLURM_TIME_FORMAT=%s in its "
+                    "environment, or give the zone in which it ran as time_zone"
+                )
+            moment = moment.replace(tzinfo=zone, fold=fold)
+        return int(moment.timestamp()) or None
+
+    return read
 
 
 def milliseconds(text: str) -> int | None:
