@@ -24,7 +24,7 @@ def site(tmp_path: Path, pki: PKI, fake_ams: FakeAMS) -> SiteUnderTest:
     """Job 1 used CPU time, 2 none, 3 was lost with its node, and 4 had no step."""
     made = local_site(tmp_path, pki, fake_ams, "slurm", CLUSTER)
     used, idle, lost, alone = job(1), job(2, **NO_CPU), job(3, State="NODE_FAIL", **NO_CPU), job(4, **NO_CPU)
-    lines = [used, step(used), idle, step(idle, MaxRSS=""), lost, step(lost, ExitCode="", MaxRSS=""), alone]
+    lines = [used, step(used), idle, step(idle), lost, step(lost, ExitCode="", MaxRSS=""), alone]
     bring_in(made, write(made.folder / "told.psv", text(lines)))
     return made
 
