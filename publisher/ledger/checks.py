@@ -187,7 +187,10 @@ AGREEMENTS: Final[Mapping[str, str]] = {
     "entries of unknown postings": _orphans("entry", "posting", "posting"),
     "entries of unknown rows": _orphans("entry", "row_key", "row_key"),
     "entries of unknown scopes": _orphans("entry", "scope", "scope"),
-    "messages of unknown postings": _orphans("message", "posting", "posting"),
+    "messages of unknown postings": (
+        "SELECT count(*) FROM message "
+        "WHERE posting IS NOT NULL AND posting NOT IN (SELECT id FROM posting)"
+    ),
     "postings of unknown receivers": _orphans("posting", "receiver", "receiver"),
     "rows whose balance is not the sum of their entries": (
         "SELECT count(*) FROM (SELECT row_key FROM (SELECT row_key, jobs, wall_s, cpu_s FROM entry "

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from publisher.ledger.checks import disagreements
-from publisher.ledger.contract import SentMessage
+from publisher.ledger.contract import OutboxRecord, SentMessage, SyncMessage
 from publisher.ledger.sql.database import Database
 from publisher.ledger.sql.ledger import SqlLedger
 from publisher.ledger.sqlite.connection import open_database
@@ -267,6 +267,15 @@ def test_balances_are_what_a_memory_of_all_runs_says(kept: Kept, seed: int) -> N
 
 
 # What a check finds
+
+
+def test_messages_of_counts_have_no_entries(kept: Kept) -> None:
+    record = OutboxRecord(RowRef("", 0), JobId("count"), "", END, 0, 7, first_time=False, submit_host="ce1")
+    message = message_of(b"count 1", "egi", "apel-sync-0.1", 1, NOW)
+    kept.ledger.prepare_sync("egi", [SyncMessage(message, (((24322, "ce1"), 1),), (record,))])
+    kept.accept(message)
+    assert kept.ask("SELECT count(*) FROM posting") == [(0,)]
+    assert kept.is_sound()
 
 
 @pytest.mark.parametrize(
