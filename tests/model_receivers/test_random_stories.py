@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+
 import pytest
 
-from tests.model_receivers.stories import FULL, KEYS, NOT_TODAY, TODAY, outcome, shrunk, story
+from tests.fake_ams.tables import Tables
+from tests.fake_sgas.database import Database
+from tests.fake_sgas.reader import read_document
+from tests.model_receivers.receivers.apel import Apel
+from tests.model_receivers.stories import FULL, KEYS, NOT_TODAY, TODAY, outcome, play, shrunk, story
+from tests.support.strict_apel import read_car
+from tests.support.strict_apel_text import read_text
 
 AT_ONCE = 20
 
@@ -38,6 +47,42 @@ def test_without_an_event_the_others_stay_as_they_are() -> None:
 def test_small_stories_end_with_every_run_counted_once(first: int) -> None:
     for seed in range(first, first + AT_ONCE):
         assert_right(seed)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_stand_ins_take_what_the_models_took_and_hold_the_same(seed: int) -> None:
+    """The stand-ins of AMS and SGAS refuse what the services refuse, and know nothing of the models."""
+    worlds = []
+    assert play(seed, story(seed, TODAY), gentle=True, told=lambda step, world: worlds.append(world)) == []
+    product = worlds[-1].product
+    tables: dict[str, Tables] = defaultdict(Tables)
+    database = Database("H")
+    for place, payload in product.arrived:
+        if place.startswith("apel"):
+            is_text = payload.startswith(b"APEL")
+            name, rows = read_text(payload, product.now) if is_text else ("JobRecords", read_car(payload, product.now))
+            for row in rows:
+                tables[place].replace(name, row)
+        elif place.startswith("sgas"):
+            database.insert(read_document(payload, "H"))
+    for place, model in product.models.items():
+        if isinstance(model, Apel):
+            for name, mine in (
+                ("JobRecords", model.jobs),
+                ("Summaries", model.summaries),
+                ("NormalisedSummaries", model.normalised),
+            ):
+                assert used(tables[place].rows(name)) == used(mine.values())
+        elif place.startswith("sgas"):
+            theirs = Counter((key, row.wall_s, row.cpu_s) for key, row in database.rows.items())
+            assert theirs == Counter(
+                (key, row["WallDuration"], row["CpuDuration"]) for key, row in model.records.items()
+            )
+
+
+def used(rows: Iterable[Mapping[str, object]]) -> Counter[tuple[object, ...]]:
+    columns = ("Site", "LocalJobId", "VO", "Month", "NumberOfJobs", "WallDuration", "CpuDuration", "Processors")
+    return Counter(tuple(row.get(column) for column in columns) for row in rows)
 
 
 @pytest.mark.long
