@@ -32,6 +32,7 @@ def _reading_json(one: SourceStatus) -> Json:
         **_newest_json(one),
         "set_aside": last.bad_lines if last else None,
         "damaged": list(last.damaged) if last else [],
+        "notices": list(last.notices) if last else [],
         "trouble": one.trouble or None,
         "alarm": one.alarm or None,
         "silence": one.silence or None,
@@ -67,6 +68,8 @@ def sources_text(found: Sequence[SourceStatus]) -> Iterator[Part]:
     if found:
         yield TextTable(_COLUMNS, list(map(_row, found)))
     for one in found:
+        for notice_ in one.last.notices if one.last else ():
+            yield f"{one.name}: {notice_}"
         if one.newest is not None and (unknown := one.newest.cpu_unknown):
             of_all = f"{unknown:,} of {plural(one.newest.four_weeks, 'job')}"
             yield f"{one.name}: CPU time unknown: {of_all} in the four weeks up to its newest one"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from publisher.doctor.findings import Finding, Question
@@ -26,6 +26,8 @@ def check_sources(site: Site) -> Iterator[Finding]:
             yield _newest(one, one.newest)
         if one.last is not None and one.last.bad_lines:
             yield _set_aside(one, one.last.bad_lines)
+        if one.last is not None:
+            yield from _notices(one, one.last.notices)
 
 
 def _reading(one: SourceStatus) -> Finding:
@@ -63,6 +65,14 @@ def _set_aside(one: SourceStatus, lines: int) -> Finding:
         f"{plural(lines, 'line is', 'lines are')} set aside",
         f"`publisher source bad-lines {one.name}` shows them, and how to try them again",
     )
+
+
+def _notices(one: SourceStatus, notices: Sequence[str]) -> Iterator[Finding]:
+    """What is wrong with the source as a whole: each text is a fact, and after `; ` the advice."""
+    question = Question("accounting", one.name, "usage may be missing, unknown or forged")
+    for notice in notices:
+        fact, _, advice = notice.partition("; ")
+        yield question.warning(fact, advice)
 
 
 def _maps(site: Site, entry: BatchEntry) -> Finding:

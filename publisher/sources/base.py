@@ -375,6 +375,7 @@ class LastReading(NamedTuple):
     damaged: tuple[str, ...] = ()  # archives that the last reading passed over
     bad_lines: int = 0  # were set aside
     awaited: tuple[AwaitedCe, ...] = ()
+    notices: tuple[str, ...] = ()  # what is wrong with the source as a whole, and what to do
 
 
 class DatabaseEntry(NamedTuple):

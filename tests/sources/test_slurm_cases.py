@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from publisher.sources.importers import ImportReport
+from publisher.sources.importing.batch_entry import last_reading
 from publisher.sources.slurm.header import COLUMNS
 from tests.support.gridengine_files import jobs
 from tests.support.sacct_text import NOW, job, run_import, step, text, write
@@ -70,7 +71,7 @@ def test_a_cluster_that_gathers_nothing(tmp_path: Path) -> None:
     ran = [job(number, **nothing) for number in range(1, 6)]
     lines = [line for one in ran for line in (one, step(one, MaxRSS="", MaxVMSize=""))]
     report = run_import(tmp_path / "imported.db", write(tmp_path / "sacct.txt", text(lines)))
-    assert (report.incomplete, len(report.notes)) == (5, 1)
+    assert (report.incomplete, len(report.notes)) == (5, 2)
     assert "JobAcctGatherType" in report.notes[0]
     assert list(map(cpu_s, jobs(tmp_path / "imported.db").values())) == [None] * 5
 
@@ -143,3 +144,51 @@ def test_an_empty_file_is_no_answer_for_long(age_s: int, status: int, tmp_path: 
 def test_a_header_alone_is_an_answer(tmp_path: Path) -> None:
     report = run_import(tmp_path / "imported.db", write(tmp_path / "sacct.txt", text([])))
     assert (report.exit_status, report.troubles) == (0, [])
+
+
+FORGED = {"State": "COMPLETED", "User": "eve", "AllocCPUS": 4096}
+NAME_IN_THE_MIDDLE = ("JobIDRaw", "JobName", *(name for name in COLUMNS if name not in ("JobIDRaw", "JobName")))
+
+
+def test_a_row_behind_a_broken_one_is_set_aside(tmp_path: Path) -> None:
+    """Where a user's text goes over lines and is not the last column, its row lacks columns."""
+    forged, good = text([job(666, **FORGED)], NAME_IN_THE_MIDDLE, header=False).decode(), job(2)
+    one = job(1, JobName=f"x\n{forged}")
+    path = write(tmp_path / "sacct.txt", text([one, step(one), good, step(good)], NAME_IN_THE_MIDDLE))
+    report = run_import(tmp_path / "imported.db", path)
+    assert {found["LocalJobID"] for found in jobs(tmp_path / "imported.db").values()} == {"2"}
+    reasons = [line.reason for line in report.bad_lines]
+    assert reasons[1].startswith("follows a row that lacks columns")
+    assert b"666|" in report.bad_lines[1].line
+
+
+def test_a_text_in_the_middle_that_goes_over_lines_is_read(tmp_path: Path) -> None:
+    one = job(1, JobName="two\nlines")
+    path = write(tmp_path / "sacct.txt", text([one, step(one)], NAME_IN_THE_MIDDLE))
+    assert run_import(tmp_path / "imported.db", path).bad == 0
+    assert len(jobs(tmp_path / "imported.db")) == 1
+
+
+@pytest.mark.parametrize(
+    ("delimiter", "columns", "warns"),
+    [
+        ("|", COLUMNS, True),
+        ("\x1f", COLUMNS, True),
+        ("|", [name for name in COLUMNS if name not in ("JobName", "Account")], False),
+        ("|", [name for name in COLUMNS if name != "JobName"], True),
+        ("|13580424571302949375|", COLUMNS, False),
+    ],
+)
+def test_a_file_in_which_a_user_can_forge_jobs_is_reported(
+    delimiter: str, columns: list[str], warns: bool, tmp_path: Path
+) -> None:
+    lines, database = [line for number in range(3) for line in (job(number), step(job(number)))], tmp_path / "i.db"
+    paths = [write(tmp_path / f"{at}.txt", text(lines[at:], columns, delimiter)) for at in (0, 2)]
+    for _ in range(2):
+        notes = [note for note in run_import(database, *paths).notes if "--delimiter" in note]
+        assert len(notes) == warns
+        kept = last_reading(database, tmp_path).notices
+        assert list(kept) == notes
+    safe = write(tmp_path / "safe.txt", text(lines, COLUMNS, "|13580424571302949375|"))
+    assert run_import(database, safe).notes == []
+    assert last_reading(database, tmp_path).notices == ()

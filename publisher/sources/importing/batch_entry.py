@@ -48,6 +48,7 @@ _CLUSTER_READ: Final = "SELECT KeyValue FROM DBConfig WHERE KeyName = ?"
 _PATHS: Final = "SELECT Path FROM ImportFile WHERE Importer = ?"
 _AWAITED: Final = "SELECT Ce, Written, Waiting, Since FROM ArcCe WHERE Waiting ORDER BY Ce"
 _LAST: Final = "SELECT Ended, Succeeded, FailingSince, Trouble, Damaged FROM SourceReading"
+_NOTICES: Final = "SELECT Text FROM SourceNotice ORDER BY Kind"
 _BAD_LINES: Final = "SELECT count(*) FROM ImportBadLine"
 _SHOW_BAD_LINES: Final = """
     SELECT Path, Offset, Length, Reason, Line, Digest FROM ImportBadLine
@@ -134,7 +135,9 @@ def last_reading(database: Path, copies_below: Path) -> LastReading:
         awaited = [AwaitedCe(ce, _at(at), jobs, _at(since)) for ce, at, jobs, since in ces]
         (bad_lines,) = execute(_BAD_LINES).fetchone()
         last = NEVER if found is None else _reading(*found)
-        return last._replace(bad_lines=bad_lines, awaited=tuple(awaited))
+        has_notices = execute(_HAS_TABLE, ("SourceNotice",)).fetchone()[0]
+        notices = [text for (text,) in execute(_NOTICES)] if has_notices else []
+        return last._replace(bad_lines=bad_lines, awaited=tuple(awaited), notices=tuple(notices))
 
     return ask_database(str(database), copies_below, ask) if has_file(database) else NEVER
 

@@ -22,6 +22,13 @@ _REQUIRED: Final = (FIRST, *("State", "Submit", "Start", "End", "ElapsedRaw", "U
 _REQUIRED_PAIRS: Final = {"UserCPU": "TotalCPU", "SystemCPU": "TotalCPU"}
 # Of versions and of files that were made by hand.
 _OTHER_NAMES: Final = {"AllocCPUS": "NCPUS", "AllocNodes": "NNodes"}
+# What users write, with any characters in it.
+_OF_USERS: Final = frozenset(
+    {
+        *("JobName", "Account", "WCKey", "WorkDir", "SubmitLine", "Comment", "Extra"),
+        *("StdIn", "StdOut", "StdErr", "Container", "Constraints"),
+    }
+)
 # Characters of times, states, TRES and lists of nodes.
 _IN_VALUES: Final = re.compile(r"[\w ,:=./+\[\]()%*-]+", re.ASCII)
 
@@ -80,6 +87,10 @@ class Header:
         self._places: Mapping[str, int] = {name: place for place, name in places}
         if missing := _missing_columns(self._places.keys()):
             raise NotSacct(f"lacks the columns {', '.join(missing)}; ask sacct for them with -o")
+        # Whether users can write the delimiter, and a row of their own in a text of theirs.
+        self.may_be_forged = len(self.delimiter) == 1 and not _OF_USERS.isdisjoint(names)
+        texts = [place for place, name in enumerate(names) if name in _OF_USERS]
+        self._first_text = min(texts, default=0)
         is_name_last = names[-1] == "JobName"
         self._most = len(names) - 1 if is_name_last else -1
         # Whether a line whose end is missing has all of its other values.
@@ -92,6 +103,13 @@ class Header:
     def picked(self, names: Sequence[str]) -> Callable[[Fields], tuple[str, ...]]:
         """Picks the columns of these names out of `fields`; '' for one that is not there."""
         return itemgetter(*(self._place(name) for name in names))
+
+    def lacks(self, text: str) -> int:
+        """How many delimiters a row lacks that ends in a text of a user's; else 0."""
+        there = text.count(self.delimiter)
+        if not self.may_be_forged or there < self._first_text:
+            return 0
+        return max(0, len(self.names) - 1 + self.trailing - there)
 
     def _place(self, name: str) -> int:
         other = self._places.get(_OTHER_NAMES.get(name, ""), len(self.names))

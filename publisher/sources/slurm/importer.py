@@ -23,6 +23,8 @@ from publisher.sources.importing.line_importer import SURELY_WRITTEN_S, LineImpo
 from publisher.sources.importing.log_files import LogFile
 from publisher.sources.importing.run import ImportRun, import_run
 from publisher.sources.slurm.header import Header, NotSacct
+from publisher.sources.slurm.notices import DELIMITER, notices, set_notice
+from publisher.sources.slurm.notices import TABLES as NOTICES
 from publisher.sources.slurm.records import (
     SURELY_WITHOUT_STEPS,
     SacctPiece,
@@ -67,7 +69,7 @@ class SlurmImporter(LineImporter[SacctRun | SacctStep]):
 
     files: ClassVar[Sequence[str]] = ("sacct",)
     kind: ClassVar[str] = "output of sacct"
-    tables: ClassVar[str] = TABLES
+    tables: ClassVar[str] = TABLES + NOTICES
     grows: ClassVar[bool] = False
 
     def __init__(
@@ -75,6 +77,8 @@ class SlurmImporter(LineImporter[SacctRun | SacctStep]):
     ) -> None:
         self._options = options
         self._mapping = SacctMapping(options)
+        # Why users can forge jobs in a file that was read, or ''; None where none was read.
+        self._forgeable: str | None = None
         self._left_out: list[SacctRun] = []  # runs that are no usage, in the lines read last
         self._sacct = Sacct(
             command=options.command,
@@ -159,12 +163,24 @@ class SlurmImporter(LineImporter[SacctRun | SacctStep]):
             if first is None:
                 return
             header = Header(first.content)
+            self._note_delimiter(file, header)
             begin = max(start, first.end)
             few = self._without_steps(file, is_whole=begin == first.end)
             reader = SacctReader(header, self._mapping.zone, without_steps=few)
             yield from reader.pieces(file.blocks(begin), whole=file.compressed)
         except NotSacct as error:
             raise SourceError(f"{file.path}: {error}") from error
+
+    def _note_delimiter(self, file: LogFile, header: Header) -> None:
+        if self._sacct.begin_of(file.path) is not None:
+            return
+        self._forgeable = self._forgeable or ""
+        if header.may_be_forged:
+            self._forgeable = (
+                f"{file.path}: users can write its delimiter {header.delimiter!r}, and so rows of "
+                "jobs, in names and other texts of theirs; write it with a random --delimiter, as "
+                "publisher(1) shows at `import slurm`"
+            )
 
     def _without_steps(self, file: LogFile, *, is_whole: bool) -> int | None:
         """How many jobs without steps may come alone.
@@ -238,9 +254,13 @@ class SlurmImporter(LineImporter[SacctRun | SacctStep]):
                 f"{plural(waiting, 'step waits for its job', 'steps wait for their jobs')}, of "
                 f"which no line was read ({', '.join(first)}): import the text that has it too"
             )
+        with run.accounting.transaction():
+            if self._forgeable is not None:
+                set_notice(run.accounting.connection, DELIMITER, self._forgeable)
         if run.report.incomplete:
             run.report.notes.append(
                 f"{plural(run.report.incomplete, 'run')} whose CPU time Slurm does not know "
                 "(nodes that failed, allocations without a step, resized jobs, or "
                 "JobAcctGatherType=none in slurm.conf): told as unknown, and as 0 to APEL"
             )
+        run.report.notes += notices(run.accounting.connection)

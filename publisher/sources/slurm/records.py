@@ -46,6 +46,9 @@ from publisher.sources.slurm.values import (
 _NUMBER: Final = rb"([0-9]{1,18})(?:[.]([0-9A-Za-z_+-]{1,64}))?"  # of a job, or of a step
 _NO_NUMBER: Final = "does not begin with a job's number"
 _STEP_NOT_OVER: Final = "not over (a step)"
+_IN_TEXT: Final = (
+    "follows a row that lacks columns, so it may be what a user wrote there, such as a job's name"
+)
 _CUT_OFF: Final = "is cut off: its last line has no end"
 _LONG: Final = "has a line that is too long for a record"
 SURELY_WITHOUT_STEPS: Final = 200
@@ -133,12 +136,12 @@ class _JobLines:
     __slots__ = ("content", "is_step", "number", "offset", "steps", "text", "wrong")
 
     def __init__(
-        self, offset: int, content: bytes, number: bytes, *, is_step: bool = False, wrong: str = ""
+        self, offset: int, content: bytes, number: re.Match[bytes] | None, wrong: str = ""
     ) -> None:
         self.offset = offset
         self.content = content
-        self.number = number
-        self.is_step = is_step
+        self.number = number[1] if number else b""
+        self.is_step = number is not None and number.lastindex == 2
         self.text = content.decode("utf-8", "replace")
         self.steps: list[str] = []
         self.wrong = wrong
@@ -200,18 +203,16 @@ class SacctReader:
             for line in block.lines:
                 content = line.removesuffix(line_end)
                 number = self._beginning(content)
-                if number is None:
+                if number is None or self._is_rest(job, content):
                     job = self._without_number(job, at, content)
-                elif number.lastindex == 1:
-                    if job is not None:
-                        yield self._piece(job, at)
-                    job = _JobLines(at, content, number[1])
-                elif job is not None and job.number == number[1] and not job.is_step:
+                elif job is not None and self._is_own_step(job, number):
                     job.steps.append(content.decode("utf-8", "replace"))
                 else:
+                    wrong = ""
                     if job is not None:
+                        wrong = _IN_TEXT if self._lacks(job) else ""
                         yield self._piece(job, at)
-                    job = _JobLines(at, content, number[1], is_step=True)
+                    job = _JobLines(at, content, number, wrong)
                 at += len(line) + 1
             end = block.end
             _note_length(job, block)
@@ -221,6 +222,22 @@ class SacctReader:
             up_to = end if whole else job.offset
             yield self._piece(job, up_to)
         self._refuse_without_steps(self._without_steps)
+
+    def _lacks(self, lines: _JobLines) -> int:
+        """How many delimiters the last row lacks, where a user's text may have an end of line."""
+        if lines.wrong:
+            return 0
+        last = lines.steps[-1] if lines.steps else lines.text
+        return self._header.lacks(last)
+
+    def _is_rest(self, job: _JobLines | None, content: bytes) -> bool:
+        """Whether a line is what the row above it lacks, though it begins with a number."""
+        lacks = 0 if job is None else self._lacks(job)
+        return lacks > 0 and content.count(self._header.separator) == lacks
+
+    def _is_own_step(self, job: _JobLines, number: re.Match[bytes]) -> bool:
+        is_of_job = number.lastindex == 2 and number[1] == job.number and not job.is_step
+        return is_of_job and not self._lacks(job)
 
     def _without_number(
         self, job: _JobLines | None, offset: int, content: bytes
@@ -235,7 +252,7 @@ class SacctReader:
                 raise NotSacct(f"{others}; give each output of sacct a file of its own")
         elif content.strip():
             if job is None:
-                return _JobLines(offset, content, b"", wrong=_NO_NUMBER)
+                return _JobLines(offset, content, None, _NO_NUMBER)
             job.go_on(content)
         return job
 
