@@ -84,7 +84,7 @@ class UserIdentity(NamedTuple):
     origins: tuple[ValueOrigin, ...]
 
     def apel_fqan(self) -> str:
-        """The FQAN that APEL may be told, in its ASCII; '' when it must not be.
+        """Return the FQAN that APEL may read, in its ASCII; '' where none may be sent.
 
         At the server an FQAN overrules VO, group and role, so one that says otherwise (a VO rule
         spoke, or transliteration made a slash) has to stay behind. Only the first of several at
@@ -137,7 +137,7 @@ class PublishedJob(NamedTuple):
     who: UserIdentity
     where: Placement
     benchmark: AppliedBenchmark
-    identity_open: bool = True  # whether what betrays a person may be told
+    identity_open: bool = True  # whether what identifies a person may be published
     charge: Charge | None = None
     later_run: bool = False  # another was delivered before: a receiver's key by JobID needs another
 
@@ -146,7 +146,7 @@ class PublishedJob(NamedTuple):
         """It lies its wall time before the end, because nothing that is known of the job does."""
         return self.job.submitted_at > self.ended_at and self.started_at != self.job.started_at
 
-    # What betrays a person beside the name. Formats take it from here, never from the job.
+    # What identifies a person, other than the name. Formats take it from here, never from the job.
 
     @property
     def local_user(self) -> str:
@@ -154,7 +154,7 @@ class PublishedJob(NamedTuple):
 
     @property
     def local_group(self) -> str:
-        """A group may be told, but not one that is the user's own, called as the user is."""
+        """Return the group, but not one that is the user's own, called as the user is."""
         if self.identity_open or self.job.local_group != self.job.local_user:
             return self.job.local_group
         return ""
