@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import sys
 from collections.abc import Callable, Collection, Iterator
 from datetime import datetime
 from difflib import get_close_matches
@@ -262,6 +263,33 @@ def add_accept_state(parser: argparse.ArgumentParser) -> None:
 
 def add_dry_run(command: argparse.ArgumentParser) -> None:
     add_flag(command, "--dry-run", text="do everything except send and record")
+
+
+def add_yes(command: argparse._ActionsContainer) -> None:
+    """An option of each command that asks before it works; `confirmation_of` reads it."""
+    text = "do not ask for confirmation; mandatory where input or output is no terminal"
+    add_flag(command, "--yes", text=text)
+
+
+def confirmation_of(arguments: argparse.Namespace) -> Callable[[str], bool]:
+    """Return what asks a question and returns whether the answer was yes.
+
+    Nothing is asked with --yes and --dry-run.
+    Raises: UsageError where neither is given, and nobody can read the question or answer it.
+    """
+    if arguments.yes or arguments.dry_run:
+        return lambda question: True
+    streams = {"input": sys.stdin, "output": sys.stdout, "error": sys.stderr}
+    if others := [name for name, stream in streams.items() if not stream.isatty()]:
+        found = f"{arguments.command} asks before it works, and standard {others[0]} is no terminal"
+        raise UsageError(f"{found}: give --yes, or --dry-run to see what it would do")
+    return _ask
+
+
+def _ask(question: str) -> bool:
+    sys.stderr.write(f"{question} [y/N] ")
+    sys.stderr.flush()
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
 def add_all_instances(command: argparse._ActionsContainer) -> None:

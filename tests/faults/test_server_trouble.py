@@ -237,7 +237,7 @@ def test_a_replica_that_lacks_the_last_commits_is_noticed_before_anything_is_sen
     replica.start()
     replica.promote()
     before = sent(site)
-    for order in (("publish", "--force"), ("republish", "--from", "2026-10-01", "--to", "2026-11-01")):
+    for order in (("publish", "--force"), ("republish", "--from", "2026-10-01", "--to", "2026-11-01", "--yes")):
         stopped = site.run(*order)
         assert (stopped.status, "went back in time" in stopped.err) == (74, True), stopped.err
         assert "--accept-state" in stopped.err

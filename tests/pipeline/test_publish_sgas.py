@@ -586,7 +586,7 @@ def test_foreign_jobs_come_first_in_a_window(site: SgasSite, monkeypatch: pytest
     batch = sorted(jobs(460), key=lambda job: job.end_time)
     site.fill(*[elsewhere(job) for job in batch[:450]], *batch[450:])
     window = [month_of(batch[at].end_time) for at in (0, -1)]
-    run = site.run("republish", "--from", window[0], "--to", window[1], "--target", "nordic")
+    run = site.run("republish", "--from", window[0], "--to", window[1], "--target", "nordic", "--yes")
     assert run.status == 65, run.err
     assert_rows(site, batch[450:])
     assert len(set_aside(site)) == 450

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import socket
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from hashlib import sha256
@@ -22,6 +21,8 @@ from publisher.cli.parser import (
     add_json,
     add_targets,
     add_window,
+    add_yes,
+    confirmation_of,
     count,
     is_quiet,
     window_of,
@@ -50,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--format", metavar="F", help="another format than the target's own")
     _add_one_off_target(parser)
     add_flag(parser, "--exact", text="do not round out to whole months (job formats only)")
-    add_flag(parser, "--yes", text="do not ask for confirmation")
+    add_yes(parser)
     text = "send even if it is far more than, or contradicts, what was delivered so far"
     add_flag(parser, "--no-brake", text=text)
     add_dry_run(parser)
@@ -82,12 +83,13 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     request = _request(arguments, site)
     targets = _once(arguments, site) or choose(site.targets, arguments.target)
     _check_format(targets, arguments.format)
+    is_confirmed = confirmation_of(arguments)
     quiet = is_quiet(arguments)
     with progress.counting("jobs examined, to work out what will be sent", quiet=quiet) as looking:
         plans = planning.plan(site, targets, request, looking)
     for line in plan_lines(plans):
         notice(line)
-    if not (arguments.yes or arguments.dry_run or _confirmed()):
+    if not is_confirmed("Send this?"):
         error_line("nothing was sent")
         return 0
     with progress.rounds(quiet=quiet) as report:
@@ -198,15 +200,6 @@ def _once(arguments: argparse.Namespace, site: LiveSite) -> list[Target]:
     except ConfigError as error:
         raise UsageError(str(error)) from error
     return [target]
-
-
-def _confirmed() -> bool:
-    """Where nobody can be asked, it is."""
-    if not sys.stdin.isatty():
-        return True
-    sys.stderr.write("Send this? [y/N] ")
-    sys.stderr.flush()
-    return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
 def plan_lines(plans: Sequence[RepublishPlan]) -> list[str]:
