@@ -129,7 +129,9 @@ class ProgressReport:
             level = logging.INFO if receipt.verdict is Verdict.DELIVERED else logging.WARNING
             sent = receipt.remote_id != NOT_SENT
             remote_id = f", remote id {receipt.remote_id}" if receipt.remote_id and sent else ""
-            reason = f": {receipt.reason}" if receipt.reason else ""
+            # That of a receipt which ends the round is the round's, and logged with it.
+            ends_round = receipt.verdict in _SHOWN_AS
+            reason = f": {receipt.reason}" if receipt.reason and not ends_round else ""
             verdict = _SHOWN_AS.get(receipt.verdict, receipt.verdict)
             if not sent:
                 verdict = "ready, and not sent"

@@ -79,30 +79,42 @@ def _row(one: SourceStatus) -> tuple[str, ...]:
     last = one.last
     newest = "unknown" if one.newest is None else moment_text(one.newest.ended_at) or "-"
     if one.in_place:
-        return one.name, one.type, "in place", newest, "-", one.trouble or one.silence or "ok"
+        return one.name, one.type, "in place", newest, "-", _state(one, last)
     if last is None:
-        return one.name, one.type, "unknown", newest, "unknown", one.trouble
+        return one.name, one.type, "unknown", newest, "unknown", _state(one, last)
     read = moment_text(last.succeeded) or "never"
     return one.name, one.type, read, newest, f"{last.bad_lines:,}", _state(one, last)
 
 
-def _state(one: SourceStatus, last: LastReading) -> str:
-    if last.ended is None:
+def _state(one: SourceStatus, last: LastReading | None) -> str:
+    """Return a word or two: `warnings_of` has the reasons."""
+    if one.trouble:
+        return "failing"
+    if last is not None and last.ended is None:
         return "never read"
-    passed_over = f"ok, but skipped: {'; '.join(last.damaged)}" if last.damaged else "ok"
-    return one.trouble or one.silence or one.waiting or passed_over
+    if one.alarm or one.silence or one.waiting:
+        return "silent" if one.silence else "waiting" if one.waiting else "not read"
+    return f"ok, but skipped: {'; '.join(last.damaged)}" if last and last.damaged else "ok"
 
 
-def incomplete(site: Site) -> int:
+def warnings_of(one: SourceStatus) -> Sequence[str]:
+    """Return what is wrong with a source, each once, as lines for people."""
+    trouble = f"source {one.name}: {one.trouble}" if one.trouble else ""
+    alarm = one.alarm or trouble
+    return [line for line in dict.fromkeys((alarm, one.silence, one.waiting)) if line]
+
+
+def incomplete(site: Site, *, sources_shown: bool = False) -> int:
     """Print what the accounting data lacks: databases that are missing, sources that fail.
 
-    Returns the exit status; 0 when all is there.
+    `sources_shown`: the answer itself has the sources. Returns the exit status; 0 for nothing.
     """
-    lacking = [one.alarm for one in readings(site) if one.trouble]
+    failing = [one.alarm for one in readings(site) if one.trouble]
+    lacking = [] if sources_shown else list(failing)
     try:
         lacking += [one.reason for one in missed_at(site)]
     except LedgerError as error:  # the answer itself does not come from the ledger
         notice(f"cannot tell whether an accounting database is missing: {error}")
     for reason in lacking:
         error_line(f"the answer is not complete: {reason}")
-    return SourceError.exit_status if lacking else 0
+    return SourceError.exit_status if lacking or failing else 0

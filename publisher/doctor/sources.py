@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from publisher.doctor.findings import Finding, Question
+from publisher.doctor.findings import Finding, Question, not_asked
 from publisher.model.errors import ConfigError, SourceError
 from publisher.model.text import plural
 from publisher.model.time import iso, iso_epoch
@@ -16,12 +16,14 @@ from publisher.sources.importing.arc.jobs import check_arc_database
 
 
 def check_sources(site: Site) -> Iterator[Finding]:
+    broken = set()
     for entry in site.batch_entries:
-        yield _maps(site, entry)
-        yield from _arc_databases(entry)
+        own = [_maps(site, entry), *_arc_databases(entry)]
+        yield from own
+        broken |= {entry.name for each in own if each.exit_status}
     for one in source_status(site):
         if not one.in_place:
-            yield _reading(one)
+            yield _reading(one, is_broken=one.name in broken)
         if one.newest is not None:  # else the finding above says why, or that of the database
             yield _newest(one, one.newest)
         if one.last is not None and one.last.bad_lines:
@@ -30,12 +32,17 @@ def check_sources(site: Site) -> Iterator[Finding]:
             yield from _notices(one, one.last.notices)
 
 
-def _reading(one: SourceStatus) -> Finding:
+def _reading(one: SourceStatus, *, is_broken: bool) -> Finding:
+    """`is_broken`: a finding of its own has why it cannot be read."""
     question = Question("last reading", one.name, "what is not read is not published")
     advice = "`publisher publish --force` reads it, and shows what is wrong"
+    if is_broken:
+        return not_asked(question, "what it needs cannot be read")
+    if one.last is None:
+        return not_asked(question, f"{', '.join(one.databases)} cannot be read")
     if one.alarm:
         return question.failure(one.alarm.partition(": ")[2], advice, SourceError.exit_status)
-    if one.last is None or one.last.ended is None:
+    if one.last.ended is None:
         advice = "`publisher publish` reads it, and so does the daemon"
         return question.warning("there was none yet", advice)
     if one.waiting:

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING
 
 from publisher.formats import is_summary_format
 from publisher.ledger.contract import Ledger, TargetState
-from publisher.model.errors import BUG, PublisherError, RecordError, UsageError, gravest
+from publisher.model.errors import BUG, PublisherError, RecordError, UsageError, bug_text, gravest
 from publisher.pipeline.batch_systems import read_sources
 from publisher.pipeline.guards.prune import prune_after_rounds
 from publisher.pipeline.round.outcome import Outcome, added, broken_off, incomplete
@@ -207,9 +207,8 @@ def _attempt(
     except PublisherError as error:
         return broken_off(target.name, error)
     except Exception as error:  # the boundary: a bug in one target's round must not stop the others
-        log.critical("target %s: a bug in publisher: %s", target.name, error, exc_info=True)
-        what = f"a bug in publisher ({type(error).__name__}: {error})"
-        reason = f"{what}; the log has the details, please report it"
+        reason = bug_text(error)
+        log.critical("target %s: %s", target.name, reason, exc_info=True)
         return Outcome(target=target.name, outcome="error", reason=reason, exit_status=BUG)
 
 

@@ -521,7 +521,7 @@ def test_a_service_that_is_away_is_75_and_everything_waits(site: SiteUnderTest) 
     site.save()
     run = site.publish()
     assert_complains(run, 75, away.removeprefix("https://"))
-    assert ": deferred: 10 records, 0 bytes: " in run.err
+    assert ": deferred: 10 records, 0 bytes" in run.err
     assert run.json["targets"]["egi"]["outcome"] == "deferred"
     site.config["targets"]["egi"] |= {"url": away, "auth_url": site.fake.auth_url}
     site.save()

@@ -88,9 +88,10 @@ def test_a_source_that_is_not_read_is_one_alarm_and_not_two(site: SiteUnderTest)
 def test_a_source_is_not_shown_as_read_when_that_failed(site: SiteUnderTest) -> None:
     site.config["source"][0]["paths"] = [str(site.folder / "gone")]
     assert site.publish().status == 66
-    (row,) = [line.split() for line in site.run("status").out.splitlines() if line.startswith("old")]
-    assert row[2:5] == ["never", "-", "0"]
-    assert " ".join(row[5:]) == f"{site.folder}/gone: No such file or directory; correct the path"
+    run = site.run("status")
+    (row,) = [line.split() for line in run.out.splitlines() if line.startswith("old")]
+    assert row[2:] == ["never", "-", "0", "failing"]
+    assert f"{site.folder}/gone: No such file or directory; correct the path" in run.err
 
 
 def test_a_busy_ce_without_jobs_is_silent_too(site: SiteUnderTest) -> None:

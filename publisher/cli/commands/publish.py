@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from publisher.cli import progress
 from publisher.cli.commands import Context
-from publisher.cli.logs import log_trouble
+from publisher.cli.logs import log, log_trouble
 from publisher.cli.output import Json, Part, TextTable, attributes, moment_text, print_result
 from publisher.cli.parser import (
     add_accept_state,
@@ -89,7 +89,9 @@ def print_outcomes(
         for outcome in outcomes
     ]
     for outcome in outcomes:
-        log_trouble(outcome.target, outcome.exit_status, outcome.reason)
+        log_trouble(outcome.target, outcome.exit_status, outcome.own_reason)
+    for reason in dict.fromkeys(reason for outcome in outcomes for reason in outcome.lacks):
+        log.error("%s", reason)
     print_result(
         outcomes,
         lambda lines: as_json(lines, sources),
@@ -185,7 +187,7 @@ def notes(outcome: Outcome) -> list[str]:
 
 
 def _notes(outcome: Outcome) -> Iterator[str]:
-    if outcome.reason:
+    if outcome.reason and not outcome.exit_status:  # else it was logged
         yield outcome.reason
     if outcome.quarantined:
         yield f"{outcome.quarantined} set aside; `publisher quarantine list` shows why"

@@ -9,7 +9,7 @@ from publisher.cli.commands import Context
 from publisher.cli.logs import error_line
 from publisher.cli.output import Json, Part, TextTable, attributes, moment_text, print_result
 from publisher.cli.parser import Form, add_action, add_actions, add_json
-from publisher.cli.sources import sources_json, sources_text
+from publisher.cli.sources import sources_json, sources_text, warnings_of
 from publisher.model.errors import RecordError, SourceError, UsageError
 from publisher.model.text import plural
 from publisher.pipeline.batch_systems import (
@@ -139,6 +139,7 @@ def _listed_json(found: tuple[Sequence[SourceFile], Sequence[SourceStatus]]) -> 
 
 def _listed_text(found: tuple[Sequence[SourceFile], Sequence[SourceStatus]]) -> Iterator[Part]:
     yield from sources_text(found[1])
+    yield from (line for one in found[1] for line in warnings_of(one))
     yield from _as_text(found[0])
 
 

@@ -77,7 +77,9 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
             jobs_seen=counting.seen,
             all_instances=arguments.all_instances,
         )
-    status = gravest([incomplete(site), RecordError.exit_status if found.different else 0])
+    status = gravest(
+        [incomplete(site, sources_shown=True), RecordError.exit_status if found.different else 0]
+    )
     if arguments.format == "html" and arguments.form is Form.TABLE:
         sys.stdout.writelines(_as_page(_title(found), _as_text(found, status)))
     else:

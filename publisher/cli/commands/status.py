@@ -65,7 +65,9 @@ def _print_status(arguments: argparse.Namespace, site: Site) -> int:
     print_result((found, sources), _as_json, _as_text, form=arguments.form, rows="targets")
     missing = {one.file: one.reason for each in found for one in each.missing}
     broken = [trouble] if trouble else list(missing.values())
-    broken += filter(None, (one.alarm for one in sources))
+    broken += [
+        one.alarm for one in sources if one.alarm and (not trouble or one.trouble != trouble)
+    ]
     silent = filter(None, (line for one in sources for line in (one.silence, one.waiting)))
     for line in (*broken, *silent):
         error_line(line)

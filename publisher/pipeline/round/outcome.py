@@ -142,6 +142,12 @@ class Outcome(NamedTuple):
     attempts: Mapping[str, int] = _NONE  # to hand messages over, by what came of each
     seconds: float = 0.0  # how long it took
     exit_status: int = 0
+    lacks: tuple[str, ...] = ()  # of the reason, what concerns the sources and so each target
+
+    @property
+    def own_reason(self) -> str:
+        """The reason without what the sources lack, which is printed once for all targets."""
+        return self.reason.removesuffix("; ".join(self.lacks)).removesuffix("; ")
 
 
 def concluded(
@@ -202,6 +208,7 @@ def incomplete(outcome: Outcome, reasons: Sequence[str]) -> Outcome:
     return outcome._replace(
         outcome="error",
         reason="; ".join(filter(None, (outcome.reason, *reasons))),
+        lacks=(*outcome.lacks, *reasons),
         exit_status=gravest([outcome.exit_status, SourceError.exit_status]),
     )
 
