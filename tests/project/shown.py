@@ -34,6 +34,8 @@ ROOT: Final = Path(__file__).parents[2]
 PAGES: Final = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
 BLOCK: Final = re.compile(r"(?:^<!-- site: (\w+) -->\n+)?^```console\n(.*?)^```\n", re.MULTILINE | re.DOTALL)
 LEFT_OUT: Final = "..."
+# Lines left out one after the other, with the blank ones around them.
+_GAP: Final = re.compile(r"(?:^\n)*(?:^\.\.\.\n(?:^\n)*)+", re.MULTILINE)
 # What differs from run to run.
 _VARYING: Final = (
     (re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d(?::\d\d)?Z"), "TIME"),
@@ -372,8 +374,8 @@ def abridged(printed: str, shown: str) -> str:
     lines = printed.splitlines()
     if LEFT_OUT not in before:
         return printed
-    kept = [line if line and get_close_matches(masked(line), before, cutoff=0.9) else LEFT_OUT for line in lines]
-    return "\n".join(line for line, above in zip(kept, ["", *kept], strict=False) if line != above or line != LEFT_OUT)
+    kept = [LEFT_OUT if line and not get_close_matches(masked(line), before, cutoff=0.9) else line for line in lines]
+    return _GAP.sub(f"{LEFT_OUT}\n", "".join(f"{line}\n" for line in kept)).rstrip("\n")
 
 
 def main() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.project.shown import BLOCK, OF_POSTGRES, PAGES, ROOT, alike, page_again
+from tests.project.shown import BLOCK, OF_POSTGRES, PAGES, ROOT, abridged, alike, page_again
 from tests.support.postgres import binaries
 
 SHOWING = [page for page in PAGES if BLOCK.search(page.read_text(encoding="utf-8"))]
@@ -57,6 +57,25 @@ def test_documents_show_output() -> None:
 )
 def test_output_is_compared(shown: str, printed: str, expected: bool) -> None:
     assert alike(shown, printed) == expected
+
+
+@pytest.mark.parametrize(
+    ("shown", "printed", "expected"),
+    [
+        pytest.param("a\nb", "a\n\nc", "a\n\nc", id="nothing left out"),
+        pytest.param("all 12 jobs\n...", "all 13 jobs\n\nlist\nx", "all 13 jobs\n...", id="rest"),
+        pytest.param("one\n\nlast\n...", "one\n\nlast\nx\n\ny", "one\n\nlast\n...", id="blank line stays"),
+        pytest.param("one\n...\nlast", "one\n\nlast", "one\n\nlast", id="nothing but a blank line between"),
+        pytest.param("one\n...\nlast", "one\n\nmid\n\nlast", "one\n...\nlast", id="blank lines around"),
+        pytest.param("...\nlast", "\nx\n\n\nlast", "...\nlast", id="at the beginning"),
+        pytest.param("one\n\n...\nlast", "one\n\n\nx\nlast", "one\n...\nlast", id="several"),
+        pytest.param("one\n...", "x\none\n\ny\n\n", "...\none\n...", id="at the end"),
+    ],
+)
+def test_output_is_written_again_with_its_blank_lines(shown: str, printed: str, expected: str) -> None:
+    """A blank line between two that are shown is no line left out."""
+    assert abridged(printed, shown) == expected
+    assert alike(expected, printed)
 
 
 def test_the_site_is_built_without_warnings(tmp_path: Path) -> None:
