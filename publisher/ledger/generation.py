@@ -92,7 +92,8 @@ class GenerationFile:
     def read(self) -> LocalRecord | None:
         """None where there is no file. Raises: LedgerError."""
         try:
-            with self._path.open("rb") as file:
+            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+            with open(os.open(self._path, flags), "rb") as file:
                 self._known = LocalRecord(**json.loads(file.read()))
                 self.is_another = self._known.file != _identity(file.fileno())
         except FileNotFoundError:
@@ -109,7 +110,9 @@ class GenerationFile:
         partial = self._path.with_name(f"{self._path.name}.part")
         try:
             self._path.parent.mkdir(mode=0o700, exist_ok=True)
-            flags = os.O_CREAT | os.O_TRUNC | os.O_WRONLY | os.O_CLOEXEC
+            # Of a crash, or a link to a file elsewhere, which another user of the group made.
+            partial.unlink(missing_ok=True)
+            flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC
             with open(os.open(partial, flags, 0o600), "wb") as file:
                 record = record._replace(file=_identity(file.fileno()))
                 file.write(_packed(record))
@@ -151,7 +154,8 @@ class GenerationFile:
         self._known = record
         with suppress(OSError):
             if self._descriptor is None:
-                self._descriptor = os.open(self._path, os.O_WRONLY | os.O_CLOEXEC)
+                flags = os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+                self._descriptor = os.open(self._path, flags)
             os.pwrite(self._descriptor, _packed(record), 0)
 
     def close(self) -> None:

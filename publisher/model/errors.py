@@ -109,6 +109,8 @@ _OF_THE_MACHINE: Final = {
     errno.ENFILE: _TOO_MANY_FILES,
     errno.ENOMEM: "no memory is left on this machine: look at what uses it",
     errno.EIO: "the disk refused: look at the kernel's log",
+    errno.ELOOP: "a symbolic link is in its place, which is not followed or leads to itself: "
+    "remove the link",
     errno.EINTR: "a network file system gave up: look at the kernel's log",
     errno.ENOLCK: "its file system cannot lock files, as NFS does without its lock service: "
     "use a local disk",

@@ -19,6 +19,9 @@ from publisher.ledger.sql.database import ANOTHER_CHARGES
 from publisher.model.errors import Busy, LedgerError, refused_by_system
 
 _AT_WORK: Final = 0
+# A link that somebody else made in the directory would lead us to make files elsewhere.
+_TO_HOLD: Final = os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
+_TO_LOOK: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
 _MUST_WRITE: Final = "the user who publishes must be able to write there, on a local file system"
 
 
@@ -62,7 +65,7 @@ class FileChargeLocks:
             return True
         if self._descriptor is None:
             try:
-                self._descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+                self._descriptor = os.open(self._path, _TO_LOOK)
             except FileNotFoundError:
                 return False
             except OSError as error:
@@ -81,7 +84,7 @@ class FileChargeLocks:
         if self._descriptor is None or not self._to_hold:
             self.close()  # it was opened to look: no lock is lost
             try:
-                self._descriptor = os.open(self._path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+                self._descriptor = os.open(self._path, _TO_HOLD, 0o600)
             except OSError as error:
                 raise self._trouble(error) from error
             self._to_hold = True
@@ -110,7 +113,7 @@ def target_lock(state: Path, target: str, patience: Callable[[], bool]) -> Itera
     """
     path = state.with_name(f"{state.name}.{target}.lock")
     try:
-        descriptor = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        descriptor = os.open(path, _TO_HOLD, 0o600)
     except OSError as error:
         raise LedgerError(f"{path}: {refused_by_system(error, _MUST_WRITE)}") from error
     try:

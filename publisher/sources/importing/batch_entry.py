@@ -6,6 +6,7 @@ It is kept in the entry's own database.
 from __future__ import annotations
 
 import fcntl
+import os
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
@@ -232,12 +233,13 @@ def alone(database: Path, wait: Callable[[float], bool]) -> Iterator[bool]:
     try:
         for folder in (database.parent.parent, database.parent):
             folder.mkdir(mode=0o700, exist_ok=True)
-        file = lock.open("a")
+        # A link that somebody else made there would lead us to make files elsewhere.
+        descriptor = os.open(lock, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise _refused(lock, error) from error
-    with file:
+    with open(descriptor):
         was_first = True
-        while not _locked(lock, file.fileno()):
+        while not _locked(lock, descriptor):
             was_first = False
             if wait(_LOOK_EVERY_S):
                 stopped = "another process reads into it, and a stop was asked for"
