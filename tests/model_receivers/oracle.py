@@ -218,6 +218,7 @@ def shares(
 def solved(held: Mapping[Group, Total], choices: Sequence[Sequence[Share | None]]) -> bool:
     """Return whether one choice for each run adds up to what is held. Raises: OverflowError after too many tries."""
     rest = dict(held)
+    choices = [list(dict.fromkeys(one)) for one in choices]
     certain = [choice[0] for choice in choices if len(choice) == 1]
     return all(_take(rest, share) for share in certain) and _Search(
         rest, [one for one in choices if len(one) > 1]
@@ -225,18 +226,24 @@ def solved(held: Mapping[Group, Total], choices: Sequence[Sequence[Share | None]
 
 
 class _Search:
-    """Tries the choices of one run after the other."""
+    """Tries the choices of one run after the other, those of one group together."""
 
     def __init__(self, rest: dict[Group, Total], choices: Sequence[Sequence[Share | None]]) -> None:
-        self._rest, self._choices, self._tried = rest, choices, 0
+        self._rest, self._tried = rest, 0
+        self._choices = sorted(choices, key=lambda one: min(share.group for share in one if share is not None))
+        last: dict[Group, int] = dict.fromkeys(rest, -1)  # the last run that could add to a group
+        last |= {share.group: at for at, one in enumerate(self._choices) for share in one if share is not None}
+        self._done: dict[int, list[Group]] = defaultdict(list)
+        for group, at in last.items():
+            self._done[at].append(group)
 
     def fits(self, at: int) -> bool:
         self._tried += 1
         if self._tried > _TRIED:
             raise OverflowError(f"{len(self._choices)} runs with several choices")
-        if at == len(self._choices):
-            return not any(any(total) for total in self._rest.values())
-        return any(self._fits_with(share, at) for share in self._choices[at])
+        if any(any(self._rest.get(group, ())) for group in self._done.get(at - 1, ())):
+            return False  # nothing more can come to what is left there
+        return at == len(self._choices) or any(self._fits_with(share, at) for share in self._choices[at])
 
     def _fits_with(self, share: Share | None, at: int) -> bool:
         if not _take(self._rest, share):

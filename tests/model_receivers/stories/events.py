@@ -341,10 +341,11 @@ class World:
         if len(self.ces) > 1 and self.settled:
             gone = self.ces.pop()
             self.config["source"] = [one.source for one in self._sources()]
+            files = sorted(gone.accounting.glob("*.db"))
             shutil.rmtree(gone.control)
-            for path in gone.accounting.parent.glob("accounting/*.db") or [gone.path]:
-                self.product.run("source", "retire", str(path))
-            self.product.run("source", "retire", str(gone.path))
+            for path in files:
+                retired = self.product.run("source", "retire", str(path))
+                assert retired.status == 0, retired.err
 
     # Receivers
 
