@@ -102,6 +102,7 @@ class Resources(NamedTuple):
     billing: int | None = None
     gpu_models: tuple[tuple[str, int], ...] = ()
     energy_j: int | None = None
+    has_gpu_total: bool = False  # gres/gpu, be it 0; not models alone
 
 
 def read_tres(text: str) -> Resources:
@@ -117,6 +118,7 @@ def read_tres(text: str) -> Resources:
         billing=found.get("billing"),
         gpu_models=tuple(models.items()),
         energy_j=found.get("energy") or None,
+        has_gpu_total="gres/gpu" in found,
     )
 
 
@@ -197,6 +199,7 @@ class SlurmMapping(SiteMapping):
 
     lrms: ClassVar[str] = "slurm"
     in_ids: ClassVar[frozenset[str]] = frozenset({"array_ids"})
+    gpu_rule: ClassVar[str] = "allocated gres/gpu"
 
     def __init__(
         self,
@@ -243,5 +246,5 @@ class SlurmMapping(SiteMapping):
             ImportRule("projects", rule),
             ImportRule("cpu_count", cpus),
             ImportRule("node_count", "allocated nodes, else those listed"),
-            ImportRule("gpu_count", "allocated gres/gpu"),
+            ImportRule("gpu_count", self.gpu_rule),
         ]

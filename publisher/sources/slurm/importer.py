@@ -216,6 +216,7 @@ class SlurmImporter(LineImporter[SacctRun | SacctStep]):
         steps = [record for record in records if isinstance(record, SacctStep)]
         left_out, self._left_out = self._left_out, []
         stored = run.store([self._mapping.job(record) for record in runs], file=file)
+        self._mapping.keep_shown(run.accounting)
         table = StepTable(run.accounting.connection, self._options.cluster)
         self._mapping.has_lone_steps |= bool(steps)
         if file is not None or steps:

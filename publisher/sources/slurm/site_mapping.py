@@ -34,6 +34,7 @@ _SACCT: Final = ("sacct",)
 _FILES: Final = "what sacct printed: files, their directories, or patterns; else sacct is run"
 _DAY_S: Final = 86_400
 _ZONE: Final = "SLURM_TIME_ZONE"  # keys of DBConfig
+_SHOWS_GPUS: Final = "SLURM_SHOWS_GPUS"
 _RULES: Final = "SLURM_RULES"
 _HAS_JOBS: Final = (
     "SELECT EXISTS (SELECT 1 FROM AAR) OR EXISTS (SELECT 1 FROM ArcRun) "
@@ -75,6 +76,7 @@ class Options(SlurmOptions):
     )
     qos_vo_map: Path | None = field(default=None, metadata=map_of("QOS VO"))
     files: tuple[Path, ...] = field(default=(), metadata={"help": _FILES})
+    gpus_recorded: bool = False
     command: tuple[str, ...] = field(default=_SACCT, metadata={"check": _check_command})
     look_back_s: int = field(default=30 * _DAY_S, metadata={"check": _check_look_back})
     timeout_s: int = field(default=600, metadata={"check": _check_timeout})
@@ -97,7 +99,8 @@ class _Given(NamedTuple):
 
     nodes: int
     cpus: int
-    gpus: int | None
+    gpus: int | None  # None: none are shown
+    has_gpu_total: bool
     gpu_models: tuple[tuple[str, str], ...]
     asked: str  # quantities for formulas, before its eligible time
     used: str  # and behind that
@@ -105,6 +108,11 @@ class _Given(NamedTuple):
 
 class SacctMapping(SlurmMapping):
     """Makes rows of runs. Reads the map files once."""
+
+    gpu_rule: ClassVar[str] = (
+        "allocated gres/gpu; of a job without, 0 if the source had shown any before, or by "
+        "gpus_recorded, else unknown"
+    )
 
     def __init__(self, options: Options) -> None:
         """Raises: ConfigError when a map file cannot be read or is wrong."""
@@ -116,6 +124,8 @@ class SacctMapping(SlurmMapping):
         )
         self.zone = ZoneInfo(options.time_zone) if options.time_zone else None
         self._cluster = options.cluster
+        self._gpus_recorded = options.gpus_recorded
+        self._shows_gpus = options.gpus_recorded
         self.has_lone_steps = False  # whether steps were read apart from their jobs
         # Hot path: a million jobs have few of each.
         self._of_account = lru_cache(maxsize=10_000)(self._account)
@@ -126,6 +136,7 @@ class SacctMapping(SlurmMapping):
         """Raises: UsageError also for another time zone, by which jobs would have other ids."""
         before: dict[str, str] = json.loads(accounting.setting(_RULES) or "{}")
         notes = super().begin_import(accounting)
+        self._shows_gpus = self._gpus_recorded or bool(accounting.setting(_SHOWS_GPUS))
         self.has_lone_steps = StepTable(accounting.connection, self._cluster).has_steps()
         if self.zone is None:
             return notes
@@ -145,6 +156,11 @@ class SacctMapping(SlurmMapping):
             )
         return notes
 
+    def keep_shown(self, accounting: ImportDatabase) -> None:
+        """Keep that GPUs are recorded, once a job showed any, inside a transaction."""
+        if self._shows_gpus and not self._gpus_recorded:
+            accounting.settle(_SHOWS_GPUS, "1")
+
     def skips(self, run: SacctRun | SacctStep) -> str:
         """Why a run or a step is not this site's usage, or ''."""
         if run.cluster and run.cluster != self._cluster:
@@ -157,6 +173,10 @@ class SacctMapping(SlurmMapping):
         """A run as a row."""
         account_user, vo, of_account = self._of_account(run.user, run.account, run.qos)
         given = self._of_tres(run.tres, run.tasks, run.limit_min, run.suspended_s)
+        self._shows_gpus = self._shows_gpus or given.has_gpu_total
+        gpus = given.gpus
+        if gpus is None and run.tres and self._shows_gpus:
+            gpus = 0
         of_nodes, listed = self._of_nodes(run.node_list)
         user_s, kernel_s = cpu_seconds(run.user_ms, run.system_ms)
         eligible = "" if run.eligible_at is None else f"EligibleTime={run.eligible_at} "
@@ -183,7 +203,7 @@ class SacctMapping(SlurmMapping):
             run.wall_s,
             user_s,
             kernel_s,
-            given.gpus,
+            gpus,
             NAME,
             f"{run.raw_id}/{run.submitted_at}",
             (*of_account, *name, *of_nodes, quantities, *unknown, *given.gpu_models),
@@ -233,8 +253,8 @@ def _given(tres: str, tasks: int, limit_min: int, suspended_s: int) -> _Given:
     return _Given(
         resources.nodes or 0,
         resources.cpus or 0,
-        # A job that was given something, and no GPU, had none.
-        resources.gpus or (0 if tres else None),
+        resources.gpus,
+        resources.has_gpu_total,
         gpu_models,
         asked,
         f"{memory}{billing}SecsPreSuspend={suspended_s}",
