@@ -24,6 +24,7 @@ from publisher.config.targets import added_up, apart, destination
 from publisher.doctor.databases import check_databases, check_known_databases
 from publisher.doctor.findings import Diagnosis, Finding, PerfData, Question, join
 from publisher.doctor.services import check_identity, check_services
+from publisher.doctor.shared_vos import check_shared_vos
 from publisher.doctor.side_by_side import ExaminedPart, ask_all
 from publisher.doctor.sources import check_sources
 from publisher.doctor.state import check_directory, check_instances, check_ledger
@@ -105,6 +106,7 @@ def examine(
         part("the configuration", "configuration", _RESPONDS, configuration),
         part("the accounting data", "source", _FILES, data),
         part("the sources", "source", _FILES, partial(check_sources, site)),
+        part("the VOs of local jobs", "source", _FILES, partial(check_shared_vos, site, chosen)),
         part("the state directory", "state", _FILES, directory),
         part("the ledger", "state", _LEDGER, partial(check_ledger, site, chosen)),
         part("the other instances", "state", _LEDGER, partial(check_instances, site, chosen)),

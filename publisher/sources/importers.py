@@ -207,6 +207,10 @@ class Importer(Protocol):
         Inside a transaction.
         """
 
+    @property
+    def mapped_vos(self) -> frozenset[str]:
+        """The VOs that map files give to jobs."""
+
     def explain(self, job: JobRecord) -> Sequence[ImportRule]:
         """How the fields of a job that it imported came about, by the rules of today."""
 

@@ -22,6 +22,8 @@ from publisher.cli.site import LiveSite
 from publisher.config import from_arc as arc_conf
 from publisher.config.from_arc import ConfigurationText
 from publisher.config.from_arc.targets import Draft
+from publisher.doctor.findings import join
+from publisher.doctor.shared_vos import WHY, JobSources, shared_vos
 from publisher.formats import receiver_of
 from publisher.model.errors import ConfigError, UsageError
 from publisher.model.job import Epoch
@@ -71,7 +73,7 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
 
 
 def _check(arguments: argparse.Namespace, site: LiveSite) -> None:
-    _check_importers(site)
+    sources = _check_importers(site)
     settings = site.settings
     names = ", ".join(target.name for target in settings.targets)
     print_line(f"{arguments.config}: OK; targets: {names}")
@@ -82,21 +84,27 @@ def _check(arguments: argparse.Namespace, site: LiveSite) -> None:
         if unreleased := receiver_of(target.format).unreleased:
             note = f"{unreleased}; ask its operators before records are sent"
             print_line(f"note: target {target.name}: {note}")
+    for shared in shared_vos(settings.targets, sources):
+        if shared.found:
+            names = f"{'target' if len(shared.targets) == 1 else 'targets'} {join(shared.targets)}"
+            print_line(f"note: {names}: {shared.found}; {WHY}; {shared.advice}")
     # Each pair of rules that overlap once, though targets have them too.
     for note in dict.fromkeys(note for each in rules for note in overlap_notes(each)):
         print_line(f"note: {note}")
 
 
-def _check_importers(site: LiveSite) -> None:
+def _check_importers(site: LiveSite) -> JobSources:
     """That importers could start: map files can be read. Raises: ConfigError with all problems."""
     problems: list[str] = []
+    importers = []
     for entry in site.batch_entries:
         try:
-            site.importer(entry)
+            importers.append((entry, site.importer(entry)))
         except ConfigError as error:
             problems += error.problems
     if problems:
         raise ConfigError(problems)
+    return JobSources(has_ce=bool(site.database_entries), importers=importers)
 
 
 def _from_arc(arguments: argparse.Namespace) -> int:

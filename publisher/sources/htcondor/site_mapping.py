@@ -62,6 +62,7 @@ class Options(ImporterOptions):
     """Keys of `importers.htcondor`."""
 
     reads_key: ClassVar[str] = "history"
+    have_vos: ClassVar[bool] = True  # of proxies and tokens
 
     cluster: str = field(
         default="htcondor",

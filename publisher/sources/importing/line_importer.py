@@ -184,6 +184,10 @@ class LineImporter(ABC, Generic[Record]):
     def ask_again(self, connection: Connection, path: Path, now: datetime) -> bool:
         return False
 
+    @property
+    def mapped_vos(self) -> frozenset[str]:
+        return self.site.mapped_vos
+
     def explain(self, job: JobRecord) -> Sequence[ImportRule]:
         return self.site.explain(job)
 

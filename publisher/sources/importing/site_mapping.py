@@ -133,6 +133,7 @@ class ImporterOptions:
 
     reads_key: ClassVar[str] = "paths"  # which key names what is read
     must_read: ClassVar[bool] = True  # a source needs that key
+    have_vos: ClassVar[bool] = False  # jobs may have VOs that no map file gives them
 
     cluster: str  # becomes part of every job's id
     place: str = field(default="", metadata=_HIDDEN)  # of these keys in the configuration
@@ -204,6 +205,11 @@ class SiteMapping(ABC):
         self._excludes = {key: getattr(options, key) for key in excludes}
         self._has_excludes = any(self._excludes.values())
         self._left_out = lru_cache(maxsize=10_000)(self._excluded)
+
+    @property
+    def mapped_vos(self) -> frozenset[str]:
+        """The VOs that map files give to jobs."""
+        return frozenset(vo for known in self._vo_maps.values() for vo in known.values())
 
     def begin_import(self, accounting: ImportDatabase) -> list[str]:
         """Check that the database is this cluster's, and keep the rules of today.

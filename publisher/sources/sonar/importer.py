@@ -249,6 +249,10 @@ class SonarImporter:
     def ask_again(self, connection: Connection, path: Path, now: datetime) -> bool:
         return False
 
+    @property
+    def mapped_vos(self) -> frozenset[str]:
+        return self._site.mapped_vos
+
     def explain(self, job: JobRecord) -> Sequence[ImportRule]:
         return self._site.explain(job)
 
