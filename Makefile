@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
+comma := ,
 SOURCE ?= arex
 SOAK_S ?= 120
 SOAK_SEED ?= 1
@@ -26,7 +27,8 @@ $(VENV)/.ready: pyproject.toml .ci/locked.txt
 	else $(BIN)/pip install --quiet --editable '.[dev]'; fi
 	touch $(VENV)/.installed $@
 
-demo: $(VENV)/.installed  ## the main job, start to end, on loopback
+demo: $(VENV)/.installed  ## the main job, start to end, on loopback; SOURCE: arex, slurm, htcondor, gridengine, sonar or fleet (needs a PostgreSQL server)
+	$(if $(filter fleet,$(SOURCE)),$(BIN)/python -c 'import apscheduler$(comma) psycopg' 2>/dev/null || $(BIN)/pip install --quiet --editable '.[postgres$(comma)run]')
 	$(BIN)/python -m tests.demo --source $(SOURCE)
 
 test: $(VENV)/.ready  ## all tests but the slow and the long ones

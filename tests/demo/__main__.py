@@ -20,8 +20,10 @@ from tests.arex_databases import Writer, generate
 from tests.demo import fleet
 from tests.fake_ams.service import FakeAMS
 from tests.support import condor_history, sacct_text, sonar_files
+from tests.support.forks import ForkerGone
 from tests.support.gridengine_files import CLUSTER, HEADER, colon, entries, jsonl
 from tests.support.pki import PKI
+from tests.support.postgres import binaries
 from tests.support.sites import Row, SiteUnderTest
 
 JOBS = 3_000
@@ -202,7 +204,13 @@ def main() -> int:
     arguments.add_argument("--source", choices=[*sorted(SOURCES), "fleet"], default="arex")
     chosen = arguments.parse_args()
     with tempfile.TemporaryDirectory(prefix="publisher-demo-") as folder:
-        return fleet.demo(Path(folder)) if chosen.source == "fleet" else demo(Path(folder), chosen.source)
+        try:
+            return (
+                fleet.demo(Path(folder), binaries()) if chosen.source == "fleet" else demo(Path(folder), chosen.source)
+            )
+        except ForkerGone as error:
+            print(f"The demo could not go on: {error}", file=sys.stderr)
+            return 1
 
 
 if __name__ == "__main__":

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import copy
 import signal
+import sys
 from collections import Counter
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,21 +18,39 @@ from tests.arex_databases import generate
 from tests.fake_ams.service import PROJECT, TOPIC, FakeAMS
 from tests.support.daemons import RunningDaemon, until
 from tests.support.pki import PKI
-from tests.support.postgres import PostgresServer, binaries, private_server
+from tests.support.postgres import PostgresServer, private_server
 from tests.support.sites import ConfiguredSite, SiteUnderTest
 
 START, END = datetime(2026, 10, 1, tzinfo=UTC), datetime(2026, 11, 1, tzinfo=UTC)
 JOBS = 400  # of each CE
-NEEDED = (
-    "It needs PostgreSQL and psycopg 3. Debian: apt-get install postgresql python3-psycopg. "
-    "EL: dnf install postgresql-server python3-psycopg3. Or pip install 'psycopg[binary]' beside the server."
+NO_SERVER = (
+    "There is no PostgreSQL server here, and this demo starts one of its own. "
+    "Debian: apt-get install postgresql. EL: dnf install postgresql-server."
+)
+NO_SCHEDULER = (
+    "This Python has no APScheduler, which `publisher run` needs: "
+    "`make demo SOURCE=fleet` installs it; by hand: pip install 'APScheduler<4'."
+)
+NO_PSYCOPG = (
+    "This Python has no psycopg 3, with which the publisher reaches PostgreSQL: "
+    "`make demo SOURCE=fleet` installs it; by hand: pip install 'psycopg[binary]'."
 )
 
+LIBRARIES = {"psycopg": NO_PSYCOPG, "apscheduler": NO_SCHEDULER}
 
-def demo(folder: Path) -> int:
-    programs = binaries()
-    if programs is None or find_spec("psycopg") is None:
-        print(NEEDED)
+
+def missing(programs: Path | None, libraries: Iterable[str]) -> list[str]:
+    """What a person has to install first, a line each."""
+    return [
+        *([NO_SERVER] if programs is None else []),
+        *(told for name, told in LIBRARIES.items() if name not in libraries),
+    ]
+
+
+def demo(folder: Path, programs: Path | None) -> int:
+    needed = missing(programs, [name for name in LIBRARIES if find_spec(name)])
+    if needed or programs is None:
+        print("\n".join(needed), file=sys.stderr)
         return 1
     print("1. A private PostgreSQL, a stand-in for the ARGO Messaging Service, three CEs, of which ce1 has two hosts")
     with private_server(programs) as server, FakeAMS(PKI.create(folder / "pki")) as fake:

@@ -28,8 +28,6 @@ from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from publisher.cli import main as cli
 from tests.support.forks import Child
 from tests.support.sites import ConfiguredSite
@@ -76,7 +74,8 @@ class Tracer:
                 if fatal and after:
                     self._end(server)
 
-        pytest.MonkeyPatch().setattr(psycopg.Connection, "execute", counted)
+        replaced = "execute"
+        setattr(psycopg.Connection, replaced, counted)
 
     @staticmethod
     def _end(server: int) -> None:
@@ -100,7 +99,7 @@ def main() -> int:
     """In the forked process."""
     order: dict[str, Any] = json.loads(sys.argv[1])
     tracer = Tracer(order["state"], order.get("fatal", 0))
-    pytest.MonkeyPatch().setattr(sqlite3, "connect", tracer.connect)
+    vars(sqlite3)["connect"] = tracer.connect
     if "server" in order:
         tracer.statements_of_psycopg(order["server"], after=order.get("after", False))
     if most := order.get("most_bytes"):

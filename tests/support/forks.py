@@ -35,6 +35,13 @@ PUBLISHER: Final = "publisher.cli.main:main"
 _MOST_BYTES: Final = 1 << 17  # of an order
 
 
+class ForkerGone(Exception):
+    """The process that forks others has ended, and there is none to start."""
+
+    def __init__(self) -> None:
+        super().__init__("the process that starts the publishers has ended; what it printed above says why")
+
+
 class Child:
     """What `subprocess.Popen` is, as far as tests need it; in text mode.
 
@@ -71,10 +78,20 @@ class Child:
             "argv": [str(one) for one in arguments],
             "env": dict(env or os.environ),
         }
-        socket.send_fds(_server(preload), [json.dumps(order).encode()], [first, second, third, last])
-        for descriptor in self._given:
-            os.close(descriptor)
-        self.pid = int(os.read(self._status, 16))
+        try:
+            socket.send_fds(_server(preload), [json.dumps(order).encode()], [first, second, third, last])
+        except (BrokenPipeError, ConnectionResetError):
+            raise ForkerGone from None
+        finally:
+            for descriptor in self._given:
+                os.close(descriptor)
+        self.pid = int(self._told())
+
+    def _told(self) -> bytes:
+        """A number that the server tells."""
+        if not (number := os.read(self._status, 16)):
+            raise ForkerGone
+        return number
 
     def _stream(self, wanted: int | IO[Any] | None, own: int) -> tuple[IO[str], int] | tuple[None, int]:
         """Our end of a pipe, where one is wanted, and the descriptor for the child."""
@@ -100,7 +117,7 @@ class Child:
         if self.returncode is None:
             if not select.select([self._status], [], [], timeout)[0]:
                 raise subprocess.TimeoutExpired(["publisher"], timeout or 0)
-            self.returncode = os.waitstatus_to_exitcode(int(os.read(self._status, 16)))
+            self.returncode = os.waitstatus_to_exitcode(int(self._told()))
             os.close(self._status)
         return self.returncode
 

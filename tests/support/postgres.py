@@ -10,7 +10,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import quote
@@ -22,9 +22,9 @@ _PACKAGES = ("/usr/lib/postgresql/*/bin", "/usr/pgsql-*/bin", "/usr/bin", "/usr/
 ROLE = "publisher"
 
 
-def binaries() -> Path | None:
+def binaries(packages: Iterable[str] = _PACKAGES) -> Path | None:
     """Where the newest PostgreSQL of this machine has its programs; None where there is none."""
-    roots = [path for pattern in _PACKAGES for path in Path("/").glob(pattern.removeprefix("/"))]
+    roots = [path for pattern in packages for path in Path("/").glob(pattern.removeprefix("/"))]
     return next((path for path in sorted(roots, reverse=True) if (path / "initdb").exists()), None)
 
 
