@@ -21,7 +21,10 @@ from tests.support.sites import Run, SiteUnderTest
 SAME = 32  # so many characters that two lines share, beside names of files and commands, are a reason
 _STAMP = re.compile(r"^\S+Z (?=[A-Z]+ )")
 _NAMES = re.compile(r"`[^`]*`|/\S+|https?:\S+")
-_NO_FAILURE = ("ok ", "warning ", "         why:", "         do:")  # of doctor, who asks each service the same
+_NO_FAILURE = (
+    *("ok ", "warning ", "         why:", "         do:"),  # of doctor, who asks each service the same
+    *("  2026-10: VO ", "  2026-11: VO "),  # of a ticket, which lists rows
+)
 ALMOST_EXPIRED = "expires in 29 days"  # every certificate of these tests
 
 
@@ -106,10 +109,11 @@ def away(site: SiteUnderTest) -> None:
 
 
 def rescaled(site: SiteUnderTest) -> None:
-    site.config["targets"]["egi"]["format"] = "apel-summary-0.4"
+    """Months are held back."""
+    site.config["targets"]["egi"]["format"] = "apel-summary-0.2"
     site.save()
     assert site.publish().status == 0
-    site.config["records"]["benchmark"]["value"] = 12
+    site.config["records"]["benchmark"] = {"type": "HEPscore23", "value": 12.5, "override": True}
 
 
 FAILURES: list[Callable[[SiteUnderTest], Any]] = [
@@ -138,3 +142,19 @@ def test_a_failure_is_said_once(fail: Callable[[SiteUnderTest], Any], site: Site
         site.save()
     found = {" ".join(words): list(said_twice(site.run(*words))) for words in COMMANDS}
     assert {command: twice for command, twice in found.items() if twice} == {}
+
+
+@pytest.mark.parametrize(
+    "command", [("publish", "--force"), ("republish", "--from", "2026-10", "--to", "2026-10", "--yes")]
+)
+def test_the_reason_is_logged_and_the_text_for_a_ticket_is_the_result(
+    command: tuple[str, ...], site: SiteUnderTest
+) -> None:
+    rescaled(site)
+    site.save()
+    run = site.run(*command)
+    assert run.status == 65
+    assert "count twice" in run.err
+    assert "Text for a ticket" not in run.err
+    assert "Text for a ticket" in run.out
+    assert "count twice" not in run.out
