@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,11 @@ def case(name: str, tmp_path: Path) -> tuple[ImportReport, list[dict[str, Any]]]
     """The report, and the jobs in the order of their numbers."""
     report = run_import(tmp_path / "imported.db", CASES / f"{name}.sacct")
     return report, sorted(jobs(tmp_path / "imported.db").values(), key=lambda one: int(one["LocalJobID"].split("+")[0]))
+
+
+def safe(path: Path, lines: list[dict[str, object]], columns: Sequence[str] = COLUMNS) -> Path:
+    """Written with a delimiter that no user can write."""
+    return write(path, text(lines, columns, "|13580424571302949375|"))
 
 
 def cpu_s(one: dict[str, Any]) -> int | None:
@@ -65,15 +71,35 @@ def test_what_sacct_says_in_place_of_a_table(name: str, words: str, tmp_path: Pa
     assert words in report.troubles[0]
 
 
+NO_CPU = {"TotalCPU": "00:00:00", "UserCPU": "00:00:00", "SystemCPU": "00:00:00"}
+
+
 def test_a_cluster_that_gathers_nothing(tmp_path: Path) -> None:
-    """JobAcctGatherType=none: every CPU time is 0, and no step shows memory."""
-    nothing = {"TotalCPU": "00:00:00", "UserCPU": "00:00:00", "SystemCPU": "00:00:00"}
-    ran = [job(number, **nothing) for number in range(1, 6)]
-    lines = [line for one in ran for line in (one, step(one, MaxRSS="", MaxVMSize=""))]
-    report = run_import(tmp_path / "imported.db", write(tmp_path / "sacct.txt", text(lines)))
-    assert (report.incomplete, len(report.notes)) == (5, 2)
-    assert "JobAcctGatherType" in report.notes[0]
-    assert list(map(cpu_s, jobs(tmp_path / "imported.db").values())) == [None] * 5
+    """JobAcctGatherType=none: every CPU time is 0, and no step shows memory. It is said once, until jobs show some."""
+    database = tmp_path / "imported.db"
+    measured, after = job(0), [job(number) for number in range(10, 12)]
+    unmeasured = [job(number, **NO_CPU) for number in range(1, 6)]
+    none = {"MaxRSS": "", "MaxVMSize": ""}
+    before = [measured, step(measured), *(line for one in unmeasured[:4] for line in (one, step(one, **none)))]
+    run_import(database, safe(tmp_path / "before", before))
+    assert last_reading(database, tmp_path).notices == ()
+    lines = [*before, unmeasured[4], step(unmeasured[4], **none)]
+    for _ in range(2):
+        report = run_import(database, safe(tmp_path / "sacct.txt", lines))
+        (notice,) = last_reading(database, tmp_path).notices
+        assert notice in report.notes
+        assert ["JobAcctGatherType" in note for note in report.notes].count(True) == 1
+    assert [cpu_s(one) for _, one in sorted(jobs(database).items())] == [91, *[None] * 5]
+    run_import(database, safe(tmp_path / "after", [line for one in after for line in (one, step(one))]))
+    assert last_reading(database, tmp_path).notices == ()
+
+
+def test_a_text_without_memory_makes_no_measured_cpu_time_unknown(tmp_path: Path) -> None:
+    columns = [name for name in COLUMNS if name not in ("MaxRSS", "TRESUsageInTot")]
+    idle, lost = job(1, **NO_CPU), job(2, State="NODE_FAIL", **NO_CPU)
+    lines = [idle, step(idle), lost, step(lost, ExitCode="", State="CANCELLED")]
+    run_import(tmp_path / "imported.db", safe(tmp_path / "sacct.txt", lines, columns))
+    assert [cpu_s(one) for _, one in sorted(jobs(tmp_path / "imported.db").items())] == [0, None]
 
 
 def test_cores_come_from_tres_where_they_were_not_asked_for(tmp_path: Path) -> None:

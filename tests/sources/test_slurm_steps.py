@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from publisher.sources.importing.batch_entry import last_reading
 from tests.sources.test_slurm_cases import CASES, case, cpu_s
 from tests.support.gridengine_files import jobs
 from tests.support.sacct_text import BEGIN, CLUSTER, NOW, job, jobs_of, run_import, step, text, write
@@ -53,8 +54,9 @@ def test_a_step_whose_job_is_not_there_waits_and_is_reported(tmp_path: Path) -> 
     for _ in range(2):
         report = run_import(database, first)
         assert (report.bad, report.held) == (0, 1)
-        assert "1 step waits for its job" in report.notes[0]
-        assert "1.batch" in report.notes[0]
+        (note,) = (each for each in report.notes if "1 step waits for its job" in each)
+        assert "(1.batch)" in note
+        assert note in last_reading(database, tmp_path).notices
     assert run_import(database, write(tmp_path / "2", text([one, other, step(other)]))).held == 0
 
 

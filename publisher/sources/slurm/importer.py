@@ -23,7 +23,7 @@ from publisher.sources.importing.line_importer import SURELY_WRITTEN_S, LineImpo
 from publisher.sources.importing.log_files import LogFile
 from publisher.sources.importing.run import ImportRun, import_run
 from publisher.sources.slurm.header import Header, NotSacct
-from publisher.sources.slurm.notices import DELIMITER, notices, set_notice
+from publisher.sources.slurm.notices import DELIMITER, STEPS, Gathering, notices, set_notice
 from publisher.sources.slurm.notices import TABLES as NOTICES
 from publisher.sources.slurm.records import (
     SURELY_WITHOUT_STEPS,
@@ -79,6 +79,7 @@ class SlurmImporter(LineImporter[SacctRun | SacctStep]):
         self._mapping = SacctMapping(options)
         # Why users can forge jobs in a file that was read, or ''; None where none was read.
         self._forgeable: str | None = None
+        self._gathering = Gathering()
         self._left_out: list[SacctRun] = []  # runs that are no usage, in the lines read last
         self._sacct = Sacct(
             command=options.command,
@@ -217,6 +218,7 @@ class SlurmImporter(LineImporter[SacctRun | SacctStep]):
         left_out, self._left_out = self._left_out, []
         stored = run.store([self._mapping.job(record) for record in runs], file=file)
         self._mapping.keep_shown(run.accounting)
+        self._gathering.note(runs)
         table = StepTable(run.accounting.connection, self._options.cluster)
         self._mapping.has_lone_steps |= bool(steps)
         if file is not None or steps:
@@ -248,20 +250,26 @@ class SlurmImporter(LineImporter[SacctRun | SacctStep]):
         waiting_before = run.now - months * _MONTH_S if months else 0
         with run.accounting.transaction():
             table.forget(run.now - _KEPT_S, waiting_before)
-        waiting, first = table.waiting()
-        run.report.held += waiting
-        if waiting:
-            run.report.notes.append(
-                f"{plural(waiting, 'step waits for its job', 'steps wait for their jobs')}, of "
-                f"which no line was read ({', '.join(first)}): import the text that has it too"
-            )
+        run.report.held += table.waiting()[0]
+        connection = run.accounting.connection
         with run.accounting.transaction():
+            set_notice(connection, STEPS, _steps_text(table))
+            self._gathering.keep(run.accounting)
             if self._forgeable is not None:
-                set_notice(run.accounting.connection, DELIMITER, self._forgeable)
+                set_notice(connection, DELIMITER, self._forgeable)
         if run.report.incomplete:
             run.report.notes.append(
                 f"{plural(run.report.incomplete, 'run')} whose CPU time Slurm does not know "
-                "(nodes that failed, allocations without a step, resized jobs, or "
-                "JobAcctGatherType=none in slurm.conf): told as unknown, and as 0 to APEL"
+                "(nodes that failed, allocations without a step, resized jobs, or nothing "
+                "gathered): told as unknown, and as 0 to APEL"
             )
-        run.report.notes += notices(run.accounting.connection)
+        run.report.notes += notices(connection)
+
+
+def _steps_text(table: StepTable) -> str:
+    waiting, first = table.waiting()
+    if not waiting:
+        return ""
+    wait = plural(waiting, "step waits for its job", "steps wait for their jobs")
+    shown = ", ".join(first)
+    return f"{wait}, of which no line was read ({shown}); import the text that has it too"
