@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import sqlite3
 from contextlib import closing
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from publisher.sources.importing.batch_entry import last_reading
+from tests.arex_databases.schema import create
 from tests.sources.test_slurm_cases import CASES, case, cpu_s
 from tests.support.gridengine_files import jobs
 from tests.support.sacct_text import BEGIN, CLUSTER, NOW, job, jobs_of, run_import, step, text, write
@@ -155,3 +156,17 @@ def test_lines_in_any_order_and_in_any_files_give_the_same(seed: int, tmp_path: 
     again = run_import(database, *files)
     assert (again.imported, again.updated, again.held) == (0, 0, 0)
     assert usage(database) == usage(tmp_path / "expected.db")
+
+
+def test_steps_of_a_job_that_waits_for_a_ce(tmp_path: Path) -> None:
+    """It may have been read before its steps, and becomes a job here when no CE claims it."""
+    create(arc := tmp_path / "arc.db")
+    one, database = job(1, **NO_CPU), tmp_path / "imported.db"
+    options: dict[str, Any] = {"arc_databases": (arc,), "now": datetime.fromtimestamp(int(str(one["End"])) + 60, UTC)}
+    other = job(2)
+    for number, lines in enumerate(([one, other, step(other)], [step(one, **OWN), other, step(other)])):
+        report = run_import(database, write(tmp_path / f"{number}.txt", text(lines)), **options)
+        assert (report.imported, report.bad, report.troubles) == (0, 0, [])
+    run_import(database, tmp_path / "1.txt", **options | {"now": NOW})
+    found = jobs(database)[f"{CLUSTER}:1:{one['Submit']}"]
+    assert (cpu_s(found), found["UsedMemory"]) == (10, 8420)

@@ -146,6 +146,10 @@ class _JobLines:
         self.steps: list[str] = []
         self.wrong = wrong
 
+    def has_step(self, number: re.Match[bytes]) -> bool:
+        """Whether a line with this number is that of a step of this job."""
+        return number.lastindex == 2 and number[1] == self.number and not self.is_step
+
     def go_on(self, content: bytes) -> None:
         """More of a name that goes over lines."""
         text = content.decode("utf-8", "replace")
@@ -197,21 +201,21 @@ class SacctReader:
         """
         job: _JobLines | None = None
         at = end = 0
-        line_end = self._header.line_end
+        line_end, may_be_forged = self._header.line_end, self._header.may_be_forged
         for block in blocks:
             at = block.offset
             for line in block.lines:
                 content = line.removesuffix(line_end)
                 number = self._beginning(content)
-                if number is None or self._is_rest(job, content):
+                lacks = self._lacks(job) if may_be_forged and job is not None else 0
+                if number is None or (lacks and content.count(self._header.separator) == lacks):
                     job = self._without_number(job, at, content)
-                elif job is not None and self._is_own_step(job, number):
+                elif job is not None and not lacks and job.has_step(number):
                     job.steps.append(content.decode("utf-8", "replace"))
                 else:
-                    wrong = ""
                     if job is not None:
-                        wrong = _IN_TEXT if self._lacks(job) else ""
                         yield self._piece(job, at)
+                    wrong = _IN_TEXT if lacks else ""
                     job = _JobLines(at, content, number, wrong)
                 at += len(line) + 1
             end = block.end
@@ -229,15 +233,6 @@ class SacctReader:
             return 0
         last = lines.steps[-1] if lines.steps else lines.text
         return self._header.lacks(last)
-
-    def _is_rest(self, job: _JobLines | None, content: bytes) -> bool:
-        """Whether a line is what the row above it lacks, though it begins with a number."""
-        lacks = 0 if job is None else self._lacks(job)
-        return lacks > 0 and content.count(self._header.separator) == lacks
-
-    def _is_own_step(self, job: _JobLines, number: re.Match[bytes]) -> bool:
-        is_of_job = number.lastindex == 2 and number[1] == job.number and not job.is_step
-        return is_of_job and not self._lacks(job)
 
     def _without_number(
         self, job: _JobLines | None, offset: int, content: bytes
@@ -418,9 +413,9 @@ class SacctReader:
             known_count(nodes),
             node_list,
             tres,
-            max((usage.tasks for usage in usages), default=0),
-            max((usage.memory_kib for usage in usages), default=0),
-            max((usage.virtual_kib for usage in usages), default=0),
+            max([usage.tasks for usage in usages], default=0),
+            max([usage.memory_kib for usage in usages], default=0),
+            max([usage.virtual_kib for usage in usages], default=0),
             joules(energy),
             known_count(limit),
         )

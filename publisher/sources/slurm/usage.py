@@ -57,7 +57,7 @@ def step_usage(
     Where the text has no column of memory, `shows_memory` is False, and an exit code has to do.
     """
     measured = cpu_of(*cpu)
-    found = _USED_CPU.search(tres)
+    found = _USED_CPU.search(tres) if tres else None
     used_ms = milliseconds(found[1]) if found else None
     user_ms, system_ms = measured or (0, 0)
     more_ms = (used_ms or 0) - user_ms - system_ms
