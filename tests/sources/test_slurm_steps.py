@@ -25,7 +25,7 @@ OWN = {"TotalCPU": "00:10.000", "UserCPU": "00:09.000", "SystemCPU": "00:01.000"
 
 def test_steps_behind_another_job(tmp_path: Path) -> None:
     report, (first, second) = case("step-of-another-job", tmp_path)
-    assert (report.troubles, report.bad, report.held) == ([], 0, 0)
+    assert (report.troubles, report.bad, report.held, report.incomplete) == ([], 0, 0, 0)
     assert (cpu_s(first), first["UsedMemory"]) == (2_400, 5 * GIB)
     assert (cpu_s(second), second["UsedMemory"]) == (300, GIB)
 

@@ -225,11 +225,16 @@ class SlurmImporter(LineImporter[SacctRun | SacctStep]):
             table.keep([*runs, *left_out], steps)
         usages = table.settle(int(record.raw_id) for record in (*records, *left_out))
         incomplete = sum(record.user_ms is None for record in runs)
-        raised = sum([self._raise(run, table, usage) for usage in usages])
-        return [stored._replace(incomplete=incomplete), StoredJobs(inserted=0, updated=raised)]
+        raised = [self._raise(run, table, usage) for usage in usages]
+        changed = sum(each for each, _ in raised)
+        incomplete -= sum(became_known for _, became_known in raised)
+        return [stored._replace(incomplete=incomplete), StoredJobs(inserted=0, updated=changed)]
 
-    def _raise(self, run: ImportRun, table: StepTable, usage: RunUsage) -> bool:
-        """Whether a job changed by what its run used, be it a job here or waiting for a CE."""
+    def _raise(self, run: ImportRun, table: StepTable, usage: RunUsage) -> tuple[bool, bool]:
+        """Whether a job changed by what its run used, and its CPU time became known.
+
+        It may be a job here, or wait for a CE.
+        """
         changed = table.raise_job(usage)
         for waiting in run.arc_runs.runs([usage.job_id]):
             job = waiting.job
@@ -257,6 +262,8 @@ class SlurmImporter(LineImporter[SacctRun | SacctStep]):
             self._gathering.keep(run.accounting)
             if self._forgeable is not None:
                 set_notice(connection, DELIMITER, self._forgeable)
+        # Runs of former imports may have become known too.
+        run.report.incomplete = max(0, run.report.incomplete)
         if run.report.incomplete:
             run.report.notes.append(
                 f"{plural(run.report.incomplete, 'run')} whose CPU time Slurm does not know "

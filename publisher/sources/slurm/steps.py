@@ -224,24 +224,25 @@ class StepTable:
         names = [name for (name,) in self.connection.execute(_FIRST_WAITING)]
         return self._ask(_WAITING), names
 
-    def raise_job(self, usage: RunUsage) -> bool:
-        """Whether the row of a job changed by what its run used."""
+    def raise_job(self, usage: RunUsage) -> tuple[bool, bool]:
+        """Whether the row of a job changed by what its run used, and its CPU time became known."""
         execute = self.connection.execute
         row = execute(_USED, (usage.job_id,)).fetchone()
         if row is None:
-            return False
+            return False, False
         record_id, *used = row
         extra = tuple(execute(_EXTRA, (record_id,)).fetchall())
         before = UsedByJob._make((*used, extra))
         after = usage.added(before)
         if after == before:
-            return False
+            return False, False
         execute(_RAISE, (*after[:4], record_id))
         if after.extra != before.extra:
             execute("DELETE FROM JobExtraInfo WHERE RecordID = ?", (record_id,))
             rows = [(record_id, key, value) for key, value in after.extra]
             self.connection.executemany(_PUT_EXTRA, rows)
-        return True
+        became_known = CPU_UNKNOWN in before.extra and CPU_UNKNOWN not in after.extra
+        return True, became_known
 
     def forget(self, read_before: int, waiting_before: int) -> None:
         """Forget runs with their steps, and steps that still wait, which ended before then."""
