@@ -51,17 +51,17 @@ class RowFields(NamedTuple):
     """The fields under which a receiver adds records up, but for the month.
 
     `digest` is that of the values as the receiver compares them; `text` has the fields as records
-    spell them, as JSON: {"Site": "EXAMPLE-SITE", "VO": "atlas", ...}.
+    have them, as JSON: {"Site": "EXAMPLE-SITE", "VO": "atlas", ...}.
     """
 
     digest: bytes
     text: str
 
     @classmethod
-    def of(cls, spelt: dict[str, str], compared: tuple[object, ...]) -> RowFields:
-        """Return the fields as they are spelt, with the digest of the values that are compared."""
+    def of(cls, named: dict[str, str], compared: tuple[object, ...]) -> RowFields:
+        """Return fields by name, with the digest of the values that the receiver compares."""
         digest = blake2b(repr(compared).encode(), digest_size=_ROW_DIGEST_BYTES).digest()
-        return cls(digest, json.dumps(spelt, separators=(",", ":")))
+        return cls(digest, json.dumps(named, separators=(",", ":")))
 
 
 class RowKey(NamedTuple):

@@ -151,7 +151,7 @@ SHOWN: Final[dict[int, tuple[str, tuple[str, ...]]]] = {
     ),
     31: (
         "IPv6 hosts, None, negative time, start that is the submission",
-        ("scenarios/test_arc_defects::test_31_names_and_times", "model/test_policy::test_host_of_an_endpoint"),
+        ("scenarios/test_arc_defects::test_31_names_and_times", "policy/test_records::test_host_of_an_endpoint"),
     ),
     32: (
         "odd configuration crashes the run",

@@ -522,10 +522,10 @@ def test_wall_time_is_slurms_own_or_by_the_clock(tmp_path: Path) -> None:
     [
         (
             "billing=32,cpu=32,gres/gpu:a100=1,gres/gpu=1,mem=128G,node=1",
-            Resources(32, 1, 1, 128 * 2**20, 32, (("a100", 1),)),
+            Resources(32, 1, 1, 128 * 2**20, 32, (("a100", 1),), has_gpu_total=True),
         ),
         ("cpu=1,gres/gpu:a100=2,gres/gpu:h100=1", Resources(1, None, 3, None, None, (("a100", 2), ("h100", 1)))),
-        ("gres/gpu=4", Resources(None, None, 4)),
+        ("gres/gpu=4", Resources(None, None, 4, has_gpu_total=True)),
         (
             "billing=128,cpu=128,energy=52238802,mem=472.50G,node=1",
             Resources(128, 1, None, 495_452_160, 128, (), 52_238_802),

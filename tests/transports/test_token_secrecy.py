@@ -70,7 +70,8 @@ def test_no_answer_of_the_token_service_shows_the_token(
     site.fake.faults.always(fault, service="authn", route="authx509")
     runs = [site.run("-vv", "publish", "--force"), site.run("-vv", "doctor"), site.run("-vv", "doctor", "--json")]
     assert runs[0].status in (75, 76, 77, 78), runs[0].err
-    assert "authn" in runs[0].out or site.fake.auth_url.removeprefix("https://") in runs[0].out
+    shown = runs[0].out + runs[0].err
+    assert "authn" in shown or site.fake.auth_url.removeprefix("https://") in shown
     assert_withheld(site, TOKEN, runs, caplog)
 
 

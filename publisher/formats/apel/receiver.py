@@ -58,10 +58,10 @@ def _key(job: PublishedJob, nodes: int, cores: int, several: bool) -> SumKey:
     values: tuple[object, ...] = (tuple(map(column, texts)), level, nodes, cores)
     kind, _, value = level.partition(" ")
     names = "Site", "GlobalUserName", "VO", "VOGroup", "VORole", "SubmitHost", "InfrastructureType"
-    spelt = dict(zip(names, map(ascii_key, texts), strict=True))
-    spelt |= {"ServiceLevelType": kind, "ServiceLevel": value}
-    spelt |= {"NodeCount": str(nodes), "Processors": str(cores)}
-    fields = RowFields.of(spelt, values)
+    named = dict(zip(names, map(ascii_key, texts), strict=True))
+    named |= {"ServiceLevelType": kind, "ServiceLevel": value}
+    named |= {"NodeCount": str(nodes), "Processors": str(cores)}
+    fields = RowFields.of(named, values)
     if where.localid_prefix:
         # Under another prefix the record of a job does not replace the one that was sent.
         prefix = ascii_key(where.localid_prefix)
@@ -164,8 +164,8 @@ class AcceleratorKeys:
     def of(self, job: PublishedJob) -> SumKey:
         site = ascii_key(job.where.site) or "None"
         models = ", ".join(sorted(model for model, _ in gpu_models(job)))
-        values, spelt = (column(site), column(models)), {"Site": site, "Models": models}
-        fields = RowFields.of(spelt, values)
+        values, named = (column(site), column(models)), {"Site": site, "Models": models}
+        fields = RowFields.of(named, values)
         return SumKey.of(*values, text=f"accelerators {models}", site=site, fields=fields)
 
 

@@ -150,6 +150,14 @@ def _target_state(target: str, row: Sequence[Any]) -> TargetState:
     )
 
 
+def _known_database(
+    target: str, file: str, inode: int, seen: int, retired: int | None
+) -> KnownDatabase:
+    if not isinstance(file, str):  # a damaged page may have a number there
+        raise TypeError(file)
+    return KnownDatabase(target, file, inode, datetime.fromtimestamp(seen, UTC), moment(retired))
+
+
 def _delivery(target: str, run: PagedRun, row: Sequence[Any]) -> Delivery:
     return Delivery(
         target=target,
@@ -308,16 +316,8 @@ class LedgerReader:
     def known_databases(self, target: str | None = None) -> Sequence[KnownDatabase]:
         with self._database.reading():
             rows = self._database.execute(_KNOWN_DATABASES, {"name": target}).fetchall()
-        return [
-            KnownDatabase(
-                target=name,
-                file=file,
-                inode=inode,
-                seen=datetime.fromtimestamp(seen, UTC),
-                retired=moment(retired),
-            )
-            for name, file, inode, seen, retired in rows
-        ]
+        with _sound("the accounting databases that rounds have found"):
+            return [_known_database(*row) for row in rows]
 
     def window_progress(self, target: str, name: str) -> WindowMark | None:
         found = self._first(_WINDOW_PROGRESS, {"target": self._number(target), "name": name})
