@@ -47,6 +47,11 @@ def check_databases(site: Site, settings: Settings, targets: Sequence[Target]) -
     yield from _zone(site, settings)
     now = site.clock()
     try:
+        if _waits_for_first_reading(site, settings):
+            because = "no batch system was read yet"
+            yield question.warning(because, "`publisher publish` reads them, as does the daemon")
+            yield not_asked(Question("benchmarks", "source", _WHY_BENCHMARKS), because)
+            return
         with closing(site.source(lock_wait_s=LOCK_WAIT_S)) as source:
             facts = source.facts()
             for each in facts:
@@ -69,6 +74,14 @@ def _zone(site: Site, settings: Settings) -> Iterator[Finding]:
     """Events are there as local time without a zone. Imported jobs have no events."""
     for name, options in _of_arex(site, settings):
         yield _zone_of(Question("time zone", name, _WHY_ZONE), options.time_zone, site)
+
+
+def _waits_for_first_reading(site: Site, settings: Settings) -> bool:
+    """Return whether the first round is still to make every database. Raises: SourceError."""
+    if any(_of_arex(site, settings)):
+        return False
+    in_rounds = [entry for entry in site.batch_entries if entry.in_rounds]
+    return bool(in_rounds) and not any(entry.is_read() for entry in in_rounds)
 
 
 def _of_arex(site: Site, settings: Settings) -> Iterator[tuple[str, Any]]:

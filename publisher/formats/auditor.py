@@ -150,7 +150,7 @@ def _components(job: PublishedJob) -> Iterator[dict[str, object]]:
     cpu_s = _amount("CPU time", run.cpu_user_s + run.cpu_kernel_s)
     yield {"name": "TotalCPU", "amount": cpu_s, "scores": []}
     yield {"name": "NNodes", "amount": _amount("nodes", run.node_count or 0), "scores": []}
-    if run.gpu_count is not None:
+    if run.gpu_count:
         yield {"name": "GPUs", "amount": _amount("GPUs", run.gpu_count), "scores": []}
 
 

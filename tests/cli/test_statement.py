@@ -276,7 +276,7 @@ def test_a_database_that_is_missing_is_no_complete_month(summaries: SiteUnderTes
     summaries.database(1).unlink()
     run = summaries.run("statement", "2026-10", "--json")
     assert run.status == 66
-    assert run.json["targets"]["egi"]["verdict"] == "cannot tell: an accounting database is missing"
+    assert run.json["targets"]["egi"]["verdict"] == "cannot tell: the accounting data is not complete"
 
 
 class _Page(HTMLParser):

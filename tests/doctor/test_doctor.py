@@ -188,6 +188,22 @@ def test_what_the_first_round_makes_is_no_failure(tmp_path: Path, pki: PKI, fake
     assert site.run("doctor").status == 74, "where it cannot be made, that is one"
 
 
+def test_before_the_first_reading_of_a_batch_system_nothing_has_failed(
+    tmp_path: Path, pki: PKI, fake_ams: FakeAMS
+) -> None:
+    site = SiteUnderTest(tmp_path / "site", pki, fake_ams, host=pki.host(days=365))
+    accounting = site.folder / "accounting"
+    accounting.touch()
+    site.config["source"] = [{"type": "gridengine", "name": "hpc", "paths": [str(accounting)], "cluster": "hpc1"}]
+    run = site.run("doctor", "--json")
+    assert [one for one in run.json["findings"] if one["state"] == "failure"] == []
+    (found,) = [one for one in run.json["findings"] if one["name"] == "database"]
+    assert (found["state"], found["found"]) == ("warning", "no batch system was read yet")
+    accounting.unlink()
+    assert site.publish().status == 66
+    assert site.run("doctor").status == 66, "a reading that failed is one"
+
+
 def test_a_spool_is_not_asked_for_counts(clinic: Clinic) -> None:
     """Whoever takes the files to the receiver sends them, or our target beside it."""
     spool = {"type": "spool", "path": str(clinic.root / "spool"), "format": "car", "sign": True}

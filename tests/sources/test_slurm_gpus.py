@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from publisher.sources import arex
 from tests.sources.test_slurm_cases import case
 from tests.support.gridengine_files import jobs
 from tests.support.sacct_text import job, run_import, step, text, write
@@ -45,3 +48,16 @@ def test_a_site_says_that_gpus_are_recorded(tmp_path: Path) -> None:
     imported(database, 1, PLAIN, gpus_recorded=True)
     imported(database, 2, "", gpus_recorded=True)
     assert gpus(database) == [0, None]
+
+
+def test_a_known_number_of_none_is_read_as_0(tmp_path: Path) -> None:
+    """So that formulas and exports can tell it from an unknown one."""
+    database = tmp_path / "imported.db"
+    imported(database, 1, PLAIN)
+    imported(database, 2, f"{PLAIN},gres/gpu=1")
+    imported(database, 3, PLAIN)
+    with closing(arex.create(arex.Options(databases=(str(database),)), {})) as source:
+        name = next(iter(source.databases()))
+        pages = source.since(None, name, frozenset(), datetime(2027, 1, 1, tzinfo=UTC))
+        found = {one.local_id: one.gpu_count for page in pages for one in page.jobs}
+    assert found == {"1": None, "2": 1, "3": 0}

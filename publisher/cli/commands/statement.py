@@ -112,7 +112,7 @@ def _verdict(found: Statement, target: TargetStatement, status: int) -> str:
     if target.missing:
         return f"not complete: {plural(len(target.missing), 'difference')}, see below"
     if status not in (0, RecordError.exit_status):
-        return "cannot tell: an accounting database is missing"
+        return "cannot tell: the accounting data is not complete"
     if found.alarms:
         return "complete as far as can be told: see below about the sources"
     if found.is_over:

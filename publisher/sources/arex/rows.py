@@ -31,6 +31,7 @@ from publisher.sources.arex import queries as sql
 from publisher.sources.arex.names import NameTables
 from publisher.sources.arex.values import (
     LocalTime,
+    counted,
     exit_code,
     gpu_models_of,
     hosts_of,
@@ -358,7 +359,7 @@ class RowReader:
             runtime_environments=self._distinct(sides.environments.get(record_id, ())),
             transfers=self.transfers(sides.transfers.get(record_id, ())),
             escaped=self._unescape,
-            gpu_count=positive(gpus),
+            gpu_count=counted(gpus),
             quantities=quantities,
             gpu_models=gpu_models_of(text(extra.get(GPU_MODELS, ""))),
             cpu_unknown=imported and extra.get(CPU_UNKNOWN[0]) == CPU_UNKNOWN[1],

@@ -58,6 +58,12 @@ def positive(value: object) -> int | None:
     return number if number is not None and number > 0 else None
 
 
+def counted(value: object) -> int | None:
+    """Return a number that may be 0; None where it is not known, or negative."""
+    number = whole(value)
+    return number if number is not None and number >= 0 else None
+
+
 def unsigned(value: object) -> int | None:
     """A size: negative ones went through a signed 32-bit integer. 0 stays 0."""
     if isinstance(value, int) and value >= 0:

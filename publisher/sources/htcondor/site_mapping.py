@@ -37,9 +37,9 @@ _VO_OF_AD: Final = (
 _FIELDS: Final = {
     "wall_s": "RemoteWallClockTime of all attempts, less CumulativeSuspensionTime",
     "cpu_user_s": "CumulativeRemoteUserCpu, else RemoteUserCpu of a job that started once; "
-    "0 where it is unknown",
+    "unknown otherwise, and 0 to APEL",
     "cpu_kernel_s": "CumulativeRemoteSysCpu, else RemoteSysCpu of a job that started once; "
-    "0 where it is unknown",
+    "unknown otherwise, and 0 to APEL",
     "cpu_count": "CpusProvisioned, else the most of RequestCpus, xcount, and MachineAttrCpus0 or "
     "MATCH_EXP_JOB_GLIDEIN_Cpus; of a parallel job of all its MaxHosts",
     "gpu_count": "GPUsProvisioned, else RequestGPUs; of a parallel job of all its MaxHosts",
