@@ -38,7 +38,10 @@ def used_and_free(state: Path) -> tuple[int, int]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("form", ["car", "apel-summary-0.4"])
-def test_a_delivered_job_takes_less_than_30_bytes(form: str, tmp_path: Path, pki: PKI, fake_ams: FakeAMS) -> None:
+def test_a_delivered_job_takes_less_than_30_bytes_and_its_entry_120(
+    form: str, tmp_path: Path, pki: PKI, fake_ams: FakeAMS
+) -> None:
+    """Totals have no entries yet."""
     site = SiteUnderTest(tmp_path, pki, fake_ams)
     site.config["targets"]["egi"]["format"] = form
     open_ledger(tmp_path / "empty" / "publishing.db").close()
@@ -48,7 +51,8 @@ def test_a_delivered_job_takes_less_than_30_bytes(form: str, tmp_path: Path, pki
     run = site.publish()
     assert run.status == 0, run.err
     used, _ = used_and_free(site.state)
-    assert (used - empty) / JOBS < MOST_BYTES
+    most = MOST_BYTES + (120 if form == "car" else 0)
+    assert (used - empty) / JOBS < most
 
 
 def test_months_do_not_wait_together_in_the_ledger(tmp_path: Path, pki: PKI, fake_ams: FakeAMS) -> None:
