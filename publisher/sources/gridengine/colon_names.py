@@ -20,7 +20,7 @@ _DIGITS: Final = re.compile(r"[0-9]+")
 
 
 class UnclearNames(Exception):
-    """Columns that cannot be told apart, and why."""
+    """Columns that may be read in several ways, and why."""
 
 
 def split_names(text: str) -> list[str]:

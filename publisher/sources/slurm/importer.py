@@ -268,7 +268,7 @@ class SlurmImporter(LineImporter[SacctRun | SacctStep]):
             run.report.notes.append(
                 f"{plural(run.report.incomplete, 'run')} whose CPU time Slurm does not know "
                 "(nodes that failed, allocations without a step, resized jobs, or nothing "
-                "gathered): told as unknown, and as 0 to APEL"
+                "gathered): published as unknown, and as 0 to APEL"
             )
         run.report.notes += notices(connection)
 
