@@ -238,9 +238,12 @@ TABLE = (
 @pytest.mark.parametrize(
     "history",
     [
-        b"[\n]\n",
         b"{",
-        b"<classads>\n</classads>\n",
+        b"[\n",
+        b"[]{",
+        b"]",
+        PROLOG.encode(),
+        PROLOG.encode() + b"</classads",
         b"<html><body>Sign in</body></html>",
         b"\n\n\n" * 2000,
         b"",
@@ -260,18 +263,64 @@ def test_a_file_without_one_whole_ad_is_a_bad_file(tmp_path: Path, history: byte
         assert (report.imported, report.lines) == (0, 0)
 
 
-def test_the_file_that_htcondor_adds_to_may_have_none_yet(tmp_path: Path) -> None:
-    path, database, whole = tmp_path / "history", tmp_path / "imported.db", rolling([ad(1)])
-    report = run_import(database, write(path, b""))
-    assert (report.troubles, report.held) == ([], 0)
-    now = int(NOW.timestamp())
-    write(path, whole[:-60])
-    os.utime(path, (now, now))
-    report = run_import(database, path)
-    assert (report.troubles, report.held) == ([], 1)
-    os.utime(path, (now - 4000, now - 4000))
-    assert "no complete ad of a job in it" in run_import(database, path).troubles[0]
+EMPTY = [json_history([]), b"[]", b"[]\n[ ]\n", b"\xef\xbb\xbf[\n]\n", xml_history([]), xml_in_a_line([])]
+
+
+@pytest.mark.parametrize("history", EMPTY)
+@pytest.mark.parametrize("name", ["jobs", "history.json", "history", "jobs.gz"])
+def test_no_jobs_are_no_damage(tmp_path: Path, history: bytes, name: str) -> None:
+    """As of a quiet day; what is printed later is read."""
+    path, database = tmp_path / name, tmp_path / "imported.db"
+    for _ in range(2):
+        report = run_import(database, write(path, gzip.compress(history) if name.endswith(".gz") else history))
+        assert (report.files, report.lines, report.bad, report.held) == (1, 0, 0, 0)
+        assert (report.troubles, report.notes, report.exit_status) == ([], [], 0)
+    later = (xml_history if b"<" in history else json_history)([ad(1)])
+    whole = history + later
+    assert run_import(database, write(path, gzip.compress(whole) if name.endswith(".gz") else whole)).imported == 1
+
+
+def test_no_lines_may_be_no_jobs_or_a_failure(tmp_path: Path) -> None:
+    """`condor_history -jsonl` prints nothing then."""
+    report = run_import(tmp_path / "imported.db", write(tmp_path / "history.jsonl", b""))
+    assert (report.lines, report.held, report.troubles, report.exit_status) == (0, 0, [], 0)
+    assert "is empty: no jobs, unless condor_history failed" in report.notes[0]
+
+
+@pytest.mark.parametrize("name", ["history", "history.12.0"])
+def test_an_ad_that_is_being_written_waits_for_a_minute(tmp_path: Path, name: str) -> None:
+    """A job's file may be in the midst of being copied."""
+    is_live = name == "history"
+    whole = rolling([ad(1)]) if is_live else text(ad(1))
+    path, database, now = write(tmp_path / name, whole[:-60]), tmp_path / "imported.db", int(NOW.timestamp())
+    for age_s in (0, 59, -30):
+        os.utime(path, (now - age_s, now - age_s))
+        report = run_import(database, path)
+        assert (report.held, report.bad, report.troubles) == (1, 0, [])
+        assert f"{path}: has no complete ad yet, and was written to in the last minute" in report.notes[0]
+    for age_s in (60, 3599, 3600, -61):
+        os.utime(path, (now - age_s, now - age_s))
+        report = run_import(database, path)
+        assert report.held == 0
+        assert report.exit_status == (66 if is_live else 65 if age_s == 60 else 0)
+        assert report.bad_kept == (0 if is_live else 1)
     assert run_import(database, write(path, whole)).imported == 1
+
+
+@pytest.mark.parametrize("history", [TABLE, b"Nov 21 12:00:00 node1 condor_schedd: started\n", b"*** Offset = 0\n" * 9])
+def test_what_is_no_ad_does_not_wait_for_its_end(tmp_path: Path, history: bytes) -> None:
+    """As a log that is written to all the time."""
+    path, now = write(tmp_path / "history", history), NOW.timestamp()
+    os.utime(path, (now, now))
+    report = run_import(tmp_path / "imported.db", path)
+    assert (report.held, report.exit_status) == (0, 66)
+    assert "no complete ad of a job in it" in report.troubles[0]
+
+
+def test_the_file_that_htcondor_adds_to_may_be_empty(tmp_path: Path) -> None:
+    """It was just rotated."""
+    report = run_import(tmp_path / "imported.db", write(tmp_path / "history", b""))
+    assert (report.troubles, report.held, report.exit_status) == ([], 0, 0)
 
 
 # Any content

@@ -52,6 +52,7 @@ class AdForm(NamedTuple):
     opening: re.Pattern[bytes]
     frame: Callable[[bytes, int], _AdEnd | None]  # of the ad that begins there; None: not whole
     read: Callable[[bytes], Ad]  # raises BadAd
+    without_ads: re.Pattern[bytes]  # a whole content without any, as of a day without jobs
 
 
 def form_of(beginning: bytes) -> AdForm | None:
@@ -241,13 +242,17 @@ class _XmlReader:
 
 
 _JSON: Final = AdForm(
-    re.compile(rb"[\s\[\],\xef\xbb\xbf]*+"), re.compile(rb"\{"), _json_frame, _read_json
+    re.compile(rb"[\s\[\],\xef\xbb\xbf]*+"),
+    re.compile(rb"\{"),
+    _json_frame,
+    _read_json,
+    re.compile(rb"(?:[\s\xef\xbb\xbf]*+\[\s*+\])++\s*+"),
 )
+_PROLOG: Final = rb"[\s\xef\xbb\xbf]++|<\?[^>]*\?>|<!DOCTYPE[^>\[]*>"
 _XML: Final = AdForm(
-    re.compile(
-        rb"(?:[\s\xef\xbb\xbf]++|<\?[^>]*\?>|<!DOCTYPE[^>\[]*>|</?classads\s*>)*+", re.IGNORECASE
-    ),
+    re.compile(rb"(?:" + _PROLOG + rb"|</?classads\s*>)*+", re.IGNORECASE),
     re.compile(rb"<c\s*>"),
     _xml_frame,
     _read_xml,
+    re.compile(rb"(?:(?:" + _PROLOG + rb")*+<classads\s*>\s*+</classads\s*>)++\s*+", re.IGNORECASE),
 )

@@ -30,7 +30,6 @@ from publisher.sources.htcondor.records import (
 from publisher.sources.htcondor.site_mapping import NAME, CondorMapping, Options
 from publisher.sources.importers import StoredJobs, never_stopped
 from publisher.sources.importing.line_importer import (
-    SURELY_WRITTEN_S,
     LineImporter,
     LogPiece,
     lines_of,
@@ -45,15 +44,18 @@ SUMMARY: Final = (
     "reads only what is new"
 )
 PATHS: Final = (
-    "history file (also what condor_history -long, -json or -xml printed), or directory of them "
-    "(history.CLUSTER.PROC, or history and its rotations)"
+    "history file (also what condor_history -long, -json, -jsonl or -xml printed), or directory "
+    "of them (history.CLUSTER.PROC, or history and its rotations)"
 )
 _SINGLE: Final = re.compile(r"history\.[0-9]+\.[0-9]+", re.ASCII)
 _LIVE: Final = "history"  # the file that HTCondor adds to
+_JSON_LINES: Final = re.compile(rf".*\.jsonl{ROTATION}")
 _FILES: Final = (_LIVE, "history.json", "history.jsonl", "history.xml")
 _ROLLING: Final = re.compile(f"(?:{'|'.join(map(re.escape, _FILES))}){ROTATION}")
 _BATCH_FILES: Final = 500  # in one transaction
 _SHOWN_TROUBLES: Final = 5
+_WRITING_S: Final = 60  # HTCondor writes an ad at once, and renames the file of one job into place
+_BEGINS_AS_AD: Final = re.compile(rb"\s*[A-Za-z_][\w.]*\s*(?:=|\Z)")
 # Whose history has the other ads of routed jobs, and the key by which those here count.
 _OTHER_ADS: Final = {
     Routed.BATCH: ("the batch system's", Routed.CE),
@@ -115,19 +117,34 @@ class HTCondorImporter(LineImporter[CondorRun]):
         return read_ads(lines_of(file, start), self._routed, alone=alone, over=over)
 
     def nothing_whole(self, run: ImportRun, file: LogFile) -> None:
-        is_live = file.path.name == _LIVE or file.path == self._history
-        is_new = run.now - file.modified < SURELY_WRITTEN_S
-        if is_live and not file.compressed and form_of(file.head) is None:
-            if not file.head:  # just rotated
-                return
-            if is_new:
-                run.report.held += 1
-                return
+        if self._may_have_none(run, file):
+            return
         raise SourceError(
             f"{file.path}: no complete ad of a job in it; name a history of HTCondor, or what "
-            "condor_history -long, -json or -xml printed, and have it printed again if it was cut "
-            "short"
+            "condor_history -long, -json, -jsonl or -xml printed, and have it printed again if it "
+            "was cut short"
         )
+
+    def _may_have_none(self, run: ImportRun, file: LogFile) -> bool:
+        """Return whether a file without a complete ad is not damaged, and report what to know."""
+        form = form_of(file.head)
+        if form is not None:
+            chunks = list(islice(file.chunks(0), 2))
+            return len(chunks) == 1 and form.without_ads.fullmatch(chunks[0]) is not None
+        if file.compressed:
+            return False
+        is_live = file.path.name == _LIVE or file.path == self._history
+        if not file.head:
+            is_lines = _JSON_LINES.fullmatch(file.path.name) is not None
+            if is_lines:
+                note = f"{file.path}: is empty: no jobs, unless condor_history failed"
+                run.report.notes.append(note)
+            return is_live or is_lines  # HTCondor has just rotated the live one
+        is_begun = is_live and _BEGINS_AS_AD.match(file.head) is not None
+        if is_begun and _is_being_written(run, file.modified):
+            _wait_for(run, [file.path])
+            return True
+        return False
 
     def is_cut_short(self, file: LogFile, consumed: int) -> bool:
         rest, form = next(file.chunks(consumed), b""), form_of(file.head)
@@ -172,6 +189,7 @@ class HTCondorImporter(LineImporter[CondorRun]):
         """The files of one job each, in the order in which they were written."""
         names = iter(sorted(files, key=lambda name: (files[name].modified, name)))
         troubles: list[str] = []
+        waiting: list[Path] = []
         while batch := list(islice(names, _BATCH_FILES)):
             read: list[tuple[Path, LogPiece[CondorRun]]] = []
             for name in batch:
@@ -183,10 +201,11 @@ class HTCondorImporter(LineImporter[CondorRun]):
                         troubles.append(str(error))
                     continue
                 if piece is None:
-                    run.report.held += 1
+                    waiting.append(path)
                 else:
                     read.append((path, piece))
             self.write_singles(run, read, lambda done: _remember(run, files, done))
+        _wait_for(run, waiting)
         run.report.troubles += troubles[:_SHOWN_TROUBLES]
         if len(troubles) > _SHOWN_TROUBLES:
             more = plural(len(troubles) - _SHOWN_TROUBLES, "other file", "other files")
@@ -202,7 +221,7 @@ class HTCondorImporter(LineImporter[CondorRun]):
             raise _unreadable(path, error) from error
         if piece is not None and not piece.wrong:
             return piece
-        if run.now - seen.modified // 10**9 < SURELY_WRITTEN_S:
+        if _is_being_written(run, seen.modified / 10**9):
             return None
         wrong = "does not end with the end of a line"
         return piece or LogPiece(0, seen.size, path.name.encode(), (), wrong)
@@ -235,6 +254,21 @@ class HTCondorImporter(LineImporter[CondorRun]):
                 f"all {routed:,} jobs were routed, and none is counted here: "
                 f"import {theirs} history, or set {self.site.place}.routed: {key}"
             )
+
+
+def _is_being_written(run: ImportRun, modified: float) -> bool:
+    return abs(run.now - modified) < _WRITING_S  # a file server's clock may be a little ahead
+
+
+def _wait_for(run: ImportRun, files: Sequence[Path]) -> None:
+    """Leave files to the next import, and report that."""
+    run.report.held += len(files)
+    if files:
+        more = f" (and {plural(len(files) - 1, 'other file')})" if files[1:] else ""
+        run.report.notes.append(
+            f"{files[0]}{more}: has no complete ad yet, and was written to in the last minute; the "
+            "next import reads it, or reports it as damaged"
+        )
 
 
 def _is_single(name: str) -> bool:
