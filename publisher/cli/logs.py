@@ -12,7 +12,7 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final, TextIO
 
@@ -106,12 +106,16 @@ def set_up_logging(*, verbosity: int, log_format: str, stream: TextIO) -> None:
     log.setLevel(levels.get(verbosity, logging.DEBUG))
 
 
-def log_trouble(target: str, exit_status: int, reason: str) -> None:
-    """One line for a target that failed, also for those who drop the output; bugs were logged."""
+def log_trouble(targets: Sequence[str], exit_status: int, reason: str) -> None:
+    """Log why targets failed, once for all of them; a bug was logged before.
+
+    Those who drop the output see it too.
+    """
     if reason and exit_status not in (0, BUG):
         mild = exit_status in (RecordError.exit_status, Later.exit_status)
         level = logging.WARNING if mild else logging.ERROR
-        log.log(level, "target %s: %s", target, reason)
+        noun = "target" if len(targets) == 1 else "targets"
+        log.log(level, "%s %s: %s", noun, ", ".join(targets), reason)
 
 
 def notice(text: str) -> None:

@@ -104,12 +104,17 @@ def warnings_of(one: SourceStatus) -> Sequence[str]:
     return [line for line in dict.fromkeys((alarm, one.silence, one.waiting)) if line]
 
 
+def failing_now(found: Sequence[SourceStatus]) -> list[str]:
+    """Return a line for each source of which the last reading failed."""
+    return [one.alarm for one in found if one.trouble]
+
+
 def incomplete(site: Site, *, sources_shown: bool = False) -> int:
     """Print what the accounting data lacks: databases that are missing, sources that fail.
 
     `sources_shown`: the answer itself has the sources. Returns the exit status; 0 for nothing.
     """
-    failing = [one.alarm for one in readings(site) if one.trouble]
+    failing = failing_now(readings(site))
     lacking = [] if sources_shown else list(failing)
     try:
         lacking += [one.reason for one in missed_at(site)]

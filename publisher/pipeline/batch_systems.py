@@ -74,8 +74,9 @@ def _read(site: Site, entry: BatchEntry) -> Sequence[str]:
     except Exception as error:  # the boundary: a bug must not stop what is there from going out
         log.critical("source %s: a bug in publisher", entry.name, exc_info=error)
         return _lines(entry.name, [bug_text(error)])
-    imported = plural(report.imported, "job")
-    log.info("source %s: %s imported, %s updated", entry.name, imported, f"{report.updated:,}")
+    if report.imported or report.updated or not report.failures:
+        imported = plural(report.imported, "job")
+        log.info("source %s: %s imported, %s updated", entry.name, imported, f"{report.updated:,}")
     for line in report.bad_lines[:_LOGGED_BAD]:
         where = entry.name, line.path, line.offset
         log.warning("source %s: set aside: %s, byte %s: %s", *where, line.reason)

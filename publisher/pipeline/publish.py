@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from datetime import datetime, timedelta
 from functools import partial
-from threading import Semaphore
+from threading import Lock, Semaphore
 from typing import TYPE_CHECKING
 
 from publisher.formats import is_summary_format
@@ -49,6 +49,22 @@ _LOOK_EVERY_S = 0.5  # a wait without an end would not hear SIGTERM
 
 
 Work = Callable[[Target, Source, Ledger], Outcome]
+
+
+class _Warnings:
+    """Logs each text once, whichever of several targets has it first; for several threads."""
+
+    def __init__(self) -> None:
+        self._logged: set[str] = set()
+        self._turn = Lock()
+
+    def log(self, target: str, texts: Iterable[str]) -> None:
+        for text in texts:
+            with self._turn:
+                is_new = text not in self._logged
+                self._logged.add(text)
+            if is_new:
+                log.warning("target %s: %s", target, text)
 
 
 def for_each_target(
@@ -110,6 +126,7 @@ def publish(
     refuse_limit_for_summaries(chosen, limit)
     monotonic = site.monotonic
     unread = () if dry_run else BackgroundTask(partial(read_sources, site)).result()
+    warnings = _Warnings()
 
     def work(target: Target, source: Source, ledger: Ledger) -> Outcome:
         waiting = None if force else _not_due(ledger.target(target.name), target, site.clock())
@@ -124,6 +141,7 @@ def publish(
             accept_key_change=accept_key_change,
             every_row=force,
             unread=unread,
+            warnings=warnings,
         )
         outcome = incomplete(outcome, unread)
         if not dry_run:
@@ -188,15 +206,16 @@ def _attempt(
     accept_key_change: bool,
     every_row: bool,
     unread: Sequence[str],
+    warnings: _Warnings,
 ) -> Outcome:
     """A round, its job counts, and what keeps it from being a success."""
     try:
         live = site.live(target, dry_run=dry_run, accept_key_change=accept_key_change)
         with closing(live.transport):
-            warnings = [*live.transport.warnings(site.clock()), *_left(site, target, ledger)]
-            warnings += map("; ".join, leads_elsewhere(target, live.leads_to, ledger))
-            for warning in warnings:
-                log.warning("target %s: %s", target.name, warning)
+            warnings.log(target.name, live.transport.warnings(site.clock()))
+            warnings.log(target.name, _left(site, target, ledger))
+            elsewhere = leads_elsewhere(target, live.leads_to, ledger)
+            warnings.log(target.name, map("; ".join, elsewhere))
             lost = _take_over(site, target, live, source, ledger)
             round_ = Round(live, source, ledger, observer, site.clock, site.wait)
             outcome = round_.run(limit, every_row=every_row, all_read=not unread)

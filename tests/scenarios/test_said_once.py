@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterator
 from difflib import SequenceMatcher
@@ -21,20 +22,21 @@ from tests.support.sites import Run, SiteUnderTest
 SAME = 32  # so many characters that two lines share, beside names of files and commands, are a reason
 _STAMP = re.compile(r"^\S+Z (?=[A-Z]+ )")
 _NAMES = re.compile(r"`[^`]*`|/\S+|https?:\S+")
+_OF_EACH = re.compile(r"INFO message \S+ attempt |[A-Z]+ target \S+ message \S+ de|  (?:at most )?\d+ jobs ")
+_CELLS = re.compile(r"(?!failure )\S.* {2,}\S")
 _NO_FAILURE = (
     *("ok ", "warning ", "         why:", "         do:"),  # of doctor, who asks each service the same
     *("  2026-10: VO ", "  2026-11: VO "),  # of a ticket, which lists rows
+    *("egi: car, jobs that ended ", "other: car, jobs that ended "),  # of two plans
 )
-ALMOST_EXPIRED = "expires in 29 days"  # every certificate of these tests
 
 
 def said_twice(run: Run) -> Iterator[tuple[str, str, str]]:
     """What two lines share, and the lines."""
-    told = [
-        line for line in (run.out + run.err).splitlines() if not line.startswith(_NO_FAILURE) and " INFO " not in line
-    ]
+    told = [line for line in (run.out + run.err).splitlines() if not line.startswith(_NO_FAILURE)]
     lines = [_NAMES.sub("~", _STAMP.sub("", line)) for line in told]
-    for one, other in combinations((line for line in lines if ALMOST_EXPIRED not in line), 2):
+    reasons = [line for line in lines if not (_OF_EACH.match(line) or _CELLS.match(line))]
+    for one, other in combinations(reasons, 2):
         match = SequenceMatcher(None, one, other, autojunk=False).find_longest_match()
         if match.size >= SAME and " " in one[match.a : match.a + match.size].strip():
             yield one[match.a : match.a + match.size], one, other
@@ -42,8 +44,10 @@ def said_twice(run: Run) -> Iterator[tuple[str, str, str]]:
 
 @pytest.fixture
 def site(tmp_path: Path, pki: PKI, fake_ams: FakeAMS) -> SiteUnderTest:
-    """With A-REX and a batch system."""
+    """With A-REX and a batch system, and two targets."""
     made = SiteUnderTest(tmp_path, pki, fake_ams)
+    made.config["targets"]["other"] = made.config["targets"]["egi"] | {"topic": "other"}
+    fake_ams.allow(made.user, "other")
     made.config["source"] = [
         {"name": "ce", **made.config["source"]},
         {"type": "gridengine", "name": "cluster", "cluster": CLUSTER, "paths": [str(made.folder)], "arc_databases": []},
@@ -105,12 +109,12 @@ def no_yaml(site: SiteUnderTest) -> None:
 
 def away(site: SiteUnderTest) -> None:
     for target in site.config["targets"].values():
-        target |= {"auth_url": "https://127.0.0.1:9", "retry_budget_s": 1}
+        target |= {"auth_url": "https://127.0.0.1:9", "attempts": 2}
 
 
 def rescaled(site: SiteUnderTest) -> None:
     """Months are held back."""
-    site.config["targets"]["egi"]["format"] = "apel-summary-0.2"
+    site.config["targets"] = {"egi": site.config["targets"]["egi"] | {"format": "apel-summary-0.2"}}
     site.save()
     assert site.publish().status == 0
     site.config["records"]["benchmark"] = {"type": "HEPscore23", "value": 12.5, "override": True}
@@ -127,7 +131,7 @@ COMMANDS = (
     ("source", "list"),
     ("stats",),
     ("import", "gridengine"),
-    ("statement", "2026-10"),
+    ("statement", "2026-10", "--target", "egi"),
     ("plan",),
     ("sync",),
     ("config", "check"),
@@ -158,3 +162,76 @@ def test_the_reason_is_logged_and_the_text_for_a_ticket_is_the_result(
     assert "Text for a ticket" not in run.err
     assert "Text for a ticket" in run.out
     assert "count twice" not in run.out
+
+
+def test_what_befell_several_targets_names_them(site: SiteUnderTest) -> None:
+    no_certificate(site)
+    site.save()
+    run = site.run("publish", "--force")
+    (line,) = [line for line in run.err.splitlines() if "gone.pem" in line]
+    assert " ERROR targets egi, other: the certificate " in line
+    run = site.run("publish", "--force", "--json")
+    assert all("gone.pem" in found["reason"] for found in json.loads(run.out)["targets"].values())
+
+
+def test_why_an_attempt_failed_is_shown_in_detail_only_with_v(site: SiteUnderTest) -> None:
+    away(site)
+    site.save()
+    run = site.run("publish", "--target", "egi")
+    assert len(re.findall(r"INFO message \S+: attempt 1 of 2 failed, the next in [0-9.]+ s$", run.err, re.M)) == 1
+    assert run.err.count("Connection refused") == 1
+    detailed = site.run("-v", "publish", "--target", "egi").err
+    assert re.search(r"DEBUG message \S+: attempt 1 of 2: .*Connection refused", detailed)
+
+
+def test_a_source_that_gave_nothing_is_no_news_beside_its_error(site: SiteUnderTest) -> None:
+    no_source(site)
+    site.save()
+    run = site.run("publish", "--force")
+    assert "source cluster: 0 jobs imported" not in run.err
+    assert "ERROR source cluster: " in run.err
+    site.config["source"][1]["paths"] = [str(site.folder)]
+    site.save()
+    assert "INFO source cluster: 0 jobs imported" in site.run("publish", "--force").err
+
+
+def test_what_is_wrong_with_a_source_is_on_standard_error(site: SiteUnderTest) -> None:
+    no_source(site)
+    site.save()
+    assert site.run("publish", "--force").status == 66
+    for words in (("source", "list"), ("source", "list", "cluster"), ("source", "list", "--json"), ("status",)):
+        run = site.run(*words)
+        assert run.status == 66, words
+        (line,) = run.err.splitlines()
+        assert line.startswith("publisher: source cluster: has never been read in full: ")
+        assert "--json" in words or "has never been read in full" not in run.out
+    assert site.run("source", "list", "ce").status == 0
+
+
+REPUBLISH = ("republish", "--from", "2026-10", "--to", "2026-10")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("publish", "--force", "--dry-run"),
+        (*REPUBLISH, "--dry-run"),
+        (*REPUBLISH, "--yes"),
+        ("sync", "--target", "egi"),
+    ],
+)
+def test_what_is_sent_without_a_source_is_no_success(words: tuple[str, ...], site: SiteUnderTest) -> None:
+    no_source(site)
+    site.save()
+    assert site.publish().status == 66
+    run = site.run(*words)
+    assert run.status == 66
+    (line,) = [line for line in run.err.splitlines() if "not/there" in line]
+    assert " ERROR source cluster: " in line
+    found = json.loads(site.run(*words, "--json").out)
+    assert found["exit"] == 66
+    assert {one["outcome"] for one in found["targets"].values()} == {"error"}
+    site.config["source"][1]["paths"] = [str(site.folder)]
+    site.save()
+    assert site.publish().status == 0
+    assert site.run(*words).status == 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import shutil
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -136,10 +136,16 @@ def _as_json(diagnosis: Diagnosis) -> Json:
 def _as_text(diagnosis: Diagnosis) -> list[str]:
     """A line for what is well, three for what is not, in the order of asking, and the count."""
     lines = []
+    alike: dict[object, list[Finding]] = {}
     for one in diagnosis.findings:
-        lines.append(f"{one.state:<8} {_named(one)}: {one.found}")
-        if one.state is not State.OK:
-            lines += [f"         why: {one.why}", f"         do:  {one.advice}"]
+        is_ok = one.state is State.OK
+        key = one if is_ok else replace(one, part="", exit_status=0)
+        alike.setdefault(key, []).append(one)
+    for found in alike.values():
+        first = found[0]
+        lines.append(f"{first.state:<8} {_named(*found)}: {first.found}")
+        if first.state is not State.OK:
+            lines += [f"         why: {first.why}", f"         do:  {first.advice}"]
     counts = ", ".join(plural(diagnosis.count(state), one, many) for state, one, many in _COUNTED)
     return [*lines, "", f"{counts}; nothing was sent"]
 
@@ -165,6 +171,8 @@ def _as_nagios(diagnosis: Diagnosis) -> tuple[str, int]:
     return nagios_line(status, text, data), status
 
 
-def _named(one: Finding) -> str:
-    part = Path(one.part).name if one.part.startswith("/") else one.part
-    return one.name if part in _PARTS_OF_HOST else f"{one.name} ({part})"
+def _named(*alike: Finding) -> str:
+    """Return what findings with one answer are about."""
+    parts = [Path(one.part).name if one.part.startswith("/") else one.part for one in alike]
+    named = "; ".join(part for part in parts if part not in _PARTS_OF_HOST)
+    return f"{alike[0].name} ({named})" if named else alike[0].name

@@ -19,7 +19,7 @@ from publisher.cli.parser import (
     count,
     is_quiet,
 )
-from publisher.cli.sources import sources_json, sources_text
+from publisher.cli.sources import failing_now, sources_json, sources_text
 from publisher.formats import receiver_of
 from publisher.formats.base import RecordOrigin
 from publisher.model.errors import RecordError
@@ -34,7 +34,7 @@ from publisher.model.totals import (
 )
 from publisher.pipeline import publish
 from publisher.pipeline.batch_systems import SourceStatus, readings
-from publisher.pipeline.round.outcome import Outcome, gone_lines
+from publisher.pipeline.round.outcome import Outcome, gone_lines, incomplete
 from publisher.pipeline.site import Site
 from publisher.policy.target import Target
 
@@ -69,7 +69,9 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
             limit=arguments.limit,
             accept_key_change=arguments.accept_key_change,
         )
-    return print_outcomes(arguments, site, ended, sources=readings(site))
+    sources = readings(site)
+    unread = failing_now(sources) if arguments.dry_run else ()  # else the outcomes have them
+    return print_outcomes(arguments, site, ended, sources=sources, unread=unread)
 
 
 def print_outcomes(
@@ -77,9 +79,15 @@ def print_outcomes(
     site: Site,
     outcomes: Sequence[Outcome],
     targets: Sequence[Target] | None = None,
+    *,
     sources: Sequence[SourceStatus] = (),
+    unread: Sequence[str] = (),
 ) -> int:
-    """Print what came of the rounds to targets (default: the site's). Returns their exit status."""
+    """Print what came of the rounds to targets (default: the site's). Returns their exit status.
+
+    `unread`: sources whose jobs may be missing, and not in the outcomes.
+    """
+    outcomes = [incomplete(outcome, unread) for outcome in outcomes]
     by_name = {target.name: target for target in targets or site.targets}
     shadows = {target.name for target in site.targets if target.shadow}
     outcomes = [
@@ -88,8 +96,11 @@ def print_outcomes(
         else outcome
         for outcome in outcomes
     ]
+    by_reason: dict[str, list[Outcome]] = {}
     for outcome in outcomes:
-        log_trouble(outcome.target, outcome.exit_status, outcome.own_reason)
+        by_reason.setdefault(outcome.own_reason, []).append(outcome)
+    for reason, alike in by_reason.items():
+        log_trouble([one.target for one in alike], publish.exit_status(alike), reason)
     for reason in dict.fromkeys(reason for outcome in outcomes for reason in outcome.lacks):
         log.error("%s", reason)
     print_result(
@@ -156,12 +167,13 @@ def _as_text(
     dry_run: bool,
 ) -> Iterator[Part]:
     yield TextTable(_COLUMNS, [_row(outcome) for outcome in outcomes])
+    yield from _notes_of_all(outcomes)
     for outcome in outcomes:
         target = targets[outcome.target]
         there = receiver_of(target.format)
         prefix = None if there.row_keys is None else target.policy.localid_prefix
-        for note in [*notes(outcome), *ticket(site, there.name, outcome, prefix)]:
-            yield from note.split("\n")
+        for line in ticket(site, there.name, outcome, prefix):
+            yield from line.split("\n")
     if dry_run:
         yield from sources_text(sources)
         yield "dry run: nothing was sent or recorded"
@@ -179,11 +191,23 @@ def _odd(outcome: Outcome) -> str:
 
 def notes(outcome: Outcome) -> list[str]:
     """What an administrator must know of a round in addition to its counts."""
-    lost = [] if outcome.lost is None else outcome.lost.lines
-    shadow = "shadow target: everything was done and recorded, but nothing was sent"
-    went_through = outcome.exit_status in (0, RecordError.exit_status)
-    before = [f"{outcome.target}: {shadow}"] if outcome.shadow and went_through else []
-    return [*before, *lost, *(f"{outcome.target}: {line}" for line in _notes(outcome))]
+    return list(_notes_of_all([outcome]))
+
+
+def _notes_of_all(outcomes: Sequence[Outcome]) -> Iterator[str]:
+    """Yield the lines of all rounds; one that several share names their targets."""
+    well = (0, RecordError.exit_status)
+    shadows = [one.target for one in outcomes if one.shadow and one.exit_status in well]
+    if shadows:
+        what = "shadow target: everything was done and recorded, but nothing was sent"
+        yield f"{', '.join(shadows)}: {what}"
+    yield from (line for one in outcomes if one.lost is not None for line in one.lost.lines)
+    targets: dict[str, list[str]] = {}
+    for outcome in outcomes:
+        for line in _notes(outcome):
+            targets.setdefault(line, []).append(outcome.target)
+    for line, names in targets.items():
+        yield from f"{', '.join(names)}: {line}".split("\n")
 
 
 def _notes(outcome: Outcome) -> Iterator[str]:

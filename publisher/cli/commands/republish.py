@@ -28,11 +28,13 @@ from publisher.cli.parser import (
     window_of,
 )
 from publisher.cli.site import LiveSite
+from publisher.cli.sources import failing_now
 from publisher.config.targets import format_problem
 from publisher.formats import JOB_FORMATS, SUMMARY_FORMATS, receiver_of
 from publisher.formats.base import OnChange
 from publisher.model.errors import ConfigError, UsageError
 from publisher.model.text import plural
+from publisher.pipeline.batch_systems import readings
 from publisher.pipeline.republish import plan as planning
 from publisher.pipeline.republish import run as republishing
 from publisher.pipeline.republish.plan import RepublishPlan, RepublishRequest
@@ -98,7 +100,8 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
             site, targets, plans, request, report, dry_run=arguments.dry_run
         )
     requested = [planning.as_requested(target, request) for target in targets]
-    return print_outcomes(arguments, site, ended, requested)
+    unread = failing_now(readings(site))
+    return print_outcomes(arguments, site, ended, requested, unread=unread)
 
 
 def _request(arguments: argparse.Namespace, site: LiveSite) -> RepublishRequest:

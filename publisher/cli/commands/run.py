@@ -114,7 +114,7 @@ def _lead_foreign_logs() -> None:
 
 def _log_outcome(outcome: Outcome) -> None:
     """What `publish` would print of it, as log lines."""
-    log_trouble(outcome.target, outcome.exit_status, outcome.reason)
+    log_trouble([outcome.target], outcome.exit_status, outcome.reason)
     level = logging.DEBUG if outcome.outcome == "nothing" else logging.INFO
     log.log(
         level,

@@ -53,8 +53,7 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     site, form = context.load(), arguments.form
     match arguments.action:
         case "list":
-            found = _listed(site, arguments.source)
-            print_result(found, _listed_json, _listed_text, form=form, rows="databases")
+            return _list(_listed(site, arguments.source), form=form)
         case "bad-lines":
             bad = set_aside(site, arguments.source)
             print_result(bad, _bad_lines_json, _bad_lines_text, form=form, rows="bad_lines")
@@ -79,6 +78,15 @@ def _listed(site: Site, name: str | None) -> tuple[Sequence[SourceFile], Sequenc
         names = ", ".join(one.name for one in sources)
         raise UsageError(f"{name}: no such source; there are: {names}")
     return [one for one in files if one.file in (name, *chosen[0].databases)], chosen
+
+
+def _list(found: tuple[Sequence[SourceFile], Sequence[SourceStatus]], *, form: Form) -> int:
+    """Print them, and what is wrong with the sources as `status` does. Returns the exit status."""
+    print_result(found, _listed_json, _listed_text, form=form, rows="databases")
+    for line in (line for one in found[1] for line in warnings_of(one)):
+        error_line(line)
+    is_failing = any(one.alarm or one.trouble for one in found[1])
+    return SourceError.exit_status if is_failing else 0
 
 
 def _retry(found: Mapping[str, Retried | None], *, form: Form) -> int:
@@ -139,7 +147,6 @@ def _listed_json(found: tuple[Sequence[SourceFile], Sequence[SourceStatus]]) -> 
 
 def _listed_text(found: tuple[Sequence[SourceFile], Sequence[SourceStatus]]) -> Iterator[Part]:
     yield from sources_text(found[1])
-    yield from (line for one in found[1] for line in warnings_of(one))
     yield from _as_text(found[0])
 
 

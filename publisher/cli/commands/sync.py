@@ -20,12 +20,13 @@ from publisher.cli.parser import (
     is_quiet,
 )
 from publisher.cli.site import LiveSite
-from publisher.cli.sources import incomplete
+from publisher.cli.sources import failing_now, incomplete
 from publisher.formats import receiver_of
 from publisher.model.errors import RecordError, SourceError, UsageError, gravest
 from publisher.model.text import plural
 from publisher.model.totals import AcceptedChange, month_name
 from publisher.pipeline import publish
+from publisher.pipeline.batch_systems import readings
 from publisher.pipeline.guards.prune import earliest, refuse_pruned
 from publisher.pipeline.site import choose
 from publisher.pipeline.sync import check, portal
@@ -72,7 +73,7 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
         return _check(arguments, site, targets, months)
     with progress.rounds(quiet=is_quiet(arguments)) as report:
         ended = publish.sync(site, targets, report, months=months, dry_run=arguments.dry_run)
-    return print_outcomes(arguments, site, ended)
+    return print_outcomes(arguments, site, ended, unread=failing_now(readings(site)))
 
 
 def _targets(arguments: argparse.Namespace, site: LiveSite) -> list[Target]:

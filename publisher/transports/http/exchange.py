@@ -214,11 +214,10 @@ class Retries:
         )
         if wait_s is None:
             return False
-        most = self._schedule.attempts
-        _log.info(
-            "message %s: attempt %d of %d failed, the next in %.1f s: %s",
-            *(message_id, attempt, most, wait_s, reason),
-        )
+        which = message_id, attempt, self._schedule.attempts
+        _log.info("message %s: attempt %d of %d failed, the next in %.1f s", *which, wait_s)
+        # The last attempt's reason is that of the target, at a higher level.
+        _log.debug("message %s: attempt %d of %d: %s", *which, reason)
         self._lost_s += wait_s
         return not self._world.wait(wait_s)
 
