@@ -6,7 +6,7 @@ import gzip
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -37,25 +37,110 @@ def cpu_s(one: dict[str, Any]) -> int | None:
 
 
 @pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("srun-cpu-only-in-tres-25.05", [14_117]),
-        ("totalcpu-zero-25.05", [14_112] * 30),
-        ("usercpu-above-wall", [148_187]),
-        ("timeout-batch-cancelled", [3_666]),
-        ("node-fail", [None]),
-        ("interactive-step", [2]),
-        ("het", [600, 600, 600]),
-        ("recycled-number", [600, 600]),
-        ("unknown-state", [600, 600, 600]),
-        ("no-user", [600]),
-        ("never-started", []),
-    ],
+    ("name", "expected"), [("srun-cpu-only-in-tres-25.05", [14_117]), ("totalcpu-zero-25.05", [14_112] * 30)]
 )
-def test_cpu_time(name: str, expected: list[int | None], tmp_path: Path) -> None:
+def test_cpu_time_of_srun_steps_stands_in_tres(name: str, expected: list[int], tmp_path: Path) -> None:
     report, found = case(name, tmp_path)
     assert (report.troubles, report.bad) == ([], 0)
     assert list(map(cpu_s, found)) == expected
+
+
+class Kept(NamedTuple):
+    """What the job of a case is, in numbers that stand in its text; by default as most cases have them."""
+
+    number: str
+    user: str | None = "ann:phys"
+    status: str = "completed"
+    submitted_at: int = 1_790_000_000
+    started_at: int = 1_790_000_100
+    ended_at: int = 1_790_003_700
+    wall_s: int = 3600
+    user_s: int = 540
+    system_s: int = 60
+    cores: int = 1
+    memory_kib: int = 1000  # 0 is unknown
+    is_cpu_known: bool = True
+
+
+EARLY = {"submitted_at": 1_507_050_000, "started_at": 1_507_052_369, "ended_at": 1_507_055_969}
+KEPT: dict[str, list[Kept]] = {
+    # Its step of the same name took longer than the job, and tells nothing of it but memory.
+    "interactive-step": [
+        Kept("778010", ended_at=1_790_000_107, wall_s=7, user_s=1, system_s=1, cores=2),
+    ],
+    "het": [Kept("176"), Kept("177"), Kept("178")],
+    # The step of the first one is of the second, by its times.
+    "recycled-number": [Kept("12728301", "jh:phys", memory_kib=0, **EARLY), Kept("12728301")],
+    "node-fail": [
+        Kept(
+            "12",
+            status="failed",
+            ended_at=1_790_001_332,
+            wall_s=1232,
+            user_s=0,
+            system_s=0,
+            memory_kib=0,
+            is_cpu_known=False,
+        )
+    ],
+    "unknown-state": [Kept(number, status="failed") for number in "123"],
+    "no-user": [Kept("9", None)],
+    "usercpu-above-wall": [
+        Kept(
+            "15715316",
+            ended_at=1_790_001_694,
+            wall_s=1594,
+            user_s=147_587,
+            system_s=600,
+            cores=2,
+            memory_kib=3532,
+        )
+    ],
+    "timeout-batch-cancelled": [
+        Kept(
+            "77",
+            status="failed",
+            ended_at=1_790_003_729,
+            wall_s=3629,
+            user_s=3600,
+            system_s=66,
+            cores=2,
+            memory_kib=19_855_760,
+        )
+    ],
+    "never-started": [],
+}
+SKIPPED = {"never-started": {"never ran (CANCELLED)": 1, "not over (PENDING)": 1}}
+
+
+def kept(one: dict[str, Any]) -> Kept:
+    extra = dict(one["extra"])
+    return Kept(
+        one["LocalJobID"],
+        extra.get("localuser"),
+        one["Status"],
+        one["SubmitTime"],
+        one["StartTime"],
+        one["EndTime"],
+        one["UsedWalltime"],
+        one["UsedCPUUserTime"],
+        one["UsedCPUKernelTime"],
+        one["CPUCount"],
+        one["UsedMemory"],
+        extra.get("cputime") != "unknown",
+    )
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_every_value_of_a_case(name: str, tmp_path: Path) -> None:
+    report, found = case(name, tmp_path)
+    assert (report.troubles, report.bad, report.held, dict(report.skipped)) == ([], 0, 0, SKIPPED.get(name, {}))
+    found.sort(key=lambda one: (one["LocalJobID"], one["SubmitTime"]))
+    assert list(map(kept, found)) == KEPT[name]
+    for one in found:
+        assert (one["Queue"], one["User"], one["VO"], one["NodeCount"], one["ExitCode"]) == ("p", "", "", 1, 0)
+        assert (one["GPUCount"], one["UsedVirtMem"], dict(one["extra"])["nodenames"]) == (None, 0, "n1")
+        assert one["SourceKey"] == f"{one['LocalJobID']}/{one['SubmitTime']}"
 
 
 @pytest.mark.parametrize(
