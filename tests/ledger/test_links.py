@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
+from publisher.ledger.generation import GenerationFile, LocalRecord
+from publisher.ledger.sqlite.locks import FileChargeLocks
+from publisher.model.errors import LedgerError
 from tests.arex_databases import generate
 from tests.fake_ams.service import FakeAMS
 from tests.support.gridengine_files import CLUSTER, colon, entries
@@ -78,6 +82,25 @@ def test_a_second_name_of_another_file_is_not_written_to(site: SiteUnderTest) ->
     place(site).joinpath("publishing.db.egi.generation.part").hardlink_to(victim)
     assert publish(site).status in (0, 65)
     assert victim.read_bytes() == SECRET
+
+
+def test_a_link_that_takes_the_place_of_a_written_file_is_not_followed(site: SiteUnderTest) -> None:
+    """Between two messages of a round; what was written is written again by the next one."""
+    victim, path = site.folder / "victim", place(site) / "publishing.db.egi.generation"
+    victim.write_bytes(SECRET)
+    written = GenerationFile(path)
+    written.write(LocalRecord())
+    path.unlink()
+    path.symlink_to(victim)
+    written.begun(7, "a message")
+    written.close()
+    assert victim.read_bytes() == SECRET
+
+
+def test_a_link_in_place_of_the_locks_of_charges_is_no_lock(site: SiteUnderTest) -> None:
+    planted(site, "publishing.db.+charge.lock", is_there=True)
+    with closing(FileChargeLocks(site.state)) as locks, pytest.raises(LedgerError, match="a symbolic link"):
+        locks.is_alive(1)
 
 
 def test_nothing_else_has_a_name_that_can_be_known_before(site: SiteUnderTest) -> None:

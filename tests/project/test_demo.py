@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
@@ -82,6 +83,19 @@ def test_without_a_server_it_names_the_packages(tmp_path: Path, capsys: pytest.C
     told = capsys.readouterr().err
     assert "apt-get install postgresql." in told
     assert "dnf install postgresql-server." in told
+
+
+def test_make_installs_what_the_fleet_needs() -> None:
+    """As a dry run of make prints it: psycopg as a wheel, and what `publisher run` needs."""
+    asked = ["make", "--no-print-directory", "-n", "demo", "SOURCE=fleet"]
+    printed = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, check=True, timeout=60).stdout
+    found = re.search(r"import apscheduler, psycopg'.*pip install .*--editable '\.\[([\w,]+)\]'", printed)
+    assert found is not None, printed
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    needed = [one for name in found[1].split(",") for one in extras[name]]
+    assert [re.split(r"[<>=]", one)[0] for one in needed] == ["psycopg[binary]", "APScheduler"]
+    assert "pip install 'psycopg[binary]'" in fleet.NO_PSYCOPG
+    assert "pip install 'APScheduler<4'" in fleet.NO_SCHEDULER
 
 
 def test_ci_runs_the_demo_of_every_source() -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from publisher.model.errors import UsageError
 from publisher.reporting.files import whole_file
+from publisher.transports.directories import opened_directory, replacing
 
 
 @contextmanager
@@ -116,6 +117,44 @@ def test_a_link_in_a_directory_of_another_user_is_not_followed(tmp_path: Path, w
     os.chown(path.parent, 65534, 65534)
     write(path)  # the node exporter's own directory
     assert path.read_text() == "new\n"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give directories away")
+@pytest.mark.parametrize(("mode", "used"), [(0o1777, False), (0o757, False), (0o755, True)])
+def test_a_directory_of_another_user_where_everybody_may_write_is_not_used(
+    tmp_path: Path, mode: int, used: bool
+) -> None:
+    """Another user may have made it before the site did."""
+    path = tmp_path / "shared" / "metrics" / "publisher.prom"
+    path.parent.mkdir(parents=True)
+    os.chown(path.parent, 65534, 65534)
+    path.parent.parent.chmod(mode)
+    if used:
+        write(path)
+        assert path.read_text() == "new\n"
+    else:
+        with pytest.raises(UsageError, match="a directory of another user"):
+            write(path)
+        assert list(path.parent.iterdir()) == []
+
+
+@pytest.mark.parametrize("planted", ["link", "file"])
+def test_what_was_put_in_the_place_of_a_new_file_is_not_written_to(tmp_path: Path, planted: str) -> None:
+    """Between its removal and the opening of ours."""
+    precious = tmp_path / "precious"
+    precious.write_text("old\n")
+    new = tmp_path / "egi.tmp"
+    if planted == "link":
+        new.symlink_to(precious)
+    else:
+        new.hardlink_to(precious)
+    with (
+        opened_directory(tmp_path) as directory,
+        pytest.raises(FileExistsError),
+        replacing(directory, new.name, directory, "egi", 0o600),
+    ):
+        raise AssertionError("it was opened")
+    assert precious.read_text() == "old\n"
 
 
 @pytest.mark.parametrize("mode", [0o777, 0o1777, 0o702])

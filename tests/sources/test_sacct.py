@@ -115,6 +115,13 @@ def test_a_name_cannot_forge_a_job(tmp_path: Path, stand_in: Path) -> None:
     assert {found["LocalJobID"] for found in jobs(tmp_path / "imported.db").values()} == {"1"}
 
 
+def test_no_delimiter_is_known_from_another_call(tmp_path: Path, stand_in: Path) -> None:
+    ask(tmp_path, install(stand_in, jobs_of(1, 5)))
+    found = re.findall(r"--delimiter=([^ ]+) --clusters", (stand_in / "calls").read_text())
+    assert len(found) == len(set(found)) == len(windows(stand_in)) > 1
+    assert all(len(delimiter) >= 7 and not delimiter.isprintable() for delimiter in found)
+
+
 @pytest.mark.parametrize(
     ("what", "reason"),
     [

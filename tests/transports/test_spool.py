@@ -258,6 +258,21 @@ def test_what_another_user_has_put_in_the_way_is_not_followed(
     assert spool(root, layout=layout).deliver(message(), NOW).verdict is Verdict.DELIVERED
 
 
+@pytest.mark.parametrize("mode", [0o777, 0o1777, 0o702])
+@pytest.mark.parametrize("name", ["outgoing", "outgoing.new"])
+def test_no_message_is_put_where_everybody_may_write(tmp_path: Path, name: str, mode: int) -> None:
+    open_to_all = tmp_path / name
+    open_to_all.mkdir()
+    open_to_all.chmod(mode)
+    receipt = spool(tmp_path / "outgoing").deliver(message(), NOW)
+    assert (receipt.verdict, receipt.exit_status) == (Verdict.RETRY_LATER, 74)
+    assert "everybody may write there" in receipt.reason
+    assert everything(open_to_all) == []
+    (step,) = spool(tmp_path / "outgoing").preflight()
+    assert step.exit_status == 74
+    assert "everybody may write there" in step.answer
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give links away")
 @pytest.mark.parametrize("planted", ["a link in the way", "the file as a link", "a half file as a link"])
 def test_a_link_does_not_lead_a_message_elsewhere(tmp_path: Path, planted: str) -> None:
