@@ -62,7 +62,6 @@ class Kept(NamedTuple):
     is_cpu_known: bool = True
 
 
-EARLY = {"submitted_at": 1_507_050_000, "started_at": 1_507_052_369, "ended_at": 1_507_055_969}
 KEPT: dict[str, list[Kept]] = {
     # Its step of the same name took longer than the job, and tells nothing of it but memory.
     "interactive-step": [
@@ -70,7 +69,17 @@ KEPT: dict[str, list[Kept]] = {
     ],
     "het": [Kept("176"), Kept("177"), Kept("178")],
     # The step of the first one is of the second, by its times.
-    "recycled-number": [Kept("12728301", "jh:phys", memory_kib=0, **EARLY), Kept("12728301")],
+    "recycled-number": [
+        Kept(
+            "12728301",
+            "jh:phys",
+            submitted_at=1_507_050_000,
+            started_at=1_507_052_369,
+            ended_at=1_507_055_969,
+            memory_kib=0,
+        ),
+        Kept("12728301"),
+    ],
     "node-fail": [
         Kept(
             "12",
