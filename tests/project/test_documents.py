@@ -148,6 +148,12 @@ def manual_examples() -> list[str]:
     return [line for block in blocks for line in block.splitlines()]
 
 
+@pytest.mark.parametrize("page", sorted(pages.MAN.glob("*.rst")), ids=lambda page: page.name)
+def test_a_line_of_a_manual_page_has_100_characters_at_most(page: Path) -> None:
+    lines = page.read_text(encoding="utf-8").splitlines()
+    assert [(number, len(line)) for number, line in enumerate(lines, 1) if len(line) > 100] == []
+
+
 def first_column(section: str) -> list[str]:
     """Of a table: what stands in its first cells, without the heading."""
     rows = re.findall(r"^\| *([^|]*?) *\|", section, re.MULTILINE)
