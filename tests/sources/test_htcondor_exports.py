@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from publisher.cli import parser as command_line
 from publisher.sources.htcondor.classads import BadAd, read_ad, read_record, read_value
 from publisher.sources.htcondor.exports import form_of, framed_ads
 from tests.sources.test_import_htcondor import HOSTILE, content
@@ -315,6 +316,13 @@ def test_what_is_no_ad_does_not_wait_for_its_end(tmp_path: Path, history: bytes)
     report = run_import(tmp_path / "imported.db", path)
     assert (report.held, report.exit_status) == (0, 66)
     assert "no complete ad of a job in it" in report.troubles[0]
+
+
+def test_the_help_names_every_form(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        command_line.parser().parse_args(["import", "htcondor", "--help"])
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "condor_history -long, -json, -jsonl or -xml printed" in printed
 
 
 def test_the_file_that_htcondor_adds_to_may_be_empty(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from publisher.sources.base import AwaitedCe, BatchEntry, LastReading, Namesake,
 from publisher.sources.importers import BadLine, Importer, ImportReport, Retried
 from publisher.sources.importing.database import ImportDatabase
 from publisher.sources.importing.log_files import opened, rotated_siblings
+from publisher.sources.importing.notices import notices
 from publisher.sources.importing.read_files import Cursors, ask_database
 from publisher.sources.sqlite_reader import CopyDirectory, ReadOnlyFile
 
@@ -49,7 +50,6 @@ _CLUSTER_READ: Final = "SELECT KeyValue FROM DBConfig WHERE KeyName = ?"
 _PATHS: Final = "SELECT Path FROM ImportFile WHERE Importer = ?"
 _AWAITED: Final = "SELECT Ce, Written, Waiting, Since FROM ArcCe WHERE Waiting ORDER BY Ce"
 _LAST: Final = "SELECT Ended, Succeeded, FailingSince, Trouble, Damaged FROM SourceReading"
-_NOTICES: Final = "SELECT Text FROM SourceNotice ORDER BY Kind"
 _BAD_LINES: Final = "SELECT count(*) FROM ImportBadLine"
 _SHOW_BAD_LINES: Final = """
     SELECT Path, Offset, Length, Reason, Line, Digest FROM ImportBadLine
@@ -137,8 +137,8 @@ def last_reading(database: Path, copies_below: Path) -> LastReading:
         (bad_lines,) = execute(_BAD_LINES).fetchone()
         last = NEVER if found is None else _reading(*found)
         has_notices = execute(_HAS_TABLE, ("SourceNotice",)).fetchone()[0]
-        notices = [text for (text,) in execute(_NOTICES)] if has_notices else []
-        return last._replace(bad_lines=bad_lines, awaited=tuple(awaited), notices=tuple(notices))
+        kept = tuple(notices(connection)) if has_notices else ()
+        return last._replace(bad_lines=bad_lines, awaited=tuple(awaited), notices=kept)
 
     return ask_database(str(database), copies_below, ask) if has_file(database) else NEVER
 

@@ -21,10 +21,11 @@ from publisher.model.time import iso_epoch
 from publisher.sources.importers import ImportReport, StoredJobs, Watch, never_stopped, unwatched
 from publisher.sources.importing.line_importer import SURELY_WRITTEN_S, LineImporter, lines_of
 from publisher.sources.importing.log_files import LogFile
+from publisher.sources.importing.notices import TABLES as NOTICES
+from publisher.sources.importing.notices import notices, set_notice
 from publisher.sources.importing.run import ImportRun, import_run
 from publisher.sources.slurm.header import Header, NotSacct
-from publisher.sources.slurm.notices import DELIMITER, STEPS, Gathering, notices, set_notice
-from publisher.sources.slurm.notices import TABLES as NOTICES
+from publisher.sources.slurm.notices import DELIMITER, STEPS, Gathering
 from publisher.sources.slurm.records import (
     SURELY_WITHOUT_STEPS,
     SacctPiece,

@@ -1,7 +1,4 @@
-"""What is wrong with a source as a whole, kept in its database until it is no longer so.
-
-`status` and `doctor` show it between imports.
-"""
+"""What may be wrong with the accounting of a cluster as a whole, by its kind."""
 
 from __future__ import annotations
 
@@ -9,18 +6,12 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from heapq import nlargest
-from sqlite3 import Connection
 from typing import Final
 
 from publisher.sources.importing.database import ImportDatabase
+from publisher.sources.importing.notices import set_notice
 from publisher.sources.slurm.records import SacctRun
 
-TABLES: Final = """
-    CREATE TABLE IF NOT EXISTS SourceNotice (
-        Kind TEXT PRIMARY KEY,
-        Text TEXT NOT NULL      -- for people: what is wrong, and what to do
-    ) WITHOUT ROWID;
-"""
 DELIMITER: Final = "delimiter"
 GATHERING: Final = "gathering"
 STEPS: Final = "steps"
@@ -32,22 +23,6 @@ _NOTHING_GATHERED: Final = (
 )
 # They may have used something that nobody measured.
 _UNMEASURED_STATES: Final = frozenset({"NODE_FAIL", "BOOT_FAIL", "RESIZING"})
-
-_SET: Final = "INSERT OR REPLACE INTO SourceNotice VALUES (?, ?)"
-_NOTICES: Final = "SELECT Text FROM SourceNotice ORDER BY Kind"
-
-
-def set_notice(connection: Connection, kind: str, text: str) -> None:
-    """Keep what is wrong, or '' where nothing is any more, inside a transaction."""
-    if text:
-        connection.execute(_SET, (kind, text))
-    else:
-        connection.execute("DELETE FROM SourceNotice WHERE Kind = ?", (kind,))
-
-
-def notices(connection: Connection) -> list[str]:
-    """Return what is wrong, one text each."""
-    return [text for (text,) in connection.execute(_NOTICES)]
 
 
 @dataclass(slots=True)
