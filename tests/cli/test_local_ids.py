@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.condor_history import ad, rolling
 from tests.support.gridengine_files import BEGIN, Entry, colon, write
 from tests.support.pki import PKI
 from tests.support.sites import ConfiguredSite
@@ -78,6 +79,26 @@ def test_what_names_no_job_is_an_error_with_advice_for_any_site(
     assert run.status == 64
     assert "give the JobID, or the id in the batch system" in run.err
     assert "CE assigned" not in run.err
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_cluster_of_htcondor_is_its_only_job(command: tuple[str, ...], tmp_path: Path, pki: PKI) -> None:
+    """105 is 105.0, as it is for condor_history; of several jobs one must be named."""
+    spool = {"files": {"type": "spool", "path": str(tmp_path / "out"), "format": "car", "sign": False, "start": "all"}}
+    site = ConfiguredSite(tmp_path, pki, pki.host(), spool)
+    path = tmp_path / "history"
+    path.write_bytes(rolling([ad(105), ad(106), ad(106, 1), ad(106, 2)]))
+    site.config["source"] = [{"type": "htcondor", "name": "pool", "cluster": "pool.example.org", "history": str(path)}]
+    assert site.run("publish").status == 0
+    for asked in ("105", "105.0", "pool:105", "pool:105.0", "pool.example.org:105"):
+        run = site.run(*command, "--json", asked)
+        assert run.status == 0, run.err
+        assert "#105.0#" in run.json["job"]
+    run = site.run(*command, "106")
+    assert run.status == 64
+    assert "106 is the id in the batch system of 2 jobs or more" in run.err
+    assert run.err.count("#106.") == 2
+    assert site.run(*command, "--json", "106.2").status == 0
 
 
 def test_local_users_count_where_there_are_no_certificates(site: ConfiguredSite) -> None:

@@ -51,7 +51,7 @@ def _meant(site: Site, accounts: Accounts, text: str) -> Sequence[JobId]:
     """Raises: SourceError."""
     if not text or accounts.sheet(JobId(text)) is not None:
         return ()
-    found = accounts.with_local_id(text)
+    found = _with_local_id(accounts, text)
     prefix, colon, local_id = text.rpartition(":")
     if found or not colon:
         return found
@@ -59,7 +59,18 @@ def _meant(site: Site, accounts: Accounts, text: str) -> Sequence[JobId]:
     imported = {f"{entry.cluster}:" for entry in site.batch_entries if entry.cluster}
     of_ce = any(entry.name == prefix for entry in site.database_entries)
     begins = tuple(f"{cluster}:" for cluster in clusters)
-    candidates = accounts.with_local_id(local_id)
+    candidates = _with_local_id(accounts, local_id)
     if of_ce:
         return [one for one in candidates if not one.startswith(tuple(imported))]
     return [one for one in candidates if one.startswith(begins)]
+
+
+def _with_local_id(accounts: Accounts, local_id: str) -> Sequence[JobId]:
+    """Return the jobs with an id; of HTCondor's cluster 105 the first two, 105.0 and 105.1.
+
+    Raises: SourceError.
+    """
+    found = accounts.with_local_id(local_id)
+    if found or not local_id.isdecimal():
+        return found
+    return [one for part in (0, 1) for one in accounts.with_local_id(f"{local_id}.{part}")]
