@@ -145,15 +145,17 @@ def publish(
         )
         outcome = incomplete(outcome, unread)
         if not dry_run:
-            after_round(site, outcome._replace(seconds=monotonic() - began))
+            outcome = after_round(site, outcome._replace(seconds=monotonic() - began))
         return outcome
 
     try:
         outcomes = for_each_target(site, chosen, work, dry_run=dry_run)
     except PublisherError as error:
         if not dry_run:  # no target came to a round, and that must be seen too
-            for target in chosen:
-                after_round(site, broken_off(target.name, error))
+            done = [after_round(site, broken_off(target.name, error)) for target in chosen]
+            for reason in dict.fromkeys(one.reason for one in done):
+                if reason != str(error):
+                    log.error("%s", reason.removeprefix(f"{error}; "))
         raise
     if not dry_run and any(entry.keep_months for entry in site.batch_entries):
         BackgroundTask(partial(prune_after_rounds, site)).result()
@@ -280,19 +282,25 @@ def _send_counts(
         return broken_off(target.name, error)
 
 
-def after_round(site: Site, outcome: Outcome) -> None:
-    """What follows every round, of `publish` and of the daemon; its trouble hides no outcome.
+def after_round(site: Site, outcome: Outcome) -> Outcome:
+    """Do what follows every round, of `publish` and of the daemon.
 
-    Called from the thread of the round: of several targets at once.
+    Called from the thread of the round: of several targets at once. Returns the outcome with what
+    went wrong; its word stays, because the round itself is done.
     """
     for follow in site.after_round:
         try:
             follow(site, outcome)
         except PublisherError as error:
-            log.error("target %s: after its round: %s", outcome.target, error)
+            after = f"after the round: {error}"
+            outcome = outcome._replace(
+                reason="; ".join(filter(None, (outcome.own_reason, after, *outcome.lacks))),
+                exit_status=gravest([outcome.exit_status, error.exit_status]),
+            )
         except Exception as error:  # the boundary: what follows a round must not undo it
             bug = "target %s: a bug in publisher, after its round: %s"
             log.critical(bug, outcome.target, error, exc_info=True)
+    return outcome
 
 
 def _not_due(state: TargetState | None, target: Target, now: datetime) -> str | None:

@@ -278,12 +278,35 @@ def test_a_file_that_cannot_be_written_stops_no_round(spooling: WatchedSite, cap
     spooling.file.parent.rmdir()
     outcomes = spooling.round()
     assert [one.outcome for one in outcomes] == ["ok", "ok"]
-    assert f"ReadWritePaths={spooling.file.parent}" in caplog.text
+    assert [one.exit_status for one in outcomes] == [78, 78]
+    for one in outcomes:
+        assert f"ReadWritePaths={spooling.file.parent}" in one.reason
+    assert "ReadWritePaths" not in caplog.text  # it is logged by who shows the outcome
+    run = spooling.site.run("publish", "--force")
+    assert run.status == 78
+    (line,) = [line for line in run.err.splitlines() if "ReadWritePaths" in line]
+    assert " ERROR targets one, two: after the round: metrics.textfile: " in line
+    spooling.site.config["source"]["control_dir"] = str(spooling.site.folder / "gone")
+    spooling.site.save()
+    run = spooling.site.run("publish", "--force")
+    assert run.status == 78
+    assert run.err.count("ReadWritePaths") == run.err.count("has neither") == 1
+    spooling.site.config["source"]["control_dir"] = str(spooling.site.control)
     spooling.file.parent.mkdir()
     spooling.round(["one"], force=True)
     assert spooling.told()["publisher_rounds_total", "two", "ok"] == 1  # kept, not lost with the file
     assert spooling.file.stat().st_mode & 0o777 == 0o640
     assert [path.name for path in spooling.file.parent.iterdir()] == [spooling.file.name]
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o1777])
+def test_no_file_is_written_where_everybody_may_write(spooling: WatchedSite, mode: int) -> None:
+    spooling.file.parent.chmod(mode)
+    assert {one.exit_status for one in spooling.round()} == {78}
+    assert list(spooling.file.parent.iterdir()) == []
+    spooling.file.parent.chmod(0o775)
+    assert {one.exit_status for one in spooling.round(force=True)} == {0}
+    assert spooling.file.exists()
 
 
 def test_a_target_that_is_no_more_is_told_no_more(spooling: WatchedSite) -> None:
