@@ -114,6 +114,20 @@ def test_a_job_of_the_future_ends_no_silence(site: SiteUnderTest) -> None:
     assert site.run("status", "--json").json["sources"]["old"]["silence"] is not None
 
 
+def test_metrics_tell_of_a_source_that_was_never_read(site: SiteUnderTest) -> None:
+    """What the rule PublisherSourceNeverRead asks for."""
+    file, log_file = site.folder / "publisher.prom", site.folder / "gone"
+    site.config["metrics"] = {"textfile": str(file)}
+    site.config["source"][0]["paths"] = [str(log_file)]
+    assert site.publish().status == 66
+    told = samples(file.read_text())
+    assert told["publisher_source_set_aside_lines", "old"] == 0
+    assert ("publisher_source_read_timestamp_seconds", "old") not in told
+    write(log_file, map(colon, entries(1, int(time.time()))))
+    assert site.publish().status == 0
+    assert ("publisher_source_read_timestamp_seconds", "old") in samples(file.read_text())
+
+
 def test_metrics_tell_of_each_source_as_long_as_it_is_configured(site: SiteUnderTest) -> None:
     file = site.folder / "publisher.prom"
     site.config["metrics"] = {"textfile": str(file)}
