@@ -28,6 +28,7 @@ _NOT_IN_LABELS: Final = str.maketrans("'=| ", "____")
 _COUNT: Final = re.compile(r"[0-9]{1,18}", re.ASCII)
 _UNIT_S: Final = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604_800}
 _TOO_LONG_S: Final = 3 * 86400
+_NOTHING: Final[Mapping[str, str]] = {}
 
 # What is examined, by the name that thresholds use, and what it is for people.
 _TIMES: Final = {"age": "last success", "oldest": "oldest unsent job ended"}
@@ -113,14 +114,16 @@ def status_nagios(
     sources: Sequence[SourceStatus] = (),
     allocations: Sequence[UsedAllocation] = (),
     uncharged: Sequence[str] = (),
+    unable: Mapping[str, str] = _NOTHING,
 ) -> tuple[str, int]:
-    """The plug-in's line and its exit status. `trouble` kept the pending jobs from being counted.
+    """Return the plug-in's line and its exit status.
 
-    `uncharged` are projects of whose charges nothing is known.
+    `trouble` kept the pending jobs from being counted. `uncharged` are projects of whose charges
+    nothing is known, `unable` why targets cannot begin their first round.
     """
     checked = [one for status in found for one in _checked_values(status, now, limits)]
     parts = [_allocation(one, limits) for one in sorted(allocations, key=attrgetter("share"))]
-    messages = [*_messages(checked, found, trouble), *_of_sources(sources)]
+    messages = [*_messages(checked, found, trouble, unable), *_of_sources(sources)]
     messages += _of_charges(parts, uncharged)
     messages.sort(key=lambda message: _GRAVEST_FIRST.index(message[0]))
     messages = messages or list(_when_well(checked))
@@ -176,12 +179,17 @@ def _of_sources(sources: Sequence[SourceStatus]) -> Iterator[tuple[int, str]]:
 
 
 def _messages(
-    checked: Sequence[_CheckedValue], found: Sequence[TargetStatus], trouble: str
+    checked: Sequence[_CheckedValue],
+    found: Sequence[TargetStatus],
+    trouble: str,
+    unable: Mapping[str, str],
 ) -> Iterator[tuple[int, str]]:
-    """Values beyond their thresholds, and what no threshold is about."""
+    """Yield values beyond their thresholds, and what no threshold is about."""
     yield from ((one.state, one.text) for one in checked if one.state is not OK)
     for status in found:
-        if not status.began:
+        if not status.began and status.target in unable:
+            yield CRITICAL, f"{status.target}: has never run: {unable[status.target]}"
+        elif not status.began:
             yield WARNING, f"{status.target}: has not run yet"
         elif not status.last_success:
             yield CRITICAL, f"{status.target}: has never succeeded"

@@ -117,6 +117,29 @@ def test_a_line_is_not_too_long_for_nagios() -> None:
     assert len(asked(*many)[1]) < 650
 
 
+@pytest.mark.parametrize("is_shadow", [False, True])
+def test_a_target_that_cannot_begin_is_critical_with_the_reason(
+    is_shadow: bool, tmp_path: Path, pki: PKI, fake_ams: FakeAMS
+) -> None:
+    site = SiteUnderTest(tmp_path, pki, fake_ams)
+    site.fill(*generate(1, 3, datetime(2026, 10, 1, tzinfo=UTC), datetime(2026, 11, 1, tzinfo=UTC)))
+    site.config["targets"]["egi"]["shadow"] = is_shadow
+    site.config["credentials"]["certificate"] = str(tmp_path / "gone.pem")
+    site.config["targets"]["files"] = {"type": "spool", "path": str(tmp_path / "out"), "format": "car", "sign": False}
+    site.save()
+    for _ in range(2):
+        run = site.run("status", "--nagios")
+        assert run.status == 2
+        assert run.out.startswith("PUBLISHER CRITICAL - egi: has never run: the certificate ")
+        assert "gone.pem does not exist" in run.out
+        assert "egi: has not run yet" not in run.out
+        assert site.run("publish", "--force").status == 77
+    site.config["credentials"]["certificate"] = str(site.host.certificate)
+    site.save()
+    assert site.run("publish", "--force").status == 0
+    assert site.run("status", "--nagios").status == 0
+
+
 def test_the_command(tmp_path: Path, pki: PKI, fake_ams: FakeAMS) -> None:
     """From before the first round to a configuration that is broken."""
     site = SiteUnderTest(tmp_path, pki, fake_ams)

@@ -98,9 +98,34 @@ def _nagios(arguments: argparse.Namespace, context: Context) -> int:
         print_line(nagios.nagios_line(nagios.UNKNOWN, str(error)))
         return nagios.UNKNOWN
     uncharged, now = list(dict.fromkeys(never)), site.clock()
-    line, state = nagios.status_nagios(found, trouble, now, limits, sources, allocations, uncharged)
+    line, state = nagios.status_nagios(
+        found,
+        trouble,
+        now,
+        limits,
+        sources,
+        allocations,
+        uncharged,
+        unable={} if arguments.all_instances else _unable(site, found),
+    )
     print_line(line)
     return state
+
+
+def _unable(site: Site, found: Iterable[TargetStatus]) -> dict[str, str]:
+    """Return why targets cannot begin their first round, such as for a missing certificate.
+
+    A round that did not begin left nothing in the ledger. No service is asked.
+    """
+    waiting = {one.target for one in found if not one.began}
+    reasons = {}
+    for target in site.targets:
+        if target.name in waiting:
+            try:
+                site.live(target, dry_run=False).transport.close()
+            except PublisherError as error:
+                reasons[target.name] = str(error).removeprefix(f"target {target.name}: ")
+    return reasons
 
 
 def _current(site: Site) -> list[Allocation]:
