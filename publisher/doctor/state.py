@@ -75,7 +75,10 @@ def _missing(question: Question, directory: Path) -> Finding:
     if above.is_dir() and os.access(above, os.W_OK | os.X_OK, effective_ids=True):
         found = f"{missing}; the first round will create it, and start from scratch"
         return question.warning(found, advice)
-    return question.failure(f"{missing}, and this user cannot create it", advice, _STATUS)
+    why = "and this user cannot create it"
+    if not above.exists():
+        why = f"and neither does {above}: a round makes the last directory only"
+    return question.failure(f"{missing}, {why}", advice, _STATUS)
 
 
 def _directory(question: Question, directory: Path, status: os.stat_result) -> Finding:

@@ -489,7 +489,8 @@ def state_directory_gone(clinic: Clinic) -> Planted:
 
 def state_directory_cannot_be_made(clinic: Clinic) -> Planted:
     clinic.site.config["state"] = str(clinic.root / "no" / "such" / "publishing.db")
-    return failure(74, "state directory", "this user cannot create it", "systemd-tmpfiles", "last success")
+    found = f"and neither does {clinic.root / 'no'}: a round makes the last directory only"
+    return failure(74, "state directory", found, "install -d -o publisher", "last success")
 
 
 def state_directory_open(clinic: Clinic) -> Planted:
