@@ -98,12 +98,12 @@ class _Fleet:
     def _kill_one_of_the_pair(self) -> None:
         before = self._messages()
         with self._host("ce1a") as active:
-            until(lambda: self._messages() > before + 3, active.text)
+            until(lambda: self._messages() > before + 3, active.text, active.has_ended)
             with self._host("ce1b") as standby:
                 standby.wait_for("standby:")
                 active.send(signal.SIGKILL)
                 print(f"   ce1a is gone after {self._messages() - before} messages")
-                until(self._all_of_ce1, standby.text)
+                until(self._all_of_ce1, standby.text, standby.has_ended)
                 print("   ce1b has sent the rest")
 
     def _host(self, name: str) -> RunningDaemon:

@@ -8,9 +8,11 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from contextlib import nullcontext
 from functools import cache
 from importlib.metadata import packages_distributions
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -83,6 +85,28 @@ def test_without_a_server_it_names_the_packages(tmp_path: Path, capsys: pytest.C
     told = capsys.readouterr().err
     assert "apt-get install postgresql." in told
     assert "dnf install postgresql-server." in told
+
+
+@pytest.mark.parametrize("who", ["ce1a", "ce1b"])
+def test_a_host_that_ends_by_itself_ends_the_demo_at_once(who: str) -> None:
+    """With what it printed."""
+    hosts = {
+        name: SimpleNamespace(
+            text=lambda name=name: f"{name} printed this",
+            has_ended=lambda name=name: name == who,
+            wait_for=lambda words: None,
+            send=lambda number: None,
+        )
+        for name in ("ce1a", "ce1b")
+    }
+    counts = iter(range(0, 100, 10))
+    of_fleet = SimpleNamespace(
+        _messages=lambda: 0 if who == "ce1a" else next(counts),
+        _host=lambda name: nullcontext(hosts[name]),
+        _all_of_ce1=lambda: False,
+    )
+    with pytest.raises(AssertionError, match=f"{who} printed this"):
+        fleet._Fleet._kill_one_of_the_pair(of_fleet)  # type: ignore[arg-type]
 
 
 def test_make_installs_what_the_fleet_needs() -> None:

@@ -78,12 +78,12 @@ class RunningDaemon:
                 env=os.environ | {"NOTIFY_SOCKET": self.manager.address, **environment},
             )
 
-        self.manager.gone = self._has_ended
+        self.manager.gone = self.has_ended
 
     def __enter__(self) -> Self:
         return self
 
-    def _has_ended(self) -> bool:
+    def has_ended(self) -> bool:
         return self._child.poll() is not None
 
     def __exit__(
@@ -102,7 +102,7 @@ class RunningDaemon:
 
     def wait_for(self, words: str, *, times: int = 1) -> None:
         """Wait for words in the log."""
-        until(lambda: self.text().count(words) >= times, self.text, self._has_ended)
+        until(lambda: self.text().count(words) >= times, self.text, self.has_ended)
 
     def send(self, number: signal.Signals) -> None:
         self._child.send_signal(number)
