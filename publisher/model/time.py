@@ -34,8 +34,11 @@ class Window:
         return self.end is None or ended_at < self.end
 
     def __str__(self) -> str:
-        start = "the beginning" if self.start is None else iso_epoch(self.start)
-        return f"[{start}, {'open' if self.end is None else iso_epoch(self.end)})"
+        start = "" if self.start is None else f"from {iso_epoch(self.start)}"
+        if self.end is None:
+            return f"{start} on" if start else "at any time"
+        end = f"before {iso_epoch(self.end)}"
+        return f"{start} until {end}" if start else end
 
     def overlaps(self, other: Window) -> bool:
         """Whether a second is in both."""

@@ -419,7 +419,7 @@ def _why_not_wanted(bench: _Bench, job: JobRecord, published: PublishedJob | Non
         return f"status {job.status} is not among records.statuses ({statuses})"
     if job.ended_at not in selection.window:
         since = f"since when the target takes jobs (start: {target.start})"
-        return f"it ended outside of {selection.window}, {since}"
+        return f"it did not end {selection.window}, {since}"
     if published is not None and not selection.wants_vo(published.who.vo):
         return f"its VO is {published.who.vo or 'none'}, which vos and exclude_vos exclude"
     return ""

@@ -449,7 +449,7 @@ def test_no_terminal_is_too_narrow_for_a_whole_value(site: SiteUnderTest, width:
 @pytest.mark.parametrize(("answer", "sent"), [(b"n\n", 0), (b"\n", 0), (b"y\n", 1)])
 def test_republish_asks_on_a_terminal(site: SiteUnderTest, answer: bytes, sent: int) -> None:
     status, written = on_a_terminal(site, "republish", *WINDOW, answer=answer)
-    assert "[2026-10-01T00:00:00Z, 2026-11-01T00:00:00Z)" in written
+    assert "from 2026-10-01T00:00:00Z until before 2026-11-01T00:00:00Z" in written
     assert "Send this?" in written
     assert len(site.fake.messages("accounting", "gLite-APEL")) == sent
     assert status in (0, 65)

@@ -100,7 +100,7 @@ def test_it_is_rounded_out_to_whole_months_and_says_so(site: SiteUnderTest) -> N
     run = republish(site, "--from", "2026-09-10", "--to", "2026-09-12")
     assert run.json["targets"]["egi"]["records"] == 50
     assert "rounded out to whole months" in run.err
-    assert "[2026-09-01T00:00:00Z, 2026-10-01T00:00:00Z)" in run.err
+    assert "jobs that ended from 2026-09-01T00:00:00Z until before 2026-10-01T00:00:00Z" in run.err
     exact = republish(site, "--from", "2026-09-10", "--to", "2026-09-12", "--exact")
     inside = [
         job

@@ -699,14 +699,14 @@ def test_the_database_is_private(tmp_path: Path) -> None:
     [
         (b"a:b:c", "3 columns; an accounting record has 43 to 74"),
         (colon(ANY, columns=39), "39 columns"),
-        (colon(ANY).replace(b":4711:", b":x:"), "a column that must be a number is none"),
+        (colon(ANY).replace(b":4711:", b":x:"), "no column can be the job number"),
         (colon(ANY).replace(b":NONE:1073741824.000000:", b":what:1073741824.000000:"), "columns after the category"),
         (colon(ANY).replace(b":90.500000:", b":1e999:"), "not a number of seconds"),
         # Four tasks with so much are more than 64 bits hold.
         (colon(replace(ANY, ru_maxrss=2**62)), "not a size of memory"),
         (colon(replace(ANY, started=-5)), "before 1970"),
         (colon(replace(ANY, job=0)), "out of range"),
-        (colon(replace(ANY, ended=10**19)), "a column that must be a number is none"),
+        (colon(replace(ANY, ended=10**19)), "a column that must be a number is not"),
         (jsonl(ANY).replace(str(BEGIN + 110).encode(), b"9" * 15), "beyond any calendar"),
         (b'{"job_number":4', "not JSON"),
         (b'{"a":' * 50_000, "not JSON"),
@@ -723,7 +723,7 @@ def test_the_database_is_private(tmp_path: Path) -> None:
         (jsonl(ANY).replace(b'"job_number":4711', b'"job_number":true'), "not a whole one"),
         (jsonl(ANY).replace(b'"usage":{', b'"usage":[{').replace(b"}}}", b"}}]}"), "wrong kind"),
         (jsonl(ANY, time=1, type="acct"), "reporting file"),
-        (b"1790000000:acct:" + colon(ANY), "number is none|reporting file"),
+        (b"1790000000:acct:" + colon(ANY), "number is not|reporting file"),
         (b"\xff\xfe\x00\x01", "columns"),
     ],
 )

@@ -55,8 +55,8 @@ def test_a_step_whose_job_is_not_there_waits_and_is_reported(tmp_path: Path) -> 
     for _ in range(2):
         report = run_import(database, first)
         assert (report.bad, report.held) == (0, 1)
-        (note,) = (each for each in report.notes if "1 step waits for its job" in each)
-        assert "(1.batch)" in note
+        (note,) = (each for each in report.notes if "waits for its job" in each)
+        assert note.startswith("1 step (1.batch) waits for its job, which was not read; import ")
         assert note in last_reading(database, tmp_path).notices
     assert run_import(database, write(tmp_path / "2", text([one, other, step(other)]))).held == 0
 

@@ -36,7 +36,7 @@ _SUM_COLUMNS: Final = ("project", "group", "jobs", "amount", "unit")
 _NEWS: Final = ("without_rule", "unreadable", "first", "changed")
 _COUNTS: Final = ("jobs", "charged", "without_result", *_NEWS)
 _RUN_COLUMNS: Final = (
-    *("run", "state", "jobs that ended in", "project", "group", "asked"),
+    *("run", "state", "jobs that ended", "project", "group", "asked"),
     *("jobs", "charged", "changed"),
 )
 
@@ -64,7 +64,7 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
         )
         return 0
     request = _request(arguments, site)
-    notice(f"charges of jobs that ended in {request.window}{_whose(request)}")
+    notice(f"charges of jobs that ended {request.window}{_whose(request)}")
     report = _report(arguments, site, request)
     jobs = charging.jobs(site, request) if arguments.jobs else None
     status = 0 if arguments.stored else incomplete(site)
@@ -242,7 +242,7 @@ def _charge_notes(report: ChargeReport) -> Iterator[str]:
 def _allocation_text(one: UsedAllocation) -> str:
     used, granted = amount_text(one.used), amount_text(one.granted)
     share = f"{100 * one.share:.1f} %"
-    return f"allocation of {one.project}: {used} of {granted} {one.unit}, {share}, in {one.window}"
+    return f"allocation of {one.project}: {used} of {granted} {one.unit}, {share}, {one.window}"
 
 
 def _kept_line(kept: KeptCharge) -> str:

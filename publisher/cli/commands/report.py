@@ -48,7 +48,7 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     on_page = _is_page(arguments)
     # Its libraries may be missing: not after minutes
     page = load_part("reporting.html.page").page if on_page else None
-    notice(f"report of jobs that ended in {window}")
+    notice(f"report of jobs that ended {window}")
     with progress.counting("rows of jobs", quiet=arguments.quiet) as counting:
         found = reporting.collect(
             site,

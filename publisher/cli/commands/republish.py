@@ -212,7 +212,7 @@ def plan_lines(plans: Sequence[RepublishPlan]) -> list[str]:
 
 def _lines(plan: RepublishPlan) -> Iterator[str]:
     rounded = ", rounded out to whole months" if plan.rounded else ""
-    yield f"{plan.target}: {plan.format}, jobs that ended in {plan.window}{rounded}"
+    yield f"{plan.target}: {plan.format}, jobs that ended {plan.window}{rounded}"
     yield f"  {_size(plan)}; months: {', '.join(plan.months) or 'none'}"
     if plan.resume_from and plan.summary:
         yield "  resumes with the month in which the last run of the same command stopped"

@@ -316,9 +316,9 @@ def job_filter(arguments: argparse.Namespace, site: Site) -> JobFilter:
     wanted = _filter(arguments, site)
     statistics.refuse_strange_names(site, wanted)
     if wanted.ended != Window():
-        notice(f"jobs that ended in {wanted.ended}")
+        notice(f"jobs that ended {wanted.ended}")
     if wanted.submitted != Window():
-        notice(f"jobs that were submitted in {wanted.submitted}")
+        notice(f"jobs that were submitted {wanted.submitted}")
     return wanted
 
 

@@ -2,7 +2,7 @@
 
 Newer versions refuse such names; older ones, and applications that write fields into the name of
 their jobs (`case0:mesh:00000001:post`), do not. The line is then read from the numbers on: what
-stands before the priority is queue, host, group, owner, name, job number and account.
+precedes the priority is queue, host, group, owner, name, job number and account.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ class UnclearNames(Exception):
 
 
 def split_names(text: str) -> list[str]:
-    """Queue, host, group, owner, name, job number and account, of all that precedes the priority.
+    """Return queue, host, group, owner, name, job number and account of what precedes the priority.
 
     An account is taken to have no colons where that is possible. Raises: UnclearNames.
     """
     columns = text.split(":")
     if len(columns) < _LEAST:
-        raise UnclearNames("a column that must be a number is none")
+        raise UnclearNames("a column that must be a number is not")
     if len(columns) - _LEAST > _MOST_COLONS or _is_glued(columns):
         raise UnclearNames("the job's name has the columns of another record: one of two is torn")
     at = _job_number(columns)
@@ -39,13 +39,13 @@ def split_names(text: str) -> list[str]:
 
 
 def _job_number(columns: Sequence[str]) -> int:
-    """The place of the job number. Raises: UnclearNames."""
+    """Return the place of the job number. Raises: UnclearNames."""
     last = len(columns) - 2
     if _JOB_NUMBER.fullmatch(columns[last]):
         return last
     found = [at for at in range(_OBJECTS + 1, last) if _JOB_NUMBER.fullmatch(columns[at])]
     if not found:
-        raise UnclearNames("a column that must be a number is none: there is no job number")
+        raise UnclearNames("no column can be the job number")
     if len(found) > 1:
         numbers = " or ".join(columns[at] for at in found)
         raise UnclearNames(
@@ -56,7 +56,7 @@ def _job_number(columns: Sequence[str]) -> int:
 
 
 def _is_glued(columns: Sequence[str]) -> bool:
-    """Whether these are the first columns of a torn record, and then those of another.
+    """Return whether these are the first columns of a torn record, then those of another.
 
     The queue of the second follows where the first was torn, in one column with what was left
     there; its host, group and owner come after that. The two are records of one cluster: their
@@ -75,7 +75,7 @@ def _is_glued(columns: Sequence[str]) -> bool:
 
 
 def _are_alike(host: str, name: str) -> bool:
-    """Whether a name is that of a host, or of one with another number or in the same domain."""
+    """Return whether a name is a host's, but for its number, or in the same domain."""
     _, _, domain = host.partition(".")
     if domain and name.endswith(f".{domain}"):
         return True

@@ -287,7 +287,7 @@ def _why(line: str) -> str:
     columns = line.count(":") + 1
     if columns < _LEAST_COLUMNS:
         return f"{columns} columns; an accounting record has {_LEAST_COLUMNS} to 74"
-    return "a column that must be a number is none: it is torn, or not from Grid Engine"
+    return "a column that must be a number is not: it is torn, or not from Grid Engine"
 
 
 _NOTHING: Final[dict[str, Any]] = {}

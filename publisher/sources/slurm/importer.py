@@ -179,8 +179,8 @@ class SlurmImporter(LineImporter[SacctRun | SacctStep]):
         self._forgeable = self._forgeable or ""
         if header.may_be_forged:
             self._forgeable = (
-                f"{file.path}: users can write its delimiter {header.delimiter!r}, and so rows of "
-                "jobs, in names and other texts of theirs; write it with a random --delimiter, as "
+                f"{file.path}: its delimiter {header.delimiter!r} may be in names that users "
+                "choose, so that users can forge rows of jobs; give sacct a random --delimiter, as "
                 "publisher(1) shows at `import slurm`"
             )
 
@@ -278,6 +278,7 @@ def _steps_text(table: StepTable) -> str:
     waiting, first = table.waiting()
     if not waiting:
         return ""
-    wait = plural(waiting, "step waits for its job", "steps wait for their jobs")
-    shown = ", ".join(first)
-    return f"{wait}, of which no line was read ({shown}); import the text that has it too"
+    shown, steps = ", ".join(first), plural(waiting, "step")
+    wait, them = ("waits for its job", "it") if waiting == 1 else ("wait for their jobs", "them")
+    lacks = "which was not read" if waiting == 1 else "which were not read"
+    return f"{steps} ({shown}) {wait}, {lacks}; import the output of sacct that has {them}"

@@ -18,8 +18,8 @@ STEPS: Final = "steps"
 _GATHERED: Final = "SLURM_GATHERED"  # a key of DBConfig
 _SURELY_NOTHING: Final = 5  # of so many runs in a row one shows something, if Slurm gathers any
 _NOTHING_GATHERED: Final = (
-    "its last runs show neither CPU time nor memory, so Slurm gathers nothing, and their CPU time "
-    "is unknown; set JobAcctGatherType in slurm.conf, such as jobacct_gather/cgroup"
+    "its newest runs have neither CPU time nor memory: Slurm measures no jobs there, and their CPU "
+    "time is unknown; set JobAcctGatherType in slurm.conf, such as to jobacct_gather/cgroup"
 )
 # They may have used something that nobody measured.
 _UNMEASURED_STATES: Final = frozenset({"NODE_FAIL", "BOOT_FAIL", "RESIZING"})

@@ -223,7 +223,9 @@ def _stop(exit_status: int, advice: Hint) -> ResponseRule:
     return ResponseRule(Verdict.STOP_TARGET, exit_status, advice)
 
 
-_IN_BETWEEN: Final = "; the records are sent again; check `url` and what stands before SGAS"
+_IN_BETWEEN: Final = (
+    "; the records are sent again; check `url`, and any proxy or gateway between this host and SGAS"
+)
 # Not every MachineName is covered; which is not said, for the answer names all of them.
 _MACHINE: Final = ResponseRule(Verdict.REFUSED, CREDENTIALS, Hint.RIGHT, certain=False)
 
