@@ -32,7 +32,7 @@ _PRIORITIES: Final = {
 
 
 def leads_to_journal(environment: Mapping[str, str], stream: TextIO) -> bool:
-    """Whether this very stream is the journal, and not a file or pipe that took its place."""
+    """Return whether this very stream is the journal, not a file or pipe in its place."""
     device, colon, inode = environment.get("JOURNAL_STREAM", "").partition(":")
     if not (colon and device.isdecimal() and inode.isdecimal()):
         return False
@@ -119,7 +119,7 @@ def log_trouble(targets: Sequence[str], exit_status: int, reason: str) -> None:
 
 
 def notice(text: str) -> None:
-    """A line for people on standard error, before something is done."""
+    """Print a line for people on standard error, before something is done."""
     _say(logging.INFO, text, text)
 
 
@@ -129,7 +129,7 @@ def error_line(text: str) -> None:
 
 
 def _say(level: int, logged: str, shown: str) -> None:
-    """Bare for people; for JSON and the journal a log line, so that all lines can be read alike."""
+    """Print a bare line for people, a log line for JSON and the journal."""
     if not log.isEnabledFor(level):
         return
     if any(isinstance(handler.formatter, JsonLines | JournalLines) for handler in log.handlers):

@@ -90,7 +90,7 @@ class _CheckedValue(NamedTuple):
 
 
 def thresholds(warning: Sequence[str], critical: Sequence[str]) -> Thresholds:
-    """Of words such as age=36h and late=100. Raises: UsageError."""
+    """Read words such as age=36h and late=100. Raises: UsageError."""
     warnings, criticals = (dict(map(_threshold, words)) for words in (warning, critical))
     return Thresholds(warning=warnings, critical=criticals)
 
@@ -136,14 +136,14 @@ def status_nagios(
 
 
 def _when_well(checked: Sequence[_CheckedValue]) -> Iterator[tuple[int, str]]:
-    """What the line shows when there is nothing to report."""
+    """Yield what the line shows when there is nothing to report."""
     for one in checked:
         if one.name in ("age", "pending") and one.value is not None:
             yield OK, one.text
 
 
 def _allocation(one: UsedAllocation, limits: Thresholds) -> tuple[int, str, str]:
-    """State, text and performance data."""
+    """Return state, text and performance data."""
     exactly = 100 * one.used / one.granted
     used = math.floor(exactly)
     warning = limits.warning.get(_ALLOCATION, _ALLOCATION_LIMITS[0])
@@ -227,7 +227,7 @@ def _checked_values(
 
 
 def spoken(seconds: int) -> str:
-    """A length of time for people."""
+    """Return a length of time for people."""
     for unit_s, unit in ((86400, "days"), (3600, "hours"), (60, "minutes")):
         if seconds >= 2 * unit_s:
             return f"{seconds // unit_s} {unit}"
@@ -235,7 +235,7 @@ def spoken(seconds: int) -> str:
 
 
 def nagios_line(status: int, text: str, data: Sequence[str] = ()) -> str:
-    """Nagios takes the first `|` for the end of the text."""
+    """Return the line; Nagios takes its first `|` for the end of the text."""
     line = " ".join(text.replace("|", "/").split())
     short = line if len(line) <= _MOST_TEXT else f"{line[: _MOST_TEXT - 3]}..."
     return f"PUBLISHER {_WORDS[status]} - {short}{' | ' if data else ''}{' '.join(data)}"

@@ -64,7 +64,7 @@ def _newest_json(one: SourceStatus) -> Json:
 
 
 def sources_text(found: Sequence[SourceStatus]) -> Iterator[Part]:
-    """Nothing where there are none."""
+    """Yield a table of sources and what must be known of them; nothing where there are none."""
     if found:
         yield TextTable(_COLUMNS, list(map(_row, found)))
     for one in found:

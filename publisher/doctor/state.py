@@ -33,7 +33,7 @@ _WHY_DIRECTORY: Final = "it records what was sent: without it jobs are sent twic
 
 
 def check_directory(state: Path, free_bytes: Callable[[Path], int]) -> Iterator[Finding]:
-    """The directory, the files in it, and the room on its disk."""
+    """Yield the directory, the files in it, and the room on its disk."""
     question = Question("state directory", "state", _WHY_DIRECTORY)
     directory = state.parent
     if not _holds_files(directory):
@@ -135,7 +135,7 @@ def _owners(state: Path, owner: int) -> Finding:
 
 
 def _owner(entry: Path, gone: int) -> int:
-    """Whose it is; `gone` for a -wal that SQLite took away in between."""
+    """Return whose it is; `gone` for a -wal that SQLite took away in between."""
     try:
         return entry.lstat().st_uid
     except FileNotFoundError:
@@ -182,7 +182,7 @@ def check_ledger(site: Site, targets: Sequence[Target]) -> Iterator[Finding | Pe
 
 
 def check_instances(site: Site, targets: Sequence[Target]) -> Iterator[Finding]:
-    """Whether another instance delivers the CE's jobs: they count twice, or replace ours."""
+    """Yield whether another instance delivers the CE's jobs: they count twice, or replace ours."""
     if not site.instance:
         return
     question = Question("instances", "state", "jobs that two instances deliver are sent twice")
@@ -250,7 +250,7 @@ def _target(
 
 
 def _limit(target: Target, success: datetime) -> timedelta:
-    """How old a success may be: the round after the next one is due by then."""
+    """Return how old a success may be: the round after the next one is due by then."""
     return target.overdue_after(success) - success
 
 

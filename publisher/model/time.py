@@ -41,7 +41,7 @@ class Window:
         return f"{start} until {end}" if start else end
 
     def overlaps(self, other: Window) -> bool:
-        """Whether a second is in both."""
+        """Return whether a second is in both."""
         begins_before = self.start is None or other.end is None or self.start < other.end
         return begins_before and (self.end is None or other.start is None or other.start < self.end)
 
@@ -73,7 +73,7 @@ class Month(NamedTuple):
 
     @property
     def number(self) -> int:
-        """Months since the year 0."""
+        """Return the months since the year 0."""
         return self.year * 12 + self.month - 1
 
     @property
@@ -136,19 +136,19 @@ def parse_from(text: str, now: datetime) -> datetime:
 
 
 def parse_to(text: str, now: datetime) -> datetime:
-    """The end of the named period, aware UTC, a clock time exactly. Raises: UsageError."""
+    """Return the end of the named period, aware UTC, a clock time exactly. Raises: UsageError."""
     return parse_when(text, now).end
 
 
 def parse_when(text: str, now: datetime) -> Period:
-    """The period that the text names. Raises: UsageError when it names none."""
+    """Return the period that the text names. Raises: UsageError when it names none."""
     if named := _NAMED.get(text.strip()):
         return named(now.astimezone(UTC))
     return _fixed_period(text, f"{_FORMS}, {', '.join(_NAMED)}")
 
 
 def fixed_period(text: str) -> Period:
-    """The period of a month, a day or a clock time. Raises: UsageError for anything else."""
+    """Return the period of a month, a day or a clock time. Raises: UsageError for anything else."""
     return _fixed_period(text, _FORMS)
 
 
@@ -168,7 +168,7 @@ def _fixed_period(text: str, forms: str) -> Period:
 
 
 def window(start: datetime | None, end: datetime | None) -> Window:
-    """The window [start, end) over end times. Raises: UsageError when it holds no second."""
+    """Return the window [start, end) over end times. Raises: UsageError when it holds no second."""
     if start is not None and end is not None and epoch(start) >= epoch(end):
         raise UsageError(
             f"the window from {iso(start)} to {iso(end)} is empty: --from must be before --to "
@@ -180,7 +180,7 @@ def window(start: datetime | None, end: datetime | None) -> Window:
 
 
 def months(wanted: Window) -> Iterator[Month]:
-    """The months that the window touches, in order. Raises: ValueError for an open window."""
+    """Yield the months that the window touches, in order. Raises: ValueError for an open window."""
     if wanted.start is None or wanted.end is None:
         raise ValueError(f"the months of {wanted} cannot be listed: it has no start or no end")
     month = month_of(datetime.fromtimestamp(wanted.start, UTC))
@@ -190,7 +190,7 @@ def months(wanted: Window) -> Iterator[Month]:
 
 
 def whole_months(wanted: Window) -> Window:
-    """The window rounded out to whole months; a side without bound stays so."""
+    """Return the window rounded out to whole months; a side without bound stays so."""
     start, end = wanted.start, wanted.end
     if start is not None:
         start = epoch(month_of(datetime.fromtimestamp(start, UTC)).start)
@@ -202,23 +202,23 @@ def whole_months(wanted: Window) -> Window:
 
 
 def month_of(moment: datetime) -> Month:
-    """The calendar month, in UTC, of an aware time."""
+    """Return the calendar month, in UTC, of an aware time."""
     there = moment.astimezone(UTC)
     return Month(there.year, there.month)
 
 
 def epoch(moment: datetime) -> Epoch:
-    """Whole seconds since 1970 of an aware time."""
+    """Return the whole seconds since 1970 of an aware time."""
     return Epoch(int(moment.timestamp()))
 
 
 def moment(seconds: int | None) -> datetime | None:
-    """The aware time that is so many seconds after 1970; None for None."""
+    """Return the aware time that is so many seconds after 1970; None for None."""
     return None if seconds is None else datetime.fromtimestamp(seconds, UTC)
 
 
 def length_text(seconds: int) -> str:
-    """A length of time in the largest unit it is a multiple of: day, 6 hours, 90 seconds."""
+    """Return a length of time in the largest unit it is a multiple of: day, 6 hours, 90 seconds."""
     for unit_s, unit in ((86_400, "day"), (3600, "hour"), (60, "minute")):
         if seconds and seconds % unit_s == 0:
             return plural(seconds // unit_s, unit).removeprefix("1 ")
@@ -226,12 +226,12 @@ def length_text(seconds: int) -> str:
 
 
 def iso(moment: datetime) -> str:
-    """`2026-03-05T14:00:00Z`."""
+    """Return a time as `2026-03-05T14:00:00Z`."""
     return f"{moment.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
 def iso_epoch(moment: Epoch) -> str:
-    """The same of whole seconds since 1970."""
+    """Return a time as `2026-03-05T14:00:00Z`, of whole seconds since 1970."""
     # Hot path: strftime takes eight times as long
     return f"{datetime.fromtimestamp(moment, UTC).isoformat()[:19]}Z"
 

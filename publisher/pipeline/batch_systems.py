@@ -131,7 +131,7 @@ def delivered_since(
 
 
 def _is_of_another_ce(site: Site, entry: BatchEntry, file: str) -> bool:
-    """Of one that submits to other batch systems, which give the same numbers."""
+    """Return whether a CE submits to other batch systems, which give the same numbers."""
     ces = entry.ces()
     if ces is None or is_of_ce(file, ces):
         return False
@@ -139,17 +139,17 @@ def _is_of_another_ce(site: Site, entry: BatchEntry, file: str) -> bool:
 
 
 def source_status(site: Site) -> Sequence[SourceStatus]:
-    """Only reads."""
+    """Return every entry of `source`, in the order of databases and batch systems; only read."""
     return [*(_in_place(site, entry) for entry in site.database_entries), *readings(site)]
 
 
 def readings(site: Site) -> Sequence[SourceStatus]:
-    """Of batch systems only."""
+    """Return the batch systems that rounds read."""
     return [_status(site, entry) for entry in _in_rounds(site)]
 
 
 def set_aside(site: Site, name: str | None) -> tuple[Sequence[SetAside], int]:
-    """The first lines of one source, or of each, and how many there are.
+    """Return the first lines of one source, or of each, and how many there are.
 
     Raises: UsageError for a name that is not configured, SourceError.
     """
@@ -169,7 +169,7 @@ def retry_bad_lines(site: Site, name: str | None) -> Mapping[str, Retried | None
 
 
 def chosen_entries(site: Site, name: str | None) -> Sequence[BatchEntry]:
-    """The batch systems that rounds read, or the one of this name. Raises: UsageError."""
+    """Return the batch systems that rounds read, or the one of this name. Raises: UsageError."""
     entries = _in_rounds(site)
     chosen = [entry for entry in entries if name in (None, entry.name)]
     if name is not None and not chosen:
@@ -225,7 +225,7 @@ def _waiting(name: str, last: LastReading) -> str:
 
 
 def _in_place(site: Site, entry: DatabaseEntry) -> SourceStatus:
-    """Unreadable databases are an alarm of the targets; of several, the newest job's one tells."""
+    """Return the status of databases read in place, whose troubles are alarms of the targets."""
     files: Sequence[str] = ()
     newest, trouble, silence = None, "", ""
     try:

@@ -70,7 +70,7 @@ class _Warnings:
 def for_each_target(
     site: Site, targets: Sequence[Target], work: Work, *, dry_run: bool = False
 ) -> list[Outcome]:
-    """What came of the work on each target, in their order. Trouble in `work` must be an outcome.
+    """Return what came of the work on each target, in order; its trouble must be an outcome.
 
     Raises: LedgerError, SourceError for what concerns all targets.
     """
@@ -115,7 +115,7 @@ def publish(
     limit: int | None = None,
     accept_key_change: bool = False,
 ) -> list[Outcome]:
-    """One regular round of every target that is due; one's trouble never stops or delays another.
+    """Do one regular round of each target that is due; none stops or delays another.
 
     Before it, but not in a dry run, the batch systems of `source` are read. `force`: also of
     targets that are not due, and with a look at every row.
@@ -210,7 +210,7 @@ def _attempt(
     unread: Sequence[str],
     warnings: _Warnings,
 ) -> Outcome:
-    """A round, its job counts, and what keeps it from being a success."""
+    """Do a round and its job counts; return what keeps it from being a success too."""
     try:
         live = site.live(target, dry_run=dry_run, accept_key_change=accept_key_change)
         with closing(live.transport):
@@ -234,7 +234,7 @@ def _attempt(
 
 
 def _left(site: Site, target: Target, ledger: Ledger) -> list[str]:
-    """Of a target without a round: targets of the ledger, one of which may be this one renamed."""
+    """Return why a target without a round may be one that was renamed; nothing for others."""
     if ledger.target(target.name) is not None:
         return []
     configured = {one.name for one in site.targets}
@@ -255,7 +255,7 @@ def _left(site: Site, target: Target, ledger: Ledger) -> list[str]:
 def _take_over(
     site: Site, target: Target, live: LiveTarget, source: Source, ledger: Ledger
 ) -> LostJobs | None:
-    """Before the first round after another publisher: what it left, and what it has passed over."""
+    """Take over what another publisher left, before the first round; return what it passed over."""
     if target.jura_until is None or ledger.took_over(target.name) == target.jura_until:
         return None
     with ledger.working_on(target.name):
@@ -275,7 +275,7 @@ def _take_over(
 def _send_counts(
     site: Site, target: Target, live: LiveTarget, source: Source, ledger: Ledger, observer: Observer
 ) -> Outcome | None:
-    """Its trouble does not hide what the round did."""
+    """Send the counts after a round; their trouble does not hide what the round did."""
     try:
         return counts.after_round(site, target, live, source, ledger, observer)
     except PublisherError as error:
@@ -304,7 +304,7 @@ def after_round(site: Site, outcome: Outcome) -> Outcome:
 
 
 def _not_due(state: TargetState | None, target: Target, now: datetime) -> str | None:
-    """Why a target waits; None when it is due. A clock that went back makes it due."""
+    """Return why a target waits; None when it is due. A clock that went back makes it due."""
     if state is None or state.last_success is None or state.is_behind:
         return None
     due = target.due_after(state.last_success)

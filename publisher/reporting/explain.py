@@ -124,7 +124,7 @@ def _origins(
 
 
 def _personal(policy: RecordPolicy, job: PublishedJob, receiver: Receiver) -> Iterator[ValueOrigin]:
-    """What is left out where people are not named."""
+    """Yield what is left out where people are not named."""
     hidden = policy.identity.mode is not IdentityMode.PLAIN
     rule = f"left out (records.identity: {policy.identity.mode})" if hidden else _AS_IT_IS
     yield ValueOrigin("LocalUserId", rule, "local_user")
@@ -255,7 +255,7 @@ def _with_origins(
 def _page(
     site: Site, job_id: JobId, formats: Iterable[JobFormat | SummaryFormat], now: datetime
 ) -> Page:
-    """The job's runs, with all that the formats need. Raises: UsageError, SourceError."""
+    """Return the job's runs, with all that the formats need. Raises: UsageError, SourceError."""
     with closing(site.source()) as source:
         page = source.find(
             job_id, frozenset[SideTable]().union(*(each.needs for each in formats)), now
@@ -270,7 +270,7 @@ def _page(
 
 
 def _import_rules(site: Site, job: JobRecord) -> Sequence[ImportRule]:
-    """Where a job's joined values come from; empty where its importer is gone."""
+    """Return where a job's joined values come from; empty where its importer is gone."""
     if job.interface not in BY_INTERFACE:
         return site.joined_from(job)
     entries = [each for each in site.batch_entries if each.type == BY_INTERFACE.get(job.interface)]
@@ -390,7 +390,7 @@ def _fate(
     held: Quarantined | None,
     unfit: str,
 ) -> tuple[str, str]:
-    """What the next round makes of a job, as `Decider` decides it, and why."""
+    """Return what the next round makes of a job, as `Decider` decides it, and why."""
     if known is not None and known.fingerprint != REMOVED:
         return _fate_of_known(bench.target, job, known)
     if unwanted := _why_not_wanted(bench, job, published):
@@ -437,7 +437,7 @@ def _fate_of_known(target: Target, job: JobRecord, known: DeliveredRun) -> tuple
 
 
 def _when_sent(bench: _Bench, job: JobRecord, held: Quarantined | None) -> str:
-    """A row that was read before is not met again by every round."""
+    """Return when a round meets a row again that was read before."""
     cursor = bench.ledger.cursor(bench.target.name, job.row.database)
     if held is not None or cursor is None or job.row.record_id > cursor.record_id:
         return "with the next round"
@@ -469,7 +469,7 @@ def _group(form: SummaryFormat, published: PublishedJob, now: datetime) -> Summa
 
 
 def _group_jobs(bench: _Bench, published: PublishedJob) -> int | None:
-    """How many jobs the ledger has counted into the job's group."""
+    """Return how many jobs the ledger has counted into the job's group."""
     form = bench.format
     if not isinstance(form, SummaryFormat) or form.name != bench.target.format:
         return None

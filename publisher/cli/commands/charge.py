@@ -218,7 +218,7 @@ def _sum_rows(report: ChargeReport) -> list[tuple[str, ...]]:
 
 
 def _charge_notes(report: ChargeReport) -> Iterator[str]:
-    """What has no charge and why, what changed, and rules that meet."""
+    """Yield what has no charge and why, what changed, and rules that meet."""
     run = report.run
     for reason, cause in sorted(report.bill.causes.items()):
         more = ", ..." if cause.jobs > len(cause.examples) else ""
@@ -261,7 +261,7 @@ def _kept_line(kept: KeptCharge) -> str:
 
 
 def _runs_text(runs: Sequence[ChargeRun]) -> Iterator[Part]:
-    """The runs, and why some failed."""
+    """Yield the runs, and why some failed."""
     yield TextTable(_RUN_COLUMNS, [_run_row(run.request, run) for run in runs])
     yield from (f"run {run.number}: {run.reason}" for run in runs if run.reason)
 

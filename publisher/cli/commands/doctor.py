@@ -78,7 +78,7 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
 
 
 def _diagnosis(arguments: argparse.Namespace, context: Context) -> Diagnosis:
-    """What doctor finds; a configuration that does not load is a finding too."""
+    """Return what doctor finds; a configuration that does not load is a finding too."""
     with progress.stages(quiet=is_quiet(arguments) or arguments.nagios) as stages:
         stages.waits([str(arguments.config)])
         try:
@@ -134,7 +134,7 @@ def _as_json(diagnosis: Diagnosis) -> Json:
 
 
 def _as_text(diagnosis: Diagnosis) -> list[str]:
-    """A line for what is well, three for what is not, in the order of asking, and the count."""
+    """Return a line for what is well, three for what is not, in order, and the count."""
     lines = []
     alike: dict[object, list[Finding]] = {}
     for one in diagnosis.findings:
@@ -151,7 +151,10 @@ def _as_text(diagnosis: Diagnosis) -> list[str]:
 
 
 def _as_nagios(diagnosis: Diagnosis) -> tuple[str, int]:
-    """The plug-in's line and exit status. Spec: Monitoring Plugins Guidelines, sections 2 and 3."""
+    """Return the plug-in's line and exit status.
+
+    Spec: Monitoring Plugins Guidelines, sections 2 and 3.
+    """
     status = next(
         (status for state, status in _NAGIOS.items() if diagnosis.count(state)), nagios.OK
     )

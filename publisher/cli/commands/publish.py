@@ -190,7 +190,7 @@ def _odd(outcome: Outcome) -> str:
 
 
 def notes(outcome: Outcome) -> list[str]:
-    """What an administrator must know of a round in addition to its counts."""
+    """Return what an administrator must know of a round in addition to its counts."""
     return list(_notes_of_all([outcome]))
 
 
@@ -238,7 +238,7 @@ def _default_benchmarks(outcome: Outcome) -> str:
 
 
 def ticket(site: str, receiver: str, outcome: Outcome, prefix: str | None = None) -> list[str]:
-    """What to write to the accounting team, so that they delete the rows that would stay behind.
+    """Return what to write to the accounting team, so that it deletes rows that would stay.
 
     `prefix`: of the LocalJobIds of single records, None for totals. Records under another, or of
     another site, stay too, and make the row once more. So do all of them beside totals.
@@ -265,5 +265,5 @@ def ticket(site: str, receiver: str, outcome: Outcome, prefix: str | None = None
 
 
 def _of_site(site: str, key: SummaryKey) -> str:
-    """A row's key, with its site where that is not the one that the ticket is about."""
+    """Return a row's key, with its site where that is not the one that the ticket is about."""
     return key.text if column(key.site) == column(site) else f"site {key.site}, {key.text}"

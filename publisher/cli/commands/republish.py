@@ -136,7 +136,7 @@ class _Way(NamedTuple):
 
 
 def _ways() -> list[_Way]:
-    """Of all transports that have one."""
+    """Return the ways of all transports that have one."""
     found = []
     for name in TRANSPORTS:
         shape = transport_plugin(name).Options
@@ -172,7 +172,7 @@ def _filled(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _once(arguments: argparse.Namespace, site: LiveSite) -> list[Target]:
-    """The target of the command line; none without a URL. Raises: UsageError."""
+    """Return the target of the command line; none without a URL. Raises: UsageError."""
     ways = _ways()
     given = [way for way in ways if getattr(arguments, way.option)]
     # What only some transports take, in order.
@@ -206,7 +206,7 @@ def _once(arguments: argparse.Namespace, site: LiveSite) -> list[Target]:
 
 
 def plan_lines(plans: Sequence[RepublishPlan]) -> list[str]:
-    """A heading a target, and below it what is sent and what is to be known of it."""
+    """Return a heading for each target, and below it what is sent and what is special."""
     return [line for plan in plans for line in _lines(plan)]
 
 
@@ -238,7 +238,7 @@ def _of_receiver(plan: RepublishPlan) -> Iterator[str]:
 
 
 def _size(plan: RepublishPlan) -> str:
-    """Exact where every job was examined; messages and bytes of single records are by mean size."""
+    """Return counts, exact where every job was examined; single records by their mean size."""
     jobs, messages = plural(plan.jobs, "job"), plural(plan.messages, "message")
     if plan.summary and not plan.counted:
         return f"totals of at most {jobs}"

@@ -69,7 +69,7 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
 
 @contextmanager
 def _metrics_over_http() -> Iterator[Callable[[Site], Site]]:
-    """Lets the endpoint follow each loaded configuration; one that it cannot follow is refused."""
+    """Let the endpoint follow each loaded configuration; one that it cannot follow is refused."""
     with ExitStack() as opened:
         endpoints: list[MetricsEndpoint] = []
 
@@ -87,7 +87,7 @@ def _metrics_over_http() -> Iterator[Callable[[Site], Site]]:
 
 @contextmanager
 def _signals_wait() -> Iterator[None]:
-    """They are waited for in one place and strike nowhere else. New threads inherit it."""
+    """Block the signals, which are waited for in one place. New threads inherit it."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     # A SIGTERM that came before has asked for a stop, and set an alarm for those who do not look.
     signal.alarm(0)
@@ -105,7 +105,7 @@ def _next_command(commands: type[DaemonCommand], seconds: float) -> DaemonComman
 
 
 def _lead_foreign_logs() -> None:
-    """What APScheduler has to complain of belongs where our own lines go."""
+    """Send the complaints of APScheduler where our own lines go."""
     logger = logging.getLogger("apscheduler")
     logger.handlers[:] = log.handlers
     logger.propagate = False
@@ -113,7 +113,7 @@ def _lead_foreign_logs() -> None:
 
 
 def _log_outcome(outcome: Outcome) -> None:
-    """What `publish` would print of it, as log lines."""
+    """Log what `publish` would print of it."""
     log_trouble([outcome.target], outcome.exit_status, outcome.reason)
     level = logging.DEBUG if outcome.outcome == "nothing" else logging.INFO
     log.log(

@@ -198,7 +198,7 @@ def _as_text(arguments: argparse.Namespace, tally: JobStatistics) -> Iterator[Pa
 
 
 def _single(output: str, tally: JobStatistics) -> tuple[str, list[str]] | None:
-    """What an output of one column is called, and its values; None for the totals."""
+    """Return what an output of one column is called, and its values; None for the totals."""
     if name := _SINGLE.get(output):
         return name, [str(getattr(tally.totals, name))]
     lists = {
@@ -239,7 +239,7 @@ def _brief_lines(tally: JobStatistics) -> list[str]:
 
 
 def _users(tally: JobStatistics) -> str:
-    """How many certificates, and how many local users without one."""
+    """Return how many certificates, and how many local users without one."""
     if not tally.local_users:
         return f"{len(tally.users):,}"
     local = f"{len(tally.local_users):,} local without a known certificate"
@@ -312,7 +312,7 @@ def chosen_database(arguments: argparse.Namespace, site: LiveSite) -> LiveSite:
 
 
 def job_filter(arguments: argparse.Namespace, site: Site) -> JobFilter:
-    """What was asked for, spelled out as it was understood. Raises: UsageError."""
+    """Return what was asked for, spelled out as it was understood. Raises: UsageError."""
     wanted = _filter(arguments, site)
     statistics.refuse_strange_names(site, wanted)
     if wanted.ended != Window():

@@ -83,7 +83,7 @@ def _status(arguments: argparse.Namespace, site: Site) -> tuple[list[TargetStatu
 
 
 def _nagios(arguments: argparse.Namespace, context: Context) -> int:
-    """A configuration that cannot be read is an answer to Nagios too."""
+    """Print the line for Nagios, also of a configuration that cannot be read."""
     try:
         limits = nagios.thresholds(arguments.warning, arguments.critical)
         site = context.load()
@@ -98,6 +98,7 @@ def _nagios(arguments: argparse.Namespace, context: Context) -> int:
         print_line(nagios.nagios_line(nagios.UNKNOWN, str(error)))
         return nagios.UNKNOWN
     uncharged, now = list(dict.fromkeys(never)), site.clock()
+    unable = {} if arguments.all_instances else _unable(site, found)
     line, state = nagios.status_nagios(
         found,
         trouble,
@@ -106,7 +107,7 @@ def _nagios(arguments: argparse.Namespace, context: Context) -> int:
         sources,
         allocations,
         uncharged,
-        unable={} if arguments.all_instances else _unable(site, found),
+        unable=unable,
     )
     print_line(line)
     return state

@@ -288,7 +288,7 @@ def _shadow_lines(shadows: Sequence[ComparedMonth]) -> Iterator[str]:
 
 
 def _accepted_lines(accepted: Sequence[tuple[str, AcceptedChange]]) -> Iterator[str]:
-    """What was accepted of these months."""
+    """Yield what was accepted of these months."""
     for target, change in accepted:
         if not (change.rows or change.lost_jobs):
             continue  # its rows are another target's now

@@ -82,7 +82,7 @@ class GridEngineRecord(NamedTuple):
 
     @property
     def ran(self) -> bool:
-        """Whether there was a run, whatever `failed` says."""
+        """Return whether there was a run, whatever `failed` says."""
         return self.started_us > 0 and self.ended_us >= self.started_us
 
 
@@ -95,7 +95,7 @@ class ParallelRun:
 
 
 def known(name: str) -> str:
-    """A name, '' where the writer had none."""
+    """Return a name, '' where the writer had none."""
     return _NO_NAMES.get(name, name)
 
 
@@ -183,7 +183,7 @@ def check_range(job: int, task: int, slots: int, failed: int, exit_status: int) 
 
 
 def deleted_by_person(name: str) -> int:
-    """Whether a person removed the job; daemons and reschedules sign here too."""
+    """Return whether a person removed the job; daemons and reschedules sign here too."""
     return int(name != "" and known(name) != "" and not name.startswith(_DAEMONS))
 
 
@@ -261,7 +261,7 @@ def _columns(line: str) -> tuple[Sequence[str], int]:
 
 
 def _category(line: str, start: int) -> tuple[str, re.Match[str]]:
-    """The category, and where it ends. Raises: BadGridEngineRecord."""
+    """Return the category, and where it ends. Raises: BadGridEngineRecord."""
     anchor = _ANCHOR.search(line, start)
     if anchor is None:
         lacking = "the columns after the category (iow, pe_taskid, maxvmem)"
@@ -274,7 +274,7 @@ def _category(line: str, start: int) -> tuple[str, re.Match[str]]:
 
 
 def _added(text: str) -> float:
-    """A number among the columns that a fork adds. Raises: BadGridEngineRecord."""
+    """Return a number among the columns that a fork adds. Raises: BadGridEngineRecord."""
     try:
         return float(text)
     except ValueError:
@@ -392,7 +392,7 @@ _BEGINNING: Final = '{"job_number":'
 
 
 def read_line(line: bytes, unit: StampUnit) -> tuple[list[GridEngineRecord], str]:
-    """The records of a line, and what is wrong with it or ''.
+    """Return the records of a line, and what is wrong with it or ''.
 
     After a failed write the qmaster may glue records to a torn one: the whole ones are saved. Names
     are not always UTF-8; then they are Latin-1, in which every byte is a letter. A file that was on

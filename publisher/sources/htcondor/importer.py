@@ -70,7 +70,7 @@ _FORGET: Final = "DELETE FROM CondorJobFile WHERE Directory = ? AND Name = ?"
 def create(
     options: object, environment: Mapping[str, str], wait: Callable[[float], bool] = never_stopped
 ) -> HTCondorImporter:
-    """Raises: ConfigError for a map file that cannot be read."""
+    """Return the importer. Raises: ConfigError for a map file that cannot be read."""
     if not isinstance(options, Options):
         raise TypeError(f"expected {Options}, got {options!r}")
     return HTCondorImporter(options)
@@ -165,7 +165,7 @@ class HTCondorImporter(LineImporter[CondorRun]):
         return True
 
     def _directory(self, run: ImportRun, path: Path) -> bool:
-        """Read its files of one job each. Whether there is nothing else in it."""
+        """Read its files of one job each. Returns whether there is nothing else in it."""
         there, others = _listing(path)
         known = _known(run, path)
         new = {name: seen for name, seen in there.items() if known.get(name) != seen}
@@ -186,7 +186,7 @@ class HTCondorImporter(LineImporter[CondorRun]):
     def _read_singles(
         self, run: ImportRun, directory: Path, files: Mapping[str, _FileState]
     ) -> None:
-        """The files of one job each, in the order in which they were written."""
+        """Read files of one job each, in the order in which they were written."""
         names = iter(sorted(files, key=lambda name: (files[name].modified, name)))
         troubles: list[str] = []
         waiting: list[Path] = []
@@ -212,7 +212,7 @@ class HTCondorImporter(LineImporter[CondorRun]):
             run.report.troubles.append(f"{directory}: {more} cannot be read either")
 
     def _single(self, run: ImportRun, path: Path, seen: _FileState) -> LogPiece[CondorRun] | None:
-        """What a file says; None while it is being written. Raises: SourceError."""
+        """Return what a file says; None while it is being written. Raises: SourceError."""
         run.report.files += 1
         try:
             with path.open("rb") as file:
@@ -295,7 +295,10 @@ def _refused(path: Path, error: OSError, advice: str) -> SourceError:
 
 
 def _listing(directory: Path) -> tuple[dict[str, _FileState], bool]:
-    """The files of one job each, and whether there are files of many. Raises: SourceError."""
+    """Return the files of one job each, and whether there are files of many.
+
+    Raises: SourceError.
+    """
     found: dict[str, _FileState] = {}
     rolling = False
     try:

@@ -22,7 +22,6 @@ from publisher.sources.base import AwaitedCe, BatchEntry, LastReading, Namesake,
 from publisher.sources.importers import BadLine, Importer, ImportReport, Retried
 from publisher.sources.importing.database import ImportDatabase
 from publisher.sources.importing.log_files import opened, rotated_siblings
-from publisher.sources.importing.notices import notices
 from publisher.sources.importing.read_files import Cursors, ask_database
 from publisher.sources.sqlite_reader import CopyDirectory, ReadOnlyFile
 
@@ -35,6 +34,13 @@ _TABLES: Final = """
         Trouble TEXT NOT NULL,
         Damaged TEXT NOT NULL       -- archives that the last one passed over, a line each
     );
+"""
+# For people: what is wrong with a source as a whole, and what to do, until it is no longer so.
+NOTICE_TABLES: Final = """
+    CREATE TABLE IF NOT EXISTS SourceNotice (
+        Kind TEXT PRIMARY KEY,
+        Text TEXT NOT NULL
+    ) WITHOUT ROWID;
 """
 _KEEP: Final = """
     INSERT INTO SourceReading VALUES (1, :now, :succeeded, :failed, :trouble, :damaged)
@@ -50,6 +56,9 @@ _CLUSTER_READ: Final = "SELECT KeyValue FROM DBConfig WHERE KeyName = ?"
 _PATHS: Final = "SELECT Path FROM ImportFile WHERE Importer = ?"
 _AWAITED: Final = "SELECT Ce, Written, Waiting, Since FROM ArcCe WHERE Waiting ORDER BY Ce"
 _LAST: Final = "SELECT Ended, Succeeded, FailingSince, Trouble, Damaged FROM SourceReading"
+_NOTICES: Final = "SELECT Text FROM SourceNotice ORDER BY Kind"
+_SET_NOTICE: Final = "INSERT OR REPLACE INTO SourceNotice VALUES (?, ?)"
+_NO_NOTICE: Final = "DELETE FROM SourceNotice WHERE Kind = ?"
 _BAD_LINES: Final = "SELECT count(*) FROM ImportBadLine"
 _SHOW_BAD_LINES: Final = """
     SELECT Path, Offset, Length, Reason, Line, Digest FROM ImportBadLine
@@ -125,7 +134,7 @@ def _names(reads: str, path: str) -> bool:
 
 
 def last_reading(database: Path, copies_below: Path) -> LastReading:
-    """What became of the last reading, and what there is. Raises: SourceError."""
+    """Return what became of the last reading, and what there is. Raises: SourceError."""
 
     def ask(connection: sqlite3.Connection) -> LastReading:
         execute = connection.execute
@@ -143,8 +152,21 @@ def last_reading(database: Path, copies_below: Path) -> LastReading:
     return ask_database(str(database), copies_below, ask) if has_file(database) else NEVER
 
 
+def set_notice(connection: sqlite3.Connection, kind: str, text: str) -> None:
+    """Keep what is wrong with a source, or '' where nothing is any more, inside a transaction."""
+    if text:
+        connection.execute(_SET_NOTICE, (kind, text))
+    else:
+        connection.execute(_NO_NOTICE, (kind,))
+
+
+def notices(connection: sqlite3.Connection) -> list[str]:
+    """Return what is wrong with a source as a whole, one text each."""
+    return [text for (text,) in connection.execute(_NOTICES)]
+
+
 def bad_lines(database: Path, limit: int, copies_below: Path) -> Sequence[BadLine]:
-    """The lines that were set aside, by file. Raises: SourceError."""
+    """Return the lines that were set aside, by file. Raises: SourceError."""
 
     def ask(connection: sqlite3.Connection) -> Sequence[BadLine]:
         return [BadLine(*row) for row in connection.execute(_SHOW_BAD_LINES, {"limit": limit})]

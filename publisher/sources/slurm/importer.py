@@ -19,10 +19,9 @@ from publisher.model.job import Epoch
 from publisher.model.text import plural
 from publisher.model.time import iso_epoch
 from publisher.sources.importers import ImportReport, StoredJobs, Watch, never_stopped, unwatched
+from publisher.sources.importing.batch_entry import NOTICE_TABLES, notices, set_notice
 from publisher.sources.importing.line_importer import SURELY_WRITTEN_S, LineImporter, lines_of
 from publisher.sources.importing.log_files import LogFile
-from publisher.sources.importing.notices import TABLES as NOTICES
-from publisher.sources.importing.notices import notices, set_notice
 from publisher.sources.importing.run import ImportRun, import_run
 from publisher.sources.slurm.header import Header, NotSacct
 from publisher.sources.slurm.notices import DELIMITER, STEPS, Gathering
@@ -59,7 +58,7 @@ _READ_AGAIN: Final = """
 def create(
     options: object, environment: Mapping[str, str], wait: Callable[[float], bool] = never_stopped
 ) -> SlurmImporter:
-    """Raises: ConfigError for a map file that cannot be read."""
+    """Return the importer. Raises: ConfigError for a map file that cannot be read."""
     if not isinstance(options, Options):
         raise TypeError(f"expected {Options}, got {options!r}")
     return SlurmImporter(options, environment, wait)
@@ -70,7 +69,7 @@ class SlurmImporter(LineImporter[SacctRun | SacctStep]):
 
     files: ClassVar[Sequence[str]] = ("sacct",)
     kind: ClassVar[str] = "output of sacct"
-    tables: ClassVar[str] = TABLES + NOTICES
+    tables: ClassVar[str] = TABLES + NOTICE_TABLES
     grows: ClassVar[bool] = False
 
     def __init__(
@@ -144,7 +143,7 @@ class SlurmImporter(LineImporter[SacctRun | SacctStep]):
                 accounting.set(_LOOKED_BACK, str(run.now))
 
     def _read_day(self, run: ImportRun, begin: int, end: int, columns: Sequence[str]) -> list[str]:
-        """The times in words, if all is gone that was there before; else nothing.
+        """Return the times in words, if all is gone that was there before; else nothing.
 
         Such an answer is never taken for no jobs. Raises: SourceError.
         """
@@ -185,7 +184,7 @@ class SlurmImporter(LineImporter[SacctRun | SacctStep]):
             )
 
     def _without_steps(self, file: LogFile, *, is_whole: bool) -> int | None:
-        """How many jobs without steps may come alone.
+        """Return how many jobs without steps may come alone.
 
         Our own sacct was asked for steps, and on some days all jobs are allocations that had none.
         A file whose beginning was read before had some then, and other files may have steps alone.
@@ -232,7 +231,7 @@ class SlurmImporter(LineImporter[SacctRun | SacctStep]):
         return [stored._replace(incomplete=incomplete), StoredJobs(inserted=0, updated=changed)]
 
     def _raise(self, run: ImportRun, table: StepTable, usage: RunUsage) -> tuple[bool, bool]:
-        """Whether a job changed by what its run used, and its CPU time became known.
+        """Return whether a job changed by what its run used, and its CPU time became known.
 
         It may be a job here, or wait for a CE.
         """

@@ -98,13 +98,13 @@ class RequestFailure:
 
 
 def plain(text: str, length: int = REASON_LENGTH) -> str:
-    """A text for people and logs: one line of printable ASCII, not longer than `length`."""
+    """Return a text for people and logs: one line of printable ASCII, not longer than `length`."""
     line = " ".join(_NOT_PLAIN.sub(" ", text).split())
     return line if len(line) <= length else f"{line[: length - 3]}..."
 
 
 def redacted(text: str, secrets: Iterable[str]) -> str:
-    """The text without the secrets, whichever way they got into it."""
+    """Return the text without the secrets, whichever way they got into it."""
     for secret in secrets:
         if secret:
             text = text.replace(secret, "[withheld]")
@@ -112,7 +112,7 @@ def redacted(text: str, secrets: Iterable[str]) -> str:
 
 
 def without(answer: Answer, secrets: Iterable[str]) -> Answer:
-    """The answer without the secrets of the request, which it may echo.
+    """Return the answer without the secrets of the request, which it may echo.
 
     To be called before anything is quoted: of a secret in a text that is cut, a part would be left
     that nobody recognises.
@@ -134,7 +134,7 @@ def parsed(body: bytes) -> object:
 
 
 def envelope_message(answer: Answer) -> str:
-    """The message of an AMS or authn error envelope, or '' when somebody else answers.
+    """Return the message of an AMS or authn error envelope, or '' when somebody else answers.
 
     Their Content-Type is not examined: AMS labels half of its JSON as text/plain.
     """

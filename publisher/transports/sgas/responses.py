@@ -79,7 +79,7 @@ class SentRecord(NamedTuple):
 
     @property
     def replacement(self) -> str:
-        """The record id that the server makes up where it rejects the LocalJobId."""
+        """Return the record id that the server makes up where it rejects the LocalJobId."""
         if self.global_job_id:
             return self.global_job_id
         created = ""
@@ -92,7 +92,7 @@ class SentRecord(NamedTuple):
 
 
 def parse_error_page(body: bytes) -> ServerText:
-    """Who wrote an error page, and what it says; SGAS calls every Content-Type HTML."""
+    """Return who wrote an error page, and what it says; SGAS calls every Content-Type HTML."""
     text = body[:_LOOKED_AT].decode("utf-8", "replace").strip()
     if not text:
         return ServerText(AnsweredBy.SILENCE, "")
@@ -136,12 +136,12 @@ def sent_records(payload: bytes) -> tuple[SentRecord, ...]:
 
 
 def sent_machines(payload: bytes) -> tuple[str, ...]:
-    """The MachineName of every record of a payload of ours, in order."""
+    """Return the MachineName of every record of a payload of ours, in order."""
     return tuple(record.machine_name for record in sent_records(payload))
 
 
 def sent_names(payload: bytes) -> tuple[tuple[str, str], ...]:
-    """Each record's recordId and what may replace it, in order; none unless well-formed.
+    """Return each record's recordId and what may replace it, in order; none unless well-formed.
 
     Records of our own writer are read by how it begins them (hot path): parsing them is slow.
     """
@@ -357,7 +357,7 @@ def interpret(answer: Answer | RequestFailure, sent: Sent) -> Receipt:
 
 
 def _refused_machines(answer: Answer, error_page: ServerText, sent: Sent) -> tuple[str, ...]:
-    """The MachineName of every record, when SGAS refuses it; none for other 406s."""
+    """Return the MachineName of every record, when SGAS refuses it; none for other 406s."""
     if answer.status != 406 or error_page.speaker is not AnsweredBy.PLAIN:
         return ()
     machines = sent_machines(sent.payload)
@@ -414,7 +414,7 @@ def _advice(advice: Hint, sent: Sent, error_page: ServerText | None) -> str:
 
 
 def no_host_name(subject: SubjectNames) -> str:
-    """What helps when SGAS finds no host name in the DN: no right does."""
+    """Return what helps when SGAS finds no host name in the DN: no right does."""
     if "." not in subject.host or " " in subject.host:
         return (
             f'no right at SGAS helps: the CN of "{subject.comma}" is not a full host name; '
@@ -461,7 +461,7 @@ def _row_ids(reply: object) -> Mapping[str, str] | None:
 
 
 def _beginning(answer: Answer) -> str:
-    """The beginning of an answer, and who seems to have written it."""
+    """Return the beginning of an answer, and who seems to have written it."""
     error_page = parse_error_page(answer.body)
     words = error_page.words
     if error_page.speaker is AnsweredBy.PLAIN:  # JSON may have its braces on lines of their own
