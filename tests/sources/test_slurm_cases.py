@@ -259,6 +259,7 @@ def test_an_empty_file_is_no_answer_for_long(age_s: int, status: int, tmp_path: 
     report = run_import(tmp_path / "imported.db", path)
     assert report.exit_status == status
     assert ["is empty" in trouble for trouble in report.troubles] == ([True] if status else [])
+    assert ["is still empty" in note for note in report.notes] == ([] if status else [True])
 
 
 def test_a_header_alone_is_an_answer(tmp_path: Path) -> None:

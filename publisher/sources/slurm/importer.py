@@ -198,6 +198,10 @@ class SlurmImporter(LineImporter[SacctRun | SacctStep]):
             return
         if run.now - file.modified < SURELY_WRITTEN_S:
             run.report.held += 1
+            run.report.notes.append(
+                f"{file.path}: is still empty, which is an error from an hour on; sacct prints a "
+                "header at least"
+            )
             return
         raise SourceError(
             f"{file.path}: is empty, and sacct prints a header at least; see why it failed"
