@@ -15,7 +15,7 @@ from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from enum import Enum
 from queue import Empty, SimpleQueue
-from threading import Event, Semaphore, Thread
+from threading import Event, Thread
 from typing import Any, Final
 
 from apscheduler.events import EVENT_JOB_ERROR, EVENT_JOB_EXECUTED, EVENT_JOB_SUBMITTED
@@ -29,24 +29,21 @@ from publisher.model.errors import BUG, Busy, LedgerError, PublisherError
 from publisher.pipeline import publish
 from publisher.pipeline.round.outcome import Outcome, broken_off
 from publisher.pipeline.round.round import Observer
-from publisher.pipeline.site import Site
+from publisher.pipeline.site import Site, place_of
 from publisher.policy.target import Target
 
 
 class RoundScheduler:
-    """Starts `round_of(name)` in its own thread when its moment has come, never two of one name.
+    """Starts `round_of(name)` in its own thread when its moment has come, never two of one name."""
 
-    Of more than `at_once`, the others wait in their threads.
-    """
-
-    def __init__(self, round_of: Callable[[str], None], at_once: int) -> None:
+    def __init__(self, round_of: Callable[[str], None]) -> None:
         self._round_of = round_of
         self._ended: SimpleQueue[str] = SimpleQueue()
         self.running: set[str] = set()
-        self._scheduler = _PolledScheduler(executors={"default": _Threads(at_once)}, timezone=UTC)
+        self._scheduler = _PolledScheduler(executors={"default": _Threads()}, timezone=UTC)
         listen = self._scheduler.add_listener
         listen(lambda event: self.running.add(event.job_id), EVENT_JOB_SUBMITTED)
-        # In the round's own thread, when its place is free again.
+        # In the round's own thread.
         ended = EVENT_JOB_EXECUTED | EVENT_JOB_ERROR
         listen(lambda event: self._ended.put(event.job_id), ended)
         self._scheduler.start()
@@ -105,16 +102,11 @@ class _PolledScheduler(BaseScheduler):  # type: ignore[misc]  # APScheduler 3 ha
 class _Threads(BaseExecutor):  # type: ignore[misc]  # APScheduler 3 has no types
     """A daemon thread a round: the process does not wait for a service that does not answer."""
 
-    def __init__(self, at_once: int) -> None:
-        super().__init__()
-        self._places = Semaphore(max(1, at_once))
-
     def _do_submit_job(self, job: Any, run_times: list[datetime]) -> None:
         Thread(target=self._work, args=(job, run_times), name=job.id, daemon=True).start()
 
     def _work(self, job: Any, run_times: list[datetime]) -> None:
-        with self._places:
-            events = run_job(job, job._jobstore_alias, run_times, self._logger.name)
+        events = run_job(job, job._jobstore_alias, run_times, self._logger.name)
         self._run_job_success(job.id, events)
 
 
@@ -184,7 +176,8 @@ class Daemon:
         self._manager = manager
         self._observer = observer
         self._report = report
-        self._scheduler = RoundScheduler(self._round, site.targets_at_once)
+        self._scheduler = RoundScheduler(self._round)
+        self._turns = publish.Turns(site.targets_at_once, stop)
         self._targets = {target.name: target for target in site.targets}
         self._tried: set[str] = set()  # targets that their last round left due
         self._refused: tuple[str, ...] = ()  # why a new configuration was not adopted
@@ -342,6 +335,14 @@ class Daemon:
     # A round, in a thread of its own
 
     def _round(self, name: str) -> None:
+        """Run a round in its turn; when a stop comes before that, the next daemon runs it."""
+        target = self._targets.get(name)
+        place = name if target is None else place_of(name, self._site.leads_to(target))
+        with self._turns.turn(place) as is_its_turn:
+            if is_its_turn:
+                self._work(name)
+
+    def _work(self, name: str) -> None:
         site = self._site
         try:
             (outcome,) = publish.publish(site, targets=[name], observer=self._observer)

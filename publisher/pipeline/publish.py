@@ -4,12 +4,14 @@ Nothing here prints.
 
 A service that accepts connections and then says nothing costs its target up to `retry_budget_s` and
 one attempt more: 13 minutes with the default options. Whoever came after it in the file would wait
-as long, in every round. So each target gets a thread, with a ledger and a source of its own: a
-connection of SQLite belongs to one thread, and a target's rows in the ledger to one publisher (its
-lock). The only thing that two of them share is the ledger's file, whose transactions take
-milliseconds. What one target raises is its own outcome.
+as long, in every round. So each receiver gets a thread, in which its targets run one after the
+other: what one of them has under way goes before what the next one sends. Each target has a ledger
+and a source of its own: a connection of SQLite belongs to one thread. The only thing that two
+receivers share is the ledger's file, whose transactions take milliseconds. What one target raises
+is its own outcome.
 
-Memory is for those at work: no more than `targets_at_once`. The others wait until one is done.
+Memory is for those at work: no more than `targets_at_once` receivers. The others wait until one is
+done.
 
 A single target gets its thread too: the main thread must be free to hear SIGTERM, which Python
 delivers only between two steps of its own, and a wait for SQLite's locks is one step.
@@ -18,11 +20,11 @@ delivers only between two steps of its own, and a wait for SQLite's locks is one
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from datetime import datetime, timedelta
 from functools import partial
-from threading import Lock, Semaphore
+from threading import Event, Lock, Semaphore
 from typing import TYPE_CHECKING
 
 from publisher.formats import is_summary_format
@@ -32,7 +34,7 @@ from publisher.pipeline.batch_systems import read_sources
 from publisher.pipeline.guards.prune import prune_after_rounds
 from publisher.pipeline.round.outcome import Outcome, added, broken_off, incomplete
 from publisher.pipeline.round.round import Observer, Round
-from publisher.pipeline.site import LiveTarget, Site, choose, leads_elsewhere
+from publisher.pipeline.site import LiveTarget, Site, choose, leads_elsewhere, place_of
 from publisher.pipeline.sync import counts
 from publisher.policy.target import FOR_ONCE, Target
 from publisher.sources.base import Source
@@ -67,6 +69,32 @@ class _Warnings:
                 log.warning("target %s: %s", target, text)
 
 
+class Turns:
+    """Rounds of one process: one at a time to a receiver, and to so many receivers at once.
+
+    For several threads. A stop ends the wait for a turn.
+    """
+
+    def __init__(self, at_once: int, stop: Event) -> None:
+        self._places = Semaphore(max(1, at_once))
+        self._receivers: dict[str, Semaphore] = {}
+        self._stop = stop
+
+    @contextmanager
+    def turn(self, place: str) -> Iterator[bool]:
+        """Wait for a turn at the receiver of this place; False when a stop came first."""
+        with ExitStack() as held:
+            of_receiver = self._receivers.setdefault(place, Semaphore())
+            yield all(self._waited_for(one, held) for one in (of_receiver, self._places))
+
+    def _waited_for(self, one: Semaphore, held: ExitStack) -> bool:
+        while not one.acquire(timeout=_LOOK_EVERY_S):
+            if self._stop.is_set():
+                return False
+        held.callback(one.release)
+        return True
+
+
 def for_each_target(
     site: Site, targets: Sequence[Target], work: Work, *, dry_run: bool = False
 ) -> list[Outcome]:
@@ -82,17 +110,34 @@ def for_each_target(
             return [work(target, source, ledger) for target in targets]
         # What is wrong with the ledger as a whole was raised just now; the threads open it again.
         places, begun = Semaphore(site.targets_at_once), []
-        for target in targets:
+        for of_one in _by_receiver(site, targets):
             while not places.acquire(timeout=_LOOK_EVERY_S):
                 continue
-            task = partial(_in_thread, site, target, work, places, dry_run=dry_run)
+            task = partial(_in_thread, site, of_one, work, places, dry_run=dry_run)
             begun.append(BackgroundTask(task))
-        return [one.result() for one in begun]
+        outcomes = {name: outcome for one in begun for name, outcome in one.result().items()}
+        return [outcomes[target.name] for target in targets]
+
+
+def _by_receiver(site: Site, targets: Iterable[Target]) -> Iterable[Sequence[Target]]:
+    """Return the targets of each receiver, in the order of the configuration."""
+    found: dict[str, list[Target]] = {}
+    for target in targets:
+        found.setdefault(place_of(target.name, site.leads_to(target)), []).append(target)
+    return found.values()
 
 
 def _in_thread(
-    site: Site, target: Target, work: Work, places: Semaphore, *, dry_run: bool
-) -> Outcome:
+    site: Site, targets: Iterable[Target], work: Work, places: Semaphore, *, dry_run: bool
+) -> dict[str, Outcome]:
+    """Work on the targets of one receiver in turn; return their outcomes by name."""
+    try:
+        return {target.name: _worked_on(site, target, work, dry_run=dry_run) for target in targets}
+    finally:
+        places.release()
+
+
+def _worked_on(site: Site, target: Target, work: Work, *, dry_run: bool) -> Outcome:
     try:
         with (
             closing(site.ledger(dry_run=dry_run)) as ledger,
@@ -101,8 +146,6 @@ def _in_thread(
             return work(target, source, ledger)
     except PublisherError as error:
         return broken_off(target.name, error)
-    finally:
-        places.release()
 
 
 def publish(

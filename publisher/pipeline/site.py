@@ -162,7 +162,7 @@ class LiveTarget(NamedTuple):
     @property
     def receiver(self) -> ReceiverName:
         """Where its rows accumulate; a shadow has a receiver of its own."""
-        place = self.leads_to or f"shadow {self.name}"
+        place = place_of(self.name, self.leads_to)
         return ReceiverName(place, keeps_first=self.changed is OnChange.KEEP_FIRST)
 
     def rows_of_others(
@@ -232,7 +232,7 @@ class Site(Protocol):
     def environment(self) -> Mapping[str, str]: ...
     @property
     def targets_at_once(self) -> int:
-        """How many are worked on at the same time; 0: one by one, in the thread of the caller."""
+        """How many receivers at the same time; 0: target by target, in the caller's thread."""
 
     @property
     def after_round(self) -> Sequence[Callable[[Site, Outcome], None]]: ...
@@ -377,6 +377,11 @@ class Site(Protocol):
 
     def policy_digest(self, target: Target) -> str:
         """Of everything that decides how a target's records look."""
+
+
+def place_of(target: str, leads_to: str) -> str:
+    """Return the place of a target's receiver, by which its lock is known."""
+    return leads_to or f"shadow {target}"
 
 
 def leads_elsewhere(target: Target, leads_to: str, ledger: Ledger) -> list[tuple[str, str]]:

@@ -92,8 +92,8 @@ def test_a_target_that_hangs_delays_no_other(site: SiteUnderTest, hangs: str) ->
     with ExitStack() as stack:
         hanging = HANGS[hangs](stack, site, good)
         site.config["targets"] = {
-            "hangs": hanging,
-            "hangs-too": {**hanging, "topic": "other"},
+            "hangs": {**hanging, "topic": "hangs"},
+            "hangs-too": {**hanging, "topic": "hangs-too"},
             "egi": good,
             "other": {**good, "topic": "other"},
         }
@@ -252,7 +252,8 @@ def test_memory_does_not_grow_with_the_number_of_targets(
 
 def test_no_more_targets_than_configured_are_worked_on_at_once(site: SiteUnderTest) -> None:
     """Memory is for those at work. Each waits for a second one, so that a limit of one would show as well."""
-    site.config["targets"] = {f"t{number}": {**site.config["targets"]["egi"]} for number in range(8)}
+    egi = site.config["targets"]["egi"]
+    site.config["targets"] = {f"t{number}": {**egi, "topic": f"t{number}"} for number in range(8)}
     site.config["targets_at_once"] = 2
     site.save()
     at_work: set[str] = set()
