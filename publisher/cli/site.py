@@ -32,7 +32,14 @@ from publisher.model.errors import UsageError
 from publisher.model.rates import Allocation, Charging, EnergyRules
 from publisher.model.time import Window
 from publisher.pipeline.batch_systems import delivered_since
-from publisher.pipeline.site import LiveTarget, MetricsOutput, Neighbour, ProcessEnvironment, Site
+from publisher.pipeline.site import (
+    LiveTarget,
+    MetricsOutput,
+    Neighbour,
+    ProcessEnvironment,
+    Site,
+    place_of,
+)
 from publisher.policy.records import RecordPolicy
 from publisher.policy.target import Target
 from publisher.sources import LRMS, READS_IMPORTED, importer_plugin, offered, source_plugin
@@ -436,7 +443,9 @@ class LiveSite:
             return self.process.wait
         from publisher.ledger.postgres.locks import waiting_at_work
 
-        return waiting_at_work(self.process.wait, partial(self.database, to_read=True), target.name)
+        opens = partial(self.database, to_read=True)
+        place = place_of(target.name, self.leads_to(target))
+        return waiting_at_work(self.process.wait, opens, target.name, place)
 
 
 def sent_by_jura(target: Target) -> Callable[[JobRecord], PublishedJob | None] | None:

@@ -26,6 +26,8 @@ from publisher.model.message import (
 )
 from publisher.model.totals import AcceptedChange, InheritedMonth, KeyTotal, SummaryGroup
 
+Patience = Callable[[], bool]  # waits a little and says whether to look again
+
 
 def impatient() -> bool:
     """No patience at all with a lock that another publisher holds."""
@@ -223,12 +225,11 @@ class Targets(Protocol):
         """The names of all that ever had a round."""
 
     def working_on(
-        self, target: str, patience: Callable[[], bool] = impatient
+        self, target: str, patience: Patience = impatient, receiver: ReceiverName | None = None
     ) -> AbstractContextManager[None]:
-        """Hold the target's lock. `patience` waits a little and says whether to look again.
+        """Hold the receiver's lock, and then the target's.
 
-        Raises: Busy when another publisher has it and patience ends; LedgerError when the ledger
-        went back in time.
+        Raises: Busy when another publisher has one; LedgerError if the ledger went back in time.
         """
 
     def damage(self, on: datetime | None = None) -> Sequence[str]:
@@ -303,7 +304,7 @@ class Outbox(Protocol):
         """Write messages of counts down before they are sent."""
 
     def outstanding(self, target: str, besides: Collection[MessageId] = ()) -> Outstanding | None:
-        """The first message in the queue without a receipt."""
+        """Return the first message without a receipt, whichever target of the receiver made it."""
 
     def sent(
         self, message: Message, *, remote_id: str, remote_ids: Mapping[str, str], now: datetime
@@ -312,7 +313,7 @@ class Outbox(Protocol):
 
     def in_doubt(self, message: Message, reason: str) -> None: ...
     def leave_in_doubt(self, target: str) -> None:
-        """Prepared messages may have been stored: the process that wrote them down has ended."""
+        """Prepared messages for the receiver may have been stored: their process has ended."""
 
     def give_up(
         self, target: str, besides: Collection[MessageId], behind: Mapping[str, WindowMark | None]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime
 
@@ -13,6 +13,7 @@ from publisher.ledger.contract import (
     MonthState,
     OutboxRecord,
     Outstanding,
+    Patience,
     SyncMessage,
     TargetState,
     impatient,
@@ -176,8 +177,10 @@ class DryRunLedger(LedgerReader):
         ]
 
     def working_on(
-        self, target: str, patience: Callable[[], bool] = impatient
+        self, target: str, patience: Patience = impatient, receiver: ReceiverName | None = None
     ) -> AbstractContextManager[None]:
+        if receiver is not None:
+            self._places[target] = receiver
         return nullcontext()
 
     def begin_round(

@@ -49,7 +49,7 @@ class Unreachable(Later):
 
 
 class Busy(Later):
-    """Another publisher is at work on this target."""
+    """Another publisher is at work on this target, or on its receiver."""
 
 
 class Rejected(PublisherError):

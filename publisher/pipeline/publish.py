@@ -33,7 +33,7 @@ from publisher.model.errors import BUG, PublisherError, RecordError, UsageError,
 from publisher.pipeline.batch_systems import read_sources
 from publisher.pipeline.guards.prune import prune_after_rounds
 from publisher.pipeline.round.outcome import Outcome, added, broken_off, incomplete
-from publisher.pipeline.round.round import Observer, Round
+from publisher.pipeline.round.round import Observer, Round, patience
 from publisher.pipeline.site import LiveTarget, Site, choose, leads_elsewhere, place_of
 from publisher.pipeline.sync import counts
 from publisher.policy.target import FOR_ONCE, Target
@@ -291,7 +291,8 @@ def _left(site: Site, target: Target, ledger: Ledger) -> list[str]:
     return [
         f"this is its first round, and the ledger has {', '.join(left)}, not configured any more; "
         "if that was renamed, give it its old name again: under the new one nothing is known of "
-        "what was delivered, in doubt, set aside or late"
+        "what was delivered, set aside or late; only what it has in doubt goes first, under its "
+        "old name"
     ]
 
 
@@ -301,14 +302,8 @@ def _take_over(
     """Take over what another publisher left, before the first round; return what it passed over."""
     if target.jura_until is None or ledger.took_over(target.name) == target.jura_until:
         return None
-    with ledger.working_on(target.name):
-        ledger.begin_round(
-            target.name,
-            start_rule=live.start_rule,
-            start=live.start,
-            selection_digest=live.selection_digest,
-            receiver=live.receiver,
-        )
+    with ledger.working_on(target.name, patience(site.wait), live.receiver):
+        live.begin(ledger)
         lost = site.take_over(target, source, ledger)
     for line in lost.lines if lost is not None and lost.certain + lost.perhaps else ():
         log.warning("%s", line)

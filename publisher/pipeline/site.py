@@ -29,7 +29,7 @@ from publisher.transports.base import Credentials, Endpoint, Environment, Transp
 
 if TYPE_CHECKING:
     from publisher.ledger.books import ChargeBook, History, MeasureBook
-    from publisher.ledger.contract import Ledger
+    from publisher.ledger.contract import Ledger, TargetState
     from publisher.model.job import JobRecord
     from publisher.model.time import Month
     from publisher.pipeline.round.outcome import Outcome
@@ -164,6 +164,17 @@ class LiveTarget(NamedTuple):
         """Where its rows accumulate; a shadow has a receiver of its own."""
         place = place_of(self.name, self.leads_to)
         return ReceiverName(place, keeps_first=self.changed is OnChange.KEEP_FIRST)
+
+    def begin(self, ledger: Ledger, leads_to: str = "") -> TargetState:
+        """Enter the target and its receiver in the ledger. Raises: LedgerError."""
+        return ledger.begin_round(
+            self.name,
+            start_rule=self.start_rule,
+            start=self.start,
+            selection_digest=self.selection_digest,
+            receiver=self.receiver,
+            leads_to=leads_to,
+        )
 
     def rows_of_others(
         self, form: SummaryFormat, ledger: Ledger, month: int, groups: Sequence[SummaryGroup]

@@ -152,6 +152,8 @@ def _ends_on_their_way(target: Target, ledger: Ledger) -> Iterable[Epoch]:
     seen: set[MessageId] = set()
     while (one := ledger.outstanding(target.name, seen)) is not None:
         seen.add(one.message.id)
+        if one.message.target != target.name:  # of another target of the receiver
+            continue
         jobs = (record for record in one.records if record.row.record_id)  # counts have no row
         yield from (record.ended_at for record in jobs)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import closing
 from datetime import UTC, datetime
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from publisher.ledger.generation import GenerationFile, LocalRecord
 from publisher.ledger.sqlite.locks import FileChargeLocks
 from publisher.model.errors import LedgerError
 from tests.arex_databases import generate
-from tests.fake_ams.service import FakeAMS
+from tests.fake_ams.service import PROJECT, TOPIC, FakeAMS
 from tests.support.gridengine_files import CLUSTER, colon, entries
 from tests.support.pki import PKI
 from tests.support.sites import Run, SiteUnderTest
@@ -46,8 +47,10 @@ def read(site: SiteUnderTest) -> Run:
     return site.run("import", "gridengine")
 
 
+RECEIVER = "publishing.db.+receiver-DIGEST.lock"
 WRITTEN: dict[str, Callable[[SiteUnderTest], Run]] = {
     "publishing.db.egi.lock": publish,
+    RECEIVER: publish,
     "publishing.db.egi.generation": publish,
     "publishing.db.+charge.lock": charge,
     "sources/cluster.db.lock": read,
@@ -110,16 +113,22 @@ def test_nothing_else_has_a_name_that_can_be_known_before(site: SiteUnderTest) -
     folder = site.state.parent
     made = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
     databases = {name for name in made if name.endswith((".db", ".db-wal", ".db-shm"))}
-    assert made - databases == set(WRITTEN)
+    assert made - databases == {named(site, name) for name in WRITTEN}
 
 
 def planted(site: SiteUnderTest, name: str, *, is_there: bool) -> tuple[Path, Path]:
-    link, victim = place(site) / name, site.folder / "victim"
+    link, victim = place(site) / named(site, name), site.folder / "victim"
     if is_there:
         victim.write_bytes(SECRET)
     link.parent.mkdir(exist_ok=True)
     link.symlink_to(victim)
     return link, victim
+
+
+def named(site: SiteUnderTest, name: str) -> str:
+    """A file by its name; that of a receiver's lock is made of the place."""
+    digest = sha256(f"{site.fake.url}, project {PROJECT}, topic {TOPIC}".encode()).hexdigest()[:16]
+    return name.replace("DIGEST", digest)
 
 
 def place(site: SiteUnderTest) -> Path:

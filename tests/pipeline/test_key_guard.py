@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, closing
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -14,10 +14,11 @@ from typing import Any
 import pytest
 
 from publisher.cli.commands.publish import ticket
-from publisher.ledger.contract import Hold, Ledger, impatient
+from publisher.ledger.contract import Hold, Ledger, Patience, impatient
 from publisher.ledger.sql.ledger import SqlLedger
 from publisher.ledger.sqlite.connection import open_database
 from publisher.model import time
+from publisher.model.entry import ReceiverName
 from publisher.model.errors import Busy, UsageError
 from publisher.pipeline import publish
 from publisher.pipeline import status as standing
@@ -572,11 +573,13 @@ class GrabbedLedger(SqlLedger):
 
     takers = 0
 
-    def working_on(self, target: str, patience: Callable[[], bool] = impatient) -> AbstractContextManager[None]:
+    def working_on(
+        self, target: str, patience: Patience = impatient, receiver: ReceiverName | None = None
+    ) -> AbstractContextManager[None]:
         self.takers += 1
         if self.takers > 1:
             raise Busy(f"target {target}: another publisher is at work on it")
-        return super().working_on(target, patience)
+        return super().working_on(target, patience, receiver)
 
 
 class GrabbedSite(WiredSite):

@@ -119,6 +119,7 @@ OPEN_KEYS = {
     "warnings": "RULE",
     "mends": "RULE",
     "gone": "MONTH",
+    "others_first": "NAME",
 }
 
 

@@ -133,6 +133,7 @@ def _outcome_json(outcome: Outcome) -> Json:
         "shadow": outcome.shadow,
         "held": list(map(_held_json, outcome.held)),
         "gone": dict(outcome.gone),
+        "others_first": dict(outcome.others_first),
         "lost": None if outcome.lost is None else _lost_json(outcome.lost),
     }
 
@@ -222,6 +223,9 @@ def _notes(outcome: Outcome) -> Iterator[str]:
     if outcome.kept:
         kept = "the receiver accepts no corrections and keeps the first version"
         yield f"{outcome.kept} changed after delivery; {kept}"
+    for name, messages in outcome.others_first.items():
+        under_way = f"{plural(messages, 'message')} of target {name} went first"
+        yield f"{under_way}: the receiver is the same, and its answer was not known"
     yield from gone_lines(outcome.gone)
     if outcome.arex_default_benchmarks:
         yield _default_benchmarks(outcome)

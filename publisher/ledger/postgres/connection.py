@@ -97,6 +97,11 @@ class PostgresDatabase:
     ) -> AbstractContextManager[None]:
         return self._leases.hold(target, patience)
 
+    def receiver_lock(
+        self, place: str, target: str, patience: Callable[[], bool]
+    ) -> AbstractContextManager[None]:
+        return self._leases.hold_receiver(place, target, patience)
+
     def charge_locks(self) -> ChargeLocks:
         return AdvisoryChargeLocks(self, self._instance)
 

@@ -1,26 +1,31 @@
-"""Who works on a target, and which runs of charges are alive: PostgreSQL's advisory locks.
+"""Who works on a receiver and a target, and runs of charges: PostgreSQL's advisory locks.
 
 They end with their connection.
 
-Beside the lock of a target stands its *lease*: who holds it, when the holder last gave a sign of
-life, and its fencing number. A holder that hangs, was stopped, or is cut off keeps its lock as long
-as the server believes in its connection. Whoever waits for the lock ends that connection when the
-holder was silent for `LEASE_S`; the server then undoes what it had not committed. Every transaction
-of a holder first looks whether the lease still has its number, and before another attempt at a
-message it looks whether it is still the holder.
+Beside the lock of a receiver or target stands its *lease*: who holds it, when the holder last gave
+a sign of life, and its fencing number. A holder that hangs, was stopped, or is cut off keeps its
+lock as long as the server believes in its connection. Whoever waits for the lock ends that
+connection when the holder was silent for `LEASE_S`; the server then undoes what it had not
+committed. Every transaction of a holder first looks whether the lease still has its number, and
+before another attempt at a message it looks whether it is still the holder.
 """
 
 from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from hashlib import sha256
 from threading import Event, Thread
 from typing import Final
 
-from publisher.ledger.sql.database import ANOTHER_CHARGES, Database
+from publisher.ledger.sql.database import (
+    ANOTHER_CHARGES,
+    Database,
+    receiver_is_busy,
+    receiver_lock,
+)
 from publisher.model.errors import Busy, LedgerError
 
 LEASE_S: Final = 20.0
@@ -56,22 +61,57 @@ _WAIT = "SELECT pg_sleep(:seconds)"
 
 
 class Leases:
-    """The targets that a connection works on. `name`: of this instance, among the server's."""
+    """What a connection works on: targets and receivers, each by the name of its lock.
+
+    `name` is that of this instance, among the server's.
+    """
 
     def __init__(self, database: Database, name: str) -> None:
         self._database = database
         self._name = name
-        self._fences: dict[str, int] = {}
+        self._targets: dict[int, str] = {}  # that are worked on, by the fences of their leases
 
     @contextmanager
     def hold(self, target: str, patience: Callable[[], bool]) -> Iterator[None]:
-        """Hold lock and lease. Raises: Busy when another has it and patience ends; LedgerError."""
-        key = _key(self._name, target)
+        """Hold a target's lock and lease.
+
+        Raises: Busy when another has it and patience ends; LedgerError.
+        """
+
+        def busy(holder: str) -> str:
+            at_work = f"{holder or 'another publisher'} is at work on it"
+            return f"target {target}: {at_work}; this one leaves it alone"
+
+        with self._held(target, _this_process(), target, patience, busy):
+            yield
+
+    @contextmanager
+    def hold_receiver(
+        self, place: str, target: str, patience: Callable[[], bool]
+    ) -> Iterator[None]:
+        """Hold a receiver's lock and lease for the work on a target. Raises: Busy, LedgerError."""
+
+        def busy(holder: str) -> str:
+            return receiver_is_busy(target, place, holder)
+
+        with self._held(receiver_lock(place), _worker_on(target), target, patience, busy):
+            yield
+
+    @contextmanager
+    def _held(
+        self,
+        lock: str,
+        holder: str,
+        target: str,
+        patience: Callable[[], bool],
+        busy: Callable[[str], str],
+    ) -> Iterator[None]:
+        key = _key(self._name, lock)
         with self._database.reading():
-            fence = self._take(target, key, patience)
-        self._fences[target] = fence
+            fence = self._take(lock, key, holder, patience, busy)
+        self._targets[fence] = target
         released = Event()
-        name = f"{target}: lease"
+        name = f"{lock}: lease"
         renewal = Thread(target=self._renew, args=(fence, released), name=name, daemon=True)
         renewal.start()
         try:
@@ -79,7 +119,7 @@ class Leases:
         finally:
             released.set()
             renewal.join()
-            del self._fences[target]
+            del self._targets[fence]
             # A connection that ended holds nothing.
             with suppress(LedgerError), self._database.reading():
                 self._database.execute(_LEAVE, {"fence": fence})
@@ -87,7 +127,7 @@ class Leases:
 
     def check(self) -> None:
         """In every transaction. Raises: LedgerError when another works on what this one held."""
-        for target, fence in self._fences.items():
+        for fence, target in self._targets.items():
             if not self._database.execute(_STILL_MINE, {"fence": fence}).fetchone()[0]:
                 raise LedgerError(
                     f"target {target}: another publisher works on it now, because this one was "
@@ -95,23 +135,31 @@ class Leases:
                     "under the same id"
                 )
 
-    def _take(self, target: str, key: int, patience: Callable[[], bool]) -> int:
-        asked = {"target": target, "key": key, "holder": _this_process()}
+    def _take(
+        self,
+        lock: str,
+        key: int,
+        holder: str,
+        patience: Callable[[], bool],
+        busy: Callable[[str], str],
+    ) -> int:
+        """Return the fence of the lease."""
+        asked = {"target": lock, "key": key, "holder": holder}
         while True:
             taken = self._database.execute(_TAKE, asked).fetchone()
-            if taken is None and self._end_silent(target, key):
+            if taken is None and self._end_silent(lock, key):
                 continue
             if taken is not None:
                 return int(taken[0])
             if not patience():
-                found = self._database.execute(_HOLDER, {"target": target}).fetchone()
-                holder = found[0] if found else "another publisher"
-                raise Busy(f"target {target}: {holder} is at work on it; this one leaves it alone")
+                found = self._database.execute(_HOLDER, {"target": lock}).fetchone()
+                at_work = found[0] if found else ""
+                raise Busy(busy(at_work))
 
-    def _end_silent(self, target: str, key: int) -> bool:
+    def _end_silent(self, lock: str, key: int) -> bool:
         """Whether a holder that was silent for too long was ended."""
         asked = {"high": key >> 32 & 0xFFFFFFFF, "low": key & 0xFFFFFFFF, "lease": LEASE_S}
-        if not self._database.execute(_END_SILENT, asked | {"target": target}).fetchone():
+        if not self._database.execute(_END_SILENT, asked | {"target": lock}).fetchone():
             return False
         self._database.execute(_WAIT, {"seconds": _GONE_S})
         return True
@@ -125,25 +173,34 @@ class Leases:
 
 
 def waiting_at_work(
-    wait: Callable[[float], bool], opens: Callable[[], Database], target: str
+    wait: Callable[[float], bool], opens: Callable[[], Database], target: str, place: str
 ) -> Callable[[float], bool]:
     """A `wait` that asks for a stop, too, when this process may not hold the target any more.
 
-    What another has sent since must not be overtaken by what this one tries again.
+    Nor its receiver, `place`. What another has sent since must not be overtaken by what this one
+    tries again.
     """
-    return lambda seconds: wait(seconds) or not _is_held_here(opens, target)
+    holders = {target: _this_process(), receiver_lock(place): _worker_on(target)}
+    return lambda seconds: wait(seconds) or not _are_held_here(opens, holders)
 
 
-def _is_held_here(opens: Callable[[], Database], target: str) -> bool:
-    """By another connection than that of the work; False where the server cannot be asked."""
+def _are_held_here(opens: Callable[[], Database], holders: Mapping[str, str]) -> bool:
+    """Return whether these are the holders, by another connection; False if that fails."""
     with suppress(LedgerError), closing(opens()) as database, database.reading():
-        found = database.execute(_HOLDER, {"target": target}).fetchone()
-        return found is not None and bool(found[0] == _this_process())
+        for lock, holder in holders.items():
+            found = database.execute(_HOLDER, {"target": lock}).fetchone()
+            if found is None or found[0] != holder:
+                return False
+        return True
     return False
 
 
 def _this_process() -> str:
     return f"{socket.gethostname()}, process {os.getpid()}"
+
+
+def _worker_on(target: str) -> str:
+    return f"{_this_process()}, target {target}"
 
 
 class AdvisoryChargeLocks:

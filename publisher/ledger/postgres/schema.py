@@ -15,7 +15,7 @@ PREFIX: Final = "publisher_"
 _OWN: Final = """
 CREATE TABLE about (version INTEGER NOT NULL);
 CREATE TABLE lease (
-    target     TEXT PRIMARY KEY,
+    target     TEXT PRIMARY KEY,  -- or the name of a receiver's lock
     fence      INTEGER GENERATED ALWAYS AS IDENTITY UNIQUE,  -- of each holder a higher one
     holder     TEXT NOT NULL,
     renewed_at TIMESTAMPTZ NOT NULL

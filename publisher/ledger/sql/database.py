@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
+from hashlib import sha256
 from typing import Any, Final, Protocol
 
 Parameters = Mapping[str, object]
@@ -17,6 +18,18 @@ ANOTHER_CHARGES: Final = (
     "another run computes charges; `publisher charge --runs` shows it. "
     "This one stopped waiting on request"
 )
+
+
+def receiver_lock(place: str) -> str:
+    """Return the name of a receiver's lock; no target is called so, as names begin otherwise."""
+    return f"+receiver-{sha256(place.encode()).hexdigest()[:16]}"
+
+
+def receiver_is_busy(target: str, place: str, holder: str) -> str:
+    """Return the text of a Busy; `holder`: process and target at work, '' where unknown."""
+    by = f" ({holder})" if holder else ""
+    what = f"another publisher is at work on its receiver, {place}{by}"
+    return f"target {target}: {what}; this one leaves it alone"
 
 
 class Rows(Protocol):
@@ -80,6 +93,14 @@ class Database(Protocol):
         self, target: str, patience: Callable[[], bool]
     ) -> AbstractContextManager[None]:
         """Hold a target's lock. Raises: Busy when another has it and patience ends; LedgerError."""
+
+    def receiver_lock(
+        self, place: str, target: str, patience: Callable[[], bool]
+    ) -> AbstractContextManager[None]:
+        """Hold the lock of a receiver for the work on a target of it; always before the target's.
+
+        Raises: Busy when another has it and patience ends; LedgerError.
+        """
 
     def charge_locks(self) -> ChargeLocks: ...
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
 from datetime import datetime
 
 from publisher.ledger.contract import (
     Hold,
     MonthMessage,
+    Patience,
     SyncMessage,
     TargetState,
     impatient,
@@ -74,10 +75,10 @@ class SqlLedger(OutboxWriter):
     """
 
     def working_on(
-        self, target: str, patience: Callable[[], bool] = impatient
+        self, target: str, patience: Patience = impatient, receiver: ReceiverName | None = None
     ) -> AbstractContextManager[None]:
         self._forget_keys()  # whoever held the lock before may have changed them
-        lock = super().working_on(target, patience)
+        lock = super().working_on(target, patience, receiver)
         return lock if self._guard is None else self._guarded(self._guard, target, lock)
 
     @contextmanager

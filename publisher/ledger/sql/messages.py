@@ -5,18 +5,19 @@ The records are text, in `outbox.records`. What writes rows runs inside the call
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import cached_property
+from hashlib import sha256
 from itertools import compress
 from typing import Any, Final, NamedTuple, overload
 from zlib import crc32
 
-from publisher.ledger.contract import OutboxRecord
+from publisher.ledger.contract import MessageState, OutboxRecord, Outstanding
 from publisher.ledger.sql.database import Database
 from publisher.ledger.sql.delivered import remote_ids as ids
 from publisher.model.errors import LedgerError
 from publisher.model.job import Epoch, JobId, JobKey, RowRef, SkippedJob
-from publisher.model.message import Message, Progress, RecordColumns, WindowMark
+from publisher.model.message import Message, MessageId, Progress, RecordColumns, WindowMark
 from publisher.model.time import epoch
 
 # Flat lists of plain values, made here: there are no circles to look for (hot path).
@@ -156,6 +157,16 @@ def summary_of_outbox(records: Sequence[OutboxRecord]) -> MessageSummary:
 
 
 _SENT = 2  # a number of `message.state`, as schema.py lists them
+# The targets whose messages go to a place, and one that is named, whose place may be new.
+OF_RECEIVER: Final = """(
+    SELECT id FROM target
+    WHERE name = :target OR receiver = (SELECT id FROM receiver WHERE receiver.place = :place))"""
+OUTSTANDING: Final = f"""
+SELECT message.id, message_id, state, format, made_at, narrowing, payload, outbox.records, digest,
+       message.records, target.name
+FROM message JOIN outbox ON outbox.message = message.id JOIN target ON target.id = message.target
+WHERE message.target IN {OF_RECEIVER} AND state < 2
+ORDER BY outbox.place LIMIT 1 OFFSET :passed"""
 _ENTER_MESSAGE = """
 INSERT INTO message (target, posting, message_id, state, format, records, bytes, digest, made_at,
                      checksum)
@@ -393,6 +404,21 @@ def forget(database: Database, number: int) -> None:
     """A message that was never sent."""
     for statement in (_LEAVE_OUTBOX, _FORGET_MONTHS, _FORGET_MESSAGE):
         database.execute(statement, {"message": number})
+
+
+def outstanding(row: Sequence[Any], states: Sequence[MessageState]) -> Outstanding:
+    """Return a message of `OUTSTANDING`.
+
+    Raises: ValueError for a payload that is not what was written down.
+    """
+    number, message_id, state, form, at, narrowing, payload, carried, digest, records, target = row
+    if sha256(payload).digest() != digest:
+        raise ValueError
+    made_at = datetime.fromtimestamp(at, UTC)
+    names = MessageId(message_id), target, form
+    message = Message(*names, payload, bytes(digest).hex(), records, made_at)
+    carries = CarriedRecords(carried)
+    return Outstanding(number, message, states[state], carries, narrowing=bool(narrowing))
 
 
 def posting_of(database: Database, number: int) -> int | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import datetime
 
 from publisher.ledger.contract import (
@@ -16,6 +16,7 @@ from publisher.ledger.sql import entries
 from publisher.ledger.sql import messages as rows
 from publisher.ledger.sql.database import Database, Parameters
 from publisher.ledger.sql.delivered import pages
+from publisher.ledger.sql.messages import OF_RECEIVER
 from publisher.ledger.sql.reads import LedgerReader
 from publisher.ledger.sql.sums import counts, keys, months
 from publisher.model.entry import RunKey, run_key
@@ -39,9 +40,11 @@ _WITHOUT_POSTING = "UPDATE message SET posting = NULL WHERE id = :message"
 _RECEIVER = "SELECT receiver FROM target WHERE id = :target"
 _PREPARED = """
 SELECT id, message_id FROM message WHERE target = :target AND state < 2 AND state = 0 ORDER BY id"""
-_LEAVE_IN_DOUBT = """
+_ANY_PREPARED = f"""
+SELECT EXISTS (SELECT 1 FROM message WHERE target IN {OF_RECEIVER} AND state < 2 AND state = 0)"""
+_LEAVE_IN_DOUBT = f"""
 UPDATE message SET state = 1, reason = 'the process that sent it ended before the answer came'
-WHERE target = :target AND state < 2 AND state = 0"""
+WHERE target IN {OF_RECEIVER} AND state < 2 AND state = 0"""
 _UNSETTLED = """
 SELECT id FROM message WHERE target = :target AND state < 2 AND message_id = :message_id"""
 _DELIVERED = """
@@ -191,9 +194,9 @@ class OutboxWriter(LedgerReader):
         self._write(_IN_DOUBT, at | {"reason": reason})
 
     def leave_in_doubt(self, target: str) -> None:
-        found = {"target": self._number(target)}
-        if self._first(_PREPARED, found):
-            self._write(_LEAVE_IN_DOUBT, found)
+        of_receiver = self._of_receiver(target)
+        if self._first(_ANY_PREPARED, of_receiver)[0]:
+            self._write(_LEAVE_IN_DOUBT, of_receiver)
 
     def give_up(
         self, target: str, besides: Collection[MessageId], behind: Mapping[str, WindowMark | None]
@@ -239,10 +242,32 @@ class OutboxWriter(LedgerReader):
         halves: Sequence[tuple[Message, Sequence[OutboxRecord]]],
         narrowing: bool,
     ) -> None:
+        with self._file_of(whole.message.target) as file:
+            if file is not None:
+                file.begun(0, "")  # the whole is gone soon, and a half may even have its number
+            last = self._split(whole, halves, narrowing=narrowing)
+            if file is not None:
+                file.begun(*last)
+
+    @contextmanager
+    def _file_of(self, target: str) -> Iterator[GenerationFile | None]:
+        """Give a target's file; that of another target of the receiver is opened for this once."""
+        if target in self._files or self._guard is None:
+            yield self._files.get(target)
+            return
+        with closing(self._guard.file(target)) as file:
+            known = file.read()
+            yield file if known is not None and known.number >= 0 else None
+
+    def _split(
+        self,
+        whole: Outstanding,
+        halves: Sequence[tuple[Message, Sequence[OutboxRecord]]],
+        *,
+        narrowing: bool,
+    ) -> tuple[int, MessageId]:
+        """Do so in one transaction; return number and id of the last half."""
         target = self._known_number(whole.message.target)
-        file = self._files.get(whole.message.target)
-        if file is not None:
-            file.begun(0, "")  # the whole is gone soon, and a half may even have its number
         with self._database.atomic():
             (place,) = self._database.execute(_PLACE, {"message": whole.number}).fetchone()
             (following,) = self._database.execute(_NEXT_PLACE, {"place": place}).fetchone()
@@ -266,8 +291,7 @@ class OutboxWriter(LedgerReader):
                     months.link(self._database, target, number, of_months)
                 parts[number] = {record.key for record in records}
             pages.move(self._database, whole.number, parts)
-        if file is not None:
-            file.begun(number, message.id)
+        return number, message.id
 
     def _divided(
         self, message: int, parts: Sequence[Sequence[OutboxRecord]]

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from datetime import UTC, datetime
-from hashlib import sha256
 from operator import eq
 from typing import Any, Final
 
@@ -20,17 +19,20 @@ from publisher.ledger.contract import (
     MessageState,
     MonthState,
     Outstanding,
+    Patience,
     Quarantined,
     TargetState,
     impatient,
 )
 from publisher.ledger.generation import StateGuard
+from publisher.ledger.sql import messages as rows
 from publisher.ledger.sql.database import Database, Parameters
 from publisher.ledger.sql.delivered import remote_ids
 from publisher.ledger.sql.delivered.lookup import DeliveredRuns
 from publisher.ledger.sql.delivered.pages import PagedRun
-from publisher.ledger.sql.messages import CarriedRecords, MessageSummary
+from publisher.ledger.sql.messages import MessageSummary
 from publisher.ledger.sql.sums import counts, keys, months
+from publisher.model.entry import ReceiverName
 from publisher.model.errors import LedgerError
 from publisher.model.job import (
     JOB_DIGEST_BYTES,
@@ -45,7 +47,6 @@ from publisher.model.message import (
     REMOVED,
     Cursor,
     LearntLimit,
-    Message,
     MessageId,
     OpenRow,
     WindowMark,
@@ -80,11 +81,8 @@ SELECT target.id, start_rule, start_at, selection_digest,
        (SELECT count(*) FROM quarantine WHERE quarantine.target = target.id AND hold <> 'dropped'),
        (SELECT coalesce(max(id), 0) FROM message), checked_digest, held, leads_to
 FROM target WHERE name = :name"""
-_OUTSTANDING = """
-SELECT message.id, message_id, state, format, made_at, narrowing, payload, outbox.records, digest,
-       message.records
-FROM message JOIN outbox ON outbox.message = message.id
-WHERE target = :target AND state < 2 ORDER BY place LIMIT 1 OFFSET :passed"""
+_PLACE = """
+SELECT place FROM target JOIN receiver ON receiver.id = target.receiver WHERE name = :target"""
 _SYNC_STATE = "SELECT last_sync, before_basis FROM target WHERE id = :target"
 _MESSAGE_STATE = "SELECT state FROM message WHERE id = :id"
 _CURSOR = "SELECT file, record_id, anchor FROM reading WHERE target = :target AND file = :file"
@@ -183,6 +181,7 @@ class LedgerReader:
         self._database = database
         self._guard = guard
         self._numbers: dict[str, int] = {}  # of targets, which keep theirs
+        self._places: dict[str, ReceiverName] = {}  # where targets lead that were worked on
         self._delivered = DeliveredRuns(database)
         # Prepared last.
         self._on_its_way: tuple[int, MessageId, MessageSummary] = 0, MessageId(""), MessageSummary()
@@ -298,16 +297,21 @@ class LedgerReader:
         return {held.key: held for held in map(_quarantined, rows)}
 
     def outstanding(self, target: str, besides: Collection[MessageId] = ()) -> Outstanding | None:
-        number = self._number(target)
+        of_receiver = self._of_receiver(target)
         passed = 0
         while True:
-            row = self._first(_OUTSTANDING, {"target": number, "passed": passed})
+            row = self._first(rows.OUTSTANDING, {**of_receiver, "passed": passed})
             if row is None:
                 return None
             if row[1] not in besides:
-                with _sound(f"message {row[1]} of target {target}"):
-                    return _outstanding(target, row)
+                with _sound(f"message {row[1]} of target {row[-1]}"):
+                    return rows.outstanding(row, STATES)
             passed += 1
+
+    def _of_receiver(self, target: str) -> dict[str, object]:
+        """Return a target and where it leads: as it is worked on, or else as it last was."""
+        place = self._places.get(target) or self._first(_PLACE, {"target": target})
+        return {"target": target, "place": place and place[0]}
 
     def cursor(self, target: str, database: str) -> Cursor | None:
         row = self._first(_CURSOR, {"target": self._number(target), "file": database})
@@ -404,9 +408,21 @@ class LedgerReader:
             )
 
     def working_on(
-        self, target: str, patience: Callable[[], bool] = impatient
+        self, target: str, patience: Patience = impatient, receiver: ReceiverName | None = None
     ) -> AbstractContextManager[None]:
-        return self._database.target_lock(target, patience)
+        return self._holding(target, patience, receiver)
+
+    @contextmanager
+    def _holding(
+        self, target: str, patience: Patience, receiver: ReceiverName | None
+    ) -> Iterator[None]:
+        with ExitStack() as held:
+            if receiver is not None:
+                lock = self._database.receiver_lock(receiver.place, target, patience)
+                held.enter_context(lock)
+                self._places[target] = receiver
+            held.enter_context(self._database.target_lock(target, patience))
+            yield
 
     def damage(self, on: datetime | None = None) -> Sequence[str]:
         if on is None:
@@ -456,17 +472,6 @@ class LedgerReader:
 
     def _state_of(self, message: int) -> MessageState:
         return STATES[self._database.execute(_MESSAGE_STATE, {"id": message}).fetchone()[0]]
-
-
-def _outstanding(target: str, row: tuple[Any, ...]) -> Outstanding:
-    """Raises: ValueError for a payload that is not what was written down."""
-    if sha256(row[6]).digest() != row[8]:
-        raise ValueError
-    made_at = datetime.fromtimestamp(row[4], UTC)
-    message = Message(
-        MessageId(row[1]), target, row[3], row[6], bytes(row[8]).hex(), row[9], made_at
-    )
-    return Outstanding(row[0], message, STATES[row[2]], CarriedRecords(row[7]), bool(row[5]))
 
 
 def _quarantined(row: Sequence[Any]) -> Quarantined:

@@ -19,7 +19,7 @@ from publisher.ledger import schema
 from publisher.ledger.generation import STATE_DIRECTORY, sync_directory
 from publisher.ledger.sql.database import NO_PARAMETERS, ChargeLocks, Database, Parameters, Rows
 from publisher.ledger.sqlite import room
-from publisher.ledger.sqlite.locks import FileChargeLocks, target_lock
+from publisher.ledger.sqlite.locks import FileChargeLocks, receiver_lock_file, target_lock
 from publisher.ledger.sqlite.room import DiskRoom
 from publisher.model.errors import LedgerError, refused_by_system
 
@@ -86,6 +86,11 @@ class SqliteDatabase:
         self, target: str, patience: Callable[[], bool]
     ) -> AbstractContextManager[None]:
         return target_lock(self._path, target, patience)
+
+    def receiver_lock(
+        self, place: str, target: str, patience: Callable[[], bool]
+    ) -> AbstractContextManager[None]:
+        return receiver_lock_file(self._path, place, target, patience)
 
     def charge_locks(self) -> ChargeLocks:
         return FileChargeLocks(self._path)

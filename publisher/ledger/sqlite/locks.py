@@ -1,4 +1,4 @@
-"""Locks that die with their process: one publisher a target, and which runs of charges are alive.
+"""Locks that die with their process: one publisher a receiver and a target, and runs of charges.
 
 Charges have one file, with a byte for each run and one for the run at work. These are POSIX locks,
 because one process holds several of them; it loses all of them when it closes the file, so it must
@@ -11,11 +11,11 @@ import errno
 import fcntl
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from publisher.ledger.sql.database import ANOTHER_CHARGES
+from publisher.ledger.sql.database import ANOTHER_CHARGES, receiver_is_busy, receiver_lock
 from publisher.model.errors import Busy, LedgerError, refused_by_system
 
 _AT_WORK: Final = 0
@@ -23,6 +23,7 @@ _AT_WORK: Final = 0
 _TO_HOLD: Final = os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
 _TO_LOOK: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
 _MUST_WRITE: Final = "the user who publishes must be able to write there, on a local file system"
+_MOST_BYTES: Final = 400  # of who holds a receiver
 
 
 class FileChargeLocks:
@@ -112,29 +113,74 @@ def target_lock(state: Path, target: str, patience: Callable[[], bool]) -> Itera
     cannot be made or locked.
     """
     path = state.with_name(f"{state.name}.{target}.lock")
+
+    def busy(_: int) -> str:
+        at_work = f"another publisher is at work on it ({path})"
+        return f"target {target}: {at_work}; this one leaves it alone"
+
+    with _held(path, patience, busy):
+        yield
+
+
+@contextmanager
+def receiver_lock_file(
+    state: Path, place: str, target: str, patience: Callable[[], bool]
+) -> Iterator[None]:
+    """Hold `<state>.+receiver-<digest of the place>.lock`, in which the holder writes who it is.
+
+    Raises: Busy, LedgerError, as for a target.
+    """
+
+    def busy(descriptor: int) -> str:
+        return receiver_is_busy(target, place, _holder(descriptor))
+
+    path = state.with_name(f"{state.name}.{receiver_lock(place)}.lock")
+    with _held(path, patience, busy) as descriptor:
+        _sign(descriptor, f"process {os.getpid()}, target {target}")
+        try:
+            yield
+        finally:
+            _sign(descriptor, "")
+
+
+@contextmanager
+def _held(path: Path, patience: Callable[[], bool], busy: Callable[[int], str]) -> Iterator[int]:
+    """Hold a lock file, made when it is not there; gives its descriptor."""
     try:
         descriptor = os.open(path, _TO_HOLD, 0o600)
     except OSError as error:
         raise LedgerError(f"{path}: {refused_by_system(error, _MUST_WRITE)}") from error
     try:
-        _wait_for(descriptor, path, target, patience)
-        yield
+        while not _is_locked(descriptor, path):
+            if not patience():
+                raise Busy(busy(descriptor))
+        yield descriptor
     finally:
         os.close(descriptor)
 
 
-def _wait_for(descriptor: int, path: Path, target: str, patience: Callable[[], bool]) -> None:
-    while True:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return
-        except OSError as error:
-            # Others come from network file systems without locks.
-            if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
-                why = refused_by_system(error, "keep the state on a local file system")
-                raise LedgerError(f"{path}: cannot be locked: {why}") from error
-        if not patience():
-            raise Busy(
-                f"target {target}: another publisher is at work on it ({path}); "
-                "this one leaves it alone"
-            )
+def _is_locked(descriptor: int, path: Path) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        # Others come from network file systems without locks.
+        if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
+            return False
+        why = refused_by_system(error, "keep the state on a local file system")
+        raise LedgerError(f"{path}: cannot be locked: {why}") from error
+    return True
+
+
+def _sign(descriptor: int, holder: str) -> None:
+    """Write who holds a lock, for people: a full disk keeps nobody from his work."""
+    with suppress(OSError):
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, holder.encode(), 0)
+
+
+def _holder(descriptor: int) -> str:
+    """Return who holds a lock; '' where the file does not say, or not in words."""
+    with suppress(OSError, ValueError):
+        text = os.pread(descriptor, _MOST_BYTES, 0).decode()
+        return text if text.isprintable() else ""
+    return ""

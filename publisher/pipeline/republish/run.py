@@ -19,7 +19,7 @@ from publisher.pipeline.guards import keys
 from publisher.pipeline.publish import for_each_target
 from publisher.pipeline.republish.plan import RepublishPlan, RepublishRequest, as_requested, numbers
 from publisher.pipeline.round.outcome import Outcome, added, broken_off, held_reason
-from publisher.pipeline.round.round import Observer, Round
+from publisher.pipeline.round.round import Observer, Round, patience
 from publisher.pipeline.site import LiveTarget, Site
 from publisher.pipeline.takeover.adopt import adopt_named
 from publisher.policy.target import Target
@@ -49,12 +49,11 @@ def carry_out(
         if planned.brake and request.brake:
             reason = f"{planned.brake}; --no-brake sends anyway"
             return Outcome(target=target.name, outcome="held", reason=reason, exit_status=65)
-        requested = as_requested(target, request)
         try:
-            live = site.live(requested, dry_run=dry_run, accept_key_change=accept)
+            live = site.live(target, dry_run=dry_run, accept_key_change=accept)
             # Two runs of one republish would each send everything: the second does nothing.
             with closing(live.transport), ledger.working_on(f"{target.name}~republish"):
-                republish = _Republish(site, requested, live, planned, source, ledger, observer)
+                republish = _Republish(site, target, live, planned, source, ledger, observer)
                 if planned.summary:
                     return republish.months()
                 if planned.stays_held(request):
@@ -63,7 +62,8 @@ def carry_out(
         except PublisherError as error:
             return broken_off(target.name, error)
 
-    return for_each_target(site, targets, work, dry_run=dry_run)
+    requested = [as_requested(target, request) for target in targets]
+    return for_each_target(site, requested, work, dry_run=dry_run)
 
 
 def _went_through(outcome: Outcome) -> bool:
@@ -137,8 +137,9 @@ class _Republish:
         left = self._planned.months_left()
         if self._target.jura_until is not None:
             # What jura-ng left of months that we have not sent yet is written down before them.
-            with self._ledger.working_on(self._live.name):
-                self._begin()
+            live = self._live
+            with self._ledger.working_on(live.name, patience(self._site.wait), live.receiver):
+                live.begin(self._ledger)
                 adopt_named(self._target, left, self._source, self._ledger, self._site.clock())
         for number in left:
             progress = "" if done.held else self._planned.window_progress
@@ -164,16 +165,6 @@ class _Republish:
     def _round(self) -> Round:
         site = self._site
         return Round(self._live, self._source, self._ledger, self._observer, site.clock, site.wait)
-
-    def _begin(self) -> None:
-        live = self._live
-        self._ledger.begin_round(
-            live.name,
-            start_rule=live.start_rule,
-            start=live.start,
-            selection_digest=live.selection_digest,
-            receiver=live.receiver,
-        )
 
     def _under_other_settings(self) -> Outcome | None:
         """Rows that another publisher made of these months meanwhile, under other settings.
@@ -224,7 +215,12 @@ class _Republish:
             self._set_singles(self._made())
 
     def _locked(self) -> AbstractContextManager[None]:
-        return self._ledger.working_on(self._live.name, lambda: not self._site.wait(_BREATH_S))
+        live = self._live
+
+        def patient() -> bool:
+            return not self._site.wait(_BREATH_S)
+
+        return self._ledger.working_on(live.name, patient, live.receiver)
 
     def _made(self) -> keys.WindowTotals:
         live = self._live
@@ -240,7 +236,7 @@ class _Republish:
 
     def _noted(self) -> object:
         """What the ledger knows of the months by now, also from others."""
-        self._begin()
+        self._live.begin(self._ledger)
         name = self._live.name
         keys_of = [self._ledger.summary_keys(name, number) for number in self._numbers]
         return self._ledger.counts(name).delivered, keys_of

@@ -66,6 +66,8 @@ class RoundCounters:
     # By month, counted jobs that are gone from the accounting data: what was counted of them stays
     # in its totals.
     gone: dict[int, int] = field(default_factory=dict)
+    # By target, messages that another one of the receiver had under way, delivered before its own.
+    others_first: Counter[str] = field(default_factory=Counter)
     # To hand a message over, by what came of each.
     attempts: Counter[str] = field(default_factory=Counter)
 
@@ -139,6 +141,9 @@ class Outcome(NamedTuple):
     shadow: bool = False  # everything was done but sent
     missing: tuple[str, ...] = ()  # what is said of databases that are not there any more
     lost: "LostJobs | None" = None  # by another publisher, when that was looked for
+    # By target, messages that another one of the receiver had under way: nothing else here, but
+    # attempts and bytes, counts them.
+    others_first: Mapping[str, int] = _NONE
     attempts: Mapping[str, int] = _NONE  # to hand messages over, by what came of each
     seconds: float = 0.0  # how long it took
     exit_status: int = 0
@@ -148,6 +153,14 @@ class Outcome(NamedTuple):
     def own_reason(self) -> str:
         """The reason without what the sources lack, which is printed once for all targets."""
         return self.reason.removesuffix("; ".join(self.lacks)).removesuffix("; ")
+
+
+def of_whom(maker: str, target: str, receipt: Receipt) -> Receipt:
+    """Return a receipt that ends a round, which names the maker of a message if it is another."""
+    if maker == target:
+        return receipt
+    reason = f"a message of target {maker}, which goes first: {receipt.reason}"
+    return receipt._replace(reason=reason)
 
 
 def concluded(
@@ -196,6 +209,7 @@ def _with_tally(
         arex_default_benchmarks=tally.arex_default,
         arex_default_wall_s=dict(sorted(tally.arex_default_wall_s.items())),
         warnings=dict(sorted(tally.warnings.items())),
+        others_first=dict(sorted(tally.others_first.items())),
         attempts=dict(sorted(tally.attempts.items())),
         exit_status=gravest([*statuses, *of_jobs]),
     )
@@ -294,6 +308,7 @@ def added(one: Outcome, other: Outcome) -> Outcome:
         missing=one.missing + other.missing,
         gone={**one.gone, **other.gone},
         lost=one.lost or other.lost,
+        others_first=dict(Counter(one.others_first) + Counter(other.others_first)),
         attempts=dict(sorted((Counter(one.attempts) + Counter(other.attempts)).items())),
         seconds=one.seconds + other.seconds,
         exit_status=gravest([one.exit_status, other.exit_status]),

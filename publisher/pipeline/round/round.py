@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -120,7 +120,7 @@ class Round:
 
         Raises: PublisherError for whatever ends the round before it has begun.
         """
-        with self._ledger.working_on(self._live.name, patience(self._wait)):
+        with self._at_work():
             now = self._clock()
             state = self._begin(self._live.leads_to)
             missing = note_databases(self._live.name, self._source, self._ledger, now)
@@ -169,7 +169,7 @@ class Round:
         The place where it ended stays written down. Regular rounds go on as before. Raises:
         PublisherError before it has begun.
         """
-        with self._ledger.working_on(self._live.name, patience(self._wait)):
+        with self._at_work():
             now = self._clock()
             self._observer.round_begins(self._begin(), sweep=False)
             decider = self._decider(window, again=True)
@@ -193,7 +193,7 @@ class Round:
 
         One that is broken off goes on behind it. Raises: PublisherError before it has begun.
         """
-        with self._ledger.working_on(self._live.name, patience(self._wait)):
+        with self._at_work():
             now = self._clock()
             state = self._begin()
             self._observer.round_begins(state, sweep=False)
@@ -222,7 +222,7 @@ class Round:
 
     def send_outstanding(self) -> Outcome:
         """Send what is in doubt, and nothing new. Raises: PublisherError before it has begun."""
-        with self._ledger.working_on(self._live.name, patience(self._wait)):
+        with self._at_work():
             self._observer.round_begins(self._begin(), sweep=False)
             try:
                 with self._sender:
@@ -236,15 +236,12 @@ class Round:
     def _held(self) -> list[BlockedMonth]:
         return [] if self._outlet_now is None else self._outlet_now.held
 
+    def _at_work(self) -> AbstractContextManager[None]:
+        patient = patience(self._wait)
+        return self._ledger.working_on(self._live.name, patient, self._live.receiver)
+
     def _begin(self, leads_to: str = "") -> TargetState:
-        state = self._ledger.begin_round(
-            self._live.name,
-            start_rule=self._live.start_rule,
-            start=self._live.start,
-            selection_digest=self._live.selection_digest,
-            receiver=self._live.receiver,
-            leads_to=leads_to,
-        )
+        state = self._live.begin(self._ledger, leads_to)
         know_by_name(self._live.name, self._source, self._ledger)
         self._sender = self._new_dispatch(state)
         self._held_before = state.held

@@ -34,7 +34,7 @@ from publisher.model.message import (
     message_of,
 )
 from publisher.pipeline.round.assemble import Assembled, assemble_message, divided
-from publisher.pipeline.round.outcome import Remarks, RoundCounters
+from publisher.pipeline.round.outcome import Remarks, RoundCounters, of_whom
 from publisher.pipeline.site import LiveTarget
 from publisher.transports.base import BackgroundThread, Receipt, Verdict
 
@@ -183,7 +183,7 @@ class MessageSender:
         return receipt
 
     def send_outstanding(self) -> None:
-        """Everything that is written down without a receipt, in order. Raises: Stopped."""
+        """Everything of the receiver that has no receipt, in order. Raises: Stopped."""
         while outstanding := self._ledger.outstanding(self._target, self._suspects):
             self._deliver_now(outstanding)
         if not self._suspects:
@@ -224,11 +224,11 @@ class MessageSender:
         """The ledger has this progress."""
         for job in progress.skipped:
             if (new := self._news.pop(job.key, None)) is not None:
-                self._count_quarantined(new)
+                self._count_quarantined(self._target, new)
 
-    def _count_quarantined(self, job: SkippedJob) -> None:
-        self.tally.quarantined += 1
-        self._watcher.job_set_aside(self._target, job)
+    def _count_quarantined(self, target: str, job: SkippedJob) -> None:
+        self.tally.quarantined += target == self._target
+        self._watcher.job_set_aside(target, job)
 
     def note(self, progress: Progress) -> None:
         self._ledger.note(self._target, progress, self._policy_digest, self._clock())
@@ -347,9 +347,12 @@ class MessageSender:
     def _settled(self, arrived: _Arrival) -> None:
         """A message is settled in the ledger."""
         message, keys, receipt = arrived
-        self.tally.messages += 1
-        self.tally.records += message.records
-        self.remarks.count(keys)
+        if message.target == self._target:
+            self.tally.messages += 1
+            self.tally.records += message.records
+            self.remarks.count(keys)
+        else:
+            self.tally.others_first[message.target] += 1
         self._watcher.message_settled(message, receipt)
         self._clear_suspects()
 
@@ -362,7 +365,7 @@ class MessageSender:
             case Verdict.DELIVERED:
                 self._settle_alone(arrived)
             case Verdict.IN_DOUBT | Verdict.RETRY_LATER | Verdict.STOP_TARGET:
-                raise RoundStopped(receipt)
+                raise RoundStopped(of_whom(message.target, self._target, receipt))
             case Verdict.TOO_LARGE | Verdict.REFUSED:
                 self._bisect(outstanding or self._written_down(message), receipt)
 
@@ -431,7 +434,9 @@ class MessageSender:
         message = self._half(whole.message, frame.join([less]), 1)
         lightened = record._replace(content_bytes=len(less))
         self._ledger.split(whole, [(message, [lightened])], narrowing=False)
-        self.shed(record.key, record.job_id, reason)
+        if whole.message.target == self._target:
+            self.remarks.note_lighter(record.key)
+        self._watcher.record_shed(whole.message.target, record.job_id, reason)
         return True
 
     def _suspect_poison(self, whole: Outstanding, receipt: Receipt) -> None:
@@ -469,7 +474,7 @@ class MessageSender:
         rule = "refused-by-receiver" if receipt.verdict is Verdict.REFUSED else TOO_LARGE
         self._ledger.refuse(whole, rule, receipt.reason, self._policy_digest, self._clock())
         for record in whole.records:
-            self._count_quarantined(record.set_aside(rule, receipt.reason))
+            self._count_quarantined(whole.message.target, record.set_aside(rule, receipt.reason))
 
     def _pieces(
         self, whole: Outstanding, parts: Sequence[Sequence[int]]

@@ -76,7 +76,9 @@ def send_counts(
     """Send a target's counts. Raises: PublisherError before anything is sent."""
     now = site.clock()
     form = sync_format(live.format.receiver.sync_format)
-    with ledger.working_on(target.name, patience(site.wait)):
+    with ledger.working_on(target.name, patience(site.wait), live.receiver):
+        if ledger.target(target.name) is not None:  # what it sends belongs to this receiver
+            live.begin(ledger)
         sender = MessageSender(live, form, ledger, observer, site.clock, check_all=True)
         receipt: Receipt | None = None
         try:
