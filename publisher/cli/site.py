@@ -31,7 +31,7 @@ from publisher.ledger.sqlite.connection import open_database, open_database_to_r
 from publisher.model.errors import UsageError
 from publisher.model.rates import Allocation, Charging, EnergyRules
 from publisher.model.time import Window
-from publisher.pipeline.batch_systems import delivered_since
+from publisher.pipeline.databases.batch_systems import delivered_since
 from publisher.pipeline.site import (
     LiveTarget,
     MetricsOutput,
@@ -254,7 +254,7 @@ class LiveSite:
         return SqlChargeBook(self.database(to_read=to_read))
 
     def history(self) -> History:
-        from publisher.ledger.sql.history import SqlHistory
+        from publisher.ledger.sql.past.history import SqlHistory
 
         return SqlHistory(self.database(to_read=True))
 
@@ -288,7 +288,7 @@ class LiveSite:
             return [rule for one in as_it_is if one.row == job.row for rule in rules_of(one, of_ce)]
 
     def measure_book(self, *, to_read: bool = False) -> MeasureBook:
-        from publisher.ledger.sql.history import SqlMeasureBook
+        from publisher.ledger.sql.past.history import SqlMeasureBook
 
         return SqlMeasureBook(self.database(to_read=to_read))
 
@@ -390,17 +390,19 @@ class LiveSite:
             accept_key_change=accept_key_change,
             selection_digest=self.selection_digest(target),
             policy_digest=self.policy_digest(target),
-            source_digest=self._source_digest(),
+            settings=self._settings_digest(target),
             wire_digest=_digest(target.type, target.options),
             leads_to=self.leads_to(target),
             beside=self.beside(target),
         )
 
     def beside(self, target: Target) -> tuple[Neighbour, ...]:
-        return tuple(Neighbour.of(self, one) for one in beside(target, self.settings.targets))
+        others = beside(target, self.settings.targets)
+        return tuple(Neighbour(one.name, one.selection(Window())) for one in others)
 
-    def _source_digest(self) -> str:
-        return _digest(self.settings.source, self.settings.batch_entries)
+    def _settings_digest(self, target: Target) -> str:
+        read_as = self.settings.source, self.settings.batch_entries
+        return _digest(target.policy, target.policy.identity.secret, *read_as)
 
     def selection_digest(self, target: Target) -> str:
         wanted = (target.statuses, target.vos or (), target.exclude_vos)

@@ -8,8 +8,8 @@ from publisher.cli.logs import error_line, notice
 from publisher.cli.output import Json, Part, TextTable, moment_text
 from publisher.model.errors import LedgerError, SourceError
 from publisher.model.text import plural
-from publisher.pipeline.batch_systems import SourceStatus, readings
-from publisher.pipeline.guards.databases import missed_at
+from publisher.pipeline.databases.batch_systems import SourceStatus, readings
+from publisher.pipeline.databases.known import missed_at
 from publisher.pipeline.site import Site
 from publisher.sources.base import LastReading
 

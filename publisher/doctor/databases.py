@@ -17,7 +17,7 @@ from publisher.model.job import Epoch, JobRecord
 from publisher.model.rates import wall_text
 from publisher.model.text import plural
 from publisher.model.time import Month, Window, epoch
-from publisher.pipeline.guards.databases import missed
+from publisher.pipeline.databases.known import missed
 from publisher.pipeline.site import LOCK_WAIT_S, Site
 from publisher.policy.target import Target
 from publisher.sources.arex.values import zone_of_host

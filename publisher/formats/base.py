@@ -3,14 +3,13 @@
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from enum import StrEnum
-from hashlib import blake2b
-from typing import ClassVar, Final, NamedTuple, Protocol, runtime_checkable
+from typing import ClassVar, NamedTuple, Protocol, runtime_checkable
 
 from publisher.model.entry import RowFields
 from publisher.model.job import Epoch, SideTable
 from publisher.model.published import PublishedJob
 from publisher.model.time import iso_epoch
-from publisher.model.totals import Grouping, SummaryGroup, SummaryKey, SyncCount, column
+from publisher.model.totals import Grouping, SummaryGroup, SyncCount
 
 
 class OnChange(StrEnum):
@@ -24,53 +23,10 @@ class OnChange(StrEnum):
     KEEP_FIRST = "keep first"
 
 
-class SumKey(NamedTuple):
-    """What the server sums by besides the month: `values` is all, the rest as in `SummaryKey`."""
-
-    values: str
-    text: str
-    site: str
-    fields: RowFields
-
-    @classmethod
-    def of(cls, *values: object, text: str, site: str, fields: RowFields) -> "SumKey":
-        return cls(repr(values)[1:], text, site, fields)
-
-    def of_month(self, month: int) -> SummaryKey:
-        digest = blake2b(f"({month}, {self.values}".encode(), digest_size=8).digest()
-        return SummaryKey(month=month, digest=digest, text=self.text, site=self.site)
-
-
-PREFIXED: Final = ", LocalJobIds from "  # at the end of a key's text, before a localid_prefix
-
-
-class RecordOrigin(NamedTuple):
-    """What of a site's settings is in the keys of the single records that a row is made of."""
-
-    site: str
-    localid_prefix: str
-
-    @classmethod
-    def of(cls, key: SummaryKey) -> "RecordOrigin":
-        return cls(key.site, key.text.partition(PREFIXED)[2])
-
-    def is_like(self, other: "RecordOrigin") -> bool:
-        """Whether records of one replace those of the other."""
-        return [*map(column, self)] == [*map(column, other)]
-
-    def __str__(self) -> str:
-        return f"site {self.site} and localid_prefix {self.localid_prefix!r}"
-
-
-def is_of_vo(key: SummaryKey, vo: str) -> bool:
-    """Whether a row of single records, by its key's text, is of this VO; '' for none."""
-    return column(key.text).startswith(column(f"VO {vo or 'None'}, group"))
-
-
 class RowKeys(Protocol):
     """The rows of a service that adds single records up by month."""
 
-    def of(self, job: PublishedJob) -> SumKey: ...
+    def of(self, job: PublishedJob) -> RowFields: ...
 
 
 class Receiver(NamedTuple):
@@ -171,7 +127,7 @@ def lighter(record_format: object, content: bytes) -> bytes | None:
 
 @runtime_checkable
 class SummaryFormat(Protocol):
-    """Says which jobs a summary can count, and renders the groups of its `Accumulator`."""
+    """Says which jobs a summary can count, and renders the groups that rows make."""
 
     name: ClassVar[str]
     receiver: ClassVar[Receiver]

@@ -10,8 +10,8 @@ from decimal import Decimal
 from enum import StrEnum
 from typing import NamedTuple, NewType, Protocol
 
-from publisher.model.job import Epoch, JobKey
-from publisher.model.message import PlacedRuns
+from publisher.model.entry import DeliveredFrom
+from publisher.model.job import Epoch, RunKey
 from publisher.model.rates import AssessedJob
 from publisher.model.time import Durations, Window
 
@@ -149,13 +149,16 @@ class SentMessages(NamedTuple):
 
 
 class DeliveredPart(NamedTuple):
-    """Runs that a target accepted in one message, with the ends that it was told."""
+    """Runs that a target accepted in one message, with the ends that it was told.
+
+    Of totals it is the first message that the receiver accepted of the month after they came to it.
+    """
 
     target: str
-    message_id: str  # '' for runs counted into totals of months, which are sent by themselves
+    message_id: str
     format: str
     accepted_at: Epoch
-    keys: Sequence[JobKey]
+    runs: Sequence[RunKey]
     ended_at: Sequence[Epoch]
 
 
@@ -169,12 +172,11 @@ class History(Protocol):
         """The runs of messages accepted in a window; a message may come in several parts."""
 
     def delivered_since(
-        self, mark: str, files: Callable[[str], bool]
-    ) -> tuple[str, Generator[PlacedRuns, None, None]]:
-        """What was delivered, or is on its way, of these databases since a mark ('': ever).
+        self, mark: str, sources: Callable[[str], bool]
+    ) -> tuple[str, Generator[DeliveredFrom, None, None]]:
+        """Return the mark of now, and what was delivered, or is on its way, since one ('': ever).
 
-        With the mark of now before it. Each part is of one database; '' is an unknown one. To be
-        closed by whoever does not read to the end.
+        Only what these databases told of. To be closed by whoever does not read to the end.
         """
 
     def targets(self, names: Sequence[str], window: Window) -> Mapping[str, TargetHistory]:

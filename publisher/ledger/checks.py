@@ -1,8 +1,8 @@
 """Whether a ledger agrees with itself: file or server, checksums of rows, sums, references.
 
-Messages and delivered pages, which are nearly all of a ledger, carry checksums, and payloads that
-are on their way a digest. SQLite looks after the structure of its file, and compares the indexes
-with the tables; PostgreSQL has checksums of its own, where they were switched on.
+Messages and postings, which with its entries are nearly all of a ledger, carry checksums, and
+payloads that are on their way a digest. SQLite looks after the structure of its file, and compares
+the indexes with the tables; PostgreSQL has checksums of its own, where they were switched on.
 """
 
 from __future__ import annotations
@@ -16,10 +16,7 @@ from typing import Any, Final, NamedTuple
 
 from publisher.ledger.sql import entries
 from publisher.ledger.sql.database import Database
-from publisher.ledger.sql.delivered import pages
 from publisher.ledger.sql.messages import CarriedRecords, message_checksum
-from publisher.ledger.sql.sums.keys import text_digest
-from publisher.ledger.sql.sums.months import ADOPTED, PART, digest
 from publisher.ledger.transfer import tables
 from publisher.model.errors import LedgerError
 
@@ -102,24 +99,9 @@ def _sound_payload(row: Any) -> bool:
     return bool(sha256(payload).digest() == digest and len(CarriedRecords(records)) == count)
 
 
-def _sound_page(row: Any) -> bool:
-    _, checksum, numbering, block, runs = row
-    return bool(checksum == pages.checksum(numbering, block, runs))
-
-
-def _sound_month(row: Any) -> bool:
-    """What was counted, what is on its way and what the receiver has, each with its digest."""
-    _, *columns = row
-    return all(
-        digest(groups) == expected.removeprefix(ADOPTED)
-        for expected, groups in zip(columns[::2], columns[1::2], strict=True)
-        if expected and expected != PART
-    )
-
-
-def _sound_key_text(row: Any) -> bool:
-    expected, site, text = row
-    return bool(text_digest(site, text) == expected)
+def _sound_row_key(row: Any) -> bool:
+    _number, checksum, *values = row
+    return bool(checksum == entries.row_checksum(*values))
 
 
 _CHECKED: Final[tuple[tuple[str, str, Callable[[Any], bool]], ...]] = (
@@ -137,21 +119,10 @@ _CHECKED: Final[tuple[tuple[str, str, Callable[[Any], bool]], ...]] = (
         _sound_payload,
     ),
     (
-        "damaged deliveries",
-        "SELECT id, checksum, numbering, block, runs FROM delivered_page "
-        "WHERE checksum IS NOT NULL AND id % :parts = :part ORDER BY id DESC LIMIT :limit",
-        _sound_page,
-    ),
-    (
-        "damaged months",
-        "SELECT month, digest, counted, sending_digest, sending, accepted_digest, accepted "
-        "FROM month WHERE month % :parts = :part ORDER BY month DESC LIMIT :limit",
-        _sound_month,
-    ),
-    (
-        "damaged texts of keys",
-        "SELECT digest, site, text FROM key_text LIMIT :limit",
-        _sound_key_text,
+        "damaged rows of receivers",
+        "SELECT id, checksum, month, digest, fields FROM row_key "
+        "WHERE id % :parts = :part ORDER BY id DESC LIMIT :limit",
+        _sound_row_key,
     ),
 )
 
@@ -168,11 +139,6 @@ AGREEMENTS: Final[Mapping[str, str]] = {
     "payloads of settled messages": (
         "SELECT count(*) FROM outbox WHERE message NOT IN (SELECT id FROM message WHERE state < 2)"
     ),
-    "deliveries of unknown messages": _orphans("delivered_page", "message", "message"),
-    "deliveries from unknown databases": _orphans("delivered_page", "numbering", "numbering"),
-    "damaged deliveries": (
-        "SELECT count(*) FROM delivered_page WHERE length(runs) % 20 <> 0 OR length(runs) = 0"
-    ),
     "targets whose accepted messages are not as many as counted": (
         "SELECT count(*) FROM target WHERE accepted_messages <> "
         "(SELECT count(*) FROM message WHERE message.target = target.id AND state = 2)"
@@ -180,9 +146,6 @@ AGREEMENTS: Final[Mapping[str, str]] = {
     "targets whose accepted records are not as many as counted": (
         "SELECT count(*) FROM target WHERE accepted_records <> (SELECT coalesce(sum(records), 0) "
         "FROM message WHERE message.target = target.id AND state = 2)"
-    ),
-    "summary keys without their texts": (
-        "SELECT count(*) FROM summary_key WHERE text_digest NOT IN (SELECT digest FROM key_text)"
     ),
     "entries of unknown postings": _orphans("entry", "posting", "posting"),
     "entries of unknown rows": _orphans("entry", "row_key", "row_key"),
@@ -194,29 +157,50 @@ AGREEMENTS: Final[Mapping[str, str]] = {
     "postings of unknown receivers": _orphans("posting", "receiver", "receiver"),
     "rows whose balance is not the sum of their entries": (
         "SELECT count(*) FROM (SELECT row_key FROM (SELECT row_key, jobs, wall_s, cpu_s FROM entry "
-        "WHERE state IN (1, 3) UNION ALL SELECT row_key, -jobs, -wall_s, -cpu_s FROM balance) "
+        "WHERE state IN (1, 3) AND jobs > 0 "
+        "UNION ALL SELECT row_key, -jobs, -wall_s, -cpu_s FROM balance) "
         "AS both_sides GROUP BY row_key "
         "HAVING sum(jobs) <> 0 OR sum(wall_s) <> 0 OR sum(cpu_s) <> 0) AS unequal"
     ),
     "rows whose first and last end are not those of their entries": (
-        "SELECT count(*) FROM balance JOIN (SELECT row_key, min(ended_at) AS first_end, "
-        "max(ended_at) AS last_end FROM entry WHERE state IN (1, 3) GROUP BY row_key) AS ends "
-        "ON ends.row_key = balance.row_key "
-        "WHERE ends.first_end <> balance.first_end OR ends.last_end <> balance.last_end"
+        "SELECT count(*) FROM balance LEFT JOIN (SELECT row_key, min(ended_at) AS first_end, "
+        "max(ended_at) AS last_end FROM entry WHERE state IN (1, 3) AND jobs > 0 "
+        "GROUP BY row_key) AS ends ON ends.row_key = balance.row_key "
+        "WHERE coalesce(ends.first_end, 0) <> balance.first_end "
+        "OR coalesce(ends.last_end, 0) <> balance.last_end"
     ),
     "pending entries of settled messages": (
         "SELECT count(*) FROM entry WHERE state = 2 AND posting NOT IN "
-        "(SELECT posting FROM message WHERE state < 2 AND posting IS NOT NULL)"
+        "(SELECT posting FROM message WHERE state < 2 AND posting IS NOT NULL "
+        "UNION SELECT id FROM posting WHERE NOT sealed)"
+    ),
+    "pending entries of totals that no message says": (
+        "SELECT count(*) FROM entry JOIN posting ON posting.id = entry.posting "
+        "WHERE state = 2 AND sealed AND posting IN (SELECT message.posting FROM month_message "
+        "JOIN message ON message.id = month_message.message WHERE message.posting IS NOT NULL) "
+        "AND NOT EXISTS (SELECT 1 FROM said_row JOIN message ON message.id = said_row.message "
+        "WHERE said_row.row_key = entry.row_key AND message.posting = entry.posting)"
+    ),
+    "rows said by messages that are not outstanding": (
+        "SELECT count(*) FROM said_row "
+        "WHERE message NOT IN (SELECT id FROM message WHERE state < 2)"
+    ),
+    "said rows that are unknown": _orphans("said_row", "row_key", "row_key"),
+    "rows said by unknown messages": (
+        "SELECT count(*) FROM balance "
+        "WHERE said_by IS NOT NULL AND said_by NOT IN (SELECT id FROM message)"
+    ),
+    "open postings that have messages": (
+        "SELECT count(*) FROM posting WHERE NOT sealed AND id IN "
+        "(SELECT posting FROM message WHERE posting IS NOT NULL)"
+    ),
+    "postings without messages and entries": (
+        "SELECT count(*) FROM posting WHERE sealed AND entries = 0 AND id NOT IN "
+        "(SELECT posting FROM message WHERE posting IS NOT NULL)"
     ),
     "runs with two entries that count": (
         "SELECT count(*) FROM (SELECT receiver, run FROM entry WHERE state = 1 "
         "GROUP BY receiver, run HAVING count(*) > 1) AS doubled"
-    ),
-    "messages whose entries are not their deliveries": (
-        "SELECT count(*) FROM message JOIN posting ON posting.id = message.posting "
-        "LEFT JOIN (SELECT message, sum(length(runs)) / 20 AS runs FROM delivered_page "
-        "GROUP BY message) AS delivered ON delivered.message = message.id "
-        "WHERE coalesce(delivered.runs, 0) <> posting.entries"
     ),
 }
 CHECKS: Final = len(AGREEMENTS) + len(_CHECKED) + 1

@@ -11,20 +11,37 @@ from datetime import datetime
 from enum import StrEnum
 from typing import NamedTuple, Protocol
 
-from publisher.model.entry import ReceiverName
-from publisher.model.job import Epoch, JobId, JobKey, RowRef, SkippedJob, job_key
+from publisher.model.entry import (
+    Entry,
+    MonthTotals,
+    ReceiverName,
+    Recorded,
+    RecordKey,
+    RowId,
+    RowTotal,
+    RunKey,
+    Usage,
+)
+from publisher.model.job import (
+    Epoch,
+    JobId,
+    JobKey,
+    RowRef,
+    SkippedJob,
+    job_key,
+    run_key,
+)
 from publisher.model.message import (
     Cursor,
     LearntLimit,
     Message,
     MessageId,
     OpenRow,
-    PlacedRuns,
     Progress,
     RecordColumns,
     WindowMark,
 )
-from publisher.model.totals import AcceptedChange, InheritedMonth, KeyTotal, SummaryGroup
+from publisher.model.totals import AcceptedChange, InheritedMonth, KeyTotal
 
 Patience = Callable[[], bool]  # waits a little and says whether to look again
 
@@ -50,15 +67,6 @@ class Hold(StrEnum):
     DROPPED = "dropped"  # an administrator said: never
 
 
-class DeliveredRun(NamedTuple):
-    """A run that the ledger knows: delivered (`settled`) or in an outstanding message."""
-
-    ended_at: Epoch
-    fingerprint: int
-    settled: bool
-    only_counted: bool = False  # into a month whose totals are not accepted as they are now
-
-
 class OutboxRecord(NamedTuple):
     """A record of an outstanding message: enough to cut that in two, set this aside, or give up."""
 
@@ -76,6 +84,10 @@ class OutboxRecord(NamedTuple):
     @property
     def key(self) -> JobKey:
         return job_key(self.job_id, self.local_id)
+
+    @property
+    def run(self) -> RunKey:
+        return run_key(self.submitted_at, self.job_id, self.local_id)
 
     def set_aside(self, rule: str, reason: str) -> SkippedJob:
         """As quarantine keeps its job."""
@@ -156,7 +168,8 @@ class Delivery(NamedTuple):
     """One message that carried a run of a job."""
 
     target: str
-    run: bytes  # digest of the LocalJobID: another one is another run
+    run: RunKey
+    local_id: str  # '' where it was published under its JobID
     ended_at: Epoch
     message_id: MessageId
     state: MessageState
@@ -170,23 +183,15 @@ class Delivery(NamedTuple):
     reason: str
 
 
-class MonthState(NamedTuple):
-    """A month of a summary target. Digests are of the groups, '' before the first."""
+class MessageRow(NamedTuple):
+    """What a record of totals says of a row; `group` is that of its `OutboxRecord`.
 
-    month: int  # 12 x year + month - 1
-    jobs: int = 0
-    digest: str = ""
-    basis: str = ""
-    dirty: bool = True
-    moved: int = 0  # runs that left it since it was summed up, less those that came
-    # Since it was sent, not only a change of the accounting data may have moved its jobs.
-    by_settings: bool = False
-    accepted_jobs: int = 0
-    accepted_digest: str = ""
-    accepted_format: str = ""  # '' before the first
-    on_its_way: bool = False
-    sending_digest: str = ""  # of all that is on its way; '' for nothing, or for a part of it
-    sending_jobs: int = 0
+    A record may stand for several rows, where its receiver does not tell them apart.
+    """
+
+    group: int
+    row: RowId
+    usage: Usage
 
 
 class MonthMessage(NamedTuple):
@@ -195,6 +200,7 @@ class MonthMessage(NamedTuple):
     message: Message
     months: tuple[int, ...]
     records: tuple[OutboxRecord, ...]  # its groups, by their names for quarantine
+    rows: tuple[MessageRow, ...]
 
 
 class HostCounts(NamedTuple):
@@ -297,9 +303,6 @@ class Outbox(Protocol):
         `before` was sent, and is settled in the same transaction: both or neither.
         """
 
-    def prepare_months(self, target: str, messages: Sequence[MonthMessage]) -> None:
-        """Write the messages of whole months down, all at once, before the first is sent."""
-
     def prepare_sync(self, target: str, messages: Sequence[SyncMessage]) -> None:
         """Write messages of counts down before they are sent."""
 
@@ -320,8 +323,9 @@ class Outbox(Protocol):
     ) -> None:
         """Undo what writing the prepared messages down did, besides these: they were not stored.
 
-        Their jobs are unknown again; their months and counts were not sent. `behind` is a window
-        that goes on from there (None: from its beginning). Only for messages of this process.
+        Their jobs are unknown again; their counts were not sent. A posting of which a message is
+        stored, or may be, keeps all its messages. `behind` is a window that goes on from there
+        (None: from its beginning). Only for messages of this process.
         """
 
     def split(
@@ -337,42 +341,64 @@ class Outbox(Protocol):
     ) -> None:
         """Settle a message as rejected and set its records aside."""
 
-    def trace(self, job_id: JobId) -> Sequence[Delivery]:
-        """Every message that carried the job, all runs, oldest first."""
+    def trace(self, job_id: JobId, runs: Collection[RunKey] = ()) -> Sequence[Delivery]:
+        """Every message that carried the job, all its runs, oldest first.
 
-
-class Delivered(Protocol):
-    """Which runs of jobs were delivered, or are on their way."""
-
-    def known(
-        self, target: str, runs: Mapping[JobKey, RowRef | None]
-    ) -> Mapping[JobKey, DeliveredRun]:
-        """Those of the runs that were delivered or are on their way.
-
-        They are given with their rows of today, None for unknown ones. Quick for rows of databases
-        that `check_numbering` was asked about after they were read; right for all.
+        Quick with the key of one of its runs; without, all entries are looked through.
         """
 
-    def known_at(
-        self, target: str, database: str, record_ids: Sequence[int], keys: Sequence[JobKey]
-    ) -> Mapping[JobKey, DeliveredRun]:
-        """The same for many rows of one database, in columns; with other runs of the same jobs."""
 
-    def settled_at(
-        self, target: str, database: str, record_ids: Sequence[int], ends: Sequence[Epoch]
-    ) -> Sequence[bool]:
-        """From which of these rows just one run was delivered, with this end, and accepted.
+class Entries(Protocol):
+    """What runs count for at the receiver of a target.
 
-        False where the rows do not tell. Quick: neither keys nor fingerprints are compared.
+    Entries of single records are written by `Outbox.prepare`. Those of totals go into the target's
+    open posting, page by page, until it is sealed with its messages; `Targets.begin_round` drops
+    one that was never sealed. They count, each with its row, when the message is accepted that has
+    the row.
+    """
+
+    def recorded(self, target: str, runs: Collection[RunKey]) -> Mapping[RunKey, Recorded]:
+        """What the receiver has, or is being sent, of these runs and of other runs of their jobs.
+
+        Other runs of a job share its submission time (`JOB_OF_RUN` of model/entry.py).
         """
 
-    def other_runs(
-        self, target: str, runs: Mapping[JobKey, RowRef | None]
-    ) -> Mapping[JobKey, Sequence[DeliveredRun]]:
-        """By each of these runs, the other ones of its job that were delivered or are on their way.
+    def owners(self, target: str, ends: Collection[Epoch]) -> Sequence[tuple[RunKey, RecordKey]]:
+        """The records that the receiver has, or is being sent, of runs that ended in these seconds.
 
-        Before a restart a job had another LocalJobID.
+        Also those that were left there under an earlier key.
         """
+
+    def forget_totals(self, target: str, months: Collection[int]) -> None:
+        """Months were sent whole as single records, in the place of totals."""
+
+    def enter(self, target: str, entries: Sequence[Entry], settings: str, now: datetime) -> None:
+        """Add pending entries to the open posting, or to a new one; a run comes once in it."""
+
+    def withdraw(
+        self, target: str, *, leaving: Collection[RowId] = (), entering: Collection[RowId] = ()
+    ) -> None:
+        """Take entries out of the open posting: of runs that count in some rows until now, and of
+        those that would count in others.
+        """
+
+    def discard(self, target: str) -> None:
+        """Drop the open posting with its entries, if there is one."""
+
+    def seal(self, target: str, messages: Iterable[MonthMessage]) -> None:
+        """Write the messages of the open posting, all at once, before the first is sent.
+
+        Without a posting they tell what is known, once more.
+        """
+
+    def settings_since(self, target: str, posting: int) -> tuple[int, frozenset[str]]:
+        """The latest posting of a target, and the settings of those after `posting`."""
+
+    def rows(self, target: str, month: int) -> Sequence[RowTotal]:
+        """The rows of a month that the receiver has, or that entries were made for."""
+
+    def months(self, target: str) -> Sequence[MonthTotals]:
+        """Every month of which the receiver has something, or is being sent something."""
 
 
 class Quarantine(Protocol):
@@ -395,16 +421,6 @@ class Positions(Protocol):
     """How far the accounting databases were read."""
 
     def cursor(self, target: str, database: str) -> Cursor | None: ...
-    def check_numbering(
-        self, target: str, database: str, fits: Callable[[Cursor], bool], *, restarted: bool = False
-    ) -> None:
-        """Rows were read: see whether they still have the numbers under which they were delivered.
-
-        `fits` tells whether the row that was read last is still the same job; `restarted`, that
-        reading began again because it was not. Where the numbers changed, what was delivered is
-        looked for by key from now on.
-        """
-
     def open_rows(self, target: str) -> Sequence[OpenRow]: ...
     def note(self, target: str, progress: Progress, policy_digest: str, now: datetime) -> None:
         """Progress that no message carries."""
@@ -428,73 +444,29 @@ class Positions(Protocol):
 
 
 class Months(Protocol):
-    """What jobs come to, by month and submit host: counted, accepted by the receiver, reported."""
-
-    def months(self, target: str) -> Sequence[MonthState]: ...
-
-    def counted(self, target: str, month: int) -> Sequence[SummaryGroup]:
-        """The groups of all jobs counted so far."""
-
-    def accepted(self, target: str, month: int) -> Sequence[SummaryGroup]:
-        """The groups that the receiver accepted last."""
-
-    def sending(self, target: str, month: int) -> Sequence[SummaryGroup]:
-        """The groups that outstanding messages were made of, by `OutboxRecord.group` in order."""
-
-    def count(
-        self,
-        target: str,
-        runs: PlacedRuns,
-        contents: Mapping[int, Sequence[SummaryGroup]],
-        *,
-        dirty: Mapping[int, int],
-        clean: Collection[int],
-        by_settings: Collection[int],
-        progress: Progress,
-        basis: str,
-        policy_digest: str,
-        now: datetime,
-    ) -> None:
-        """Jobs counted, the months they made, and how far was read.
-
-        `dirty` months must be summed up again: so many of their runs were found elsewhere, less
-        those that were found in them and not counted. `clean` ones were, under `basis`; of those in
-        `by_settings` more than a change of the accounting data may have moved jobs.
-        """
+    """What jobs come to, by month and submit host: delivered, and reported."""
 
     def counts(self, target: str) -> HostCounts: ...
 
     def set_before(self, target: str, jobs: Mapping[tuple[int, str], int], basis: str) -> None:
         """Eligible jobs of the takeover month that were delivered before the target's start."""
 
-    def set_singles(
-        self,
-        target: str,
-        months: Mapping[int, Sequence[KeyTotal]],
-        hosts: Mapping[tuple[int, str], int],
-        policy_digest: str,
-    ) -> None:
-        """Months, now no totals, were sent whole as single records of these keys and counts."""
-
-    def summary_keys(self, target: str, month: int) -> Sequence[tuple[KeyTotal, str]]:
-        """The receiver's keys that a month's single records made, with their policies' digests."""
+    def confirm_deleted(self, target: str, month: int, now: datetime) -> None:
+        """What stayed of a month at the receiver, with consent, is deleted there."""
 
     def accepted_changes(self, target: str) -> Sequence[AcceptedChange]:
-        """Every key change that was accepted, oldest first."""
+        """What was accepted and is not confirmed as deleted yet, oldest first."""
 
     def accept_change(
         self, target: str, month: int, orphaned: Sequence[KeyTotal], lost_jobs: int, now: datetime
     ) -> None:
-        """An administrator accepted that rows stay at the receiver, or that it loses jobs.
-
-        Of a month of totals without jobs by now, nothing counts as accepted then.
-        """
+        """An administrator accepted that rows stay at the receiver, or that it loses jobs."""
 
     def adopt(self, target: str, inherited: InheritedMonth) -> None:
-        """The receiver has these rows of a month from another publisher."""
+        """The receiver has this of a month from another publisher; totals may come in parts."""
 
 
-class Ledger(Targets, Outbox, Delivered, Quarantine, Positions, Months, Protocol):
+class Ledger(Targets, Outbox, Entries, Quarantine, Positions, Months, Protocol):
     """What was sent, to whom, what is in doubt, what was set aside."""
 
     def close(self) -> None: ...

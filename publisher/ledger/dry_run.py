@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime
@@ -10,8 +9,6 @@ from datetime import datetime
 from publisher.ledger.contract import (
     MessageState,
     MonthMessage,
-    MonthState,
-    OutboxRecord,
     Outstanding,
     Patience,
     SyncMessage,
@@ -20,40 +17,48 @@ from publisher.ledger.contract import (
 )
 from publisher.ledger.sql.database import Database
 from publisher.ledger.sql.reads import LedgerReader
-from publisher.ledger.sql.sums import months as month_text
-from publisher.ledger.sql.sums.months import PART, joined
-from publisher.model.entry import ReceiverName
+from publisher.ledger.sql.sums import said
+from publisher.model.entry import (
+    Entry,
+    MonthTotals,
+    ReceiverName,
+    Recorded,
+    RowId,
+    RowTotal,
+    RunKey,
+    Usage,
+)
 from publisher.model.job import Epoch
-from publisher.model.message import Message, MessageId, PlacedRuns, Progress
-from publisher.model.totals import BY_JURA, InheritedMonth, KeyTotal, SummaryGroup, month_number
+from publisher.model.message import Message, MessageId
+from publisher.model.totals import BY_JURA, InheritedMonth
 
 
 class DryRunLedger(LedgerReader):
     """`Ledger` over a publishing database that is only read.
 
     What a round needs to go on as if it had written is kept in memory: the ids of messages that it
-    "sent", the months that it counted and adopted, and their messages. Other writes are forgotten.
+    "sent", the rows that it made or adopted or that were in doubt, and messages of totals and
+    counts. Other writes are forgotten.
     """
 
     def __init__(self, database: Database) -> None:
         super().__init__(database)
         self._sent: set[MessageId] = set()
-        self._counted: dict[str, dict[int, tuple[Sequence[SummaryGroup], str]]] = {}
-        self._dirty: set[tuple[str, int]] = set()
-        self._by_settings: set[tuple[str, int]] = set()
-        self._moved: Counter[tuple[str, int]] = Counter()
         self._waiting: list[Outstanding] = []
-        self._adopted: dict[tuple[str, int], InheritedMonth] = {}
-        # Of months whose messages are in doubt.
-        self._arrived: dict[tuple[str, int], list[OutboxRecord]] = {}
-        self._arrived_format: dict[tuple[str, int], str] = {}
+        self._adopted_runs: dict[tuple[str, RunKey], Entry] = {}
+        # By target: rows that no message of the ledger said, or that one in doubt says.
+        self._rows: dict[str, dict[RowId, RowTotal]] = {}
+        self._kept: dict[tuple[str, int], set[RowId]] = {}  # by target and month
+        self._arrived: dict[str, set[RowId]] = {}
+        self._arrived_jobs: dict[tuple[str, int], int] = {}  # pending until then, by month
 
     def _forget(self, *_: object, **__: object) -> None:
         """A write of which nothing is asked later."""
 
     note = found_databases = retire_database = rename_database = finish_window = _forget
-    learn_limit = take_over = end_round = set_before = set_singles = accept_change = _forget
+    learn_limit = take_over = end_round = set_before = accept_change = _forget
     prepare = in_doubt = leave_in_doubt = give_up = split = refuse = _forget
+    withdraw = discard = forget_totals = confirm_deleted = _forget
 
     def release(self, numbers: Iterable[int]) -> int:
         return 0
@@ -66,111 +71,71 @@ class DryRunLedger(LedgerReader):
         waiting = (one for one in of_target if one.message.id not in passed)
         return super().outstanding(target, passed) or next(waiting, None)
 
-    def _recounted(
-        self, target: str, before: MonthState, groups: Sequence[SummaryGroup], basis: str
-    ) -> MonthState:
-        jobs = sum(group.jobs for group in groups)
-        digest = month_text.digest(month_text.encode(groups))
-        by_settings = before.by_settings or (target, before.month) in self._by_settings
-        return before._replace(
-            jobs=jobs,
-            digest=digest,
-            basis=basis,
-            dirty=False,
-            # Which runs the month has is asked of the real ledger, whatever was counted here.
-            moved=jobs - (before.jobs - before.moved) + self._moved[target, before.month],
-            by_settings=by_settings and digest != before.accepted_digest,
-            on_its_way=False,
-        )
+    def recorded(self, target: str, runs: Collection[RunKey]) -> Mapping[RunKey, Recorded]:
+        arrived = self._arrived.get(target, set())
+        found = {
+            run: one._replace(pending=one.pending and one.row not in arrived)
+            for run, one in super().recorded(target, runs).items()
+        }
+        for run in runs:
+            adopted = self._adopted_runs.get((target, run))
+            if adopted is not None and run not in found:
+                found[run] = _as_recorded(adopted)
+        return found
 
-    def months(self, target: str) -> Sequence[MonthState]:
-        counted = self._counted.get(target, {})
-        states: dict[int, MonthState] = {}
-        for state in super().months(target):
-            states[state.month] = self._with_arrived(target, state)
-        for month, (groups, basis) in counted.items():
-            before = states.get(month, _nothing_of(month))
-            states[month] = self._recounted(target, before, groups, basis)
-        for (name, month), inherited in self._adopted.items():
-            if name == target and inherited.groups:
-                jobs = sum(group.jobs for group in inherited.groups)
-                state = states.get(month, _nothing_of(month))
-                states[month] = state._replace(
-                    accepted_jobs=jobs, accepted_digest="adopted", accepted_format=inherited.format
-                )
-        for month in states:
-            if (target, month) in self._dirty:
-                states[month] = states[month]._replace(dirty=True)
-        return [states[month] for month in sorted(states)]
+    def rows(self, target: str, month: int) -> Sequence[RowTotal]:
+        found = {row.key.id: row for row in super().rows(target, month)}
+        there = self._rows.get(target, {})
+        found |= {at: row for at, row in there.items() if at.month == month}
+        return [found[at] for at in sorted(found)]
 
-    def _with_arrived(self, target: str, state: MonthState) -> MonthState:
-        """A month after those of its messages that are in doubt were "sent"."""
-        if (target, state.month) not in self._arrived:
-            return state
-        digest = state.sending_digest
-        state = state._replace(accepted_format=self._arrived_format[target, state.month])
-        if not digest:
-            return state._replace(accepted_digest=PART)
-        return state._replace(accepted_digest=digest, accepted_jobs=state.sending_jobs)
+    def months(self, target: str) -> Sequence[MonthTotals]:
+        found = {known.month: known for known in super().months(target)}
+        for month in {at.month for at in self._rows.get(target, {})}:
+            rows, known = self.rows(target, month), found.get(month)
+            pending = known.pending if known else 0
+            found[month] = MonthTotals(
+                month=month,
+                counts=_sum(row.counts for row in rows),
+                said=_sum(row.said for row in rows),
+                pending=pending - self._arrived_jobs.get((target, month), 0),
+                format=max((row.format for row in rows), default=""),
+                last_end=max(row.last_end for row in rows),
+                untold=sum(bool(row.format) and row.said != row.counts for row in rows),
+            )
+        return [found[month] for month in sorted(found)]
 
-    def counted(self, target: str, month: int) -> Sequence[SummaryGroup]:
-        counted = self._counted.get(target, {})
-        return counted[month][0] if month in counted else super().counted(target, month)
+    def enter(self, target: str, entries: Sequence[Entry], settings: str, now: datetime) -> None:
+        there = self._rows.setdefault(target, {})
+        for key in {entry.row.id: entry.row for entry in entries}.values():
+            if key.id not in there and key.id not in self._kept_rows(target, key.month):
+                there[key.id] = RowTotal(key, Usage(), Epoch(0), Epoch(0))
 
-    def accepted(self, target: str, month: int) -> Sequence[SummaryGroup]:
-        inherited = self._adopted.get((target, month))
-        if inherited is not None:
-            return inherited.groups
-        accepted = super().accepted(target, month)
-        places = {record.group - 1 for record in self._arrived.get((target, month), ())}
-        sending = enumerate(super().sending(target, month))
-        return joined(accepted, [group for place, group in sending if place in places])
+    def _kept_rows(self, target: str, month: int) -> Collection[RowId]:
+        """Return the rows of a month that the ledger has."""
+        at = target, month
+        if at not in self._kept:
+            self._kept[at] = {row.key.id for row in super().rows(target, month)}
+        return self._kept[at]
 
-    def summary_keys(self, target: str, month: int) -> Sequence[tuple[KeyTotal, str]]:
-        inherited = self._adopted.get((target, month))
-        if inherited is not None:
-            return [(total, BY_JURA) for total in inherited.singles]
-        return super().summary_keys(target, month)
-
-    def count(
-        self,
-        target: str,
-        runs: PlacedRuns,
-        contents: Mapping[int, Sequence[SummaryGroup]],
-        *,
-        dirty: Mapping[int, int],
-        clean: Collection[int],
-        by_settings: Collection[int],
-        progress: Progress,
-        basis: str,
-        policy_digest: str,
-        now: datetime,
-    ) -> None:
-        counted = self._counted.setdefault(target, {})
-        there = {state.month: state.basis for state in self.months(target)}
-        for month, groups in contents.items():
-            counted[month] = (groups, basis if month in clean else there.get(month, basis))
-        self._by_settings |= {(target, month) for month in by_settings}
-        self._moved.update({(target, month): moved for month, moved in dirty.items() if moved > 0})
-        # A changed job may have moved to a month in which nothing was counted yet.
-        for month in set(dirty) - {state.month for state in super().months(target)}:
-            self._counted[target].setdefault(month, ((), basis))
-        self._mark(target, dirty, clean)
-
-    def _mark(self, target: str, dirty: Iterable[int], clean: Iterable[int]) -> None:
-        self._dirty |= {(target, month) for month in dirty}
-        self._dirty -= {(target, month) for month in clean}
+    def seal(self, target: str, messages: Iterable[MonthMessage]) -> None:
+        self._await(messages)
 
     def adopt(self, target: str, inherited: InheritedMonth) -> None:
-        self._adopted[target, inherited.month] = inherited
+        there = self._rows.setdefault(target, {})
+        known = {row.key.id: row for row in self.rows(target, inherited.month)}
+        recorded = self.recorded(target, [entry.run for entry in inherited.entries])
+        form = inherited.format if inherited.totals else ""
+        for entry in inherited.entries:
+            if entry.run not in recorded:
+                at = entry.row.id
+                there[at] = _with_entry(there.get(at) or known.get(at), entry, form)
+                self._adopted_runs[target, entry.run] = entry
 
     def prepare_sync(self, target: str, messages: Sequence[SyncMessage]) -> None:
         self._await(messages)
 
-    def prepare_months(self, target: str, messages: Sequence[MonthMessage]) -> None:
-        self._await(messages)
-
-    def _await(self, messages: Sequence[MonthMessage] | Sequence[SyncMessage]) -> None:
+    def _await(self, messages: Iterable[MonthMessage] | Iterable[SyncMessage]) -> None:
         self._waiting += [
             Outstanding(0, one.message, MessageState.PREPARED, one.records, narrowing=False)
             for one in messages
@@ -220,13 +185,41 @@ class DryRunLedger(LedgerReader):
     ) -> None:
         first = super().outstanding(message.target, self._sent)
         if first is not None and first.message.id == message.id:
-            for record in first.records:
-                if record.group:
-                    at = message.target, month_number(record.ended_at)
-                    self._arrived.setdefault(at, []).append(record)
-                    self._arrived_format[at] = message.format
+            with self._database.reading():
+                rows = said.waiting(self._database, first.number)
+            for row, jobs in rows:
+                self._arrive(message, row, jobs)
         self._sent.add(message.id)
 
+    def _arrive(self, message: Message, row: RowTotal, pending: int) -> None:
+        """Take a row as told that a message of the ledger says, with its ends and pending jobs."""
+        there, at = self._rows.setdefault(message.target, {}), row.key.id
+        there[at] = row._replace(counts=row.said, format=message.format)
+        self._arrived.setdefault(message.target, set()).add(at)
+        of_month = message.target, at.month
+        self._arrived_jobs[of_month] = self._arrived_jobs.get(of_month, 0) + pending
 
-def _nothing_of(month: int) -> MonthState:
-    return MonthState(month, dirty=False)
+
+def _as_recorded(entry: Entry) -> Recorded:
+    """Return an adopted entry as it would be recorded."""
+    usage = Usage(entry.jobs, entry.wall_s, entry.cpu_s)
+    own = entry.run, entry.record, entry.row.id, usage, entry.digest
+    return Recorded(*own, BY_JURA, pending=False, posting=1, first=1)
+
+
+def _with_entry(row: RowTotal | None, entry: Entry, form: str) -> RowTotal:
+    """Return a row with one more entry, of which the receiver was told."""
+    end = entry.record.ended_at
+    has_jobs = row is not None and row.counts.jobs > 0
+    had = row if row is not None and has_jobs else RowTotal(entry.row, Usage(), end, end)
+    counts = had.counts.plus(Usage(entry.jobs, entry.wall_s, entry.cpu_s))
+    ends = min(had.first_end, end), max(had.last_end, end)
+    sent = counts if form else Usage()
+    return RowTotal(had.key, counts, *ends, sent, form)
+
+
+def _sum(usages: Iterable[Usage]) -> Usage:
+    found = Usage()
+    for usage in usages:
+        found = found.plus(usage)
+    return found

@@ -3,8 +3,8 @@
 `VERSION` is that of these tables: a ledger of another version is refused.
 
 Times are epoch seconds UTC. A message keeps about 150 bytes for ever; its payload and its list of
-jobs stay in `outbox` only until it is settled. Delivered runs are kept in pages by the rows of
-their jobs (sql/delivered/pages.py), 20 bytes each. A job with a charge takes about 200 bytes for
+jobs stay in `outbox` only until it is settled. What a run counts for is an entry, 99 to 119 bytes
+with its indexes. A job with a charge takes about 200 bytes for
 ever, metrics some thirty rows a target. Checksums are of what never changes in a row.
 """
 
@@ -73,7 +73,7 @@ MEASURE_TABLES: Final = """CREATE TABLE measure (
 """
 
 
-VERSION: Final = 4
+VERSION: Final = 5
 
 
 def refuse_other_version(place: str, version: int) -> None:
@@ -98,11 +98,12 @@ ENTRY_TABLES: Final = """CREATE TABLE receiver (      -- a service and place whe
     place       TEXT NOT NULL UNIQUE,       -- for people, with what is counted there
     keeps_first BOOLEAN NOT NULL            -- of two records under one id, and not the later
 );
-CREATE TABLE scope (                        -- what of the settings is in the keys of single records
+CREATE TABLE scope (                        -- what many entries share
     id             INTEGER PRIMARY KEY,
-    site           TEXT NOT NULL,
+    site           TEXT NOT NULL,           -- of the settings, in the keys of single records
     localid_prefix TEXT NOT NULL,
-    UNIQUE (site, localid_prefix)
+    source         TEXT NOT NULL,           -- name of the database that told of the run; '': none
+    UNIQUE (site, localid_prefix, source)
 );
 CREATE TABLE row_key (                      -- what a receiver adds up under
     id       INTEGER PRIMARY KEY,
@@ -110,6 +111,7 @@ CREATE TABLE row_key (                      -- what a receiver adds up under
     month    INTEGER NOT NULL,              -- 12 x year + month - 1, UTC by end time
     digest   BLOB NOT NULL,                 -- of the fields as the receiver compares them
     fields   TEXT NOT NULL,                 -- JSON, as records spell them: zeros are written of it
+    checksum INTEGER NOT NULL,              -- of month, digest and fields
     UNIQUE (receiver, month, digest)
 );
 CREATE TABLE posting (                      -- what one planning run enters
@@ -119,8 +121,10 @@ CREATE TABLE posting (                      -- what one planning run enters
     settings TEXT NOT NULL,                 -- digest of the configuration that it was made under
     made_at  INTEGER NOT NULL,
     entries  INTEGER NOT NULL,              -- how many it has
-    checksum INTEGER NOT NULL               -- of all of them, in any order (sql/entries.py)
+    checksum INTEGER NOT NULL,              -- of all of them, in any order (sql/entries.py)
+    sealed   BOOLEAN NOT NULL               -- its messages are written: no entry is added any more
 );
+CREATE INDEX posting_open ON posting (target) WHERE NOT sealed;
 -- By run key, which begins with the submission time: new runs are neighbours.
 CREATE TABLE entry (                        -- what one run counts for at one receiver
     receiver INTEGER NOT NULL REFERENCES receiver (id),
@@ -137,16 +141,33 @@ CREATE TABLE entry (                        -- what one run counts for at one re
     state    INTEGER NOT NULL,              -- 0 history, 1 counts, 2 pending, 3 left
     PRIMARY KEY (receiver, run, posting)
 ) WITHOUT ROWID;
-CREATE INDEX entry_by_end ON entry (receiver, ended_at);
-CREATE INDEX entry_pending ON entry (posting) WHERE state = 2;
+-- By end first: SQLite takes a receiver to have few entries, and would look through all of them.
+CREATE INDEX entry_by_end ON entry (ended_at, receiver);
+-- In the order of runs too: by row, entries would be written all over it. The row tells for which
+-- message of a posting an entry waits.
+CREATE INDEX entry_pending ON entry (posting, receiver, run, row_key) WHERE state = 2;
 CREATE TABLE balance (                      -- of a row: the sum of its entries that count
-    row_key   INTEGER PRIMARY KEY REFERENCES row_key (id),
+    row_key     INTEGER PRIMARY KEY REFERENCES row_key (id),
+    jobs        INTEGER NOT NULL,
+    wall_s      INTEGER NOT NULL,
+    cpu_s       INTEGER NOT NULL,
+    first_end   INTEGER NOT NULL,           -- of entries with jobs; 0 without any
+    last_end    INTEGER NOT NULL,
+    said_jobs   INTEGER NOT NULL DEFAULT 0, -- by the last accepted message of totals with the row
+    said_wall_s INTEGER NOT NULL DEFAULT 0,
+    said_cpu_s  INTEGER NOT NULL DEFAULT 0,
+    said_by     INTEGER REFERENCES message (id)  -- that message; NULL: no totals said the row
+);
+-- Its key first, as of month_message.
+CREATE TABLE said_row (                     -- what an outstanding message says of a row of totals
+    message   INTEGER NOT NULL REFERENCES message (id),
+    row_key   INTEGER NOT NULL REFERENCES row_key (id),
+    record_at INTEGER NOT NULL,             -- which of its records does: its `OutboxRecord.group`
     jobs      INTEGER NOT NULL,
     wall_s    INTEGER NOT NULL,
     cpu_s     INTEGER NOT NULL,
-    first_end INTEGER NOT NULL,
-    last_end  INTEGER NOT NULL
-);
+    PRIMARY KEY (message, row_key)
+) WITHOUT ROWID;
 """
 
 _OF_TARGETS: Final = """
@@ -177,7 +198,7 @@ CREATE TABLE message (
     target     INTEGER NOT NULL REFERENCES target (id),
     posting    INTEGER REFERENCES posting (id),  -- NULL: its records are no entries
     message_id TEXT NOT NULL,               -- the stable id on the wire (AMS: empaid)
-    -- 0 prepared, 1 in doubt, 2 sent, 3 rejected, 4 counted (no message at all)
+    -- 0 prepared, 1 in doubt, 2 sent, 3 rejected, 4 another publisher's (no message of ours)
     state      INTEGER NOT NULL,
     format     TEXT NOT NULL,
     records    INTEGER NOT NULL,
@@ -186,10 +207,11 @@ CREATE TABLE message (
     made_at    INTEGER NOT NULL,
     settled_at INTEGER,
     remote_id  TEXT,                        -- as the receiver named it
-    remote_ids BLOB,                        -- the receiver's, of rows (sql/delivered/remote_ids.py)
+    remote_ids BLOB,                        -- the receiver's, of rows (sql/remote_ids.py)
     reason     TEXT,                        -- of doubt or rejection, in the other side's words
-    checksum   INTEGER                      -- NULL: counted, no message at all
+    checksum   INTEGER                      -- NULL: no message of ours
 );
+CREATE INDEX message_of_posting ON message (posting) WHERE posting IS NOT NULL;
 CREATE INDEX message_outstanding ON message (target, id) WHERE state < 2;
 CREATE TABLE outbox (
     message   INTEGER PRIMARY KEY REFERENCES message (id),
@@ -198,23 +220,6 @@ CREATE TABLE outbox (
     payload   BLOB NOT NULL,                -- before signing: a renewed certificate signs it anew
     records   TEXT NOT NULL                 -- JSON, in columns (sql/messages.py)
 );
--- A database as long as its rows keep their RecordIDs; its last one is in force.
-CREATE TABLE numbering (
-    id     INTEGER PRIMARY KEY,
-    target INTEGER NOT NULL REFERENCES target (id),
-    file   TEXT NOT NULL                    -- name of the database; '' for rows not found again
-);
-CREATE INDEX numbering_of_target ON numbering (target, id);
-CREATE TABLE delivered_page (
-    id        INTEGER PRIMARY KEY AUTOINCREMENT,  -- never another's: an index of pages stays true
-    message   INTEGER NOT NULL REFERENCES message (id),
-    numbering INTEGER NOT NULL REFERENCES numbering (id),
-    block     INTEGER NOT NULL,             -- of 8192 RecordIDs
-    runs      BLOB NOT NULL,                -- that the message carried (sql/delivered/pages.py)
-    checksum  INTEGER NOT NULL
-);
-CREATE INDEX page_of_block ON delivered_page (numbering, block, message);
-CREATE INDEX page_of_message ON delivered_page (message);
 CREATE TABLE reading (
     target    INTEGER NOT NULL REFERENCES target (id),
     file      TEXT NOT NULL,                -- name of the database: of its source, or its path
@@ -245,74 +250,30 @@ CREATE TABLE open_row (                     -- to look at in every round: not co
     finished_at INTEGER,                    -- first seen finished, with side rows missing
     PRIMARY KEY (target, file, record_id)
 );
-CREATE TABLE month (
-    target          INTEGER NOT NULL REFERENCES target (id),
-    month           INTEGER NOT NULL,       -- 12 x year + month - 1, UTC by end time
-    jobs            INTEGER NOT NULL,
-    hosts           TEXT NOT NULL DEFAULT '{}',  -- JSON: jobs by SubmitHost, as sync counts them
-    last_end        INTEGER,
-    digest          TEXT NOT NULL,
-    basis           TEXT NOT NULL,          -- of the selection and policy that it was counted under
-    dirty           BOOLEAN NOT NULL,       -- a counted job changed: sum up anew
-    moved           INTEGER NOT NULL DEFAULT 0,  -- runs that left it since, less those that came
-    by_settings     BOOLEAN NOT NULL DEFAULT FALSE,  -- moved since sent, and not only by the data
-    sending_digest  TEXT,
-    sending_jobs    INTEGER,
-    sending_hosts   TEXT,
-    sending_end     INTEGER,
-    accepted_digest TEXT,
-    accepted_jobs   INTEGER,
-    accepted_hosts  TEXT,
-    accepted_at     INTEGER,
-    accepted_format TEXT,
-    -- Groups (sql/sums/months.py). Last, as SQLite reads through whatever stands before a column:
-    counted         BLOB NOT NULL,          -- of all jobs counted so far
-    sending         BLOB,                   -- what the outstanding messages say
-    accepted        BLOB,                   -- what the receiver has
-    PRIMARY KEY (target, month)
-);
 CREATE TABLE key_change (
     id          INTEGER PRIMARY KEY,
     target      INTEGER NOT NULL REFERENCES target (id),
     month       INTEGER NOT NULL,
     accepted_at INTEGER NOT NULL,           -- an administrator accepted that these rows stay
     stale       TEXT NOT NULL,              -- JSON, by row: key for people, jobs, wall, CPU seconds
-    lost_jobs   INTEGER NOT NULL            -- jobs that the receiver loses
+    lost_jobs   INTEGER NOT NULL,           -- jobs that the receiver loses
+    deleted_at  INTEGER                     -- an administrator said that they are deleted there
 );
 CREATE INDEX key_change_of_target ON key_change (target);
 -- Its key first: SQLite 3.40's integrity_check errs about the column in between.
-CREATE TABLE month_message (
+CREATE TABLE month_message (                -- whose rows of totals a message has
     message INTEGER NOT NULL REFERENCES message (id),
     month   INTEGER NOT NULL,
     target  INTEGER NOT NULL,
-    -- JSON: which groups of month.sending it brought, while others are on their way.
-    arrived TEXT NOT NULL DEFAULT '',
     PRIMARY KEY (message, month)
 ) WITHOUT ROWID;
 CREATE INDEX message_of_month ON month_message (target, month, message);
-CREATE INDEX arrival_of_month ON month_message (target, month) WHERE arrived <> '';
 CREATE TABLE delivered_count (
     target INTEGER NOT NULL REFERENCES target (id),
     month  INTEGER NOT NULL,                -- of the end time that was sent
     host   TEXT NOT NULL,                   -- SubmitHost as sync spells it
-    jobs   INTEGER NOT NULL,                -- delivered as single records, each run once
+    jobs   INTEGER NOT NULL,                -- delivered, each run once
     PRIMARY KEY (target, month, host)
-) WITHOUT ROWID;
-CREATE TABLE summary_key (
-    target INTEGER NOT NULL REFERENCES target (id),
-    month  INTEGER NOT NULL,
-    digest BLOB NOT NULL,                   -- of the key under which the receiver adds records up
-    text_digest BLOB NOT NULL,              -- of its key_text
-    jobs   INTEGER NOT NULL,
-    wall_s INTEGER NOT NULL,
-    cpu_s  INTEGER NOT NULL,
-    policy TEXT NOT NULL,                   -- digest of the policy that said it
-    PRIMARY KEY (target, month, digest)
-) WITHOUT ROWID;
-CREATE TABLE key_text (                     -- what summary keys say to people, every month again
-    digest BLOB PRIMARY KEY,
-    text   TEXT NOT NULL,                   -- the key without month and site
-    site   TEXT NOT NULL
 ) WITHOUT ROWID;
 CREATE TABLE count_before (
     target INTEGER NOT NULL REFERENCES target (id),

@@ -10,32 +10,19 @@ later:
     row     month 24312, Site EXAMPLE-SITE, GlobalUserName /CN=ann, VO atlas, ..., Processors 8
 """
 
-from __future__ import annotations
-
 import json
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from hashlib import blake2b
-from typing import Final, NamedTuple, NewType
+from operator import add, sub
+from typing import Final, NamedTuple
 
+from publisher.model.job import JOB_OF_RUN as JOB_OF_RUN
 from publisher.model.job import Epoch
+from publisher.model.job import RunKey as RunKey
+from publisher.model.job import run_key as run_key
 
-RunKey = NewType("RunKey", bytes)
-JOB_PART: Final = slice(4, 11)  # of a run key: the digest of its job's id
-_LATEST: Final = 0xFFFFFFFF  # a submission time in 4 bytes: until 2106
-_JOB_DIGEST: Final = blake2b(digest_size=7)
-_LOCAL_DIGEST: Final = blake2b(digest_size=4)
 _ROW_DIGEST_BYTES: Final = 12
-
-
-def run_key(submitted_at: int, job_id: str, local_id: str) -> RunKey:
-    """Return the key of a run: its submission time first, so that new runs are neighbours.
-
-    Two of a million runs that were submitted in the same second share it with probability 1e-14.
-    """
-    job, local = _JOB_DIGEST.copy(), _LOCAL_DIGEST.copy()
-    job.update(job_id.encode("utf-8", "surrogateescape"))
-    local.update(local_id.encode("utf-8", "surrogateescape"))
-    second = max(0, min(submitted_at, _LATEST))
-    return RunKey(second.to_bytes(4, "big") + job.digest() + local.digest())
 
 
 class RecordKey(NamedTuple):
@@ -58,10 +45,17 @@ class RowFields(NamedTuple):
     text: str
 
     @classmethod
-    def of(cls, named: dict[str, str], compared: tuple[object, ...]) -> RowFields:
+    def of(cls, named: dict[str, str], compared: tuple[object, ...]) -> "RowFields":
         """Return fields by name, with the digest of the values that the receiver compares."""
         digest = blake2b(repr(compared).encode(), digest_size=_ROW_DIGEST_BYTES).digest()
         return cls(digest, json.dumps(named, separators=(",", ":")))
+
+
+class RowId(NamedTuple):
+    """What tells one row of a receiver from another: its month, and the digest of its fields."""
+
+    month: int
+    digest: bytes
 
 
 class RowKey(NamedTuple):
@@ -70,11 +64,30 @@ class RowKey(NamedTuple):
     month: int
     fields: RowFields
 
+    @property
+    def id(self) -> RowId:
+        return RowId(self.month, self.fields.digest)
+
+
+class Usage(NamedTuple):
+    """How many runs there are, and their wall and CPU time in seconds."""
+
+    jobs: int = 0
+    wall_s: int = 0
+    cpu_s: int = 0
+
+    def plus(self, other: "Usage") -> "Usage":
+        return Usage(*map(add, self, other))
+
+    def less(self, other: "Usage") -> "Usage":
+        return Usage(*map(sub, self, other))
+
 
 class Entry(NamedTuple):
     """What one run counts for at one receiver. Times are in seconds.
 
     `digest` is that of the run's own values as its source has them (`JobRecord.values_digest`).
+    `jobs` is 0 for a run that shall not count any more.
     """
 
     run: RunKey
@@ -83,6 +96,94 @@ class Entry(NamedTuple):
     wall_s: int
     cpu_s: int
     digest: bytes
+    jobs: int = 1
+    source: str = ""  # name of the accounting database that told of the run
+
+
+class Recorded(NamedTuple):
+    """What the ledger has of a run at a receiver: its pending entry, or else the one that counts.
+
+    `settings` is the digest of the settings that the entry was made under. Later postings have
+    higher numbers; `first` is that of the first entry of the run that was accepted, 0 without any.
+    """
+
+    run: RunKey
+    record: RecordKey
+    row: RowId
+    usage: Usage
+    digest: bytes
+    settings: str
+    pending: bool
+    posting: int
+    first: int
+
+    @property
+    def counts(self) -> bool:
+        """Whether the receiver has the run, and counts it."""
+        return not self.pending and self.usage.jobs > 0
+
+
+class DeliveredFrom(NamedTuple):
+    """Runs that were delivered, or are on their way, and that one accounting database told of.
+
+    `runs`: of each its key, its LocalJobID ('' without one), and the end that was sent.
+    """
+
+    source: str  # name of the database
+    runs: Sequence[tuple[RunKey, str, Epoch]]
+
+
+class RecordedRuns:
+    """What a receiver has, or is being sent, of some runs and of other runs of their jobs."""
+
+    def __init__(self, found: Mapping[RunKey, Recorded]) -> None:
+        self._found = found
+        self._by_job: defaultdict[bytes, list[Recorded]] = defaultdict(list)
+        for run, recorded in found.items():
+            self._by_job[run[JOB_OF_RUN]].append(recorded)
+
+    def get(self, run: RunKey) -> Recorded | None:
+        return self._found.get(run)
+
+    def others(self, run: RunKey) -> Sequence[Recorded]:
+        """Return the other runs of the job, but for those that count nothing any more."""
+        runs = self._by_job.get(run[JOB_OF_RUN], ())
+        return [one for one in runs if one.run != run and (one.pending or one.counts)]
+
+    def is_later_run(self, run: RunKey) -> bool:
+        """Whether another run of the job was accepted first: that order never changes."""
+        own = self._found.get(run)
+        first = own.first if own is not None else 0
+        earlier = [one.first for one in self._by_job.get(run[JOB_OF_RUN], ()) if one.run != run]
+        return any(number and (not first or number < first) for number in earlier)
+
+
+class RowTotal(NamedTuple):
+    """A row of a receiver's totals: what its entries add up to, and what the receiver was told.
+
+    `said` is what the last accepted message said of the row, in `format`; '' where none did, as
+    for the rows that a receiver makes of single records by itself. The ends are those of the
+    entries, 0 without any.
+    """
+
+    key: RowKey
+    counts: Usage
+    first_end: Epoch
+    last_end: Epoch
+    said: Usage = Usage()
+    format: str = ""
+
+
+class MonthTotals(NamedTuple):
+    """All rows of a month at a receiver: what counts, what was said, and what is under way."""
+
+    month: int
+    counts: Usage
+    said: Usage
+    pending: int  # jobs of entries that are not accepted yet
+    format: str  # of the last message that said a row, or is under way; '' for single records
+    last_end: Epoch
+    untold: int  # rows of totals of which the receiver was told something else than what counts
 
 
 class ReceiverName(NamedTuple):

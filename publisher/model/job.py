@@ -1,28 +1,30 @@
-"""Job records: one finished run of a job, and runs as columns for those who only count.
+"""Job records: one finished run of a job.
 
 Times of a job are `Epoch` (seconds, UTC), not datetimes: a broken clock's year 36812 must stay
 representable, so that the job can be quarantined by name. Everything else in this project uses
 aware datetimes.
 """
 
-from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from hashlib import blake2b
-from itertools import compress
-from operator import add, mod
-from typing import Any, Final, NamedTuple, NewType
+from typing import Final, NamedTuple, NewType
 from zlib import crc32
 
 JobId = NewType("JobId", str)
 Epoch = NewType("Epoch", int)
-# Eight bytes of digest of the JobID, three of the LocalJobID: the runs of the ledger
-# (ledger/sql/delivered/pages.py).
+# Eight bytes of digest of the JobID, three of the LocalJobID: what is kept of jobs set aside.
 JobKey = NewType("JobKey", bytes)
+# Four bytes of submission time, seven of digest of the JobID, four of the LocalJobID: the entries
+# of the ledger.
+RunKey = NewType("RunKey", bytes)
 
-JOB_DIGEST_BYTES = 8
-RUN_DIGEST_BYTES = 3
-_JOB_DIGEST: Final = blake2b(digest_size=JOB_DIGEST_BYTES)
-_RUN_DIGEST: Final = blake2b(digest_size=RUN_DIGEST_BYTES)
+_JOB_DIGEST_BYTES: Final = 8
+_JOB_DIGEST: Final = blake2b(digest_size=_JOB_DIGEST_BYTES)
+_RUN_DIGEST: Final = blake2b(digest_size=3)
+JOB_OF_RUN: Final = slice(0, 11)  # what all runs of a job share: submission time and job
+_LATEST: Final = 0xFFFFFFFF  # a submission time in 4 bytes: until 2106
+_JOB_OF_RUN_KEY: Final = blake2b(digest_size=7)
+_LOCAL_OF_RUN_KEY: Final = blake2b(digest_size=4)
 
 
 class SideTable(StrEnum):
@@ -47,29 +49,6 @@ class Transfer(NamedTuple):
     size_bytes: int | None
     started_at: Epoch | None
     ended_at: Epoch | None
-
-
-class RunValues(NamedTuple):
-    """What tells which run it is, and whether it changed: the beginning of a `JobRecord`.
-
-    `joined` is text that the batch system's own record of the run may add; '' for none.
-    """
-
-    job_id: JobId
-    local_id: str  # '' when the job never reached the batch system
-    status: str
-    ended_at: Epoch
-    wall_s: int
-    cpu_user_s: int
-    cpu_kernel_s: int
-    node_count: int | None
-    cpu_count: int | None
-    joined: str = ""
-
-    @property
-    def fingerprint(self) -> int:
-        """The `values_fingerprint` of what makes a delivered run worth sending again."""
-        return _run_fingerprint(self)
 
 
 # Where something stands or comes from, or how well it is known; not what it is.
@@ -126,20 +105,20 @@ class JobRecord(NamedTuple):
     gpu_models: tuple[tuple[str, int], ...] = ()  # and how many of each, where that is known
     # Nobody measured the CPU time: its numbers are 0, as formats want some
     cpu_unknown: bool = False
-    joined: str = ""  # as of `RunValues`
+    joined: str = ""  # text that the batch system's own record of the run adds; '' for none
 
     @property
     def key(self) -> JobKey:
         return job_key(self.job_id, self.local_id)
 
     @property
-    def fingerprint(self) -> int:
-        """The same as of its `RunValues`."""
-        return _run_fingerprint(self)
+    def run_key(self) -> RunKey:
+        return run_key(self.submitted_at, self.job_id, self.local_id)
 
-    def values_but_own(self) -> bytes:
-        """What the fingerprint is made of, with places for the end and the three times."""
-        return _values_but_own(self)
+    @property
+    def fingerprint(self) -> int:
+        """Return the beginning of the digest of its values, as quarantine keeps it."""
+        return values_number(self.values_digest)
 
     def measured(self, cpu_s: int) -> int | None:
         """A CPU time of the job; None where nobody measured it."""
@@ -166,16 +145,6 @@ class JobRecord(NamedTuple):
         )
 
 
-def _run_fingerprint(run: RunValues | JobRecord) -> int:
-    own = run.ended_at, run.wall_s, run.cpu_user_s, run.cpu_kernel_s
-    return _fingerprint(_values_but_own(run) % own + _encoded(run.joined))
-
-
-def _values_but_own(run: RunValues | JobRecord) -> bytes:
-    status = repr(run.status).replace("%", "%%")
-    return _encoded(f"({status}, %d, %d, %d, %d, {run.node_count or 0}, {run.cpu_count or 0})")
-
-
 GpuModels = tuple[tuple[str, int], ...]
 
 
@@ -198,6 +167,12 @@ class SkippedJob(NamedTuple):
     rule: str
     reason: str
     fingerprint: int  # of the row, so that a changed row is tried again
+    submitted_at: int = 0  # where the row tells it; quarantine does not keep it
+
+    @property
+    def run_key(self) -> RunKey:
+        """Return the key of the run, as far as the row tells it."""
+        return run_key(self.submitted_at, self.job_id, self.local_id)
 
     @property
     def key(self) -> JobKey:
@@ -210,102 +185,43 @@ def job_key(job_id: str, local_id: str) -> JobKey:
 
     Two of 10^8 different jobs share all 88 bits with probability 2e-11.
     """
-    return job_keys([job_id], [local_id])[0]
+    job, run = _JOB_DIGEST.copy(), _RUN_DIGEST.copy()  # half as dear as another one
+    job.update(_encoded(job_id))
+    run.update(_encoded(local_id))
+    return JobKey(job.digest() + run.digest())
 
 
-def job_keys(job_ids: Iterable[str], local_ids: Iterable[str]) -> list[JobKey]:
-    """The `job_key` of each run (hot path)."""
-    return list(map(add, _digests(job_ids, _JOB_DIGEST), _digests(local_ids, _RUN_DIGEST)))
+def run_key(submitted_at: int, job_id: str, local_id: str) -> RunKey:
+    """Return the key of a run: its submission time first, so that new runs are neighbours.
 
-
-def job_digest(job_id: str) -> bytes:
-    """The part of a `JobKey` that all runs of a job share."""
-    return _digests([job_id], _JOB_DIGEST)[0]
-
-
-def _digests(texts: Iterable[str], empty: blake2b) -> list[bytes]:
-    found = []
-    for text in texts:
-        digest = empty.copy()  # half as dear as another one
-        digest.update(text.encode("utf-8", "surrogateescape"))
-        found.append(digest.digest())
-    return found
+    Two of a million runs that were submitted in the same second share it with probability 1e-14.
+    """
+    job, local = _JOB_OF_RUN_KEY.copy(), _LOCAL_OF_RUN_KEY.copy()
+    job.update(_encoded(job_id))
+    local.update(_encoded(local_id))
+    second = max(0, min(submitted_at, _LATEST))
+    return RunKey(second.to_bytes(4, "big") + job.digest() + local.digest())
 
 
 def _encoded(text: str) -> bytes:
     return text.encode("utf-8", "surrogateescape")
 
 
+def has_local_id(run: RunKey) -> bool:
+    """Whether the run had a LocalJobID: one that never reached the batch system has none."""
+    return run[JOB_OF_RUN.stop :] != _LOCAL_OF_RUN_KEY.digest()
+
+
 def run_digest(key: JobKey) -> bytes:
     """The part of a `JobKey` that tells the runs of a job apart."""
-    return key[JOB_DIGEST_BYTES:]
+    return key[_JOB_DIGEST_BYTES:]
 
 
 def values_fingerprint(*values: object) -> int:
-    """24 bits over the values whose change makes a delivered job go out again; 0 if none count."""
-    return _fingerprint(_encoded(repr(values)))
+    """Return 24 bits over the values of a row that was set aside; 0 if none count."""
+    return crc32(_encoded(repr(values))) & 0xFFFFFF or 1
 
 
-def _fingerprint(values: bytes) -> int:
-    return crc32(values) & 0xFFFFFF or 1
-
-
-class RunColumns(NamedTuple):
-    """Complete runs of one database as columns, in the order of their rows (hot path).
-
-    `examples` has for each run a job with its status, user, VO, main FQAN, place, benchmark and
-    numbers of nodes and cores; whatever else the example has is its own. Runs that share all of
-    that have the very same object. Ends are epoch seconds, times are seconds. `joined` is empty
-    where it is '' for all runs.
-
-        RunColumns("a.db", [7, 9], ["job-a", "job-b"], ["11", "12"], [1767225600, 1767225700],
-                   [60, 61], [50, 0], [1, 0], [example, example])
-    """
-
-    database: str
-    record_ids: Sequence[int]
-    job_ids: Sequence[JobId]
-    local_ids: Sequence[str]
-    ended_at: Sequence[Epoch]
-    wall_s: Sequence[int]
-    cpu_user_s: Sequence[int]
-    cpu_kernel_s: Sequence[int]
-    examples: Sequence[JobRecord]
-    joined: Sequence[str] = ()
-
-    def rows(self, places: Iterable[int]) -> list[RowRef]:
-        """Where the runs at these places of the columns stand."""
-        return [RowRef(self.database, self.record_ids[place]) for place in places]
-
-    def only(self, keep: Sequence[bool]) -> "RunColumns":
-        """Those of the runs of which that is true."""
-        columns: Sequence[Any] = self[1:]
-        return RunColumns(self.database, *(list(compress(column, keep)) for column in columns))
-
-    def keys(self) -> list[JobKey]:
-        """The `job_key` of each run."""
-        return job_keys(self.job_ids, self.local_ids)
-
-    def fingerprints(self) -> list[int]:
-        """The `JobRecord.fingerprint` of each run."""
-        examples = {id(job): job for job in self.examples}
-        values_of = {at: job.values_but_own() for at, job in examples.items()}
-        return self.fingerprints_of([values_of[id(job)] for job in self.examples])
-
-    def fingerprints_of(self, values: Iterable[bytes]) -> list[int]:
-        """The same, given the `values_but_own` of each run (hot path)."""
-        own = zip(self.ended_at, self.wall_s, self.cpu_user_s, self.cpu_kernel_s, strict=True)
-        texts = list(map(mod, values, own))
-        if self.joined:
-            joined = map(_encoded, self.joined)
-            texts = [text + more for text, more in zip(texts, joined, strict=True)]
-        return [crc32(text) & 0xFFFFFF or 1 for text in texts]
-
-
-class KnownRuns(NamedTuple):
-    """Delivered runs as columns: when each ended, and a job of the same place and status."""
-
-    database: str
-    record_ids: Sequence[int]
-    ended_at: Sequence[Epoch]
-    examples: Sequence[JobRecord]
+def values_number(digest: bytes) -> int:
+    """Return the first 24 bits of a `JobRecord.values_digest` as a number."""
+    return int.from_bytes(digest[:3])

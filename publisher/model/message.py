@@ -1,7 +1,6 @@
 """Messages, batches of rendered records under a stable id, and how far a target has read."""
 
 import re
-from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -11,83 +10,27 @@ from typing import Any, Final, NamedTuple, NewType
 
 from publisher.model.entry import Entry
 from publisher.model.errors import Unfit
-from publisher.model.job import Epoch, JobId, JobKey, JobRecord, RowRef, SkippedJob
-from publisher.model.text import has_two_spellings
-from publisher.model.totals import SummaryKey
+from publisher.model.job import (
+    Epoch,
+    JobId,
+    JobKey,
+    JobRecord,
+    RowRef,
+    SkippedJob,
+    values_number,
+)
 
 MessageId = NewType("MessageId", str)
 # What AMS stores without harm as an attribute value.
 MESSAGE_ID: Final = re.compile(r"[A-Za-z0-9./_-]+")
 
 
-REMOVED: Final = 0
-"""The fingerprint of a run that was counted and left its month: nothing is made of its row now."""
-
-
 class RunKeyValues(NamedTuple):
-    """One delivered run: its key, the end time that was sent, the fingerprint of its values."""
+    """One run that goes out: its key, the end time that is sent, the digest of its own values."""
 
     key: JobKey
     ended_at: Epoch
-    fingerprint: int
-
-
-def delivered_from(job_id: JobId, row: RowRef) -> str:
-    """The database under which a run is kept: '' where its job may move to another row."""
-    return "" if has_two_spellings(job_id) else row.database
-
-
-class PlacedRuns:
-    """Runs to keep as delivered, in columns: key, end, fingerprint, row by database and RecordID.
-
-    The database is '' where it is not known (`delivered_from`).
-    """
-
-    __slots__ = ("ended_at", "files", "fingerprints", "keys", "record_ids")
-
-    def __init__(
-        self,
-        keys: Iterable[JobKey] = (),
-        ended_at: Iterable[int] = (),
-        fingerprints: Iterable[int] = (),
-        file: str = "",
-        record_ids: Iterable[int] = (),
-    ) -> None:
-        """With runs of one database to begin with."""
-        self.keys = list(keys)
-        self.files = [file] * len(self.keys)
-        self.ended_at, self.fingerprints, self.record_ids = (
-            array("q", column) for column in (ended_at, fingerprints, record_ids)
-        )
-
-    @classmethod
-    def of(cls, records: "RecordColumns") -> "PlacedRuns":
-        """The runs of rendered records (hot path)."""
-        columns = records.keys, records.ended_at, records.fingerprints
-        runs = cls(*columns, record_ids=records.record_ids)
-        runs.files = list(records.files)
-        if has_two_spellings("".join(records.job_ids)):
-            runs.files = [delivered_from(record.job_id, record.row) for record in records]
-        return runs
-
-    def __len__(self) -> int:
-        return len(self.keys)
-
-    def add(
-        self, key: JobKey, ended_at: Epoch, fingerprint: int, file: str, record_id: int
-    ) -> None:
-        self.keys.append(key)
-        self.files.append(file)
-        self.ended_at.append(ended_at)
-        self.fingerprints.append(fingerprint)
-        self.record_ids.append(record_id)
-
-    def extend(self, other: "PlacedRuns") -> None:
-        self.keys.extend(other.keys)
-        self.files.extend(other.files)
-        self.ended_at.extend(other.ended_at)
-        self.fingerprints.extend(other.fingerprints)
-        self.record_ids.extend(other.record_ids)
+    digest: bytes
 
 
 class Rendered(NamedTuple):
@@ -106,7 +49,6 @@ class Rendered(NamedTuple):
     whole: JobRecord
     counts_for: Entry
     submit_host: str = ""  # as sync counts spell it
-    summary_key: SummaryKey | None = None  # under which the receiver adds it up, where it does
 
     @classmethod
     def of(
@@ -118,12 +60,12 @@ class Rendered(NamedTuple):
         first_time: bool,
         counts_for: Entry,
         submit_host: str = "",
-        summary_key: SummaryKey | None = None,
     ) -> "Rendered":
         """Return the record of a job."""
         cpu_s = job.cpu_user_s + job.cpu_kernel_s
-        run = job.row, job.job_id, job.local_id, job.wall_s, cpu_s, *entry
-        return cls(*run, content, first_time, job, counts_for, submit_host, summary_key)
+        values = entry.key, entry.ended_at, values_number(entry.digest)
+        run = job.row, job.job_id, job.local_id, job.wall_s, cpu_s, *values
+        return cls(*run, content, first_time, job, counts_for, submit_host)
 
     @property
     def content_bytes(self) -> int:
@@ -146,7 +88,6 @@ class RecordColumns:
     __slots__ = (
         *("files", "record_ids", "job_ids", "local_ids", "wall_s", "cpu_s", "keys", "ended_at"),
         *("fingerprints", "contents", "first_time", "whole", "entries", "submit_hosts"),
-        "summary_keys",
     )
 
     def __init__(self, columns: Sequence[list[Any]] = ()) -> None:
@@ -165,7 +106,6 @@ class RecordColumns:
         self.whole: list[JobRecord]
         self.entries: list[Entry]
         self.submit_hosts: list[str]
-        self.summary_keys: list[SummaryKey | None]
         columns = columns or [[] for _ in self.__slots__]
         for name, column in zip(self.__slots__, columns, strict=True):
             setattr(self, name, column)

@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Final, NamedTuple, Protocol
 
 from publisher.model.errors import Unfit
-from publisher.model.job import Epoch, JobId, JobKey, JobRecord
+from publisher.model.job import Epoch, JobId, JobRecord, RunKey
 from publisher.model.time import Window
 
 # APEL knows these three, in any case; everything else rejects the message.
@@ -263,7 +263,7 @@ class AssessedJob(NamedTuple):
     `amount` and `reason` are both there where a job without a result costs 0.
     """
 
-    key: JobKey
+    run: RunKey
     job_id: JobId
     local_id: str
     ended_at: Epoch

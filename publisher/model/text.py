@@ -103,12 +103,6 @@ def arex_escape(text: str) -> str:
     return _AREX_SPECIAL.sub(lambda match: f"%{ord(match[0]):02x}", text)
 
 
-def has_two_spellings(text: str) -> bool:
-    """Whether A-REX's database may hold the text in two ways: escaped, and as it is."""
-    # An expression takes ten times as long for a page's ids in one
-    return any(one in text for one in "'#%\r\n\b\0")
-
-
 def receiver_key(text: str) -> str:
     """The text as the server's key columns compare it: without case, accents and trailing blanks.
 

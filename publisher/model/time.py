@@ -147,6 +147,20 @@ def parse_when(text: str, now: datetime) -> Period:
     return _fixed_period(text, f"{_FORMS}, {', '.join(_NAMED)}")
 
 
+def parse_month(text: str, now: datetime) -> Month:
+    """Return a calendar month that has begun, of `2026-03`, `this-month` or `last-month`.
+
+    Raises: UsageError.
+    """
+    period = parse_when(text, now)
+    month = month_of(period.start)
+    if (period.start, period.end) != (month.start, month.next.start):
+        raise UsageError(f"{text} is no calendar month; write 2026-03, this-month or last-month")
+    if month.start > now:
+        raise UsageError(f"{month} has not begun")
+    return month
+
+
 def fixed_period(text: str) -> Period:
     """Return the period of a month, a day or a clock time. Raises: UsageError for anything else."""
     return _fixed_period(text, _FORMS)

@@ -1,28 +1,27 @@
 """Monthly totals and sync counts by the keys of APEL's tables, one entry in memory per row.
 
-And whole months of them: their windows, and rows that would be left behind at the receiver.
-
 The server replaces rows with equal keys, so two groups that it takes for one would lose the jobs of
-the first. Groups are therefore made by its own keys, after its own normalisation: texts without
+the first. Rows are therefore told apart by its own keys, after its own normalisation: texts without
 case, accents and trailing blanks, null-like values as null, benchmarks at three decimals, and of
-several benchmarks the one that it keeps. Sync counts are the jobs of each month and submit host,
-which APEL compares with what it stored.
+several benchmarks the one that it keeps. The ledger keeps rows with all that their records say
+(`summary_fields`); those that the server does not tell apart go out as one group (`groups_of`).
+Sync counts are the jobs of each month and submit host, which APEL compares with what it stored.
 """
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import json
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from functools import lru_cache
 from typing import Final, NamedTuple
 
+from publisher.model.entry import Entry, RowFields, RowTotal, Usage
 from publisher.model.errors import Unfit
 from publisher.model.job import Epoch
-from publisher.model.published import PublishedJob
+from publisher.model.published import Placement, PublishedJob
 from publisher.model.rates import Benchmark
 from publisher.model.text import FORBIDDEN_IN_TEXT, NOT_GIVEN, ascii_text, receiver_key
-from publisher.model.time import Month, Window
+from publisher.model.time import Month, Window, epoch
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _DAY_S: Final = 86_400
@@ -52,6 +51,21 @@ def sync_host(text: str) -> str:
     return "" if len(host) > _HOST_CHARACTERS or FORBIDDEN_IN_TEXT.search(host) else host
 
 
+COUNTED_HOST: Final = "CountedHost"  # among the fields of a row, where it is not the SubmitHost
+
+
+def counted_host(where: Placement, submit_host: str) -> dict[str, str]:
+    """Return the field that says under which submit host jobs are counted, if it is another one."""
+    host = ascii_key(where.receiver_host)
+    return {} if host == submit_host else {COUNTED_HOST: host}
+
+
+def host_of(fields: str) -> str:
+    """Return the submit host under which jobs of a row are counted; '' where it has none."""
+    named = json.loads(fields)
+    return sync_host(named.get(COUNTED_HOST, named.get("SubmitHost", "")))
+
+
 def month_number(ended_at: int) -> int:
     """Months since the year 0 of an end time, in UTC. Raises: Unfit outside the calendar."""
     return _month_of_day(ended_at // _DAY_S)
@@ -76,14 +90,14 @@ _MONTH_BEGINS_AFTER: Final = timedelta(minutes=10)
 
 MICRO: Final = 1_000_000  # of a normalised second
 _ROWS: Final = 20_000  # by shared objects, kept at most; policy shares as many
-_AFTER_ALL_ENDS: Final = Epoch(2**63)
-_NO_END: Final = Epoch(0)
+_TEXTS: Final = (
+    *("Site", "GlobalUserName", "VO", "VOGroup", "VORole", "SubmitHost", "InfrastructureType"),
+)
 _PREFERENCE: Final = ("HEPscore23", "HEPSPEC", "Si2k")  # of a dictionary with several
 
-# Texts, type and value of the benchmark, nodes, processors. A tuple: joined texts would make
-# (1, 12) of (11, 2).
-RowKey = tuple[tuple[str, ...], str, Decimal, int, int]
-GroupKey = tuple[int, tuple[str, ...], str, Decimal, int, int]  # the month's number, and a RowKey
+# The month's number, texts, type and value of the benchmark, nodes, processors. A tuple: joined
+# texts would make (1, 12) of (11, 2).
+GroupKey = tuple[int, tuple[str, ...], str, Decimal, int, int]
 
 
 class Grouping(NamedTuple):
@@ -144,131 +158,32 @@ class SummaryGroup(NamedTuple):
             f"nodes {self.node_count}, processors {self.cpu_count}"
         )
         number = Month(self.year, self.month).number
-        key = SummaryKey(month=number, digest=b"", text=text, site=self.site)
+        key = SummaryKey(month=number, text=text, site=self.site)
         return KeyTotal(key=key, jobs=self.jobs, wall_s=self.wall_s, cpu_s=self.cpu_s)
 
     def without_usage(self) -> "SummaryGroup":
-        """The record that empties the row."""
+        """Return the record that empties the row; its ends are the beginning of the month."""
+        begin = epoch(Month(self.year, self.month).start)
         return self._replace(
-            jobs=0, wall_s=0, cpu_s=0, normalised_wall_micro=0, normalised_cpu_micro=0
+            earliest_end=begin,
+            latest_end=begin,
+            jobs=0,
+            wall_s=0,
+            cpu_s=0,
+            normalised_wall_micro=0,
+            normalised_cpu_micro=0,
         )
 
     def has_begun(self, now: datetime) -> bool:
-        """Whether the server surely takes the month as begun; else the group completes later."""
+        """Return whether the server surely takes the month as begun."""
         return Month(self.year, self.month).start + _MONTH_BEGINS_AFTER <= now
 
 
-@dataclass(slots=True)
-class _Sums:
-    """A group in the making; `spelling` is the first in sort order, whatever came first."""
+def summary_fields(grouping: Grouping, job: PublishedJob) -> RowFields:
+    """Return what a summary says of a job's row, but the month. Raises: Unfit without a benchmark.
 
-    spelling: tuple[str, ...]
-    benchmarks: tuple[Benchmark, ...]
-    earliest_end: Epoch = _AFTER_ALL_ENDS
-    latest_end: Epoch = _NO_END
-    wall_s: int = 0
-    cpu_s: int = 0
-    normalised_wall_micro: int = 0
-    normalised_cpu_micro: int = 0
-    jobs: int = 0
-
-    def add_run(self, ended_at: Epoch, wall_s: int, cpu_s: int, micro: int) -> None:
-        """Count a job; `micro`: what a second is worth, normalised."""
-        self.earliest_end = min(self.earliest_end, ended_at)
-        self.latest_end = max(self.latest_end, ended_at)
-        self.wall_s += wall_s
-        self.cpu_s += cpu_s
-        self.normalised_wall_micro += wall_s * micro
-        self.normalised_cpu_micro += cpu_s * micro
-        self.jobs += 1
-
-    def add(self, part: "SummaryGroup", wall_micro: int, cpu_micro: int) -> None:
-        """Count what some of its jobs used, also normalised."""
-        self.earliest_end = min(self.earliest_end, part.earliest_end)
-        self.latest_end = max(self.latest_end, part.latest_end)
-        self.wall_s += part.wall_s
-        self.cpu_s += part.cpu_s
-        self.normalised_wall_micro += wall_micro
-        self.normalised_cpu_micro += cpu_micro
-        self.jobs += part.jobs
-
-
-class SummaryRow(NamedTuple):
-    """What a job says of its row but the month: key and texts, and what a second is worth."""
-
-    key: RowKey
-    spelling: tuple[str, ...]
-    benchmarks: tuple[Benchmark, ...]
-    micro: int  # of a second, normalised
-
-
-class Accumulator:
-    """Adds jobs to their groups. Memory: an entry a group, and a bounded number of rows."""
-
-    def __init__(self, grouping: Grouping) -> None:
-        self._grouping = grouping
-        self._groups: dict[GroupKey, _Sums] = {}
-        self._rows: dict[tuple[int, ...], tuple[SummaryRow, object]] = {}
-
-    def __len__(self) -> int:
-        return len(self._groups)
-
-    @property
-    def jobs(self) -> int:
-        return sum(sums.jobs for sums in self._groups.values())
-
-    def add(self, job: PublishedJob) -> None:
-        """Count an admitted job. Raises: Unfit when it has no calendar month or no benchmark."""
-        row, run = self._row(job), job.job
-        sums = self._group((month_number(job.ended_at), *row.key), row.spelling, row.benchmarks)
-        sums.add_run(job.ended_at, run.wall_s, run.cpu_user_s + run.cpu_kernel_s, row.micro)
-
-    def add_group(self, group: SummaryGroup) -> None:
-        """Count what was summed up before, with the same grouping."""
-        sums = self._group(group_key(self._grouping, group), _texts(group), group.benchmarks)
-        sums.add(group, group.normalised_wall_micro, group.normalised_cpu_micro)
-
-    def merge(self, other: "Accumulator") -> None:
-        """Count everything that another one counted, with the same grouping."""
-        for group in other.groups():
-            self.add_group(group)
-
-    def groups(self) -> Iterator[SummaryGroup]:
-        """All groups, by month and key; the same jobs give the same groups in the same order."""
-        for key in sorted(self._groups):
-            sums = self._groups[key]
-            number, _, kind, _, nodes, cores = key
-            row = *year_and_month(number), *sums.spelling, kind, sums.benchmarks, nodes, cores
-            used = sums.earliest_end, sums.latest_end, sums.wall_s, sums.cpu_s
-            normalised = sums.normalised_wall_micro, sums.normalised_cpu_micro
-            yield SummaryGroup._make((*row, *used, *normalised, sums.jobs))
-
-    def _row(self, job: PublishedJob) -> SummaryRow:
-        """The `summary_row` of a job, kept with what it shares: their ids stay theirs."""
-        shared = job.who, job.where, job.benchmark
-        at = (*map(id, shared), job.job.node_count or 0, job.job.cpu_count or 0)
-        if at not in self._rows:
-            row = summary_row(self._grouping, job)
-            if len(self._rows) >= _ROWS:
-                self._rows.clear()
-            self._rows[at] = row, shared
-        return self._rows[at][0]
-
-    def _group(
-        self, key: GroupKey, spelling: tuple[str, ...], benchmarks: tuple[Benchmark, ...]
-    ) -> _Sums:
-        """The group with that key, made if need be."""
-        if key not in self._groups:
-            self._groups[key] = _Sums(spelling, benchmarks)
-        sums = self._groups[key]
-        sums.spelling = min(sums.spelling, spelling)
-        if sums.benchmarks != benchmarks:
-            sums.benchmarks = tuple(one for one in sums.benchmarks if one in benchmarks)
-        return sums
-
-
-def summary_row(grouping: Grouping, job: PublishedJob) -> SummaryRow:
-    """Raises: Unfit when it has no benchmark."""
+    Rows are compared as those that the server makes of single records, so that equal ones meet.
+    """
     who, where = job.who, job.where
     if not job.benchmark.benchmarks:
         raise Unfit("benchmark-missing", f"no benchmark: {job.benchmark.origin}")
@@ -278,15 +193,145 @@ def summary_row(grouping: Grouping, job: PublishedJob) -> SummaryRow:
     texts = where.site, who.user, who.vo, who.receiver_group, who.receiver_role, where.receiver_host
     spelling = tuple(map(ascii_key, (*texts, where.infrastructure)))
     nodes, cores = job.job.node_count or 0, job.job.cpu_count or 0
-    key = _key(grouping, spelling, benchmarks[0].kind, benchmarks, nodes, cores)
-    return SummaryRow(key, spelling, benchmarks, micro_of_a_second(benchmarks[0]))
+    level, *others = [f"{one.kind} {one.text}" for one in benchmarks]
+    kind, _, value = level.partition(" ")
+    named = dict(zip(_TEXTS, spelling, strict=True))
+    named |= {"ServiceLevelType": kind, "ServiceLevel": value}
+    named |= {"NodeCount": str(nodes), "Processors": str(cores)}
+    compared: tuple[object, ...] = (tuple(map(column, spelling)), level, nodes, cores)
+    if others:
+        named["OtherServiceLevels"] = "\n".join(others)
+        compared = *compared, others
+    return RowFields.of(named, compared)
+
+
+class SummaryRows:
+    """Works out the row of each job in totals, once for jobs of one user and place."""
+
+    def __init__(self, grouping: Grouping) -> None:
+        self._grouping = grouping
+        # The shared objects are held, so that their ids cannot come to mean others.
+        self._known: dict[tuple[int, ...], tuple[RowFields, object]] = {}
+
+    def of(self, job: PublishedJob) -> RowFields:
+        """Return the fields of the job's row. Raises: Unfit without a benchmark."""
+        shared = job.who, job.where, job.benchmark
+        at = (*map(id, shared), job.job.node_count or 0, job.job.cpu_count or 0)
+        known = self._known.get(at)
+        if known is None:
+            if len(self._known) >= _ROWS:
+                self._known.clear()
+            known = self._known[at] = summary_fields(self._grouping, job), shared
+        return known[0]
+
+
+def group_of(row: RowTotal) -> SummaryGroup:
+    """Return the record of totals that says what counts in a row."""
+    named = json.loads(row.key.fields.text)
+    levels = [(named["ServiceLevelType"], named["ServiceLevel"])]
+    others = named.get("OtherServiceLevels", "")
+    levels += [tuple(other.split(" ", 1)) for other in others.splitlines()]
+    benchmarks = tuple(Benchmark(kind, Decimal(value or 0)) for kind, value in levels)
+    micro = micro_of_a_second(benchmarks[0])
+    year, month = year_and_month(row.key.month)
+    site, user, vo, group, role, host, infrastructure = (named[name] for name in _TEXTS)
+    return SummaryGroup(
+        year=year,
+        month=month,
+        site=site,
+        user=user,
+        vo=vo,
+        vo_group=group,
+        role=role,
+        submit_host=host,
+        infrastructure=infrastructure,
+        kind=benchmarks[0].kind,
+        benchmarks=benchmarks,
+        node_count=int(named["NodeCount"]),
+        cpu_count=int(named["Processors"]),
+        earliest_end=row.first_end,
+        latest_end=row.last_end,
+        wall_s=row.counts.wall_s,
+        cpu_s=row.counts.cpu_s,
+        normalised_wall_micro=row.counts.wall_s * micro,
+        normalised_cpu_micro=row.counts.cpu_s * micro,
+        jobs=row.counts.jobs,
+    )
+
+
+def row_for_people(row: RowTotal, *, by_level: bool) -> "KeyTotal":
+    """Return what counts in a row as people read it; `by_level`: with the benchmark's value."""
+    named = json.loads(row.key.fields.text)
+    if "ServiceLevelType" in named:
+        return group_of(row).row(by_level=by_level)
+    site, month = named.get("Site", ""), row.key.month
+    apart = "Site", COUNTED_HOST
+    about = ", ".join(f"{name} {value}" for name, value in named.items() if name not in apart)
+    return KeyTotal(SummaryKey(month, about, site), *row.counts)
+
+
+class GroupedRows(NamedTuple):
+    """Rows that their server does not tell apart: the record for all, and what each counts."""
+
+    group: SummaryGroup
+    rows: tuple[RowTotal, ...]
+
+    @property
+    def counts(self) -> Usage:
+        return _sum(row.counts for row in self.rows)
+
+    @property
+    def said(self) -> Usage:
+        return _sum(row.said for row in self.rows)
+
+
+def _sum(usages: Iterable[Usage]) -> Usage:
+    found = Usage()
+    for usage in usages:
+        found = found.plus(usage)
+    return found
+
+
+def groups_of(grouping: Grouping, rows: Iterable[RowTotal]) -> Iterator[GroupedRows]:
+    """Yield the rows of months by the server's keys, in the order of these.
+
+    Where spellings differ, the first in sort order is said.
+    """
+    by_key: dict[GroupKey, list[tuple[SummaryGroup, RowTotal]]] = {}
+    for row in rows:
+        group = group_of(row)
+        by_key.setdefault(group_key(grouping, group), []).append((group, row))
+    for key in sorted(by_key):
+        members = by_key[key]
+        yield GroupedRows(_merged([one for one, _ in members]), tuple(row for _, row in members))
+
+
+def _merged(groups: list[SummaryGroup]) -> SummaryGroup:
+    """Return the record that says all of some groups with one key; it has no ends without jobs."""
+    live = [group for group in groups if group.jobs] or groups
+    first = min(live, key=_texts)
+    if len(live) == 1:
+        return first
+    of_all = set(first.benchmarks).intersection(*(group.benchmarks for group in live))
+    common = tuple(one for one in first.benchmarks if one in of_all)
+    return first._replace(
+        benchmarks=common or first.benchmarks[:1],
+        earliest_end=min(group.earliest_end for group in live),
+        latest_end=max(group.latest_end for group in live),
+        wall_s=sum(group.wall_s for group in live),
+        cpu_s=sum(group.cpu_s for group in live),
+        normalised_wall_micro=sum(group.normalised_wall_micro for group in live),
+        normalised_cpu_micro=sum(group.normalised_cpu_micro for group in live),
+        jobs=sum(group.jobs for group in live),
+    )
 
 
 def group_key(grouping: Grouping, group: SummaryGroup) -> GroupKey:
-    """The key of the group's row at the server, after its normalisation."""
-    nodes, cores = group.node_count, group.cpu_count
-    row = _key(grouping, _texts(group), group.kind, group.benchmarks, nodes, cores)
-    return Month(group.year, group.month).number, *row
+    """Return the key of the group's row at the server, after its normalisation."""
+    level = group.benchmarks[0].value if grouping.by_level else Decimal(0)
+    texts = tuple(map(column, _texts(group)))
+    number = Month(group.year, group.month).number
+    return number, texts, group.kind, level, group.node_count, group.cpu_count
 
 
 def by_preference(benchmarks: tuple[Benchmark, ...]) -> tuple[Benchmark, ...]:
@@ -316,18 +361,6 @@ def _texts(group: SummaryGroup) -> tuple[str, ...]:
     return *texts, group.infrastructure
 
 
-def _key(
-    grouping: Grouping,
-    texts: tuple[str, ...],
-    kind: str,
-    benchmarks: tuple[Benchmark, ...],
-    nodes: int,
-    cores: int,
-) -> RowKey:
-    level = benchmarks[0].value if grouping.by_level else Decimal(0)
-    return tuple(map(column, texts)), kind, level, nodes, cores
-
-
 class SyncCount(NamedTuple):
     """How many jobs of a month a site holds for a submit host."""
 
@@ -339,13 +372,12 @@ class SyncCount(NamedTuple):
 
 
 class SummaryKey(NamedTuple):
-    """A row of summaries: its month (12 x year + month - 1), its key's digest, and its key's text.
+    """A row of summaries for people: its month (12 x year + month - 1), its key's text, its site.
 
     The text leaves the site out, because all rows of a ticket share theirs.
     """
 
     month: int
-    digest: bytes
     text: str
     site: str
 
@@ -359,12 +391,15 @@ class KeyTotal(NamedTuple):
     cpu_s: int
 
 
+SINGLE_RECORDS: Final = "single records"  # what a receiver may have of a month
+
+
 class BlockedMonth(NamedTuple):
     """A month that is not sent: rows that would stay at the receiver, and jobs that it would lose.
 
-    `was`: its format as totals, beside which single records would count. `emptied`: nothing would
-    stay, as zeros go out under each key. `awaited`: targets that have yet to count. `before`: those
-    that sent rows of its VOs before.
+    `was`: what the receiver has of it, where records of another kind would count beside: a format
+    of totals, or single records. `emptied`: nothing would stay, as zeros go out under each key.
+    `records`: the single records that the rows are made of would stay, too.
     """
 
     month: int
@@ -372,8 +407,7 @@ class BlockedMonth(NamedTuple):
     lost_jobs: int
     was: str = ""
     emptied: bool = False
-    awaited: str = ""
-    before: str = ""
+    records: bool = False
 
     @property
     def name(self) -> str:
@@ -384,12 +418,12 @@ BY_JURA: Final = "jura-ng"  # in place of a policy's digest, of what that sent
 
 
 class InheritedMonth(NamedTuple):
-    """What another publisher left of a month: totals, or single records by their rows there."""
+    """What another publisher left of a month, run by run."""
 
     month: int
     format: str
-    groups: tuple[SummaryGroup, ...]
-    singles: tuple[KeyTotal, ...]
+    totals: bool  # in this format they are, and not single records
+    entries: tuple[Entry, ...]
     hosts: Mapping[tuple[int, str], int]  # jobs, as its counts had them
 
 
@@ -408,45 +442,11 @@ def month_name(number: int) -> str:
     return f"{year}-{month:02}"
 
 
+def has_begun(number: int, now: datetime) -> bool:
+    """Return whether the server surely takes a month as begun, by its number."""
+    return Month(*year_and_month(number)).start + _MONTH_BEGINS_AFTER <= now
+
+
 def month_window(number: int) -> Window:
     """The end times of a month, by its number (12 x year + month - 1), UTC."""
     return Month(*year_and_month(number)).window
-
-
-_KeyOf = Callable[[SummaryGroup], object]
-
-
-def left_behind(
-    key: _KeyOf, accepted: Sequence[SummaryGroup], new: Iterable[SummaryGroup]
-) -> list[SummaryGroup]:
-    """Accepted groups whose keys the new ones do not replace: they would be counted beside them."""
-    replaced = {key(group) for group in new} if accepted else ()
-    return [group for group in accepted if key(group) not in replaced]
-
-
-class FoundJobs(NamedTuple):
-    """The counted jobs of a month in the accounting data: as they were counted, or changed."""
-
-    unchanged: Sequence[SummaryGroup]
-    changed: Sequence[SummaryGroup]
-
-
-def rows_with_gone(
-    key: _KeyOf, counted: Sequence[SummaryGroup], found: FoundJobs, gone: int
-) -> Sequence[SummaryGroup] | None:
-    """A month with counted jobs that are gone, each row as it was counted or as it is found.
-
-    As it is found is a row that has as many jobs as were counted in it. One that lacks jobs, or has
-    more of them, stays as it was counted: which of its jobs are gone, and which changed their row,
-    is not known. None where the jobs do not add up.
-    """
-    there = (*found.unchanged, *found.changed)
-    here: Counter[object] = Counter()
-    for group in there:
-        here[key(group)] += group.jobs
-    were = {key(group): group.jobs for group in counted}
-    if sum(were.values()) - sum(here.values()) != gone:
-        return None
-    as_found = {at for at, jobs in were.items() if here[at] == jobs}
-    kept = [group for group in counted if key(group) not in as_found]
-    return kept + [group for group in there if key(group) in as_found]

@@ -30,8 +30,8 @@ from typing import TYPE_CHECKING
 from publisher.formats import is_summary_format
 from publisher.ledger.contract import Ledger, TargetState
 from publisher.model.errors import BUG, PublisherError, RecordError, UsageError, bug_text, gravest
-from publisher.pipeline.batch_systems import read_sources
-from publisher.pipeline.guards.prune import prune_after_rounds
+from publisher.pipeline.databases.batch_systems import read_sources
+from publisher.pipeline.databases.prune import prune_after_rounds
 from publisher.pipeline.round.outcome import Outcome, added, broken_off, incomplete
 from publisher.pipeline.round.round import Observer, Round, patience
 from publisher.pipeline.site import LiveTarget, Site, choose, leads_elsewhere, place_of

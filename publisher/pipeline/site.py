@@ -6,8 +6,9 @@ knows how a configuration file looks, or which class is behind a name.
 
 from __future__ import annotations
 
+import json
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
 from difflib import get_close_matches
@@ -15,14 +16,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeVar
 
 from publisher.formats.base import Frame, JobFormat, OnChange, SummaryFormat
-from publisher.model.entry import ReceiverName
+from publisher.model.entry import ReceiverName, RowTotal
 from publisher.model.errors import UsageError
 from publisher.model.job import Epoch
 from publisher.model.published import PublishedJob
 from publisher.model.rates import Allocation, Charging, EnergyRules
 from publisher.model.text import plural
-from publisher.model.time import Window
-from publisher.model.totals import SummaryGroup, left_behind, month_name, month_window
+from publisher.model.totals import month_name
 from publisher.policy.records import RecordPolicy
 from publisher.policy.target import Selection, Target
 from publisher.transports.base import Credentials, Endpoint, Environment, Transport
@@ -112,26 +112,18 @@ class Neighbour(NamedTuple):
 
     name: str
     selection: Selection
-    selection_digest: str
-    policy_digest: str
 
-    @classmethod
-    def of(cls, site: Site, target: Target) -> Neighbour:
-        digests = site.selection_digest(target), site.policy_digest(target)
-        return cls(target.name, target.selection(Window()), *digests)
 
-    def has_counted(self, ledger: Ledger, month: int) -> bool:
-        """Whether it counted all that it wants of a month, since it is configured as it is."""
-        state = ledger.target(self.name)
-        if state is None or state.swept is None:
-            return False
-        if (state.selection_digest, state.checked_digest) != self[2:]:
-            return False
-        known = next((one for one in ledger.months(self.name) if one.month == month), None)
-        if known is not None:
-            return not known.dirty
-        begin = month_window(month).start  # a month without jobs
-        return begin is not None and begin in Window(start=state.start)
+def own_rows(
+    rows: Iterable[RowTotal], own: Selection, others: Sequence[Neighbour]
+) -> list[RowTotal]:
+    """Return rows without those of VOs that only other targets of the receiver want."""
+
+    def is_own(row: RowTotal) -> bool:
+        vo = json.loads(row.key.fields.text).get("VO", "")
+        return own.wants_vo(vo) or not any(other.selection.wants_vo(vo) for other in others)
+
+    return [row for row in rows if not others or is_own(row)]
 
 
 class LiveTarget(NamedTuple):
@@ -150,7 +142,9 @@ class LiveTarget(NamedTuple):
     changed: OnChange  # what becomes of a delivered run whose values changed
     selection_digest: str
     policy_digest: str  # of everything that decides how a record looks, the version included
-    source_digest: str  # of everything that decides what the accounting data are read as
+    # Digest of what decides which rows jobs count in: what they are read as, and what is said of
+    # them, whatever the version.
+    settings: str
     wire_digest: str  # of everything that decides how messages travel
     leads_to: str  # where messages go, for people
     # In regular rounds, as `Decider` has it.
@@ -175,28 +169,6 @@ class LiveTarget(NamedTuple):
             receiver=self.receiver,
             leads_to=leads_to,
         )
-
-    def rows_of_others(
-        self, form: SummaryFormat, ledger: Ledger, month: int, groups: Sequence[SummaryGroup]
-    ) -> tuple[list[SummaryGroup], str]:
-        """Rows that were sent and are not replaced, since another target has them now.
-
-        Once a VO is another's, its rows are not to be emptied or deleted, whichever of the two
-        comes first: also the targets that want more of them, and have yet to count its jobs.
-        """
-        accepted = ledger.accepted(self.name, month) if self.beside else ()
-        left = left_behind(form.receiver_key, accepted, groups)
-        theirs: list[SummaryGroup] = []
-        awaited: list[str] = []
-        for other in self.beside:
-            reads = ledger.counted, ledger.sending, ledger.accepted
-            sent = [group for read in reads for group in read(other.name, month) if group.jobs]
-            there, counted = set(map(form.receiver_key, sent)), {group.vo for group in sent}
-            wanted = [group for group in left if other.selection.wants_vo(group.vo)]
-            theirs += [group for group in wanted if form.receiver_key(group) in there]
-            if {group.vo for group in wanted} - counted and not other.has_counted(ledger, month):
-                awaited.append(other.name)
-        return theirs, ", ".join(sorted(set(awaited)))
 
 
 class Site(Protocol):

@@ -17,13 +17,12 @@ from typing import Final, NamedTuple
 from publisher.formats import is_summary_format
 from publisher.ledger.contract import Delivery, Hold, Ledger, Quarantined, TargetState
 from publisher.model.errors import SourceError, UsageError
-from publisher.model.job import Epoch, JobId, JobRecord
+from publisher.model.job import Epoch, JobId, JobRecord, RunKey
 from publisher.model.message import MessageId
 from publisher.model.time import Window
 from publisher.model.totals import month_window
-from publisher.pipeline.guards.databases import Missing, missed, missing_databases, missing_text
-from publisher.pipeline.guards.local_ids import GIVE_ID
-from publisher.pipeline.round.reader import numbered
+from publisher.pipeline.databases.known import Missing, missed, missing_databases, missing_text
+from publisher.pipeline.databases.local_ids import GIVE_ID
 from publisher.pipeline.site import LOCK_WAIT_S, Site, choose
 from publisher.policy.target import Selection, Target, is_wanted
 from publisher.sources.base import Page, Source
@@ -79,10 +78,8 @@ def _on_their_way(
 ) -> tuple[int, list[Epoch]]:
     """Jobs that were read and are not delivered, and when they ended."""
     if is_summary_format(target.format):
-        # Jobs, not rows: those counted into months whose last content was not accepted.
-        counted = ledger.months(target.name)
-        months = [month for month in counted if month.digest != month.accepted_digest]
-        pending = sum(max(month.jobs - month.accepted_jobs, 0) for month in months)
+        months = [month for month in ledger.months(target.name) if month.pending]
+        pending = sum(month.pending for month in months)
         # Which jobs these are is not known any more: most ended after what was published last, all
         # of them in their month.
         published = state.last_published_end if state else None
@@ -111,15 +108,14 @@ def _not_read(
     rows = ledger.open_rows(target.name)
     ends = source.ends(rows)
     finished = [row for row in rows if row.row in ends]
-    pages = source.reread(finished[:looked_at], frozenset(), now)
-    for page in numbered(pages, target.name, source, ledger):
+    for page in source.reread(finished[:looked_at], frozenset(), now):
         yield of_page(page)
     if further := _within_window([ends[row.row] for row in finished[looked_at:]], selection.window):
         yield _ended(further, published, exact=False)
     looked_at -= len(finished)
     for database in source.databases():
-        pages = source.since(ledger.cursor(target.name, database), database, frozenset(), now)
-        for page in numbered(pages, target.name, source, ledger, chained=True):
+        cursor = ledger.cursor(target.name, database)
+        for page in source.since(cursor, database, frozenset(), now):
             yield of_page(page)
             looked_at -= page.rows_read
             if looked_at <= 0 and page.cursor is not None:
@@ -135,10 +131,10 @@ def _within_window(ends: Iterable[Epoch], window: Window) -> list[Epoch]:
 def _unknown_ends(target: Target, selection: Selection, ledger: Ledger, page: Page) -> list[Epoch]:
     """When those jobs of a page ended that are wanted, and of which the ledger has nothing."""
     keys = [job.key for job in page.jobs]
-    rows = dict(zip(keys, [job.row for job in page.jobs], strict=True))
-    known, held = ledger.known(target.name, rows), ledger.held(target.name, keys)
-    there = known.keys() | held.keys()
-    new = [job for job, key in zip(page.jobs, keys, strict=True) if key not in there]
+    known = ledger.recorded(target.name, [job.run_key for job in page.jobs])
+    held = ledger.held(target.name, keys)
+    jobs = zip(page.jobs, keys, strict=True)
+    new = [job for job, key in jobs if job.run_key not in known and key not in held]
     return [job.ended_at for job in new if is_wanted(selection, target, job)]
 
 
@@ -308,34 +304,48 @@ def trace(site: Site, job_id: JobId, *, all_instances: bool = False) -> Traced:
     Of all instances, their names stand before those of the targets. Raises: UsageError for a job
     that is known nowhere, LedgerError.
     """
-    page, trouble, is_known = None, "", True
     with closing(site.ledger_to_read()) as ledger:
-        deliveries, held = ledger.trace(job_id), ledger.quarantined(job_id)
-        if all_instances:
-            deliveries, held = _of_instances(site, job_id, deliveries, held)
-        try:
-            with closing(site.source()) as source:
-                page = source.find(job_id, frozenset(), site.clock())
-                is_known = any((deliveries, held, page.jobs, page.skipped, page.open))
-                trouble = "" if is_known else missing_text(missed(site.targets, source, ledger))
-        except SourceError as error:  # what was delivered can be proved all the same
-            trouble = str(error)
-    if not is_known and not trouble:
-        raise UsageError(
-            f"job {job_id} is neither in the ledger nor in the accounting data; {GIVE_ID}"
-        )
+        page, trouble, missing = _in_the_data(site, job_id, ledger)
+        runs = [] if page is None else [job.run_key for job in page.jobs]
+        deliveries, held = ledger.trace(job_id, runs), ledger.quarantined(job_id)
+    if all_instances:
+        deliveries, held = _of_instances(site, job_id, runs, deliveries, held)
+    is_there = page is not None and any((page.jobs, page.skipped, page.open))
+    if page is not None and not (is_there or deliveries or held):
+        trouble = missing
+        if not trouble:
+            raise UsageError(
+                f"job {job_id} is neither in the ledger nor in the accounting data; {GIVE_ID}"
+            )
     rows = None if page is None else page.jobs
     return Traced(job_id, deliveries, held, rows, trouble)
 
 
+def _in_the_data(site: Site, job_id: JobId, ledger: Ledger) -> tuple[Page | None, str, str]:
+    """Return the rows of a job, or why they cannot be read, and which databases are missing.
+
+    What was delivered can be proved without them.
+    """
+    try:
+        with closing(site.source()) as source:
+            page = source.find(job_id, frozenset(), site.clock())
+            return page, "", missing_text(missed(site.targets, source, ledger))
+    except SourceError as error:
+        return None, str(error), ""
+
+
 def _of_instances(
-    site: Site, job_id: JobId, deliveries: Sequence[Delivery], held: Sequence[Quarantined]
+    site: Site,
+    job_id: JobId,
+    runs: Sequence[RunKey],
+    deliveries: Sequence[Delivery],
+    held: Sequence[Quarantined],
 ) -> tuple[list[Delivery], list[Quarantined]]:
     sent = [one._replace(target=f"{site.instance}/{one.target}") for one in deliveries]
     kept = [one._replace(target=f"{site.instance}/{one.target}") for one in held]
     for other in site.other_instances():
         with closing(other.ledger_to_read()) as ledger:
-            there, set_aside = ledger.trace(job_id), ledger.quarantined(job_id)
+            there, set_aside = ledger.trace(job_id, runs), ledger.quarantined(job_id)
         sent += [one._replace(target=f"{other.instance}/{one.target}") for one in there]
         kept += [one._replace(target=f"{other.instance}/{one.target}") for one in set_aside]
     return sent, kept

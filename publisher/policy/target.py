@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Final, NamedTuple, Protocol
 
 from publisher.model.errors import Unfit
-from publisher.model.job import Epoch, JobRecord, RunValues
+from publisher.model.job import Epoch, JobRecord
 from publisher.model.rates import Charging
 from publisher.model.time import StartRule, Window, length_text
 from publisher.policy.records import RecordPolicy
@@ -23,12 +23,9 @@ class Selection(NamedTuple):
     exclude_vos: frozenset[str] = frozenset()
     gpus_only: bool = False
 
-    def wants(self, job: RunValues | JobRecord) -> bool:
-        """Whether status, end time and GPUs are wanted; asked before policy has worked out the VO.
-
-        `RunValues` alone do not tell the GPUs: such a run may be wanted.
-        """
-        if self.gpus_only and isinstance(job, JobRecord) and not job.gpu_count:
+    def wants(self, job: JobRecord) -> bool:
+        """Whether status, end and GPUs are wanted; asked before policy has worked out the VO."""
+        if self.gpus_only and not job.gpu_count:
             return False
         return job.status in self.statuses and job.ended_at in self.window
 

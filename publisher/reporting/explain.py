@@ -21,16 +21,22 @@ from publisher.formats import (
 )
 from publisher.formats.base import JobFormat, OnChange, Receiver, SummaryFormat
 from publisher.formats.rules import WARNINGS
-from publisher.ledger.contract import DeliveredRun, Hold, Ledger, Quarantined
+from publisher.ledger.contract import Hold, Ledger, Quarantined
+from publisher.model.entry import Recorded, RecordedRuns, RowKey, RowTotal, Usage
 from publisher.model.errors import Unfit, UsageError
 from publisher.model.job import JobId, JobRecord, RowRef, SideTable
-from publisher.model.message import REMOVED
 from publisher.model.published import PublishedJob, ValueOrigin
 from publisher.model.time import Window
-from publisher.model.totals import Accumulator, SummaryGroup, month_number
-from publisher.pipeline.guards.collisions import is_later_run
-from publisher.pipeline.guards.databases import not_found
-from publisher.pipeline.guards.local_ids import GIVE_ID
+from publisher.model.totals import (
+    SummaryGroup,
+    group_of,
+    groups_of,
+    month_number,
+    summary_fields,
+)
+from publisher.pipeline.databases.known import not_found
+from publisher.pipeline.databases.local_ids import GIVE_ID
+from publisher.pipeline.plan.runs import entry_of
 from publisher.pipeline.round.decision import is_unchanged
 from publisher.pipeline.site import Site, choose
 from publisher.policy.identity import IdentityMode
@@ -321,18 +327,18 @@ def _why_open(row: RowRef, page: Page) -> str:
 
 
 def _of(bench: _Bench, job: JobRecord) -> Explanation:
-    target, key = bench.target, job.key
-    known = bench.ledger.known(target.name, {key: job.row}).get(key)
+    target, key, run = bench.target, job.key, job.run_key
+    recorded = RecordedRuns(bench.ledger.recorded(target.name, [run]))
+    known = recorded.get(run)
     held = bench.ledger.held(target.name, [key]).get(key)
     if known is not None and receiver_of(target.format).on_change is OnChange.REPLACE:
-        job = job._replace(ended_at=known.ended_at)
+        job = job._replace(ended_at=known.record.ended_at)
     charge = _charge(bench, job)
-    others = bench.ledger.other_runs(target.name, {key: job.row}).get(key, ())
-    sent_otherwise = any(run.settled for run in others)
+    sent_otherwise = any(other.counts for other in recorded.others(run))
     try:
         published = target.in_format(bench.format.name).policy.describe(job)
         if sent_otherwise:
-            published = published._replace(later_run=is_later_run(target.name, job, bench.ledger))
+            published = published._replace(later_run=recorded.is_later_run(run))
     except Unfit as unfit:
         fate, reason = _fate(bench, job, None, known, held, str(unfit))
         return replace(
@@ -386,12 +392,12 @@ def _fate(
     bench: _Bench,
     job: JobRecord,
     published: PublishedJob | None,
-    known: DeliveredRun | None,
+    known: Recorded | None,
     held: Quarantined | None,
     unfit: str,
 ) -> tuple[str, str]:
     """Return what the next round makes of a job, as `Decider` decides it, and why."""
-    if known is not None and known.fingerprint != REMOVED:
+    if known is not None and (known.pending or known.counts):
         return _fate_of_known(bench.target, job, known)
     if unwanted := _why_not_wanted(bench, job, published):
         return "not wanted", unwanted
@@ -425,11 +431,11 @@ def _why_not_wanted(bench: _Bench, job: JobRecord, published: PublishedJob | Non
     return ""
 
 
-def _fate_of_known(target: Target, job: JobRecord, known: DeliveredRun) -> tuple[str, str]:
-    if not known.settled:
+def _fate_of_known(target: Target, job: JobRecord, known: Recorded) -> tuple[str, str]:
+    if known.pending:
         return "on its way", "not yet settled"
     word = "counted" if is_summary_format(target.format) else "delivered"
-    if known.fingerprint == job.fingerprint:
+    if known.digest == job.values_digest:
         return word, "`publisher trace` shows in which message"
     if receiver_of(target.format).on_change is OnChange.KEEP_FIRST:
         return word, "its values have changed since, and the receiver keeps what it has"
@@ -463,9 +469,15 @@ def _rendered(
 def _group(form: SummaryFormat, published: PublishedJob, now: datetime) -> SummaryGroup:
     """Raises: Unfit."""
     form.admit(published, now)
-    alone = Accumulator(form.grouping)
-    alone.add(published)
-    return next(alone.groups())
+    return group_of(_row(form, published))
+
+
+def _row(form: SummaryFormat, published: PublishedJob) -> RowTotal:
+    """Return the job's row in totals, with the job alone. Raises: Unfit."""
+    fields = summary_fields(form.grouping, published)
+    month, end = month_number(published.ended_at), published.ended_at
+    entry = entry_of(published, RowKey(month, fields))
+    return RowTotal(entry.row, Usage(1, entry.wall_s, entry.cpu_s), end, end)
 
 
 def _group_jobs(bench: _Bench, published: PublishedJob) -> int | None:
@@ -478,5 +490,6 @@ def _group_jobs(bench: _Bench, published: PublishedJob) -> int | None:
         month = month_number(published.ended_at)
     except Unfit:
         return None
-    counted = bench.ledger.counted(bench.target.name, month)
-    return next((group.jobs for group in counted if form.receiver_key(group) == wanted), 0)
+    rows = bench.ledger.rows(bench.target.name, month)
+    groups = groups_of(form.grouping, rows)
+    return next((one.counts.jobs for one in groups if form.receiver_key(one.group) == wanted), 0)

@@ -18,8 +18,8 @@ from publisher.model.rates import UsedAllocation
 from publisher.model.time import Window, epoch, iso_epoch, month_of
 from publisher.model.totals import month_name, month_number, month_window
 from publisher.pipeline import status as target_status
-from publisher.pipeline.batch_systems import SourceStatus, source_status
-from publisher.pipeline.guards.prune import refuse_pruned
+from publisher.pipeline.databases.batch_systems import SourceStatus, source_status
+from publisher.pipeline.databases.prune import refuse_pruned
 from publisher.pipeline.site import Site
 from publisher.pipeline.status import TargetStatus
 from publisher.policy.records import RecordPolicy
@@ -31,7 +31,7 @@ from publisher.reporting.usage import (
     ExpectedJobs,
     FailureGroup,
     HostMonth,
-    Usage,
+    PeriodUsage,
     UsageReport,
 )
 from publisher.sources.statistics import Used
@@ -113,7 +113,7 @@ class Report:
     by: Sequence[str]  # of LOCAL_NAMES
     has_energy: bool  # whether it was asked for
     has_charge_rules: bool
-    usage: Usage
+    usage: PeriodUsage
     month_before: Used | None
     charges: Sequence[ChargedSum]
     allocations: Sequence[UsedAllocation]
@@ -294,7 +294,7 @@ def _set_aside(ledger: Quarantine, target: str) -> Mapping[str, int]:
 
 
 def _charges(
-    site: Site, window: Window, *, open_to_all: bool, usage: Usage
+    site: Site, window: Window, *, open_to_all: bool, usage: PeriodUsage
 ) -> Sequence[ChargedSum]:
     """By project, group and unit; those of one user are named only where users are."""
     with closing(site.charge_book(to_read=True)) as book:

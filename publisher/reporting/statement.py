@@ -16,11 +16,11 @@ from typing import Final
 
 from publisher.formats import receiver_of
 from publisher.ledger.books import History, SentMessages
-from publisher.ledger.contract import Hold, Ledger, MonthState
+from publisher.ledger.contract import Hold, Ledger
 from publisher.model.errors import UsageError
 from publisher.model.time import Month, iso, month_of
-from publisher.model.totals import AcceptedChange, KeyTotal, SummaryGroup
-from publisher.pipeline.batch_systems import source_status
+from publisher.model.totals import AcceptedChange, SummaryGroup, group_of
+from publisher.pipeline.databases.batch_systems import source_status
 from publisher.pipeline.site import Site
 from publisher.pipeline.sync import check
 from publisher.pipeline.sync.check import UNKNOWN_MONTH, Compared
@@ -298,7 +298,8 @@ def _of_other(
 
 
 def _has_emptied_rows(ledger: Ledger, target: str, month: int) -> bool:
-    return any(_is_emptied(each) for each in ledger.months(target) if each.month == month)
+    months = (each for each in ledger.months(target) if each.month == month)
+    return any(each.format and not each.counts.jobs for each in months)
 
 
 def _of_month(counts: Mapping[HostMonth, int], month: int) -> int:
@@ -330,10 +331,6 @@ def _sums(rows: Sequence[Compared]) -> dict[str, int]:
     return {name: sum(map(attrgetter(name), rows)) for name in _COUNTS}
 
 
-def _is_emptied(month: MonthState) -> bool:
-    return bool(month.accepted_digest) and not month.accepted_jobs
-
-
 def _sum_of_known(counts: Iterable[int | None]) -> int | None:
     known = [count for count in counts if count is not None]
     return sum(known) if known else None
@@ -341,16 +338,15 @@ def _sum_of_known(counts: Iterable[int | None]) -> int | None:
 
 def _delivered(target: str, month: int, jobs: int, ledger: Ledger) -> Work:
     """What the receiver accepted: sums by its keys, as far as the ledger keeps them."""
-    groups = ledger.accepted(target, month)
-    singles = [total for total, _ in ledger.summary_keys(target, month)]
-    sums: list[SummaryGroup | KeyTotal] = [*groups, *singles]
-    if sum(each.jobs for each in sums) != jobs:
+    rows = [row for row in ledger.rows(target, month) if row.counts.jobs]
+    if sum(row.counts.jobs for row in rows) != jobs:
         return Work(jobs=jobs)
-    scaled = None if singles else _scaled(groups)
+    told = [group_of(row) for row in rows if row.format]
+    scaled = _scaled(told) if len(told) == len(rows) else None
     return Work(
         jobs=jobs,
-        wall_s=sum(each.wall_s for each in sums),
-        cpu_s=sum(each.cpu_s for each in sums),
+        wall_s=sum(row.counts.wall_s for row in rows),
+        cpu_s=sum(row.counts.cpu_s for row in rows),
         scaled=scaled,
     )
 

@@ -96,7 +96,7 @@ _COARSER: Final = ("days", "projects", "users")
 
 
 @dataclass(slots=True, kw_only=True)
-class Usage:
+class PeriodUsage:
     """What the jobs of a period used, by names. Grows with names and days, not with jobs.
 
     Names are '' where there is none. `benchmarks` are by type and value (`HEPscore23 11.5`).
@@ -171,7 +171,7 @@ class UsageReport:
         """`targets` have the end time of their first jobs. With `power`, each job is looked at."""
         if window.start is None or window.end is None:
             raise ValueError(f"{window} has no start or no end")
-        self.usage = Usage()
+        self.usage = PeriodUsage()
         self.wanted = [ExpectedJobs() for _ in targets]
         # Submit hosts are the targets' business: a site whose targets are of different kinds has no
         # policy for them.
@@ -182,19 +182,19 @@ class UsageReport:
         policies = [policy, *(target.policy for target, _ in targets)]
         self._names_users = names_users and policy.identity.open
         self._power = power
-        self.alone = power is not None or not all(one.depends_on_row_only for one in policies)
+        self._depends_on_row_only = all(one.depends_on_row_only for one in policies)
         # The GPUs of a group are its own; its example may be one of other jobs.
         self._selections = [
             target.selection(Window())._replace(gpus_only=False) for target, _ in targets
         ]
         self._turns = sorted(_turns(window, [start for _, start in targets], policies))
         self.eras = sorted({*_days(window.start, window.end), *self._turns})
-        self._known: dict[tuple[int, int], tuple[JobRecord, _SiteValues]] = {}
+        self._known: dict[tuple[object, ...], _SiteValues] = {}
 
     def read(self, site: Site, rows_read: Callable[[int], None] = lambda _: None) -> None:
         """Add up all jobs. Raises: SourceError, ConfigError where the source cannot sum up."""
         with closing(site.usage()) as source:
-            for page in source.groups(self._window, self.eras, alone=self.alone):
+            for page in source.groups(self._window, self.eras):
                 self.add(page)
                 rows_read(page.rows_read)
 
@@ -265,14 +265,15 @@ class UsageReport:
         return OWN_PROJECT if name and name == user and not self._names_users else name
 
     def _site_values(self, example: JobRecord, since: Epoch) -> _SiteValues:
-        at = id(example), bisect_right(self._turns, since)
+        if not self._depends_on_row_only:
+            return self._say(example._replace(ended_at=since))
+        at = *_said_of(example), bisect_right(self._turns, since)
         known = self._known.get(at)
         if known is None:
             if len(self._known) >= _REMEMBERED:
                 self._known.clear()
-            # The example is kept with it: another one must not get its id.
-            known = self._known[at] = example, self._say(example._replace(ended_at=since))
-        return known[1]
+            known = self._known[at] = self._say(example._replace(ended_at=since))
+        return known
 
     def _say(self, job: JobRecord) -> _SiteValues:
         published = self._policy.describe(job)
@@ -299,6 +300,13 @@ class UsageReport:
         if not self._selections[at].wants_vo(published.who.vo):
             return None
         return sync_host(published.where.receiver_host), _weight(published)
+
+
+def _said_of(job: JobRecord) -> tuple[object, ...]:
+    """What the answers of policies depend on, unless they ask for more than the job's row."""
+    who = job.user, job.vo, job.fqans[:1], job.attributes, job.side_fqan
+    where = job.interface, job.endpoint, job.queue, job.lrms
+    return *who, *where, job.benchmark, job.side_benchmark, job.status, job.cpu_count
 
 
 def _weight(published: PublishedJob) -> _Weight:

@@ -1,7 +1,6 @@
 """The interface of sources: pages of job records, in row order or by end time."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -12,10 +11,7 @@ from publisher.model.job import (
     Epoch,
     JobId,
     JobRecord,
-    KnownRuns,
     RowRef,
-    RunColumns,
-    RunValues,
     SideTable,
     SkippedJob,
 )
@@ -26,9 +22,6 @@ __all__ = [
     "Absent",
     "BatchEntry",
     "Cursor",
-    "DoneWith",
-    "EndedIn",
-    "EndedRun",
     "JoinedEntry",
     "LastReading",
     "OpenRow",
@@ -45,27 +38,18 @@ class Page:
 
     `cursor` is where reading continues after this page; None for pages that were asked for by
     window or by row. `restarted`: the cursor did not fit any more, and this page begins with the
-    first row. `gone` are rows that were asked for and no longer exist. `runs` are further jobs, for
-    those who asked to count them only. `known` are jobs of which the caller knew enough, but for
-    their kinds. `awaited` are those of the `open` rows whose job is over, and waits for what its
-    batch system tells of it.
+    first row. `gone` are rows that were asked for and no longer exist. `awaited` are those of the
+    `open` rows whose job is over, and waits for what its batch system tells of it.
     """
 
     jobs: tuple[JobRecord, ...]
     skipped: tuple[SkippedJob, ...] = ()
     open: tuple[OpenRow, ...] = ()
     gone: tuple[RowRef, ...] = ()
-    runs: RunColumns | None = None
-    known: KnownRuns | None = None
     cursor: Cursor | None = None
     rows_read: int = 0
     restarted: bool = False
     awaited: tuple[RowRef, ...] = ()
-
-
-# End, JobID and LocalJobID of a run. A tuple, because one is made for every job.
-EndedRun = tuple[Epoch, JobId, str]
-EndedIn = Callable[[Collection[Epoch]], Sequence[EndedRun]]
 
 
 _NO_STATUSES: Final[Mapping[str, int]] = {}
@@ -103,12 +87,6 @@ class RowsAhead(NamedTuple):
     first_end: Epoch | None
 
 
-# By RecordIDs and runs, in their order: of which there is nothing to do.
-DoneWith = Callable[[Sequence[int], Sequence[RunValues]], Sequence[bool]]
-# By database, RecordIDs and ends, in their order: whose kind is all that is asked.
-Knows = Callable[[str, Sequence[int], Sequence[Epoch]], Sequence[bool]]
-
-
 class Source(Protocol):
     """Finished jobs of a site. Only reads. Every call opens, reads one page at a time, and lets go
     between pages.
@@ -136,12 +114,10 @@ class Source(Protocol):
         database: str,
         needs: frozenset[SideTable],
         now: datetime,
-        done_with: DoneWith | None = None,
     ) -> Iterator[Page]:
         """Pages in row order of everything after the cursor.
 
-        From the first row when it is None or no longer fits. Runs that `done_with` knows are left
-        out, before what is beside their rows is read.
+        From the first row when it is None or no longer fits.
         """
 
     def ahead(self, cursor: Cursor, start: Epoch | None, late_before: Epoch | None) -> RowsAhead:
@@ -167,15 +143,8 @@ class Source(Protocol):
         needs: frozenset[SideTable],
         now: datetime,
         after: tuple[Epoch, RowRef] | None = None,
-        *,
-        columns: bool = False,
-        knows: Knows | None = None,
     ) -> Iterator[Page]:
-        """Pages of the finished jobs in a half-open window: by database, EndTime and RecordID.
-
-        `columns`: jobs are only counted, so they may come as `Page.runs`, and those that the caller
-        `knows` as `Page.known`.
-        """
+        """Pages of the finished jobs in a half-open window: by database, EndTime and RecordID."""
 
     def count(self, window: Window) -> int:
         """How many rows end in a half-open window: an upper bound of the jobs that `window` yields.
@@ -183,9 +152,6 @@ class Source(Protocol):
         A job that is finished in two databases counts once. One database answers from an index
         alone; of several, the JobIDs of all but the first are looked up in those before it.
         """
-
-    def by_end(self) -> AbstractContextManager[EndedIn]:
-        """Keeps databases open to be asked who ended in some seconds, at least if several did."""
 
     def find(self, job_id: JobId, needs: frozenset[SideTable], now: datetime) -> Page:
         """The job with this id, in any database; an empty page when there is none."""

@@ -12,9 +12,9 @@ from pathlib import Path
 from sqlite3 import Connection
 from typing import Final, NamedTuple, Protocol
 
+from publisher.model.entry import DeliveredFrom
 from publisher.model.errors import RecordError, SourceError, gravest
 from publisher.model.job import JobRecord
-from publisher.model.message import PlacedRuns
 
 
 class ImportedJob(NamedTuple):
@@ -87,7 +87,7 @@ class StoredJobs(NamedTuple):
 _SHOWN_BAD: Final = 100
 PUBLISHED: Final = "an ARC CE publishes it"  # why a job is skipped
 
-DeliveredSince = Callable[[str], AbstractContextManager[tuple[str, Iterator[PlacedRuns]]]]
+DeliveredSince = Callable[[str], AbstractContextManager[tuple[str, Iterator[DeliveredFrom]]]]
 """Asked with a mark: gives the mark of now, and what was delivered between the two.
 
 Runs of other batch systems are left out.

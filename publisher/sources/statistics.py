@@ -478,11 +478,12 @@ class Accounts(Protocol):
 class UsageReader(Protocol):
     """A site's finished jobs in groups. Only reads; a job finished in two databases counts once."""
 
-    def groups(self, window: Window, eras: Sequence[Epoch], *, alone: bool) -> Iterator[UsagePage]:
+    def groups(self, window: Window, eras: Sequence[Epoch]) -> Iterator[UsagePage]:
         """The jobs that ended in a window, page by page, be they written whole or not yet.
 
         `eras` are moments in order: group `era` n ended before `eras[n]` and not before the one in
-        front of it. `alone`: each job is a group of its own, with all that is known of it.
+        front of it.
+
         Raises: SourceError when the data cannot be read; never an empty answer instead.
         """
 

@@ -294,13 +294,13 @@ def test_trouble_with_a_target_is_logged_when_output_is_dropped(
     assert "Traceback" not in done.err
 
 
-def test_a_counted_job_has_no_message_in_its_trace(site: SiteUnderTest) -> None:
+def test_a_job_in_totals_has_their_message_in_its_trace(site: SiteUnderTest) -> None:
     site.config["targets"]["egi"]["format"] = "apel-summary-0.4"
     site.publish()
-    deliveries = site.run("trace", "--json", JOBS[0].job_id).json["deliveries"]
-    (counted,) = [one for one in deliveries if one["state"] == "counted"]
-    assert (counted["message_id"], counted["format"], counted["digest"]) == (None, None, None)
-    assert '""' not in json.dumps(deliveries)
+    (sent,) = site.run("trace", "--json", JOBS[0].job_id).json["deliveries"]
+    (message,) = site.fake.messages()
+    assert (sent["state"], sent["format"], sent["local_id"]) == ("sent", "apel-summary-0.4", JOBS[0].local_job_id)
+    assert sent["message_id"] == message.attributes["empaid"]
 
 
 # Bugs

@@ -129,16 +129,18 @@ def test_trouble_of_the_server_ends_the_round_with_advice_and_costs_nothing(
 
 
 @pytest.mark.parametrize("isolation", ["read committed", "serializable"])
-def test_targets_that_meet_the_same_new_keys_in_another_order(
+def test_targets_that_enter_the_same_scope_at_once(
     used: SiteUnderTest, postgres: PostgresServer, isolation: str
 ) -> None:
-    """Texts of keys are all targets', and one that is new is locked until its transaction ends."""
+    """Scopes are all targets', and one that is new is locked until its transaction ends."""
     egi, schema = used.config["targets"]["egi"], schema_of(used)
     egi["batch_records"] = 500
     used.config["targets"]["done"] = egi | {"topic": "done", "statuses": ["completed"]}
     used.fake.allow(used.user, "done")
     used.save()
     assert used.publish().status == 0
+    used.config["site"] = "ANOTHER-SITE"
+    used.save()
     first, *_ = JOBS
     of_users = [("one", "failed"), ("two", "completed"), ("one", "completed")]
     used.fill(
@@ -149,7 +151,7 @@ def test_targets_that_meet_the_same_new_keys_in_another_order(
     )
     postgres.sql(
         f"CREATE FUNCTION {schema}.slow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(1); "
-        f"RETURN NEW; END $$; CREATE TRIGGER slow AFTER INSERT ON {schema}.key_text FOR EACH ROW "
+        f"RETURN NEW; END $$; CREATE TRIGGER slow AFTER INSERT ON {schema}.scope FOR EACH ROW "
         f"EXECUTE FUNCTION {schema}.slow()"
     )
     postgres.sql(f"ALTER ROLE publisher SET default_transaction_isolation = '{isolation}'")

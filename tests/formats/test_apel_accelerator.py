@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from publisher.formats.apel.accelerator import ApelAccelerator
 from publisher.formats.apel.receiver import MOST_MODELS, AcceleratorKeys
+from publisher.model.entry import RowId, RowKey
 from publisher.model.errors import Unfit
 from publisher.model.job import Epoch, JobRecord
 from publisher.model.totals import month_number
@@ -149,9 +150,9 @@ def test_a_clock_that_is_ahead_makes_no_record_of_the_next_year() -> None:
 def test_what_is_added_up_is_apart_by_month_site_and_model() -> None:
     keys = AcceleratorKeys()
 
-    def digest(site: str = "EXAMPLE-SITE", **values: Any) -> bytes:
+    def digest(site: str = "EXAMPLE-SITE", **values: Any) -> RowId:
         made = make_policy(site=site).describe(make_job(**({"gpu_count": 1, "gpu_models": (("a100", 1),)} | values)))
-        return keys.of(made).of_month(month_number(made.ended_at)).digest
+        return RowKey(month_number(made.ended_at), keys.of(made)).id
 
     first = digest()
     assert digest(user="other", vo="cms", queue="q", benchmark="") == first
@@ -367,7 +368,7 @@ def test_another_site_name_is_held_before_it_counts_twice(site: SiteUnderTest) -
     site.save()
     run = site.run("republish", "--from", "2026-09", "--to", "2026-09", "--target", "gpus", "--yes", "--json")
     assert run.status == 65
-    assert "accelerators unknown" in run.out + run.err
+    assert "Accelerators unknown" in run.out + run.err
     assert len(arrived(site)) == 1
 
 

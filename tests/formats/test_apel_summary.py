@@ -20,7 +20,7 @@ from publisher.model.errors import Unfit
 from publisher.model.job import Epoch, JobRecord
 from publisher.model.published import PublishedJob
 from publisher.model.rates import BenchmarkPolicy, BenchmarkRule, make_benchmark
-from publisher.model.totals import Accumulator, SummaryGroup
+from publisher.model.totals import SummaryGroup
 from publisher.policy.identity import Identity, IdentityMode
 from publisher.policy.records import KeyStyle, RecordPolicy
 from tests.formats.test_car import TELLING_JOBS
@@ -28,6 +28,7 @@ from tests.support.jobs import ENDED, make_job, make_policy
 from tests.support.strategies import HOSTILE_TEXTS, examples, hostile_jobs, jobs, ordinary_jobs
 from tests.support.strict_apel import Row
 from tests.support.strict_apel_text import COMMON_KEY, KEYS, read_text, replaced, summarised
+from tests.support.summed import summed
 from tests.support.sync_counter import SyncCounter
 
 RAW = ("apel-summary-0.2", "apel-summary-0.4")
@@ -48,11 +49,10 @@ def golden(name: str) -> Path:
 
 
 def groups(text: ApelSummary, published: Iterable[PublishedJob]) -> list[SummaryGroup]:
-    accumulator = Accumulator(text.grouping)
+    published = list(published)
     for job in published:
         text.admit(job, NOW)
-        accumulator.add(job)
-    return list(accumulator.groups())
+    return summed(published, text.grouping)
 
 
 def payload(text: ApelSummary, published: Iterable[PublishedJob]) -> bytes:
@@ -357,11 +357,9 @@ def test_normalised_rows_of_one_type_merge_and_of_two_stay_apart(name: str) -> N
 def test_a_month_that_has_not_begun_waits() -> None:
     now = datetime(2026, 4, 1, 0, 5, tzinfo=UTC)
     text = create("apel-summary-0.2")
-    accumulator = Accumulator(text.grouping)
     job = described(ended_at=Epoch(int(now.timestamp()) - 60))
     text.admit(job, now)
-    accumulator.add(job)
-    (group,) = accumulator.groups()
+    (group,) = summed([job], text.grouping)
     with pytest.raises(Unfit, match="month-not-begun"):
         text.render([group], now)
     assert text.render([group], now.replace(hour=1))
@@ -391,13 +389,10 @@ def test_a_job_that_would_sink_the_message_is_set_aside_by_name(overrides: dict[
 @pytest.mark.parametrize("name", RAW)
 def test_a_product_that_would_stop_the_servers_summariser_does_not_go_out(name: str) -> None:
     text = create(name)
-    accumulator = Accumulator(text.grouping)
     (group,) = groups(text, [described(benchmark="HEPSPEC:9999999.999", wall_s=2**31 - 1)])
-    for _ in range(10):  # doubled: 1024 of them
-        accumulator.add_group(group)
-        for _ in range(1_023):
-            accumulator.add_group(group)
-    (sum_of_all,) = accumulator.groups()
+    assert text.render([group], NOW)
+    micro = group.normalised_wall_micro
+    sum_of_all = group._replace(jobs=10_240, wall_s=10_240 * group.wall_s, normalised_wall_micro=10_240 * micro)
     with pytest.raises(Unfit, match="number-out-of-range"):
         text.render([sum_of_all], NOW)
 

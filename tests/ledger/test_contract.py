@@ -5,17 +5,18 @@ A dry run answers as the ledger does that it reads, and goes on as if it had wri
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import cast
 
 import pytest
 
 from publisher.ledger.contract import (
     Hold,
     Ledger,
+    MessageRow,
     MessageState,
     MonthMessage,
     OutboxRecord,
@@ -23,31 +24,32 @@ from publisher.ledger.contract import (
     SyncMessage,
 )
 from publisher.ledger.dry_run import DryRunLedger
-from publisher.ledger.generation import GenerationFile
 from publisher.ledger.sql.ledger import SqlLedger
+from publisher.model.entry import RowKey, Usage
 from publisher.model.errors import LedgerError
-from publisher.model.job import Epoch, JobId, JobKey, JobRecord, RowRef, SkippedJob
+from publisher.model.job import Epoch, JobId, JobRecord, RowRef, RunKey, SkippedJob
 from publisher.model.message import (
     Cursor,
     LearntLimit,
     Message,
     MessageId,
     OpenRow,
-    PlacedRuns,
     Progress,
     RecordColumns,
     WindowMark,
     message_of,
 )
-from publisher.model.totals import InheritedMonth, KeyTotal, SummaryGroup, SummaryKey
+from publisher.model.totals import BY_JURA, InheritedMonth
 from tests.support.jobs import RECEIVER, make_job, make_record
 from tests.support.ledgers import opener
+from tests.support.totals_ledger import TotalsLedger, entry, row
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 MONTH = 2026 * 12 + 10
 END = Epoch(1_794_000_000)  # in that month
 
 DATABASES = ("sqlite", "postgres")
+ATLAS, CMS, OTHER = row(), row("cms"), row("other")
 
 
 @pytest.fixture(params=DATABASES)
@@ -96,8 +98,8 @@ def job(number: int) -> JobRecord:
     )
 
 
-def runs(*jobs: JobRecord) -> dict[JobKey, RowRef | None]:
-    return {one.key: one.row for one in jobs}
+def runs(*jobs: JobRecord) -> list[RunKey]:
+    return [one.run_key for one in jobs]
 
 
 def rendered(*jobs: JobRecord) -> RecordColumns:
@@ -113,29 +115,13 @@ def prepare(
     return message
 
 
-def group(jobs: int) -> SummaryGroup:
-    return SummaryGroup(
-        year=2026,
-        month=11,
-        site="SITE",
-        user="/CN=u",
-        vo="atlas",
-        vo_group="/atlas",
-        role="",
-        submit_host="ce",
-        infrastructure="grid",
-        kind="",
-        benchmarks=(),
-        node_count=1,
-        cpu_count=1,
-        earliest_end=END,
-        latest_end=END,
-        wall_s=10,
-        cpu_s=5,
-        normalised_wall_micro=0,
-        normalised_cpu_micro=0,
-        jobs=jobs,
-    )
+def says(*rows: tuple[RowKey, Usage]) -> MonthMessage:
+    """A message of totals with a record a row."""
+    payload = repr(rows).encode()
+    records = tuple(outbox_record(place, place) for place in range(1, len(rows) + 1))
+    said = tuple(MessageRow(place, key.id, usage) for place, (key, usage) in enumerate(rows, 1))
+    message = message_of(payload, "egi", "apel-summary", len(rows), NOW)
+    return MonthMessage(message, (MONTH,), records, said)
 
 
 def outbox_record(number: int, place: int = 0) -> OutboxRecord:
@@ -149,22 +135,6 @@ def outbox_record(number: int, place: int = 0) -> OutboxRecord:
         first_time=False,
         submit_host="ce",
         group=place,
-    )
-
-
-def count(ledger: Ledger, *jobs: int) -> None:
-    """A group of the month with so many jobs, or some of them, each with a core more."""
-    ledger.count(
-        "egi",
-        PlacedRuns(),
-        {MONTH: [group(number)._replace(cpu_count=at) for at, number in enumerate(jobs, 1)]},
-        dirty={},
-        clean=[MONTH],
-        by_settings=[],
-        progress=Progress(),
-        basis="b",
-        policy_digest="policy",
-        now=NOW,
     )
 
 
@@ -191,8 +161,7 @@ def test_a_transaction_in_which_something_is_raised_leaves_nothing(
 def test_a_new_ledger_knows_nothing_and_says_so(ledger: Ledger) -> None:
     asked = runs(job(1))
     assert ledger.target("other") is None
-    assert not ledger.known("egi", asked)
-    assert not ledger.other_runs("egi", asked)
+    assert not ledger.recorded("egi", asked)
     assert not ledger.held("egi", [job(1).key])
     assert ledger.outstanding("egi") is None
     assert ledger.cursor("egi", "a.db") is None
@@ -235,8 +204,8 @@ def test_a_message_is_settled_with_the_one_that_follows(kept: Kept) -> None:
     state = kept.ledger.target("egi")
     assert state is not None
     assert (state.delivered, state.prepared) == (2, 1)
-    known = kept.ledger.known("egi", runs(job(1), job(2), job(3)))
-    assert [known[job(number).key].settled for number in (1, 2, 3)] == [True, True, False]
+    known = kept.ledger.recorded("egi", runs(job(1), job(2), job(3)))
+    assert [known[job(number).run_key].counts for number in (1, 2, 3)] == [True, True, False]
     assert [one.remote_id for one in kept.ledger.trace(job(2).job_id)] == ["17"]
     prepare(kept.ledger, job(4), before=before)
     state = kept.ledger.target("egi")
@@ -247,8 +216,8 @@ def test_a_message_is_settled_with_the_one_that_follows(kept: Kept) -> None:
 def test_a_message_that_cannot_be_written_down_leaves_the_one_before_as_it_was(kept: Kept) -> None:
     first = prepare(kept.ledger, job(1))
     records = rendered(job(2))
-    records.record_ids[0] = 2**80  # more than a column of the ledger holds
-    with pytest.raises((LedgerError, OverflowError)):
+    records.entries[0] = records.entries[0]._replace(wall_s=2**80)  # more than a column of the ledger holds
+    with pytest.raises((LedgerError, OverflowError, struct.error)):
         kept.ledger.prepare(
             first._replace(id=MessageId("another")), records, Progress(), "policy", SentMessage(first, "17", {}, NOW)
         )
@@ -257,59 +226,54 @@ def test_a_message_that_cannot_be_written_down_leaves_the_one_before_as_it_was(k
     assert left.message.id == first.id
     kept.ledger.sent(first, remote_id="17", remote_ids={}, now=NOW)
     assert kept.again().outstanding("egi") is None
-    assert set(kept.ledger.known("egi", runs(job(1), job(2)))) == {job(1).key}
+    assert set(kept.ledger.recorded("egi", runs(job(1), job(2)))) == {job(1).run_key}
 
 
-def test_counted_months_are_told_as_they_were_counted(ledger: Ledger) -> None:
-    count(ledger, 3)
-    (state,) = ledger.months("egi")
-    assert (state.month, state.jobs, state.basis, state.dirty, state.accepted_digest) == (MONTH, 3, "b", False, "")
-    assert list(ledger.counted("egi", MONTH)) == [group(3)]
-    assert not ledger.accepted("egi", MONTH)
+def test_rows_that_runs_were_entered_for_are_told(ledger: Ledger) -> None:
+    ledger.enter("egi", [entry(1), entry(2), entry(3, CMS)], "settings", NOW)
+    ledger.enter("egi", [entry(4)], "settings", NOW)
+    rows = {row.key: row for row in ledger.rows("egi", MONTH)}
+    assert rows.keys() == {ATLAS, CMS}
+    assert {(row.counts, row.said, row.format) for row in rows.values()} == {(Usage(), Usage(), "")}
+    assert not ledger.rows("egi", MONTH + 1)
 
 
-def test_messages_of_months_go_out_in_their_order(ledger: Ledger) -> None:
-    count(ledger, 3)
-    messages = [message_of(f"part {part}".encode(), "egi", "apel-summary", 1, NOW) for part in (1, 2)]
-    ledger.prepare_months(
-        "egi",
-        [
-            MonthMessage(message=message, months=(MONTH,), records=(outbox_record(part),))
-            for part, message in enumerate(messages)
-        ],
-    )
-    for message in messages:
+def test_messages_of_totals_go_out_in_their_order(ledger: Ledger) -> None:
+    ledger.enter("egi", [entry(1), entry(2, CMS)], "settings", NOW)
+    messages = [says((ATLAS, Usage(1, 60, 30))), says((CMS, Usage(1, 60, 30)))]
+    ledger.seal("egi", iter(messages))
+    for one in messages:
         found = ledger.outstanding("egi")
         assert found is not None
-        assert found.message.payload == message.payload
+        assert found.message.payload == one.message.payload
         ledger.sent(found.message, remote_id="", remote_ids={}, now=NOW)
     assert ledger.outstanding("egi") is None
 
 
-def test_of_a_month_in_parts_what_arrived_is_accepted_at_once_and_stays_so(kept: Kept) -> None:
-    ledger = kept.ledger
-    count(ledger, 3, 4, 5)
-    messages = [message_of(f"part {part}".encode(), "egi", "apel-summary", 1, NOW) for part in (1, 2, 3)]
-    ledger.prepare_months(
-        "egi",
-        [
-            MonthMessage(message=message, months=(MONTH,), records=(outbox_record(part, part),))
-            for part, message in enumerate(messages, 1)
-        ],
-    )
-    for arrived, message in enumerate(messages[:2], 1):
-        ledger.sent(message, remote_id="", remote_ids={}, now=NOW)
-        assert [one.jobs for one in ledger.accepted("egi", MONTH)] == [3, 4][:arrived]
-        assert ledger.months("egi")[0].accepted_digest not in ("", ledger.months("egi")[0].digest)
-    ledger.give_up("egi", [], {})
-    count(ledger, 6, 7, 8)
-    assert [one.jobs for one in ledger.accepted("egi", MONTH)] == [3, 4]
-    whole = message_of(b"whole", "egi", "apel-summary", 3, NOW)
-    records = tuple(outbox_record(part, part) for part in (1, 2, 3))
-    ledger.prepare_months("egi", [MonthMessage(message=whole, months=(MONTH,), records=records)])
-    assert [one.jobs for one in ledger.accepted("egi", MONTH)] == [3, 4]
-    ledger.sent(whole, remote_id="", remote_ids={}, now=NOW)
-    assert [one.jobs for one in ledger.accepted("egi", MONTH)] == [6, 7, 8]
+def test_what_is_withdrawn_or_discarded_is_asked_for_by_nobody(ledger: Ledger) -> None:
+    ledger.enter("egi", [entry(1), entry(2, CMS)], "settings", NOW)
+    ledger.withdraw("egi", entering=[ATLAS.id])
+    ledger.discard("egi")
+    assert not ledger.recorded("egi", [entry(1).run, entry(2).run])
+    ledger.forget_totals("egi", [MONTH])
+
+
+def test_what_another_publisher_left_counts_and_was_said(ledger: Ledger) -> None:
+    for part in ((entry(1), entry(2, CMS)), (entry(2, CMS), entry(3))):
+        ledger.adopt("egi", InheritedMonth(MONTH, "apel-summary-0.2", totals=True, entries=part, hosts={}))
+    two = Usage(2, 120, 60)
+    rows = {row.key: (row.counts, row.said, row.first_end, row.last_end) for row in ledger.rows("egi", MONTH)}
+    assert rows[ATLAS] == (two, two, entry(1).record.ended_at, entry(3).record.ended_at)
+    assert ledger.recorded("egi", [entry(1).run])[entry(1).run].settings == BY_JURA
+    (month,) = ledger.months("egi")
+    assert (month.counts.jobs, month.said.jobs, month.pending, month.format) == (3, 3, 0, "apel-summary-0.2")
+    assert (month.last_end, month.untold) == (entry(3).record.ended_at, 0)
+
+
+def test_of_single_records_of_another_publisher_nothing_was_said(ledger: Ledger) -> None:
+    ledger.adopt("egi", InheritedMonth(MONTH, "car", totals=False, entries=(entry(1),), hosts={}))
+    (month,) = ledger.months("egi")
+    assert (month.counts.jobs, month.said, month.format, month.untold) == (1, Usage(), "", 0)
 
 
 def test_messages_of_counts_are_outstanding_until_they_are_sent(ledger: Ledger) -> None:
@@ -323,28 +287,6 @@ def test_messages_of_counts_are_outstanding_until_they_are_sent(ledger: Ledger) 
     assert ledger.outstanding("egi", [message.id]) is None
 
 
-def test_what_another_publisher_left_counts_as_accepted(ledger: Ledger) -> None:
-    left = InheritedMonth(month=MONTH, format="apel-summary", groups=(group(5),), singles=(), hosts={})
-    ledger.adopt("egi", left)
-    (state,) = ledger.months("egi")
-    assert state.accepted_jobs == 5
-    assert list(ledger.accepted("egi", MONTH)) == [group(5)]
-
-
-def test_keys_that_another_publisher_left_are_told_as_its_own(ledger: Ledger) -> None:
-    key = SummaryKey(month=MONTH, digest=b"d", text="atlas", site="SITE")
-    left = InheritedMonth(
-        month=MONTH,
-        format="car",
-        groups=(),
-        singles=(KeyTotal(key=key, jobs=2, wall_s=3, cpu_s=4),),
-        hosts={},
-    )
-    ledger.adopt("egi", left)
-    ((total, policy),) = ledger.summary_keys("egi", MONTH)
-    assert (total.key.text, total.jobs, policy) == ("atlas", 2, "jura-ng")
-
-
 # What is kept is there for the next process
 
 
@@ -354,7 +296,7 @@ def test_a_prepared_message_is_found_whole_by_the_next_process(kept: Kept) -> No
     assert found is not None
     assert (found.message, found.state) == (message, MessageState.PREPARED)
     assert [record.job_id for record in found.records] == ["job1", "job2"]
-    assert not kept.ledger.known("egi", runs(job(1)))[job(1).key].settled
+    assert not kept.ledger.recorded("egi", runs(job(1)))[job(1).run_key].counts
     kept.ledger.leave_in_doubt("egi")
     found = kept.ledger.outstanding("egi")
     assert found is not None
@@ -370,7 +312,7 @@ def test_a_sent_message_is_counted_once_and_traced(kept: Kept) -> None:
     assert (state.delivered, state.last_published_end) == (2, END + 2)
     (delivery,) = kept.ledger.trace(JobId("job1"))
     assert (delivery.message_id, delivery.state, delivery.row_id) == (message.id, MessageState.SENT, "71")
-    assert kept.ledger.known("egi", runs(*map(job, (1, 2, 3)))).keys() == {job(1).key, job(2).key}
+    assert kept.ledger.recorded("egi", runs(*map(job, (1, 2, 3)))).keys() == {job(1).run_key, job(2).run_key}
 
 
 def test_the_last_end_stays_when_an_earlier_one_follows(kept: Kept) -> None:
@@ -386,55 +328,8 @@ def test_a_message_that_is_given_up_never_was(kept: Kept) -> None:
     prepare(kept.ledger, job(1), progress=progress)
     kept.ledger.give_up("egi", [], {})
     assert kept.again().outstanding("egi") is None
-    assert not kept.ledger.known("egi", runs(job(1)))
+    assert not kept.ledger.recorded("egi", runs(job(1)))
     assert [row.row.record_id for row in kept.ledger.open_rows("egi")] == [1]
-
-
-def test_what_a_given_up_message_changed_of_its_keys_is_undone(kept: Kept) -> None:
-    """More keys than are asked for at once, some of them new with the second message."""
-    ledger = kept.ledger
-
-    def send(numbers: range, keys: int, policy: str) -> Message:
-        records = RecordColumns.of(
-            record._replace(summary_key=SummaryKey(MONTH, b"%d" % (at % keys), f"key {at % keys}", "SITE"))
-            for at, record in enumerate(rendered(*map(job, numbers)))
-        )
-        message = message_of(policy.encode(), "egi", "car", len(records), NOW)
-        ledger.prepare(message, records, Progress(), policy)
-        return message
-
-    def keys() -> list[tuple[str, int, str]]:
-        return sorted((total.key.text, total.jobs, policy) for total, policy in ledger.summary_keys("egi", MONTH))
-
-    ledger.sent(send(range(1, 151), 150, "first"), remote_id="", remote_ids={}, now=NOW)
-    before = keys()
-    assert {one[1:] for one in before} == {(1, "first")}
-    send(range(151, 311), 160, "second")
-    assert {one[2] for one in keys()} == {"second"}
-    ledger.give_up("egi", [], {})
-    assert keys() == before
-
-
-def test_keys_are_undone_whatever_is_raised_just_after_they_were_written(kept: Kept) -> None:
-    def send(number: int) -> None:
-        (record,) = rendered(job(number))
-        key = SummaryKey(MONTH, b"digest", "key", "SITE")
-        message = message_of(record.content, "egi", "car", 1, NOW)
-        kept.ledger.prepare(message, RecordColumns.of([record._replace(summary_key=key)]), Progress(), "policy")
-        kept.ledger.sent(message, remote_id="", remote_ids={}, now=NOW)
-
-    class NoMemory:
-        def begun(self, number: int, message_id: str) -> None:
-            if number:
-                raise MemoryError
-
-    assert isinstance(kept.ledger, SqlLedger)
-    send(1)
-    kept.ledger._files["egi"] = cast(GenerationFile, NoMemory())
-    with pytest.raises(MemoryError):
-        send(2)
-    kept.ledger.give_up("egi", [], {})
-    assert [total.jobs for total, _ in kept.ledger.summary_keys("egi", MONTH)] == [1]
 
 
 def test_a_refused_message_leaves_its_records_in_quarantine_and_unknown(kept: Kept) -> None:
@@ -442,72 +337,13 @@ def test_a_refused_message_leaves_its_records_in_quarantine_and_unknown(kept: Ke
     found = kept.ledger.outstanding("egi")
     assert found is not None
     kept.ledger.refuse(found, "refused-by-receiver", "no", "policy", NOW)
-    assert not kept.again().known("egi", runs(job(1)))
+    assert not kept.again().recorded("egi", runs(job(1)))
     (held,) = kept.ledger.quarantine("egi")
     assert (held.job.job_id, held.hold, held.job.reason) == ("job1", Hold.HELD, "no")
     assert kept.ledger.release([held.number]) == 1
     assert kept.ledger.drop([held.number]) == 1
     (held,) = kept.ledger.quarantined(JobId("job1"))
     assert held.hold is Hold.DROPPED
-
-
-def test_what_a_refused_record_added_to_keys_is_undone(kept: Kept) -> None:
-    """Of a row of its own, of one that it shares with the rest of its message, and of one with a later message."""
-    ledger = kept.ledger
-
-    def send(*keyed: tuple[int, str], first_time: bool = True) -> Message:
-        records = RecordColumns.of(
-            record._replace(summary_key=SummaryKey(MONTH, key.encode(), key, "SITE"), first_time=first_time)
-            for record, (_, key) in zip(rendered(*(job(number) for number, _ in keyed)), keyed, strict=True)
-        )
-        message = message_of(repr(keyed).encode(), "egi", "car", len(records), NOW)
-        ledger.prepare(message, records, Progress(), "policy")
-        return message
-
-    def refuse(*numbers: int) -> None:
-        whole = ledger.outstanding("egi")
-        assert whole is not None
-        pieces = [(message_of(one.job_id.encode(), "egi", "car", 1, NOW), (one,)) for one in whole.records]
-        ledger.split(whole, pieces, narrowing=True)
-        for number in range(1, len(pieces) + 1):
-            piece = ledger.outstanding("egi")
-            assert piece is not None
-            if number in numbers:
-                ledger.refuse(piece, "refused-by-receiver", "no", "policy", NOW)
-            else:
-                ledger.sent(piece.message, remote_id="", remote_ids={}, now=NOW)
-
-    def keys() -> dict[str, int]:
-        return {total.key.text: total.jobs for total, _ in ledger.summary_keys("egi", MONTH)}
-
-    send((1, "alone"), (2, "shared"), (3, "shared"), (4, "later"))
-    last = send((5, "later"))
-    assert keys() == {"alone": 1, "shared": 2, "later": 2}
-    refuse(1, 2, 4)
-    assert keys() == {"shared": 1, "later": 1}
-    again = send((3, "shared"), first_time=False)
-    ledger.sent(last, remote_id="", remote_ids={}, now=NOW)
-    found = ledger.outstanding("egi")
-    assert found is not None
-    assert found.message.id == again.id
-    ledger.refuse(found, "refused-by-receiver", "no", "policy", NOW)
-    assert keys() == {"shared": 1, "later": 1}, "it was delivered before"
-    send((1, "alone"))
-    ledger.give_up("egi", [], {})
-    assert keys() == {"shared": 1, "later": 1}
-    send((6, "both"), (7, "first"))
-    send((8, "both"), (9, "first"))
-    send((10, "first"))
-    refuse(1, 2)
-    refuse(1, 2)
-    assert keys() == {"shared": 1, "later": 1, "first": 1}
-    refuse(1)
-    assert keys() == {"shared": 1, "later": 1}, "none of a row that was refused whole, message by message"
-    send((11, "kept"), (12, "refused"))
-    refuse(2)
-    send((11, "kept"), first_time=False)
-    ledger.give_up("egi", [], {})
-    assert keys() == {"shared": 1, "later": 1, "kept": 1}, "what was delivered before stays"
 
 
 def test_halves_take_the_place_of_the_whole(kept: Kept) -> None:
@@ -522,7 +358,7 @@ def test_halves_take_the_place_of_the_whole(kept: Kept) -> None:
         queue.append(found.message.id)
         kept.ledger.sent(found.message, remote_id="", remote_ids={}, now=NOW)
     assert queue == [halves[0][0].id, halves[1][0].id, last.id]
-    assert all(run.settled for run in kept.ledger.known("egi", runs(*map(job, (1, 2, 3)))).values())
+    assert all(run.counts for run in kept.ledger.recorded("egi", runs(*map(job, (1, 2, 3)))).values())
 
 
 def test_a_database_keeps_all_that_is_known_of_it_under_another_name(kept: Kept) -> None:
@@ -597,16 +433,6 @@ def test_a_start_is_fixed_until_its_rule_changes(kept: Kept) -> None:
     assert state.start == 300
 
 
-def test_months_that_arrived_whole_are_accepted(kept: Kept) -> None:
-    count(kept.ledger, 3)
-    message = message_of(b"month", "egi", "apel-summary", 1, NOW)
-    kept.ledger.prepare_months("egi", [MonthMessage(message=message, months=(MONTH,), records=(outbox_record(1, 1),))])
-    kept.ledger.sent(message, remote_id="", remote_ids={}, now=NOW)
-    (state,) = kept.again().months("egi")
-    assert (state.accepted_jobs, state.accepted_digest, state.accepted_format) == (3, state.digest, "apel-summary")
-    assert kept.ledger.counts("egi").delivered == {(MONTH, "ce"): 3}
-
-
 def test_counts_are_told_once_they_are_heard(kept: Kept) -> None:
     message = message_of(b"counts", "egi", "apel-sync", 1, NOW)
     counts = SyncMessage(message=message, counts=(((MONTH, "ce"), 3),), records=(outbox_record(1),))
@@ -615,3 +441,53 @@ def test_counts_are_told_once_they_are_heard(kept: Kept) -> None:
     kept.ledger.sent(message, remote_id="", remote_ids={}, now=NOW)
     reported = kept.again().counts("egi")
     assert (reported.reported, reported.last_reported_at) == ({(MONTH, "ce"): 3}, NOW)
+
+
+# A dry run
+
+
+@pytest.fixture(params=DATABASES)
+def doubtful(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[DryRunLedger]:
+    """Of a ledger in which two rows were accepted; a message in doubt says one of them, and a third."""
+    path = tmp_path / "state" / "publishing.db"
+    with closing(opener(request.param, request)(path)) as database:
+        kept = TotalsLedger(database)
+        kept.send(entry(1), entry(2, CMS))
+        kept.enter(entry(3), entry(4, OTHER), entry(2, OTHER))
+        kept.seal(kept.says((ATLAS, Usage(2, 120, 60)), (CMS, Usage()), (OTHER, Usage(2, 120, 60))))
+        kept.ledger.leave_in_doubt("egi")
+    with closing(DryRunLedger(opener(request.param, request, to_read=True)(path))) as ledger:
+        begin(ledger)
+        yield ledger
+
+
+def test_a_dry_run_takes_what_is_in_doubt_as_told(doubtful: DryRunLedger) -> None:
+    runs = [entry(number).run for number in range(1, 5)]
+    assert {run for run, one in doubtful.recorded("egi", runs).items() if one.pending} == set(runs[1:])
+    found = doubtful.outstanding("egi")
+    assert found is not None
+    doubtful.sent(found.message, remote_id="", remote_ids={}, now=NOW)
+    assert doubtful.outstanding("egi") is None
+    assert not any(one.pending for one in doubtful.recorded("egi", runs).values())
+    two, end = Usage(2, 120, 60), entry(0).record.ended_at
+    rows = {row.key: (row.counts, row.said, row.first_end, row.last_end) for row in doubtful.rows("egi", MONTH)}
+    assert rows[ATLAS] == (two, two, end + 1, end + 3)
+    assert rows[CMS][:2] == (Usage(), Usage())
+    assert rows[OTHER] == (two, two, end + 2, end + 4)
+    (month,) = doubtful.months("egi")
+    assert (month.counts.jobs, month.said.jobs, month.pending, month.untold) == (4, 4, 0, 0)
+    assert month.format == "apel-summary-0.4"
+
+
+def test_a_dry_run_forgets_no_row_that_it_made(doubtful: DryRunLedger) -> None:
+    new = row("lhcb")
+    doubtful.enter("egi", [entry(5, new), entry(6, ATLAS)], "settings", NOW)
+    rows = {one.key: one.counts.jobs for one in doubtful.rows("egi", MONTH)}
+    assert rows == {ATLAS: 1, CMS: 1, OTHER: 0, new: 0}
+    doubtful.seal("egi", iter([says((new, Usage(1, 60, 30)))]))
+    first = doubtful.outstanding("egi")
+    assert first is not None
+    second = doubtful.outstanding("egi", [first.message.id])
+    assert first.state is MessageState.IN_DOUBT
+    assert second is not None
+    assert second.state is MessageState.PREPARED

@@ -292,7 +292,7 @@ def test_messages_of_counts_have_no_entries(kept: Kept) -> None:
         ("DELETE FROM posting", "entries of unknown postings"),
         ("DELETE FROM row_key", "entries of unknown rows"),
         ("DELETE FROM scope", "entries of unknown scopes"),
-        ("UPDATE posting SET entries = 7", "messages whose entries are not their deliveries"),
+        ("UPDATE posting SET entries = 7", "postings with damaged entries"),
         ("UPDATE entry SET state = 2", "pending entries of settled messages"),
         (
             "UPDATE entry SET run = x'00' WHERE local_id = '1'",

@@ -1,25 +1,29 @@
-"""What was delivered when: days, lags and first acceptances, wherever the runs stand."""
+"""What was delivered when: days, lags and first acceptances."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import closing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
 
 from publisher.ledger.books import DailyDelivery, TargetHistory
-from publisher.ledger.sql.delivered import pages
-from publisher.ledger.sql.history import SqlHistory
+from publisher.ledger.sql import entries
+from publisher.ledger.sql.past.history import SqlHistory
+from publisher.ledger.sql.sums.settlement import Settling
 from publisher.ledger.sqlite.connection import SqliteDatabase, open_database_to_read, open_ledger_file
-from publisher.model.job import Epoch, job_key
-from publisher.model.message import PlacedRuns
+from publisher.model.entry import Entry, RecordKey, RowFields, RowKey
+from publisher.model.job import Epoch, run_key
 from publisher.model.time import Window
+from publisher.model.totals import month_number
 
 DAY = 86_400
 BEGIN = 20_000 * DAY
 WINDOW = Window(start=Epoch(BEGIN), end=Epoch(BEGIN + 10 * DAY))
-SENT, REJECTED, COUNTED = 2, 3, 4
+MONTH = month_number(BEGIN)
+SENT, REJECTED = 2, 3
 
 
 class TargetPast:
@@ -28,29 +32,75 @@ class TargetPast:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.connection = open_ledger_file(path)
-        self.connection.execute(
-            "INSERT INTO target (id, name, start_rule, selection_digest) VALUES (1, 'egi', 'all', '')"
-        )
+        self.connection.execute("INSERT INTO receiver (id, place, keeps_first) VALUES (1, 'a place', 0)")
+        self.target(1, "egi")
         self.messages = 0
+        self.numbers = entries.Numbers()
 
-    def message(self, state: int, made_at: int, settled_at: int | None, size: int = 100, name: str = "car") -> int:
+    def target(self, number: int, name: str) -> None:
+        self.connection.execute(
+            "INSERT INTO target (id, name, start_rule, selection_digest, receiver) VALUES (?, ?, 'all', '', 1)",
+            (number, name),
+        )
+
+    def message(
+        self,
+        state: int,
+        made_at: int,
+        settled_at: int | None,
+        size: int = 100,
+        name: str = "car",
+        posting: int | None = None,
+        months: Sequence[int] = (),
+    ) -> int:
         self.messages += 1
         self.connection.execute(
-            "INSERT INTO message (id, target, message_id, state, format, records, bytes, digest, made_at, settled_at)"
-            " VALUES (?, 1, ?, ?, ?, 2, ?, x'', ?, ?)",
-            (self.messages, f"m{self.messages}", state, name, size, made_at, settled_at),
+            "INSERT INTO message (id, target, posting, message_id, state, format, records, bytes, digest, made_at,"
+            " settled_at) VALUES (?, 1, ?, ?, ?, ?, 2, ?, ?, ?, ?)",
+            (
+                self.messages,
+                posting,
+                f"m{self.messages}",
+                state,
+                name,
+                size,
+                b"%d" % self.messages,
+                made_at,
+                settled_at,
+            ),
         )
+        for month in months:
+            self.connection.execute(
+                "INSERT INTO month_message (message, month, target) VALUES (?, ?, 1)", (self.messages, month)
+            )
         return self.messages
 
-    def jobs(self, message: int, ended: dict[str, int], numbering: int = 1) -> None:
-        """Each in the row of its first letter."""
-        self.connection.execute(
-            "INSERT OR IGNORE INTO numbering (id, target, file) VALUES (?, 1, 'a.db')", (numbering,)
-        )
-        placed = PlacedRuns()
-        for job, at in ended.items():
-            placed.add(job_key(job, ""), Epoch(at), 1, "a.db", ord(job[0]))
-        pages.write(SqliteDatabase(self.connection, self.path), message, placed, {"a.db": numbering})
+    def post(self, ended: dict[str, int], source: str = "/a.db", target: int = 1) -> int:
+        """Enter runs, which are pending."""
+        database = SqliteDatabase(self.connection, self.path)
+        made = [entry(job, at, source) for job, at in ended.items()]
+        with database.atomic():
+            return entries.prepare(database, self.numbers, entries.Posting(1, target, "then", BEGIN), made)
+
+    def settle(self, posting: int) -> None:
+        database = SqliteDatabase(self.connection, self.path)
+        with database.atomic():
+            settling = Settling(database, posting)
+            settling.of_records()
+            settling.write()
+
+    def jobs(self, ended: dict[str, int], settled_at: int | None, source: str = "/a.db") -> int:
+        """A message of single records, accepted then, or on its way."""
+        posting = self.post(ended, source)
+        message = self.message(0 if settled_at is None else SENT, BEGIN, settled_at, posting=posting)
+        if settled_at is not None:
+            self.settle(posting)
+        return message
+
+    @contextmanager
+    def history(self) -> Iterator[SqlHistory]:
+        with closing(SqlHistory(open_database_to_read(self.path))) as history:
+            yield history
 
     def told(self) -> TargetHistory:
         with closing(SqlHistory(open_database_to_read(self.path))) as history:
@@ -68,39 +118,79 @@ def lags(told: TargetHistory) -> dict[int, int]:
     return dict(told.lags.minutes)
 
 
-@pytest.mark.parametrize("numbering", [1, 2], ids=["the same rows", "renumbered"])
-def test_the_first_acceptance_counts(past: TargetPast, numbering: int) -> None:
-    past.jobs(past.message(SENT, BEGIN, BEGIN + 3600), {"a": BEGIN, "b": BEGIN + 1800})
-    past.jobs(past.message(SENT, BEGIN + DAY, BEGIN + 2 * DAY), {"a": BEGIN, "c": BEGIN + DAY}, numbering)
+def entry(job: str, ended_at: int, source: str) -> Entry:
+    row = RowKey(month_number(ended_at), RowFields.of({"VO": "atlas"}, ("atlas",)))
+    record = RecordKey("EXAMPLE-SITE", "", job, Epoch(ended_at))
+    return Entry(run_key(BEGIN, f"job {job}", job), record, row, 60, 50, b"%d" % ended_at, source=source)
+
+
+def test_the_first_acceptance_counts(past: TargetPast) -> None:
+    past.jobs({"a": BEGIN, "b": BEGIN + 1800}, BEGIN + 3600)
+    past.jobs({"a": BEGIN, "c": BEGIN + DAY}, BEGIN + 2 * DAY)
     told = past.told()
     assert lags(told) == {60: 1, 30: 1, 24 * 60: 1}
     assert (told.lags.unknown, told.lags.negative) == (0, 0)
 
 
 def test_what_is_not_accepted_is_unknown(past: TargetPast) -> None:
-    past.jobs(past.message(0, BEGIN, None), {"a": BEGIN})
-    past.jobs(past.message(SENT, BEGIN, BEGIN + 60), {"b": BEGIN + 120})
+    past.jobs({"a": BEGIN}, None)
+    past.jobs({"b": BEGIN + 120}, BEGIN + 60)
     told = past.told()
     assert lags(told) == {}
     assert (told.lags.unknown, told.lags.negative) == (1, 1)
 
 
 def test_only_jobs_of_the_window(past: TargetPast) -> None:
-    past.jobs(past.message(SENT, BEGIN, BEGIN + 3600), {"a": BEGIN - 1, "b": BEGIN, "c": BEGIN + 10 * DAY})
+    past.jobs({"a": BEGIN - 1, "b": BEGIN, "c": BEGIN + 10 * DAY}, BEGIN + 3600)
     assert past.told().lags.known + past.told().lags.negative == 1
 
 
-def test_a_counted_job_is_accepted_with_its_month(past: TargetPast) -> None:
-    """The totals that were made before it was counted do not tell of it, even if they are accepted later."""
-    month = 12 * 2024 + 9  # day 20,000 since 1970 is 2024-10-04
-    early = past.message(SENT, BEGIN, BEGIN + 9 * 3600)
-    counted = past.message(COUNTED, BEGIN + 5, BEGIN + 5)
-    late = past.message(SENT, BEGIN, BEGIN + 2 * 3600)
-    past.connection.executemany(
-        "INSERT INTO month_message (message, month, target) VALUES (?, ?, 1)", [(early, month), (late, month)]
-    )
-    past.jobs(counted, {"a": BEGIN})
+def test_what_another_target_of_the_receiver_sent_is_not_of_this_one(past: TargetPast) -> None:
+    past.target(2, "other")
+    past.settle(past.post({"a": BEGIN}, target=2))
+    assert (past.told().lags.known, past.told().lags.unknown) == (0, 0)
+
+
+def test_a_run_of_totals_is_accepted_with_the_first_message_of_its_month(past: TargetPast) -> None:
+    """Totals of before do not tell of it, nor do those of another month of its posting."""
+    past.message(SENT, BEGIN, BEGIN + 3600, months=[MONTH])
+    posting = past.post({"a": BEGIN})
+    past.message(SENT, BEGIN, BEGIN + 60, posting=posting, months=[MONTH - 1])
+    past.message(SENT, BEGIN, BEGIN + 3 * 3600, posting=posting, months=[MONTH])
+    past.message(SENT, BEGIN, BEGIN + 2 * 3600, posting=posting, months=[MONTH, MONTH + 1])
     assert lags(past.told()) == {120: 1}
+    with past.history() as history:
+        (part,) = history.deliveries(WINDOW)
+    assert (part.message_id, part.accepted_at, part.runs) == ("m4", BEGIN + 2 * 3600, (run_key(BEGIN, "job a", "a"),))
+
+
+def test_deliveries_are_of_the_messages_that_were_accepted_then(past: TargetPast) -> None:
+    past.jobs({"a": BEGIN, "b": BEGIN}, BEGIN + 60)
+    past.jobs({"a": BEGIN + 1}, BEGIN + 120)
+    past.jobs({"c": BEGIN}, BEGIN + 10 * DAY)
+    past.jobs({"d": BEGIN}, None)
+    with past.history() as history:
+        parts = list(history.deliveries(WINDOW))
+        assert history.accepted() == {"2024-10": [3, 6, 3]}
+    assert sorted((part.message_id, part.ended_at) for part in parts) == [
+        ("m1", (BEGIN, BEGIN)),
+        ("m2", (BEGIN + 1,)),
+    ]
+
+
+def test_messages_sent_of_a_month(past: TargetPast) -> None:
+    """Those with jobs that ended in it, whoever replaced them since, and those with its totals."""
+    october = Window(start=Epoch(BEGIN - 3 * DAY), end=Epoch(BEGIN + 28 * DAY))
+    past.jobs({"a": BEGIN, "b": BEGIN - 5 * DAY}, BEGIN + 60)
+    past.jobs({"a": BEGIN + 1}, BEGIN + 60)
+    past.jobs({"c": BEGIN - 5 * DAY}, BEGIN + 60)
+    posting = past.post({"d": BEGIN})
+    past.message(SENT, BEGIN, BEGIN + 60, posting=posting, months=[MONTH - 1])
+    past.message(SENT, BEGIN, BEGIN + 60, posting=posting, months=[MONTH])
+    with past.history() as history:
+        sent = history.sent("egi", october)
+        assert history.sent("another", october).messages == 0
+    assert (sent.messages, sent.digest) == (3, sha256(b"125").hexdigest())
 
 
 def test_days_by_format_and_rejections(past: TargetPast) -> None:
@@ -123,48 +213,50 @@ def test_a_target_without_a_round_has_no_past(past: TargetPast) -> None:
         assert history.targets(["another"], WINDOW) == {}
 
 
-def since(past: TargetPast, mark: str, files: Callable[[str], bool] = bool) -> tuple[str, list[tuple[str, int, int]]]:
-    """The mark of now, and of each run that came since its database, row and end."""
-    with closing(SqlHistory(open_database_to_read(past.path))) as history:
-        until, parts = history.delivered_since(mark, files)
-        found = [one for runs in parts for one in zip(runs.files, runs.record_ids, runs.ended_at, strict=True)]
+Told = tuple[str, str, int]
+
+
+def since(past: TargetPast, mark: str, sources: Callable[[str], bool] = bool) -> tuple[str, list[Told]]:
+    """The mark of now, and of each run that came since its database, number and end."""
+    with past.history() as history:
+        until, parts = history.delivered_since(mark, sources)
+        found = [(part.source, number, end) for part in parts for _, number, end in part.runs]
     return until, sorted(found)
 
 
 def test_what_was_delivered_since_a_mark(past: TargetPast) -> None:
     """What is on its way may leave again, so it is told once more."""
-    assert since(past, "") == ("{}", [])
-    past.jobs(past.message(SENT, BEGIN, BEGIN), {"a": BEGIN, "b": BEGIN + 1})
+    assert since(past, "") == ("", [])
+    past.jobs({"a": BEGIN, "b": BEGIN + 1}, BEGIN)
     first, found = since(past, "")
-    assert found == [("a.db", ord("a"), BEGIN), ("a.db", ord("b"), BEGIN + 1)]
+    assert found == [("/a.db", "a", BEGIN), ("/a.db", "b", BEGIN + 1)]
     assert since(past, first) == (first, [])
-    past.jobs(past.message(COUNTED, BEGIN, BEGIN), {"c": BEGIN + 2})
-    past.jobs(past.message(0, BEGIN, None), {"d": BEGIN + 3})
+    past.jobs({"c": BEGIN + 2}, BEGIN)
+    pending = past.post({"d": BEGIN + 3})
+    past.jobs({"e": BEGIN + 4}, BEGIN, source="hpc")
     second, found = since(past, first)
-    assert found == [("a.db", ord("c"), BEGIN + 2), ("a.db", ord("d"), BEGIN + 3)]
-    assert since(past, second) == (second, [("a.db", ord("d"), BEGIN + 3)])
-    assert since(past, first, lambda file: file != "a.db") == (second, [])
+    assert found == [("/a.db", "c", BEGIN + 2), ("/a.db", "d", BEGIN + 3), ("hpc", "e", BEGIN + 4)]
+    assert since(past, second) == (second, found[1:])
+    assert since(past, first, lambda source: source == "hpc") == (second, found[2:])
+    past.settle(pending)
+    assert since(past, since(past, second)[0])[1] == []
 
 
 def test_a_mark_of_another_ledger_is_none(past: TargetPast) -> None:
-    """Of one that was restored, or made anew: its pages have the same numbers."""
-    past.jobs(past.message(SENT, BEGIN, BEGIN), {"a": BEGIN})
+    """Of one that was restored, or made anew: its postings have the same numbers."""
+    past.jobs({"a": BEGIN}, BEGIN)
     before, _ = since(past, "")
-    past.jobs(past.message(SENT, BEGIN + 1, BEGIN), {"b": BEGIN + 1})
+    past.jobs({"b": BEGIN + 1}, BEGIN)
     after, _ = since(past, before)
-    past.connection.execute("UPDATE message SET made_at = made_at + 60 WHERE id = 2")
-    assert since(past, after)[1] == [("a.db", ord("a"), BEGIN), ("a.db", ord("b"), BEGIN + 1)]
-    assert since(past, before)[1] == [("a.db", ord("b"), BEGIN + 1)]
-    past.connection.execute("DELETE FROM delivered_page WHERE id = 2")
-    assert since(past, after) == (before, [("a.db", ord("a"), BEGIN)])
+    past.connection.execute("UPDATE posting SET made_at = made_at + 60 WHERE id = 2")
+    assert [job for _, job, _ in since(past, after)[1]] == ["a", "b"]
+    assert [job for _, job, _ in since(past, before)[1]] == ["b"]
+    assert [job for _, job, _ in since(past, '{"egi": [1, 1, 1]}')[1]] == ["a", "b"]
 
 
-def test_each_target_has_its_own_place(past: TargetPast) -> None:
-    past.jobs(past.message(SENT, BEGIN, BEGIN), {"a": BEGIN})
-    mark, _ = since(past, "")
-    past.connection.execute(
-        "INSERT INTO target (id, name, start_rule, selection_digest) VALUES (2, 'other', 'all', '')"
-    )
-    past.connection.execute("UPDATE message SET target = 2 WHERE id = 1")
-    past.connection.execute("UPDATE numbering SET target = 2 WHERE id = 1")
-    assert since(past, mark)[1] == [("a.db", ord("a"), BEGIN)]
+def test_a_job_that_never_reached_the_batch_system_has_no_number(past: TargetPast) -> None:
+    database = SqliteDatabase(past.connection, past.path)
+    made = entry("a", BEGIN, "/a.db")._replace(run=run_key(BEGIN, "a", ""))
+    with database.atomic():
+        entries.prepare(database, past.numbers, entries.Posting(1, 1, "then", BEGIN), [made])
+    assert since(past, "")[1] == [("/a.db", "", BEGIN)]

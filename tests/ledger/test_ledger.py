@@ -17,7 +17,7 @@ import pytest
 from publisher.ledger.contract import Hold, MessageState
 from publisher.ledger.sql.ledger import SqlLedger
 from publisher.model.errors import Busy, LedgerError
-from publisher.model.job import Epoch, JobId, JobKey, JobRecord, RowRef, SkippedJob, job_key
+from publisher.model.job import Epoch, JobId, JobRecord, RowRef, RunKey, SkippedJob, job_key
 from publisher.model.message import (
     Cursor,
     Message,
@@ -61,8 +61,8 @@ def job(number: int, local_id: str | None = None) -> JobRecord:
     )
 
 
-def runs(*jobs: JobRecord) -> dict[JobKey, RowRef | None]:
-    return {one.key: one.row for one in jobs}
+def runs(*jobs: JobRecord) -> list[RunKey]:
+    return [one.run_key for one in jobs]
 
 
 def test_opening_it_again_leaves_the_locks_of_this_process(path: Path, ledger: SqlLedger) -> None:
@@ -105,9 +105,9 @@ def test_a_prepared_message_is_known_outstanding_and_survives_the_process(ledger
     assert outstanding.message == prepared
     assert outstanding.state is MessageState.PREPARED
     assert [(record.job_id, record.content_bytes) for record in outstanding.records] == [("job1", 6), ("job2", 6)]
-    known = again.known("egi", runs(job(1), job(3)))
-    assert set(known) == {job(1).key}
-    assert not known[job(1).key].settled
+    known = again.recorded("egi", runs(job(1), job(3)))
+    assert set(known) == {job(1).run_key}
+    assert not known[job(1).run_key].counts
     assert again.cursor("egi", "a.db") == Cursor(database="a.db", record_id=2, anchor="job2")
     again.close()
 
@@ -151,7 +151,7 @@ def test_halves_take_the_place_of_the_whole(ledger: SqlLedger) -> None:
         order.append((outstanding.message.payload, outstanding.narrowing))
         ledger.sent(outstanding.message, remote_id="", remote_ids={}, now=NOW)
     assert order == [(b"<job1>", True), (b"<job2>", True), (b"<job3>", False)]
-    assert all(known.settled for known in ledger.known("egi", runs(*map(job, (1, 2, 3)))).values())
+    assert all(known.counts for known in ledger.recorded("egi", runs(*map(job, (1, 2, 3)))).values())
 
 
 def test_a_refused_message_leaves_its_records_in_quarantine_and_unknown(ledger: SqlLedger) -> None:
@@ -160,7 +160,7 @@ def test_a_refused_message_leaves_its_records_in_quarantine_and_unknown(ledger: 
     whole = ledger.outstanding("egi")
     assert whole is not None
     ledger.refuse(whole, "refused-by-receiver", "no such thing", "p", NOW)
-    assert ledger.known("egi", runs(job(1))) == {}
+    assert ledger.recorded("egi", runs(job(1))) == {}
     (held,) = ledger.quarantine("egi")
     assert (held.job.job_id, held.job.rule, held.job.reason, held.hold) == (
         "job1",
@@ -255,9 +255,9 @@ def test_every_delivery_of_many_messages_is_known(ledger: SqlLedger, path: Path)
     deliver(ledger, *(job(number) for number in range(0, 1000, 100)), first_time=False)
     with closing(open_to_read(path)) as reader:
         for opened in (ledger, reader):
-            known = opened.known("egi", runs(*(job(number) for number in range(-50, 1050))))
-            assert set(known) == {job(number).key for number in range(1000)}
-            assert all(one.settled for one in known.values())
+            known = opened.recorded("egi", runs(*(job(number) for number in range(-50, 1050))))
+            assert set(known) == {job(number).run_key for number in range(1000)}
+            assert all(one.counts for one in known.values())
             assert len(opened.trace(JobId("job100"))) == 2
             assert len(opened.trace(JobId("job101"))) == 1
     state = ledger.target("egi")

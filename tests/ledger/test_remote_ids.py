@@ -11,20 +11,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from publisher.ledger.sql.delivered import remote_ids
+from publisher.ledger.sql import remote_ids
 from publisher.ledger.sql.ledger import SqlLedger
-from publisher.model.job import JobId, JobKey, JobRecord, job_key
+from publisher.model.job import JobId, JobRecord, RunKey, run_key
 from publisher.model.message import Progress
 from tests.ledger.test_ledger import NOW, begin, job, message, rendered
 from tests.support.ledgers import open_ledger
 
+BEGIN = 1_794_000_000
 NUMBERS = st.integers(0, 2**63 - 1).map(str)
 TEXTS = st.one_of(NUMBERS, st.text(max_size=12), st.sampled_from(["007", "", "-1", "1.0", "\u0661", "0", "9" * 5_000]))
-KEYS = st.builds(lambda job, run: job_key(f"job{job}", f"{run}"), st.integers(0, 5000), st.integers(0, 2))
+KEYS = st.builds(lambda job, run: run_key(BEGIN, f"job{job}", f"{run}"), st.integers(0, 5000), st.integers(0, 2))
 
 
 @given(st.dictionaries(KEYS, TEXTS, max_size=60), KEYS)
-def test_every_id_is_found_under_its_run_and_no_other(named: dict[JobKey, str], other: JobKey) -> None:
+def test_every_id_is_found_under_its_run_and_no_other(named: dict[RunKey, str], other: RunKey) -> None:
     packed = remote_ids.pack(list(named.items()))
     assert {key: remote_ids.find(packed, key) for key in named} == named
     if packed is None:
@@ -33,7 +34,7 @@ def test_every_id_is_found_under_its_run_and_no_other(named: dict[JobKey, str], 
 
 
 def test_a_run_without_an_id_is_not_found_under_its_neighbours_tag() -> None:
-    keys = [job_key(str(number), "") for number in range(2_000)]
+    keys = [run_key(BEGIN, str(number), "") for number in range(2_000)]
     named = [(key, "" if number % 2 else str(number)) for number, key in enumerate(keys)]
     packed = remote_ids.pack(named)
     assert [remote_ids.find(packed, key) for key in keys] == [text for _, text in named]
@@ -43,19 +44,19 @@ def test_a_run_without_an_id_is_not_found_under_its_neighbours_tag() -> None:
 def test_ranges_that_go_up_and_down_come_back(ranges: list[tuple[int, int]]) -> None:
     """Batches with rows that SGAS had before: old ids stand between new ones."""
     numbers = [first + step for first, length in ranges for step in range(length)]
-    named = [(job_key(str(place), ""), str(number)) for place, number in enumerate(numbers)]
+    named = [(run_key(BEGIN, str(place), ""), str(number)) for place, number in enumerate(numbers)]
     packed = remote_ids.pack(named)
     assert [remote_ids.find(packed, key) for key, _ in named] == [str(number) for number in numbers]
 
 
 def test_runs_of_one_job_are_told_apart() -> None:
-    named = [(job_key("job", str(run)), str(100 + 7 * run)) for run in range(20)]
+    named = [(run_key(BEGIN, "job", str(run)), str(100 + 7 * run)) for run in range(20)]
     packed = remote_ids.pack(named)
     assert [remote_ids.find(packed, key) for key, _ in named] == [text for _, text in named]
 
 
 def test_of_a_run_that_is_named_twice_the_first_counts() -> None:
-    key = job_key("job", "1")
+    key = run_key(BEGIN, "job", "1")
     assert remote_ids.find(remote_ids.pack([(key, "5"), (key, "6")]), key) == "5"
 
 
@@ -63,14 +64,17 @@ def test_of_a_run_that_is_named_twice_the_first_counts() -> None:
 def test_ids_in_order_cost_little_more_than_their_tags(count: int, most: float) -> None:
     sizes = []
     for batch in range(20 if count < 1000 else 2):
-        named = [(job_key(f"{batch}-{number}", ""), str(8_000_000 + batch * count + number)) for number in range(count)]
+        named = [
+            (run_key(BEGIN, f"{batch}-{number}", ""), str(8_000_000 + batch * count + number))
+            for number in range(count)
+        ]
         sizes.append(len(remote_ids.pack(named) or b""))
     assert sum(sizes) / len(sizes) / count < most
 
 
 def test_ids_in_disorder_cost_a_few_bytes_each() -> None:
     chance = random.Random(1)
-    named = [(job_key(str(number), ""), str(chance.randrange(10**9))) for number in range(50)]
+    named = [(run_key(BEGIN, str(number), ""), str(chance.randrange(10**9))) for number in range(50)]
     assert len(remote_ids.pack(named) or b"") < 50 * 9
 
 

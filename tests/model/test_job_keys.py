@@ -1,12 +1,12 @@
-"""Keys and fingerprints of runs: ledgers hold them for years, so how they are told must never change."""
+"""Keys and digests of runs: ledgers hold them for years, so how they are made must never change."""
 
 from hashlib import blake2b
-from zlib import crc32
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from publisher.model.job import Epoch, JobId, RunColumns, job_digest, job_key, values_fingerprint
+from publisher.model.job import Epoch, JobId, RowRef, has_local_id, job_key, run_key, values_fingerprint
 from tests.support.jobs import make_job
 
 # What SQLite may hold, with bytes that are no UTF-8 as surrogate escapes.
@@ -26,36 +26,33 @@ def plain_digest(text: str, size: int) -> bytes:
 def test_a_key_is_eight_bytes_of_digest_of_the_job_and_three_of_the_run(job_id: str, local_id: str) -> None:
     key = job_key(job_id, local_id)
     assert key == plain_digest(job_id, 8) + plain_digest(local_id, 3)
-    assert job_digest(job_id) == key[:8]
     assert make_job(job_id=JobId(job_id), local_id=local_id).key == key
 
 
-@given(status=TEXTS, times=st.tuples(NUMBERS, NUMBERS, NUMBERS, NUMBERS), nodes=COUNTS, cores=COUNTS)
-def test_a_fingerprint_is_a_checksum_of_the_written_tuple(
-    status: str, times: tuple[int, int, int, int], nodes: int | None, cores: int | None
+@given(submitted_at=st.integers(0, 2**32 - 1), job_id=TEXTS, local_id=TEXTS)
+def test_a_run_key_is_the_submission_seven_bytes_of_the_job_and_four_of_the_run(
+    submitted_at: int, job_id: str, local_id: str
 ) -> None:
-    ended, wall, user, kernel = times
-    run = make_job(
-        status=status,
-        ended_at=ended,
-        wall_s=wall,
-        cpu_user_s=user,
-        cpu_kernel_s=kernel,
-        node_count=nodes,
-        cpu_count=cores,
-    )
-    told = (status, ended, wall, user, kernel, nodes or 0, cores or 0)
-    plain = crc32(repr(told).encode("utf-8", "surrogateescape")) & 0xFFFFFF or 1
-    assert run.fingerprint == values_fingerprint(*told) == plain
-    columns = RunColumns(
-        "a.db", [1], [run.job_id], [run.local_id], [Epoch(ended)], [wall], [user], [kernel], [run._replace(wall_s=0)]
-    )
-    assert columns.fingerprints() == [plain]
-    joined = "gpus=2"
-    assert run._replace(joined=joined).fingerprint == columns._replace(joined=[joined]).fingerprints()[0] != plain
-    assert columns.keys() == [run.key]
+    key = run_key(submitted_at, job_id, local_id)
+    assert key == submitted_at.to_bytes(4, "big") + plain_digest(job_id, 7) + plain_digest(local_id, 4)
+    job = make_job(submitted_at=Epoch(submitted_at), job_id=JobId(job_id), local_id=local_id)
+    assert job.run_key == key
+    assert has_local_id(key) == bool(local_id)
+
+
+@given(values=st.tuples(TEXTS, NUMBERS, NUMBERS, NUMBERS, NUMBERS, COUNTS, COUNTS, TEXTS))
+def test_a_digest_is_of_the_written_tuple_of_what_counts(values: tuple[Any, ...]) -> None:
+    status, ended, wall, user, kernel, nodes, cores, joined = values
+    named = {"status": status, "ended_at": ended, "wall_s": wall, "cpu_user_s": user, "cpu_kernel_s": kernel}
+    job = make_job(**named, node_count=nodes, cpu_count=cores, joined=joined)
+    told = (*values[:7], job.user, job.vo, job.fqans, job.queue, job.benchmark, joined)
+    digest = plain_digest(repr(told), 8)
+    assert job.values_digest == digest
+    assert job._replace(memory_kib=1, row=RowRef("other.db", 9), hosts=()).values_digest == digest
+    assert job.fingerprint == int.from_bytes(digest[:3])
 
 
 def test_keys_and_fingerprints_of_today() -> None:
+    assert run_key(1_740_950_000, "ICzMDmPbtb5nzwM7Dmq", "4711").hex() == "67c4c9f0120286ee2c9997fa667070"
     assert job_key("ICzMDmPbtb5nzwM7Dmq", "4711").hex() == "b92908fa0946df6d5e5d15"
     assert values_fingerprint("completed", 1_740_959_304, 761, 433, 48, 1, 4) == 9054006

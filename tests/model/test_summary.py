@@ -18,9 +18,9 @@ from publisher.model.job import Epoch, JobRecord
 from publisher.model.published import PublishedJob
 from publisher.model.rates import BenchmarkPolicy, BenchmarkRule, make_benchmark
 from publisher.model.totals import (
-    Accumulator,
     Grouping,
     SummaryGroup,
+    SummaryRows,
     SyncCount,
     by_preference,
     group_key,
@@ -30,6 +30,7 @@ from publisher.model.totals import (
 from publisher.policy.records import KeyStyle, RecordPolicy
 from tests.support.jobs import ENDED, make_job, make_policy
 from tests.support.strategies import ordinary_jobs
+from tests.support.summed import summed as summed_by
 from tests.support.sync_counter import SyncCounter
 
 BY_LEVEL = Grouping(by_level=True, several=False)
@@ -40,10 +41,7 @@ APRIL = Epoch(int(datetime(2026, 4, 1, tzinfo=UTC).timestamp()))
 
 
 def summed(jobs: Iterable[PublishedJob], grouping: Grouping = BY_LEVEL) -> list[SummaryGroup]:
-    accumulator = Accumulator(grouping)
-    for job in jobs:
-        accumulator.add(job)
-    return list(accumulator.groups())
+    return summed_by(jobs, grouping)
 
 
 def described(policy: RecordPolicy | None = None, /, **overrides: Any) -> PublishedJob:
@@ -62,35 +60,35 @@ def test_a_group_carries_the_sums_and_the_stretch_of_its_jobs() -> None:
 
 
 @pytest.mark.parametrize("ends", [(0, 5, 9), (9, 5, 0)])
-def test_groups_that_are_added_stretch_over_all_their_jobs(ends: tuple[int, ...]) -> None:
-    policy, whole = make_policy(), Accumulator(BY_LEVEL)
-    for after in ends:
-        (part,) = summed([described(policy, ended_at=Epoch(ENDED + after))])
-        whole.add_group(part)
-    (group,) = whole.groups()
+def test_groups_of_several_rows_stretch_over_all_their_jobs(ends: tuple[int, ...]) -> None:
+    policy = make_policy()
+    (group,) = summed(
+        (described(policy, benchmark=f"HEPSPEC:{10 + after}", ended_at=Epoch(ENDED + after)) for after in ends),
+        NORMALISED,
+    )
     assert (group.jobs, group.earliest_end, group.latest_end) == (3, ENDED, ENDED + 9)
 
 
 @pytest.mark.parametrize(
     ("field", "one", "other", "shown"),
     [
-        ("user", "/CN=René", "/cn=rene ", "/CN=Rene"),
-        ("vo", "atlas", "ATLAS", "ATLAS"),
-        ("vo", "", "None", ""),
-        ("endpoint", "https://CE.example.org/x", "https://ce.example.org/x", "https://CE.example.org/x"),
-        ("benchmark", "HEPSPEC:10.50", "hepspec:10.5", ""),
-        ("benchmark", "HEPSPEC:10.5", "HEPSPEC:10.5001", ""),
-        ("node_count", None, 0, ""),
+        ("user", "/CN=René", "/cn=rene ", ("/CN=Rene", "/cn=rene")),
+        ("vo", "atlas", "ATLAS", ("atlas", "ATLAS")),
+        ("vo", "", "None", ("", "")),
+        ("endpoint", "https://CE.example.org/x", "https://ce.example.org/x", ("https://CE.example.org/x", "https://ce.example.org/x")),
+        ("benchmark", "HEPSPEC:10.50", "hepspec:10.5", ("", "")),
+        ("benchmark", "HEPSPEC:10.5", "HEPSPEC:10.5001", ("", "")),
+        ("node_count", None, 0, ("", "")),
     ],
-)
-def test_what_the_server_takes_for_one_key_is_one_group(field: str, one: Any, other: Any, shown: str) -> None:
-    forward = summed(described(**{"fqans": (), field: value}) for value in (one, other))
-    backward = summed(described(**{"fqans": (), field: value}) for value in (other, one))
-    assert forward == backward
-    (group,) = forward
-    assert group.jobs == 2
-    if shown:
-        assert shown in (group.user, group.vo, group.submit_host)
+)  # fmt: skip
+def test_what_the_server_takes_for_one_key_is_one_group(
+    field: str, one: Any, other: Any, shown: tuple[str, str]
+) -> None:
+    """It keeps the spelling that came first."""
+    for values, spelling in zip(((one, other), (other, one)), shown, strict=True):
+        (group,) = summed(described(**{"fqans": (), field: value}) for value in values)
+        assert group.jobs == 2
+        assert spelling in (group.user, group.vo, group.submit_host, group.role)
 
 
 @pytest.mark.parametrize(
@@ -192,18 +190,13 @@ batches = st.lists(ordinary_jobs(), max_size=8)
 
 
 @given(batches, st.randoms(use_true_random=False), st.sampled_from((BY_LEVEL, DICTIONARY, NORMALISED)))
-def test_order_and_parts_make_no_difference(batch: list[JobRecord], random: Any, grouping: Grouping) -> None:
+def test_order_makes_no_difference_but_in_spelling(batch: list[JobRecord], random: Any, grouping: Grouping) -> None:
     jobs = [make_policy().describe(job) for job in batch]
     whole = summed(jobs, grouping)
-    mixed = random.sample(jobs, len(jobs))
-    assert summed(mixed, grouping) == whole
-    parts = Accumulator(grouping)
-    for part in (mixed[: len(mixed) // 2], mixed[len(mixed) // 2 :]):
-        one = Accumulator(grouping)
-        for job in part:
-            one.add(job)
-        parts.merge(one)
-    assert list(parts.groups()) == whole
+    mixed = summed(random.sample(jobs, len(jobs)), grouping)
+    assert [(group_key(grouping, one), one[13:]) for one in mixed] == [
+        (group_key(grouping, one), one[13:]) for one in whole
+    ]
     assert sum(group.jobs for group in whole) == len(jobs)
     assert sum(group.wall_s for group in whole) == sum(job.job.wall_s for job in jobs)
     assert len({group_key(grouping, group) for group in whole}) == len(whole)
@@ -225,17 +218,16 @@ def test_an_object_that_died_is_not_taken_for_the_next() -> None:
 
 def test_memory_does_not_grow_with_the_jobs() -> None:
     policy, job = make_policy(), make_job()
-    accumulator = Accumulator(BY_LEVEL)
-    accumulator.add(policy.describe(job))
+    rows = SummaryRows(BY_LEVEL)
+    fields = rows.of(policy.describe(job))
     gc.collect()
     tracemalloc.start()
     try:
         for _ in range(20_000):
-            accumulator.add(policy.describe(job))
+            assert rows.of(policy.describe(job)) is fields
         grown, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert len(accumulator) == 1
     assert grown < 40_000
 
 

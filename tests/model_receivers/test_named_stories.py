@@ -22,7 +22,7 @@ from tests.support.gridengine_files import Entry
 APEL = "apel gLite-APEL"
 ALL_VOS = ["atlas", "bio", "cms"]
 SHARING = (2914, 7535)
-"""Two numbers of jobs that are one to a ledger that keeps 24 bits of a local id."""
+"""Two numbers of jobs of which 24 bits of a digest are the same."""
 
 
 def may(day: int, hour: int = 12) -> int:
@@ -100,11 +100,6 @@ class Tale:
         return sum_of(self.rows().values())
 
 
-def by_inference(why: str) -> pytest.MarkDecorator:
-    reason = f"totals are still inferred from what is left of the accounting data: {why}"
-    return pytest.mark.xfail(strict=True, reason=reason, raises=AssertionError)
-
-
 def purged_one(tale: Tale) -> list[SampleJob]:
     """A month of four delivered jobs, of which one was purged."""
     jobs = tale.jobs(may(3), may(4), may(5), may(6))
@@ -125,24 +120,15 @@ def restarted_one(tale: Tale) -> list[SampleJob]:
 
 
 Forgotten = Callable[[Tale], list[SampleJob]]
-WAYS = (purged_one, restarted_one)
+FORMS = ("apel-summary-0.2", "apel-summary-0.4", "car")
 
-
-def cases(why: str, *right: str) -> pytest.MarkDecorator:
-    """Return each format with each way that a job is gone; all but those that are right already still fail."""
-    found = []
-    for form in ("apel-summary-0.2", "apel-summary-0.4", "car"):
-        for way in WAYS:
-            name = f"{form}-{way.__name__}"
-            found.append(pytest.param(form, way, id=name, marks=[] if name in right else [by_inference(why)]))
-    return pytest.mark.parametrize(("form", "forgotten"), found)
-
-
-_SINGLE = ("car-purged_one", "car-restarted_one")
+in_each_form = pytest.mark.parametrize("form", FORMS)
+with_a_job_gone = pytest.mark.parametrize("forgotten", [purged_one, restarted_one])
 
 
 @pytest.mark.parametrize("change", ["benchmark", "VO rule"])
-@cases("the guard of keys is off for the month, and nothing of it moves", *_SINGLE)
+@with_a_job_gone
+@in_each_form
 def test_keys_change_after_a_job_of_the_month_is_gone(
     tmp_path: Path, form: str, forgotten: Forgotten, change: str
 ) -> None:
@@ -161,7 +147,8 @@ def test_keys_change_after_a_job_of_the_month_is_gone(
     assert sum(total.jobs for key, total in tale.rows().items() if key not in before) >= len(tale.ce.rows)
 
 
-@cases("it counts in both months", *_SINGLE)
+@with_a_job_gone
+@in_each_form
 def test_then_another_job_of_the_month_ends_again_in_the_next_one(
     tmp_path: Path, form: str, forgotten: Forgotten
 ) -> None:
@@ -173,7 +160,8 @@ def test_then_another_job_of_the_month_ends_again_in_the_next_one(
     assert tale.wrong() == []
 
 
-@cases("one job counts twice, another is lost, and their number is right", *_SINGLE)
+@with_a_job_gone
+@in_each_form
 def test_then_a_vo_rule_is_removed_and_the_month_republished(tmp_path: Path, form: str, forgotten: Forgotten) -> None:
     tale = Tale(tmp_path, form)
     left = forgotten(tale)
@@ -187,7 +175,8 @@ def test_then_a_vo_rule_is_removed_and_the_month_republished(tmp_path: Path, for
     assert tale.wrong() == []
 
 
-@cases("its old row still counts, and nothing is held", *_SINGLE)
+@with_a_job_gone
+@in_each_form
 def test_then_a_changed_job_leaves_a_row_behind(tmp_path: Path, form: str, forgotten: Forgotten) -> None:
     tale = Tale(tmp_path, form)
     jobs = tale.jobs(may(20), user="bob", first=20)
@@ -196,14 +185,7 @@ def test_then_a_changed_job_leaves_a_row_behind(tmp_path: Path, form: str, forgo
     assert tale.wrong() == []
 
 
-@pytest.mark.parametrize(
-    "form",
-    [
-        pytest.param("apel-summary-0.2", marks=by_inference("the second target knows nothing of the purged job")),
-        pytest.param("apel-summary-0.4", marks=by_inference("the second target knows nothing of the purged job")),
-        "car",
-    ],
-)
+@in_each_form
 def test_a_vo_moves_to_a_second_target_of_one_place(tmp_path: Path, form: str) -> None:
     tale = Tale(tmp_path, form, {"egi": ["atlas", "cms"], "second": ["bio"]})
     tale.jobs(may(3), may(4), june(3))
@@ -216,13 +198,7 @@ def test_a_vo_moves_to_a_second_target_of_one_place(tmp_path: Path, form: str) -
     assert tale.wrong() == []
 
 
-@pytest.mark.parametrize(
-    "local",
-    [
-        pytest.param(SHARING[1], marks=by_inference("24 bits of a digest matched, and a local job is lost")),
-        SHARING[1] + 1,
-    ],
-)
+@pytest.mark.parametrize("local", [SHARING[1], SHARING[1] + 1])
 def test_delivered_jobs_are_purged_before_the_batch_system_is_first_read(tmp_path: Path, local: int) -> None:
     """The CE's job is known by its number and time; a local job with another number is none of its."""
     tale = Tale(tmp_path, "car")

@@ -184,7 +184,7 @@ def test_a_release_says_what_it_replaces(tmp_path: Path, pki: PKI, fake_ams: Fak
     told = site.run("quarantine", "release", "second")
     assert (told.status, told.out.splitlines()[0]) == (0, "1 released")
     assert "job second takes the place of another job's record at the receiver of egi" in told.out
-    assert f"job {job.job_id} was published under the same key" in told.out
+    assert f"another run was published as site EXAMPLE-SITE, local id {job.local_job_id}, end " in told.out
     (as_json,) = site.run("quarantine", "release", "second", "--json").json["replaces"]
     assert as_json["job"] == "second"
     assert site.run("quarantine", "drop", "second").out.splitlines() == ["1 dropped"]

@@ -131,13 +131,13 @@ def test_summaries_are_cut_for_it_in_the_next_run(site: SiteUnderTest) -> None:
     """Months are written down together, so it is the next message of totals that is packed for what was learnt."""
     site.config["targets"]["egi"] |= {"format": "apel-summary-0.4"}
     site.fake.set_limit(90_000)
-    batch = [replace(job, benchmark="HEPSPEC:10.5", user=f"/CN=user {number}") for number, job in enumerate(jobs(300))]
+    batch = [replace(job, benchmark="HEPSPEC:10.5", user=f"/CN=user {number}") for number, job in enumerate(jobs(500))]
     site.fill(*batch[:250])
     assert site.publish().status == 0
     assert refused(site) > 0
     site.fill(*batch[250:])
     run = site.publish()
-    assert (run.status, run.json["targets"]["egi"]["records"]) == (0, 300)
+    assert (run.status, run.json["targets"]["egi"]["records"]) == (0, 250)
     assert run.json["targets"]["egi"]["messages"] > 1
     assert refused(site) == 0
 

@@ -211,25 +211,29 @@ def test_jobs_that_are_not_wanted_any_more_are_not_called_purged(site: SiteUnder
     assert [row["purged"] for row in check(site).json["rows"] if row["purged"]] == []
 
 
-def test_rows_under_another_site_and_months_held_back_are_differences(site: SiteUnderTest) -> None:
+def test_rows_under_another_site_are_differences(site: SiteUnderTest) -> None:
     site.config["site"] = "WRONG-SITE"
     fill(site, jobs_of(SEPTEMBER, OCTOBER, 12))
     assert site.publish().status == 0
     assert check(site).status == 0
     site.config["site"] = "EXAMPLE-SITE"
     site.save()
-    summary = "summary" in site.config["targets"]["egi"]["format"]
     wrong = check(site)
     assert wrong.status == 65
     assert all("rows exist under site WRONG-SITE: publisher" in row["repairs"][0] for row in wrong.json["rows"])
-    assert site.publish().status == (65 if summary else 0)
-    assert ("held back: publisher publish --force --target egi" in check(site).out) is summary
+    assert site.publish().status == 0
     (advised,) = {repair for row in check(site).json["rows"] for repair in row["repairs"] if "WRONG-SITE" in repair}
     command = advised.partition(": publisher ")[2].partition(" says")[0].split()
-    yes = [] if summary else ["--yes"]
-    assert site.run(*command, *yes).status == 65
-    assert site.run(*command, *yes, "--accept-key-change").status == 0
-    assert not [row for row in check(site).json["rows"] if "WRONG-SITE" in " ".join(row["repairs"])]
+    assert site.run(*command, "--yes").status == 65
+    assert site.run(*command, "--yes", "--accept-key-change").status == 0
+    assert check(site).status == 65, "what stays there with consent is a difference"
+    rows = [row for row in check(site).json["rows"] if row["repairs"]]
+    advised = sorted({row["repairs"][0].partition(", publisher ")[2] for row in rows})
+    for command in advised:
+        assert site.run(*command.split()).status == 0
+    assert check(site).status == 0
+    assert site.run(*advised[0].split(), "--json").json["targets"] == {"egi": {"rows": 0}}
+    assert site.run("state", "check").status == 0
 
 
 def test_a_lost_count_is_found_and_told_again(site: SiteUnderTest) -> None:
@@ -289,10 +293,17 @@ def test_a_submit_host_that_vanished_is_told_as_0_once(site: SiteUnderTest) -> N
     site.config["records"]["key_style"] = "jura"
     site.save()
     assert site.publish("--accept-key-change").status == 0
+    assert told(site)[0] == before, "settings move nothing that was sent"
+    window = ("--from", "2026-09", "--to", "2026-10")
+    assert site.run("republish", "--yes", *window, "--accept-key-change").status == 0
+    assert site.publish().status == 0
     after = told(site)[0]
     assert all(after[at] == 0 for at in before)
     assert sum(after.values()) == 10
     assert site.run("sync").status == 0
+    assert check(site).status == 65, "the rows of the other host stay until they are deleted"
+    for month in ("2026-09", "2026-10"):
+        assert site.run("sync", "--deleted", month).status == 0
     assert check(site).status == 0
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any, ClassVar, Final
 
-from publisher.formats.base import Frame, OnChange, Receiver, SumKey
+from publisher.formats.base import Frame, OnChange, Receiver
 from publisher.model.entry import RowFields
 from publisher.model.errors import Unfit
 from publisher.model.job import SideTable
@@ -20,11 +20,11 @@ def values(job: PublishedJob, _: bool) -> Iterator[tuple[str, str]]:
 
 
 class KeyedByVo:
-    """The rows of a service that adds jobs up by VO and month."""
+    """The rows of a service that adds jobs up by VO, submit host and month."""
 
-    def of(self, job: PublishedJob) -> SumKey:
-        fields = RowFields.of({"VO": job.who.vo}, (job.who.vo,))
-        return SumKey.of(job.who.vo, text=f"VO {job.who.vo}", site=job.where.site, fields=fields)
+    def of(self, job: PublishedJob) -> RowFields:
+        vo, host = job.who.vo, job.where.receiver_host
+        return RowFields.of({"VO": vo, "SubmitHost": host}, (vo, host))
 
 
 TERSE: Final = Receiver(name="Terse", on_change=OnChange.KEEP_FIRST, table="lines", values=values)

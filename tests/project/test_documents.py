@@ -79,6 +79,7 @@ JSON_RUNS: dict[str, tuple[str, ...]] = {
     "republish": ("republish", "--json", "--yes", "--from", "2026-10", "--to", "2026-10"),
     "sync": ("sync", "--json", "--target", "egi", "--months", "all"),
     "sync --check": ("sync", "--check", "--json", "--months", "all"),
+    "sync --deleted": ("sync", "--deleted", "2026-10", "--json"),
     "status": ("status", "--json"),
     "trace": ("trace", "--json", "JOB"),
     "explain": ("explain", "--json", "JOB"),
@@ -118,7 +119,6 @@ OPEN_KEYS = {
     "work_hours": "TYPE",
     "warnings": "RULE",
     "mends": "RULE",
-    "gone": "MONTH",
     "others_first": "NAME",
 }
 
@@ -315,7 +315,7 @@ def results_in(folder: Path) -> Results:
         site.config["records"] |= {"benchmark": {"type": "HEPSPEC", "value": 10}, "key_style": "jura"}
         site.config["records"]["charges"] = [{"formula": "cpu", "unit": "h"}]
         site.save()
-        found["publish"].append(site.publish().json)
+        found["republish"].append(site.run(*JSON_RUNS["republish"]).json)
         found["charge"].append(site.run(*JSON_RUNS["charge"]).json)
         found["source retry"].append(_retried(site, accounting))
         found["source prune"].append(site.run("source", "prune", "--json").json)

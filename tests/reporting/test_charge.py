@@ -22,7 +22,7 @@ import pytest
 
 from publisher.ledger.books import ChargeBook, ChargeRequest, News, RunNumber, RunState
 from publisher.model.errors import LedgerError
-from publisher.model.job import Epoch, JobId, job_key
+from publisher.model.job import Epoch, JobId, run_key
 from publisher.model.rates import AssessedJob, Tariff
 from publisher.model.time import Window
 from tests.arex_databases import SampleJob, generate
@@ -294,7 +294,7 @@ TARIFF = Tariff(unit="h", formula="cpu")
 
 def assessed(number: int, amount: str | None = "1", **overrides: Any) -> AssessedJob:
     job = AssessedJob(
-        key=job_key(f"job{number}", ""), job_id=JobId(f"job{number}"), local_id="", ended_at=Epoch(number),
+        run=run_key(0, f"job{number}", ""), job_id=JobId(f"job{number}"), local_id="", ended_at=Epoch(number),
         queue="q", project="p", group="g", tariff=TARIFF, amount=None if amount is None else Decimal(amount),
         reason="" if amount is not None else "division by zero",
     )  # fmt: skip
@@ -350,7 +350,7 @@ def test_a_listing_is_read_in_portions_and_bounded_by_its_window(tmp_path: Path)
             book.keep(number, jobs, unreadable=0, now=NOW)
         assert [one.job.ended_at for one in book.charges(REQUEST)] == sorted(job.ended_at for job in jobs)
         part = ChargeRequest(window=Window(start=Epoch(1), end=Epoch(2)))
-        assert {one.job.key for one in book.charges(part)} == {job.key for job in jobs[900:1800]}
+        assert {one.job.run for one in book.charges(part)} == {job.run for job in jobs[900:1800]}
         assert not list(book.charges(ChargeRequest(window=Window(), group="other")))
 
 

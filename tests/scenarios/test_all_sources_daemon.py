@@ -23,8 +23,8 @@ from publisher.cli import nagios
 from publisher.ledger.contract import TargetState
 from publisher.model.message import Message
 from publisher.pipeline import status as target_status
-from publisher.pipeline.batch_systems import source_status
 from publisher.pipeline.daemon import Daemon, DaemonCommand, ServiceManager
+from publisher.pipeline.databases.batch_systems import source_status
 from publisher.pipeline.round.outcome import Outcome
 from publisher.pipeline.site import ProcessEnvironment
 from publisher.policy.target import Target

@@ -6,24 +6,17 @@ A run under another LocalJobID used resources of its own: it counts beside the o
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from contextlib import closing
 from dataclasses import replace
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from publisher.cli.commands.publish import notes
 from publisher.formats import JOB_FORMATS, SUMMARY_FORMATS, receiver_of
-from publisher.model.job import Epoch, JobId, JobKey, RowRef, job_key
-from publisher.model.message import REMOVED, PlacedRuns, Progress
+from publisher.model.job import JobId
 from publisher.reporting import explain
 from tests.arex_databases import SampleJob
 from tests.support import spring_2028
-from tests.support.jobs import RECEIVER
-from tests.support.ledgers import open_ledger
 from tests.support.pki import Credential
 from tests.support.simulated_months import Totals, World
 from tests.support.spring_2028 import APRIL, MARCH, NOW, done
@@ -141,14 +134,6 @@ def test_a_run_with_other_values_takes_the_place_of_the_first(world: World, how:
     assert "publish --force" not in explained(world).reason
 
 
-@pytest.mark.parametrize("world", ["apel-summary-0.4"], indirect=True)
-def test_republish_calls_no_earlier_run_removed(world: World) -> None:
-    world.finish_again(RESTARTED.job_id, local_job_id="777", wall_s=RESTARTED.wall_s + 77)
-    assert done(world.publish()).exit_status == 0
-    (note,) = notes(done(world.republish("2028-03")))
-    assert "1 delivered job is no longer in the accounting data (removed there, or restarted since)" in note
-
-
 @pytest.mark.parametrize("world", APEL_FORMATS, indirect=True)
 def test_two_runs_and_a_correction_in_one_month(world: World) -> None:
     world.finish_again(RESTARTED.job_id, local_job_id="777", wall_s=RESTARTED.wall_s + 77)
@@ -158,45 +143,3 @@ def test_two_runs_and_a_correction_in_one_month(world: World) -> None:
     assert done(world.sync()).exit_status == 0
     assert world.receiver.totals()[2028, 3][0] == len(JOBS) + 1
     assert world.differences() == []
-
-
-@pytest.mark.parametrize("placed", [True, False], ids=["by place", "by key"])
-def test_other_runs_are_found_in_the_rows_of_their_jobs_and_elsewhere(tmp_path: Path, placed: bool) -> None:
-    """A-REX overwrites a job's row when it restarts it: the runs of a job stand in one row."""
-    with closing(open_ledger(tmp_path / "publishing.db")) as ledger:
-        ledger.begin_round("egi", start_rule="all", start=None, selection_digest="", receiver=RECEIVER)
-        ledger.check_numbering("egi", "a.db", lambda _: True)
-        runs = {job_key(f"job{n}", str(run)): (Epoch(ENDED + run), n) for run in range(3) for n in range(4000)}
-        left_out = job_key("job7", "9")
-        for some in batched({**runs, left_out: (Epoch(ENDED + 9), 7)}.items(), 600):
-            counted = PlacedRuns()
-            for key, (end, row) in some:
-                counted.add(key, end, REMOVED if key == left_out else 5, "a.db", row)
-            ledger.count(
-                "egi",
-                counted,
-                {},
-                dirty={},
-                clean=(),
-                by_settings=(),
-                progress=Progress(),
-                basis="",
-                policy_digest="",
-                now=NOW,
-            )
-        asked = {job_key(f"job{number}", "1"): number for number in (0, 7, 3999)}
-        asked |= {job_key("job5", "new"): 5, job_key("none", ""): 4000}
-        rows = {key: RowRef(database="a.db", record_id=row) if placed else None for key, row in asked.items()}
-        found = ledger.other_runs("egi", rows)
-        ends = {key: sorted(run.ended_at - ENDED for run in others) for key, others in found.items()}
-    keys = list(asked)
-    assert ends == {**{key: [0, 2] for key in keys[:3]}, keys[3]: [0, 1, 2]}
-
-
-Counted = tuple[JobKey, tuple[Epoch, int]]
-
-
-def batched(runs: Iterable[Counted], size: int) -> Iterator[list[Counted]]:
-    left = iter(runs)
-    while some := list(islice(left, size)):
-        yield some

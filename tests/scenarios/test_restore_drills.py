@@ -93,7 +93,7 @@ def test_after_a_loss_every_job_is_at_every_receiver_once(drilled: SiteUnderTest
 
 
 @pytest.mark.skipif(shutil.which("sqlite3") is None, reason="needs sqlite3")
-@pytest.mark.parametrize(("damaged", "is_recovered"), [("page_of_message", True), ("message", False)])
+@pytest.mark.parametrize(("damaged", "is_recovered"), [("entry_by_end", True), ("message", False)])
 def test_what_sqlite_still_reads_of_a_damaged_ledger_is_kept(
     drilled: SiteUnderTest, damaged: str, is_recovered: bool
 ) -> None:

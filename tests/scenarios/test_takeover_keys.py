@@ -18,9 +18,7 @@ from typing import Any, Final
 import pytest
 
 from publisher.cli.commands.publish import ticket
-from publisher.ledger.contract import Hold
 from publisher.model.time import epoch, iso
-from publisher.pipeline import status as operations
 from tests.arex_databases import SampleJob, Schema
 from tests.support.arc_pages import apel, keys, stopped
 from tests.support.pki import Credential
@@ -278,25 +276,23 @@ def test_jobs_of_the_last_second_are_sent_again_under_the_keys_that_were_there(
     assert done(world.publish()).held == ()
     assert keys_at(world.receiver) == before[0]
     (year, month), (jobs, wall_s, cpu_s) = max(before[1].items())
-    assert world.receiver.totals()[year, month] == (jobs, wall_s + 7, cpu_s)
+    # What the other publisher sent is a guess in totals, which only `republish` changes.
+    more = 0 if "summaries" in messages else 7
+    assert world.receiver.totals()[year, month] == (jobs, wall_s + more, cpu_s)
 
 
-def test_jobs_of_the_last_second_wait_where_their_users_are_not_named_any_more(
+def test_jobs_of_the_last_second_count_where_their_users_are_not_named_any_more(
     tmp_path: Path, host: Credential
 ) -> None:
     site = switched_over(tmp_path, host, 6, "urs", ORDINARY)
     world = site.world
-    last = left_at_the_last_second(site, 6, "urs")
+    left_at_the_last_second(site, 6, "urs")
     world.config["records"]["identity"] = {"mode": "withheld"}
     world.config["targets"]["egi"]["sync"] = False
     before = keys_at(world.receiver), world.receiver.totals()
     outcome = done(world.publish())
-    assert (outcome.exit_status, outcome.records, outcome.quarantined) == (65, 0, len(last))
-    assert {held.job.rule for held in operations.quarantined(world.site(), targets=[])} == {"sent-by-jura"}
+    assert (outcome.exit_status, outcome.records, outcome.quarantined) == (0, 0, 0), "they count as they were sent"
     assert (keys_at(world.receiver), world.receiver.totals()) == before
-    operations.release_or_drop(world.site(), [last[0].job_id], Hold.RELEASED, every=False, targets=[])
-    assert done(world.publish()).records == 1
-    assert any("user withheld" in text for _, text in keys_at(world.receiver) - before[0])
 
 
 @pytest.mark.parametrize("messages", MESSAGES)
@@ -319,7 +315,8 @@ def test_months_that_would_get_other_keys_are_held(
     site = switched_over(tmp_path, host, version, messages, (*ORDINARY, *WITHOUT_VO))
     site.world.config["records"] |= change
     before = keys_at(site.world.receiver), site.world.receiver.totals()
-    held = done(site.world.publish())
+    assert (done(site.world.publish()).exit_status, site.world.receiver.totals()) == (0, before[1])
+    held = done(site.world.republish("2028-03"))
     assert (held.exit_status, [month.name for month in held.held]) == (65, ["2028-03"])
     assert (keys_at(site.world.receiver), site.world.receiver.totals()) == before
     named = {(3, fold(total.key.text).replace("hepspec 10.500,", "hepspec 10.5,")) for total in held.held[0].orphaned}

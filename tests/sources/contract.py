@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pytest
 
 from publisher.model.errors import SourceError
-from publisher.model.job import Epoch, JobId, JobRecord, RowRef, RunValues, SideTable, job_key
+from publisher.model.job import Epoch, JobId, JobRecord, RowRef, SideTable
 from publisher.model.message import Cursor, OpenRow
 from publisher.model.time import Window
 from publisher.sources.base import Page, Source
@@ -80,26 +80,6 @@ class SourceContract:
         late = world.add([self.START - 86_400, self.ENDS[-1]])
         assert [job.job_id for job in jobs_of(world.source.since(last.cursor, database, NOTHING, world.now))] == late
 
-    def test_since_leaves_out_what_one_is_done_with(self, world: SourceWorld) -> None:
-        added = world.add(self.ENDS)
-        (database, *_) = world.source.databases()
-        whole = list(world.source.since(None, database, NOTHING, world.now))
-        seen: list[RunValues] = []
-        numbers: list[int] = []
-
-        def every_third_stays(rows: Sequence[int], runs: Sequence[RunValues]) -> list[bool]:
-            numbers.extend(rows)
-            seen.extend(runs)
-            return [added.index(run.job_id) % 3 != 0 for run in runs]
-
-        pages = list(world.source.since(None, database, NOTHING, world.now, every_third_stays))
-        assert jobs_of(pages) == jobs_of(whole)[::3]
-        assert numbers == [job.row.record_id for job in jobs_of(whole)]
-        told = [(job_key(run.job_id, run.local_id), run.fingerprint, run.status, run.ended_at) for run in seen]
-        assert told == [(job.key, job.fingerprint, job.status, job.ended_at) for job in jobs_of(whole)]
-        assert [page.cursor for page in pages] == [page.cursor for page in whole]
-        assert [page.rows_read for page in pages] == [page.rows_read for page in whole]
-
     def test_a_cursor_fits_its_own_job_only(self, world: SourceWorld) -> None:
         added = world.add(self.ENDS[:3])
         (database, *_) = world.source.databases()
@@ -158,18 +138,6 @@ class SourceContract:
         world.forget(first)
         assert world.source.find(first, NOTHING, world.now) == Page(jobs=())
 
-    def test_who_ended_in_some_seconds(self, world: SourceWorld) -> None:
-        """All where several did; of the others, nobody has to be named."""
-        added = world.add(self.ENDS)
-        asked = {Epoch(self.START), Epoch(self.START + 1), Epoch(self.START - 5)}
-        with world.source.by_end() as ended_in:
-            found = ended_in(asked)
-            assert not ended_in(set())
-        ended = {(end, job_id) for end, job_id in zip(self.ENDS, added, strict=True) if end in asked}
-        shared = {(end, job_id) for end, job_id in ended if self.ENDS.count(end) > 1}
-        assert shared
-        assert shared <= {(end, job_id) for end, job_id, _ in found} <= ended
-
     def test_side_tables_are_read_only_on_demand(self, world: SourceWorld) -> None:
         world.add(self.ENDS)
         (database, *_) = world.source.databases()
@@ -197,10 +165,6 @@ class SourceContract:
         cursor = Cursor(database=database, record_id=job.row.record_id, anchor=job_id)
         opened = [OpenRow(row=job.row, finished_seen_at=None)]
 
-        def ended() -> object:
-            with source.by_end() as ended_in:
-                return ended_in({Epoch(self.START)})
-
         questions: tuple[Callable[[], object], ...] = (
             source.databases,
             source.facts,
@@ -209,7 +173,6 @@ class SourceContract:
             lambda: list(source.reread(opened, NOTHING, now)),
             lambda: list(source.window(Window(), NOTHING, now)),
             lambda: source.find(job_id, NOTHING, now),
-            ended,
         )
         for question in questions:
             with pytest.raises(SourceError):

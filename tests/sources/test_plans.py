@@ -36,15 +36,7 @@ MADE: Final[dict[str, list[tuple[Any, ...]]]] = {
         *((table, *which) for table in queries.tables(2) for which in WHICH if table in queries._SIDES),
     ],
     "queries.events": list(WHICH),
-    "queries.finished": list(WHICH),
-    "queries.attribute_texts": list(WHICH),
-    "queries.strange_fqans": list(WHICH),
-    "queries.fqans_by_key": list(WHICH),
-    "queries.times_of_row": [(2,)],
-    "queries.extra_of_row": [
-        *((key,) for key in queries.EXTRA_TO_COUNT),
-        *(("benchmark", *which) for which in WHICH),
-    ],
+    "queries.extra_of_row": [("lrms", *which) for which in WHICH],
     "queries.names": [(column,) for column in queries.NAMES],
     "queries.standing_among": [(2,)],
     "count.sums": [(page, by, alone, alone) for page in PAGES for by in count.BY for alone in (False, True)],
@@ -66,8 +58,6 @@ SMALL: Final = {"json_each", "sqlite_master", "(subquery-1)", "(subquery-2)", "p
 # What hardly tells one row from another: SQLite must not go by it.
 COARSE: Final = ("(StatusID=?", "(EventKey=?", "(AttrKey=?", "(InfoKey=?", "(TransferType=?")
 NARROW: Final = " AND rowid>? AND rowid<?)"  # but it may within what was written in a while
-# Whether there is any at all.
-ANY: Final = set(queries.HAS_BENCHMARKS.values())
 # A page's worth; a schema's; and what is read whole anyway.
 SORTED: Final = {
     queries.EVENTFUL,
@@ -156,7 +146,7 @@ def test_nothing_that_grows_is_scanned_or_sorted(
             assert words[0] != "SCAN" or words[1] in SMALL | WHOLE.get(question, set()) | {"CONSTANT"}, (layout, step)
             assert "TEMP B-TREE" not in step or question in SORTED, (layout, step)
             coarse = any(term in step for term in COARSE) and NARROW not in step
-            assert question in ANY or not coarse, (layout, step)
+            assert not coarse, (layout, step)
 
 
 def test_every_function_that_makes_a_question_is_asked_for_one() -> None:
@@ -175,7 +165,6 @@ def test_the_questions_are_found() -> None:
         "SINCE[1]",
         "WINDOW[2]",
         "BY_ROW[3]",
-        "finished",
         "COUNT",
         "IN_ORDER",
         "OF_USER",

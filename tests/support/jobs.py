@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from publisher.model.entry import Entry, ReceiverName, RecordKey, RowFields, RowKey, run_key
+from publisher.model.entry import Entry, ReceiverName, RecordKey, RowFields, RowKey
 from publisher.model.job import Epoch, JobId, JobRecord, RowRef
 from publisher.model.message import Rendered, RunKeyValues
 from publisher.model.rates import BenchmarkPolicy, BenchmarkRule, make_benchmark
@@ -67,18 +67,19 @@ def make_entry(job: JobRecord, *, site: str = "EXAMPLE-SITE", vo: str = "atlas",
     """What a job counts for at a receiver that adds up by site and VO."""
     fields = RowFields.of({"Site": site, "VO": vo}, (site.lower(), vo.lower()))
     return Entry(
-        run=run_key(job.submitted_at, job.job_id, job.local_id),
+        run=job.run_key,
         record=RecordKey(site, prefix, job.local_id or job.job_id, job.ended_at),
         row=RowKey(month_number(job.ended_at), fields),
         wall_s=job.wall_s,
         cpu_s=job.cpu_user_s + job.cpu_kernel_s,
         digest=job.values_digest,
+        source=job.row.database,
     )
 
 
 def make_record(job: JobRecord, content: bytes = b"", *, first_time: bool = True, **entry: str) -> Rendered:
     """A rendered job, with what `make_entry` makes of it."""
-    run = RunKeyValues(key=job.key, ended_at=job.ended_at, fingerprint=job.fingerprint)
+    run = RunKeyValues(key=job.key, ended_at=job.ended_at, digest=job.values_digest)
     return Rendered.of(job, content, run, first_time=first_time, counts_for=make_entry(job, **entry))
 
 

@@ -336,6 +336,12 @@ class World:
         compared = check.check(site, site.settings.targets, months=None, portal=None)
         return [f"{row.month_name} {row.submit_host}: {repair}" for row in compared for repair in row.repairs]
 
+    def confirm_deleted(self, outcome: Outcome) -> None:
+        """`sync --deleted`, for the months of a ticket that was carried out."""
+        site = self.site()
+        for held in outcome.held:
+            check.confirm_deleted(site, site.settings.targets, held.month)
+
     def status(self) -> standing.TargetStatus:
         (found,), trouble = standing.status(self.site(), targets=[])
         assert not trouble

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from publisher.transports.ams.responses import BIG, Action, Decision, publish_verdict, token_of, token_verdict
+from publisher.transports.ams.responses import BIG, AmsAction, Decision, publish_verdict, token_of, token_verdict
 from publisher.transports.http.exchange import (
     Answer,
     Failure,
@@ -30,7 +30,7 @@ def said(status: int, message: str) -> Answer:
     return Answer(status=status, body=envelope(status, message))
 
 
-def published(answer: Answer | RequestFailure, length: int = SMALL) -> tuple[Action, int, bool]:
+def published(answer: Answer | RequestFailure, length: int = SMALL) -> tuple[AmsAction, int, bool]:
     decision = publish_verdict(length, answer)
     assert len(decision.reason) <= 500
     return decision.action, decision.exit_status, decision.doubt
@@ -41,7 +41,7 @@ def published(answer: Answer | RequestFailure, length: int = SMALL) -> tuple[Act
 
 def test_one_id_for_one_message_is_success() -> None:
     decision = publish_verdict(SMALL, Answer(status=200, body=b'{\n   "messageIds": [\n      "17"\n   ]\n}'))
-    assert decision == Decision(action=Action.ACCEPTED, remote_id="17")
+    assert decision == Decision(action=AmsAction.ACCEPTED, remote_id="17")
 
 
 @pytest.mark.parametrize(
@@ -71,25 +71,25 @@ def test_one_id_for_one_message_is_success() -> None:
     ],
 )
 def test_200_without_a_receipt_is_not_success(body: bytes) -> None:
-    assert published(Answer(status=200, body=body)) == (Action.RETRY, 75, True)
+    assert published(Answer(status=200, body=body)) == (AmsAction.RETRY, 75, True)
 
 
 def test_200_with_a_cut_body_is_not_success() -> None:
-    assert published(Answer(status=200, body=b'{"messageIds":["1"]}', complete=False)) == (Action.RETRY, 75, True)
+    assert published(Answer(status=200, body=b'{"messageIds":["1"]}', complete=False)) == (AmsAction.RETRY, 75, True)
 
 
 @pytest.mark.parametrize("status", [201, 202, 204])
 def test_other_successes_are_no_receipts(status: int) -> None:
-    assert published(Answer(status=status, body=b'{"messageIds":["1"]}')) == (Action.RETRY, 75, True)
+    assert published(Answer(status=status, body=b'{"messageIds":["1"]}')) == (AmsAction.RETRY, 75, True)
 
 
 def test_401_asks_for_a_new_token() -> None:
-    assert published(said(401, "Unauthorized")) == (Action.REFRESH_TOKEN, 77, False)
+    assert published(said(401, "Unauthorized")) == (AmsAction.REFRESH_TOKEN, 77, False)
 
 
 def test_403_stops_the_target() -> None:
     decision = publish_verdict(SMALL, said(403, "Access to this resource is forbidden"))
-    assert (decision.action, decision.exit_status) == (Action.STOP_TARGET, 77)
+    assert (decision.action, decision.exit_status) == (AmsAction.STOP_TARGET, 77)
     assert "ACL" in decision.reason
 
 
@@ -104,43 +104,43 @@ def test_403_stops_the_target() -> None:
 )
 def test_404s_stop_the_target_and_are_told_apart(answer: Answer, advice: str) -> None:
     decision = publish_verdict(SMALL, answer)
-    assert (decision.action, decision.exit_status) == (Action.STOP_TARGET, 78)
+    assert (decision.action, decision.exit_status) == (AmsAction.STOP_TARGET, 78)
     assert advice in decision.reason
 
 
 def test_400_is_about_the_message_perhaps() -> None:
     decision = publish_verdict(SMALL, said(400, "Invalid Message Arguments"))
-    assert (decision.action, decision.exit_status, decision.certain) == (Action.REFUSE_MESSAGE, 76, False)
+    assert (decision.action, decision.exit_status, decision.certain) == (AmsAction.REFUSE_MESSAGE, 76, False)
     assert "Invalid Message Arguments" in decision.reason
 
 
 @pytest.mark.parametrize("message", ["Invalid topic name", "Invalid project name"])
 def test_400_about_the_address_stops_the_target(message: str) -> None:
-    assert published(said(400, message)) == (Action.STOP_TARGET, 78, False)
+    assert published(said(400, message)) == (AmsAction.STOP_TARGET, 78, False)
 
 
 def test_400_about_a_broken_upload_is_tried_again() -> None:
-    assert published(said(400, "Invalid Request Body")) == (Action.RETRY, 75, False)
+    assert published(said(400, "Invalid Request Body")) == (AmsAction.RETRY, 75, False)
 
 
 @pytest.mark.parametrize("body", [envelope(413, "Message size is too large"), HTML, b""])
 def test_413_splits_whoever_says_it(body: bytes) -> None:
-    assert published(Answer(status=413, body=body)) == (Action.SPLIT, 76, False)
+    assert published(Answer(status=413, body=body)) == (AmsAction.SPLIT, 76, False)
 
 
 def test_backend_error_on_a_small_message_is_tried_again() -> None:
-    assert published(said(500, "Backend Error"), BIG) == (Action.RETRY, 75, True)
+    assert published(said(500, "Backend Error"), BIG) == (AmsAction.RETRY, 75, True)
 
 
 def test_backend_error_on_a_big_message_is_tried_once_more_and_then_split() -> None:
-    assert published(said(500, "Backend Error"), BIG + 1) == (Action.RETRY_THEN_SPLIT, 75, True)
+    assert published(said(500, "Backend Error"), BIG + 1) == (AmsAction.RETRY_THEN_SPLIT, 75, True)
 
 
 @pytest.mark.parametrize(
     "answer", [said(500, "Internal error while querying datastore"), Answer(status=500, body=HTML)]
 )
 def test_other_500s_say_nothing_about_size(answer: Answer) -> None:
-    assert published(answer, 900_000) == (Action.RETRY, 75, True)
+    assert published(answer, 900_000) == (AmsAction.RETRY, 75, True)
 
 
 # ---- publish: the balancer's voice, and silence
@@ -152,41 +152,41 @@ def test_other_500s_say_nothing_about_size(answer: Answer) -> None:
 @pytest.mark.parametrize("body", NOISE)
 def test_passing_troubles_are_tried_again(status: int, doubt: bool, body: bytes) -> None:
     answer = Answer(status=status, headers={"retry-after": "7"}, body=body)
-    assert published(answer) == (Action.RETRY, 75, doubt)
+    assert published(answer) == (AmsAction.RETRY, 75, doubt)
     assert publish_verdict(SMALL, answer).asked == "7"
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
 def test_redirects_stop_the_target(status: int) -> None:
     decision = publish_verdict(SMALL, Answer(status=status, headers={"location": "https://elsewhere.example.org/"}))
-    assert (decision.action, decision.exit_status) == (Action.STOP_TARGET, 78)
+    assert (decision.action, decision.exit_status) == (AmsAction.STOP_TARGET, 78)
     assert "elsewhere.example.org" in decision.reason
 
 
 @pytest.mark.parametrize("status", [402, 405, 409, 418, 451])
 def test_answers_that_ams_never_gives_stop_the_target(status: int) -> None:
-    assert published(Answer(status=status, body=HTML)) == (Action.STOP_TARGET, 76, False)
+    assert published(Answer(status=status, body=HTML)) == (AmsAction.STOP_TARGET, 76, False)
 
 
 SILENCE = [
-    (Failure.NOT_SENT, Action.RETRY, 75, False),
-    (Failure.MAYBE_SENT, Action.RETRY, 75, True),
-    (Failure.OUR_CERTIFICATE, Action.STOP_TARGET, 77, False),
-    (Failure.THEIR_CERTIFICATE, Action.STOP_TARGET, 77, False),
-    (Failure.PROXY, Action.STOP_TARGET, 78, False),
-    (Failure.IMPOSSIBLE, Action.STOP_TARGET, 78, False),
+    (Failure.NOT_SENT, AmsAction.RETRY, 75, False),
+    (Failure.MAYBE_SENT, AmsAction.RETRY, 75, True),
+    (Failure.OUR_CERTIFICATE, AmsAction.STOP_TARGET, 77, False),
+    (Failure.THEIR_CERTIFICATE, AmsAction.STOP_TARGET, 77, False),
+    (Failure.PROXY, AmsAction.STOP_TARGET, 78, False),
+    (Failure.IMPOSSIBLE, AmsAction.STOP_TARGET, 78, False),
 ]
 
 
 @pytest.mark.parametrize(("failure", "action", "exit_status", "doubt"), SILENCE)
-def test_silence_on_publish(failure: Failure, action: Action, exit_status: int, doubt: bool) -> None:
+def test_silence_on_publish(failure: Failure, action: AmsAction, exit_status: int, doubt: bool) -> None:
     silence = RequestFailure(failure=failure, reason="why")
     assert published(silence) == (action, exit_status, doubt)
     assert publish_verdict(SMALL, silence).reason == "why"
 
 
 @pytest.mark.parametrize(("failure", "action", "exit_status", "_"), SILENCE)
-def test_silence_of_authn_leaves_no_doubt(failure: Failure, action: Action, exit_status: int, _: bool) -> None:
+def test_silence_of_authn_leaves_no_doubt(failure: Failure, action: AmsAction, exit_status: int, _: bool) -> None:
     decision = token_verdict(RequestFailure(failure=failure, reason="why"))
     assert (decision.action, decision.exit_status, decision.doubt) == (action, exit_status, False)
 
@@ -201,7 +201,7 @@ def test_no_answer_breaks_a_verdict_and_only_a_receipt_is_success(
 ) -> None:
     answer = Answer(status=status, body=body, complete=complete)
     for decision in (publish_verdict(length, answer), token_verdict(answer)):
-        assert decision.action is not Action.ACCEPTED
+        assert decision.action is not AmsAction.ACCEPTED
         assert decision.reason
         assert decision.exit_status in (75, 76, 77, 78)
 
@@ -211,7 +211,7 @@ def test_no_answer_breaks_a_verdict_and_only_a_receipt_is_success(
 
 def test_a_token() -> None:
     answer = Answer(status=200, body=b'{\n "token": "' + b"a1" * 32 + b'"\n}')
-    assert token_verdict(answer) == Decision(action=Action.ACCEPTED)
+    assert token_verdict(answer) == Decision(action=AmsAction.ACCEPTED)
     assert token_of(answer) == "a1" * 32
 
 
@@ -231,12 +231,12 @@ def test_a_token() -> None:
 )
 def test_200_without_a_usable_token_is_a_protocol_error(body: bytes) -> None:
     decision = token_verdict(Answer(status=200, body=body))
-    assert (decision.action, decision.exit_status) == (Action.STOP_TARGET, 76)
+    assert (decision.action, decision.exit_status) == (AmsAction.STOP_TARGET, 76)
     assert "auth_url" in decision.reason
 
 
 def test_a_token_that_broke_off_is_asked_for_again() -> None:
-    assert token_verdict(Answer(status=200, body=b'{"token": "aaa', complete=False)).action is Action.RETRY
+    assert token_verdict(Answer(status=200, body=b'{"token": "aaa', complete=False)).action is AmsAction.RETRY
 
 
 @pytest.mark.parametrize(
@@ -262,14 +262,14 @@ def test_a_token_that_broke_off_is_asked_for_again() -> None:
 )
 def test_refusals_of_authn_come_with_advice(status: int, message: str, exit_status: int, advice: str) -> None:
     decision = token_verdict(said(status, message))
-    assert (decision.action, decision.exit_status) == (Action.STOP_TARGET, exit_status)
+    assert (decision.action, decision.exit_status) == (AmsAction.STOP_TARGET, exit_status)
     assert message in decision.reason
     assert advice in decision.reason
 
 
 def test_an_address_that_authn_does_not_know() -> None:
     decision = token_verdict(Answer(status=404, body=b"404 page not found\n"))
-    assert (decision.action, decision.exit_status) == (Action.STOP_TARGET, 78)
+    assert (decision.action, decision.exit_status) == (AmsAction.STOP_TARGET, 78)
 
 
 @pytest.mark.parametrize(
@@ -286,13 +286,13 @@ def test_an_address_that_authn_does_not_know() -> None:
 )
 def test_authns_own_troubles_pass(answer: Answer) -> None:
     decision = token_verdict(answer)
-    assert (decision.action, decision.exit_status, decision.doubt) == (Action.RETRY, 75, False)
+    assert (decision.action, decision.exit_status, decision.doubt) == (AmsAction.RETRY, 75, False)
     assert decision.asked == answer.headers.get("retry-after", "")
 
 
 def test_authn_redirects_are_not_followed() -> None:
     decision = token_verdict(Answer(status=302, headers={"location": "https://login.example.org"}))
-    assert (decision.action, decision.exit_status) == (Action.STOP_TARGET, 78)
+    assert (decision.action, decision.exit_status) == (AmsAction.STOP_TARGET, 78)
     assert "auth_url" in decision.reason
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from publisher.cli.commands import Context
 from publisher.cli.output import print_line
-from publisher.pipeline.guards import databases
+from publisher.pipeline.databases import known
 from publisher.pipeline.site import Site
 from publisher.reporting import statistics
 
@@ -41,4 +41,4 @@ def _sources(site: Site) -> list[str]:
 
 
 def _databases_gone(site: Site) -> list[str]:
-    return [one.file for one in databases.listed(site) if not (one.there or one.retired)]
+    return [one.file for one in known.listed(site) if not (one.there or one.retired)]

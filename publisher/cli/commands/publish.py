@@ -21,7 +21,6 @@ from publisher.cli.parser import (
 )
 from publisher.cli.sources import failing_now, sources_json, sources_text
 from publisher.formats import receiver_of
-from publisher.formats.base import RecordOrigin
 from publisher.model.errors import RecordError
 from publisher.model.rates import wall_text
 from publisher.model.text import plural
@@ -29,12 +28,11 @@ from publisher.model.totals import (
     BlockedMonth,
     KeyTotal,
     SummaryKey,
-    ascii_key,
     column,
 )
 from publisher.pipeline import publish
-from publisher.pipeline.batch_systems import SourceStatus, readings
-from publisher.pipeline.round.outcome import Outcome, gone_lines, incomplete
+from publisher.pipeline.databases.batch_systems import SourceStatus, readings
+from publisher.pipeline.round.outcome import Outcome, incomplete
 from publisher.pipeline.site import Site
 from publisher.policy.target import Target
 
@@ -132,7 +130,6 @@ def _outcome_json(outcome: Outcome) -> Json:
         "reason": outcome.reason or None,
         "shadow": outcome.shadow,
         "held": list(map(_held_json, outcome.held)),
-        "gone": dict(outcome.gone),
         "others_first": dict(outcome.others_first),
         "lost": None if outcome.lost is None else _lost_json(outcome.lost),
     }
@@ -172,8 +169,7 @@ def _as_text(
     for outcome in outcomes:
         target = targets[outcome.target]
         there = receiver_of(target.format)
-        prefix = None if there.row_keys is None else target.policy.localid_prefix
-        for line in ticket(site, there.name, outcome, prefix):
+        for line in ticket(site, there.name, outcome):
             yield from line.split("\n")
     if dry_run:
         yield from sources_text(sources)
@@ -187,7 +183,7 @@ def _row(outcome: Outcome) -> tuple[str, ...]:
 
 def _odd(outcome: Outcome) -> str:
     odd = ", ".join(f"{name} {count:,}" for name, count in outcome.warnings.items())
-    return f"{'sent anyway' if outcome.messages else 'counted'}, but odd: {odd}"
+    return f"sent anyway, but odd: {odd}"
 
 
 def notes(outcome: Outcome) -> list[str]:
@@ -226,7 +222,6 @@ def _notes(outcome: Outcome) -> Iterator[str]:
     for name, messages in outcome.others_first.items():
         under_way = f"{plural(messages, 'message')} of target {name} went first"
         yield f"{under_way}: the receiver is the same, and its answer was not known"
-    yield from gone_lines(outcome.gone)
     if outcome.arex_default_benchmarks:
         yield _default_benchmarks(outcome)
 
@@ -241,22 +236,15 @@ def _default_benchmarks(outcome: Outcome) -> str:
     )
 
 
-def ticket(site: str, receiver: str, outcome: Outcome, prefix: str | None = None) -> list[str]:
-    """Return what to write to the accounting team, so that it deletes rows that would stay.
-
-    `prefix`: of the LocalJobIds of single records, None for totals. Records under another, or of
-    another site, stay too, and make the row once more. So do all of them beside totals.
-    """
-    held = [one for one in outcome.held if not (one.emptied or one.awaited)]
+def ticket(site: str, receiver: str, outcome: Outcome) -> list[str]:
+    """Return what to write to the accounting team, so that it deletes rows that would stay."""
+    held = [one for one in outcome.held if not one.emptied]
     rows = [(one.name, row) for one in held for row in one.orphaned]
     if not rows:
         return []
     before = f"to be sent before --accept-key-change ({outcome.target})"
     months = ", ".join(dict.fromkeys(month for month, _ in rows))
-    now = RecordOrigin(site, ascii_key(prefix or ""))
-    of_records = [row.key for _, row in rows if row.key.digest]
-    stay = any(prefix is None or not RecordOrigin.of(key).is_like(now) for key in of_records)
-    below = " and the job records that they are made of" if stay else ""
+    below = " and the job records that they are made of" if any(one.records for one in held) else ""
     return [
         "",
         f"Text for a ticket to the {receiver} team, {before}:",

@@ -34,11 +34,10 @@ from publisher.formats import JOB_FORMATS, SUMMARY_FORMATS, receiver_of
 from publisher.formats.base import OnChange
 from publisher.model.errors import ConfigError, UsageError
 from publisher.model.text import plural
-from publisher.pipeline.batch_systems import readings
+from publisher.pipeline.databases.batch_systems import readings
 from publisher.pipeline.republish import plan as planning
 from publisher.pipeline.republish import run as republishing
 from publisher.pipeline.republish.plan import RepublishPlan, RepublishRequest
-from publisher.pipeline.round.outcome import gone_lines
 from publisher.pipeline.site import choose
 from publisher.policy.target import FOR_ONCE, Target
 from publisher.transports import TRANSPORTS, transport_plugin
@@ -221,8 +220,7 @@ def _lines(plan: RepublishPlan) -> Iterator[str]:
         yield f"  {jobs} left: resumes where the last run of the same command stopped"
     if plan.held:
         months = ", ".join(month.name for month in plan.held)
-        yield f"  {months}: would leave rows behind at the receiver, or make it lose jobs"
-    yield from (f"  {line}" for line in gone_lines(plan.gone))
+        yield f"  {months}: would leave rows behind at the receiver"
     yield from _of_receiver(plan)
     if plan.brake:
         yield f"  {plan.brake}"

@@ -12,17 +12,17 @@ from publisher.cli.parser import Form, add_action, add_actions, add_json
 from publisher.cli.sources import sources_json, sources_text, warnings_of
 from publisher.model.errors import RecordError, SourceError, UsageError
 from publisher.model.text import plural
-from publisher.pipeline.batch_systems import (
+from publisher.pipeline.databases import known
+from publisher.pipeline.databases import prune as pruning
+from publisher.pipeline.databases.batch_systems import (
     SetAside,
     SourceStatus,
     retry_bad_lines,
     set_aside,
     source_status,
 )
-from publisher.pipeline.guards import databases
-from publisher.pipeline.guards import prune as pruning
-from publisher.pipeline.guards.databases import SourceFile
-from publisher.pipeline.guards.prune import Pruned
+from publisher.pipeline.databases.known import SourceFile
+from publisher.pipeline.databases.prune import Pruned
 from publisher.pipeline.site import Site
 from publisher.sources.importers import Retried
 
@@ -63,14 +63,14 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
         case "retry":
             return _retry(retry_bad_lines(site, arguments.source), form=form)
         case _:
-            retired = databases.retire(site, arguments.databases)
+            retired = known.retire(site, arguments.databases)
             print_result(retired, _as_json, _as_retired, form=form, rows="databases")
     return 0
 
 
 def _listed(site: Site, name: str | None) -> tuple[Sequence[SourceFile], Sequence[SourceStatus]]:
     """Raises: UsageError for a name that is not configured."""
-    files, sources = databases.listed(site), source_status(site)
+    files, sources = known.listed(site), source_status(site)
     if name is None:
         return files, sources
     chosen = [one for one in sources if one.name == name]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
 from html import escape
 from pathlib import Path
 from typing import Final
@@ -18,8 +17,8 @@ from publisher.cli.sources import incomplete
 from publisher.formats import receiver_of
 from publisher.model.errors import RecordError, UsageError, gravest
 from publisher.model.text import plural, visible
-from publisher.model.time import Month, iso, month_of, parse_when
-from publisher.pipeline.guards.prune import refuse_pruned
+from publisher.model.time import iso, parse_month
+from publisher.pipeline.databases.prune import refuse_pruned
 from publisher.pipeline.site import choose
 from publisher.pipeline.sync import portal
 from publisher.reporting import statement
@@ -64,7 +63,7 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     if arguments.all_instances and arguments.target:
         raise UsageError("--all-instances covers all targets; omit --target")
     site = context.load()
-    month = _month(arguments.month, site.clock())
+    month = parse_month(arguments.month, site.clock())
     refuse_pruned(site, month.window)
     targets = choose(site.targets, arguments.target)
     counts = portal.read(arguments.portal, site.name) if arguments.portal else None
@@ -91,17 +90,6 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
             rows="targets",
         )
     return status
-
-
-def _month(text: str, now: datetime) -> Month:
-    """Raises: UsageError."""
-    period = parse_when(text, now)
-    month = month_of(period.start)
-    if (period.start, period.end) != (month.start, month.next.start):
-        raise UsageError(f"{text} is no calendar month; write 2026-03, this-month or last-month")
-    if month.start > now:
-        raise UsageError(f"{month} has not begun")
-    return month
 
 
 def _title(found: Statement) -> str:

@@ -30,7 +30,7 @@ from publisher.cli.sources import incomplete
 from publisher.model import time as when
 from publisher.model.errors import UsageError
 from publisher.model.time import Window
-from publisher.pipeline.guards.prune import refuse_pruned
+from publisher.pipeline.databases.prune import refuse_pruned
 from publisher.pipeline.site import Site
 from publisher.reporting import statistics
 from publisher.sources import offered

@@ -24,7 +24,7 @@ from publisher.model.rates import Allocation
 from publisher.model.text import plural
 from publisher.model.time import epoch
 from publisher.pipeline import status as operations
-from publisher.pipeline.batch_systems import SourceStatus, source_status
+from publisher.pipeline.databases.batch_systems import SourceStatus, source_status
 from publisher.pipeline.site import Site
 from publisher.pipeline.status import TargetStatus
 

@@ -24,10 +24,11 @@ from publisher.cli.sources import failing_now, incomplete
 from publisher.formats import receiver_of
 from publisher.model.errors import RecordError, SourceError, UsageError, gravest
 from publisher.model.text import plural
+from publisher.model.time import parse_month
 from publisher.model.totals import AcceptedChange, month_name
 from publisher.pipeline import publish
-from publisher.pipeline.batch_systems import readings
-from publisher.pipeline.guards.prune import earliest, refuse_pruned
+from publisher.pipeline.databases.batch_systems import readings
+from publisher.pipeline.databases.prune import earliest, refuse_pruned
 from publisher.pipeline.site import choose
 from publisher.pipeline.sync import check, portal
 from publisher.pipeline.sync.check import Compared
@@ -56,6 +57,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--months", default="12", metavar="N", help=text)
     text = "with --check: counts saved from the portal, CSV or JSON"
     parser.add_argument("--portal", type=Path, metavar="FILE", help=text)
+    text = "rows that stayed of this month with consent are deleted at the receiver"
+    parser.add_argument("--deleted", metavar="MONTH", help=text)
     add_all_instances(parser)
     add_dry_run(parser)
     add_json(parser)
@@ -68,7 +71,11 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
         raise UsageError("--portal is for --check")
     if arguments.all_instances and (arguments.target or not arguments.check):
         raise UsageError("--all-instances is for --check, of all targets")
+    if arguments.deleted and (arguments.check or arguments.dry_run):
+        raise UsageError("--deleted sends and compares nothing: give it alone, or with --target")
     targets = _targets(arguments, site)
+    if arguments.deleted:
+        return _confirm_deleted(arguments, site, targets)
     if arguments.check:
         return _check(arguments, site, targets, months)
     with progress.rounds(quiet=is_quiet(arguments)) as report:
@@ -76,15 +83,30 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     return print_outcomes(arguments, site, ended, unread=failing_now(readings(site)))
 
 
+def _confirm_deleted(
+    arguments: argparse.Namespace, site: LiveSite, targets: Sequence[Target]
+) -> int:
+    month = parse_month(arguments.deleted, site.clock())
+    found = check.confirm_deleted(site, targets, month.number)
+    print_result(
+        found,
+        lambda found: {"month": str(month), "targets": {name: {"rows": n} for name, n in found}},
+        lambda found: [TextTable(("target", "rows"), [(name, f"{n:,}") for name, n in found])],
+        form=arguments.form,
+        rows="targets",
+    )
+    return 0
+
+
 def _targets(arguments: argparse.Namespace, site: LiveSite) -> list[Target]:
     """Those whose counts are sent or compared. Raises: UsageError."""
     chosen = choose(site.targets, arguments.target)
-    every = arguments.target or arguments.check
+    every = arguments.target or arguments.check or arguments.deleted
     targets: list[Target] = [target for target in chosen if every or target.sync]
     if not targets:
         raise _no_target(chosen)
     elsewhere = [target.name for target in targets if not _takes_counts(target)]
-    if elsewhere and not arguments.check:
+    if elsewhere and not (arguments.check or arguments.deleted):
         raise UsageError(f"the receiver takes no job counts: {', '.join(elsewhere)}")
     return targets
 

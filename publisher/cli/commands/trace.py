@@ -12,9 +12,9 @@ from publisher.cli.output import Json, Part, TextTable, moment_text, print_resul
 from publisher.cli.parser import add_all_instances, add_job, add_json
 from publisher.ledger.contract import Delivery
 from publisher.model.errors import SourceError
-from publisher.model.job import JobRecord, job_key
+from publisher.model.job import JobRecord
 from publisher.pipeline import status as operations
-from publisher.pipeline.guards.local_ids import named_job
+from publisher.pipeline.databases.local_ids import named_job
 from publisher.pipeline.status import Traced
 
 _COLUMNS = ("target", "state", "sent", "message id", "remote id", "row id", "end time", "digest")
@@ -38,16 +38,15 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
 
 
 def _as_json(traced: Traced) -> Json:
-    local_ids = {job_key(row.job_id, row.local_id)[8:]: row.local_id for row in traced.rows or ()}
     return {
         "job": traced.job_id,
-        "deliveries": [_delivery_json(one, local_ids.get(one.run)) for one in traced.deliveries],
+        "deliveries": list(map(_delivery_json, traced.deliveries)),
         "quarantined": list(map(quarantined_json, traced.quarantined)),
         "rows": None if traced.rows is None else [_row_json(row) for row in traced.rows],
     }
 
 
-def _delivery_json(one: Delivery, local_id: str | None) -> Json:
+def _delivery_json(one: Delivery) -> Json:
     return {
         "target": one.target,
         "message_id": one.message_id or None,
@@ -61,7 +60,7 @@ def _delivery_json(one: Delivery, local_id: str | None) -> Json:
         "records": one.records,
         "end_time": moment_text(one.ended_at),
         "run": one.run.hex(),
-        "local_id": local_id,
+        "local_id": one.local_id,
         "reason": one.reason or None,
     }
 

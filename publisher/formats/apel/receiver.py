@@ -13,12 +13,12 @@ from functools import partial
 from typing import Final
 
 from publisher.formats.apel.rules import apel_local_user, apel_queue
-from publisher.formats.base import PREFIXED, OnChange, Receiver, SumKey, moment, number
+from publisher.formats.base import OnChange, Receiver, moment, number
 from publisher.formats.rules import QUEUE_CHARACTERS
 from publisher.model.entry import RowFields
 from publisher.model.job import gpus_by_model, run_digest
 from publisher.model.published import PublishedJob
-from publisher.model.totals import ascii_key, by_preference, column
+from publisher.model.totals import COUNTED_HOST, ascii_key, by_preference, column, counted_host
 
 _REMEMBERED: Final = 2_000  # of 1 kB
 
@@ -30,9 +30,9 @@ class SummaryKeys:
         """`several`: all benchmarks of a job travel, and the server keeps the one it prefers."""
         self._several = several
         # The shared objects are held, so that their ids cannot come to mean others.
-        self._known: dict[tuple[int, ...], tuple[SumKey, object]] = {}
+        self._known: dict[tuple[int, ...], tuple[RowFields, object]] = {}
 
-    def of(self, job: PublishedJob) -> SumKey:
+    def of(self, job: PublishedJob) -> RowFields:
         nodes, cores = job.job.node_count or 0, job.job.cpu_count or 0
         at = (id(job.who), id(job.where), id(job.benchmark), nodes, cores)
         known = self._known.get(at)
@@ -46,27 +46,19 @@ class SummaryKeys:
         return known[0]
 
 
-def _key(job: PublishedJob, nodes: int, cores: int, several: bool) -> SumKey:
+def _key(job: PublishedJob, nodes: int, cores: int, several: bool) -> RowFields:
     who, where = job.who, job.where
     benchmarks = by_preference(job.benchmark.benchmarks) if several else job.benchmark.benchmarks
     level = " ".join(f"{one.kind} {one.text}" for one in benchmarks[:1]) or "no benchmark"
     identity = where.site, who.user, who.vo, who.group, who.role
     texts = *identity, where.submit_host, where.infrastructure
-    site, user, vo, group, role, host, reach = (ascii_key(text) or "None" for text in texts)
-    text = f"VO {vo}, group {group}, role {role}, user {user}, SubmitHost {host}, {reach}, {level}"
-    text += f", nodes {nodes}, processors {cores}"
-    values: tuple[object, ...] = (tuple(map(column, texts)), level, nodes, cores)
     kind, _, value = level.partition(" ")
     names = "Site", "GlobalUserName", "VO", "VOGroup", "VORole", "SubmitHost", "InfrastructureType"
     named = dict(zip(names, map(ascii_key, texts), strict=True))
     named |= {"ServiceLevelType": kind, "ServiceLevel": value}
     named |= {"NodeCount": str(nodes), "Processors": str(cores)}
-    fields = RowFields.of(named, values)
-    if where.localid_prefix:
-        # Under another prefix the record of a job does not replace the one that was sent.
-        prefix = ascii_key(where.localid_prefix)
-        values, text = (*values, column(prefix)), f"{text}{PREFIXED}{prefix}"
-    return SumKey.of(*values, text=text, site=site, fields=fields)
+    named |= counted_host(where, named["SubmitHost"])
+    return RowFields.of(named, (tuple(map(column, texts)), level, nodes, cores))
 
 
 def published_values(job: PublishedJob, summary: bool) -> Iterator[tuple[str, str]]:
@@ -159,14 +151,14 @@ def associated_record(job: PublishedJob) -> str:
 
 
 class AcceleratorKeys:
-    """What accelerators are added up by beside their month: site and models."""
+    """What accelerators are added up by beside their month: site and models; here by host too."""
 
-    def of(self, job: PublishedJob) -> SumKey:
+    def of(self, job: PublishedJob) -> RowFields:
         site = ascii_key(job.where.site) or "None"
         models = ", ".join(sorted(model for model, _ in gpu_models(job)))
-        values, named = (column(site), column(models)), {"Site": site, "Models": models}
-        fields = RowFields.of(named, values)
-        return SumKey.of(*values, text=f"accelerators {models}", site=site, fields=fields)
+        named = {"Site": site, "Accelerators": models, **counted_host(job.where, "")}
+        host = column(named.get(COUNTED_HOST, ""))
+        return RowFields.of(named, (column(site), column(models), host))
 
 
 def accelerator_values(job: PublishedJob, _: bool) -> Iterator[tuple[str, str]]:

@@ -57,6 +57,9 @@ class PostgresDatabase:
     def atomic(self, to_settle: int = 0) -> AbstractContextManager[None]:
         return self._transaction("BEGIN", self._leases.check)  # the disk is the server's
 
+    def make_room(self, to_settle: int) -> None:
+        """The disk is the server's."""
+
     def reading(self) -> AbstractContextManager[None]:
         return _translated(self._place)
 
@@ -78,11 +81,12 @@ class PostgresDatabase:
             cursor.execute(_translation(statement), _sendable(parameters), binary=True)
             yield from cursor
 
-    def execute_many(self, statement: str, parameters: Iterable[Parameters]) -> None:
+    def execute_many(self, statement: str, parameters: Iterable[Parameters]) -> int:
         # First, since whoever makes these may ask the database: nothing else is under way.
         rows = list(map(_sendable, parameters))
         with self._turn, self._connection.cursor() as cursor:
             cursor.executemany(_translation(statement), rows)
+            return max(0, cursor.rowcount)
 
     def insert_returning_id(self, statement: str, parameters: Parameters) -> int:
         return int(self.execute(f"{statement} RETURNING id", parameters).fetchone()[0])

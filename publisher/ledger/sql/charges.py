@@ -22,7 +22,7 @@ from publisher.ledger.books import (
 )
 from publisher.ledger.sql.database import Database
 from publisher.model.errors import LedgerError, PublisherError
-from publisher.model.job import Epoch, JobId, JobKey
+from publisher.model.job import Epoch, JobId, RunKey
 from publisher.model.rates import AssessedJob, Tariff
 from publisher.model.time import Window, epoch, moment
 
@@ -170,7 +170,7 @@ class SqlChargeBook:
     ) -> None:
         counted = {"unreadable": unreadable}
         with self._database.atomic():
-            pairs = [(job, self._of(job.key)) for job in jobs]
+            pairs = [(job, self._of(job.run)) for job in jobs]
             kept = [self._merged(number, job, before) for job, before in pairs]
             news = [one.news for one in kept if one is not None and one.news_of == number]
             with_before = zip(kept, (before for _, before in pairs), strict=True)
@@ -213,7 +213,7 @@ class SqlChargeBook:
             return replace(run, state=RunState.FAILED, reason=_GONE)
         return run
 
-    def _of(self, key: JobKey) -> KeptCharge | None:
+    def _of(self, key: RunKey) -> KeptCharge | None:
         row = self._database.execute(_OF_JOB, {"key": key}).fetchone()
         return None if row is None else _kept(row)
 
@@ -240,7 +240,7 @@ class SqlChargeBook:
     def _row(self, kept: KeptCharge) -> Mapping[str, Any]:
         job, was = kept.job, kept.was
         return {
-            "key": job.key,
+            "key": job.run,
             "job_id": job.job_id,
             "local_id": job.local_id,
             "ended_at": job.ended_at,
@@ -278,7 +278,7 @@ def _kept(row: Sequence[Any]) -> KeptCharge:
     key, job_id, local_id, ended_at, queue, project, group, amount, reason = row[:9]
     news, news_of, was_amount, was_reason = row[9:13]
     job = AssessedJob(
-        key=JobKey(key),
+        run=RunKey(key),
         job_id=JobId(job_id),
         local_id=local_id,
         ended_at=Epoch(ended_at),

@@ -70,6 +70,12 @@ class Database(Protocol):
         becomes of the disk. Raises: LedgerError.
         """
 
+    def make_room(self, to_settle: int) -> None:
+        """See, in a transaction, that so many bytes of it can be settled later, as `atomic` does.
+
+        Raises: LedgerError.
+        """
+
     def reading(self) -> AbstractContextManager[None]:
         """Translates the errors of statements that only read. Raises: LedgerError."""
 
@@ -81,7 +87,8 @@ class Database(Protocol):
     def stream(self, statement: str, parameters: Parameters = NO_PARAMETERS) -> Iterator[Any]:
         """Rows that are too many for memory, read as they are wanted."""
 
-    def execute_many(self, statement: str, parameters: Iterable[Parameters]) -> None: ...
+    def execute_many(self, statement: str, parameters: Iterable[Parameters]) -> int:
+        """Execute a statement for each; return how many rows they changed."""
 
     def insert_returning_id(self, statement: str, parameters: Parameters) -> int:
         """Insert one row; gives the `id` that it got."""

@@ -9,39 +9,55 @@ balances. Everything runs inside the caller's transaction.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import lru_cache
+from operator import itemgetter
 from typing import Any, Final, NamedTuple
 from zlib import crc32
 
-from publisher.ledger.sql.database import Database
-from publisher.model.entry import Entry, ReceiverName, RecordKey, RowKey, RunKey
-from publisher.model.totals import column, month_window
+from publisher.ledger.sql.database import Database, Parameters
+from publisher.model.entry import (
+    JOB_OF_RUN,
+    Entry,
+    ReceiverName,
+    Recorded,
+    RecordKey,
+    RowId,
+    RowKey,
+    RunKey,
+    Usage,
+)
 
 HISTORY, COUNTS, PENDING, LEFT = range(4)  # `entry.state`, as schema.py lists them
 _REMEMBERED: Final = 20_000  # row keys, of 200 bytes
 _ENTER_RECEIVER: Final = """
 INSERT INTO receiver (place, keeps_first) VALUES (:place, :keeps_first)
 ON CONFLICT (place) DO UPDATE SET keeps_first = excluded.keeps_first"""
+_MOVE_RECEIVER: Final = """
+UPDATE receiver SET place = :place
+WHERE id = (SELECT receiver FROM target WHERE name = :target) AND place <> :place
+    AND NOT EXISTS (SELECT 1 FROM receiver AS other WHERE other.place = :place)
+    AND (SELECT count(*) FROM target WHERE target.receiver = receiver.id) = 1"""
 _RECEIVER: Final = "SELECT id FROM receiver WHERE place = :place"
 _RECEIVER_OF: Final = """
 SELECT receiver.id, keeps_first FROM posting JOIN receiver ON receiver.id = posting.receiver
 WHERE posting.id = :posting"""
 _ENTER_SCOPE: Final = """
-INSERT INTO scope (site, localid_prefix) VALUES (:site, :prefix)
-ON CONFLICT (site, localid_prefix) DO NOTHING"""
-_SCOPE: Final = "SELECT id FROM scope WHERE site = :site AND localid_prefix = :prefix"
+INSERT INTO scope (site, localid_prefix, source) VALUES (:site, :prefix, :source)
+ON CONFLICT (site, localid_prefix, source) DO NOTHING"""
+_SCOPE: Final = """
+SELECT id FROM scope WHERE site = :site AND localid_prefix = :prefix AND source = :source"""
 _ENTER_ROW_KEY: Final = """
-INSERT INTO row_key (receiver, month, digest, fields)
-VALUES (:receiver, :month, :digest, :fields)
+INSERT INTO row_key (receiver, month, digest, fields, checksum)
+VALUES (:receiver, :month, :digest, :fields, :checksum)
 ON CONFLICT (receiver, month, digest) DO NOTHING"""
 _ROW_KEY: Final = """
 SELECT id FROM row_key WHERE receiver = :receiver AND month = :month AND digest = :digest"""
-_MONTH: Final = "SELECT month FROM row_key WHERE id = :row_key"
 _POST: Final = """
-INSERT INTO posting (receiver, target, settings, made_at, entries, checksum)
-VALUES (:receiver, :target, :settings, :made_at, :entries, :checksum)"""
+INSERT INTO posting (receiver, target, settings, made_at, entries, checksum, sealed)
+VALUES (:receiver, :target, :settings, :made_at, :entries, :checksum, :sealed)"""
 _POST_PART: Final = """
-INSERT INTO posting (receiver, target, settings, made_at, entries, checksum)
-SELECT receiver, target, settings, made_at, 0, 0 FROM posting WHERE id = :posting"""
+INSERT INTO posting (receiver, target, settings, made_at, entries, checksum, sealed)
+SELECT receiver, target, settings, made_at, 0, 0, TRUE FROM posting WHERE id = :posting"""
 _RECOUNT: Final = "UPDATE posting SET entries = :entries, checksum = :checksum WHERE id = :posting"
 # What never changes of an entry.
 CONSTANT: Final = "run, row_key, scope, local_id, ended_at, jobs, wall_s, cpu_s, digest"
@@ -51,44 +67,9 @@ INSERT INTO entry (receiver, run, posting, row_key, scope, local_id, ended_at, j
                    digest, state)
 VALUES (:receiver, :run, :posting, :row_key, :scope, :local_id, :ended_at, :jobs, :wall_s, :cpu_s,
         :digest, 2)"""
-# Entries in force of the runs of a posting: what they count for, their record key, and the new one.
-_REPLACED: Final = """
-SELECT entry.run, entry.posting, entry.row_key, entry.wall_s, entry.cpu_s,
-       was.site, was.localid_prefix, entry.local_id, entry.ended_at,
-       scope.site, scope.localid_prefix, pending.local_id, pending.ended_at
-FROM entry AS pending
-JOIN entry ON entry.receiver = pending.receiver AND entry.run = pending.run
-    AND entry.posting <> pending.posting AND entry.state = 1
-JOIN scope AS was ON was.id = entry.scope
-JOIN scope ON scope.id = pending.scope
-WHERE pending.posting = :posting AND pending.state = 2"""
-_COMING: Final = """
-SELECT run, row_key, wall_s, cpu_s, ended_at FROM entry WHERE posting = :posting AND state = 2"""
 _SET_STATE: Final = """
 UPDATE entry SET state = :state
 WHERE receiver = :receiver AND run = :run AND posting = :posting"""
-_COUNT: Final = "UPDATE entry SET state = 1 WHERE posting = :posting AND state = 2"
-_ADD: Final = """
-INSERT INTO balance (row_key, jobs, wall_s, cpu_s, first_end, last_end)
-VALUES (:row_key, :jobs, :wall_s, :cpu_s, :first_end, :last_end)
-ON CONFLICT (row_key) DO UPDATE SET
-    jobs = balance.jobs + excluded.jobs, wall_s = balance.wall_s + excluded.wall_s,
-    cpu_s = balance.cpu_s + excluded.cpu_s,
-    first_end = CASE WHEN balance.jobs > 0 AND balance.first_end < excluded.first_end
-                     THEN balance.first_end ELSE excluded.first_end END,
-    last_end = CASE WHEN balance.jobs > 0 AND balance.last_end > excluded.last_end
-                    THEN balance.last_end ELSE excluded.last_end END"""
-_LESS: Final = """
-UPDATE balance SET jobs = jobs - 1, wall_s = wall_s - :wall_s, cpu_s = cpu_s - :cpu_s
-WHERE row_key = :row_key"""
-# The index by end is that of a month; a row by itself has none.
-_ENDS: Final = """
-UPDATE balance SET (first_end, last_end) = (
-    SELECT coalesce(min(ended_at), 0), coalesce(max(ended_at), 0) FROM entry
-    WHERE receiver = :receiver AND ended_at >= :start AND ended_at < :end
-        AND row_key = :row_key AND state IN (1, 3))
-WHERE row_key = :row_key"""
-_DROP: Final = "DELETE FROM entry WHERE posting = :posting AND state = 2"
 _DROP_POSTING: Final = "DELETE FROM posting WHERE id = :posting"
 _MOVE: Final = """
 UPDATE entry SET posting = :part
@@ -96,7 +77,77 @@ WHERE receiver = (SELECT receiver FROM posting WHERE id = :posting)
     AND run = :run AND posting = :posting"""
 
 
+# `CROSS JOIN` keeps SQLite to the order of the tables: entries are found by their primary key.
+_RECORDED: Final = """
+WITH asked (first_run, last_run) AS (VALUES {asked})
+SELECT entry.run, scope.site, scope.localid_prefix, entry.local_id, entry.ended_at,
+       row_key.month, row_key.digest, entry.jobs, entry.wall_s, entry.cpu_s,
+       entry.digest, posting.settings, entry.state = 2, entry.posting,
+       coalesce((SELECT min(accepted.posting) FROM entry AS accepted
+                 WHERE accepted.receiver = entry.receiver AND accepted.run = entry.run
+                     AND accepted.state <> 2), 0)
+FROM target CROSS JOIN asked CROSS JOIN entry CROSS JOIN scope CROSS JOIN row_key
+    CROSS JOIN posting
+WHERE target.name = :target AND entry.receiver = target.receiver
+    AND entry.run >= asked.first_run AND entry.run <= asked.last_run AND entry.state IN (1, 2)
+    AND scope.id = entry.scope AND row_key.id = entry.row_key AND posting.id = entry.posting"""
+_OWNERS: Final = """
+WITH asked (ended_at) AS (VALUES {asked})
+SELECT entry.run, scope.site, scope.localid_prefix, entry.local_id, entry.ended_at
+FROM target CROSS JOIN asked CROSS JOIN entry CROSS JOIN scope
+WHERE target.name = :target AND +entry.receiver = target.receiver
+    AND entry.ended_at = asked.ended_at AND entry.state <> 0 AND scope.id = entry.scope"""
+_JOBS_ASKED: Final = 400  # at once: an SQLite without more takes 999 parameters
+_LAST_OF_JOB: Final = b"\xff" * 4
 _NAMES: Final = CONSTANT.split(", ")
+
+
+def recorded(database: Database, target: str, runs: Collection[RunKey]) -> dict[RunKey, Recorded]:
+    """Return what the receiver of a target has, or is being sent, of all runs of these jobs.
+
+    Of a run with several entries it is the pending one, the latest of those that are.
+    """
+    jobs = sorted({run[JOB_OF_RUN] for run in runs})
+    rows: list[Any] = []
+    for start in range(0, len(jobs), _JOBS_ASKED):
+        rows += _entries_of(database, target, jobs[start : start + _JOBS_ASKED])
+    return {row[0]: _recorded(row) for row in sorted(rows, key=itemgetter(12, 13))}
+
+
+def _entries_of(database: Database, target: str, jobs: Sequence[bytes]) -> list[Any]:
+    bounds: dict[str, object] = {"target": target}
+    for number, job in enumerate(jobs):
+        bounds[f"first{number}"], bounds[f"last{number}"] = job, job + _LAST_OF_JOB
+    return database.execute(_question(len(jobs)), bounds).fetchall()
+
+
+@lru_cache(maxsize=_JOBS_ASKED)
+def _question(jobs: int) -> str:
+    return _RECORDED.format(asked=", ".join(f"(:first{one}, :last{one})" for one in range(jobs)))
+
+
+def owners(
+    database: Database, target: str, ends: Collection[int]
+) -> list[tuple[RunKey, RecordKey]]:
+    """Return the records at the receiver of a target that ended in these seconds."""
+    found = []
+    seconds = sorted(ends)
+    for start in range(0, len(seconds), _JOBS_ASKED):
+        some = seconds[start : start + _JOBS_ASKED]
+        asked = {f"end{number}": end for number, end in enumerate(some)}
+        question = _OWNERS.format(asked=", ".join(f"(:{name})" for name in asked))
+        for run, *record in database.execute(question, asked | {"target": target}).fetchall():
+            found.append((run, RecordKey(*record)))
+    return found
+
+
+def _recorded(row: Sequence[Any]) -> Recorded:
+    run, site, prefix, local_id, ended_at, month, digest, jobs, wall_s, cpu_s, *rest = row
+    values, settings, pending, posting, first = rest
+    record = RecordKey(site, prefix, local_id, ended_at)
+    usage = Usage(jobs, wall_s, cpu_s)
+    made = settings, bool(pending), posting, first
+    return Recorded(run, record, RowId(month, digest), usage, values, *made)
 
 
 class Posting(NamedTuple):
@@ -108,9 +159,14 @@ class Posting(NamedTuple):
     made_at: int
 
 
-def receiver(database: Database, name: ReceiverName) -> int:
-    """Return the number of a receiver, which is entered if it is new."""
+def receiver(database: Database, target: str, name: ReceiverName) -> int:
+    """Return the number of a target's receiver, which is entered if it is new.
+
+    Where the target alone led to its receiver, and leads to a place that none has now, the receiver
+    has moved: what it has goes along, and nothing is sent again.
+    """
     named = {"place": name.place, "keeps_first": name.keeps_first}
+    database.execute(_MOVE_RECEIVER, {"place": name.place, "target": target})
     database.execute(_ENTER_RECEIVER, named)
     return _number(database, _RECEIVER, {"place": name.place})
 
@@ -122,18 +178,18 @@ class Numbers:
     """
 
     def __init__(self) -> None:
-        self._scopes: dict[tuple[str, str], int] = {}
+        self._scopes: dict[tuple[str, str, str], int] = {}
         self._rows: dict[tuple[int, int, bytes], int] = {}
 
     def forget(self) -> None:
         self._scopes.clear()
         self._rows.clear()
 
-    def scope(self, database: Database, record: RecordKey) -> int:
-        """Return the number of a record key's site and prefix."""
-        at = record.site, record.localid_prefix
+    def scope(self, database: Database, record: RecordKey, source: str) -> int:
+        """Return the number of a record key's site and prefix, and of what told of its run."""
+        at = record.site, record.localid_prefix, source
         if at not in self._scopes:
-            named = {"site": record.site, "prefix": record.localid_prefix}
+            named = {"site": record.site, "prefix": record.localid_prefix, "source": source}
             database.execute(_ENTER_SCOPE, named)
             self._scopes[at] = _number(database, _SCOPE, named)
         return self._scopes[at]
@@ -145,7 +201,9 @@ class Numbers:
             if len(self._rows) >= _REMEMBERED:
                 self._rows.clear()
             key = {"receiver": receiver, "month": row.month, "digest": row.fields.digest}
-            database.execute(_ENTER_ROW_KEY, key | {"fields": row.fields.text})
+            text = row.fields.text
+            sums = row_checksum(row.month, row.fields.digest, text)
+            database.execute(_ENTER_ROW_KEY, key | {"fields": text, "checksum": sums})
             self._rows[at] = _number(database, _ROW_KEY, key)
         return self._rows[at]
 
@@ -156,18 +214,43 @@ def prepare(
     posting: Posting,
     entries: Iterable[Entry],
 ) -> int:
-    """Enter a posting with its entries, which are pending; return its number."""
-    receiver = posting.receiver
-    rows = []
-    for run, record, row, wall_s, cpu_s, digest in entries:
-        row_key, scope = numbers.row(database, receiver, row), numbers.scope(database, record)
-        keys = run, row_key, scope, record.local_id, record.ended_at
-        rows.append((*keys, 1, wall_s, cpu_s, digest))
-    sums = {"entries": len(rows), "checksum": checksum(rows)}
-    number = database.insert_returning_id(_POST, {**posting._asdict(), **sums})
-    at = {"receiver": receiver, "posting": number}
-    database.execute_many(_ENTER, [at | dict(zip(_NAMES, row, strict=True)) for row in rows])
+    """Enter the posting of a message with its entries, which are pending; return its number."""
+    rows = constants(database, numbers, posting.receiver, entries)
+    number = post(database, posting, rows, sealed=True)
+    at = {"receiver": posting.receiver, "posting": number}
+    database.execute_many(_ENTER, named(rows, at))
     return number
+
+
+def post(
+    database: Database, posting: Posting, rows: Sequence[Sequence[Any]], *, sealed: bool
+) -> int:
+    """Enter a posting that has entries with these constants; return its number."""
+    sums = {"entries": len(rows), "checksum": checksum(rows), "sealed": sealed}
+    return database.insert_returning_id(_POST, {**posting._asdict(), **sums})
+
+
+def constants(
+    database: Database, numbers: Numbers, receiver: int, entries: Iterable[Entry]
+) -> list[tuple[Any, ...]]:
+    """Return the columns `CONSTANT` of entries, whose rows and scopes are entered (hot path)."""
+    rows = []
+    for run, record, row, wall_s, cpu_s, digest, jobs, source in entries:
+        row_key = numbers.row(database, receiver, row)
+        scope = numbers.scope(database, record, source)
+        keys = run, row_key, scope, record.local_id, record.ended_at
+        rows.append((*keys, jobs, wall_s, cpu_s, digest))
+    return rows
+
+
+def named(rows: Iterable[Sequence[Any]], at: Parameters) -> list[dict[str, Any]]:
+    """Return the columns `CONSTANT` of entries by name, with what they have in common."""
+    return [{**at, **dict(zip(_NAMES, row, strict=True))} for row in rows]
+
+
+def row_checksum(month: int, digest: bytes, fields: str) -> int:
+    """Return the checksum of a row key."""
+    return crc32(repr((month, digest, fields)).encode()) & 0x7FFF
 
 
 def checksum(entries: Iterable[Sequence[Any]]) -> int:
@@ -175,31 +258,10 @@ def checksum(entries: Iterable[Sequence[Any]]) -> int:
     return sum(crc32(repr(tuple(entry)).encode()) for entry in entries)
 
 
-def settle(database: Database, posting: int) -> None:
-    """Let a posting's entries count, its message being accepted, and bring balances up to date.
-
-    Where the receiver keeps the first record of an id, a later entry of the run is history at once.
-    """
+def receiver_of(database: Database, posting: int) -> tuple[int, bool]:
+    """Return the receiver of a posting, and whether it keeps the first of two records."""
     receiver, keeps_first = database.execute(_RECEIVER_OF, {"posting": posting}).fetchone()
-    replaced = database.execute(_REPLACED, {"posting": posting}).fetchall()
-    coming = database.execute(_COMING, {"posting": posting}).fetchall()
-    if keeps_first:
-        later = {run for run, *_ in replaced}
-        _set_state(database, HISTORY, receiver, [(run, posting) for run in later])
-        coming, replaced = [one for one in coming if one[0] not in later], []
-    left = [one for one in replaced if not _is_one_record(one[5:9], one[9:13])]
-    gone = [one for one in replaced if _is_one_record(one[5:9], one[9:13])]
-    _set_state(database, LEFT, receiver, [one[:2] for one in left])
-    _set_state(database, HISTORY, receiver, [one[:2] for one in gone])
-    database.execute(_COUNT, {"posting": posting})
-    _add(database, coming)
-    _take_away(database, receiver, gone)
-
-
-def drop(database: Database, posting: int) -> None:
-    """Forget a posting whose records were certainly not stored, or were refused."""
-    database.execute(_DROP, {"posting": posting})
-    database.execute(_DROP_POSTING, {"posting": posting})
+    return receiver, bool(keeps_first)
 
 
 def divide(database: Database, posting: int, parts: Sequence[Collection[RunKey]]) -> Sequence[int]:
@@ -216,51 +278,16 @@ def divide(database: Database, posting: int, parts: Sequence[Collection[RunKey]]
     return numbers
 
 
-def _is_one_record(one: Sequence[Any], other: Sequence[Any]) -> bool:
-    """Whether two record keys are one to a receiver, which compares texts without case."""
-    return [*map(column, one[:3]), one[3]] == [*map(column, other[:3]), other[3]]
-
-
-def _set_state(
+def set_states(
     database: Database, state: int, receiver: int, entries: Iterable[Sequence[Any]]
 ) -> None:
+    """Set the state of entries (run, posting) of a receiver."""
     rows = [
         {"state": state, "receiver": receiver, "run": run, "posting": posting}
         for run, posting in entries
     ]
     if rows:
         database.execute_many(_SET_STATE, rows)
-
-
-def _add(database: Database, entries: Iterable[Sequence[Any]]) -> None:
-    """Add entries (run, row key, wall, CPU, end) to the balances of their rows."""
-    sums: dict[int, list[int]] = {}
-    for _, row_key, wall_s, cpu_s, ended_at in entries:
-        known = sums.setdefault(row_key, [0, 0, 0, ended_at, ended_at])
-        known[0] += 1
-        known[1] += wall_s
-        known[2] += cpu_s
-        known[3] = min(known[3], ended_at)
-        known[4] = max(known[4], ended_at)
-    names = "jobs", "wall_s", "cpu_s", "first_end", "last_end"
-    rows = [{"row_key": at, **dict(zip(names, sums[at], strict=True))} for at in sorted(sums)]
-    database.execute_many(_ADD, rows)
-
-
-def _take_away(database: Database, receiver: int, entries: Iterable[Sequence[Any]]) -> None:
-    """Take entries (run, posting, row key, wall, CPU, ...) out of the balances of their rows."""
-    rows = [
-        {"receiver": receiver, "row_key": row_key, "wall_s": wall_s, "cpu_s": cpu_s}
-        for _, _, row_key, wall_s, cpu_s, *_ in entries
-    ]
-    if not rows:
-        return
-    database.execute_many(_LESS, rows)
-    for row_key in sorted({row["row_key"] for row in rows}):
-        (month,) = database.execute(_MONTH, {"row_key": row_key}).fetchone()
-        window = month_window(month)
-        ends = {"receiver": receiver, "row_key": row_key, "start": window.start, "end": window.end}
-        database.execute(_ENDS, ends)
 
 
 def _number(database: Database, question: str, values: Mapping[str, object]) -> int:

@@ -19,18 +19,12 @@ from publisher.ledger.generation import StateGuard
 from publisher.ledger.sql import entries
 from publisher.ledger.sql import messages as rows
 from publisher.ledger.sql.outbox import OutboxWriter
-from publisher.ledger.sql.sums import counts, keys, months
-from publisher.ledger.sql.sums.months import forget as forget_months
-from publisher.model.entry import ReceiverName
+from publisher.ledger.sql.sums import adopted, consents, counts, postings, said
+from publisher.model.entry import Entry, ReceiverName, RowId
 from publisher.model.job import Epoch
-from publisher.model.message import (
-    REMOVED,
-    LearntLimit,
-    PlacedRuns,
-    Progress,
-)
+from publisher.model.message import LearntLimit, Progress
 from publisher.model.time import epoch
-from publisher.model.totals import BY_JURA, InheritedMonth, KeyTotal, SummaryGroup
+from publisher.model.totals import InheritedMonth, KeyTotal
 
 _ENTER_TARGET = """
 INSERT INTO target (name, start_rule, start_at, selection_digest, leads_to, receiver)
@@ -65,6 +59,7 @@ VALUES (:target, :bytes, :wire, :at)
 ON CONFLICT (target) DO UPDATE SET
     payload_bytes = excluded.payload_bytes, wire = excluded.wire, learnt_at = excluded.learnt_at"""
 _TAKE_OVER = "UPDATE target SET took_over = :until WHERE name = :name"
+_RECEIVER = "SELECT receiver FROM target WHERE id = :target"
 _HOLD = "UPDATE quarantine SET hold = :hold WHERE id = :id AND hold <> :hold"
 
 
@@ -77,7 +72,6 @@ class SqlLedger(OutboxWriter):
     def working_on(
         self, target: str, patience: Patience = impatient, receiver: ReceiverName | None = None
     ) -> AbstractContextManager[None]:
-        self._forget_keys()  # whoever held the lock before may have changed them
         lock = super().working_on(target, patience, receiver)
         return lock if self._guard is None else self._guarded(self._guard, target, lock)
 
@@ -104,13 +98,13 @@ class SqlLedger(OutboxWriter):
         leads_to: str = "",
     ) -> TargetState:
         with self._database.atomic():
-            place = entries.receiver(self._database, receiver)
+            place = entries.receiver(self._database, target, receiver)
             named = {"name": target, "digest": selection_digest, "leads_to": leads_to}
             entered = {**named, "rule": start_rule, "start": start, "receiver": place}
             self._database.execute(_ENTER_TARGET, entered)
+            postings.discard(self._database, self._known_number(target))
         if self._guard is not None and target in self._files:
             self._guard.check(self._database, target, self._files[target])
-        self._delivered.begin_round(self._known_number(target))
         if (state := self.target(target)) is None:  # pragma: no cover - it was made above
             raise AssertionError(target)
         return state
@@ -135,59 +129,62 @@ class SqlLedger(OutboxWriter):
         with self._database.atomic():
             rows.advance(self._database, self._known_number(target), progress, policy_digest, now)
 
-    def count(
-        self,
-        target: str,
-        runs: PlacedRuns,
-        contents: Mapping[int, Sequence[SummaryGroup]],
-        *,
-        dirty: Mapping[int, int],
-        clean: Collection[int],
-        by_settings: Collection[int],
-        progress: Progress,
-        basis: str,
-        policy_digest: str,
-        now: datetime,
-    ) -> None:
+    def enter(self, target: str, entries: Sequence[Entry], settings: str, now: datetime) -> None:
+        if not entries:
+            return
         number = self._known_number(target)
-        with self._database.atomic():
-            months.count(self._database, number, contents, dirty, clean, by_settings, basis)
-            rows.advance(self._database, number, progress, policy_digest, now)
-            known = zip(runs.keys, runs.fingerprints, strict=True)
-            left = (key for key, values in known if values != REMOVED)
-            rows.leave_quarantine(self._database, number, left)
-            if runs:
-                message = rows.enter_counted(self._database, number, len(runs), now)
-                self._delivered.add(number, message, runs)
-                counts.look_before_again(self._database, number, [Epoch(min(runs.ended_at))])
+        with self._entering(0):
+            added = number, entries, settings, epoch(now)
+            postings.enter(self._database, self._entry_numbers, *added)
 
-    def prepare_months(self, target: str, messages: Sequence[MonthMessage]) -> None:
+    def withdraw(
+        self, target: str, *, leaving: Collection[RowId] = (), entering: Collection[RowId] = ()
+    ) -> None:
+        with self._database.atomic():
+            postings.withdraw(self._database, self._known_number(target), leaving, entering)
+
+    def discard(self, target: str) -> None:
+        with self._database.atomic():
+            postings.discard(self._database, self._known_number(target))
+
+    def seal(self, target: str, messages: Iterable[MonthMessage]) -> None:
         number = self._known_number(target)
-        whole = {month for one in messages for month in one.months}
-        with self._database.atomic(to_settle=sum(len(one.message.payload) for one in messages)):
-            for month in whole:
-                months.send(self._database, number, month)
+        with self._database.reading():
+            there = postings.open_posting(self._database, number)
+        to_settle = postings.ENTRY_BYTES * there.entries if there is not None else 0
+        with self._database.atomic(to_settle=to_settle + 1):
+            if there is not None and not there.entries:
+                postings.forget_empty(self._database, there.number)
+                there = None
+            posting = None if there is None else there.number
+            (receiver,) = self._database.execute(_RECEIVER, {"target": number}).fetchone()
+            said: set[int] = set()
             for one in messages:
-                columns = rows.columns_of_outbox(one.records)
-                entered = rows.enter(self._database, number, one.message, columns)
-                months.link(self._database, number, entered, one.months)
+                said.update(self._say(number, receiver, posting, one, to_settle))
+                to_settle += len(one.message.payload)
+            if there is not None:
+                postings.seal(self._database, there, said)
+
+    def _say(
+        self, target: int, receiver: int, posting: int | None, one: MonthMessage, others: int
+    ) -> Sequence[int]:
+        """Write a message of totals down, beside others of so many bytes; return its rows."""
+        places = {record.group for record in one.records}
+        if len(places) < len(one.records) or not places >= {row.group for row in one.rows}:
+            raise AssertionError(f"rows of message {one.message.id} are of none of its records")
+        self._database.make_room(others + len(one.message.payload))
+        columns = rows.columns_of_outbox(one.records)
+        number = rows.enter(self._database, target, one.message, columns, posting=posting)
+        said.link(self._database, target, number, one.months)
+        return said.say(self._database, receiver, number, one.rows)
 
     def set_before(self, target: str, jobs: Mapping[tuple[int, str], int], basis: str) -> None:
         with self._database.atomic():
             counts.set_before(self._database, self._known_number(target), jobs, basis)
 
-    def set_singles(
-        self,
-        target: str,
-        months: Mapping[int, Sequence[KeyTotal]],
-        hosts: Mapping[tuple[int, str], int],
-        policy_digest: str,
-    ) -> None:
-        number = self._known_number(target)
+    def forget_totals(self, target: str, months: Collection[int]) -> None:
         with self._database.atomic():
-            self._replace_keys(number, months, policy_digest)
-            counts.replace(self._database, number, months, hosts)
-            forget_months(self._database, number, months)
+            said.say_nothing(self._database, self._known_number(target), months)
 
     def accept_change(
         self, target: str, month: int, orphaned: Sequence[KeyTotal], lost_jobs: int, now: datetime
@@ -197,17 +194,17 @@ class SqlLedger(OutboxWriter):
         accepted = {"target": number, "month": month, "lost_jobs": lost_jobs, "now": epoch(now)}
         text = json.dumps(texts, separators=(",", ":"))
         with self._database.atomic():
-            self._forget_keys()
-            keys.forget(self._database, number, month, orphaned)
-            months.emptied(self._database, number, month)
             self._database.execute(_ACCEPT_CHANGE, accepted | {"stale": text})
+
+    def confirm_deleted(self, target: str, month: int, now: datetime) -> None:
+        number = self._known_number(target)
+        with self._database.atomic():
+            consents.confirm_deleted(self._database, number, month, epoch(now))
 
     def adopt(self, target: str, inherited: InheritedMonth) -> None:
         number = self._known_number(target)
-        with self._database.atomic():
-            if inherited.groups:
-                months.adopt(self._database, number, inherited)
-            self._replace_keys(number, {inherited.month: inherited.singles}, BY_JURA)
+        with self._entering(0):
+            adopted.adopt(self._database, self._entry_numbers, target, number, inherited)
             counts.adopt(self._database, number, inherited.hosts)
 
     def take_over(self, target: str, until: Epoch) -> None:
@@ -253,10 +250,3 @@ class SqlLedger(OutboxWriter):
         asked = [{"id": number, "hold": hold} for number in numbers]
         with self._database.atomic():
             return sum(self._database.execute(_HOLD, one).rowcount for one in asked)
-
-    def _renumbered(self, target: int, database: str) -> None:
-        if not self._delivered.is_in_round(target):  # who only looks changes nothing
-            super()._renumbered(target, database)
-            return
-        with self._database.atomic():
-            self._delivered.renumber(target, database)

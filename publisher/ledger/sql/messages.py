@@ -13,10 +13,10 @@ from typing import Any, Final, NamedTuple, overload
 from zlib import crc32
 
 from publisher.ledger.contract import MessageState, OutboxRecord, Outstanding
+from publisher.ledger.sql import remote_ids as ids
 from publisher.ledger.sql.database import Database
-from publisher.ledger.sql.delivered import remote_ids as ids
 from publisher.model.errors import LedgerError
-from publisher.model.job import Epoch, JobId, JobKey, RowRef, SkippedJob
+from publisher.model.job import Epoch, JobId, JobKey, RowRef, RunKey, SkippedJob
 from publisher.model.message import Message, MessageId, Progress, RecordColumns, WindowMark
 from publisher.model.time import epoch
 
@@ -26,7 +26,6 @@ _ENCODER: Final = json.JSONEncoder(separators=(",", ":"), check_circular=False)
 # What is kept of each record: database, RecordID, JobID, LocalJobID, end, fingerprint, bytes,
 # whether it goes out for the first time, submit host, `OutboxRecord.group`, and its submission.
 Columns = Sequence[Sequence[str | int]]
-_ENDED_AT, _GROUP = 4, 9  # among them
 
 
 def columns_of(records: RecordColumns) -> Columns:
@@ -93,14 +92,6 @@ class CarriedRecords(Sequence[OutboxRecord]):
     def __iter__(self) -> Iterator[OutboxRecord]:
         yield from self._records
 
-    def places(self) -> list[tuple[int, int]]:
-        """Of each row of a month among them, its `OutboxRecord.group` and its end (hot path)."""
-        columns: Sequence[Sequence[Any]] = _columns_from(self._text)
-        if not columns:
-            return []
-        groups, ended_at = columns[_GROUP], columns[_ENDED_AT]
-        return list(compress(zip(groups, ended_at, strict=True), groups))
-
 
 def _carried(file: object, record_id: object, *values: object) -> OutboxRecord:
     job_id, local_id, ended_at, fingerprint, content_bytes, first_time, *others = values
@@ -120,10 +111,11 @@ def _carried(file: object, record_id: object, *values: object) -> OutboxRecord:
 
 
 class MessageSummary(NamedTuple):
-    """What is counted of a message. Job ids and keys are in its order."""
+    """What is counted of a message. Job ids, keys and runs are in its order."""
 
     job_ids: Sequence[JobId] = ()
     keys: Sequence[JobKey] = ()
+    runs: Sequence[RunKey] = ()
     first: Sequence[tuple[Epoch, str]] = ()  # end and submit host of what was never delivered
     last_end: int = 0
 
@@ -131,8 +123,8 @@ class MessageSummary(NamedTuple):
         """Ids by JobID as `message.remote_ids` keeps them; of a summary's months there are none."""
         if not remote_ids:
             return None
-        runs = zip(self.job_ids, self.keys, strict=True)
-        return ids.pack([(key, remote_ids.get(job_id, "")) for job_id, key in runs])
+        runs = zip(self.job_ids, self.runs, strict=True)
+        return ids.pack([(run, remote_ids.get(job_id, "")) for job_id, run in runs])
 
 
 def summary_of(records: RecordColumns) -> MessageSummary:
@@ -141,6 +133,7 @@ def summary_of(records: RecordColumns) -> MessageSummary:
     return MessageSummary(
         job_ids=records.job_ids,
         keys=records.keys,
+        runs=[entry.run for entry in records.entries],
         first=list(compress(ended, records.first_time)),
         last_end=max(records.ended_at, default=0),
     )
@@ -151,6 +144,7 @@ def summary_of_outbox(records: Sequence[OutboxRecord]) -> MessageSummary:
     return MessageSummary(
         job_ids=[record.job_id for record in records],
         keys=[record.key for record in records],
+        runs=[record.run for record in records],
         first=[(record.ended_at, record.submit_host) for record in records if record.first_time],
         last_end=max([record.ended_at for record in records], default=0),
     )
@@ -172,9 +166,6 @@ INSERT INTO message (target, posting, message_id, state, format, records, bytes,
                      checksum)
 VALUES (:target, :posting, :message_id, 0, :format, :records, :bytes, :digest, :made_at,
         :checksum)"""
-_ENTER_COUNTED = """
-INSERT INTO message (target, message_id, state, format, records, bytes, digest, made_at, settled_at)
-VALUES (:target, '', 4, '', :jobs, 0, :no_digest, :now, :now)"""
 _ENTER_OUTBOX = """
 INSERT INTO outbox (message, place, narrowing, payload, records)
 VALUES (:message, :place, :narrowing, :payload, :records)"""
@@ -225,7 +216,7 @@ _RECORDS = "SELECT records FROM outbox WHERE message = :message"
 _CARRIED = """
 SELECT message.id, outbox.records FROM message JOIN outbox ON outbox.message = message.id
 WHERE target = :target AND state < 2"""
-_OF_DATABASES = "source_file", "reading", "numbering", "open_row", "quarantine", "window_progress"
+_OF_DATABASES = "source_file", "reading", "open_row", "quarantine", "window_progress"
 _RENAME = tuple(
     f"UPDATE {table} SET file = :name WHERE target = :target AND file = :file"
     for table in _OF_DATABASES
@@ -279,12 +270,6 @@ def enter(
 def message_checksum(*unchanging: object) -> int:
     """By which a damaged row is known: of id, format, records, bytes, digest and time of making."""
     return crc32(repr(unchanging).encode()) & 0x7FFF
-
-
-def enter_counted(database: Database, target: int, jobs: int, now: datetime) -> int:
-    """The number of runs that were counted into months; no message carries them."""
-    counted = {"target": target, "jobs": jobs, "no_digest": b"", "now": epoch(now)}
-    return database.insert_returning_id(_ENTER_COUNTED, counted)
 
 
 def leave_quarantine(database: Database, target: int, keys: Iterable[JobKey]) -> None:

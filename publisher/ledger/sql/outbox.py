@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from datetime import datetime
+from typing import Any
 
 from publisher.ledger.contract import (
     OutboxRecord,
@@ -15,31 +16,32 @@ from publisher.ledger.generation import GenerationFile, StateGuard
 from publisher.ledger.sql import entries
 from publisher.ledger.sql import messages as rows
 from publisher.ledger.sql.database import Database, Parameters
-from publisher.ledger.sql.delivered import pages
 from publisher.ledger.sql.messages import OF_RECEIVER
 from publisher.ledger.sql.reads import LedgerReader
-from publisher.ledger.sql.sums import counts, keys, months
+from publisher.ledger.sql.sums import counts, postings, said
+from publisher.ledger.sql.sums.settlement import Settling
 from publisher.model.entry import RunKey, run_key
-from publisher.model.job import JobKey
 from publisher.model.message import (
     Message,
     MessageId,
-    PlacedRuns,
     Progress,
     RecordColumns,
     WindowMark,
 )
 from publisher.model.time import epoch
-from publisher.model.totals import KeyTotal, month_number
+from publisher.model.totals import month_number
 
 _DOUBT = "SELECT state, reason FROM message WHERE id = :id"
 _SET_DOUBT = "UPDATE message SET state = :state, reason = :reason WHERE id = :id"
 _REMEMBERED_KEYS = 10_000  # 100 bytes each; of a month that is over none is met again
-_REJECTED = 3  # a number of `message.state`, as schema.py lists them
+_IS_PREPARED, _REJECTED = 0, 3  # numbers of `message.state`, as schema.py lists them
 _WITHOUT_POSTING = "UPDATE message SET posting = NULL WHERE id = :message"
 _RECEIVER = "SELECT receiver FROM target WHERE id = :target"
 _PREPARED = """
 SELECT id, message_id FROM message WHERE target = :target AND state < 2 AND state = 0 ORDER BY id"""
+_OUTSTANDING = """
+SELECT id, message_id, state, posting FROM message WHERE target = :target AND state < 2
+ORDER BY id"""
 _ANY_PREPARED = f"""
 SELECT EXISTS (SELECT 1 FROM message WHERE target IN {OF_RECEIVER} AND state < 2 AND state = 0)"""
 _LEAVE_IN_DOUBT = f"""
@@ -65,8 +67,6 @@ class OutboxWriter(LedgerReader):
     def __init__(self, database: Database, guard: StateGuard | None = None) -> None:
         super().__init__(database, guard)
         self._files: dict[str, GenerationFile] = {}  # of the targets that this one works on
-        # Digests of keys that were written for a target under a policy, under its lock (hot path).
-        self._written_keys: tuple[int, str, set[bytes]] = (0, "", set())
         self._entry_numbers = entries.Numbers()
 
     def prepare(
@@ -79,29 +79,19 @@ class OutboxWriter(LedgerReader):
     ) -> None:
         summary = rows.summary_of(records)
         target = self._known_number(message.target)
-        none_left = False
         number_before = None if before is None else self._unsettled(target, before.message)
         with self._entering(len(message.payload)):
             if before is not None and number_before is not None:
-                none_left = self._settle(target, number_before, before)
+                self._settle(target, number_before, before)
             posting = self._post(target, records, policy_digest, message.made_at)
             columns = rows.columns_of(records)
             number = rows.enter(self._database, target, message, columns, posting=posting)
-            self._delivered.add(target, number, PlacedRuns.of(records))
             rows.advance(self._database, target, progress, policy_digest, message.made_at)
-            there = self._keys_of(target, policy_digest)
-            added = keys.add(self._database, target, records, policy_digest, there)
-            ended = [ended_at for ended_at, _ in summary.first]
-            counts.look_before_again(self._database, target, ended)
-            # Before it ends: whatever is raised afterwards, this can be taken away again.
-            others = () if none_left else self._additions.get(target, ())
-            self._additions[target] = [*others, added]
         if before is not None and number_before is not None:
             self._settled(number_before, before, (number, message.id))
         elif message.target in self._files:
             self._files[message.target].begun(number, message.id)
         self._on_its_way = number, message.id, summary
-        self._keys_of(target, policy_digest).update(added.written)
 
     @contextmanager
     def _entering(self, to_settle: int) -> Iterator[None]:
@@ -119,21 +109,6 @@ class OutboxWriter(LedgerReader):
         posting = entries.Posting(receiver, target, settings, epoch(made_at))
         return entries.prepare(self._database, self._entry_numbers, posting, records.entries)
 
-    def _keys_of(self, target: int, policy_digest: str) -> set[bytes]:
-        *of, written = self._written_keys
-        if of != [target, policy_digest] or len(written) > _REMEMBERED_KEYS:
-            self._written_keys = (target, policy_digest, set())
-        return self._written_keys[2]
-
-    def _forget_keys(self) -> None:
-        self._written_keys = (0, "", set())
-
-    def _replace_keys(
-        self, target: int, months: Mapping[int, Iterable[KeyTotal]], policy_digest: str
-    ) -> None:
-        self._forget_keys()
-        keys.replace(self._database, target, months, policy_digest)
-
     def sent(
         self, message: Message, *, remote_id: str, remote_ids: Mapping[str, str], now: datetime
     ) -> None:
@@ -142,9 +117,7 @@ class OutboxWriter(LedgerReader):
         if (number := self._unsettled(target, message)) is None:
             return
         with self._database.atomic():
-            none_left = self._settle(target, number, sent)
-        if none_left:
-            self._additions.pop(target, None)
+            self._settle(target, number, sent)
         self._settled(number, sent)
 
     def _unsettled(self, target: int, message: Message) -> int | None:
@@ -152,25 +125,22 @@ class OutboxWriter(LedgerReader):
         found = self._first(_UNSETTLED, {"target": target, "message_id": message.id})
         return None if found is None else int(found[0])
 
-    def _settle(self, target: int, number: int, sent: SentMessage) -> bool:
-        """In the caller's transaction; gives whether no message of the target is on its way now."""
+    def _settle(self, target: int, number: int, sent: SentMessage) -> None:
+        """Settle a message in the caller's transaction."""
         message, remote_id, remote_ids, at = sent
-        if months.months_of(self._database, number):
-            self._months_sent(target, number, remote_id, at)
-            return False
+        if said.months_of(self._database, number):
+            self._totals_sent(target, number, remote_id, at)
+            return
         if (posting := rows.posting_of(self._database, number)) is not None:
-            entries.settle(self._database, posting)
+            settling = Settling(self._database, posting)
+            settling.of_records()
+            settling.write()
         summary = self._summary(number, message.id)
         packed = summary.rows_blob(remote_ids)
         rows.accept(self._database, number, at, remote_id=remote_id, remote_ids=packed)
         rows.leave_quarantine(self._database, target, summary.keys)
         if counts.accept(self._database, number, epoch(at)):
             self._database.execute(_SYNCED, {"id": target, "now": epoch(at)})
-            return False
-        counts.add(self._database, target, summary.first)
-        delivered = {"records": len(summary.first), "last_end": summary.last_end}
-        self._database.execute(_DELIVERED, delivered | {"target": target})
-        return not self._database.execute(_PREPARED, {"target": target}).fetchone()
 
     def _settled(
         self, number: int, sent: SentMessage, begun: tuple[int, MessageId] | None = None
@@ -179,14 +149,10 @@ class OutboxWriter(LedgerReader):
         if (file := self._files.get(sent.message.target)) is not None:
             file.delivered(number, sent.message.id, epoch(sent.at), sent.message.records, begun)
 
-    def _months_sent(self, target: int, number: int, remote_id: str, now: datetime) -> None:
+    def _totals_sent(self, target: int, number: int, remote_id: str, now: datetime) -> None:
         records = rows.outbox_records(self._database, number)
+        said.accept(self._database, number, rows.posting_of(self._database, number))
         rows.accept(self._database, number, now, remote_id=remote_id, remote_ids=None)
-        whole = months.arrived(self._database, target, number, records, now)
-        # What was sent of them as single records before is part of the totals now.
-        self._replace_keys(target, dict.fromkeys(whole, ()), "")
-        counts.replace(self._database, target, whole, {})
-        months.count_delivered(self._database, target)
         rows.leave_quarantine(self._database, target, (record.key for record in records))
 
     def in_doubt(self, message: Message, reason: str) -> None:
@@ -203,38 +169,54 @@ class OutboxWriter(LedgerReader):
     ) -> None:
         number = self._number(target)
         with self._database.reading():
-            prepared = self._database.execute(_PREPARED, {"target": number}).fetchall()
-        given_up = [message for message, message_id in prepared if message_id not in besides]
+            found = self._database.execute(_OUTSTANDING, {"target": number}).fetchall()
+            given_up = self._given_up(found, besides)
         if number is None or not given_up:
             return
         if target in self._files:
-            left = [one for one in prepared if one[0] not in given_up]
+            left = [
+                (message, message_id)
+                for message, message_id, state, _ in found
+                if state == _IS_PREPARED and message not in given_up
+            ]
             self._files[target].begun(*max(left, default=(0, "")))
-        runs: set[JobKey] = set()
         with self._database.atomic():
             for message in given_up:
-                runs |= self._take_back(number, message)
-            self._forget_keys()
-            keys.take_away(self._database, number, self._additions.get(number, ()), runs)
+                self._take_back(number, message)
             rows.go_back(self._database, number, behind)
-        self._additions.pop(number, None)
 
-    def _take_back(self, target: int, message: int) -> set[JobKey]:
-        """Undo what writing a message down did; gives its runs."""
+    def _given_up(
+        self, outstanding: Sequence[Sequence[Any]], besides: Collection[MessageId]
+    ) -> list[int]:
+        """Return which of these messages were not stored, nor any other of their posting."""
+        stays, kept = set(), set()
+        for message, message_id, state, posting in outstanding:
+            if state != _IS_PREPARED or message_id in besides:
+                stays.add(message)
+                kept.add(posting)
+        for posting in {row[3] for row in outstanding} - {None}:
+            if said.is_accepted(self._database, posting):
+                kept.add(posting)
+        kept.discard(None)  # these are of no posting, each by itself
+        return [
+            message
+            for message, _, _, posting in outstanding
+            if message not in stays and posting not in kept
+        ]
+
+    def _take_back(self, target: int, message: int) -> None:
+        """Undo what writing a message down did."""
         records = rows.outbox_records(self._database, message)
-        of_months = months.months_of(self._database, message)
         self._drop_entries(message)
+        said.forget(self._database, message)
         rows.forget(self._database, message)
-        pages.forget(self._database, message)
-        months.take_back(self._database, target, of_months)
         counts.take_back(self._database, message)
         rows.open_again(self._database, target, records)
-        return {record.key for record in records}
 
     def _drop_entries(self, message: int) -> None:
         if (posting := rows.posting_of(self._database, message)) is not None:
-            entries.drop(self._database, posting)
             self._database.execute(_WITHOUT_POSTING, {"message": message})
+            postings.drop(self._database, posting)
 
     def split(
         self,
@@ -271,34 +253,37 @@ class OutboxWriter(LedgerReader):
         with self._database.atomic():
             (place,) = self._database.execute(_PLACE, {"message": whole.number}).fetchone()
             (following,) = self._database.execute(_NEXT_PLACE, {"place": place}).fetchone()
-            of_months = months.months_of(self._database, whole.number)
+            of_months = said.months_of(self._database, whole.number)
             of_counts = counts.is_sync(self._database, whole.number)
             state, reason = self._database.execute(_DOUBT, {"id": whole.number}).fetchone()
-            postings = self._divided(whole.number, [records for _, records in halves])
+            parts_of = [records for _, records in halves]
+            of_parts = self._divided(whole.number, parts_of, of_months)
             rows.forget(self._database, whole.number)
-            parts: dict[int, set[JobKey]] = {}
             for at, (message, records) in enumerate(halves):
                 where = place + (following - place) * at / len(halves)
                 columns = rows.columns_of_outbox(records)
                 entered = self._database, target, message, columns
-                part = {"posting": postings[at], "place": where, "narrowing": narrowing}
+                part = {"posting": of_parts[at], "place": where, "narrowing": narrowing}
                 number = rows.enter(*entered, **part)
                 self._database.execute(_SET_DOUBT, {"id": number, "state": state, "reason": reason})
                 if of_counts:
                     hosts = [(month_number(one.ended_at), one.submit_host) for one in records]
                     counts.move(self._database, whole.number, number, hosts)
                 elif of_months:
-                    months.link(self._database, target, number, of_months)
-                parts[number] = {record.key for record in records}
-            pages.move(self._database, whole.number, parts)
+                    said.link(self._database, target, number, of_months)
+                    said.move(self._database, whole.number, number, records)
         return number, message.id
 
     def _divided(
-        self, message: int, parts: Sequence[Sequence[OutboxRecord]]
+        self, message: int, parts: Sequence[Sequence[OutboxRecord]], of_months: Collection[int]
     ) -> Sequence[int | None]:
-        """Divide a message's entries among messages with these records; return their postings."""
-        if (posting := rows.posting_of(self._database, message)) is None:
-            return [None] * len(parts)
+        """Divide a message's entries among messages with these records; return their postings.
+
+        Messages of totals share one.
+        """
+        posting = rows.posting_of(self._database, message)
+        if posting is None or of_months:
+            return [posting] * len(parts)
         return entries.divide(self._database, posting, list(map(_runs, parts)))
 
     def refuse(
@@ -306,16 +291,21 @@ class OutboxWriter(LedgerReader):
     ) -> None:
         target = self._known_number(whole.message.target)
         with self._database.atomic():
-            pages.forget(self._database, whole.number)
-            self._drop_entries(whole.number)
+            self._drop_refused(whole.number)
             rows.settle(self._database, whole.number, _REJECTED, now, reason=reason)
-            months.take_back(self._database, target, months.months_of(self._database, whole.number))
-            self._forget_keys()
-            keys.take_away_refused(self._database, target, self._additions, whole.records)
-            if self._database.execute(_PREPARED, {"target": target}).fetchone() is None:
-                self._additions.pop(target, None)
             jobs = [record.set_aside(rule, reason) for record in whole.records]
             rows.quarantine(self._database, target, jobs, policy_digest, now)
+
+    def _drop_refused(self, message: int) -> None:
+        """Drop what the records of a refused message count for; of totals, other messages go on."""
+        if not said.months_of(self._database, message):
+            self._drop_entries(message)
+            return
+        posting = rows.posting_of(self._database, message)
+        said.refuse(self._database, message, posting)
+        if posting is not None:
+            self._database.execute(_WITHOUT_POSTING, {"message": message})
+            postings.forget_empty(self._database, posting)
 
     def _summary(self, number: int, message: MessageId) -> rows.MessageSummary:
         """Of an outstanding message: as it was prepared just now, or as it is written down."""

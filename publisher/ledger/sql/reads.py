@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from datetime import UTC, datetime
-from operator import eq
 from typing import Any, Final
 
 from publisher.ledger.checks import damaged_in_sample, disagreements
 from publisher.ledger.contract import (
-    DeliveredRun,
     Delivery,
     Hold,
     HostCounts,
     KnownDatabase,
     MessageState,
-    MonthState,
     Outstanding,
     Patience,
     Quarantined,
@@ -25,26 +21,23 @@ from publisher.ledger.contract import (
     impatient,
 )
 from publisher.ledger.generation import StateGuard
+from publisher.ledger.sql import entries
 from publisher.ledger.sql import messages as rows
 from publisher.ledger.sql.database import Database, Parameters
-from publisher.ledger.sql.delivered import remote_ids
-from publisher.ledger.sql.delivered.lookup import DeliveredRuns
-from publisher.ledger.sql.delivered.pages import PagedRun
 from publisher.ledger.sql.messages import MessageSummary
-from publisher.ledger.sql.sums import counts, keys, months
-from publisher.model.entry import ReceiverName
-from publisher.model.errors import LedgerError
-from publisher.model.job import (
-    JOB_DIGEST_BYTES,
-    Epoch,
-    JobId,
-    JobKey,
-    RowRef,
-    SkippedJob,
-    job_digest,
+from publisher.ledger.sql.past import traced
+from publisher.ledger.sql.sums import consents, counts, said
+from publisher.model.entry import (
+    MonthTotals,
+    ReceiverName,
+    Recorded,
+    RecordKey,
+    RowTotal,
+    RunKey,
 )
+from publisher.model.errors import LedgerError
+from publisher.model.job import Epoch, JobId, JobKey, RowRef, SkippedJob
 from publisher.model.message import (
-    REMOVED,
     Cursor,
     LearntLimit,
     MessageId,
@@ -54,10 +47,6 @@ from publisher.model.message import (
 from publisher.model.time import moment
 from publisher.model.totals import (
     AcceptedChange,
-    KeyTotal,
-    SummaryGroup,
-    month_number,
-    month_window,
 )
 
 STATES: Final = (
@@ -67,7 +56,9 @@ STATES: Final = (
     MessageState.REJECTED,
     MessageState.COUNTED,
 )
-_SETTLED: Final = (MessageState.SENT, MessageState.COUNTED)
+_OF_TARGET = "target = (SELECT id FROM target WHERE name = :name)"
+_LATEST_POSTING = f"SELECT coalesce(max(id), 0) FROM posting WHERE {_OF_TARGET}"
+_SETTINGS_SINCE = f"SELECT DISTINCT settings FROM posting WHERE {_OF_TARGET} AND id > :posting"
 _TOOK_OVER = "SELECT took_over FROM target WHERE name = :name"
 _TARGET = "SELECT id FROM target WHERE name = :name"
 _TARGETS = "SELECT id, name FROM target ORDER BY name"
@@ -84,7 +75,6 @@ FROM target WHERE name = :name"""
 _PLACE = """
 SELECT place FROM target JOIN receiver ON receiver.id = target.receiver WHERE name = :target"""
 _SYNC_STATE = "SELECT last_sync, before_basis FROM target WHERE id = :target"
-_MESSAGE_STATE = "SELECT state FROM message WHERE id = :id"
 _CURSOR = "SELECT file, record_id, anchor FROM reading WHERE target = :target AND file = :file"
 _KNOWN_DATABASES = """
 SELECT target.name, file, inode, seen_at, retired_at
@@ -105,15 +95,7 @@ ORDER BY quarantine.id LIMIT :limit"""
 _QUARANTINED_JOB = _QUARANTINED + " WHERE job_id = :job_id ORDER BY quarantine.id"
 _QUARANTINE_PORTION = 1000
 _HELD = _QUARANTINED + " WHERE quarantine.target = :target AND key = :key"
-_OF_MONTH = """
-SELECT message.id FROM month_message JOIN message ON message.id = month_message.message
-WHERE month_message.target = :target AND month = :month AND message.id > :counted
-ORDER BY message.id"""
 _ANY_HELD = "SELECT EXISTS (SELECT 1 FROM quarantine WHERE target = :target)"
-_CARRIER = """
-SELECT message_id, state, format, records, digest, made_at, settled_at, remote_id, reason,
-       remote_ids
-FROM message WHERE id = :id"""
 
 
 @contextmanager
@@ -156,24 +138,6 @@ def _known_database(
     return KnownDatabase(target, file, inode, datetime.fromtimestamp(seen, UTC), moment(retired))
 
 
-def _delivery(target: str, run: PagedRun, row: Sequence[Any]) -> Delivery:
-    return Delivery(
-        target=target,
-        run=run.key[JOB_DIGEST_BYTES:],
-        ended_at=run.ended_at,
-        message_id=MessageId(row[0]),
-        state=STATES[row[1]],
-        format=row[2],
-        records=row[3],
-        digest=row[4].hex(),
-        made_at=datetime.fromtimestamp(row[5], UTC),
-        settled_at=moment(row[6]),
-        remote_id=row[7] or "",
-        row_id=remote_ids.find(row[9], run.key),
-        reason=row[8] or "",
-    )
-
-
 class LedgerReader:
     """All parts of `Ledger`, as far as they only read."""
 
@@ -182,11 +146,8 @@ class LedgerReader:
         self._guard = guard
         self._numbers: dict[str, int] = {}  # of targets, which keep theirs
         self._places: dict[str, ReceiverName] = {}  # where targets lead that were worked on
-        self._delivered = DeliveredRuns(database)
         # Prepared last.
         self._on_its_way: tuple[int, MessageId, MessageSummary] = 0, MessageId(""), MessageSummary()
-        # By target, of messages that are not settled.
-        self._additions: dict[int, list[keys.Addition]] = {}
 
     def target(self, target: str) -> TargetState | None:
         row = self._first(_STATE, {"name": target})
@@ -203,89 +164,9 @@ class LedgerReader:
         row = self._first(_TOOK_OVER, {"name": target})
         return None if row is None or row[0] is None else Epoch(row[0])
 
-    def known(
-        self, target: str, runs: Mapping[JobKey, RowRef | None]
-    ) -> Mapping[JobKey, DeliveredRun]:
-        number = self._number(target)
-        if number is None or not runs:
-            return {}
+    def recorded(self, target: str, runs: Collection[RunKey]) -> Mapping[RunKey, Recorded]:
         with self._database.reading():
-            return self._as_delivered(number, self._delivered.find(number, runs))
-
-    def known_at(
-        self, target: str, database: str, record_ids: Sequence[int], keys: Sequence[JobKey]
-    ) -> Mapping[JobKey, DeliveredRun]:
-        number = self._number(target)
-        if number is None or not keys:
-            return {}
-        with self._database.reading():
-            found = self._delivered.find_at(number, database, record_ids, keys)
-            return self._as_delivered(number, found)
-
-    def settled_at(
-        self, target: str, database: str, record_ids: Sequence[int], ends: Sequence[Epoch]
-    ) -> Sequence[bool]:
-        number = self._number(target)
-        if number is None:
-            return [False] * len(record_ids)
-        with self._database.reading():
-            delivered = self._delivered.ends_at(number, database, record_ids, self._is_settled)
-        return list(map(eq, delivered, ends))
-
-    def other_runs(
-        self, target: str, runs: Mapping[JobKey, RowRef | None]
-    ) -> Mapping[JobKey, Sequence[DeliveredRun]]:
-        number = self._number(target)
-        if number is None or not runs:
-            return {}
-        with self._database.reading():
-            by_job = self._delivered.of_jobs(number, runs)
-            delivered: defaultdict[JobKey, list[DeliveredRun]] = defaultdict(list)
-            for key in runs:
-                for other, one in by_job[key[:JOB_DIGEST_BYTES]].items():
-                    if other != key and one.fingerprint != REMOVED:
-                        settled = self._is_settled(one.message)
-                        delivered[key].append(DeliveredRun(one.ended_at, one.fingerprint, settled))
-        return delivered
-
-    def _as_delivered(
-        self, target: int, found: Mapping[JobKey, PagedRun]
-    ) -> dict[JobKey, DeliveredRun]:
-        messages = {run.message for run in found.values()}
-        states = {message: self._state_of(message) for message in messages}
-        settled = {message: state in _SETTLED for message, state in states.items()}
-        counted = {message for message, state in states.items() if state is MessageState.COUNTED}
-        waiting = self._not_accepted(target, found.values(), counted) if counted else ()
-        return {
-            key: DeliveredRun(end, fingerprint, settled[message], key in waiting)
-            for key, message, end, fingerprint in found.values()
-        }
-
-    def _not_accepted(
-        self, target: int, runs: Iterable[PagedRun], counted: Collection[int]
-    ) -> set[JobKey]:
-        """Runs only `counted`, by these messages, into months that the receiver has otherwise."""
-        windows = list(map(month_window, months.not_accepted(self._database, target)))
-        found = set()
-        for key, message, end, _ in runs:
-            if message in counted and any(end in window for window in windows):
-                found.add(key)
-        return found
-
-    def check_numbering(
-        self, target: str, database: str, fits: Callable[[Cursor], bool], *, restarted: bool = False
-    ) -> None:
-        number = self._number(target)
-        if number is None:
-            return
-        with self._database.reading():
-            cursor = self.cursor(target, database)
-            holds = self._delivered.holds(number, database, cursor, fits, restarted=restarted)
-        if not holds:
-            self._renumbered(number, database)
-
-    def _renumbered(self, target: int, database: str) -> None:
-        self._delivered.distrust(target, database)
+            return entries.recorded(self._database, target, runs)
 
     def held(self, target: str, keys: Sequence[JobKey]) -> Mapping[JobKey, Quarantined]:
         number = self._number(target)
@@ -361,39 +242,32 @@ class LedgerReader:
             rows = self._database.execute(_QUARANTINED_JOB, {"job_id": job_id}).fetchall()
         return list(map(_quarantined, rows))
 
-    def trace(self, job_id: JobId) -> Sequence[Delivery]:
-        digest = job_digest(job_id)
-        with self._database.reading():
-            return [
-                delivery
-                for number, name in self._database.execute(_TARGETS).fetchall()
-                for one in self._delivered.everywhere(number, digest)
-                for delivery in self._deliveries(number, name, one)
-            ]
+    def trace(self, job_id: JobId, runs: Collection[RunKey] = ()) -> Sequence[Delivery]:
+        with self._database.reading(), _sound("what carried a job"):
+            return traced.deliveries(self._database, job_id, runs)
 
-    def months(self, target: str) -> Sequence[MonthState]:
+    def rows(self, target: str, month: int) -> Sequence[RowTotal]:
         with self._database.reading():
-            return months.states(self._database, self._number(target))
+            return said.rows(self._database, target, month)
 
-    def counted(self, target: str, month: int) -> Sequence[SummaryGroup]:
+    def months(self, target: str) -> Sequence[MonthTotals]:
         with self._database.reading():
-            return months.content(self._database, self._number(target), month)[0]
+            return said.months(self._database, target)
 
-    def accepted(self, target: str, month: int) -> Sequence[SummaryGroup]:
+    def settings_since(self, target: str, posting: int) -> tuple[int, frozenset[str]]:
+        asked = {"name": target, "posting": posting}
         with self._database.reading():
-            return months.content(self._database, self._number(target), month)[1]
+            (latest,) = self._database.execute(_LATEST_POSTING, asked).fetchone()
+            found = self._database.execute(_SETTINGS_SINCE, asked).fetchall()
+        return int(latest), frozenset(settings for (settings,) in found)
 
-    def sending(self, target: str, month: int) -> Sequence[SummaryGroup]:
+    def owners(self, target: str, ends: Collection[Epoch]) -> Sequence[tuple[RunKey, RecordKey]]:
         with self._database.reading():
-            return months.sending(self._database, self._number(target), month)
-
-    def summary_keys(self, target: str, month: int) -> Sequence[tuple[KeyTotal, str]]:
-        with self._database.reading():
-            return keys.of_month(self._database, self._number(target), month)
+            return entries.owners(self._database, target, ends)
 
     def accepted_changes(self, target: str) -> Sequence[AcceptedChange]:
         with self._database.reading():
-            return keys.accepted_changes(self._database, self._number(target))
+            return consents.accepted_changes(self._database, self._number(target))
 
     def counts(self, target: str) -> HostCounts:
         number = self._number(target)
@@ -435,24 +309,6 @@ class LedgerReader:
     def close(self) -> None:
         self._database.close()
 
-    def _deliveries(self, number: int, target: str, run: PagedRun) -> list[Delivery]:
-        """The message that carried a run; of one that was counted, its month's since then too."""
-        first = self._delivery(target, run, run.message)
-        if first.state is not MessageState.COUNTED:
-            return [first]
-        since = {
-            "target": number,
-            "month": month_number(run.ended_at),
-            "counted": run.message,  # not by time: a round's messages bear that of its beginning
-        }
-        followed = self._database.execute(_OF_MONTH, since).fetchall()
-        return [first, *(self._delivery(target, run, message) for (message,) in followed)]
-
-    def _delivery(self, target: str, run: PagedRun, message: int) -> Delivery:
-        row = self._database.execute(_CARRIER, {"id": message}).fetchone()
-        with _sound(f"message {message} of target {target}"):
-            return _delivery(target, run, row)
-
     def _first(self, statement: str, values: Parameters) -> Any:
         """The first row that is found; None where there is none."""
         with self._database.reading():
@@ -466,12 +322,6 @@ class LedgerReader:
             with _sound(f"the row of target {target}"):
                 self._numbers[target] = int(row[0])
         return self._numbers[target]
-
-    def _is_settled(self, message: int) -> bool:
-        return self._state_of(message) in _SETTLED
-
-    def _state_of(self, message: int) -> MessageState:
-        return STATES[self._database.execute(_MESSAGE_STATE, {"id": message}).fetchone()[0]]
 
 
 def _quarantined(row: Sequence[Any]) -> Quarantined:

@@ -59,6 +59,10 @@ class SqliteDatabase:
         with _transaction(self._connection, self._path, _WRITE):
             yield
 
+    def make_room(self, to_settle: int) -> None:
+        with _translated(self._path):
+            self._room.make(to_settle)
+
     def reading(self) -> AbstractContextManager[None]:
         return _translated(self._path)
 
@@ -73,8 +77,8 @@ class SqliteDatabase:
     def stream(self, statement: str, parameters: Parameters = NO_PARAMETERS) -> Iterator[Any]:
         return self._connection.execute(statement, parameters)
 
-    def execute_many(self, statement: str, parameters: Iterable[Parameters]) -> None:
-        self._connection.executemany(statement, parameters)
+    def execute_many(self, statement: str, parameters: Iterable[Parameters]) -> int:
+        return max(0, self._connection.executemany(statement, parameters).rowcount)
 
     def insert_returning_id(self, statement: str, parameters: Parameters) -> int:
         return int(self._connection.execute(statement, parameters).lastrowid or 0)

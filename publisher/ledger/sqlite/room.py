@@ -39,11 +39,24 @@ class DiskRoom:
 
         Raises: LedgerError when too little is free, OSError, sqlite3.Error.
         """
-        if _free(self._path) >= _PLENTY:
+        if self._has_plenty(wanted):
             return
         if not (self._copy_log() and self._hold_back() and _free(self._path) >= _COPIES * wanted):
             self.give_back()
             raise LedgerError(f"{self._path}: {advice(self._path, wanted)}")
+
+    def make(self, wanted: int) -> None:
+        """See to room for what a transaction is about to write down, as `take` before it.
+
+        Raises: LedgerError when too little is free, OSError.
+        """
+        if self._has_plenty(wanted):
+            return
+        if not (self._hold_back() and _free(self._path) >= _COPIES * wanted):
+            raise LedgerError(f"{self._path}: {advice(self._path, wanted)}")
+
+    def _has_plenty(self, wanted: int) -> bool:
+        return _free(self._path) >= _PLENTY + _COPIES * wanted
 
     def give_back(self) -> None:
         """Let the next transaction have what was held back."""

@@ -5,24 +5,32 @@ Monthly totals are summed up as for sending, to know how many there are and what
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final, Protocol
 
 from publisher.formats import is_summary_format, job_format, receiver_of
+from publisher.formats.base import OnChange
 from publisher.ledger.contract import Ledger, TargetState
+from publisher.model.entry import RowId, RowTotal
 from publisher.model.errors import CredentialError, PublisherError, SourceError, Unfit, UsageError
-from publisher.model.job import JobId, SkippedJob
+from publisher.model.job import JobId, SideTable, SkippedJob
 from publisher.model.message import Message, WindowMark
 from publisher.model.time import Window, months, whole_months
 from publisher.model.totals import BlockedMonth, KeyTotal, month_name, month_window
-from publisher.pipeline.guards import keys as key_guard
-from publisher.pipeline.guards.databases import missed, missing_text
-from publisher.pipeline.guards.prune import refuse_pruned
+from publisher.pipeline.databases.known import missed, missing_text
+from publisher.pipeline.databases.prune import refuse_pruned
+from publisher.pipeline.plan.records import RecordMoves, as_compared
+from publisher.pipeline.round.batches import RecordMaker
+from publisher.pipeline.round.decision import Decider, Publish
 from publisher.pipeline.round.outcome import Outcome, added
+from publisher.pipeline.round.reader import undisturbed, whole_window
 from publisher.pipeline.round.round import Round
-from publisher.pipeline.site import Site
+from publisher.pipeline.round.totals import rows_for_people
+from publisher.pipeline.site import Site, own_rows
 from publisher.pipeline.takeover.adopt import adopt_named
 from publisher.policy.target import Target
 from publisher.sources.base import Page, Source
@@ -49,9 +57,6 @@ class _RowCounter:
 # A window of so many times what was ever delivered, and not small, is likely a slip.
 _SUSPICIOUS_RATIO: Final = 10
 _SMALL: Final = 20_000
-
-
-Digests = frozenset[bytes]
 
 
 class RowProgress(Protocol):
@@ -90,12 +95,8 @@ class RepublishPlan:
     bytes: int
     resume_from: WindowMark | None  # how far an interrupted run has come
     held: tuple[BlockedMonth, ...]  # months that would leave rows behind at the receiver
-    # By month's name, delivered jobs whose totals stay although their rows are gone
-    gone: Mapping[str, int]
-    # What its months make at the receiver, where something was sent of them before
-    made: key_guard.WindowTotals | None
-    noted: Digests  # the receiver's rows that single records had made of the months by then
     policy_digest: str  # of what decides which jobs are sent and how they look
+    posting: int  # the latest one of the target by then
     # Why it should not be done without a second thought; '' when nothing speaks against it
     brake: str
 
@@ -188,7 +189,6 @@ class _Planner:
                 f"receiver; --exact is not for {target.format}"
             )
         all_rows = self._source.count(window)
-        sent = [self._ledger.summary_keys(target.name, number) for number in self._numbers]
         digests = [self._site.selection_digest(target), self._site.policy_digest(target)]
         outline = RepublishPlan(
             target=target.name,
@@ -205,10 +205,8 @@ class _Planner:
             bytes=0,
             resume_from=None,
             held=(),
-            gone={},
-            made=None,
-            noted=frozenset(total.key.digest for totals in sent for total, _ in totals),
             policy_digest="-".join(digests),
+            posting=self._ledger.settings_since(target.name, 0)[0],
             brake=self._brake(all_rows),
         )
         stopped_at = self._ledger.window_progress(target.name, outline.window_progress)
@@ -221,8 +219,9 @@ class _Planner:
         """Whether every job is examined: for totals, and where single records were sent before."""
         if self._summary:
             return True
-        before = (self._ledger.summary_keys(self._target.name, number) for number in self._numbers)
-        return self._receiver.row_keys is not None and any(before)
+        known = self._ledger.months(self._target.name)
+        before = any(one.month in self._numbers and one.counts.jobs for one in known)
+        return self._receiver.row_keys is not None and before
 
     def filled(self, outline: RepublishPlan) -> RepublishPlan:
         """With what looking at the jobs told."""
@@ -269,72 +268,92 @@ class _Planner:
                     done = added(done, Round(live, *journey).republish_month(month))
         except CredentialError:  # reported when something is sent: other targets may be better off
             return outline
-        states = [state for state in self._ledger.months(target.name) if state.month in left]
         return replace(
             outline,
-            jobs=sum(state.jobs for state in states),
+            jobs=done.jobs,
             counted=True,
             records=done.records,
             messages=done.messages,
             bytes=done.bytes,
             held=done.held,
-            gone=done.gone,
         )
 
     def _guarded(self, outline: RepublishPlan) -> RepublishPlan:
-        """With the months whose records would leave rows at the receiver behind, or shrink them.
-
-        Of a part of a month (--exact) nobody knows which rows the rest makes there under earlier
-        settings: whatever the month as a whole would not make now counts as left behind.
-        """
-        target, ledger, touched = self._target, self._ledger, self._numbers
-        orphaned: dict[int, tuple[KeyTotal, ...]] = dict.fromkeys(touched, ())
+        """With the months whose records would leave rows or records behind at the receiver."""
+        if not self.reads_every_job:
+            return outline
+        jobs, left, records = undisturbed(self._source, self._left_behind)
         totals = self._totals()
-        # Not only another policy moves jobs: a changed one may have been the last of its row.
-        would_be = self._would_be()
-        if would_be is not None:
-            orphaned = {at: key_guard.orphaned(ledger, target.name, at, would_be) for at in touched}
-        lost = {}
-        if not outline.exact:
-            lost = key_guard.lost(ledger, target.name, touched, would_be, totals, self._source)
         held = [
-            _blocked(at, totals.get(at, ()), orphaned[at], lost.get(at, 0), exact=outline.exact)
-            for at in touched
-            if orphaned[at] or at in lost or totals.get(at)
+            _blocked(
+                at, totals.get(at, ()), left.get(at, ()), exact=outline.exact, records=at in records
+            )
+            for at in sorted({*left, *totals})
         ]
         planned = replace(outline, held=tuple(held))
-        if would_be is None or outline.exact:
+        if outline.exact:
             return planned
-        jobs = sum(would_be.hosts.values())
         if planned.resume_from is not None:
-            return replace(planned, made=would_be, jobs=min(planned.jobs, jobs))
-        return self._sized(replace(planned, made=would_be, jobs=jobs, counted=True))
+            return replace(planned, jobs=min(planned.jobs, jobs))
+        return self._sized(replace(planned, jobs=jobs, counted=True))
 
-    def _would_be(self) -> key_guard.WindowTotals | None:
-        """What the months' jobs make; None where nobody need look at each of them."""
-        if not self.reads_every_job:
-            return None
-        target = self._target
-        selection, beside = target.selection(Window()), self._site.beside(target)
-        return key_guard.made(
-            key_guard.JobScope(target.name, target.format, selection, target.policy, beside),
-            whole_months(self._window),
-            self._source,
-            self._ledger,
-            self._site.clock(),
-            page_read=lambda page: self._looking.seen(page.rows_read),
+    def _left_behind(self) -> tuple[int, Mapping[int, Sequence[KeyTotal]], set[int]]:
+        """Return how many jobs would be sent, by month the rows that would stay, whole or in part
+        (their last runs come to other rows, or a record comes under another key), and the months
+        of such records.
+        """
+        target, ledger, now = self._target, self._ledger, self._site.clock()
+        maker = RecordMaker(job_format(target.format))
+        moves = RecordMoves("", partial(ledger.rows, target.name))
+        stays: set[RowId] = set()
+        jobs = 0
+        where = target.name, self._source, ledger, self._window, frozenset[SideTable](), now
+        for page in whole_window(*where):
+            self._looking.seen(page.rows_read)
+            for fit in self._to_send(page):
+                known = fit.known
+                try:
+                    entry = maker.entry(fit.published, fit.entry.digest)
+                except Unfit:
+                    continue  # it ended in no month: it is set aside
+                jobs += 1
+                if known is None:
+                    continue
+                if known.pending and not known.first:
+                    moves.arrives(known)
+                if as_compared(known.record) != as_compared(entry.record):
+                    stays.add(known.row)
+                moves.add(entry, known)
+        left: defaultdict[int, list[RowTotal]] = defaultdict(list)
+        for at in sorted({*stays, *moves.emptied()}):
+            left[at.month].append(moves.row(at))
+        shown = {month: rows_for_people(of_month) for month, of_month in left.items()}
+        return jobs, shown, {row.month for row in stays}
+
+    def _to_send(self, page: Page) -> Iterator[Publish]:
+        target, ledger = self._target, self._ledger
+        decider = Decider(
+            target.selection(self._window), target.policy, "", OnChange.REPLACE, again=True
         )
+        known = ledger.recorded(target.name, [job.run_key for job in page.jobs])
+        held = ledger.held(target.name, [job.key for job in page.jobs])
+        for job in page.jobs:
+            recorded = known.get(job.run_key)
+            # What is under way arrives first.
+            arrived = None if recorded is None else recorded._replace(pending=False)
+            fit = decider.decide(job, job.key, arrived, held.get(job.key))
+            if isinstance(fit, Publish):
+                yield fit._replace(known=recorded)
 
     def _totals(self) -> dict[int, list[tuple[KeyTotal, str]]]:
         """Rows of months that are totals there, with their format: records would add to them."""
+        own, others = self._target.selection(Window()), self._site.beside(self._target)
         found = {}
-        for state in self._ledger.months(self._target.name):
-            if state.month in self._numbers and state.accepted_digest:
-                form = state.accepted_format
-                by_level = receiver_of(form).keeps_benchmark_values
-                groups = self._ledger.accepted(self._target.name, state.month)
-                rows = [group.row(by_level=by_level) for group in groups]
-                found[state.month] = [(row, form or "totals") for row in rows]
+        for known in self._ledger.months(self._target.name):
+            if known.month in self._numbers and known.format:
+                rows = self._ledger.rows(self._target.name, known.month)
+                totals = rows_for_people(own_rows(rows, own, others), known.format)
+                found[known.month] = [(row, known.format) for row in totals]
         return found
 
     def _brake(self, rows: int) -> str:
@@ -350,8 +369,8 @@ class _Planner:
         if state.last_published_end is None:
             return ""
         name, served = self._target.name, Window(start=state.start, end=state.last_published_end)
-        runs = {job.key: job.row for job in self._first_page().jobs if job.ended_at in served}
-        if len(runs) <= 100 or self._ledger.known(name, runs):
+        runs = {job.run_key for job in self._first_page().jobs if job.ended_at in served}
+        if len(runs) <= 100 or self._ledger.recorded(name, runs):
             return ""
         return (
             f"none of the first {len(runs)} jobs of the window was ever delivered to {name}, "
@@ -366,12 +385,12 @@ class _Planner:
 def _blocked(
     month: int,
     totals: Sequence[tuple[KeyTotal, str]],
-    orphaned: Sequence[KeyTotal],
-    lost_jobs: int,
+    left: Sequence[KeyTotal],
     *,
     exact: bool,
+    records: bool,
 ) -> BlockedMonth:
     """A month with the rows that would stay; `totals` are those that records would add to."""
-    rows = (*(total for total, _ in totals), *orphaned)
+    rows = tuple(total for total, _ in totals) or tuple(left)
     was = totals[0][1] if totals and exact else ""
-    return BlockedMonth(month=month, orphaned=rows, lost_jobs=lost_jobs, was=was)
+    return BlockedMonth(month=month, orphaned=rows, lost_jobs=0, was=was, records=records)

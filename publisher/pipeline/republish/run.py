@@ -7,18 +7,18 @@ ledger knows how far it has come.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager, closing
+from collections.abc import Sequence
+from contextlib import closing
 from sys import maxsize
 from typing import Final
 
 from publisher.ledger.contract import Ledger
 from publisher.model.errors import PublisherError, RecordError
-from publisher.model.totals import BlockedMonth, KeyTotal
-from publisher.pipeline.guards import keys
+from publisher.model.totals import BlockedMonth
+from publisher.pipeline.plan.reasons import held_reason
 from publisher.pipeline.publish import for_each_target
 from publisher.pipeline.republish.plan import RepublishPlan, RepublishRequest, as_requested, numbers
-from publisher.pipeline.round.outcome import Outcome, added, broken_off, held_reason
+from publisher.pipeline.round.outcome import Outcome, added, broken_off
 from publisher.pipeline.round.round import Observer, Round, patience
 from publisher.pipeline.site import LiveTarget, Site
 from publisher.pipeline.takeover.adopt import adopt_named
@@ -112,6 +112,8 @@ class _Republish:
         # A dry run records no progress: it must come through in one portion.
         rows = maxsize if dry_run else _PORTION_ROWS
         finished = False
+        # First: what is planned after an interruption tells of no record that was left before.
+        self._note_accepted()
         while not finished:
             if strange := self._under_other_settings():
                 return added(done, strange)
@@ -120,13 +122,10 @@ class _Republish:
             )
             done = added(done, portion)
             if finished and _went_through(portion):
-                self._note_accepted()
                 if self._planned.whole:
-                    self._note_singles()
+                    self._ledger.forget_totals(self._live.name, self._numbers)
                 # Last: one that is interrupted before sends nothing again.
                 self._finish_window()
-                if strange := self._under_other_settings():
-                    return added(done, strange)
             if not finished and self._site.wait(_BREATH_S):
                 return _stopped(done)
         return done
@@ -167,98 +166,27 @@ class _Republish:
         return Round(self._live, self._source, self._ledger, self._observer, site.clock, site.wait)
 
     def _under_other_settings(self) -> Outcome | None:
-        """Rows that another publisher made of these months meanwhile, under other settings.
+        """Return why it ends, if another publisher sent jobs under other settings since the plan.
 
-        What we send again of their jobs leaves them behind. None where there are none.
+        What is sent again of those jobs would leave their rows behind.
         """
-        rows = {number: self._not_ours(number) for number in self._numbers}
-        theirs = [(at, there) for at, there in rows.items() if there]
-        months = [BlockedMonth(month=at, orphaned=there, lost_jobs=0) for at, there in theirs]
-        if not months:
+        _, settings = self._ledger.settings_since(self._live.name, self._planned.posting)
+        if settings <= {self._live.policy_digest}:
             return None
         changed = f"the settings changed for {self._live.name} since this was planned"
-        return self._held_back(f"{changed}: run the command again", tuple(months))
-
-    def _not_ours(self, number: int) -> tuple[KeyTotal, ...]:
-        """Rows of a month that are not of our settings, and not from when this was planned."""
-        made = self._planned.made
-        noted = {total.key.digest for total in (made.rows.get(number, ()) if made else ())}
-        there = self._planned.noted | noted
-        rows = self._ledger.summary_keys(self._live.name, number)
-        others = [total for total, policy in rows if policy != self._live.policy_digest]
-        return tuple(total for total in others if total.key.digest not in there)
+        return self._held_back(f"{changed}: run the command again", ())
 
     def _note_accepted(self) -> None:
-        """An administrator said that these rows may stay behind."""
-        for held in self._planned.held:
-            change = held.month, held.orphaned, held.lost_jobs
-            self._ledger.accept_change(self._live.name, *change, self._site.clock())
-
-    def _note_singles(self) -> None:
-        """The months are at the receiver as single records, whole, as they are said now.
-
-        Reading them takes long, and a regular round may deliver more of them meanwhile: then they
-        are read once more, in the end without letting go of the target.
-        """
-        if not self._planned.held and self._ledger_is_right():
+        """Note once that an administrator let these rows stay behind."""
+        if not self._planned.held:
             return
-        for _ in range(_MAX_CHECKS):
-            with self._locked():
-                noted = self._noted()
-            made = self._made()
-            with self._locked():
-                if noted == self._noted():
-                    self._set_singles(made)
-                    return
-        with self._locked():
-            self._noted()
-            self._set_singles(self._made())
-
-    def _locked(self) -> AbstractContextManager[None]:
-        live = self._live
-
-        def patient() -> bool:
-            return not self._site.wait(_BREATH_S)
-
-        return self._ledger.working_on(live.name, patient, live.receiver)
-
-    def _made(self) -> keys.WindowTotals:
-        live = self._live
-        return keys.made(
-            keys.JobScope(live.name, live.format.name, live.selection, live.policy, live.beside),
-            self._planned.window,
-            self._source,
-            self._ledger,
-            self._site.clock(),
-            delivered=True,
-            page_read=lambda page: self._observer.page_read(live.name, page),
-        )
-
-    def _noted(self) -> object:
-        """What the ledger knows of the months by now, also from others."""
-        self._live.begin(self._ledger)
         name = self._live.name
-        keys_of = [self._ledger.summary_keys(name, number) for number in self._numbers]
-        return self._ledger.counts(name).delivered, keys_of
-
-    def _set_singles(self, made: keys.WindowTotals) -> None:
-        rows = {at: (*made.rows.get(at, ()), *self._not_ours(at)) for at in self._numbers}
-        hosts = {at: jobs for at, jobs in made.hosts.items() if at[0] in rows}
-        self._ledger.set_singles(self._live.name, rows, hosts, self._live.policy_digest)
-
-    def _ledger_is_right(self) -> bool:
-        """Whether the ledger knows the truth about the months without having read them again."""
-        name, made = self._live.name, self._planned.made
-        if made is None:
-            return True
-        for number in self._numbers:
-            rows = [total for total, _ in self._ledger.summary_keys(name, number)]
-            if _jobs(rows) != _jobs(made.rows.get(number, ())):
-                return False
-        delivered, hosts = self._ledger.counts(name).delivered, made.hosts
-        places = [at for at in delivered.keys() | hosts.keys() if at[0] in self._numbers]
-        return all(delivered.get(at) == hosts.get(at) for at in places)
-
-
-def _jobs(rows: Iterable[KeyTotal]) -> dict[bytes, int]:
-    return {total.key.digest: total.jobs for total in rows}
+        with self._ledger.working_on(name, patience(self._site.wait), self._live.receiver):
+            self._live.begin(self._ledger)
+        changes = self._ledger.accepted_changes(name)
+        known = {(one.month, row.key.text) for one in changes for row in one.rows}
+        for held in self._planned.held:
+            rows = [row for row in held.orphaned if (held.month, row.key.text) not in known]
+            if rows:
+                now = self._site.clock()
+                self._ledger.accept_change(name, held.month, rows, held.lost_jobs, now)

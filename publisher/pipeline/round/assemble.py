@@ -1,12 +1,14 @@
 """A batch put together as one message, checked against our schema, and how one is cut."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from itertools import pairwise
 from typing import Final, NamedTuple
 
 from publisher.formats.base import Formed, JobFormat, SummaryFormat, SyncFormat
-from publisher.ledger.contract import MonthMessage, OutboxRecord
+from publisher.ledger.contract import MessageRow, MonthMessage, OutboxRecord
 from publisher.model.errors import Unfit
 from publisher.model.job import JobId, RowRef
 from publisher.model.message import Batch, Message, Rendered, message_of
@@ -60,12 +62,16 @@ NOWHERE: Final = RowRef(database="", record_id=0)  # of what is sent and is no j
 
 
 class MonthRow(NamedTuple):
-    """A row of a month to send: its place among them, from 1, and its record."""
+    """A record of totals to send: its place among them, from 1, and what it says of which rows."""
 
     month: int
     place: int
     group: SummaryGroup
     content: bytes
+    rows: tuple[MessageRow, ...]
+
+    def with_content(self, content: bytes) -> MonthRow:
+        return self._replace(content=content)
 
 
 def whole_messages(
@@ -92,20 +98,25 @@ def make_months(
     payload = form.frame.join([row.content for row in batch])
     form.check(payload)
     message = message_of(payload, target, form.name, len(batch), made_at)
-    records = tuple(map(_carried, batch))
-    months = tuple(sorted({row.month for row in batch}))
-    return MonthMessage(message=message, months=months, records=records)
+    return MonthMessage(
+        message=message,
+        months=tuple(sorted({row.month for row in batch})),
+        records=tuple(map(_carried, batch)),
+        rows=tuple(said for row in batch for said in row.rows),
+    )
 
 
 def _carried(row: MonthRow) -> OutboxRecord:
-    """A row under the name by which `quarantine list` shows it, should it be refused."""
-    group = row.group
-    about = (
+    """Return a record under the name by which `quarantine list` shows it, should it be refused."""
+    name, end = JobId(summary_name(row.group)), row.group.latest_end
+    return OutboxRecord(NOWHERE, name, "", end, 0, len(row.content), False, group=row.place)
+
+
+def summary_name(group: SummaryGroup) -> str:
+    """Return what a record of totals is called where it stands beside jobs."""
+    return (
         f"summary {group.year}-{group.month:02} of {group.vo or 'no VO'}, "
         f"{group.user or 'no user'}, {group.submit_host}, {group.kind}, {group.cpu_count} cores"
-    )
-    return OutboxRecord(
-        NOWHERE, JobId(about), "", group.latest_end, 0, len(row.content), False, group=row.place
     )
 
 

@@ -6,34 +6,28 @@ that each completes.
 
 from __future__ import annotations
 
-from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from functools import cache, cached_property, partial
-from typing import Final, NamedTuple, Protocol
+from functools import cached_property, partial
+from itertools import groupby
+from operator import attrgetter
+from typing import Final, NamedTuple
 
-from publisher.formats import receiver_of
-from publisher.formats.base import JobFormat, RecordOrigin, SummaryFormat, lighter
+from publisher.formats.base import JobFormat, SummaryFormat, lighter
 from publisher.ledger.contract import Ledger
-from publisher.model.entry import Entry, RecordKey, RowFields, RowKey, run_key
+from publisher.model.entry import Entry, Recorded, RowFields, RowId, RowKey
 from publisher.model.errors import Unfit
 from publisher.model.job import Epoch, JobKey
 from publisher.model.message import TOO_LARGE, Batch, OpenRow, Progress, RecordColumns, Rendered
 from publisher.model.published import Placement, PublishedJob
-from publisher.model.totals import (
-    BY_JURA,
-    BlockedMonth,
-    KeyTotal,
-    ascii_key,
-    column,
-    month_name,
-    month_number,
-)
-from publisher.pipeline.guards import keys
-from publisher.pipeline.round.decision import KEY_CHANGED, Decider, Publish
+from publisher.model.totals import BlockedMonth, KeyTotal, ascii_key, column, month_number
+from publisher.pipeline.plan.records import RecordMoves, pinned
+from publisher.pipeline.plan.runs import entry_of
+from publisher.pipeline.round.decision import Decider, Publish
 from publisher.pipeline.round.sender import MessageSender
-from publisher.pipeline.round.totals import MonthlyTotals
-from publisher.pipeline.site import LiveTarget
+from publisher.pipeline.round.totals import MonthlyTotals, rows_for_people
+from publisher.pipeline.site import LiveTarget, own_rows
 from publisher.sources.base import Page, Source
 
 
@@ -134,19 +128,8 @@ class BatchBuilder:
         return Batch(records=records, progress=progress)
 
 
-# Runs that changed after delivery and wait to be looked at together: some 10 MB.
-_CHANGED: Final = 2_000
-
-
-class RowsEmptied(Protocol):
-    """Rows at the receiver that lose their last jobs when changed runs of a month go out again.
-
-    `runs`: so many of each row, by its digest.
-    """
-
-    def __call__(
-        self, month: int, runs: Mapping[bytes, int], now: datetime
-    ) -> Sequence[KeyTotal]: ...
+# Runs that come to other rows, and wait to be looked at together: some 10 MB.
+_MOVING: Final = 2_000
 
 
 class Guard(NamedTuple):
@@ -154,9 +137,8 @@ class Guard(NamedTuple):
 
     totals: Mapping[int, BlockedMonth]  # months that it has as totals
     held_before: Collection[int]  # months that the last round held back
-    emptied: RowsEmptied
-    # Of rows of a month that were sent under another policy.
-    origins: Callable[[int], Collection[RecordOrigin]]
+    moves: RecordMoves
+    accept: Callable[[int, Sequence[KeyTotal]], None] | None  # rows of a month may stay behind
 
 
 class RecordMaker:
@@ -170,38 +152,26 @@ class RecordMaker:
     def rendered(self, fit: Publish, now: datetime) -> Rendered:
         """Raises: Unfit."""
         published = fit.published
-        month = month_number(published.ended_at)
-        key = None if self._keys is None else self._keys.of(published)
-        fields = _of_host(published.where) if key is None else key.fields
-        summary_key = None if key is None else key.of_month(month)
         return Rendered.of(
             published.job,
             self._format.render(published, now),
             fit.entry,
             first_time=fit.known is None,
             submit_host=ascii_key(published.where.receiver_host),
-            summary_key=summary_key,
-            counts_for=_entry(published, RowKey(month, fields)),
+            counts_for=self.entry(published, fit.entry.digest),
         )
+
+    def entry(self, published: PublishedJob, digest: bytes) -> Entry:
+        """Return what the record of a job counts for. Raises: Unfit outside the calendar."""
+        where = published.where
+        fields = _of_host(where) if self._keys is None else self._keys.of(published)
+        return entry_of(published, RowKey(month_number(published.ended_at), fields), digest)
 
 
 def _of_host(where: Placement) -> RowFields:
     """Return the row of a receiver that adds nothing up: the submit host, as for sync counts."""
     host = ascii_key(where.receiver_host)
     return RowFields.of({"SubmitHost": host}, (column(host),))
-
-
-def _entry(published: PublishedJob, row: RowKey) -> Entry:
-    job, where = published.job, published.where
-    local_id = published.local_id.removeprefix(where.localid_prefix)
-    return Entry(
-        run=run_key(job.submitted_at, job.job_id, job.local_id),
-        record=RecordKey(where.site, where.localid_prefix, local_id, published.ended_at),
-        row=row,
-        wall_s=job.wall_s,
-        cpu_s=job.cpu_user_s + job.cpu_kernel_s,
-        digest=job.values_digest,
-    )
 
 
 class JobBatches:
@@ -221,7 +191,7 @@ class JobBatches:
         self._maker = RecordMaker(job_format)
         self._guard = guard
         self._totals: Mapping[int, BlockedMonth] = {} if guard is None else guard.totals
-        self._changed: dict[JobKey, Rendered] = {}
+        self._moving: dict[JobKey, tuple[Rendered, Recorded]] = {}
         self._open: list[OpenRow] = []  # of runs held back: the next round looks at them again
         # Jobs that wait for totals to go were passed in an earlier round, and wait still.
         before = () if guard is None else guard.held_before
@@ -230,7 +200,7 @@ class JobBatches:
         self._shipped: set[JobKey] = set()
 
     def __contains__(self, key: JobKey) -> bool:
-        return key in self._builder or key in self._changed or key in self._shipped
+        return key in self._builder or key in self._moving or key in self._shipped
 
     @property
     def held(self) -> list[BlockedMonth]:
@@ -249,12 +219,14 @@ class JobBatches:
         """
         if self._is_held_back(fit.entry.ended_at):
             return
+        known = fit.known
+        if self._guard is not None:
+            fit = fit._replace(published=pinned(fit.published, known))
         record = self.rendered(fit, now)
-        if self._guard is not None and fit.known is not None:
-            _check_origin(record, self._guard)
-            self._changed[fit.entry.key] = record
-            if len(self._changed) >= _CHANGED:
-                self._let_go(self._guard, now)
+        if self._guard is not None and known and self._guard.moves.add(record.counts_for, known):
+            self._moving[fit.entry.key] = record, known
+            if len(self._moving) >= _MOVING:
+                self._let_go(self._guard)
             return
         self._pack_and_send(record, mark)
 
@@ -275,26 +247,29 @@ class JobBatches:
         for batch in self._packed(record, mark):
             self._send(batch)
 
-    def _let_go(self, guard: Guard, now: datetime) -> None:
-        """Pack the changed runs of months in which none was the last of its row at the receiver."""
-        changed, self._changed = self._changed, {}
-        months: dict[int, list[Rendered]] = {}
-        for record in changed.values():
-            months.setdefault(month_number(record.ended_at), []).append(record)
-        for month, records in months.items():
-            digests = [one.summary_key.digest for one in records if one.summary_key is not None]
-            runs = Counter(digests)
-            if orphaned := guard.emptied(month, runs, now):
-                self._held[month] = BlockedMonth(month=month, orphaned=tuple(orphaned), lost_jobs=0)
-                self._open += [OpenRow(row=record.row, finished_seen_at=None) for record in records]
+    def _let_go(self, guard: Guard) -> None:
+        """Pack the runs that leave no row behind at the receiver, or may."""
+        moving, self._moving = list(self._moving.values()), {}
+        kept: frozenset[RowId] = frozenset()
+        if guard.accept is None:
+            held = guard.moves.hold()
+            kept = held.rows
+            self._held |= {
+                at: BlockedMonth(at, rows, 0) for at, rows in _for_people(guard, held.keys)
+            }
+        else:
+            for month, rows in _for_people(guard, guard.moves.emptied()):
+                guard.accept(month, rows)
+        for record, known in moving:
+            if known.row in kept:
+                self._open.append(OpenRow(row=record.row, finished_seen_at=None))
                 continue
-            for record in records:
-                try:
-                    self._pack_and_send(record, None)
-                except Unfit as unfit:
-                    quarantined = record.set_aside(unfit)
-                    self._sender.quarantine(quarantined)
-                    self._builder.mark(Progress(skipped=(quarantined,)))
+            try:
+                self._pack_and_send(record, None)
+            except Unfit as unfit:
+                quarantined = record.set_aside(unfit)
+                self._sender.quarantine(quarantined)
+                self._builder.mark(Progress(skipped=(quarantined,)))
 
     def _packed(self, record: Rendered, mark: Progress | None) -> Sequence[Batch]:
         """Pack a record; if too large, without what its format can leave out. Raises: Unfit."""
@@ -324,7 +299,7 @@ class JobBatches:
     def conclude(self, now: datetime) -> None:
         """The end of the round's reading. Raises: Stopped, SourceError."""
         if self._guard is not None:
-            self._let_go(self._guard, now)
+            self._let_go(self._guard)
         self.write_down()
         if self._open:  # after what was written down, which closes rows that were looked at
             self._builder.mark(Progress(opened=tuple(self._open)))
@@ -333,20 +308,9 @@ class JobBatches:
         self._sender.conclude()
 
 
-def _check_origin(record: Rendered, guard: Guard) -> None:
-    """Raises: Unfit for a changed run whose record may stand at the receiver beside the new one."""
-    if record.summary_key is None:
-        return
-    month, now = record.summary_key.month, RecordOrigin.of(record.summary_key)
-    others = [one for one in guard.origins(month) if not one.is_like(now)]
-    if others:
-        name = month_name(month)
-        raise Unfit(
-            KEY_CHANGED,
-            f"it changed after it was delivered, and {name} was sent with "
-            f"{', '.join(sorted(map(str, others)))}: with {now} it would count twice; set those of "
-            f"before again, or see what `publisher republish --from {name} --to {name}` says",
-        )
+def _for_people(guard: Guard, rows: Iterable[RowId]) -> Iterator[tuple[int, tuple[KeyTotal, ...]]]:
+    for month, of_month in groupby(sorted(rows), attrgetter("month")):
+        yield month, rows_for_people(map(guard.moves.row, of_month))
 
 
 RecordSink = JobBatches | MonthlyTotals
@@ -382,56 +346,35 @@ def open_sink(
     summed = live.format.receiver.row_keys is not None
     guard = None
     if summed and not decider.again:  # what a window sends again was looked at when it was planned
+        accept = _accepting(live, ledger, clock) if live.accept_key_change else None
         guard = Guard(
             totals=_sent_as_totals(live, ledger),
             held_before=held_before,
-            emptied=partial(_emptied, live, source, ledger, clock),
-            origins=cache(partial(_origins, live, ledger)),
+            moves=RecordMoves(live.settings, partial(ledger.rows, live.name)),
+            accept=accept,
         )
     return JobBatches(live.format, builder, sender, guard=guard)
 
 
 def _sent_as_totals(live: LiveTarget, ledger: Ledger) -> dict[int, BlockedMonth]:
-    """Months that the receiver has as totals of a format of before: records would count beside."""
-    found = {}
-    for state in ledger.months(live.name):
-        if state.accepted_digest or state.on_its_way:
-            rows: tuple[KeyTotal, ...] = ()
-            if groups := ledger.accepted(live.name, state.month):  # '' has no receiver
-                by_level = receiver_of(state.accepted_format).keeps_benchmark_values
-                rows = tuple(group.row(by_level=by_level) for group in groups)
-            was = state.accepted_format or "totals"
-            found[state.month] = BlockedMonth(state.month, orphaned=rows, lost_jobs=0, was=was)
-    return found
+    """Return the months that the receiver has as totals: records would count beside."""
+    return {
+        known.month: BlockedMonth(
+            known.month,
+            orphaned=rows_for_people(
+                own_rows(ledger.rows(live.name, known.month), live.selection, live.beside),
+                known.format,
+            ),
+            lost_jobs=0,
+            was=known.format,
+        )
+        for known in ledger.months(live.name)
+        if known.format
+    }
 
 
-def _origins(live: LiveTarget, ledger: Ledger, month: int) -> set[RecordOrigin]:
-    """Of rows that this target sent before its policy was what it is."""
-    of_now = live.policy_digest, BY_JURA
-    sent = ledger.summary_keys(live.name, month)
-    return {RecordOrigin.of(total.key) for total, policy in sent if policy not in of_now}
-
-
-def _emptied(
-    live: LiveTarget,
-    source: Source,
-    ledger: Ledger,
-    clock: Callable[[], datetime],
-    month: int,
-    runs: Mapping[bytes, int],
-    now: datetime,
-) -> tuple[KeyTotal, ...]:
-    """Rows that changed runs would leave behind at the receiver, unless that is accepted."""
-    wanted = keys.JobScope(
-        target=live.name,
-        format=live.format.name,
-        selection=live.selection,
-        policy=live.policy,
-        beside=live.beside,
-        sent_by_jura=live.sent_by_jura,
-    )
-    rows = keys.emptied(wanted, runs, month, source, ledger, now, live.policy_digest)
-    if rows and live.accept_key_change:
-        ledger.accept_change(live.name, month, rows, 0, clock())
-        return ()
-    return rows
+def _accepting(
+    live: LiveTarget, ledger: Ledger, clock: Callable[[], datetime]
+) -> Callable[[int, Sequence[KeyTotal]], None]:
+    """Return what notes that rows of a month stay at the receiver with consent."""
+    return lambda month, rows: ledger.accept_change(live.name, month, rows, 0, clock())

@@ -1,13 +1,13 @@
 """Whether a job goes out, and what of it: known or new, wanted or not, fit or set aside."""
 
 from collections.abc import Callable
-from datetime import datetime
 from typing import Final, NamedTuple
 
-from publisher.formats.base import OnChange, SummaryFormat
-from publisher.ledger.contract import DeliveredRun, Hold, Quarantined
+from publisher.formats.base import OnChange
+from publisher.ledger.contract import Hold, Quarantined
+from publisher.model.entry import Recorded
 from publisher.model.errors import Unfit
-from publisher.model.job import JobKey, JobRecord, RunValues, SkippedJob
+from publisher.model.job import JobKey, JobRecord, SkippedJob
 from publisher.model.message import TOO_LARGE, RunKeyValues
 from publisher.model.published import PublishedJob
 from publisher.policy.records import RecordPolicy
@@ -30,14 +30,15 @@ class Skip(NamedTuple):
 
     left_quarantine: bool = False  # it is not wanted any more
     kept: bool = False  # it changed after delivery, and the receiver keeps what it has
+    unwanted: bool = False  # its status, its VO or an administrator says so, not when it ended
 
 
 class Publish(NamedTuple):
     """A job to publish: as the site wants it said, and what the ledger knows of the run already."""
 
     published: PublishedJob
-    entry: RunKeyValues  # under the run's own end time
-    known: DeliveredRun | None
+    entry: RunKeyValues
+    known: Recorded | None  # what the receiver counts of the run
 
 
 class Decider(NamedTuple):
@@ -48,58 +49,37 @@ class Decider(NamedTuple):
     policy_digest: str
     changed: OnChange
     again: bool = False  # a window is republished: delivered runs go out again
+    retracts: bool = False  # delivered runs that are not wanted any more are taken back
     sent_by_jura: SentByJura | None = None
 
     def decide(
-        self, job: JobRecord, key: JobKey, known: DeliveredRun | None, held: Quarantined | None
+        self, job: JobRecord, key: JobKey, known: Recorded | None, held: Quarantined | None
     ) -> Publish | SkippedJob | Skip:
         """The job to publish, the job to set aside, or neither."""
         if not self.selection.wants(job):
-            return Skip(left_quarantine=held is not None)
-        known = self._in_this_form(known)
+            in_window = job.ended_at in self.selection.window
+            return Skip(left_quarantine=held is not None, unwanted=in_window)
+        if known is not None and known.pending:
+            return Skip()
+        if known is not None and not known.counts:
+            known = None
         if known is None and held is not None and self._may_be_stored(held):
             # Before it was refused alone, its message may have arrived all the same: under the end
             # time that was sent, what goes out now replaces it.
             job = job._replace(ended_at=held.job.ended_at or job.ended_at)
-        fingerprint = job.fingerprint
-        if known is not None:
-            if self.changed is OnChange.REPLACE and job.ended_at != known.ended_at:
-                # Under the end time that was delivered the changed run replaces the first at the
-                # receiver. If nothing but the end changed, the record would be the same once more.
-                job = job._replace(ended_at=known.ended_at)
-                fingerprint = job.fingerprint
-            if passed := self._passed_over(known, held, job, fingerprint):
-                return passed
+        if known is not None and self.changed is OnChange.REPLACE:
+            # Under the end time that was delivered the changed run replaces the first at the
+            # receiver. If nothing but the end changed, the record would be the same once more.
+            job = job._replace(ended_at=known.record.ended_at)
+        digest = job.values_digest
+        if known is not None and (passed := self._passed_over(known, held, job, digest)):
+            return passed
         if held is not None and self.stays_held(held, job):
-            return Skip()
+            return Skip(unwanted=held.hold is Hold.DROPPED)
         published = self._described(job, held)
         if not isinstance(published, PublishedJob):
             return published
-        if known is not None and self.changed is OnChange.KEEP_FIRST:
-            # What it has, whatever is sent again: the difference must stay in sight.
-            fingerprint = known.fingerprint
-        return Publish(published, RunKeyValues(key, published.ended_at, fingerprint), known)
-
-    def decide_again(
-        self,
-        job: JobRecord | SkippedJob,
-        key: JobKey,
-        held: Quarantined | None,
-        form: SummaryFormat,
-        now: datetime,
-    ) -> Publish | SkippedJob | None:
-        """What a month that is summed up again makes of a job; None: it is not wanted."""
-        if held is not None and held.hold is Hold.DROPPED:
-            return None
-        if isinstance(job, SkippedJob):
-            return job
-        verdict = self.decide(job, key, None, None)
-        if isinstance(verdict, Publish):
-            try:
-                form.admit(verdict.published, now)
-            except Unfit as unfit:
-                return skipped_job(job, unfit)
-        return None if isinstance(verdict, Skip) else verdict
+        return Publish(published, RunKeyValues(key, published.ended_at, digest), known)
 
     def _described(
         self, job: JobRecord, held: Quarantined | None
@@ -107,7 +87,7 @@ class Decider(NamedTuple):
         try:
             published = self.policy.describe(job)
             if not self.selection.wants_vo(published.who.vo):
-                return Skip(left_quarantine=held is not None)
+                return Skip(left_quarantine=held is not None, unwanted=True)
             if self.sent_by_jura is None or (held is not None and held.hold is Hold.RELEASED):
                 return published
             return self.sent_by_jura(job) or published
@@ -115,30 +95,24 @@ class Decider(NamedTuple):
             return skipped_job(job, unfit)
 
     def _passed_over(
-        self, known: DeliveredRun, held: Quarantined | None, job: JobRecord, fingerprint: int
+        self, known: Recorded, held: Quarantined | None, job: JobRecord, digest: bytes
     ) -> Skip | None:
         """Why a known run does not go out again; None when it may."""
-        if not known.settled:
-            return Skip()
         released = held is not None and held.hold is Hold.RELEASED
-        if known.fingerprint == fingerprint and not self.again and not released:
+        if known.digest == digest and not self.again and not released:
             # What was held of it with other values is no more; a refused repetition stays held.
-            return Skip(left_quarantine=held is not None and not is_unchanged(held, job))
+            left = held is not None and not is_unchanged(held, job)
+            return Skip(left_quarantine=left, unwanted=self.retracts and self._is_unwanted(job))
         if self.changed is OnChange.KEEP_FIRST and not self.again:
             return Skip(left_quarantine=held is not None, kept=True)
         return None
 
-    def delivered_as_it_is(self, run: RunValues, known: DeliveredRun) -> bool:
-        """Whether a known run was accepted with these values: `decide` would pass it over."""
-        same = known.fingerprint == run.fingerprint and known.ended_at == run.ended_at
-        is_delivered = same and known.settled and self._in_this_form(known) is not None
-        return is_delivered and not self.again
-
-    def _in_this_form(self, known: DeliveredRun | None) -> DeliveredRun | None:
-        """None for what was only counted, for totals that did not arrive: one by one it is new."""
-        if known is not None and known.only_counted and self.changed is not OnChange.RECOUNT:
-            return None
-        return known
+    def _is_unwanted(self, job: JobRecord) -> bool:
+        """Return whether a job's VO is not selected any more; False where that cannot be told."""
+        try:
+            return not self.selection.wants_vo(self.policy.describe(job).who.vo)
+        except Unfit:
+            return False
 
     def _may_be_stored(self, held: Quarantined) -> bool:
         return self.changed is OnChange.REPLACE and held.job.rule in _SENT_ONCE

@@ -5,11 +5,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from publisher.formats.base import SummaryFormat
 from publisher.model.errors import Later, PublisherError, RecordError, SourceError, gravest
 from publisher.model.job import JobKey
-from publisher.model.text import plural
-from publisher.model.totals import BlockedMonth, KeyTotal, SummaryGroup, month_name
+from publisher.model.totals import BlockedMonth
+from publisher.pipeline.plan.reasons import held_reason
 from publisher.transports.base import Receipt, Verdict
 
 if TYPE_CHECKING:  # once in the life of a target
@@ -19,35 +18,6 @@ if TYPE_CHECKING:  # once in the life of a target
 _NONE: Final[Mapping[str, int]] = {}
 
 
-class RowsLeft(NamedTuple):
-    """Rows of a month at the receiver that its new totals do not replace.
-
-    `emptied` by zeros, `orphaned` for good, single records of an earlier format among them; `lost`:
-    jobs that it has and the totals have not. `theirs` are another target's now, `awaited` names
-    those that have still to count theirs, `before` those that sent rows of VOs that are new here.
-    """
-
-    emptied: Sequence[SummaryGroup]
-    orphaned: tuple[KeyTotal, ...]
-    lost: int
-    theirs: Sequence[SummaryGroup]
-    awaited: str
-    before: str = ""
-
-    def blocked(self, month: int, form: SummaryFormat) -> BlockedMonth:
-        by_level = form.receiver.keeps_benchmark_values
-        rows = (*self.orphaned, *(group.row(by_level=by_level) for group in self.emptied))
-        only = bool(self.emptied) and not self.orphaned
-        return BlockedMonth(
-            month, rows, self.lost, emptied=only, awaited=self.awaited, before=self.before
-        )
-
-    def is_clear(self, *, by_itself: bool) -> bool:
-        """Whether the totals may go without a word of an administrator; `by_itself`: zeros may."""
-        by_itself = by_itself and not self.before
-        return not self.orphaned and (by_itself or not (self.emptied or self.lost))
-
-
 @dataclass(slots=True)
 class RoundCounters:
     """What was sent in a round, and what was written down."""
@@ -55,6 +25,7 @@ class RoundCounters:
     messages: int = 0
     records: int = 0
     bytes: int = 0
+    jobs: int = 0  # in the totals that were told
     quarantined: int = 0
     shed: int = 0  # records that went without what made them too large
     kept: int = 0  # jobs that changed after delivery, where the receiver keeps what it has
@@ -63,9 +34,6 @@ class RoundCounters:
     arex_default_wall_s: Counter[str] = field(default_factory=Counter)  # theirs, by queue
     # Jobs, as above, that look odd, by rule.
     warnings: Counter[str] = field(default_factory=Counter)
-    # By month, counted jobs that are gone from the accounting data: what was counted of them stays
-    # in its totals.
-    gone: dict[int, int] = field(default_factory=dict)
     # By target, messages that another one of the receiver had under way, delivered before its own.
     others_first: Counter[str] = field(default_factory=Counter)
     # To hand a message over, by what came of each.
@@ -126,6 +94,7 @@ class Outcome(NamedTuple):
     messages: int = 0
     records: int = 0
     bytes: int = 0
+    jobs: int = 0  # in the totals that were told
     quarantined: int = 0
     shed: int = 0  # records that went without what made them too large
     kept: int = 0  # jobs that changed after delivery, where the receiver keeps what it has
@@ -135,9 +104,6 @@ class Outcome(NamedTuple):
     # By the rule's name, jobs that look odd among those delivered or counted.
     warnings: Mapping[str, int] = _NONE
     held: tuple[BlockedMonth, ...] = ()
-    # By month's name, delivered jobs that are gone from the accounting data: what was counted of
-    # them stays in its totals.
-    gone: Mapping[str, int] = _NONE
     shadow: bool = False  # everything was done but sent
     missing: tuple[str, ...] = ()  # what is said of databases that are not there any more
     lost: "LostJobs | None" = None  # by another publisher, when that was looked for
@@ -171,9 +137,8 @@ def concluded(
     statuses = [receipt.exit_status] if receipt else []
     if held:
         statuses.append(RecordError.exit_status)
-    gone = {month_name(month): jobs for month, jobs in sorted(tally.gone.items())}
     outcome = _with_tally(target, _word(receipt, tally, held), reason, statuses, tally)
-    return outcome._replace(held=tuple(held), gone=gone)
+    return outcome._replace(held=tuple(held))
 
 
 def _word(receipt: Receipt | None, tally: RoundCounters, held: Sequence[BlockedMonth]) -> str:
@@ -203,6 +168,7 @@ def _with_tally(
         messages=tally.messages,
         records=tally.records,
         bytes=tally.bytes,
+        jobs=tally.jobs,
         quarantined=tally.quarantined,
         shed=tally.shed,
         kept=tally.kept,
@@ -227,86 +193,32 @@ def incomplete(outcome: Outcome, reasons: Sequence[str]) -> Outcome:
     )
 
 
-def gone_lines(gone: Mapping[str, int]) -> list[str]:
-    """Months of totals with delivered jobs that nobody can count again."""
-    return [
-        f"{month}: {plural(jobs, 'delivered job is', 'delivered jobs are')} no longer in the "
-        "accounting data (removed there, or restarted since); "
-        "the rows with such jobs keep their totals"
-        for month, jobs in gone.items()
-    ]
-
-
-def held_reason(held: Sequence[BlockedMonth]) -> str:
-    """Why months are held back, in one line; '' when none is."""
-    if not held:
-        return ""
-    names = ", ".join(month.name for month in held)
-    orphaned = sum(len(month.orphaned) for month in held)
-    lost = sum(month.lost_jobs for month in held)
-    totals = sorted(month.name for month in held if month.was)
-    if awaited := ", ".join(sorted({month.awaited for month in held} - {""})):
-        return (
-            f"held back: {names}: the receiver has rows of VOs that are now of target {awaited}, "
-            "which has not counted them yet: publish to that first, then again to this one; its "
-            "`start` must not be later than these months"
-        )
-    before = ""
-    if others := ", ".join(sorted({month.before for month in held} - {""})):
-        before = (
-            f"; target {others} sent rows there of VOs that are now of this one: where it is still "
-            "configured, accept there first"
-        )
-    if all(month.emptied for month in held):
-        return (
-            f"held back: {names}: other settings, or another version, put jobs under other keys of "
-            f"the receiver: {plural(orphaned, 'row')} there would be emptied, "
-            f"{plural(lost, 'job')} would be lost; --accept-key-change sends them, with a record "
-            f"of zeros for each of those rows: no ticket is needed{before}"
-        )
-    remedy = "--accept-key-change sends anyway"
-    if totals:
-        remedy = (
-            f"of {', '.join(totals)} the receiver has totals: `publisher republish "
-            f"--from {totals[0]} --to {totals[-1]} --accept-key-change` sends their jobs one by one"
-        )
-    what = ": ".join(filter(None, (names, ", ".join(_effects(orphaned, lost)))))
-    return f"held back: {what}; {remedy}{before}"
-
-
-def _effects(orphaned: int, lost: int) -> list[str]:
-    """What sending anyway would do at the receiver: to so many rows, and so many jobs."""
-    effects = []
-    if orphaned:
-        twice = "would stay at the receiver in addition to the new ones and count twice"
-        effects.append(f"{plural(orphaned, 'row')} {twice}")
-    if lost:
-        effects.append(f"{plural(lost, 'job')} would be lost there")
-    return effects
-
-
 _GRAVITY: Final = ("nothing", "ok", "held", "rejected", "deferred", "error")
 
 
 def added(one: Outcome, other: Outcome) -> Outcome:
     """Two parts of one republish as one outcome; the later reason and the graver outcome stay."""
+    held = one.held + other.held
+    reason = other.reason or one.reason
+    if reason in (held_reason(one.held), held_reason(other.held)):
+        reason = held_reason(held)
     default_wall_s = Counter(one.arex_default_wall_s) + Counter(other.arex_default_wall_s)
     return Outcome(
         target=one.target,
         outcome=max(one.outcome, other.outcome, key=_GRAVITY.index),
-        reason=other.reason or one.reason,
+        reason=reason,
         messages=one.messages + other.messages,
         records=one.records + other.records,
         bytes=one.bytes + other.bytes,
+        jobs=one.jobs + other.jobs,
         quarantined=one.quarantined + other.quarantined,
         shed=one.shed + other.shed,
         kept=one.kept + other.kept,
         arex_default_benchmarks=one.arex_default_benchmarks + other.arex_default_benchmarks,
         arex_default_wall_s=dict(default_wall_s),
         warnings=dict(sorted((Counter(one.warnings) + Counter(other.warnings)).items())),
-        held=one.held + other.held,
+        held=held,
         missing=one.missing + other.missing,
-        gone={**one.gone, **other.gone},
         lost=one.lost or other.lost,
         others_first=dict(Counter(one.others_first) + Counter(other.others_first)),
         attempts=dict(sorted((Counter(one.attempts) + Counter(other.attempts)).items())),

@@ -2,30 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from functools import partial
 from itertools import islice
 from sys import maxsize
 from typing import Final, Protocol, TypeVar
 
-from publisher.ledger.contract import DeliveredRun, Hold, Ledger, Positions
+from publisher.ledger.contract import Hold, Ledger
 from publisher.model.errors import Later
 from publisher.model.job import (
     Epoch,
     JobKey,
     JobRecord,
     RowRef,
-    RunValues,
     SideTable,
     SkippedJob,
-    job_keys,
 )
 from publisher.model.message import OpenRow, Progress, WindowMark
 from publisher.model.time import Window
-from publisher.pipeline.guards.databases import inodes
-from publisher.sources.base import Knows, Page, Source
+from publisher.pipeline.databases.known import inodes
+from publisher.sources.base import Page, Source
 
 Found = TypeVar("Found")
 
@@ -57,23 +54,16 @@ class IncrementalReader:
     ledger: Ledger
     needs: frozenset[SideTable]
     sweep: bool
-    nearly_all_done: bool  # of a sweep: it is not the first, or the target begins with later jobs
-    wants: Callable[[RunValues], bool]
-    delivered_as_it_is: Callable[[RunValues, DeliveredRun], bool]
     repeats: bool = True
 
     def pages(self, now: datetime) -> Iterator[Read]:
         self.repeats = True
-        see_numbering(self.target, self.source, self.ledger)
         yield from self._open_rows(now)
         yield from self._quarantined(now)
         self.repeats = False
-        look = self.sweep and self.nearly_all_done
         for database in self.source.databases():
             cursor = None if self.sweep else self.ledger.cursor(self.target, database)
-            done_with = partial(self._done_with, database) if look else None
-            pages = self.source.since(cursor, database, self.needs, now, done_with)
-            for page in numbered(pages, self.target, self.source, self.ledger, chained=True):
+            for page in self.source.since(cursor, database, self.needs, now):
                 cursors = (page.cursor,) if page.cursor else ()
                 yield page, Progress(cursors=cursors, opened=page.open)
 
@@ -83,28 +73,12 @@ class IncrementalReader:
     def after(self, ended_at: Epoch, row: RowRef) -> None:
         return None
 
-    def _done_with(
-        self, database: str, rows: Sequence[int], runs: Sequence[RunValues]
-    ) -> list[bool]:
-        """What was delivered as it is, or was never wanted. Quarantine wants a closer look."""
-        keys = job_keys([run.job_id for run in runs], [run.local_id for run in runs])
-        held = self.ledger.held(self.target, keys)
-        wanted = [self.wants(run) for run in runs]
-        refs = [RowRef(database=database, record_id=row) for row in rows]
-        known = self.ledger.known(self.target, dict(zip(keys, refs, strict=True)))
-        return [
-            key not in held
-            and (not yes or (key in known and self.delivered_as_it_is(run, known[key])))
-            for run, key, yes in zip(runs, keys, wanted, strict=True)
-        ]
-
     def _open_rows(self, now: datetime) -> Iterator[Read]:
         there = frozenset(self.source.databases())
         # Those of a database that is missing wait for it.
         rows = [row for row in self.ledger.open_rows(self.target) if row.row.database in there]
         still_open: set[RowRef] = set()
-        pages = self.source.reread(rows, self.needs, now)
-        for page in numbered(pages, self.target, self.source, self.ledger):
+        for page in self.source.reread(rows, self.needs, now):
             still_open.update(row.row for row in page.open)
             yield page, Progress(opened=page.open)
         closed = tuple(row.row for row in rows if row.row not in still_open)
@@ -119,8 +93,7 @@ class IncrementalReader:
             # there is one.
             nameless = {held.job.row: held.key for held in portion if not held.job.job_id}
             again = [OpenRow(row=held.job.row, finished_seen_at=None) for held in portion]
-            pages = self.source.reread(again, self.needs, now)
-            for page in numbered(pages, self.target, self.source, self.ledger):
+            for page in self.source.reread(again, self.needs, now):
                 named = tuple(nameless[job.row] for job in page.jobs if job.row in nameless)
                 yield page, Progress(left_quarantine=named)
 
@@ -176,23 +149,18 @@ def whole_window(
     needs: frozenset[SideTable],
     now: datetime,
     after: tuple[Epoch, RowRef] | None = None,
-    *,
-    columns: bool = False,
-    knows: Knows | None = None,
 ) -> Iterator[Page]:
     """A window's pages, with those of its incomplete rows that were delivered before.
 
     They were held off long enough once, which is not remembered: a window by itself waits until a
     day after such a row's end.
     """
-    see_numbering(target, source, ledger)
-    pages = source.window(window, needs, now, after, columns=columns, knows=knows)
-    for page in numbered(pages, target, source, ledger):
+    for page in source.window(window, needs, now, after):
         if page.open:
             given_up = [row._replace(finished_seen_at=_LONG_AGO) for row in page.open]
             found = [job for whole in source.reread(given_up, needs, now) for job in whole.jobs]
-            known = ledger.known(target, {job.key: job.row for job in found})
-            jobs = (*page.jobs, *(job for job in found if job.key in known))
+            known = ledger.recorded(target, [job.run_key for job in found])
+            jobs = (*page.jobs, *(job for job in found if job.run_key in known))
             page = replace(page, jobs=tuple(sorted(jobs, key=_position)))
         yield page
 
@@ -212,46 +180,6 @@ def undisturbed(source: Source, read: Callable[[], Found]) -> Found:
         "the accounting databases were replaced each time that they were read; "
         "the next round reads them again"
     )
-
-
-def see_numbering(target: str, source: Source, ledger: Positions) -> None:
-    """See whether all rows have the numbers under which the ledger knows them, before any is read.
-
-    Otherwise rows of a file that is replaced just after they were read would pass for the new ones.
-    """
-    for database in source.databases():
-        ledger.check_numbering(target, database, source.fits)
-
-
-def numbered(
-    pages: Iterable[Page], target: str, source: Source, ledger: Positions, *, chained: bool = False
-) -> Iterator[Page]:
-    """The pages, after a look whether their rows have the numbers that the ledger knows them by.
-
-    After each was read, because the file may have been replaced since it was last looked at. A page
-    is of one database. `chained`: with each page the source looked, too, whether the last row of
-    the page before it is still the same job (`Source.since`).
-    """
-    shown = False
-    for page in pages:
-        if shown and chained and not page.restarted:
-            yield page
-            continue
-        database = _database_of(page)
-        if database:
-            ledger.check_numbering(target, database, source.fits, restarted=page.restarted)
-            shown = True
-        yield page
-
-
-def _database_of(page: Page) -> str:
-    """'' for a page that has nothing of which it could be seen."""
-    if page.cursor is not None:
-        return page.cursor.database
-    if (columns := page.runs or page.known) is not None:
-        return columns.database
-    rows = [job.row for job in page.jobs[:1]] + [skipped.row for skipped in page.skipped[:1]]
-    return rows[0].database if rows else ""
 
 
 def mark_behind(

@@ -18,15 +18,16 @@ from typing import Final, NamedTuple, Protocol
 from publisher.formats.base import SummaryFormat
 from publisher.formats.rules import warnings_about
 from publisher.ledger.contract import Hold, Ledger, Quarantined, TargetState
+from publisher.model.entry import RecordedRuns
 from publisher.model.errors import Later, LedgerError, PublisherError, Unfit
 from publisher.model.job import Epoch, JobKey, RowRef, SkippedJob
 from publisher.model.message import Batch, Progress, RecordColumns, Rendered, WindowMark
 from publisher.model.time import Window
 from publisher.model.totals import BlockedMonth, month_window
-from publisher.pipeline.guards.collisions import NoCollisions, collisions
-from publisher.pipeline.guards.databases import know_by_name, note_databases
+from publisher.pipeline.databases.known import know_by_name, note_databases
 from publisher.pipeline.round.assemble import NOWHERE
 from publisher.pipeline.round.batches import JobBatches, RecordSink, open_sink
+from publisher.pipeline.round.collisions import NoCollisions, collisions
 from publisher.pipeline.round.decision import Decider, Publish, Skip, skipped_job
 from publisher.pipeline.round.outcome import Outcome, broken_off, concluded
 from publisher.pipeline.round.reader import (
@@ -131,7 +132,7 @@ class Round:
             self._observer.round_begins(state, sweep=sweep)
             window = replace(self._live.selection.window, start=state.start)
             decider = self._decider(window, again=False)
-            reading = self._incremental(state, decider, sweep)
+            reading = self._incremental(sweep)
             try:
                 receipt = self._travel(_Journey(reading, decider, limit, now))
             except PublisherError as error:
@@ -149,16 +150,13 @@ class Round:
             )
         return self._outcome(receipt)._replace(missing=tuple(one.reason for one in missing))
 
-    def _incremental(self, state: TargetState, decider: Decider, sweep: bool) -> IncrementalReader:
+    def _incremental(self, sweep: bool) -> IncrementalReader:
         return IncrementalReader(
             target=self._live.name,
             source=self._source,
             ledger=self._ledger,
             needs=self._live.format.needs,
             sweep=sweep,
-            nearly_all_done=state.swept is not None or state.start is not None,
-            wants=decider.selection.wants,
-            delivered_as_it_is=decider.delivered_as_it_is,
         )
 
     def republish(
@@ -251,18 +249,11 @@ class Round:
         """Daily, when what is wanted changed, the clock went back, or rows were renumbered."""
         if state.swept is None or not timedelta(0) <= now - state.swept < SWEEP_EVERY:
             return True
-        if self._totals_were_left(state):
+        if self._summed and (state.held or self._live.accept_key_change):
             return True
         name, databases = self._live.name, self._source.databases()
         cursors = [self._ledger.cursor(name, database) for database in databases]
         return any(cursor is not None and not self._source.fits(cursor) for cursor in cursors)
-
-    def _totals_were_left(self, state: TargetState) -> bool:
-        """Whether totals of a format of before never arrived: now their jobs go one by one."""
-        if self._summed or state.checked_digest == self._live.policy_digest:
-            return False
-        months = self._ledger.months(self._live.name)
-        return any(month.digest != month.accepted_digest for month in months)
 
     def _new_dispatch(self, state: TargetState) -> MessageSender:
         args = self._live, self._live.format, self._ledger, self._observer, self._clock
@@ -293,8 +284,8 @@ class Round:
                     self._sender.send(Batch(records=RecordColumns.of([first]), progress=Progress()))
                     self._sender.finish()
                 sink = self._sink(journey.decider)
-                with collisions(self._live, self._source, self._ledger) as self._collisions:
-                    self._read(journey, sink)
+                self._collisions = collisions(self._live, self._ledger)
+                self._read(journey, sink)
                 sink.conclude(journey.now)
             except RoundStopped as stopped:
                 return self._sender.abort(stopped.receipt)
@@ -313,11 +304,11 @@ class Round:
             if self._wait(0):
                 return None
             keys = [job.key for job in page.jobs]
-            rows = dict(zip(keys, [job.row for job in page.jobs], strict=True))
-            known = self._ledger.known(self._live.name, rows)
+            runs = [job.run_key for job in page.jobs]
+            known = self._ledger.recorded(self._live.name, runs)
             held = self._ledger.held(self._live.name, keys)
-            for job, key in zip(page.jobs, keys, strict=True):
-                fit = decider.decide(job, key, known.get(key), held.get(key))
+            for job, key, run in zip(page.jobs, keys, runs, strict=True):
+                fit = decider.decide(job, key, known.get(run), held.get(key))
                 if isinstance(fit, Publish) and fit.published.where.machine_name not in refused:
                     with suppress(Unfit):
                         found = sink.rendered(fit, now)
@@ -342,6 +333,7 @@ class Round:
             policy_digest=self._live.policy_digest,
             changed=self._live.changed,
             again=again,
+            retracts=self._summed and self._live.accept_key_change,
             sent_by_jura=sent_by_jura,
         )
 
@@ -366,16 +358,16 @@ class Round:
         """Decide on a page's jobs and take them; False when the limit is reached before its end."""
         reading, decider, limit, now = journey
         name, keys = self._live.name, [job.key for job in page.jobs]
-        rows = dict(zip(keys, [job.row for job in page.jobs], strict=True))
-        known = self._ledger.known(name, rows)
+        runs = [job.run_key for job in page.jobs]
+        known = RecordedRuns(self._ledger.recorded(name, runs))
         held = self._ledger.held(name, keys + [skipped.key for skipped in page.skipped])
-        self._collisions.look_up(page.jobs)
+        self._collisions.look_up(page.jobs, known)
         quarantined: list[SkippedJob] = []
         left: list[JobKey] = []
         mark_at = partial(mark_behind, reading, quarantined, left)
         for skipped in filter(partial(_may_be_of, decider.selection.window), page.skipped):
             self._quarantine(skipped, held.get(skipped.key), quarantined, reading)
-        for job, key in zip(page.jobs, keys, strict=True):
+        for job, key, run in zip(page.jobs, keys, runs, strict=True):
             if limit is not None and self._taken >= limit:
                 # The page is read again, but what was set aside of it is reported now, and must be
                 # found in quarantine.
@@ -383,15 +375,19 @@ class Round:
                 return False
             if key in sink:
                 continue
-            verdict = decider.decide(job, key, known.get(key), held.get(key))
+            verdict = decider.decide(job, key, known.get(run), held.get(key))
             position = job.ended_at, job.row
             stays = self._take(verdict, held.get(key), sink, now, mark_at(*position))
             if stays is None:
+                if self._summed and key in held:
+                    left.append(key)
                 continue
             if isinstance(stays, SkippedJob):
                 self._quarantine(stays, held.get(key), quarantined, reading)
             else:
                 self._sender.tally.kept += stays.kept and not reading.repeats
+                if stays.unwanted and isinstance(sink, MonthlyTotals):
+                    sink.unwanted(job, known.get(job.run_key))
                 if stays.left_quarantine:
                     left.append(key)
         sink.mark(progress + Progress(skipped=tuple(quarantined), left_quarantine=tuple(left)))
@@ -419,7 +415,7 @@ class Round:
         if not isinstance(fit, Publish):
             return fit
         try:
-            fit = self._collisions.checked(fit, held, sink.__contains__)
+            fit = self._collisions.checked(fit, held)
             sink.take(fit, now, mark)
         except Unfit as unfit:
             return skipped_job(fit.published.job, unfit)

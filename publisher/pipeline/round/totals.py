@@ -1,133 +1,71 @@
-"""Monthly totals: jobs are counted into their months, and each that changed is sent, always whole.
+"""Monthly totals: runs are entered, page by page; the rows that they change are sent, whole.
 
-A job is counted once, in the same transaction as the month that it made. A month is summed up again
-from its rows when a counted job changed, or when another selection or policy applies.
+A run is entered once, with what it counts for; the rows of months are what entries add up to. So a
+row that is sent is what the receiver has of it, and what runs bring or take away. Nothing is ever
+counted anew from the accounting data, which forgets jobs.
 
-What is sent replaces rows at the receiver by their keys and deletes none: a row that no job makes
-any more stays and counts. Where the receiver empties a row for a record of zeros under its key
-(`takes_zeros`), that is sent with the month. Our own configuration, or another version of this
-program, must not change unnoticed what is counted under which key, so a month that they moved is
-held back until an administrator accepts it. The ledger keeps the `basis` of each month's totals, a
-digest of selection, policy and version: under another one the month is marked `by_settings`, as it
-is when an unchanged job leaves it or when another publisher sent it.
-
-Jobs that are gone from the accounting data (`cleanup`, `rotate`) never empty or shrink a row: rows
-that lack known runs keep the total that was counted (`rows_with_gone`), or else the whole month
-does. In formats without a known way to send zeros, a month that would leave rows behind, or that
-lost jobs, is held back, and those rows become a ticket.
+Entries of a round wait in an open posting of the ledger until all of it is planned: what would
+leave rows behind is taken out again (`pipeline/plan/rows.py`). Then the posting is sealed with its
+messages. How far was read is noted once they are accepted: a round that ends before reads again.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from functools import partial
-from itertools import count, repeat
+from functools import cached_property
+from itertools import chain, count, groupby, islice
 from typing import Final
 
+from publisher.formats import is_summary_format, receiver_of, summary_format
 from publisher.formats.base import SummaryFormat
-from publisher.ledger.contract import DeliveredRun, Ledger, MonthState
+from publisher.ledger.contract import Hold, Ledger, MessageRow, MonthMessage, Quarantined
+from publisher.model.entry import Entry, MonthTotals, Recorded, RowId, RowKey, RowTotal, Usage
 from publisher.model.errors import Unfit
 from publisher.model.job import JobId, JobKey, JobRecord, SkippedJob
-from publisher.model.message import REMOVED, PlacedRuns, Progress, delivered_from
+from publisher.model.message import OpenRow, Progress
 from publisher.model.totals import (
-    Accumulator,
+    SINGLE_RECORDS,
     BlockedMonth,
-    FoundJobs,
-    Grouping,
+    GroupedRows,
+    GroupKey,
     KeyTotal,
-    SummaryGroup,
-    month_name,
+    SummaryRows,
+    group_key,
+    group_of,
+    groups_of,
+    has_begun,
     month_number,
     month_window,
-    rows_with_gone,
+    row_for_people,
 )
-from publisher.pipeline.guards.collisions import SentBefore, sent_before
-from publisher.pipeline.guards.keys import delivered_by_month
-from publisher.pipeline.round.assemble import NOWHERE, MonthRow, make_months, whole_messages
-from publisher.pipeline.round.decision import Decider, Publish
-from publisher.pipeline.round.outcome import RowsLeft
+from publisher.pipeline.plan.rows import Delta, RowChanges, hold_back, neighbours, rows_emptied
+from publisher.pipeline.plan.runs import Action, entry_of, plan_run, plan_unwanted, retraction_of
+from publisher.pipeline.round.assemble import (
+    NOWHERE,
+    MonthRow,
+    make_months,
+    summary_name,
+    whole_messages,
+)
+from publisher.pipeline.round.decision import Decider, Publish, Skip, skipped_job
 from publisher.pipeline.round.reader import undisturbed, whole_window
 from publisher.pipeline.round.sender import MessageSender
-from publisher.pipeline.site import LiveTarget
-from publisher.sources import BY_INTERFACE
+from publisher.pipeline.site import LiveTarget, own_rows
 from publisher.sources.base import Page, Source
 
-# Jobs that have to leave a month, 1.7 kB each; the next sweep sets the others aside.
-_QUARANTINE_BATCH: Final = 2_000
-_SUMMED_OTHERWISE: Final = (
-    "it was summed up without service levels, for the format of before, and rows of it are gone "
-    "since; publish it in that format, or give their database to source.databases again"
-)
-# Records, and what they were made of: some 3 MB, and less than 1 MB in the ledger.
-_SENT_TOGETHER: Final = 1_000
-_KEPT_GROUPS: Final = 12_000  # of months that were written down and may go on: some 12 MB
-# Entries that wait for their transaction: with what it makes of them some 12 MB.
-_FLUSH_JOBS: Final = 65_536
-
-
-class _MonthRows:
-    """What a month that is summed up again has in the accounting data."""
-
-    def __init__(self, month: int, grouping: Grouping) -> None:
-        self._month = month
-        self.unchanged, self.changed, self.joined = (Accumulator(grouping) for _ in range(3))
-        self.runs = PlacedRuns()  # to be written down
-        self.moved: Counter[int] = Counter()  # runs that leave a month, less those that come
-        self.quarantined: list[SkippedJob] = []
-        self.present = 0  # runs that the ledger has in this month
-        self.by_settings = False
-        self.imported = False  # some rows: our importer writes them, and perhaps otherwise now
-
-    def add(
-        self,
-        job: JobRecord | SkippedJob,
-        fit: Publish | SkippedJob | None,
-        was: DeliveredRun | None,
-        *,
-        was_held: bool,
-    ) -> None:
-        """Count a job of the month, by what was known of it before."""
-        before = None if was is None or was.fingerprint == REMOVED else month_number(was.ended_at)
-        self.present += (here := before == self._month)
-        self.imported |= here and isinstance(job, JobRecord) and job.interface in BY_INTERFACE
-        place = delivered_from(job.job_id, job.row), job.row.record_id
-        if isinstance(fit, Publish):
-            if self._sum(fit, was, before):
-                self.runs.add(job.key, fit.entry.ended_at, fit.entry.fingerprint, *place)
-        elif before is not None and was is not None:
-            self.runs.add(job.key, was.ended_at, REMOVED, *place)
-            self.moved[before] += 1
-            if here:
-                same = isinstance(job, SkippedJob) or job.fingerprint == was.fingerprint
-                self.by_settings |= same
-            if fit is not None and not was_held and len(self.quarantined) < _QUARANTINE_BATCH:
-                self.quarantined.append(fit)
-
-    def _sum(self, fit: Publish, was: DeliveredRun | None, before: int | None) -> bool:
-        """Add a job, which was counted in month `before`; whether its run is to be written down."""
-        if before == self._month:
-            same = was is not None and was.fingerprint == fit.entry.fingerprint
-            (self.unchanged if same else self.changed).add(fit.published)
-            return not same
-        self.joined.add(fit.published)
-        self.moved[self._month] -= 1
-        if before is not None:
-            self.moved[before] += 1
-        return True
-
-    def groups(self) -> list[SummaryGroup]:
-        """Everything found."""
-        self.joined.merge(self.unchanged)
-        self.joined.merge(self.changed)
-        return list(self.joined.groups())
+# Entries that wait for their transaction: some 5 MB.
+_FLUSH_ENTRIES: Final = 10_000
+# No row of a site adds up to more; what does is rendered alone, to see if the receiver takes it.
+_PLAUSIBLE_S: Final = 1 << 40
+_RENDERED_AT_ONCE: Final = 1_000  # records
 
 
 class MonthlyTotals:
     """What a round does with jobs when its format has monthly totals."""
 
-    idle: Final = True  # progress can always be written down with what was counted
+    idle: Final = True  # progress can always be written down
 
     def __init__(
         self,
@@ -141,320 +79,421 @@ class MonthlyTotals:
         *,
         page_read: Callable[[Page], None],
     ) -> None:
+        self._live = live
         self._target = live.name
-        self._rows_of_others = live.rows_of_others
-        self._sent_before = partial(sent_before, live)
         self._format = summary_format
         self._decider = decider
         self._source = source
         self._ledger = ledger
         self._sender = sender
-        self._most_records = live.batch_records  # of a message; 0: no limit by count
-        self._basis = f"{live.selection_digest}-{live.policy_digest}-{live.source_digest}"
-        self._accept_key_change = live.accept_key_change
         self._clock = clock
         self._page_read = page_read
-        self._months: dict[int, Accumulator | None] = {}
-        # In the totals of these months, when they were written down.
-        self._jobs_written: dict[int, int] = {}
-        self._runs = PlacedRuns()  # counted, and not written down yet
-        # These, and those that are counted when their month is summed up again.
-        self._waiting: set[JobKey] = set()
-        # Months to sum up again, with the runs that left them, less those that came.
-        self._dirty: Counter[int] = Counter()
+        self._accepts = live.accept_key_change
+        self._again = decider.again
+        self._changes = RowChanges()
+        self._entries: list[Entry] = []
+        # The jobs that were taken, by the row that each leaves; None: it comes for the first time.
+        self._keys: defaultdict[RowId | None, list[JobKey]] = defaultdict(list)
+        self._met: set[JobKey] = set()  # of runs that the ledger may not tell of yet
         self._progress = Progress()
+        self._forms: dict[int, SummaryFormat | None] = {}
+        self._row_keys: dict[str, SummaryRows] = {}
+        # Months of which runs are there otherwise ('' as single records, or in another table): they
+        # are held back, or not, with consent.
+        self._other_kind: dict[int, str] = {}
+        self._overruled: dict[int, str] = {}
+        self._single_rows: dict[int, set[RowId]] = {}
         self.held: list[BlockedMonth] = []  # months that wait for an administrator
-        # By month: rows left behind, jobs lost.
-        self._accepted: list[tuple[int, tuple[KeyTotal, ...], int]] = []
 
     def __contains__(self, key: JobKey) -> bool:
-        return key in self._waiting
+        return key in self._met
+
+    # Taking runs
 
     def take(self, fit: Publish, now: datetime, mark: Progress | None = None) -> None:
-        """Count a job into its month.
-
-        Where it was counted with other values, both months are summed up again.
-
-        Raises: Unfit.
-        """
-        self._format.admit(fit.published, now)
-        month = month_number(fit.entry.ended_at)
-        job, known = fit.published.job, fit.known
-        key, ended_at, value = fit.entry
-        self._waiting.add(key)
-        if known is not None and (ended_at, value) != (known.ended_at, known.fingerprint):
-            # Its entry stays until then: it tells which jobs are in the totals with other values.
-            self._dirty.update({month: 0, month_number(known.ended_at): 0})
+        """Plan a wanted run, and enter it if it is new or changed. Raises: Unfit."""
+        published, key = fit.published, fit.published.job.key
+        month = month_number(published.ended_at)
+        form = self._form_of(month)
+        (form or self._format).admit(published, now)
+        self._met.add(key)
+        if not has_begun(month, now):
+            self._progress += Progress(opened=(OpenRow(published.job.row, None),))
             return
-        if known is not None:
-            self._dirty[month] += 0
-        elif (totals := self._accumulator(month)) is not None:
-            totals.add(fit.published)
-        else:
-            self._dirty[month] -= 1
-        self._runs.add(key, ended_at, value, delivered_from(job.job_id, job.row), job.row.record_id)
+        fields = self._rows_of(form or self._format).of(published)
+        entry = entry_of(published, RowKey(month, fields), fit.entry.digest)
+        action = plan_run(entry, fit.known, again=self._again or form is None)
+        if action is Action.KEEP and not self._again:
+            return
+        rows = [entry.row.id] if fit.known is None else [entry.row.id, fit.known.row]
+        is_single = any(map(self._is_of_records, rows))
+        if form is None or is_single:
+            was = "" if is_single else self._known_months[month].format
+            (self._overruled if self._accepts else self._other_kind)[month] = was
+            if not self._accepts:
+                return
+        if action is Action.KEEP:
+            return
+        self._enter(entry, fit.known)
+        self._keys[fit.known and fit.known.row].append(key)
 
-    def _accumulator(self, month: int) -> Accumulator | None:
-        """What was counted of a month so far, until it is written down.
+    def unwanted(self, job: JobRecord, known: Recorded | None) -> None:
+        """Plan a run that the target does not want any more; another of the receiver may."""
+        again = self._again or self._accepts
+        if plan_unwanted(known, again=again) is not Action.RETRACT or known is None:
+            return
+        if not self._is_wanted_beside(job):
+            self._enter(retraction_of(known), known)
 
-        None where that cannot be added to, and the month is to be summed up again.
+    def _is_wanted_beside(self, job: JobRecord) -> bool:
+        others = [one.selection for one in self._live.beside if one.selection.wants(job)]
+        if not others:
+            return False
+        try:
+            vo = self._live.policy.describe(job).who.vo
+        except Unfit:
+            return True  # whose it is cannot be told
+        return any(other.wants_vo(vo) for other in others)
+
+    def _enter(self, entry: Entry, known: Recorded | None) -> None:
+        self._changes.add(entry, known, self._live.settings)
+        self._entries.append(entry)
+        if len(self._entries) >= _FLUSH_ENTRIES:
+            self._flush()
+
+    def _flush(self) -> None:
+        if self._entries:
+            now = self._clock()
+            self._ledger.enter(self._target, self._entries, self._live.settings, now)
+            self._entries.clear()
+
+    def _form_of(self, month: int) -> SummaryFormat | None:
+        """The format in which a month goes on: the first message fixes its kind at the receiver.
+
+        None where it was sent as single records, or if it is published again in another table.
         """
-        if month not in self._months:
-            groups = self._ledger.counted(self._target, month)
-            if self._fit_format(groups):
-                totals = self._months[month] = Accumulator(self._format.grouping)
-                for group in groups:
-                    totals.add_group(group)
-                self._jobs_written[month] = totals.jobs
-            else:
-                self._months[month] = None
-                self._dirty[month] += 0
-        return self._months[month]
+        if month not in self._forms:
+            self._forms[month] = self._kind_of(self._known_months.get(month))
+        return self._forms[month]
+
+    def _is_of_records(self, row: RowId) -> bool:
+        """Return whether the receiver made a row of single records, maybe beside others' totals."""
+        if row.month not in self._single_rows:
+            rows = self._ledger.rows(self._target, row.month)
+            singles = {row.key.id for row in rows if row.counts.jobs and not row.format}
+            self._single_rows[row.month] = singles
+        return row in self._single_rows[row.month]
+
+    def _kind_of(self, known: MonthTotals | None) -> SummaryFormat | None:
+        if known is None or (not known.format and known.counts == known.said == Usage()):
+            return self._format
+        if not known.format:
+            return None
+        there = receiver_of(known.format)
+        if self._again:
+            return self._format if there.table == self._format.receiver.table else None
+        return summary_format(known.format) if is_summary_format(known.format) else self._format
+
+    @cached_property
+    def _known_months(self) -> Mapping[int, MonthTotals]:
+        return {month.month: month for month in self._ledger.months(self._target)}
+
+    def _rows_of(self, form: SummaryFormat) -> SummaryRows:
+        if form.name not in self._row_keys:
+            self._row_keys[form.name] = SummaryRows(form.grouping)
+        return self._row_keys[form.name]
+
+    # Progress
 
     def mark(self, progress: Progress) -> None:
-        self._progress += progress
-        if len(self._waiting) >= _FLUSH_JOBS:
-            self.write_down()
+        """Keep how far was read until what is before it is accepted; note what was set aside."""
+        if progress.skipped:
+            self._sender.note(Progress(skipped=progress.skipped))
+        self._progress += Progress(
+            cursors=progress.cursors,
+            opened=progress.opened,
+            closed=progress.closed,
+            left_quarantine=progress.left_quarantine,
+            window_mark=progress.window_mark,
+        )
+        self._page_ends()
+
+    def _page_ends(self) -> None:
+        """Forget which runs came once the ledger tells of them: each counts once."""
+        if len(self._met) >= _FLUSH_ENTRIES:
+            self._flush()
+            self._met.clear()
 
     def write_down(self) -> None:
-        """Everything counted so far, with how far was read, in one transaction."""
-        months = {at: totals for at, totals in self._months.items() if totals is not None}
-        jobs = {month: totals.jobs for month, totals in months.items()}
-        added_to = {at: months[at] for at in jobs if jobs[at] != self._jobs_written[at]}
-        contents = {month: list(totals.groups()) for month, totals in added_to.items()}
-        self._count(self._runs, contents, dirty=self._dirty, progress=self._progress)
-        self._jobs_written = jobs
-        # Months without a new job are read again if one comes: jobs are written in order of time.
-        self._months = {} if sum(map(len, contents.values())) > _KEPT_GROUPS else dict(added_to)
-        self._runs = PlacedRuns()
-        self._waiting.clear()
-        self._dirty.clear()
-        self._progress = Progress()
+        """Enter what waits."""
+        self._flush()
 
     def conclude(self, now: datetime) -> None:
-        """Sum up again what must be, and send what changed. Raises: Stopped, SourceError."""
-        self.write_down()
-        self._months = {}
-        for month, state in self._states().items():
-            if state.dirty or state.basis != self._basis or self._takes_singles_over(month):
-                self._recount_month(month, now)
-        for month, state in self._states().items():
-            # Jobs of it were found in another month just now.
-            if state.dirty and not self._is_held(month):
-                self._recount_month(month, now)
-        states = self._states().values()
-        self._send([state for state in states if state.digest != state.accepted_digest], now)
+        """Plan the rows, and send those that changed. Raises: Stopped, SourceError."""
+        self._conclude((), now)
 
     def resend(self, month: int, now: datetime) -> None:
-        """Sum a month up again and send it in any case. Raises: Stopped, SourceError."""
-        self._recount_month(month, now)
-        self._send([state for state in self._states().values() if state.month == month], now)
+        """Plan a month anew and send all of it. Raises: Stopped, SourceError."""
+        undisturbed(self._source, lambda: self._read_month(month, now))
+        is_of_another_kind = self._form_of(month) is None
+        if is_of_another_kind:
+            were = self._overruled if self._accepts else self._other_kind
+            were[month] = self._known_months[month].format
+        to_send = () if is_of_another_kind else (month,)
+        self._conclude(to_send, now)
 
-    def _states(self) -> dict[int, MonthState]:
-        return {state.month: state for state in self._ledger.months(self._target)}
-
-    def _is_held(self, month: int) -> bool:
-        return any(held.month == month for held in self.held)
-
-    def _fit_format(self, groups: Iterable[SummaryGroup]) -> bool:
-        """Whether this format has a place for each: without levels none can be told by level."""
-        return not self._format.grouping.by_level or all(group.benchmarks for group in groups)
-
-    def _takes_singles_over(self, month: int) -> bool:
-        """Whether what an earlier format sent one by one becomes part of a month's totals now."""
-        return self._accept_key_change and bool(self._ledger.summary_keys(self._target, month))
-
-    def _recount_month(self, month: int, now: datetime) -> None:
-        """As it is after the months before it."""
-        state = self._states().get(month, MonthState(month))
-        self._write_summed_up(
-            state, undisturbed(self._source, lambda: self._month_rows(state, now))
-        )
-
-    def _month_rows(self, state: MonthState, now: datetime) -> _MonthRows:
-        """One month from its rows. Those that are gone (`cleanup`, `rotate`) must not shrink it."""
-        found = _MonthRows(state.month, self._format.grouping)
-        found.by_settings = state.basis != self._basis
-        window, needs = month_window(state.month), self._format.needs
+    def _read_month(self, month: int, now: datetime) -> None:
+        self._changes = RowChanges()
+        self._entries.clear()
+        self._met.clear()
+        self._ledger.discard(self._target)
+        quarantined: list[SkippedJob] = []
+        window, needs = month_window(month), self._format.needs
         # Also of a job that began before the start: a part of the month would replace the whole.
         selection = self._decider.selection._replace(window=window)
         decider = self._decider._replace(selection=selection)
         for page in whole_window(self._target, self._source, self._ledger, window, needs, now):
-            if self._decider.again:  # a regular round tells of its own reading only
-                self._page_read(page)
+            self._page_read(page)
             jobs: tuple[JobRecord | SkippedJob, ...] = (*page.jobs, *page.skipped)
-            keys = [job.key for job in jobs]
-            rows = dict(zip(keys, [job.row for job in jobs], strict=True))
-            known = self._ledger.known(self._target, rows)
-            held = self._ledger.held(self._target, keys)
-            for job, key in zip(jobs, keys, strict=True):
-                fit = decider.decide_again(job, key, held.get(key), self._format, now)
-                found.add(job, fit, known.get(key), was_held=key in held)
-            if not state.jobs and len(found.runs) >= _FLUSH_JOBS:
-                # It stays to be summed up until it is written too.
-                dirty = {state.month: 0, **found.moved}
-                self._count(found.runs, {}, dirty=dirty, progress=Progress())
-                found.runs = PlacedRuns()
-                found.moved.clear()
-        return found
-
-    def _write_summed_up(self, state: MonthState, found: _MonthRows) -> None:
-        """The month's new totals, or what was counted before, as far as its jobs are gone."""
-        gone = max(state.jobs - state.moved - found.present, 0)
-        groups: Sequence[SummaryGroup] | None = None
-        if gone:
-            counted = self._ledger.counted(self._target, state.month)
-            as_counted = self._fit_format(counted)
-            if as_counted and not found.by_settings:
-                # Which jobs of a row are in another month by now, and which are gone, is not known.
-                groups = self._with_gone(counted, found, gone + state.moved)
-            if groups is None and (as_counted or not state.dirty):
-                # What is there beside the rows that are gone, the regular reading meets and adds.
-                groups, found = counted, _MonthRows(state.month, self._format.grouping)
-            if groups is not None:
-                self._sender.tally.gone[state.month] = gone
-        for skipped in found.quarantined:
+            held = self._ledger.held(self._target, [job.key for job in jobs])
+            known = self._ledger.recorded(self._target, [job.run_key for job in page.jobs])
+            for job in jobs:
+                was = None if isinstance(job, SkippedJob) else known.get(job.run_key)
+                quarantined += self._again_of(decider, job, was, held.get(job.key), now)
+            self._page_ends()
+        for skipped in quarantined:
             self._sender.quarantine(skipped)
-        by_settings = [state.month] if found.by_settings or found.imported else ()
-        self._count(
-            found.runs,
-            {state.month: found.groups() if groups is None else groups},
-            dirty={month: moved for month, moved in found.moved.items() if month != state.month},
-            clean=[state.month],
-            by_settings=by_settings,
-            progress=Progress(skipped=tuple(found.quarantined)),
-        )
+        if quarantined:
+            self._sender.note(Progress(skipped=tuple(quarantined)))
 
-    def _with_gone(
-        self, counted: Sequence[SummaryGroup], found: _MonthRows, gone: int
-    ) -> Sequence[SummaryGroup] | None:
-        """What was found, and rows whose jobs are gone as counted; None where that is not known."""
-        unchanged, changed = tuple(found.unchanged.groups()), tuple(found.changed.groups())
-        jobs = FoundJobs(unchanged=unchanged, changed=changed)
-        rows = rows_with_gone(self._format.receiver_key, counted, jobs, gone)
-        if rows is None:
-            return None
-        totals = Accumulator(self._format.grouping)
-        totals.merge(found.joined)
-        for group in rows:
-            totals.add_group(group)
-        return list(totals.groups())
+    def _again_of(
+        self,
+        decider: Decider,
+        job: JobRecord | SkippedJob,
+        known: Recorded | None,
+        held: Quarantined | None,
+        now: datetime,
+    ) -> Iterator[SkippedJob]:
+        """Plan a job of a month that is published again; yield it if it is to be set aside."""
+        if isinstance(job, SkippedJob):
+            if held is None:
+                yield job
+            return
+        if job.key in self._met:
+            return
+        if held is not None and held.hold is Hold.DROPPED:
+            self.unwanted(job, known)
+            return
+        verdict = decider.decide(job, job.key, known, None)
+        if isinstance(verdict, Publish):
+            try:
+                self.take(verdict, now)
+            except Unfit as unfit:
+                verdict = skipped_job(job, unfit)
+        if isinstance(verdict, SkippedJob):
+            if held is None:
+                yield verdict
+        elif isinstance(verdict, Skip) and verdict.unwanted:
+            self.unwanted(job, known)
 
-    def _decided(self, state: MonthState, now: datetime) -> Sequence[SummaryGroup]:
-        """The groups of a month to send; none when it is held back, or has not begun."""
-        groups = self._ledger.counted(self._target, state.month)
-        if not self._fit_format(groups):
-            self._quarantine_month(state, Unfit("summed-otherwise", _SUMMED_OTHERWISE))
-            return ()
-        if groups and not groups[0].has_begun(now):
-            return ()
-        left = self._left(state, groups)
-        # Jobs that it lost changed and went elsewhere.
-        clear = left.is_clear(by_itself=self._format.takes_zeros and not state.by_settings)
-        if left.awaited or not (clear or self._accept_key_change):
-            self.held.append(left.blocked(state.month, self._format))
-            return ()
-        if not clear and (left.orphaned or left.lost):
-            self._accepted.append((state.month, left.orphaned, left.lost))
-        elif clear and left.theirs and not groups:  # nothing goes out that could be accepted
-            self._accepted.append((state.month, (), 0))
-        return [*groups, *(group.without_usage() for group in left.emptied)]
+    # Rows
 
-    def _lost(self, state: MonthState) -> int:
-        """Jobs that the receiver has of a month, and that the totals to be sent have not."""
-        jobs, there = state.jobs, state.accepted_jobs
-        if self._ledger.summary_keys(self._target, state.month):
-            there = max(there, delivered_by_month(self._ledger, self._target)[state.month])
-            # What was sent one by one is not summed up yet.
-            if not (self._accept_key_change or self._decider.again):
-                jobs = max(jobs, self._source.count(month_window(state.month)))
-        return max(there - jobs, 0)
+    def _conclude(self, say: Collection[int], now: datetime) -> None:
+        self._flush()
+        self._hold_months()
+        left = self._left_behind() if self._accepts else self._hold_rows()
+        if self._again and self.held:  # a month that is published again goes whole, or not at all
+            self._ledger.discard(self._target)
+            self._changes, say = RowChanges(), ()
+        self._hold_large_rows(now)
+        self._ledger.seal(self._target, self._messages({*say, *self._overruled}, now))
+        for month, rows in left.items():
+            self._ledger.accept_change(self._target, month, rows, 0, self._clock())
+        self._sender.send_outstanding()
+        self._sender.conclude()
+        self._sender.note(self._progress)
+        self._sender.remarks.count(chain.from_iterable(self._keys.values()))
+        self._progress = Progress()
 
-    def _left(self, state: MonthState, groups: Sequence[SummaryGroup]) -> RowsLeft:
-        """What is at the receiver of a month that the groups do not replace."""
-        theirs, awaited = self._rows_of_others(self._format, self._ledger, state.month, groups)
-        lost = max(self._lost(state) - sum(group.jobs for group in theirs), 0)
-        accepted = self._ledger.accepted(self._target, state.month)
-        singles = [total for total, _ in self._ledger.summary_keys(self._target, state.month)]
-        own = SentBefore("", state.accepted_format or self._format.name, accepted, singles, lost)
-        sent = own, *self._sent_before(self._format, self._ledger, state, accepted, groups)
-        orphaned = [*{row.key.digest: row for one in sent for row in one.singles}.values()]
-        emptied: list[SummaryGroup] = []
-        before = {one.target for one in sent if one.lost or one.singles}
-        for one in sent:
-            zeroed, stays = one.left(self._format, [*groups, *theirs])
-            emptied += zeroed
-            orphaned += stays
-            if zeroed or stays:
-                before.add(one.target)
-        lost, names = sum(one.lost for one in sent), ", ".join(sorted(before - {""}))
-        return RowsLeft(emptied, tuple(orphaned), lost, theirs, awaited, names)
+    def _hold_months(self) -> None:
+        """Tell of months whose runs wait, as the receiver has them as something else."""
+        for month, was in sorted(self._other_kind.items()):
+            rows = rows_for_people(self._own_rows(month), was)
+            self.held.append(
+                BlockedMonth(month, rows, 0, was=was or SINGLE_RECORDS, records=not was)
+            )
 
-    def _rendered(
-        self, state: MonthState, groups: Sequence[SummaryGroup], now: datetime
-    ) -> list[MonthRow]:
-        """A month's rows; none when one cannot be said, because a month goes out whole or not."""
-        try:
-            contents = self._format.render(groups, now)
-        except Unfit as unfit:
-            self._quarantine_month(state, unfit)
-            return []
-        return list(map(MonthRow, repeat(state.month), count(1), groups, contents))
+    def _hold_rows(self) -> Mapping[int, Sequence[KeyTotal]]:
+        """Hold runs that would leave rows behind at the receiver, and tell of these rows."""
+        there = self._rows_that_move()
+        held = hold_back(self._changes, there.counts, there.key_of, self._takes_zeros)
+        if held.rows:
+            self._ledger.withdraw(self._target, leaving=held.rows)
+            for row in held.rows:
+                self._keys.pop(row, None)
+        for month, rows in there.for_people(held.keys).items():
+            zeros = self._month_format(month).takes_zeros
+            lost = sum(jobs for row, jobs in held.retracted.items() if row.month == month)
+            self.held.append(BlockedMonth(month, tuple(rows), lost, emptied=zeros))
+        return {}
 
-    def _quarantine_month(self, state: MonthState, unfit: Unfit) -> None:
-        name = JobId(f"summary {month_name(state.month)}")
-        quarantined = SkippedJob(NOWHERE, name, "", None, unfit.rule, unfit.reason, fingerprint=0)
+    def _left_behind(self) -> Mapping[int, Sequence[KeyTotal]]:
+        """Return the rows that stay at the receiver with an administrator's consent, by month."""
+        there = self._rows_that_move()
+        emptied = rows_emptied(self._changes, there.counts, there.key_of)
+        keys = emptied.by_data | emptied.by_settings
+        left = there.for_people([key for key in keys if not self._takes_zeros(key)])
+        for month, was in sorted(self._overruled.items()):
+            if was:  # all of another table's rows stay
+                left[month] = list(rows_for_people(self._own_rows(month), was))
+        return left
+
+    def _rows_that_move(self) -> _KnownRows:
+        months = sorted(self._changes.moving_months())
+        rows = [row for month in months for row in self._ledger.rows(self._target, month)]
+        return _KnownRows(rows, self._month_format)
+
+    def _own_rows(self, month: int) -> list[RowTotal]:
+        rows = self._ledger.rows(self._target, month)
+        return own_rows(rows, self._decider.selection, self._live.beside)
+
+    def _takes_zeros(self, key: GroupKey) -> bool:
+        return self._month_format(key[0]).takes_zeros
+
+    def _month_format(self, month: int) -> SummaryFormat:
+        return self._form_of(month) or self._format
+
+    def _hold_large_rows(self, now: datetime) -> None:
+        """Take runs out whose rows the receiver would refuse: such sums are damage."""
+        for month in self._changes.months():
+            deltas = self._changes.deltas(month)
+            seconds = sum(max(delta.usage[1:]) for delta in deltas.values())
+            known = self._known_months.get(month)
+            if seconds + (max(known.counts[1:]) if known else 0) < _PLAUSIBLE_S:
+                continue
+            for grouped in self._grouped(month):
+                rows = [row.key.id for row in grouped.rows]
+                if deltas.keys().isdisjoint(rows):
+                    continue
+                try:
+                    self._month_format(month).render([grouped.group], now)
+                except Unfit as unfit:
+                    self._changes.hold((), rows)
+                    self._ledger.withdraw(self._target, entering=rows)
+                    self._set_aside(summary_name(grouped.group), unfit)
+
+    def _set_aside(self, name: str, unfit: Unfit) -> None:
+        about = JobId(name)
+        quarantined = SkippedJob(NOWHERE, about, "", None, unfit.rule, unfit.reason, fingerprint=0)
         self._sender.quarantine(quarantined)
         self._sender.note(Progress(skipped=(quarantined,)))
 
-    def _send(self, states: Iterable[MonthState], now: datetime) -> None:
-        """Send months as they are counted, unless they wait. Raises: Stopped."""
-        rendered: list[MonthRow] = []
-        for state in states:
-            if not self._is_held(state.month):
-                rendered += self._rendered(state, self._decided(state, now), now)
-            if len(rendered) >= _SENT_TOGETHER:  # whole months: none is ever written down in part
-                self._dispatch(rendered, now)
-                rendered = []
-        self._dispatch(rendered, now)
-        self._sender.conclude()
+    def _grouped(self, month: int) -> Iterator[GroupedRows]:
+        """Yield the rows of a month with what this round changes."""
+        deltas = self._changes.deltas(month)
+        rows = self._ledger.rows(self._target, month)
+        changed = [_changed(row, deltas.get(row.key.id)) for row in rows]
+        return groups_of(self._month_format(month).grouping, changed)
 
-    def _dispatch(self, rendered: Sequence[MonthRow], now: datetime) -> None:
-        """Write down whole months' messages, in one transaction, and send them. Raises: Stopped."""
-        frame = self._format.frame
-        batches = whole_messages(
-            rendered,
-            most_records=self._most_records,
-            most_bytes=self._sender.payload_limit() - len(frame.head) - len(frame.tail),
-            between=len(frame.separator),
-        )
-        made = [make_months(self._format, self._target, batch, now) for batch in batches]
-        self._ledger.prepare_months(self._target, made)
-        while self._accepted:
-            self._ledger.accept_change(self._target, *self._accepted.pop(0), self._clock())
-        self._sender.send_outstanding()
+    def _messages(self, say: Collection[int], now: datetime) -> Iterator[MonthMessage]:
+        """Yield the messages of what changed, and of whole months to `say`."""
+        untold = [at for at, known in self._known_months.items() if known.untold]
+        months = sorted({*self._changes.months(), *say, *untold})
+        by_format = groupby(months, self._month_format)
+        places = count(1)
+        for form, of_format in by_format:
+            rows = chain.from_iterable(
+                self._rows_to_say(month, form, month in say, places) for month in of_format
+            )
+            rendered = _rendered(rows, form, now)
+            frame = form.frame
+            batches = whole_messages(
+                rendered,
+                most_records=self._live.batch_records,
+                most_bytes=self._sender.payload_limit() - len(frame.head) - len(frame.tail),
+                between=len(frame.separator),
+            )
+            for batch in batches:
+                yield make_months(form, self._target, batch, now)
 
-    def _count(
-        self,
-        runs: PlacedRuns,
-        contents: Mapping[int, Sequence[SummaryGroup]],
-        *,
-        dirty: Mapping[int, int],
-        clean: Collection[int] = (),
-        by_settings: Collection[int] = (),
-        progress: Progress,
-    ) -> None:
-        self._ledger.count(
-            self._target,
-            runs,
-            contents,
-            dirty=dirty,
-            clean=clean,
-            by_settings=by_settings,
-            progress=progress,
-            basis=self._basis,
-            policy_digest=self._decider.policy_digest,
-            now=self._clock(),
-        )
-        self._sender.written_down(progress)
-        self._sender.remarks.count(runs.keys)
+    def _rows_to_say(
+        self, month: int, form: SummaryFormat, every: bool, places: Iterator[int]
+    ) -> Iterator[MonthRow]:
+        """Yield a month's rows that changed, or that the receiver was told otherwise, or all.
+
+        Rows between which runs moved are neighbours, so that one message has both.
+        """
+        due = set(self._changes.deltas(month))
+        if every:
+            due |= {row.key.id for row in self._own_rows(month)}
+        found: list[GroupedRows] = []
+        for grouped in self._grouped(month):
+            group, counts, said = grouped.group, grouped.counts, grouped.said
+            is_told = any(row.format for row in grouped.rows)
+            is_due = not due.isdisjoint(row.key.id for row in grouped.rows)
+            if not (is_due or (is_told and counts != said)):
+                continue
+            if not counts.jobs:
+                if not (form.takes_zeros and said.jobs):
+                    continue
+                grouped = grouped._replace(group=group.without_usage())
+            found.append(grouped)
+        for grouped in neighbours(found, self._changes.moves):
+            place = next(places)
+            self._sender.tally.jobs += grouped.group.jobs
+            said_rows = tuple(MessageRow(place, row.key.id, row.counts) for row in grouped.rows)
+            yield MonthRow(month, place, grouped.group, b"", said_rows)
+
+
+class _KnownRows:
+    """The rows of some months, by the receiver's keys."""
+
+    def __init__(self, rows: Iterable[RowTotal], form_of: Callable[[int], SummaryFormat]) -> None:
+        self._form_of = form_of
+        self._rows = {row.key.id: row for row in rows}
+        self._keys = {
+            at: group_key(form_of(at.month).grouping, group_of(row))
+            for at, row in self._rows.items()
+        }
+
+    @property
+    def counts(self) -> Mapping[RowId, Usage]:
+        return {at: row.counts for at, row in self._rows.items()}
+
+    def key_of(self, row: RowId) -> GroupKey:
+        return self._keys[row]
+
+    def for_people(self, keys: Collection[GroupKey]) -> dict[int, list[KeyTotal]]:
+        """Return the rows with these keys, by month, as people read them."""
+        found: dict[int, list[KeyTotal]] = {}
+        chosen = [row for at, row in self._rows.items() if self._keys[at] in set(keys)]
+        for month, rows in groupby(chosen, lambda row: row.key.month):
+            form = self._form_of(month)
+            by_level = form.receiver.keeps_benchmark_values
+            groups = groups_of(form.grouping, rows)
+            found[month] = [one.group.row(by_level=by_level) for one in groups]
+        return found
+
+
+def rows_for_people(rows: Iterable[RowTotal], form: str = "") -> tuple[KeyTotal, ...]:
+    """Return what counts in rows of a format ('': of single records), as people read it."""
+    by_level = not form or receiver_of(form).keeps_benchmark_values
+    return tuple(row_for_people(row, by_level=by_level) for row in rows if row.counts.jobs)
+
+
+def _changed(row: RowTotal, delta: Delta | None) -> RowTotal:
+    """Return a row with what a round brings and takes away."""
+    if delta is None:
+        return row
+    first, last = delta.first_end, delta.last_end
+    if row.counts.jobs:
+        first, last = min(row.first_end, first), max(row.last_end, last)
+    return row._replace(counts=row.counts.plus(delta.usage), first_end=first, last_end=last)
+
+
+def _rendered(rows: Iterable[MonthRow], form: SummaryFormat, now: datetime) -> Iterator[MonthRow]:
+    """Render rows, some at a time."""
+    rows = iter(rows)
+    while some := list(islice(rows, _RENDERED_AT_ONCE)):
+        contents = form.render([row.group for row in some], now)
+        yield from map(MonthRow.with_content, some, contents)

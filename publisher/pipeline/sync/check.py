@@ -1,40 +1,31 @@
 """`sync --check`: is everything there? Sends nothing: reads the accounting data again and compares.
 
-Of rows that the ledger knows by their numbers and ends only the kinds are read, and counted; all
-others are compared job by job.
-
 Compared, by month and submit host: the jobs of the database, what the ledger delivered, what is
 pending, what was reported last and, if a copy of it was saved, what the portal shows.
 """
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+import json
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import datetime
-from functools import partial
 from operator import attrgetter
-from typing import Final, NamedTuple
+from typing import Final
 
 from publisher.formats import is_summary_format, receiver_of
-from publisher.ledger.contract import DeliveredRun, Hold, Ledger, Quarantined
+from publisher.ledger.contract import Hold, Ledger, Quarantined
+from publisher.model.entry import Recorded, RecordedRuns, RowId
 from publisher.model.errors import Unfit
-from publisher.model.job import (
-    JOB_DIGEST_BYTES,
-    Epoch,
-    JobRecord,
-    KnownRuns,
-    RowRef,
-    RunColumns,
-    SkippedJob,
-)
-from publisher.model.message import REMOVED, OpenRow
+from publisher.model.job import Epoch, JobRecord, SkippedJob
+from publisher.model.text import plural
 from publisher.model.time import Window
 from publisher.model.totals import (
     AcceptedChange,
     column,
+    host_of,
     month_name,
     month_number,
     month_window,
@@ -44,13 +35,10 @@ from publisher.pipeline.round.decision import Decider, Publish
 from publisher.pipeline.round.reader import undisturbed, whole_window
 from publisher.pipeline.site import Site
 from publisher.pipeline.sync.counts import HostMonth, first_month, whoever_counts
-from publisher.pipeline.sync.periods import Periods
 from publisher.pipeline.sync.portal import EVERY_HOST
 from publisher.policy.target import Target
 from publisher.sources.base import Source
 
-_LONG_AGO: Final = Epoch(0)
-_REMEMBERED: Final = 20_000  # what was seen of kinds of runs
 UNKNOWN_MONTH: Final = 0  # of rows whose end time cannot be read
 _SUMMED: Final = (
     *("database", "delivered", "restarted", "before", "quarantined"),
@@ -106,13 +94,11 @@ class _Seen:
     held: int = 0  # of the quarantined, those that wait
     pending: int = 0
 
-    def count(
-        self, run: DeliveredRun | None, held: Quarantined | None, *, before_start: bool
-    ) -> None:
+    def count(self, run: Recorded | None, held: Quarantined | None, *, before_start: bool) -> None:
         """A job of the database, by what the ledger has of it."""
-        if run is not None and run.fingerprint != REMOVED:
-            self.delivered += run.settled
-            self.pending += not run.settled
+        if run is not None and (run.pending or run.counts):
+            self.delivered += run.counts
+            self.pending += run.pending
         elif held is not None:
             self.quarantine(held)
         elif before_start:
@@ -156,6 +142,22 @@ def accepted(
         ]
 
 
+def confirm_deleted(site: Site, targets: Sequence[Target], month: int) -> list[tuple[str, int]]:
+    """Let nothing count any more that stayed of a month with consent: it was deleted there.
+
+    Return how many rows that are, by target. Raises: LedgerError, Busy.
+    """
+    found = []
+    with closing(site.ledger()) as ledger:
+        for target in targets:
+            changes = [one for one in ledger.accepted_changes(target.name) if one.month == month]
+            found.append((target.name, sum(len(one.rows) for one in changes)))
+            if changes:
+                with ledger.working_on(target.name):
+                    ledger.confirm_deleted(target.name, month, site.clock())
+    return found
+
+
 class _TargetCheck:
     """Checks one target."""
 
@@ -177,8 +179,10 @@ class _TargetCheck:
         self._state = ledger.target(target.name)
         self._start = (self._state and self._state.start) or Epoch(0)
         self._counts = ledger.counts(target.name)
+        self._accepted = ledger.accepted_changes(target.name)
         self._summary = is_summary_format(target.format)
         self._seen: defaultdict[HostMonth, _Seen] = defaultdict(_Seen)
+        self._hosts: dict[int, dict[RowId, str]] = {}  # by month, of the receiver's rows
 
     def rows(self, portal: Mapping[HostMonth, int] | None) -> Iterator[Compared]:
         """By month and submit host. Raises: LedgerError, SourceError; Later as `undisturbed`."""
@@ -237,21 +241,29 @@ class _TargetCheck:
         """What is wrong with whole months: held back, or at the receiver under another site."""
         held = set(self._state.held) if self._state else set()
         totals = self._ledger.months(self._target.name)
-        months = {one.month for one in totals if one.accepted_digest}
+        months = {one.month for one in totals if one.format}
         months |= {month for month, _ in self._counts.delivered} | held
+        months |= {one.month for one in self._accepted if one.rows}
         asked_for = sorted(month for month in months if month >= self._first)
         found = {month: self._of_month(month, month in held) for month in asked_for}
         return {month: troubles for month, troubles in found.items() if troubles}
 
     def _of_month(self, month: int, held: bool) -> list[str]:
         target, name = self._target, month_name(month)
-        sites = {total.key.site for total, _ in self._ledger.summary_keys(target.name, month)}
-        sites |= {group.site for group in self._ledger.accepted(target.name, month)}
+        there = [row for row in self._ledger.rows(target.name, month) if row.counts.jobs]
+        named = [json.loads(row.key.fields.text) for row in there]
+        sites = {fields["Site"] for fields in named if "Site" in fields}
         others = sorted(site for site in sites if column(site) != column(target.policy.site))
-        again = "publish --force" if self._summary else f"republish --from {name} --to {name}"
-        command = f"publisher {again} --target {target.name}"
-        troubles = [f"held back: {command} says why, and what to do"] if held else []
-        if others:
+        troubles = []
+        if held:
+            command = f"publisher publish --force --target {target.name}"
+            troubles.append(f"held back: {command} says why, and what to do")
+        if stays := sum(len(one.rows) for one in self._accepted if one.month == month):
+            rows = plural(stays, "row is", "rows are")
+            command = f"publisher sync --deleted {name} --target {target.name}"
+            troubles.append(f"{rows} to be deleted at the receiver: after that, {command}")
+        elif others:
+            command = f"publisher republish --from {name} --to {name} --target {target.name}"
             troubles.append(f"rows exist under site {', '.join(others)}: {command} says what to do")
         return troubles
 
@@ -264,90 +276,65 @@ class _TargetCheck:
         if self._first:
             window = Window(start=month_window(self._first).start)
         decider = whoever_counts(self._target, window)
-        columns = decider.policy.depends_on_row_only and not decider.policy.gpus_only
-        # The VO may hang on an FQAN, which is not in every row.
-        by_vo = self._target.vos or self._target.exclude_vos or decider.policy.vo_rules
-        knows = partial(ledger.settled_at, name) if columns and not by_vo else None
-        kinds = _Kinds(self._target, decider)
-        where = name, self._source, ledger, window
-        pages = whole_window(*where, frozenset(), self._now, columns=columns, knows=knows)
-        for page in pages:
+        for page in whole_window(name, self._source, ledger, window, frozenset(), self._now):
             self._see_unreadable(page.skipped)
-            self._see_jobs(page.jobs, kinds)
-            if page.known is not None:
-                self._see_known(page.known, kinds)
-            if page.runs is not None:
-                self._see_runs(page.runs, kinds)
+            self._see_jobs(page.jobs, decider)
 
-    def _see_jobs(self, jobs: Sequence[JobRecord], kinds: _Kinds) -> None:
-        """Jobs that were read whole."""
+    def _see_jobs(self, jobs: Sequence[JobRecord], decider: Decider) -> None:
         self._jobs_seen(len(jobs))
-        name, keys = self._target.name, [job.key for job in jobs]
-        rows = dict(zip(keys, [job.row for job in jobs], strict=True))
-        known, held = self._ledger.known(name, rows), self._ledger.held(name, keys)
-        earlier = self._ledger.other_runs(name, rows)
-        for key, job in zip(keys, jobs, strict=True):
-            kind = kinds.of_job(job)
-            self._see_earlier(kind.host, earlier.get(key, ()))
-            self._see(job.ended_at, kind, known.get(key), held.get(key))
-
-    def _see_runs(self, runs: RunColumns, kinds: _Kinds) -> None:
-        """Runs in columns, of which nearly all were delivered as they are."""
-        self._jobs_seen(len(runs.record_ids))
-        name, keys, of_run = self._target.name, runs.keys(), kinds.of_runs(runs)
-        known = self._ledger.known_at(name, runs.database, runs.record_ids, keys)
+        name, keys, runs = (
+            self._target.name,
+            [one.key for one in jobs],
+            [one.run_key for one in jobs],
+        )
+        known = RecordedRuns(self._ledger.recorded(name, runs))
         held = self._ledger.held(name, keys)
-        delivered: list[HostMonth] = []
-        for key, end, kind in zip(keys, runs.ended_at, of_run, strict=True):
-            run = known.get(key)
-            if run is not None and kind.place and run.ended_at == end and _is_delivered(run):
-                delivered.append(kind.place)
-            else:
-                self._see(end, kind, run, held.get(key))
-        self._see_delivered(delivered)
-        if others := known.keys() - set(keys):
-            runs_of = zip(keys, of_run, strict=True)
-            hosts = {key[:JOB_DIGEST_BYTES]: kind.host for key, kind in runs_of}
-            for key in others:
-                self._see_earlier(hosts[key[:JOB_DIGEST_BYTES]], [known[key]])
+        for key, run, job in zip(keys, runs, jobs, strict=True):
+            is_wanted = isinstance(decider.decide(job, key, None, None), Publish)
+            host = self._host(job)
+            self._see_earlier(known.others(run))
+            self._see(job.ended_at, host, known.get(run), held.get(key), is_wanted=is_wanted)
 
-    def _see_delivered(self, places: Iterable[HostMonth]) -> int:
-        """Runs that were delivered as they are, by where they are counted; gives how many."""
-        counted = Counter(places)
-        for place, jobs in counted.items():
-            self._seen[place].database += jobs
-            self._seen[place].delivered += jobs
-        return counted.total()
+    def _host(self, job: JobRecord) -> str | None:
+        """Return the submit host under which a job counts; None where nobody can say that."""
+        try:
+            return sync_host(self._target.policy.place(job).receiver_host)
+        except Unfit:
+            return None
 
-    def _see_known(self, runs: KnownRuns, kinds: _Kinds) -> None:
-        """Runs that were delivered as they are; those not wanted any more are read whole."""
-        places = [kind.place for kind in kinds.of_runs(runs)]
-        self._jobs_seen(self._see_delivered(place for place in places if place is not None))
-        by_row = zip(runs.record_ids, places, strict=True)
-        rows = [RowRef(database=runs.database, record_id=row) for row, at in by_row if at is None]
-        wanted = [OpenRow(row=row, finished_seen_at=_LONG_AGO) for row in rows]
-        for page in self._source.reread(wanted, frozenset(), self._now) if wanted else ():
-            self._see_unreadable(page.skipped)
-            self._see_jobs(page.jobs, kinds)
+    def _counted_at(self, run: Recorded) -> HostMonth:
+        """Return where a run counts, whatever its source and the settings say by now."""
+        month = run.row.month
+        if month not in self._hosts:
+            rows = self._ledger.rows(self._target.name, month)
+            self._hosts[month] = {row.key.id: host_of(row.key.fields.text) for row in rows}
+        return month, self._hosts[month][run.row]
 
-    def _see_earlier(self, host: str | None, runs: Iterable[DeliveredRun]) -> None:
+    def _see_earlier(self, runs: Iterable[Recorded]) -> None:
         """Delivered runs of a job that was restarted since."""
         for run in runs:
-            place = _place(run.ended_at, host)
-            known_place = host is not None and place[0] != UNKNOWN_MONTH
-            if known_place and _is_delivered(run):
-                self._seen[place].restarted += 1
+            if run.counts:
+                self._seen[self._counted_at(run)].restarted += 1
 
     def _see(
-        self, ended_at: Epoch, kind: _Kind, known: DeliveredRun | None, held: Quarantined | None
+        self,
+        ended_at: Epoch,
+        host: str | None,
+        known: Recorded | None,
+        held: Quarantined | None,
+        *,
+        is_wanted: bool,
     ) -> None:
-        unwanted = not kind.wanted and held is None
-        if unwanted and (known is None or known.fingerprint == REMOVED):
+        if known is not None and not (known.pending or known.counts):
+            known = None
+        unwanted = not is_wanted and held is None
+        if unwanted and known is None:
             return
-        # Single records stay in the month of their delivery; totals are to follow their jobs.
-        counted_at = ended_at if known is None or self._summary else known.ended_at
-        here = self._seen[_place(counted_at, kind.host)]
-        if unwanted and known is not None and known.settled:
+        place = _place(ended_at, host) if known is None else self._counted_at(known)
+        if self._summary and place[0] != _month(ended_at):  # totals are to follow their jobs
+            place = _place(ended_at, host)
+        here = self._seen[place]
+        if unwanted and known is not None and known.counts:
             here.unwanted += 1
             return
         here.database += not unwanted
@@ -365,20 +352,16 @@ class _TargetCheck:
     def _see_unreadable(self, skipped: Sequence[SkippedJob]) -> None:
         """Rows of a page that are not jobs: set aside, or about to be."""
         keys = [row.key for row in skipped]
-        rows = dict(zip(keys, [row.row for row in skipped], strict=True))
         name = self._target.name
-        known, held = self._ledger.known(name, rows), self._ledger.held(name, keys)
+        known = self._ledger.recorded(name, [row.run_key for row in skipped])
+        held = self._ledger.held(name, keys)
         for row, key in zip(skipped, keys, strict=True):
             if row.ended_at is None:
                 continue
-            if key in held or (key not in known and row.ended_at >= self._start):
+            if key in held or (row.run_key not in known and row.ended_at >= self._start):
                 here = self._seen[_month(row.ended_at), ""]
                 here.database += 1
                 here.count(None, held.get(key), before_start=False)
-
-
-def _is_delivered(run: DeliveredRun) -> bool:
-    return run.settled and run.fingerprint != REMOVED
 
 
 def _differs_by_host(portal: Mapping[HostMonth, int]) -> bool:
@@ -408,50 +391,6 @@ def _month(ended_at: Epoch) -> int:
         return month_number(ended_at)
     except Unfit:
         return UNKNOWN_MONTH
-
-
-class _Kind(NamedTuple):
-    """What is said of the runs that share all but times and usage, and end in one period."""
-
-    wanted: bool
-    host: str | None  # None where nobody can say that
-    place: HostMonth | None  # where they are counted; None where that is asked for each
-
-
-class _Kinds:
-    """The kinds of runs; one run of each is examined."""
-
-    def __init__(self, target: Target, decider: Decider) -> None:
-        self._target = target
-        self._decider = decider
-        self._periods = Periods(decider)
-        # With the examples, so that the id of one cannot come to mean another.
-        self._known: dict[tuple[int, int], tuple[_Kind, JobRecord]] = {}
-
-    def of_runs(self, runs: RunColumns | KnownRuns) -> list[_Kind]:
-        """The kind of each run."""
-        groups = list(zip(map(id, runs.examples), self._periods.of(runs.ended_at), strict=True))
-        found = list(map(self._known.get, groups))
-        for at in (at for at, one in enumerate(found) if one is None):
-            known = self._known.get(groups[at])
-            found[at] = known or self._new(runs.examples[at], groups[at][1], runs.ended_at[at])
-        return [one[0] for one in found if one is not None]
-
-    def _new(self, example: JobRecord, period: int, ended_at: Epoch) -> tuple[_Kind, JobRecord]:
-        if len(self._known) >= _REMEMBERED:
-            self._known.clear()
-        kind = self.of_job(example._replace(ended_at=ended_at))
-        if kind.wanted and self._periods.seconds(period):
-            kind = kind._replace(place=_place(ended_at, kind.host))
-        self._known[id(example), period] = kind, example
-        return kind, example
-
-    def of_job(self, job: JobRecord) -> _Kind:
-        wanted = isinstance(self._decider.decide(job, job.key, None, None), Publish)
-        try:
-            return _Kind(wanted, sync_host(self._target.policy.place(job).receiver_host), None)
-        except Unfit:
-            return _Kind(wanted, None, None)
 
 
 def _place(ended_at: Epoch, host: str | None) -> HostMonth:

@@ -29,11 +29,10 @@ from publisher.model.totals import (
     sync_host,
     year_and_month,
 )
-from publisher.pipeline.guards.databases import missing_databases
+from publisher.pipeline.databases.known import missing_databases
 from publisher.pipeline.round.assemble import NOWHERE
 from publisher.pipeline.round.decision import Decider, Publish
 from publisher.pipeline.round.outcome import Outcome, concluded
-from publisher.pipeline.round.reader import numbered
 from publisher.pipeline.round.round import Observer, patience
 from publisher.pipeline.round.sender import MessageSender, RoundStopped
 from publisher.pipeline.site import LiveTarget, Site
@@ -184,19 +183,17 @@ def _look_before_us(
     if basis == ledger.counts(target.name).before_basis:
         return
     jobs: Counter[HostMonth] = Counter()
-    window = source.window(decider.selection.window, frozenset(), now)
-    for page in numbered(window, target.name, source, ledger):
+    for page in source.window(decider.selection.window, frozenset(), now):
         jobs.update(_unknown(target, decider, page, ledger))
     ledger.set_before(target.name, jobs, basis)
 
 
 def _unknown(target: Target, decider: Decider, page: Page, ledger: Ledger) -> Iterator[HostMonth]:
     """Month and submit host of each eligible job of a page that we did not deliver."""
-    keys = [job.key for job in page.jobs]
-    known = ledger.known(target.name, dict(zip(keys, [job.row for job in page.jobs], strict=True)))
-    for job, key in zip(page.jobs, keys, strict=True):
-        fit = decider.decide(job, key, None, None)
-        if key not in known and isinstance(fit, Publish):
+    known = ledger.recorded(target.name, [job.run_key for job in page.jobs])
+    for job in page.jobs:
+        fit = decider.decide(job, job.key, None, None)
+        if job.run_key not in known and isinstance(fit, Publish):
             yield month_number(job.ended_at), sync_host(fit.published.where.receiver_host)
 
 

@@ -14,7 +14,7 @@ the two has would count beside the other's.
 from __future__ import annotations
 
 import logging
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
@@ -25,21 +25,24 @@ from typing import Final
 from publisher.formats import is_summary_format, receiver_of, summary_format
 from publisher.formats.base import OnChange
 from publisher.ledger.contract import Ledger
+from publisher.model.entry import Entry, RowFields, RowId, RowKey, RowTotal, Usage
 from publisher.model.errors import Unfit
 from publisher.model.job import Epoch, JobRecord
 from publisher.model.published import PublishedJob
 from publisher.model.text import plural
 from publisher.model.time import Window, month_of
 from publisher.model.totals import (
-    Accumulator,
     InheritedMonth,
     KeyTotal,
-    SummaryKey,
+    SummaryRows,
+    groups_of,
     month_name,
     month_number,
     month_window,
+    row_for_people,
     sync_host,
 )
+from publisher.pipeline.plan.runs import entry_of
 from publisher.pipeline.round.decision import Decider, Publish
 from publisher.pipeline.site import Site
 from publisher.pipeline.takeover.jura import (
@@ -87,12 +90,11 @@ def adopt_named(
     until = target.jura_until
     if until is None or receiver_of(target.format).on_change is OnChange.KEEP_FIRST:
         return
-    sent = {state.month for state in ledger.months(target.name)}
+    sent = {known.month for known in ledger.months(target.name)}
     sent |= {month for month, _ in ledger.counts(target.name).delivered}
     last = month_number(until)
     for month in (month for month in months if month <= last and month not in sent):
-        if not ledger.summary_keys(target.name, month):
-            ledger.adopt(target.name, left_by_jura(target, month, until, source, now))
+        ledger.adopt(target.name, left_by_jura(target, month, until, source, now))
 
 
 def _warn_of_both(
@@ -105,7 +107,7 @@ def _warn_of_both(
     there = receiver_of(target.jura_format or target.format)
     if there.on_change is OnChange.KEEP_FIRST:
         return
-    sent = {state.month for state in ledger.months(target.name) if state.accepted_digest}
+    sent = {known.month for known in ledger.months(target.name) if known.format}
     sent |= {month for month, _ in ledger.counts(target.name).delivered}
     for month in sorted(sent.intersection(months)):
         theirs = by_key(left_by_jura(target, month, target.jura_until, source, now))
@@ -158,49 +160,55 @@ def rows_of(
     """
     decider = Decider(selection, policy, "", OnChange.RECOUNT, again=True)
     summary = summary_format(form) if is_summary_format(form) else None
-    totals = None if summary is None else Accumulator(summary.grouping)
-    row_keys = receiver_of(form).row_keys
-    keys = None if row_keys is None else row_keys()
-    sums: defaultdict[SummaryKey, list[int]] = defaultdict(lambda: [0, 0, 0])
+    fields_of = _fields_of(form)
     hosts: Counter[tuple[int, str]] = Counter()
+    entries: list[Entry] = []
     pages = source.window(selection.window, frozenset(), now)
-    for job, published in _published(pages, as_read, decider):
+    for published in _published(pages, as_read, decider):
         with suppress(Unfit):  # no receiver takes it
-            if summary is not None and totals is not None:
+            if summary is not None:
                 summary.admit(published, now)
-                totals.add(published)
-            elif keys is not None:
-                here = sums[keys.of(published).of_month(month_number(published.ended_at))]
-                cpu_s = job.cpu_user_s + job.cpu_kernel_s
-                here[:] = here[0] + 1, here[1] + job.wall_s, here[2] + cpu_s
+            if (fields := fields_of(published)) is not None:
+                entries.append(entry_of(published, RowKey(month, fields)))
             hosts[month, sync_host(published.where.receiver_host)] += 1
-    singles = tuple(
-        KeyTotal(key=key, jobs=jobs, wall_s=wall, cpu_s=cpu)
-        for key, (jobs, wall, cpu) in sums.items()
-    )
-    groups = () if totals is None else tuple(totals.groups())
-    return InheritedMonth(month=month, format=form, groups=groups, singles=singles, hosts=hosts)
+    return InheritedMonth(month, form, summary is not None, tuple(entries), hosts)
+
+
+def _fields_of(form: str) -> Callable[[PublishedJob], RowFields | None]:
+    """Return what tells the row of a job at the receiver of a format; None where it has no rows."""
+    if is_summary_format(form):
+        return SummaryRows(summary_format(form).grouping).of
+    row_keys = receiver_of(form).row_keys
+    if row_keys is None:
+        return lambda _: None
+    return row_keys().of
 
 
 def _published(
     pages: Iterable[Page], as_read: Callable[[JobRecord], JobRecord | None], decider: Decider
-) -> Iterator[tuple[JobRecord, PublishedJob]]:
-    """The jobs that a target wants, and what it publishes of them."""
+) -> Iterator[PublishedJob]:
+    """What a target publishes of the jobs that it wants."""
     for page in pages:
         for job in page.jobs:
             read = as_read(job)
             fit = decider.decide(read, read.key, None, None) if read is not None else None
-            if read is not None and isinstance(fit, Publish):
-                yield read, fit.published
+            if isinstance(fit, Publish):
+                yield fit.published
 
 
 def by_key(left: InheritedMonth) -> Mapping[object, KeyTotal]:
     """Rows by the receiver's key."""
-    if left.groups:
-        form = summary_format(left.format)
-        by_level = form.grouping.by_level
-        return {form.receiver_key(group): group.row(by_level=by_level) for group in left.groups}
-    return {total.key.digest: total for total in left.singles}
+    rows: dict[RowId, RowTotal] = {}
+    for entry in left.entries:
+        end, usage = entry.record.ended_at, Usage(1, entry.wall_s, entry.cpu_s)
+        known = rows.get(entry.row.id, RowTotal(entry.row, Usage(), end, end))
+        rows[entry.row.id] = known._replace(counts=known.counts.plus(usage))
+    if not is_summary_format(left.format):
+        return {at: row_for_people(row, by_level=True) for at, row in rows.items()}
+    form = summary_format(left.format)
+    groups = [one.group for one in groups_of(form.grouping, rows.values())]
+    by_level = form.grouping.by_level
+    return {form.receiver_key(group): group.row(by_level=by_level) for group in groups}
 
 
 def _start(target: Target, ledger: Ledger, now: datetime) -> Epoch | None:

@@ -14,7 +14,7 @@ from publisher.model.rates import GPU_HOURS, Allocation, UsedAllocation
 from publisher.model.time import Window
 from publisher.pipeline.site import Site
 from publisher.policy.identity import Identity
-from publisher.reporting.usage import Usage, UsageReport
+from publisher.reporting.usage import PeriodUsage, UsageReport
 from publisher.sources.statistics import JobFilter, JobStatistics, Used
 
 _STEP: Final = Decimal("0.000001")
@@ -37,7 +37,7 @@ class _ByWindow(NamedTuple):
 
     charges: Callable[[Window], Mapping[tuple[str, str], Decimal]]
     gpu_s: Callable[[Window], Mapping[str, int]]
-    usage: Callable[[Window], Usage]
+    usage: Callable[[Window], PeriodUsage]
 
 
 def _of_one(one: Allocation, used_in: _ByWindow, *, charged: bool) -> Iterator[UsedAllocation]:
@@ -101,7 +101,7 @@ def _hours(seconds: int | Decimal) -> Decimal:
     return (Decimal(seconds) / 3600).quantize(_STEP)
 
 
-def _usage(site: Site, window: Window) -> Usage:
+def _usage(site: Site, window: Window) -> PeriodUsage:
     """By VO and project, under the names that the site gives them."""
     # Only sums are shown: a project that has a user's name is counted like any other.
     tally = UsageReport(window, replace(site.policy, identity=Identity()), (), None)

@@ -211,7 +211,7 @@ def _assessed(job: JobRecord, rules: Charges) -> AssessedJob:
         (found.rule.tariff, found.charge, found.reason) if found else (None, None, "")
     )
     return AssessedJob(
-        key=job.key,
+        run=job.run_key,
         job_id=job.job_id,
         local_id=job.local_id,
         ended_at=job.ended_at,

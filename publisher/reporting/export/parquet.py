@@ -36,11 +36,11 @@ from publisher.reporting.export.pages import FinishedJobs, RowsRead, SkippedJobs
 from publisher.sources.statistics import JobFilter
 from publisher.transports.directories import new_file
 
-_VERSION: Final = 1  # of the schema, and of what is said with it
+_VERSION: Final = 2  # of the schema, and of what is said with it
 _MODE: Final = 0o640  # users are named
 _TIME: Final = pa.timestamp("s", tz="UTC")
 _DECIMAL: Final = pa.decimal128(38, 9)
-_RUN: Final = pa.binary(11)
+_RUN: Final = pa.binary(15)
 _TYPES: Final[Mapping[str, pa.DataType]] = {
     "text": pa.string(),
     "integer": pa.int64(),
@@ -133,7 +133,7 @@ def _export_charges(site: Site, files: _Files, months: Iterable[str]) -> None:
 
 
 def _charge_row(instance: str, job: AssessedJob) -> tuple[Any, ...]:
-    described = (instance, job.key, job.job_id, job.ended_at, job.queue, job.project, job.group)
+    described = (instance, job.run, job.job_id, job.ended_at, job.queue, job.project, job.group)
     return (*described, _taken(job.amount), job.tariff and job.tariff.unit, job.reason or None)
 
 
@@ -213,7 +213,7 @@ def _window(month: str) -> Window:
 
 def _jobs(instance: str, page: Sequence[ExportedJob]) -> pa.RecordBatch:
     """Return a page of jobs, with the key of each run."""
-    runs = [one.job.key for one in page]
+    runs = [one.job.run_key for one in page]
     arrays = [pa.array([instance] * len(runs), pa.string()), pa.array(runs, _RUN)]
     for column in COLUMNS:
         # Not as text, which the values of such a column are
@@ -259,10 +259,10 @@ def _taken(value: Any) -> Any:
 
 def _deliveries(site: Site, history: History, month: str) -> Iterator[pa.RecordBatch]:
     for one in history.deliveries(_window(month)):
-        named = (one.message_id or None, one.format or None)
-        fixed = zip((site.instance, one.target, *named, one.accepted_at), _DELIVERIES, strict=False)
-        shared = [pa.array([value] * len(one.keys), kind.type) for value, kind in fixed]
-        own = [pa.array(one.keys, _RUN), pa.array(one.ended_at, _TIME)]
+        named = one.target, one.message_id, one.format
+        fixed = zip((site.instance, *named, one.accepted_at), _DELIVERIES, strict=False)
+        shared = [pa.array([value] * len(one.runs), kind.type) for value, kind in fixed]
+        own = [pa.array(one.runs, _RUN), pa.array(one.ended_at, _TIME)]
         yield pa.RecordBatch.from_arrays([*shared, *own], schema=_DELIVERIES)
 
 

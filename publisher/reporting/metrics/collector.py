@@ -15,7 +15,7 @@ from publisher.model.errors import ConfigError, LedgerError, SourceError, UsageE
 from publisher.model.job import Epoch
 from publisher.model.time import Window, epoch
 from publisher.pipeline import status as target_status
-from publisher.pipeline.batch_systems import SourceStatus, source_status
+from publisher.pipeline.databases.batch_systems import SourceStatus, source_status
 from publisher.pipeline.round.outcome import Outcome
 from publisher.pipeline.site import LOCK_WAIT_S, Site
 from publisher.pipeline.sync import counts as syncing
@@ -23,7 +23,7 @@ from publisher.reporting.charges.allocations import used_allocations
 from publisher.reporting.files import whole_file
 from publisher.reporting.metrics import exporter
 from publisher.reporting.metrics.exporter import exposition, lost_measures
-from publisher.reporting.usage import DAY_S, Usage, UsageReport
+from publisher.reporting.usage import DAY_S, PeriodUsage, UsageReport
 
 _ATTEMPTS_TO_AGREE: Final = 5
 _HOUR_S: Final = 3600
@@ -238,7 +238,9 @@ def _of_day(site: Site, *, readable: bool) -> Sequence[Measured]:
     return (Measured(target="", gauges=dict.fromkeys(_OF_DAY), added={}, labelled=labelled),)
 
 
-def _of_usage(site: Site, usage: Usage, end: Epoch) -> Iterator[tuple[tuple[str, str], float]]:
+def _of_usage(
+    site: Site, usage: PeriodUsage, end: Epoch
+) -> Iterator[tuple[tuple[str, str], float]]:
     yield (_DAY_END, ""), end
     for vo, used in usage.vos.items():
         yield (exporter.DAY_JOBS, vo), used.jobs

@@ -12,7 +12,6 @@ from publisher.model.job import Epoch, JobId
 from publisher.model.text import arex_escape
 from publisher.model.time import Window
 from publisher.sources.arex import queries as sql
-from publisher.sources.arex.counting.columns import ColumnReader
 from publisher.sources.arex.rows import ReadOptions, Row, RowOutcomes, RowReader
 from publisher.sources.arex.values import (
     LocalTime,
@@ -21,7 +20,7 @@ from publisher.sources.arex.values import (
     text_of,
     tolerant_text,
 )
-from publisher.sources.base import Cursor, EndedRun, RowsAhead, SourceFacts
+from publisher.sources.base import Cursor, RowsAhead, SourceFacts
 from publisher.sources.sqlite_reader import BUSY_TIMEOUT_S, CopyDirectory, ReadOnlyFile
 
 Answer = TypeVar("Answer")
@@ -68,7 +67,6 @@ class AccountingDatabase:
         self.name = name or path
         self._reading = reading
         self._reader: tuple[sqlite3.Connection, RowReader] | None = None
-        self._columns: tuple[RowReader, ColumnReader] | None = None
         self._file = ReadOnlyFile(path, copies, busy_timeout_s=reading.busy_timeout_s)
         try:
             self.ask(lambda *_: None)
@@ -113,22 +111,15 @@ class AccountingDatabase:
 
     def ended(
         self,
-        after: tuple[float, int],
+        after: tuple[int, int],
         last: int,
         limit: int,
         asked: ReadOptions,
         row_filter: RowFilter,
     ) -> RowPage:
-        """Rows by (EndTime, RecordID), or RecordID alone, past that position.
-
-        Their ends are up to `last`, which counts.
-        """
+        """Rows by (EndTime, RecordID) past that position, with ends up to `last`, which counts."""
         parameters = {"first": after[0], "after": after[1], "last": last, "limit": limit}
-        if asked.knows is not None:
-            known = sql.WINDOW_OF_KNOWN if asked.by_end else sql.ROWS_OF_KNOWN
-            return self.ask(partial(self._read_known, known, parameters, asked))
-        question = sql.WINDOW_TO_COUNT if asked.columns else sql.WINDOW
-        return self.ask(partial(self._read, question, parameters, asked, row_filter))
+        return self.ask(partial(self._read, sql.WINDOW, parameters, asked, row_filter))
 
     def rows(self, record_ids: Sequence[int], asked: ReadOptions, row_filter: RowFilter) -> RowPage:
         _, listed = sql.listed(record_ids)
@@ -162,17 +153,6 @@ class AccountingDatabase:
             return found
 
         return self.ask(read) if job_ids else {}
-
-    def ended_in(self, seconds: Collection[Epoch], *, shared: bool) -> list[EndedRun]:
-        """Who ended in these seconds; `shared`: only in those in which several did."""
-        question = sql.SHARED_ENDS if shared else sql.ENDED_IN
-
-        def read(connection: sqlite3.Connection, reader: RowReader) -> list[EndedRun]:
-            found = connection.execute(question, {"seconds": json.dumps(list(seconds))})
-            text = reader.text
-            return [(end, JobId(text(job_id)), text(local_id)) for end, job_id, local_id in found]
-
-        return self.ask(read)
 
     def count(self, first: int, last: int) -> int:
         """How many rows end in [first, last]."""
@@ -255,30 +235,8 @@ class AccountingDatabase:
     ) -> RowPage:
         rows = connection.execute(question[reader.layout], parameters).fetchall()
         kept = row_filter(rows)
-        if asked.columns:
-            verdicts = self._columns_of(reader).read(connection, kept, asked, span=span)
-        else:
-            whole = span and len(kept) == len(rows)
-            verdicts = reader.read(connection, kept, asked, span=whole)
-        return RowPage(rows=rows, verdicts=verdicts)
-
-    def _read_known(
-        self,
-        question: str,
-        parameters: sql.Parameters,
-        asked: ReadOptions,
-        connection: sqlite3.Connection,
-        reader: RowReader,
-    ) -> RowPage:
-        rows = connection.execute(question, parameters).fetchall()
-        verdicts = self._columns_of(reader).read_known(connection, rows, asked)
-        return RowPage(rows=rows, verdicts=verdicts)
-
-    def _columns_of(self, reader: RowReader) -> ColumnReader:
-        """What is known of the file behind this reader's connection."""
-        if self._columns is None or self._columns[0] is not reader:
-            self._columns = reader, ColumnReader(self.name, reader)
-        return self._columns[1]
+        whole = span and len(kept) == len(rows)
+        return RowPage(rows=rows, verdicts=reader.read(connection, kept, asked, span=whole))
 
     def ask(self, question: Callable[[sqlite3.Connection, RowReader], Answer]) -> Answer:
         """One question in one short transaction; again, tolerantly, where a text is not UTF-8."""

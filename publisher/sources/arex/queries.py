@@ -9,7 +9,7 @@ tested.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 # Schema 2 as publisher's own importers write it: with the true start and the GPUs of a job, and
@@ -39,20 +39,6 @@ NAMES: Final = {
     "StatusID": (8, "Status", ("Name",)),
     "BenchmarkID": (10, "Benchmarks", ("Name",)),
 }
-# What one row is for those who only count: what `RunColumns` has, its kind in two numbers of 62
-# bits (counting/columns.py unpacks them), and in schema 1 its main FQAN. Each column that is read
-# costs as much as all of the packing.
-_COUNTED: Final = (
-    *("RecordID", "JobID", "LocalJobID", "EndTime"),
-    *("UsedWalltime", "UsedCPUUserTime", "UsedCPUKernelTime"),
-)
-# What makes a kind: columns, each with the bits that it has in the packed number, where 0 is NULL.
-KINDS: Final[tuple[dict[str, int], ...]] = (
-    {"EndpointID": 10, "QueueID": 12, "StatusID": 6, "NodeCount": 14, "CPUCount": 20},
-    {"UserID": 22, "VOID": 12, "FQANID": 16, "BenchmarkID": 12},
-)
-# NULL is unknown in these; elsewhere it is odd.
-_OPTIONAL: Final = frozenset({"NodeCount", "CPUCount", "FQANID", "BenchmarkID"})
 _SIDES: Final = {
     "AuthTokenAttributes": ("AttrKey", "AttrValue"),
     "JobExtraInfo": ("InfoKey", "InfoValue"),
@@ -87,47 +73,6 @@ def select_list(layout: int, columns: Sequence[str] = _COLUMNS) -> str:
     )
 
 
-def _packed(columns: Mapping[str, int], layout: int, *, submitted: bool) -> str:
-    """A kind's columns as one number; NULL where one does not fit or is no number.
-
-    A fraction in any of them makes a fraction of it. `submitted`: so does the time of submission.
-    """
-    fits, number, weight, offset = [], "0 * AAR.SubmitTime" if submitted else "0", 1, 0
-    for column, bits in reversed(tuple(columns.items())):
-        if _has(column, layout):
-            optional = column in _OPTIONAL
-            fits.append(f"{_or_else(column, 0, optional)} BETWEEN 0 AND {2**bits - 2}")
-            number += f" + {_or_else(column, -1, optional)} * {weight}"
-            offset += weight
-        weight *= 2**bits
-    if submitted:
-        fits.append(f"AAR.SubmitTime BETWEEN 1 AND {2**46}")
-    return f"CASE WHEN {' AND '.join(fits)} THEN {number} + {offset} END"
-
-
-def _or_else(column: str, number: int, optional: bool) -> str:
-    return f"ifnull(AAR.{column}, {number})" if optional else f"AAR.{column}"
-
-
-def _counted(layout: int) -> str:
-    beside = (_MAIN_FQAN,) if layout == 1 else ()
-    packed = [_packed(columns, layout, submitted=columns is KINDS[0]) for columns in KINDS]
-    return ", ".join((select_list(layout, _COUNTED), *packed, *beside))
-
-
-def _first_fqan(key: str) -> str:
-    return f"""(
-        SELECT AttrValue FROM AuthTokenAttributes AS t
-        WHERE t.RecordID = AAR.RecordID AND CAST(AttrKey AS TEXT) = '{key}'
-            AND AttrValue <> '' AND AttrValue <> x''
-        ORDER BY t.rowid LIMIT 1
-    )"""
-
-
-# The first that is called so, else the first of all.
-_MAIN_FQAN: Final = f"coalesce({_first_fqan('mainfqan')}, {_first_fqan('vomsfqan')})"
-
-
 CONFIGURATION: Final = """
     SELECT KeyName, KeyValue FROM DBConfig
     WHERE KeyName IN ('DBSCHEMA_VERSION', 'PUBLISHER_IMPORTER')
@@ -146,16 +91,7 @@ _BY_END: Final = """
     ORDER BY EndTime, RecordID LIMIT :limit
 """
 WINDOW: Final = {layout: f"SELECT {select_list(layout)} {_BY_END}" for layout in LAYOUTS}
-END: Final = {False: 12, True: 3}  # the place of EndTime in a whole row, and in one to count
-WINDOW_TO_COUNT: Final = {layout: f"SELECT {_counted(layout)} {_BY_END}" for layout in LAYOUTS}
-# What makes the place and the status of a job is all that is asked of those that are known.
-WINDOW_OF_KNOWN: Final = f"SELECT RecordID, EndTime, EndpointID, QueueID, StatusID {_BY_END}"
-END_OF_KNOWN: Final = 1
-# The same of all rows: in the order of an index they would be looked for one by one.
-ROWS_OF_KNOWN: Final = """
-    SELECT RecordID, EndTime, EndpointID, QueueID, StatusID FROM AAR
-    WHERE RecordID > :after AND +EndTime BETWEEN :first AND :last ORDER BY RecordID LIMIT :limit
-"""
+END: Final = 12  # the place of EndTime in a row
 COUNT: Final = "SELECT count(*) FROM AAR WHERE EndTime >= :first AND EndTime <= :last"
 # What ends in the future is of a wrong clock.
 NEWEST: Final = "SELECT max(EndTime) FROM AAR WHERE EndTime BETWEEN 1 AND :now"
@@ -197,22 +133,9 @@ IDS: Final = """
     WHERE EndTime >= :first AND EndTime <= :last AND (EndTime > :first OR RecordID > :after)
     ORDER BY EndTime, RecordID LIMIT :limit
 """
-# Who shares an end with jobs of a page.
-_IN_SECONDS: Final = "EndTime IN (SELECT value FROM json_each(:seconds))"
-ENDED_IN: Final = f"SELECT EndTime, JobID, LocalJobID FROM AAR WHERE {_IN_SECONDS}"
-# The same where no other database may have more of them: nearly every end has one job, which the
-# index tells.
-SHARED_ENDS: Final = f"""
-    SELECT EndTime, JobID, LocalJobID FROM AAR WHERE EndTime IN (
-        SELECT EndTime FROM AAR WHERE {_IN_SECONDS} GROUP BY EndTime HAVING count(*) > 1
-    )
-"""
 BY_ROW: Final = {
     layout: f"SELECT {select_list(layout)} FROM AAR WHERE {LISTED} ORDER BY RecordID"
     for layout in LAYOUTS
-}
-BY_ROW_TO_COUNT: Final = {
-    layout: f"SELECT {_counted(layout)} FROM AAR WHERE {LISTED}" for layout in LAYOUTS
 }
 # JobIDs are bound as bytes, so that those that are not UTF-8 can be looked for too.
 BY_JOB: Final = {
@@ -271,106 +194,12 @@ def events(which: str) -> str:
     """
 
 
-# For those who only count: what stands beside a page of rows and matters to what sums say of them.
-
-
-def finished(which: str) -> str:
-    """The RecordIDs of finished rows as one text with commas, NULL for none.
-
-    Single rows cost as much again.
-    """
-    return f"SELECT group_concat(RecordID) FROM JobEvents WHERE {which} AND +EventKey = 'FINISHED'"
-
-
-# The same of what was written between the first event of one row and the last of another, by the
-# index on keys. Where jobs wrote theirs one after the other it costs a third; where they took
-# turns, some of the events in question stand outside.
-FINISHED_NEAR: Final = """
-    SELECT group_concat(RecordID) FROM (
-        SELECT RecordID FROM JobEvents
-        WHERE EventKey = 'FINISHED'
-            AND rowid >= (SELECT min(rowid) FROM JobEvents WHERE RecordID = :first)
-            AND rowid <= (SELECT max(rowid) FROM JobEvents WHERE RecordID = :last)
-        LIMIT :limit
-    ) AS page
-"""
-
-
-def attribute_texts(which: str) -> str:
-    """All texts of tokens in one: nearly always ASCII, and to look at each character takes long."""
-    return (
-        f"SELECT CAST(group_concat(AttrValue, '') AS BLOB) FROM AuthTokenAttributes WHERE {which}"
-    )
-
-
-# The cast of keys finds those that are bytes, as reading them all would.
-_OF_FQAN: Final = "CAST(AttrKey AS TEXT) IN ('mainfqan', 'vomsfqan')"
-
-
-def strange_fqans(which: str) -> str:
-    """Rows with FQANs that may be no UTF-8, also those that sums do not tell.
-
-    Such a job is set aside however it is read.
-    """
-    return f"""
-        SELECT RecordID FROM AuthTokenAttributes
-        WHERE {which} AND {_OF_FQAN} AND AttrValue GLOB '*[^ -~]*'
-    """
-
-
-def fqans_by_key(which: str) -> str:
-    """FQANs of rows in the order of writing, and whether each is called the main: `main_fqans`."""
-    return f"""
-        SELECT RecordID, AttrValue, CAST(AttrKey AS TEXT) = 'mainfqan' FROM AuthTokenAttributes
-        WHERE {which} AND {_OF_FQAN} AND AttrValue <> '' AND AttrValue <> x''
-        ORDER BY RecordID, rowid
-    """
-
-
-def main_fqans(found: Iterable[tuple[int, object, int]]) -> Mapping[int, object]:
-    """The main FQAN of each row, as `_MAIN_FQAN` has it, of what `fqans_by_key` finds."""
-    first: tuple[dict[int, object], ...] = {}, {}
-    for record_id, fqan, is_main in found:
-        first[is_main].setdefault(record_id, fqan)
-    return {**first[False], **first[True]}
-
-
-# For reports.
-EXTRA_TO_COUNT: Final = ("projectname", "localuser")
-_NEWEST_START: Final = """(
-    SELECT EventTime FROM JobEvents AS e
-    WHERE e.RecordID = AAR.RecordID AND +e.EventKey = 'LRMSSTART' ORDER BY e.rowid DESC LIMIT 1
-)"""
-
-
-def times_of_row(layout: int) -> str:
-    """Submission, true start (an importer's own column, else the newest event), and exit code."""
-    started = "StartTime" if layout == IMPORTED else _NEWEST_START
-    return f"SELECT RecordID, SubmitTime, {started}, ExitCode FROM AAR WHERE {LISTED}"
-
-
-# Only importers tell of GPUs.
-GPUS_OF_ROW: Final = {
-    IMPORTED: f"""
-        SELECT RecordID, GPUCount FROM AAR
-        WHERE {LISTED} AND +GPUCount BETWEEN 1 AND {2**31 - 1}
-    """
-}
-
-
 def extra_of_row(key: str, which: str = LISTED) -> str:
     """One thing that is noted of jobs, a job's in the order of writing."""
     return f"""
         SELECT RecordID, InfoValue FROM JobExtraInfo
         WHERE {which} AND +InfoKey = '{key}' ORDER BY RecordID, rowid
     """
-
-
-# Nothing that A-REX wrote in schema 2 has any, but what was converted may. Importers have no index
-# that would tell.
-HAS_BENCHMARKS: Final = {
-    2: "SELECT EXISTS (SELECT 1 FROM JobExtraInfo WHERE InfoKey = 'benchmark')"
-}
 
 
 # Counted in the index on StatusID, which takes a moment; only `doctor` asks.

@@ -18,10 +18,7 @@ from publisher.model.job import (
     Epoch,
     JobId,
     JobRecord,
-    KnownRuns,
     RowRef,
-    RunColumns,
-    RunValues,
     SideTable,
     SkippedJob,
     Transfer,
@@ -46,7 +43,7 @@ from publisher.sources.arex.values import (
     unescaped,
     unsigned,
 )
-from publisher.sources.base import CPU_UNKNOWN, GPU_MODELS, QUANTITIES, DoneWith, Knows, OpenRow
+from publisher.sources.base import CPU_UNKNOWN, GPU_MODELS, QUANTITIES, OpenRow
 
 Fqans = tuple[str, ...]
 Attributes = tuple[tuple[str, str], ...]
@@ -154,17 +151,12 @@ class ReadOptions(NamedTuple):
 
     `first_seen` are those that it saw finished but incomplete before, with the time; `remembers` is
     whether it will bring incomplete rows again with that time; else a day after EndTime is enough.
-    `done_with` tells rows that need no verdict, `knows` those of which only the kind is asked.
     """
 
     needs: frozenset[SideTable]
     now: Epoch
     first_seen: Mapping[int, Epoch] = _NONE_SEEN
     remembers: bool = True
-    done_with: DoneWith | None = None
-    columns: bool = False  # jobs are only counted (counting/columns.py)
-    knows: Knows | None = None
-    by_end: bool = True  # a window's rows come in the order of their ends
 
 
 class _JobUser(NamedTuple):
@@ -198,8 +190,6 @@ class RowOutcomes:
     jobs: list[JobRecord] = field(default_factory=list)
     skipped: list[SkippedJob] = field(default_factory=list)
     open: list[OpenRow] = field(default_factory=list)
-    runs: RunColumns | None = None
-    known: KnownRuns | None = None
 
 
 class RowReader:
@@ -230,10 +220,6 @@ class RowReader:
             return verdicts
         self.doubtful = connection.text_factory is tolerant_text
         self.names.fill(connection, rows)
-        if asked.done_with is not None and (left := self._left(rows, asked.done_with)) is not rows:
-            rows, span = left, False
-            if not rows:
-                return verdicts
         for start in range(0, len(rows), _AT_ONCE):
             self._sort(connection, rows[start : start + _AT_ONCE], span, asked, verdicts)
         return verdicts
@@ -257,26 +243,6 @@ class RowReader:
                     verdicts.open.append(opened)
             except Unfit as unfit:
                 verdicts.skipped.append(self._skip(row, unfit))
-
-    def _left(self, rows: Sequence[Row], done_with: DoneWith) -> Sequence[Row]:
-        """The rows without those of finished runs that there is nothing to do about."""
-        runs = [self._run_values(row) for row in rows]
-        plain = [(row[0], run) for row, run in zip(rows, runs, strict=True) if run is not None]
-        done = iter(done_with([number for number, _ in plain], [run for _, run in plain]))
-        left = [row for row, run in zip(rows, runs, strict=True) if run is None or not next(done)]
-        return rows if len(left) == len(rows) else left
-
-    def _run_values(self, row: Row) -> RunValues | None:
-        """What AAR alone tells of a finished job; None where a closer look is needed."""
-        status = self.names.statuses.get(row[8], "")
-        end, wall, user, kernel = row[12], row[17], row[18], row[19]
-        is_over = row[1] and status and status != _IN_PROGRESS
-        are_whole = end.__class__ is wall.__class__ is user.__class__ is kernel.__class__ is int
-        if not is_over or not are_whole or end <= 0:
-            return None
-        job_id, local_id = JobId(self.text(row[1])), self.text(row[2])
-        nodes, cores = positive(row[13]), positive(row[14])
-        return RunValues(job_id, local_id, status, Epoch(end), wall, user, kernel, nodes, cores)
 
     def _still_open(self, row: Row, sides: SideRows, asked: ReadOptions) -> OpenRow | None:
         """None when the job is finished and all of it is there. Raises: Unfit."""
@@ -434,6 +400,7 @@ class RowReader:
             rule=unfit.rule,
             reason=unfit.reason,
             fingerprint=values_fingerprint(*row[1:]),
+            submitted_at=moment(row[11]) or 0,
         )
 
 

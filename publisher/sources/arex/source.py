@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import Final
 
 from publisher.model.errors import SourceError
 from publisher.model.job import Epoch, JobId, RowRef, SideTable
@@ -28,9 +27,6 @@ from publisher.sources.arex.write_order import ArexWritingOrder
 from publisher.sources.base import (
     Absent,
     Cursor,
-    DoneWith,
-    EndedIn,
-    Knows,
     NewestJob,
     OpenRow,
     Page,
@@ -39,9 +35,6 @@ from publisher.sources.base import (
     SourceFacts,
 )
 from publisher.sources.sqlite_reader import CopyDirectory, ReadOnlyFile, copies_directory
-
-# Rows that are only counted come so many pages at once: what is asked of each page costs less.
-_COUNTED_PAGES: Final = 8
 
 
 def create(
@@ -103,9 +96,8 @@ class ArexSource:
         database: str,
         needs: frozenset[SideTable],
         now: datetime,
-        done_with: DoneWith | None = None,
     ) -> Iterator[Page]:
-        asked = ReadOptions(needs=needs, now=_epoch(now), done_with=done_with)
+        asked = ReadOptions(needs=needs, now=_epoch(now))
         limit = self._page_rows
         opened = self._opened()
         place = _place(opened, database)
@@ -174,23 +166,17 @@ class ArexSource:
         needs: frozenset[SideTable],
         now: datetime,
         after: tuple[Epoch, RowRef] | None = None,
-        *,
-        columns: bool = False,
-        knows: Knows | None = None,
     ) -> Iterator[Page]:
-        asked = ReadOptions(needs=needs, now=_epoch(now), remembers=False, columns=columns)
+        asked = ReadOptions(needs=needs, now=_epoch(now), remembers=False)
         start, last = bounds(window)
         opened = self._opened()
         resumed = 0 if after is None else _place(opened, after[1].database)
         for place in range(resumed, len(opened)):
-            position: tuple[float, int] = (start, BEFORE_ALL)
+            position: tuple[int, int] = (start, BEFORE_ALL)
             if after is not None and place == resumed and after[0] >= start:
                 position = (after[0], after[1].record_id)
-            # Below another database JobIDs have to be read, too.
-            knows = None if place else knows
-            of_one = asked._replace(knows=knows, by_end=knows is None or window != Window())
             row_filter = without_finished_in(opened[:place])
-            yield from self._ended(opened[place], position, last, of_one, row_filter)
+            yield from self._ended(opened[place], position, last, asked, row_filter)
 
     def count(self, window: Window) -> int:
         first, last = bounds(window)
@@ -200,14 +186,6 @@ class ArexSource:
             row_filter = without_finished_in(opened[:place])
             rows += sum(map(len, opened[place].ended_between(first, last, row_filter)))
         return rows
-
-    @contextmanager
-    def by_end(self) -> Iterator[EndedIn]:
-        opened = self._opened()
-        alone = len(opened) == 1
-        yield lambda seconds: [
-            run for database in opened for run in database.ended_in(seconds, shared=alone)
-        ]
 
     def find(self, job_id: JobId, needs: frozenset[SideTable], now: datetime) -> Page:
         asked = ReadOptions(needs=needs, now=_epoch(now), remembers=False)
@@ -230,20 +208,18 @@ class ArexSource:
     def _ended(
         self,
         database: AccountingDatabase,
-        position: tuple[float, int],
+        position: tuple[int, int],
         last: int,
         asked: ReadOptions,
         row_filter: RowFilter,
     ) -> Iterator[Page]:
-        """Pages of one database by (EndTime, RecordID), or by RecordID alone, past the position."""
-        pages = _COUNTED_PAGES if asked.columns else 1
-        limit = self._page_rows * pages
-        end = sql.END_OF_KNOWN if asked.knows is not None else sql.END[asked.columns]
+        """Pages of one database by (EndTime, RecordID) past the position."""
+        limit = self._page_rows
         while True:
             found = database.ended(position, last, limit, asked, row_filter)
             if not found.rows:
                 return
-            position = (found.rows[-1][end] if asked.by_end else position[0], found.rows[-1][0])
+            position = found.rows[-1][sql.END], found.rows[-1][0]
             yield _page(found)
             if len(found.rows) < limit:
                 return
@@ -292,8 +268,6 @@ def _page(
         skipped=tuple(verdicts.skipped),
         open=tuple(verdicts.open),
         gone=gone,
-        runs=verdicts.runs,
-        known=verdicts.known,
         cursor=cursor,
         rows_read=len(found.rows),
         restarted=restarted,

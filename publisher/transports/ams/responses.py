@@ -27,7 +27,7 @@ from publisher.transports.http.exchange import (
 BIG: Final = 650_000
 
 
-class Action(StrEnum):
+class AmsAction(StrEnum):
     """What to do now. `RETRY` repeats the same bytes; `RETRY_THEN_SPLIT` once, then splits."""
 
     ACCEPTED = "accepted"
@@ -45,7 +45,7 @@ class Decision(NamedTuple):
     `certain` is False for a refusal that may be about all messages rather than this one.
     """
 
-    action: Action
+    action: AmsAction
     reason: str = ""
     exit_status: int = 0
     doubt: bool = False
@@ -55,11 +55,13 @@ class Decision(NamedTuple):
 
 
 def _stop(exit_status: int, reason: str) -> Decision:
-    return Decision(action=Action.STOP_TARGET, exit_status=exit_status, reason=reason)
+    return Decision(action=AmsAction.STOP_TARGET, exit_status=exit_status, reason=reason)
 
 
 def _retry(reason: str, *, doubt: bool = False, asked: str = "") -> Decision:
-    return Decision(action=Action.RETRY, exit_status=LATER, reason=reason, doubt=doubt, asked=asked)
+    return Decision(
+        action=AmsAction.RETRY, exit_status=LATER, reason=reason, doubt=doubt, asked=asked
+    )
 
 
 # Silence, whoever kept it. Lasting failures stop the target before anything leaves.
@@ -174,7 +176,7 @@ def _token_given(answer: Answer) -> Decision:
         what = f"but the answer broke off after {len(answer.body)} bytes"
         return _retry(f"authn answered {answer.status}, {what}")
     if answer.status == 200 and token_of(answer):
-        return Decision(action=Action.ACCEPTED)
+        return Decision(action=AmsAction.ACCEPTED)
     advice = "is `auth_url` of the target the right service?"
     return _stop(REFUSED, f"authn answered {answer.status} without a token; {advice}")
 
@@ -189,10 +191,10 @@ def publish_verdict(sent_base64_length: int, answer: Answer | RequestFailure) ->
     if status == 500 and message == "backend error" and sent_base64_length > BIG:
         reason = f"AMS answered {quoted(answer)} to {sent_base64_length} characters"
         reason += ", which may be too many"
-        return Decision(Action.RETRY_THEN_SPLIT, exit_status=LATER, reason=reason, doubt=True)
+        return Decision(AmsAction.RETRY_THEN_SPLIT, exit_status=LATER, reason=reason, doubt=True)
     if status == 413:
         reason = f"{quoted(answer)}: too large for the service"
-        return Decision(Action.SPLIT, exit_status=REFUSED, reason=reason)
+        return Decision(AmsAction.SPLIT, exit_status=REFUSED, reason=reason)
     if _is_passing(status) or 200 < status < 300:
         doubt = _PASSING.get(status, True)
         return _retry(f"AMS answered {quoted(answer)}", doubt=doubt, asked=answer.retry_after)
@@ -204,7 +206,7 @@ def publish_verdict(sent_base64_length: int, answer: Answer | RequestFailure) ->
 def _refusal(answer: Answer, message: str) -> Decision:
     status, reason = answer.status, f"AMS answered {quoted(answer)}"
     if status == 401:
-        return Decision(action=Action.REFRESH_TOKEN, exit_status=CREDENTIALS, reason=reason)
+        return Decision(action=AmsAction.REFRESH_TOKEN, exit_status=CREDENTIALS, reason=reason)
     if status == 403:
         what = "authenticated, but this user may not publish to the topic (not in its ACL)"
         return _stop(CREDENTIALS, f"{reason}: {what}")
@@ -221,7 +223,7 @@ def _refusal(answer: Answer, message: str) -> Decision:
         # The body is well formed JSON by construction, so this may as well be about the topic (a
         # schema) or about AMS itself; and without an envelope it is the balancer's word. Only
         # messages that got through before show which.
-        return Decision(Action.REFUSE_MESSAGE, exit_status=REFUSED, reason=reason, certain=False)
+        return Decision(AmsAction.REFUSE_MESSAGE, exit_status=REFUSED, reason=reason, certain=False)
     return _stop(REFUSED, f"{reason}, which is not an answer of AMS; ask its operators")
 
 
@@ -234,7 +236,7 @@ def _accepted(answer: Answer) -> Decision:
     # One id for one message. AMS answers 200 and `[]` to a body without messages, and its client
     # library turns HTML into 200.
     if isinstance(ids, list) and len(ids) == 1 and _is_message_id(ids[0]):
-        return Decision(action=Action.ACCEPTED, remote_id=ids[0])
+        return Decision(action=AmsAction.ACCEPTED, remote_id=ids[0])
     reason = f"AMS answered {quoted(answer)}, which is not a receipt for one message"
     return _retry(reason, doubt=True)
 

@@ -19,7 +19,7 @@ from publisher.model.errors import (
 from publisher.model.message import MESSAGE_ID, Message, MessageId
 from publisher.transports.ams import Options
 from publisher.transports.ams.responses import (
-    Action,
+    AmsAction,
     Decision,
     publish_verdict,
     token_of,
@@ -138,7 +138,7 @@ class AmsTransport:
     def profile(self) -> Profile:
         """Who AMS says we are. Raises: Unreachable, Rejected, CredentialError, ConfigError."""
         decision = self._ensure_token()
-        if decision.action is not Action.ACCEPTED:
+        if decision.action is not AmsAction.ACCEPTED:
             raise _ERRORS[decision.exit_status](self._clean(decision.reason))
         answer = self._asked("GET", "/v1/users/profile", headers={"x-api-key": self._token})
         if isinstance(answer, Answer) and answer.status == 200:
@@ -156,7 +156,7 @@ class AmsTransport:
         """
         self._token = ""
         decision = self._ensure_token()
-        if decision.action is not Action.ACCEPTED:
+        if decision.action is not AmsAction.ACCEPTED:
             return (Step("token", self._clean(decision.reason), exit_status=decision.exit_status),)
         token = Step("token", f"given to {self.signer.subject_authn()}")
         try:
@@ -193,11 +193,11 @@ class AmsTransport:
             decision = self._attempt(handover)
             handover.doubt = handover.doubt or decision.doubt
             match decision.action:
-                case Action.REFRESH_TOKEN if not handover.token_awaited:
+                case AmsAction.REFRESH_TOKEN if not handover.token_awaited:
                     handover.token_awaited, since = True, None  # the wait counts, not the attempt
-                case Action.RETRY:
+                case AmsAction.RETRY:
                     pass
-                case Action.RETRY_THEN_SPLIT if not handover.backend_failed:
+                case AmsAction.RETRY_THEN_SPLIT if not handover.backend_failed:
                     handover.backend_failed = True
                 case _:
                     return self._final(decision, handover)
@@ -213,20 +213,20 @@ class AmsTransport:
         may not have reached both services, so that is worth one more attempt, after a while.
         """
         decision = self._ensure_token()
-        if decision.action is not Action.ACCEPTED:
+        if decision.action is not AmsAction.ACCEPTED:
             return decision
         decision = self._publish(handover)
-        if decision.action is not Action.REFRESH_TOKEN:
+        if decision.action is not AmsAction.REFRESH_TOKEN:
             return decision
         refused, self._token = self._token, ""
         if not handover.token_renewed:
             handover.token_renewed = True
             renewed = self._ensure_token()
-            if renewed.action is not Action.ACCEPTED:
+            if renewed.action is not AmsAction.ACCEPTED:
                 return renewed
             if self._token != refused:
                 decision = self._publish(handover)
-                if decision.action is not Action.REFRESH_TOKEN:
+                if decision.action is not AmsAction.REFRESH_TOKEN:
                     return decision
             self._token = ""
         advice = "ask its operators about this host's user"
@@ -235,10 +235,10 @@ class AmsTransport:
 
     def _ensure_token(self) -> Decision:
         if self._token:
-            return Decision(action=Action.ACCEPTED)
+            return Decision(action=AmsAction.ACCEPTED)
         answer = self._authn.exchange("GET", self._token_path)
         decision = token_verdict(answer)
-        if decision.action is Action.ACCEPTED and isinstance(answer, Answer):
+        if decision.action is AmsAction.ACCEPTED and isinstance(answer, Answer):
             self._token = token_of(answer)
             self._secrets.add(self._token)
         elif decision.exit_status == CREDENTIALS and not _is_their_certificate(answer):
@@ -267,19 +267,19 @@ class AmsTransport:
 
     def _final(self, decision: Decision, handover: _DeliveryAttempts) -> Receipt:
         match decision.action:
-            case Action.ACCEPTED:
+            case AmsAction.ACCEPTED:
                 return self._receipt(Verdict.DELIVERED, decision, handover)
-            case Action.SPLIT | Action.RETRY_THEN_SPLIT:
+            case AmsAction.SPLIT | AmsAction.RETRY_THEN_SPLIT:
                 half = max(SMALLEST_LIMIT, handover.data_length // 2)
                 self._data_limit = min(self._data_limit, half)
                 decision = decision._replace(exit_status=REFUSED)
                 return self._receipt(Verdict.TOO_LARGE, decision, handover)
-            case Action.REFUSE_MESSAGE:
+            case AmsAction.REFUSE_MESSAGE:
                 return self._receipt(Verdict.REFUSED, decision, handover)
         return self._receipt(Verdict.STOP_TARGET, decision, handover)
 
     def _unfinished(self, decision: Decision, handover: _DeliveryAttempts) -> Receipt:
-        if decision.action is Action.REFRESH_TOKEN:
+        if decision.action is AmsAction.REFRESH_TOKEN:
             return self._final(decision, handover)
         verdict = Verdict.IN_DOUBT if handover.doubt else Verdict.RETRY_LATER
         return self._receipt(verdict, decision, handover)

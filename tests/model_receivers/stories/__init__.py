@@ -68,23 +68,15 @@ class Kinds(NamedTuple):
     gentle: bool
 
 
-FULL: Final = Kinds(AT_CES | ROUNDS | KEYS | TARGETS | REPAIRS | AT_RECEIVERS, LEDGER, longest=14, gentle=False)
+FULL: Final = Kinds(AT_CES | ROUNDS | KEYS | TARGETS | REPAIRS | AT_RECEIVERS, LEDGER, longest=4, gentle=False)
 
-_INFERRED: Final = "what counts is inferred from what is left of the accounting data"
-_BETWEEN: Final = "what a target delivered is unknown to another of its place"
-_GUARD: Final = "the guard of keys is off for months with restarted or purged jobs, and tickets do not name all rows"
 NOT_TODAY: Final[dict[str, str]] = {
-    **dict.fromkeys(("correct", "resume", "other_cores", "end_in_next_month"), _INFERRED),
-    **dict.fromkeys(("republish_accepting", "accept", "ticket", "killed_republish"), _GUARD),
-    **dict.fromkeys(TARGETS, _BETWEEN),
-    **dict.fromkeys(("drop", "release"), "a dropped job's row is inferred too, and a released one replaces another"),
-    "forget_records": "a part of a month is sent as single records after the receiver purged the others",
-    "retire": _INFERRED,
+    "other_topic": "a target that leads to another place goes on as if it were the same",
 }
-"""Events that the core does not get right yet, with the reason; `gentle` goes with them, and lost ledgers."""
+"""Events that the core does not get right yet, with the reason; ledgers that are lost or restored go with them."""
 
 TODAY: Final = Kinds(
-    {name: weight for name, weight in FULL.events.items() if name not in NOT_TODAY}, {}, longest=4, gentle=True
+    {name: weight for name, weight in FULL.events.items() if name not in NOT_TODAY}, {}, longest=4, gentle=False
 )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -18,9 +17,12 @@ ON CONFLICT (target, month, host) DO UPDATE SET jobs = delivered_count.jobs + ex
 _LOOK_AGAIN = """
 UPDATE target SET before_basis = ''
 WHERE id = :target AND start_at > :earliest AND before_basis <> ''"""
-_DELIVERED = "SELECT month, host, jobs FROM delivered_count WHERE target = :target"
-_ACCEPTED = """
-SELECT month, accepted_hosts FROM month WHERE target = :target AND accepted_hosts IS NOT NULL"""
+# Whichever target of the receiver sent them.
+_DELIVERED = """
+SELECT month, host, CAST(sum(jobs) AS BIGINT)
+FROM target JOIN target AS sender ON sender.receiver = target.receiver
+JOIN delivered_count ON delivered_count.target = sender.id
+WHERE target.id = :target GROUP BY month, host HAVING sum(jobs) > 0"""
 _BEFORE = "SELECT month, host, jobs FROM count_before WHERE target = :target"
 _REPORTED = """
 SELECT month, host, reported FROM sync_count WHERE target = :target AND reported IS NOT NULL"""
@@ -56,6 +58,13 @@ def add(database: Database, target: int, ended: Iterable[tuple[Epoch, str]]) -> 
     database.execute_many(_ADD, _rows(target, jobs))
 
 
+def change(database: Database, jobs: Mapping[tuple[int, int, str], int]) -> None:
+    """Add jobs, by target, month and host as sync spells it; less than 0 are taken away."""
+    names = "target", "month", "host", "jobs"
+    rows = [dict(zip(names, (*at, jobs[at]), strict=True)) for at in sorted(jobs) if jobs[at]]
+    database.execute_many(_ADD, rows)
+
+
 def _rows(target: int, counts: Mapping[HostMonth, int]) -> list[dict[str, object]]:
     return [
         {"target": target, "month": month, "host": host, "jobs": jobs}
@@ -71,12 +80,8 @@ def _by_host_and_month(
 
 
 def delivered(database: Database, target: int | None) -> dict[HostMonth, int]:
-    """What the target's records carry: single ones as delivered, months as accepted."""
-    counts = Counter(_by_host_and_month(database, _DELIVERED, target))
-    for month, accepted in database.execute(_ACCEPTED, {"target": target}):
-        for host, jobs in json.loads(accepted).items():
-            counts[month, host] += jobs
-    return dict(counts)
+    """Return what the target's receiver has, each run once."""
+    return _by_host_and_month(database, _DELIVERED, target)
 
 
 def before(database: Database, target: int | None) -> dict[HostMonth, int]:

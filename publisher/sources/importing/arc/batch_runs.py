@@ -11,11 +11,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import copy
 from functools import partial
 from itertools import compress
-from operator import or_
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
 
-from publisher.model.job import JobRecord, RunValues
+from publisher.model.job import JobRecord
 from publisher.sources.base import Additions, JoinedEntry, RunAt, has_file
 from publisher.sources.importing.arc.jobs import ARC_RUNS
 from publisher.sources.importing.arc.numbers import (
@@ -101,16 +100,6 @@ class BatchRuns:
                 with accounting, accounting.transaction():
                     remember(accounting.connection, new)
 
-    def are_new(self, runs: Sequence[tuple[str, int, str]]) -> Sequence[bool]:
-        """Whether some database has yet to remember them. Raises: SourceError.
-
-        `runs` have the number, end and batch system of each.
-        """
-        found = [False] * len(runs)  # also where the CE submits to none of these batch systems
-        for entry in self.entries:
-            found = list(map(or_, found, self._are_new(entry, runs)))
-        return found
-
     def _are_new(self, entry: JoinedEntry, runs: Sequence[tuple[str, int, str]]) -> Sequence[bool]:
         file = self._file(entry) if self._remembers else None
         may = [_may_have(entry, *run) for run in runs]
@@ -149,9 +138,7 @@ def _may_have(entry: JoinedEntry, number: str, end: int, lrms: str) -> bool:
     return end > 0 and is_number and entry.ran(lrms)
 
 
-def run_of(
-    found: Mapping[str, Sequence[BatchRun]], run: RunValues | JobRecord, lrms: str
-) -> BatchRun | None:
+def run_of(found: Mapping[str, Sequence[BatchRun]], run: JobRecord, lrms: str) -> BatchRun | None:
     """The run that is this job: of the same number and overlapping, as numbers come again.
 
     None where two systems have one. A run that is requeued keeps its number: the one counts that
@@ -175,11 +162,7 @@ def own_run(runs: Sequence[BatchRun], span: tuple[int, int], lrms: str) -> Batch
     return next((one for one in own if overlap(span, one.run.started_at, one.run.ended_at)), None)
 
 
-def may_be_own(found: Mapping[str, Sequence[BatchRun]], local_id: str) -> bool:
-    return any(one.run.own for one in found.get(local_id, ()))
-
-
-def additions(adds: str, job: RunValues | JobRecord) -> dict[str, Any]:
+def additions(adds: str, job: JobRecord) -> dict[str, Any]:
     """What of a run's values this job has not."""
     return {name: value for name, value in _values(adds).items() if not getattr(job, name, True)}
 

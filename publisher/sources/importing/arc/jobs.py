@@ -29,11 +29,9 @@ from publisher.sources.importers import ImportedJob
 from publisher.sources.importing.arc.numbers import (
     APART_S,
     NUMBER_TABLES,
-    Moments,
     Run,
     StoredRun,
     delivered_as_own,
-    forgotten_of,
     overlap,
     own_runs,
     spans_of,
@@ -276,13 +274,12 @@ class ArcJobs:
         spans, numbers = self._spans(runs), _numbers_of(runs)
         for number, submitted, ended in spans_of(connection, numbers):
             spans[number].append((submitted, ended))
-        forgotten = forgotten_of(connection, numbers)
-        ours = own_runs(connection, [*spans, *forgotten])
+        ours = own_runs(connection, list(spans))
         once_claimed = _once_claimed(connection, runs)
-        delivered = delivered_as_own(connection, [(job.job_id, job.local_id) for job, *_ in runs])
+        delivered = delivered_as_own(connection, [run.job for run in runs])
         found = SortedRuns([], [], [])
         for run in runs:
-            claims = [*_claims(run, spans), *_forgotten_claims(run, forgotten)]
+            claims = _claims(run, spans)
             if run.job.job_id in delivered or _has_own(claims, ours):
                 found.own.append(run)
             elif claims or run.job.job_id in once_claimed:
@@ -347,17 +344,6 @@ def _claims(run: ArcRun, spans: Mapping[str, Sequence[tuple[int, int]]]) -> list
     times = (run.job.started_at, run.job.ended_at)
     known = ((number, span) for number in run.arc_ids for span in spans.get(number, ()))
     return [(number, span) for number, span in known if overlap(span, *times)]
-
-
-def _forgotten_claims(run: ArcRun, forgotten: Moments) -> list[_Claim]:
-    """The same of jobs whose numbers were forgotten: of these only the ends are known."""
-    started_at, ended_at = run.job.started_at, run.job.ended_at
-    return [
-        (number, (started_at, ended))
-        for number in run.arc_ids
-        for since, ended in forgotten.get(number, ())
-        if since - APART_S <= ended_at <= ended + APART_S
-    ]
 
 
 def _has_own(claims: Sequence[_Claim], ours: Mapping[str, Sequence[StoredRun]]) -> bool:

@@ -15,11 +15,8 @@ whoever reads runs in meanwhile sees that they are a CE's, or has committed that
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from datetime import datetime
-from functools import partial
-from itertools import compress
 from typing import Final
 
 from publisher.model.job import (
@@ -27,8 +24,6 @@ from publisher.model.job import (
     JobId,
     JobRecord,
     RowRef,
-    RunColumns,
-    RunValues,
     SideTable,
     SkippedJob,
 )
@@ -36,9 +31,6 @@ from publisher.model.time import Window
 from publisher.sources.base import (
     Absent,
     Cursor,
-    DoneWith,
-    EndedIn,
-    Knows,
     OpenRow,
     Page,
     RowsAhead,
@@ -50,8 +42,6 @@ from publisher.sources.importing.arc.batch_runs import (
     BatchRun,
     BatchRuns,
     additions,
-    may_be_own,
-    nearest_run,
     own_run,
     run_of,
 )
@@ -72,6 +62,7 @@ def _set_aside(job: JobRecord, found: BatchRun) -> SkippedJob:
             "told of its end: it counts there, and is not published twice"
         ),
         fingerprint=job.content_fingerprint,
+        submitted_at=job.submitted_at,
     )
 
 
@@ -89,15 +80,6 @@ def _whole_job(job: JobRecord, found: Mapping[str, Sequence[BatchRun]]) -> JobRe
 def _waits(of_ce: BatchRuns, local_id: str, since: int, lrms: str, now: int) -> bool:
     """Whether a job without a run waits for it; not one that ends in a far future."""
     return local_id != "" and abs(now - since) < of_ce.waits(lrms)
-
-
-def _whole_run(run: RunValues, found: Mapping[str, Sequence[BatchRun]]) -> RunValues:
-    of_batch = run_of(found, run, "")
-    if of_batch is None:
-        return run
-    adds = of_batch.run.adds
-    more = {} if run.node_count and run.cpu_count else additions(adds, run)
-    return run._replace(joined=adds, **more)
 
 
 def rules_of(job: JobRecord, runs: BatchRuns) -> list[ImportRule]:
@@ -126,7 +108,6 @@ class JoinedSource:
         self._source = source
         self._batch_databases = frozenset(batch_databases)
         self._is_batch: dict[str, bool] = {}  # by name of a database
-        self._joins = any(entry.wait_s is not None for entry in runs.entries)
         self._runs = runs
         self._runs_of: dict[str, BatchRuns] = {}  # by name of a CE's database
 
@@ -136,11 +117,8 @@ class JoinedSource:
         database: str,
         needs: frozenset[SideTable],
         now: datetime,
-        done_with: DoneWith | None = None,
     ) -> Iterator[Page]:
-        if done_with is not None and self._joins and not self._of_batch(database):
-            done_with = partial(self._done_with, self._of_ce(database), done_with)
-        for page in self._source.since(cursor, database, needs, now, done_with):
+        for page in self._source.since(cursor, database, needs, now):
             yield self._joined(page, needs, now)
 
     def reread(
@@ -156,11 +134,8 @@ class JoinedSource:
         needs: frozenset[SideTable],
         now: datetime,
         after: tuple[Epoch, RowRef] | None = None,
-        *,
-        columns: bool = False,
-        knows: Knows | None = None,
     ) -> Iterator[Page]:
-        for page in self._source.window(window, needs, now, after, columns=columns, knows=knows):
+        for page in self._source.window(window, needs, now, after):
             yield self._joined(page, needs, now)
 
     def find(self, job_id: JobId, needs: frozenset[SideTable], now: datetime) -> Page:
@@ -190,8 +165,6 @@ class JoinedSource:
 
         `seen` is when rows were first seen finished; one that was seen long ago waits no longer.
         """
-        if page.runs is not None and not self._of_batch(page.runs.database):
-            page = self._counted(page, page.runs, needs, now)
         if not page.jobs or self._of_batch(page.jobs[0].row.database):
             return page
         moment = Epoch(int(now.timestamp()))
@@ -213,54 +186,6 @@ class JoinedSource:
                 jobs.append(whole)
         skipped, rows = (*page.skipped, *counted), (*page.open, *waiting.values())
         return replace(page, jobs=tuple(jobs), skipped=skipped, open=rows, awaited=tuple(waiting))
-
-    def _counted(
-        self, page: Page, runs: RunColumns, needs: frozenset[SideTable], now: datetime
-    ) -> Page:
-        """A page of columns.
-
-        What waits, lacks a number that counts, or is yet to be remembered, is read whole.
-        """
-        lrms, of_ce = [example.lrms for example in runs.examples], self._of_ce(runs.database)
-        new = of_ce.are_new(list(zip(runs.local_ids, runs.ended_at, lrms, strict=True)))
-        found, moment = of_ce.look_up(runs.local_ids), int(now.timestamp())
-        texts: list[str] = []
-        whole: list[bool] = []
-        columns = zip(runs.local_ids, runs.ended_at, runs.wall_s, runs.examples, new, strict=True)
-        for local_id, end, wall_s, example, is_new in columns:
-            run = nearest_run(found.get(local_id, ()), end, wall_s, example.lrms)
-            if run is None:
-                adds, unfit = "", _waits(of_ce, local_id, end, example.lrms, moment)
-            else:
-                adds, unfit = run.run.adds, not (example.node_count and example.cpu_count)
-            texts.append(adds)
-            whole.append(unfit or is_new or may_be_own(found, local_id))
-        runs = runs._replace(joined=texts)
-        if any(whole):
-            page = self._with_rows(page, runs.rows(compress(range(len(whole)), whole)), needs, now)
-            runs = runs.only([not each for each in whole])
-        joined = runs if runs.record_ids else None
-        return replace(page, runs=joined)
-
-    def _with_rows(
-        self, page: Page, rows: Sequence[RowRef], needs: frozenset[SideTable], now: datetime
-    ) -> Page:
-        """A page with some rows read whole."""
-        again = [OpenRow(row=row, finished_seen_at=None) for row in rows]
-        for read in self._source.reread(again, needs, now):
-            jobs, skipped = page.jobs + read.jobs, page.skipped + read.skipped
-            page = replace(page, jobs=jobs, skipped=skipped, open=page.open + read.open)
-        return page
-
-    @staticmethod
-    def _done_with(
-        of_ce: BatchRuns, done_with: DoneWith, rows: Sequence[int], runs: Sequence[RunValues]
-    ) -> Sequence[bool]:
-        """As it is asked about runs, with what is joined to them, whatever system they are of."""
-        found = of_ce.look_up([run.local_id for run in runs])
-        if found:
-            runs = [_whole_run(run, found) for run in runs]
-        return done_with(rows, runs)
 
     # As they are
 
@@ -287,9 +212,6 @@ class JoinedSource:
 
     def count(self, window: Window) -> int:
         return self._source.count(window)
-
-    def by_end(self) -> AbstractContextManager[EndedIn]:
-        return self._source.by_end()
 
     def facts(self) -> tuple[SourceFacts, ...]:
         return self._source.facts()

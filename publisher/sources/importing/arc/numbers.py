@@ -1,9 +1,9 @@
 """Which numbers of the batch system the CEs in front of it have had, and which runs have those.
 
 A-REX forgets the number of a run when it restarts the job. So each number that a CE has is written
-down in the table `ArcSpan` before the job is published. Of a run that was delivered without that,
-the ledger has a digest of the number: those are in `ArcForgotten` (`delivered.py`). And it has keys
-of the batch system's own jobs, which stay such when this database is made anew: `OwnDelivered`.
+down in the table `ArcSpan` before the job is published, and that of each run that was delivered
+without that (`delivered.py`). The ledger also has keys of the batch system's own jobs, which stay
+such when this database is made anew: `OwnDelivered`.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import repeat
-from typing import Any, Final, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
 
-from publisher.model.job import JobKey, job_key, job_keys, run_digest
+from publisher.model.job import RunKey, run_key
+from publisher.sources.importers import ImportedJob
 
 # Numbers of the batch system come again after months or years; A-REX notices an end some minutes
 # later, at times hours.
@@ -27,12 +27,6 @@ NUMBER_TABLES: Final = """
         PRIMARY KEY (LocalJobID, Ended)
     ) WITHOUT ROWID;
 
-    -- Numbers of which only the digest is known. The run ended between these moments, or nearly.
-    CREATE TABLE IF NOT EXISTS ArcForgotten (
-        Digest INTEGER NOT NULL, Since INTEGER NOT NULL, Ended INTEGER NOT NULL,
-        PRIMARY KEY (Digest, Ended)
-    ) WITHOUT ROWID;
-
     -- What else a CE may call a run that is a job in AAR.
     CREATE TABLE IF NOT EXISTS ArcNumber (
         LocalJobID TEXT NOT NULL, JobID TEXT NOT NULL, PRIMARY KEY (LocalJobID, JobID)
@@ -42,18 +36,12 @@ NUMBER_TABLES: Final = """
     CREATE TABLE IF NOT EXISTS OwnDelivered (Key BLOB PRIMARY KEY) WITHOUT ROWID;
 """
 _KEEP_SPAN: Final = "INSERT OR IGNORE INTO ArcSpan VALUES (?, ?, ?)"
-_KEEP_FORGOTTEN: Final = "INSERT OR IGNORE INTO ArcForgotten VALUES (?, ?, ?)"
 _KEEP_OWN: Final = "INSERT OR IGNORE INTO OwnDelivered VALUES (?)"
 _HAS_OWN: Final = "SELECT EXISTS (SELECT 1 FROM OwnDelivered)"
 _IS_OWN: Final = "SELECT EXISTS (SELECT 1 FROM OwnDelivered WHERE Key = ?)"
 _SPANS: Final = """
     SELECT LocalJobID, Submitted, Ended FROM ArcSpan
     WHERE LocalJobID IN (SELECT value FROM json_each(:numbers))
-"""
-_HAS_FORGOTTEN: Final = "SELECT EXISTS (SELECT 1 FROM ArcForgotten)"
-_FORGOTTEN: Final = """
-    SELECT Digest, Since, Ended FROM ArcForgotten
-    WHERE Digest IN (SELECT value FROM json_each(:digests))
 """
 _OWN: Final = """
     SELECT LocalJobID, JobID, StartTime, EndTime FROM AAR
@@ -68,8 +56,6 @@ _OF_NUMBERS: Final = """
 """
 
 Run = tuple[str, int, int]  # the batch system's number, start and end as epoch seconds
-Moments = Mapping[str, Sequence[tuple[int, int]]]  # by number, between which runs of it ended
-Forgotten = tuple[int, int, int]  # digest of a number, and between which moments the run ended
 
 
 class StoredRun(NamedTuple):
@@ -87,21 +73,16 @@ def remember(connection: sqlite3.Connection, runs: Iterable[Run]) -> None:
     connection.executemany(_KEEP_SPAN, runs)
 
 
-def remember_forgotten(connection: sqlite3.Connection, runs: Iterable[Forgotten]) -> None:
-    """The same of runs whose numbers the CEs have forgotten."""
-    connection.executemany(_KEEP_FORGOTTEN, runs)
-
-
-def remember_own(connection: sqlite3.Connection, keys: Iterable[JobKey]) -> None:
+def remember_own(connection: sqlite3.Connection, keys: Iterable[RunKey]) -> None:
     """That targets have these runs as jobs of the batch system, inside a transaction."""
     connection.executemany(_KEEP_OWN, [(key,) for key in keys])
 
 
-def delivered_as_own(connection: sqlite3.Connection, runs: Iterable[tuple[str, str]]) -> set[str]:
-    """The JobIDs of those of these runs, given with their numbers. Raises: sqlite3.Error."""
+def delivered_as_own(connection: sqlite3.Connection, runs: Iterable[ImportedJob]) -> set[str]:
+    """Return the JobIDs of those of these runs. Raises: sqlite3.Error."""
     if not connection.execute(_HAS_OWN).fetchone()[0]:
         return set()
-    keys = ((job_id, job_key(job_id, number)) for job_id, number in runs)
+    keys = ((job.job_id, run_key(job.submitted_at, job.job_id, job.local_id)) for job in runs)
     return {job_id for job_id, key in keys if connection.execute(_IS_OWN, (key,)).fetchone()[0]}
 
 
@@ -113,20 +94,6 @@ def spans_of(connection: sqlite3.Connection, numbers: Sequence[str]) -> list[Run
         if "no such table" in str(error):  # an earlier version read into it last
             return []
         raise
-
-
-def forgotten_of(connection: sqlite3.Connection, numbers: Sequence[str]) -> Moments:
-    """Of forgotten runs that may have had these numbers. Raises: sqlite3.Error."""
-    if not connection.execute(_HAS_FORGOTTEN).fetchone()[0]:
-        return {}
-    keys = job_keys(repeat("", len(numbers)), numbers)
-    digests = [digest_of_number(run_digest(key)) for key in keys]
-    times: dict[int, list[tuple[int, int]]] = defaultdict(list)
-    rows: Iterable[Any] = connection.execute(_FORGOTTEN, {"digests": json.dumps(digests)})
-    for digest, since, ended in rows:
-        times[digest].append((since, ended))
-    by_number = zip(numbers, digests, strict=True)
-    return {number: times[digest] for number, digest in by_number if digest in times}
 
 
 def own_runs(connection: sqlite3.Connection, numbers: Sequence[str]) -> dict[str, list[StoredRun]]:
@@ -156,11 +123,6 @@ def runs_of_numbers(
     for number, *run in rows:
         found[number].append(StoredRun(*run))
     return found
-
-
-def digest_of_number(run: bytes) -> int:
-    """As `ArcForgotten` has what a ledger keeps of a number."""
-    return int.from_bytes(run, "little")
 
 
 def overlap(span: tuple[int, int], started_at: int, ended_at: int) -> bool:

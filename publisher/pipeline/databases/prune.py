@@ -13,7 +13,7 @@ from publisher.model.errors import PublisherError, SourceError
 from publisher.model.job import JobRecord
 from publisher.model.text import plural
 from publisher.model.time import Month, Window, epoch, month_of
-from publisher.pipeline.batch_systems import chosen_entries
+from publisher.pipeline.databases.batch_systems import chosen_entries
 from publisher.pipeline.site import Site
 from publisher.policy.target import Target, is_wanted
 from publisher.sources.base import BatchEntry
@@ -107,16 +107,15 @@ def _accepted(target: Target, ledger: Ledger, jobs: Sequence[JobRecord]) -> list
         return []
     selection = target.selection(Window(start=state.start))
     keys = [job.key for job in jobs]
-    known = ledger.known(target.name, dict(zip(keys, [job.row for job in jobs], strict=True)))
+    known = ledger.recorded(target.name, [job.run_key for job in jobs])
     held = ledger.held(target.name, keys)
     found = []
     for job, key in zip(jobs, keys, strict=True):
-        run, quarantined = known.get(key), held.get(key)
+        run, quarantined = known.get(job.run_key), held.get(key)
         if quarantined is not None:
             accepted = quarantined.hold is Hold.DROPPED
         elif run is not None:
-            same = (run.fingerprint, run.ended_at) == (job.fingerprint, job.ended_at)
-            accepted = same and run.settled and not run.only_counted
+            accepted = run.digest == job.values_digest and run.counts
         else:
             accepted = not is_wanted(selection, target, job)
         if accepted:

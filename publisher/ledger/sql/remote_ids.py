@@ -1,8 +1,9 @@
 """The receiver's ids of a message's records, packed, and found again by the run's key.
 
-Entries do not keep a job's place in its message, so each id has a tag: as few leading bytes of the
-run's key as tell the runs of this message apart, for 50 nearly always two. SGAS numbers its rows in
-order: the ids beside the tags are a few ranges, some 2 bytes a job, where the reply itself has 85.
+Entries do not keep a job's place in its message, so each id has a tag: as few bytes of the digests
+in the run's key as tell the runs of this message apart, for 50 nearly always two. SGAS numbers its
+rows in order: the ids beside the tags are a few ranges, some 2 bytes a job, where the reply itself
+has 85.
 """
 
 import json
@@ -10,12 +11,13 @@ from collections.abc import Collection, Iterator, Sequence
 from itertools import pairwise
 from typing import Final
 
-from publisher.model.job import JobKey
+from publisher.model.job import RunKey
 
+_DIGESTS: Final = slice(4, None)  # of a run key, which begins with the submission time
 _TEXTS: Final = 0x80  # in the first byte, beside the width of the tags: the ids are no numbers
 
 
-def _distinct_width(keys: Collection[JobKey]) -> int:
+def _distinct_width(keys: Collection[bytes]) -> int:
     """As few leading bytes as tell keys apart, also those of runs without an id."""
     width = 1
     while len({key[:width] for key in keys}) < len(keys):
@@ -23,14 +25,14 @@ def _distinct_width(keys: Collection[JobKey]) -> int:
     return width
 
 
-def pack(named: Sequence[tuple[JobKey, str]]) -> bytes | None:
+def pack(named: Sequence[tuple[RunKey, str]]) -> bytes | None:
     """All runs of a message in its order, each with its id or ''; None when no id is known.
 
     Of a run that is named twice, the first counts.
     """
-    by_key: dict[JobKey, str] = {}
-    for key, text in named:
-        by_key.setdefault(key, text)
+    by_key: dict[bytes, str] = {}
+    for run, text in named:
+        by_key.setdefault(run[_DIGESTS], text)
     known = {key: text for key, text in by_key.items() if text}
     if not known:
         return None
@@ -42,11 +44,11 @@ def pack(named: Sequence[tuple[JobKey, str]]) -> bytes | None:
     return bytes([width | _TEXTS]) + head + texts.encode()
 
 
-def find(packed: bytes | None, key: JobKey) -> str:
+def find(packed: bytes | None, run: RunKey) -> str:
     """The id of the row of a run that the message carried; '' when the receiver reported none."""
     if not packed:
         return ""
-    width = packed[0] & ~_TEXTS
+    key, width = run[_DIGESTS], packed[0] & ~_TEXTS
     tags, at = _read_varint(packed, 1)
     ids = at + tags * width
     for place in range(tags):

@@ -19,7 +19,7 @@ from publisher.pipeline.site import LOCK_WAIT_S, Site
 from publisher.sources.base import BatchEntry, DatabaseEntry, LastReading, NewestJob, is_of_ce
 
 if TYPE_CHECKING:
-    from publisher.model.message import PlacedRuns
+    from publisher.model.entry import DeliveredFrom
     from publisher.sources.importers import BadLine, Retried
 
 log = logging.getLogger("publisher")
@@ -115,7 +115,7 @@ def _refuse_second_name(site: Site, entry: BatchEntry) -> None:
 @contextmanager
 def delivered_since(
     site: Site, entry: BatchEntry, mark: str
-) -> Iterator[tuple[str, Iterator[PlacedRuns]]]:
+) -> Iterator[tuple[str, Iterator[DeliveredFrom]]]:
     """What the ledger has, for who reads a batch system beside a CE (`History.delivered_since`).
 
     Raises: LedgerError.

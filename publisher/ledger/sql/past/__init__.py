@@ -1,0 +1,1 @@
+"""What was delivered in the past: day by day, and of one job."""

@@ -1,0 +1,112 @@
+"""Balances: what the entries of a row that count add up to, and when the first and last one ended.
+
+They are written when entries begin or cease to count, and at no other time. Entries without jobs,
+of runs that shall not count any more, add nothing and have no ends.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from publisher.ledger.sql.database import Database
+
+_ADD: Final = """
+INSERT INTO balance (row_key, jobs, wall_s, cpu_s, first_end, last_end)
+VALUES (:row_key, :jobs, :wall_s, :cpu_s, :first_end, :last_end)
+ON CONFLICT (row_key) DO UPDATE SET
+    jobs = balance.jobs + excluded.jobs, wall_s = balance.wall_s + excluded.wall_s,
+    cpu_s = balance.cpu_s + excluded.cpu_s,
+    first_end = CASE WHEN balance.jobs > 0 AND balance.first_end < excluded.first_end
+                     THEN balance.first_end ELSE excluded.first_end END,
+    last_end = CASE WHEN balance.jobs > 0 AND balance.last_end > excluded.last_end
+                    THEN balance.last_end ELSE excluded.last_end END"""
+_LESS: Final = """
+UPDATE balance SET jobs = jobs - :jobs, wall_s = wall_s - :wall_s, cpu_s = cpu_s - :cpu_s
+WHERE row_key = :row_key"""
+_BALANCE: Final = "SELECT jobs, first_end, last_end FROM balance WHERE row_key = :row_key"
+# The index by end is that of all rows; the first entry that is of this one ends the search.
+_FIRST_END: Final = """
+SELECT ended_at FROM entry
+WHERE +receiver = :receiver AND ended_at >= :first_end AND ended_at <= :last_end
+    AND row_key = :row_key AND state IN (1, 3) AND jobs > 0
+ORDER BY ended_at LIMIT 1"""
+_LAST_END: Final = f"{_FIRST_END.removesuffix(' LIMIT 1')} DESC LIMIT 1"
+_SET_ENDS: Final = """
+UPDATE balance SET first_end = :first_end, last_end = :last_end WHERE row_key = :row_key"""
+
+
+@dataclass(slots=True)
+class _Sums:
+    """What some entries of a row add up to."""
+
+    jobs: int = 0
+    wall_s: int = 0
+    cpu_s: int = 0
+    first_end: int = 1 << 62
+    last_end: int = 0
+
+    def add(self, jobs: int, wall_s: int, cpu_s: int, ended_at: int) -> None:
+        self.jobs += jobs
+        self.wall_s += wall_s
+        self.cpu_s += cpu_s
+        if ended_at < self.first_end:
+            self.first_end = ended_at
+        if ended_at > self.last_end:
+            self.last_end = ended_at
+
+    def of_row(self, row_key: int) -> dict[str, object]:
+        usage = {"jobs": self.jobs, "wall_s": self.wall_s, "cpu_s": self.cpu_s}
+        return {"row_key": row_key, **usage, "first_end": self.first_end, "last_end": self.last_end}
+
+
+class BalanceChanges:
+    """Entries that begin or cease to count, summed up by row. Memory: two sums a row."""
+
+    def __init__(self) -> None:
+        self._coming: dict[int, _Sums] = {}
+        self._leaving: dict[int, _Sums] = {}
+
+    def add(self, row_key: int, jobs: int, wall_s: int, cpu_s: int, ended_at: int) -> None:
+        """Count an entry in its row."""
+        if jobs:
+            sums = self._coming.get(row_key) or self._coming.setdefault(row_key, _Sums())
+            sums.add(jobs, wall_s, cpu_s, ended_at)
+
+    def take_away(self, row_key: int, jobs: int, wall_s: int, cpu_s: int, ended_at: int) -> None:
+        """Count an entry in its row no more."""
+        if jobs:
+            sums = self._leaving.get(row_key) or self._leaving.setdefault(row_key, _Sums())
+            sums.add(jobs, wall_s, cpu_s, ended_at)
+
+    def jobs(self) -> dict[int, int]:
+        """Return by how many jobs each row grows."""
+        rows = self._coming.keys() | self._leaving.keys()
+        none = _Sums()
+        return {
+            row: self._coming.get(row, none).jobs - self._leaving.get(row, none).jobs
+            for row in rows
+        }
+
+    def write(self, database: Database, receiver: int) -> None:
+        """Bring the balances of a receiver's rows up to date, after the entries."""
+        coming, leaving = self._coming, self._leaving
+        database.execute_many(_ADD, [coming[row].of_row(row) for row in sorted(coming)])
+        database.execute_many(_LESS, [leaving[row].of_row(row) for row in sorted(leaving)])
+        for row_key in sorted(leaving):
+            _find_ends(database, receiver, row_key, leaving[row_key])
+
+
+def _find_ends(database: Database, receiver: int, row_key: int, left: _Sums) -> None:
+    """Find the ends of a row anew where the entry that had one has left it."""
+    row = {"row_key": row_key}
+    jobs, first_end, last_end = database.execute(_BALANCE, row).fetchone()
+    if jobs and left.first_end > first_end and left.last_end < last_end:
+        return
+    ends = {"first_end": 0, "last_end": 0}
+    if jobs:
+        between = {"receiver": receiver, "first_end": first_end, "last_end": last_end}
+        for end, question in (("first_end", _FIRST_END), ("last_end", _LAST_END)):
+            found = database.execute(question, row | between).fetchone()
+            ends[end] = found[0] if found else 0
+    database.execute(_SET_ENDS, row | ends)

@@ -1,0 +1,232 @@
+"""Postings of totals: open while a round plans, page by page, then sealed with their messages.
+
+A target has one open posting at most. Its entries are pending, and no message has them yet, so
+they can be replaced and taken out again. One that was never sealed is dropped when the next round
+begins. Everything runs inside the caller's transaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Container, Iterable, Sequence
+from typing import Any, Final, NamedTuple
+
+from publisher.ledger.sql import entries
+from publisher.ledger.sql.database import Database
+from publisher.ledger.sql.sums.settlement import Settling
+from publisher.model.entry import Entry, RowId
+
+ENTRY_BYTES: Final = 150  # of an entry and its index, when it is written again
+_PORTION: Final = 5_000  # entries in memory, of 500 bytes
+_RECEIVER: Final = "SELECT receiver FROM target WHERE id = :target"
+_OPEN: Final = """
+SELECT id, receiver, entries, checksum FROM posting WHERE target = :target AND NOT sealed"""
+_ENTER: Final = """
+INSERT INTO entry (receiver, run, posting, row_key, scope, local_id, ended_at, jobs, wall_s, cpu_s,
+                   digest, state)
+VALUES (:receiver, :run, :posting, :row_key, :scope, :local_id, :ended_at, :jobs, :wall_s, :cpu_s,
+        :digest, 2)
+ON CONFLICT (receiver, run, posting) DO NOTHING"""
+_ENTERED: Final = f"""
+SELECT {entries.CONSTANT} FROM entry
+WHERE receiver = :receiver AND run = :run AND posting = :posting"""
+_REPLACE: Final = """
+UPDATE entry SET row_key = :row_key, scope = :scope, local_id = :local_id, ended_at = :ended_at,
+    jobs = :jobs, wall_s = :wall_s, cpu_s = :cpu_s, digest = :digest
+WHERE receiver = :receiver AND run = :run AND posting = :posting"""
+_PENDING: Final = f"""
+SELECT {entries.CONSTANT} FROM entry
+WHERE posting = :posting AND receiver = :receiver AND run > :after AND state = 2
+ORDER BY run LIMIT :portion"""
+# Pending entries, each with the row that its run counts in until now.
+_MOVING: Final = """
+SELECT entry.run, entry.row_key, was.row_key
+FROM entry LEFT JOIN entry AS was
+    ON was.receiver = entry.receiver AND was.run = entry.run AND was.state = 1
+WHERE entry.posting = :posting AND entry.receiver = :receiver AND entry.run > :after
+    AND entry.state = 2
+ORDER BY entry.run LIMIT :portion"""
+_TAKE_OUT: Final = """
+DELETE FROM entry WHERE receiver = :receiver AND run = :run AND posting = :posting"""
+_CHANGE: Final = """
+UPDATE posting SET entries = entries + :entries, checksum = checksum + :checksum
+WHERE id = :posting"""
+_SEAL: Final = "UPDATE posting SET sealed = TRUE WHERE id = :posting"
+_ROW_KEY: Final = """
+SELECT id FROM row_key WHERE receiver = :receiver AND month = :month AND digest = :digest"""
+_DROP_POSTING: Final = """
+DELETE FROM posting WHERE id = :posting AND entries = 0
+    AND NOT EXISTS (SELECT 1 FROM message WHERE posting = :posting)"""
+_PENDING_ROWS: Final = """
+SELECT run, row_key, jobs FROM entry
+WHERE posting = :posting AND receiver = :receiver AND run > :after AND state = 2
+ORDER BY run LIMIT :portion"""
+
+
+class OpenPosting(NamedTuple):
+    """The posting to which a target's entries are added."""
+
+    number: int
+    receiver: int
+    entries: int
+    checksum: int
+
+
+def open_posting(database: Database, target: int) -> OpenPosting | None:
+    """Return a target's open posting; None where nothing was entered yet."""
+    found = database.execute(_OPEN, {"target": target}).fetchone()
+    return None if found is None else OpenPosting(*found)
+
+
+def enter(
+    database: Database,
+    numbers: entries.Numbers,
+    target: int,
+    new: Sequence[Entry],
+    settings: str,
+    made_at: int,
+) -> None:
+    """Add entries to the open posting, or to a new one; a later one of a run replaces it."""
+    there = open_posting(database, target)
+    if there is None:
+        (receiver,) = database.execute(_RECEIVER, {"target": target}).fetchone()
+        posting = entries.Posting(receiver, target, settings, made_at)
+        number = entries.post(database, posting, [], sealed=False)
+        there = OpenPosting(number, receiver, 0, 0)
+    by_run = {entry.run: entry for entry in new}
+    rows = entries.constants(database, numbers, there.receiver, by_run.values())
+    at = {"receiver": there.receiver, "posting": there.number}
+    named = entries.named(rows, at)
+    added = database.execute_many(_ENTER, named)
+    if added == len(rows):
+        _change(database, there.number, len(rows), entries.checksum(rows))
+    else:
+        _replace(database, there, rows, named, added)
+
+
+def add(database: Database, receiver: int, posting: int, rows: Sequence[tuple[Any, ...]]) -> None:
+    """Add entries with these constants, of runs that it does not have, to a posting."""
+    named = entries.named(rows, {"receiver": receiver, "posting": posting})
+    database.execute_many(_ENTER, named)
+    _change(database, posting, len(rows), entries.checksum(rows))
+
+
+def _replace(
+    database: Database,
+    there: OpenPosting,
+    rows: Sequence[tuple[Any, ...]],
+    named: Sequence[dict[str, Any]],
+    added: int,
+) -> None:
+    """Let entries replace those of their runs in the open posting; so many were just added."""
+    were = [tuple(database.execute(_ENTERED, one).fetchone()) for one in named]
+    database.execute_many(_REPLACE, named)
+    changed = [(row, was) for row, was in zip(rows, were, strict=True) if row != was]
+    if added + len(changed) == len(rows):  # what is equal was added just now
+        less = entries.checksum([was for _, was in changed])
+        same = [row for row, was in zip(rows, were, strict=True) if row == was]
+        new_rows = [row for row, _ in changed] + same
+        _change(database, there.number, added, entries.checksum(new_rows) - less)
+    else:
+        _count_again(database, there)
+
+
+def _change(database: Database, posting: int, count: int, checksum: int) -> None:
+    sums = {"posting": posting, "entries": count, "checksum": checksum}
+    database.execute(_CHANGE, sums)
+
+
+def _count_again(database: Database, there: OpenPosting) -> None:
+    """Count and sum up all entries of the open posting; they are pending."""
+    count = checksum = 0
+    after = b""
+    while found := _portion(database, _PENDING, there, after):
+        count += len(found)
+        checksum += entries.checksum(found)
+        after = found[-1][0]
+    _change(database, there.number, count - there.entries, checksum - there.checksum)
+
+
+def _portion(
+    database: Database, question: str, there: OpenPosting, after: bytes, **more: object
+) -> list[Any]:
+    """Return some of a posting's pending entries, in the order of their runs."""
+    asked = {"posting": there.number, "receiver": there.receiver, "after": after, **more}
+    return database.execute(question, asked | {"portion": _PORTION}).fetchall()
+
+
+def withdraw(
+    database: Database, target: int, leaving: Collection[RowId], entering: Collection[RowId]
+) -> None:
+    """Take entries out of the open posting whose runs leave rows, and those that enter rows."""
+    if (there := open_posting(database, target)) is None:
+        return
+    left = _row_keys(database, there.receiver, leaving)
+    entered = _row_keys(database, there.receiver, entering)
+    after = b""
+    while found := _portion(database, _MOVING, there, after):
+        after = found[-1][0]
+        runs = [run for run, row, was in found if was in left or row in entered]
+        take_out(database, there.number, there.receiver, runs)
+
+
+def take_out(database: Database, posting: int, receiver: int, runs: Iterable[bytes]) -> None:
+    """Delete pending entries of these runs from a posting, as if they never were in it."""
+    at = [{"receiver": receiver, "run": run, "posting": posting} for run in runs]
+    if at:
+        rows = [database.execute(_ENTERED, one).fetchone() for one in at]
+        database.execute_many(_TAKE_OUT, at)
+        _change(database, posting, -len(rows), -entries.checksum(rows))
+
+
+def _row_keys(database: Database, receiver: int, rows: Iterable[RowId]) -> set[int]:
+    """Return the numbers of rows of a receiver. Raises: KeyError for a row that it never had."""
+    return {row_key(database, receiver, row) for row in rows}
+
+
+def row_key(database: Database, receiver: int, row: RowId) -> int:
+    """Return the number of a row of a receiver. Raises: KeyError for one that it never had."""
+    asked = {"receiver": receiver, "month": row.month, "digest": row.digest}
+    if (found := database.execute(_ROW_KEY, asked).fetchone()) is None:
+        raise KeyError(row)
+    return int(found[0])
+
+
+def discard(database: Database, target: int) -> None:
+    """Drop a target's open posting with its entries, if there is one."""
+    if (there := open_posting(database, target)) is not None:
+        drop(database, there.number)
+
+
+def drop(database: Database, posting: int) -> None:
+    """Forget what waits of a posting, and the posting itself if nothing of it counted ever."""
+    receiver, _ = entries.receiver_of(database, posting)
+    there = OpenPosting(posting, receiver, 0, 0)
+    while found := _portion(database, _PENDING, there, b""):
+        _change(database, posting, -len(found), -entries.checksum(found))
+        at = {"receiver": receiver, "posting": posting}
+        database.execute_many(_TAKE_OUT, [at | {"run": run} for run, *_ in found])
+    forget_empty(database, posting)
+
+
+def forget_empty(database: Database, posting: int) -> None:
+    """Forget a posting that has neither entries nor messages."""
+    database.execute(_DROP_POSTING, {"posting": posting})
+
+
+def seal(database: Database, there: OpenPosting, said: Container[int]) -> None:
+    """Close a posting whose messages, which say these rows, are written.
+
+    A run that counts nothing any more need not be in a message: its row may be one that the
+    receiver keeps. Its entry replaces the one before at once. Raises: AssertionError for a run that
+    is to count, but that no message has.
+    """
+    settling = Settling(database, there.number)
+    after = b""
+    while found := _portion(database, _PENDING_ROWS, there, after):
+        after = found[-1][0]
+        unsaid = [one for one in found if one[1] not in said]
+        if any(jobs for _, _, jobs in unsaid):
+            raise AssertionError(f"entries of posting {there.number} are in no message")
+        settling.count(settling.of_run(run) for run, *_ in unsaid)
+    settling.write()
+    database.execute(_SEAL, {"posting": there.number})

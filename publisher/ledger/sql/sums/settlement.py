@@ -1,0 +1,223 @@
+"""Entries of totals that begin to count, and what follows them in the same transaction.
+
+The entry of a run that counted before becomes history, or, where the receiver keeps the first
+record of an id, the new one does at once. Balances and the counts of jobs by host follow.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final, NamedTuple
+
+from publisher.ledger.sql import entries
+from publisher.ledger.sql.database import Database
+from publisher.ledger.sql.sums import counts
+from publisher.ledger.sql.sums.balances import BalanceChanges
+from publisher.model.job import Epoch
+from publisher.model.totals import column, host_of
+
+_PORTION: Final = 5_000  # entries in memory, of 700 bytes
+_TARGET: Final = "SELECT target FROM posting WHERE id = :posting"
+# What a pending entry counts for, and the entry of its run that counts until now.
+_COMING: Final = """
+SELECT coming.run, coming.row_key, coming.jobs, coming.wall_s, coming.cpu_s, coming.ended_at,
+       was.posting, was.row_key, was.jobs, was.wall_s, was.cpu_s, was.ended_at, posting.target"""
+_BEFORE: Final = """
+LEFT JOIN entry AS was
+    ON was.receiver = coming.receiver AND was.run = coming.run AND was.state = 1
+LEFT JOIN posting ON posting.id = was.posting"""
+# `CROSS JOIN` keeps SQLite to the order of the tables: the index of pending entries has the rows.
+_OF_MESSAGE: Final = f"""{_COMING}
+FROM entry AS pending CROSS JOIN said_row CROSS JOIN entry AS coming{_BEFORE}
+WHERE pending.posting = :posting AND pending.receiver = :receiver AND pending.run > :after
+    AND pending.state = 2
+    AND said_row.message = :message AND said_row.row_key = pending.row_key
+    AND coming.receiver = pending.receiver AND coming.run = pending.run
+    AND coming.posting = pending.posting
+ORDER BY pending.run LIMIT :portion"""
+# Of single records with the keys of both.
+_OF_POSTING: Final = f"""{_COMING},
+       scope.site, scope.localid_prefix, coming.local_id,
+       were.site, were.localid_prefix, was.local_id
+FROM entry AS pending CROSS JOIN entry AS coming CROSS JOIN scope{_BEFORE}
+LEFT JOIN scope AS were ON were.id = was.scope
+WHERE scope.id = coming.scope AND pending.posting = :posting
+    AND pending.receiver = :receiver AND pending.run > :after
+    AND pending.state = 2
+    AND coming.receiver = pending.receiver AND coming.run = pending.run
+    AND coming.posting = pending.posting
+ORDER BY pending.run LIMIT :portion"""
+_OF_RUN: Final = f"""{_COMING}
+FROM entry AS coming{_BEFORE}
+WHERE coming.receiver = :receiver AND coming.run = :run AND coming.posting = :posting"""
+# Other entries under which a record with the end of a pending one is at the receiver.
+_SAME_END: Final = """
+SELECT other.run, other.posting, other.row_key, other.jobs, other.wall_s, other.cpu_s,
+       other.ended_at, posting.target, were.site, were.localid_prefix, other.local_id,
+       scope.site, scope.localid_prefix, coming.local_id
+FROM entry AS pending CROSS JOIN entry AS coming CROSS JOIN entry AS other
+JOIN scope ON scope.id = coming.scope
+JOIN scope AS were ON were.id = other.scope
+JOIN posting ON posting.id = other.posting
+WHERE pending.posting = :posting AND pending.state = 2
+    AND coming.receiver = pending.receiver AND coming.run = pending.run
+    AND coming.posting = pending.posting
+    AND +other.receiver = coming.receiver AND other.ended_at = coming.ended_at
+    AND (other.state = 3 OR (other.state = 1 AND other.run <> coming.run))"""
+_ROW_KEY: Final = "SELECT month, fields FROM row_key WHERE id = :row_key"
+_ROW_KEYS: Final = """
+SELECT row_key.id, month, fields FROM said_row JOIN row_key ON row_key.id = said_row.row_key
+WHERE said_row.message = :message"""
+_DELIVERED: Final = """
+UPDATE target SET delivered = delivered + :new,
+    last_end = CASE WHEN last_end > :last_end THEN last_end ELSE :last_end END
+WHERE id = :target"""
+
+
+class _Addition(NamedTuple):
+    """What an entry adds to its row."""
+
+    row_key: int
+    jobs: int
+    wall_s: int
+    cpu_s: int
+    ended_at: int
+
+
+class _Coming(NamedTuple):
+    """An entry that begins to count, and the one that it replaces."""
+
+    run: bytes
+    entry: _Addition
+    was: _Addition | None
+    posting: int | None  # of the one that it replaces
+    target: int | None  # of that posting
+    is_one_record: bool  # both have one record key
+
+
+class Settling:
+    """Lets entries of a posting count. Memory: a portion of them, and some sums by row."""
+
+    def __init__(self, database: Database, posting: int) -> None:
+        self._database = database
+        self._posting = posting
+        self._receiver, self._keeps_first = entries.receiver_of(database, posting)
+        (self._target,) = database.execute(_TARGET, {"posting": posting}).fetchone()
+        self._balances = BalanceChanges()
+        self._jobs: Counter[tuple[int, int]] = Counter()  # by target and row
+        self._row_keys: dict[int, tuple[int, str]] = {}  # month and fields
+        self._ends: tuple[int, int] | None = None  # the first and the last
+        self._new = 0  # runs that never counted
+
+    def of_message(self, message: int) -> None:
+        """Let the pending entries count whose rows a message says."""
+        for row_key, *row in self._database.execute(_ROW_KEYS, {"message": message}).fetchall():
+            self._row_keys[row_key] = row[0], row[1]
+        for found in self._portions(_OF_MESSAGE, {"message": message}):
+            self.count(found)
+
+    def of_records(self) -> None:
+        """Let all entries count, of which the receiver has the single records.
+
+        What a record replaces counts no more: also that of another run under the same key, which
+        an administrator released. An earlier record of the run under another key is left there.
+        """
+        if not self._keeps_first:
+            self._replace_others()
+        for found in self._portions(_OF_POSTING, {}):
+            self.count(found, are_records=True)
+
+    def _replace_others(self) -> None:
+        gone = []
+        for row in self._database.execute(_SAME_END, {"posting": self._posting}).fetchall():
+            run, posting, *entry = row[:7]
+            if _is_one_record(row[8:11], row[11:14]):
+                gone.append((run, posting))
+                self._balances.take_away(*entry)
+                self._jobs[row[7], entry[0]] -= entry[1]
+        entries.set_states(self._database, entries.HISTORY, self._receiver, gone)
+
+    def _portions(self, question: str, at: dict[str, object]) -> Iterator[list[_Coming]]:
+        """Yield pending entries in the order of their runs, some at a time."""
+        of_posting = {"posting": self._posting, "receiver": self._receiver, **at}
+        after = b""
+        while True:
+            asked = {**of_posting, "after": after, "portion": _PORTION}
+            found = list(map(_coming, self._database.execute(question, asked).fetchall()))
+            if not found:
+                return
+            yield found
+            after = found[-1].run
+
+    def of_run(self, run: bytes) -> _Coming:
+        """Return the entry of a run that is in the posting."""
+        at = {"posting": self._posting, "receiver": self._receiver, "run": run}
+        return _coming(self._database.execute(_OF_RUN, at).fetchone())
+
+    def count(self, coming: Iterable[_Coming], *, are_records: bool = False) -> None:
+        """Let entries count, in the place of those that did."""
+        states: dict[int, list[tuple[bytes, int]]] = {
+            state: [] for state in (entries.HISTORY, entries.COUNTS, entries.LEFT)
+        }
+        for run, entry, was, posting, target, is_one_record in coming:
+            is_later = self._keeps_first and was is not None
+            states[entries.HISTORY if is_later else entries.COUNTS].append((run, self._posting))
+            if is_later:
+                continue
+            if was is not None and posting is not None and target is not None:
+                is_left = are_records and not is_one_record
+                states[entries.LEFT if is_left else entries.HISTORY].append((run, posting))
+                if not is_left:
+                    self._balances.take_away(*was)
+                    self._jobs[target, was.row_key] -= was.jobs
+            self._balances.add(*entry)
+            self._jobs[self._target, entry.row_key] += entry.jobs
+            if entry.jobs:
+                first, last = self._ends or (entry.ended_at, entry.ended_at)
+                self._ends = min(first, entry.ended_at), max(last, entry.ended_at)
+                self._new += was is None
+        for state, of_runs in states.items():
+            entries.set_states(self._database, state, self._receiver, of_runs)
+
+    def write(self) -> None:
+        """Bring everything up to date that follows from the entries."""
+        self.write_sums()
+        if self._ends is not None:
+            first, last = self._ends
+            delivered = {"target": self._target, "new": self._new, "last_end": last}
+            self._database.execute(_DELIVERED, delivered)
+            counts.look_before_again(self._database, self._target, [Epoch(first)])
+
+    def write_sums(self) -> None:
+        """Bring the balances of rows and the jobs by host up to date."""
+        self._balances.write(self._database, self._receiver)
+        counts.change(self._database, dict(self._by_host()))
+
+    def _by_host(self) -> Iterator[tuple[tuple[int, int, str], int]]:
+        found: Counter[tuple[int, int, str]] = Counter()
+        for (target, row_key), jobs in self._jobs.items():
+            if jobs:
+                month, fields = self._row_key(row_key)
+                found[target, month, host_of(fields)] += jobs
+        yield from found.items()
+
+    def _row_key(self, row_key: int) -> tuple[int, str]:
+        if row_key not in self._row_keys:
+            row = self._database.execute(_ROW_KEY, {"row_key": row_key}).fetchone()
+            self._row_keys[row_key] = row[0], row[1]
+        return self._row_keys[row_key]
+
+
+def _coming(row: Sequence[Any]) -> _Coming:
+    entry = _Addition(*row[1:6])
+    if row[6] is None:
+        return _Coming(row[0], entry, None, None, None, is_one_record=True)
+    was = _Addition(*row[7:12])
+    keys = row[13:16], row[16:19]  # of single records
+    is_one = was.ended_at == entry.ended_at and _is_one_record(*keys) if keys[0] else True
+    return _Coming(row[0], entry, was, row[6], row[12], is_one_record=is_one)
+
+
+def _is_one_record(one: Sequence[str], other: Sequence[str]) -> bool:
+    """Whether site, prefix and local id are one to a receiver, which does not mind case."""
+    keys = [(column(site), column(prefix + local_id)) for site, prefix, local_id in (one, other)]
+    return keys[0] == keys[1]

@@ -1,0 +1,180 @@
+"""What becomes of the rows of totals that runs come to, leave, or change in.
+
+Runs that come to a row are added to what it has; months are never counted anew. A row that loses
+its last run stays at the receiver: where it takes zeros, and the run's own data moved it, zeros go
+out; otherwise the runs stay where they count until somebody agrees. To hold runs may empty the rows
+that they would have come to, so this goes on until nothing changes.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from typing import Generic, NamedTuple, TypeVar
+
+from publisher.model.entry import Entry, Recorded, RowId, Usage
+from publisher.model.job import Epoch
+from publisher.model.totals import GroupedRows
+
+_AFTER_ALL_ENDS = Epoch(2**63)
+
+
+class Delta(NamedTuple):
+    """What runs add to a row, less what they take away, and the ends of those that come."""
+
+    usage: Usage = Usage()
+    first_end: Epoch = _AFTER_ALL_ENDS
+    last_end: Epoch = Epoch(0)
+
+    def plus(self, other: "Delta") -> "Delta":
+        first, last = min(self.first_end, other.first_end), max(self.last_end, other.last_end)
+        return Delta(self.usage.plus(other.usage), first, last)
+
+
+class Move(NamedTuple):
+    """From which row runs go, and to which (None: they count no more there).
+
+    `by_settings`: their old entry was made under other settings, or they are not wanted any more.
+    """
+
+    old: RowId
+    new: RowId | None
+    by_settings: bool
+
+
+class Moved(NamedTuple):
+    """What runs took away from their old row, and bring to the new one."""
+
+    old: Usage = Usage()
+    new: Delta = Delta()
+
+
+class RowChanges:
+    """All changes of rows that one planning run makes; memory grows with rows, not with runs."""
+
+    def __init__(self) -> None:
+        self._added: defaultdict[RowId, Delta] = defaultdict(Delta)
+        self._moved: defaultdict[Move, Moved] = defaultdict(Moved)
+
+    def add(self, entry: Entry, old: Recorded | None, settings: str) -> None:
+        """Take the entry of a run, in the place of the recorded one."""
+        ends = entry.record.ended_at, entry.record.ended_at
+        new = Delta(Usage(entry.jobs, entry.wall_s, entry.cpu_s), *ends)
+        if old is None:
+            self._added[entry.row.id] = self._added[entry.row.id].plus(new)
+            return
+        to = entry.row.id if entry.jobs else None
+        move = Move(old.row, to, old.settings != settings or to is None)
+        known = self._moved[move]
+        self._moved[move] = Moved(known.old.plus(old.usage), known.new.plus(new))
+
+    def hold(self, leaving: Collection[RowId], entering: Collection[RowId] = ()) -> None:
+        """Take back runs that leave some rows, or that come to others."""
+        for row in entering:
+            self._added.pop(row, None)
+        held = [one for one in self._moved if one.old in leaving or one.new in entering]
+        for move in held:
+            del self._moved[move]
+
+    @property
+    def moves(self) -> Mapping[Move, Moved]:
+        return self._moved
+
+    def months(self) -> list[int]:
+        """Return the months of all rows that change, in order."""
+        return sorted({row.month for row in self.deltas()})
+
+    def moving_months(self) -> set[int]:
+        """Return the months in which runs leave their rows."""
+        moves = [(move.old, move.new) for move in self._moved if move.old != move.new]
+        return {row.month for rows in moves for row in rows if row is not None}
+
+    def deltas(self, month: int | None = None) -> dict[RowId, Delta]:
+        """Return how each row changes, of one month or of all."""
+        found: defaultdict[RowId, Delta] = defaultdict(Delta)
+        for row, delta in self._added.items():
+            if month in (None, row.month):
+                found[row] = found[row].plus(delta)
+        for move, moved in self._moved.items():
+            if move.new is not None and month in (None, move.new.month):
+                found[move.new] = found[move.new].plus(moved.new)
+            if month in (None, move.old.month):
+                found[move.old] = found[move.old].plus(Delta(Usage().less(moved.old)))
+        return found
+
+
+Key = TypeVar("Key", bound=Hashable)
+
+
+class EmptiedRows(NamedTuple, Generic[Key]):
+    """Rows that lose their last runs: by changes of the runs' own data alone, and by settings."""
+
+    by_data: frozenset[Key]
+    by_settings: frozenset[Key]
+
+
+def rows_emptied(
+    changes: RowChanges, counts: Mapping[RowId, Usage], key_of: Callable[[RowId], Key]
+) -> EmptiedRows[Key]:
+    """Return the receiver's rows (`key_of`) that are left without a run, though runs counted there.
+
+    `counts`: what counts now in each row of the months in which runs leave their rows.
+    """
+    had: defaultdict[Key, int] = defaultdict(int)
+    for row, usage in counts.items():
+        had[key_of(row)] += usage.jobs
+    left = dict(had)
+    for row, delta in changes.deltas().items():
+        if row in counts:
+            left[key_of(row)] += delta.usage.jobs
+    empty = {key for key, jobs in left.items() if jobs == 0 and had[key]}
+    moved = {key_of(move.old) for move in changes.moves if move.by_settings and move.old in counts}
+    return EmptiedRows(frozenset(empty - moved), frozenset(empty & moved))
+
+
+class HeldRows(NamedTuple, Generic[Key]):
+    """What is held back: the receiver's rows, ours of them, and runs that would count no more."""
+
+    keys: list[Key]
+    rows: frozenset[RowId]
+    retracted: Mapping[RowId, int]
+
+
+def hold_back(
+    changes: RowChanges,
+    counts: Mapping[RowId, Usage],
+    key_of: Callable[[RowId], Key],
+    takes_zeros: Callable[[Key], bool],
+) -> HeldRows[Key]:
+    """Hold the runs whose rows would be emptied without consent; return what was held."""
+    keys: list[Key] = []
+    retracted: Counter[RowId] = Counter()
+    while True:
+        emptied = rows_emptied(changes, counts, key_of)
+        found = emptied.by_settings | {key for key in emptied.by_data if not takes_zeros(key)}
+        if not found:
+            held = frozenset(row for row in counts if key_of(row) in keys)
+            return HeldRows(keys, held, retracted)
+        keys += sorted(found, key=repr)
+        rows = {row for row in counts if key_of(row) in found}
+        for move, moved in changes.moves.items():
+            if move.old in rows and move.new is None:
+                retracted[move.old] += moved.old.jobs
+        changes.hold(rows)
+
+
+def neighbours(groups: Sequence[GroupedRows], moves: Iterable[Move]) -> Iterator[GroupedRows]:
+    """Yield groups in their order, each followed by those that share runs with it."""
+    at = {row.key.id: place for place, one in enumerate(groups) for row in one.rows}
+    first = list(range(len(groups)))  # of those that belong together
+
+    def root(place: int) -> int:
+        while first[place] != place:
+            first[place] = first[first[place]]
+            place = first[place]
+        return place
+
+    for move in moves:
+        if move.new is not None and move.old in at and move.new in at:
+            one, other = sorted((root(at[move.old]), root(at[move.new])))
+            first[other] = one
+    for place in sorted(range(len(groups)), key=root):
+        yield groups[place]
