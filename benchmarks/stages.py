@@ -32,8 +32,8 @@ from publisher.ledger.sqlite.connection import open_database, open_database_to_r
 from publisher.model.entry import ReceiverName
 from publisher.model.job import Epoch, JobId, SkippedJob
 from publisher.model.message import Message
-from publisher.pipeline.round.round import Round
-from publisher.pipeline.site import LiveTarget, ProcessEnvironment
+from publisher.publishing.round.round import Round
+from publisher.publishing.site import LiveTarget, ProcessEnvironment
 from publisher.sources.base import Page
 from publisher.transports.base import Credentials, Receipt, Step, Transport, Verdict
 from publisher.transports.credentials.smime import Signer

@@ -31,7 +31,7 @@ PACKAGE = ROOT / "publisher"
 
 ROOMS = {
     *("model", "sources", "formats", "transports", "ledger"),
-    *("policy", "pipeline", "reporting", "doctor", "config", "cli"),
+    *("policy", "publishing", "reporting", "doctor", "config", "cli"),
 }
 MOST_LINES = 500
 MOST_ENTRIES = 10
@@ -44,7 +44,7 @@ LIBRARIES = {
     "cryptography": ("transports/credentials",),
     "lxml": ("formats/apel/car_check.py", "formats/sgas/ogf_ur_check.py", "transports/sgas"),
     "yaml": ("config",),
-    "apscheduler": ("config/cron.py", "pipeline/daemon.py"),
+    "apscheduler": ("config/cron.py", "publishing/daemon.py"),
     "jinja2": ("reporting/html",),
     "prometheus_client": ("reporting/metrics",),
     "sqlite3": ("sources", "ledger/sqlite", "config/from_arc"),

@@ -15,8 +15,8 @@ from typing import Final, NamedTuple
 from publisher.model.errors import UsageError
 from publisher.model.rates import UsedAllocation, amount_text
 from publisher.model.text import plural
-from publisher.pipeline.databases.batch_systems import SourceStatus
-from publisher.pipeline.status import TargetStatus
+from publisher.publishing.databases.batch_systems import SourceStatus
+from publisher.publishing.status import TargetStatus
 
 OK, WARNING, CRITICAL, UNKNOWN = range(4)
 _WORDS: Final = ("OK", "WARNING", "CRITICAL", "UNKNOWN")

@@ -31,8 +31,10 @@ from publisher.ledger.sqlite.connection import open_database, open_database_to_r
 from publisher.model.errors import UsageError
 from publisher.model.rates import Allocation, Charging, EnergyRules
 from publisher.model.time import Window
-from publisher.pipeline.databases.batch_systems import delivered_since
-from publisher.pipeline.site import (
+from publisher.policy.records import RecordPolicy
+from publisher.policy.target import Target
+from publisher.publishing.databases.batch_systems import delivered_since
+from publisher.publishing.site import (
     LiveTarget,
     MetricsOutput,
     Neighbour,
@@ -40,8 +42,6 @@ from publisher.pipeline.site import (
     Site,
     place_of,
 )
-from publisher.policy.records import RecordPolicy
-from publisher.policy.target import Target
 from publisher.sources import LRMS, READS_IMPORTED, importer_plugin, offered, source_plugin
 from publisher.sources.base import BatchEntry, DatabaseEntry, JoinedEntry, Source
 from publisher.transports import create_transport
@@ -60,8 +60,8 @@ if TYPE_CHECKING:
     from publisher.model.job import JobRecord
     from publisher.model.published import PublishedJob
     from publisher.model.time import Month
-    from publisher.pipeline.round.outcome import Outcome
-    from publisher.pipeline.takeover.jura import LostJobs
+    from publisher.publishing.round.outcome import Outcome
+    from publisher.publishing.takeover.jura import LostJobs
     from publisher.sources.base import ImportedFrom, LastReading, Namesake, NewestJob, WritingOrder
     from publisher.sources.importers import BadLine, Importer, ImportReport, ImportRule, Retried
     from publisher.sources.importing.arc.batch_runs import BatchRuns
@@ -413,7 +413,7 @@ class LiveSite:
         return _digest(__version__, target.format, target.type, target.policy, secret)
 
     def take_over(self, target: Target, source: Source, ledger: Ledger) -> LostJobs | None:
-        from publisher.pipeline.takeover.adopt import take_over
+        from publisher.publishing.takeover.adopt import take_over
 
         return take_over(self, target, source, ledger)
 
@@ -453,7 +453,7 @@ class LiveSite:
 def sent_by_jura(target: Target) -> Callable[[JobRecord], PublishedJob | None] | None:
     if target.jura_until is None:
         return None
-    from publisher.pipeline.takeover.jura import sent_by_jura_of
+    from publisher.publishing.takeover.jura import sent_by_jura_of
 
     return sent_by_jura_of(target)
 

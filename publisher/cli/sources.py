@@ -8,9 +8,9 @@ from publisher.cli.logs import error_line, notice
 from publisher.cli.output import Json, Part, TextTable, moment_text
 from publisher.model.errors import LedgerError, SourceError
 from publisher.model.text import plural
-from publisher.pipeline.databases.batch_systems import SourceStatus, readings
-from publisher.pipeline.databases.known import missed_at
-from publisher.pipeline.site import Site
+from publisher.publishing.databases.batch_systems import SourceStatus, readings
+from publisher.publishing.databases.known import missed_at
+from publisher.publishing.site import Site
 from publisher.sources.base import LastReading
 
 _COLUMNS = ("source", "type", "last read", "newest job ended", "set aside", "state")

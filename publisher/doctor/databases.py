@@ -17,9 +17,9 @@ from publisher.model.job import Epoch, JobRecord
 from publisher.model.rates import wall_text
 from publisher.model.text import plural
 from publisher.model.time import Month, Window, epoch
-from publisher.pipeline.databases.known import missed
-from publisher.pipeline.site import LOCK_WAIT_S, Site
 from publisher.policy.target import Target
+from publisher.publishing.databases.known import missed
+from publisher.publishing.site import LOCK_WAIT_S, Site
 from publisher.sources.arex.values import zone_of_host
 from publisher.sources.base import Source, SourceFacts
 from publisher.transports.credentials.checks import foreign_machines

@@ -31,8 +31,8 @@ from publisher.doctor.state import check_directory, check_instances, check_ledge
 from publisher.formats import receiver_of
 from publisher.model.errors import ConfigError
 from publisher.model.text import plural
-from publisher.pipeline.site import Site, choose
 from publisher.policy.target import Target
+from publisher.publishing.site import Site, choose
 from publisher.sources.sqlite_reader import user_name
 from publisher.transports.base import Step, TransportOptions
 

@@ -10,8 +10,8 @@ from typing import Any, Final
 
 from publisher.doctor.findings import Finding, PerfData, Question, State, not_asked
 from publisher.model.errors import CredentialError, PublisherError
-from publisher.pipeline.site import Site
 from publisher.policy.target import Target
+from publisher.publishing.site import Site
 from publisher.transports.base import Endpoint, Step, StepText
 from publisher.transports.credentials.checks import (
     SOON,

@@ -20,9 +20,9 @@ from publisher.formats import receiver_of
 from publisher.model.errors import ConfigError, SourceError
 from publisher.model.job import Epoch
 from publisher.model.time import Window, epoch
-from publisher.pipeline.site import Site
 from publisher.policy.records import RecordPolicy
 from publisher.policy.target import Target
+from publisher.publishing.site import Site
 from publisher.sources import BY_INTERFACE
 from publisher.sources.base import BatchEntry
 from publisher.sources.importers import Importer

@@ -9,8 +9,8 @@ from publisher.doctor.findings import Finding, Question, not_asked
 from publisher.model.errors import ConfigError, SourceError
 from publisher.model.text import plural
 from publisher.model.time import iso, iso_epoch
-from publisher.pipeline.databases.batch_systems import SourceStatus, source_status
-from publisher.pipeline.site import Site
+from publisher.publishing.databases.batch_systems import SourceStatus, source_status
+from publisher.publishing.site import Site
 from publisher.sources.base import BatchEntry, NewestJob
 from publisher.sources.importing.arc.jobs import check_arc_database
 

@@ -16,8 +16,8 @@ from publisher.ledger.contract import Ledger, TargetState
 from publisher.model.errors import Later, LedgerError
 from publisher.model.text import plural
 from publisher.model.totals import month_name
-from publisher.pipeline.site import Site, leads_elsewhere
 from publisher.policy.target import Target
+from publisher.publishing.site import Site, leads_elsewhere
 from publisher.sources.sqlite_reader import user_name
 
 _STATUS: Final = LedgerError.exit_status

@@ -178,17 +178,18 @@ AGREEMENTS: Final[Mapping[str, str]] = {
         "SELECT count(*) FROM entry JOIN posting ON posting.id = entry.posting "
         "WHERE state = 2 AND sealed AND posting IN (SELECT message.posting FROM month_message "
         "JOIN message ON message.id = month_message.message WHERE message.posting IS NOT NULL) "
-        "AND NOT EXISTS (SELECT 1 FROM said_row JOIN message ON message.id = said_row.message "
-        "WHERE said_row.row_key = entry.row_key AND message.posting = entry.posting)"
+        "AND NOT EXISTS (SELECT 1 FROM message_row "
+        "JOIN message ON message.id = message_row.message "
+        "WHERE message_row.row_key = entry.row_key AND message.posting = entry.posting)"
     ),
     "rows said by messages that are not outstanding": (
-        "SELECT count(*) FROM said_row "
+        "SELECT count(*) FROM message_row "
         "WHERE message NOT IN (SELECT id FROM message WHERE state < 2)"
     ),
-    "said rows that are unknown": _orphans("said_row", "row_key", "row_key"),
+    "said rows that are unknown": _orphans("message_row", "row_key", "row_key"),
     "rows said by unknown messages": (
         "SELECT count(*) FROM balance "
-        "WHERE said_by IS NOT NULL AND said_by NOT IN (SELECT id FROM message)"
+        "WHERE sent_by IS NOT NULL AND sent_by NOT IN (SELECT id FROM message)"
     ),
     "open postings that have messages": (
         "SELECT count(*) FROM posting WHERE NOT sealed AND id IN "

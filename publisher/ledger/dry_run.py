@@ -17,7 +17,7 @@ from publisher.ledger.contract import (
 )
 from publisher.ledger.sql.database import Database
 from publisher.ledger.sql.reads import LedgerReader
-from publisher.ledger.sql.sums import said
+from publisher.ledger.sql.sums import message_rows
 from publisher.model.entry import (
     Entry,
     MonthTotals,
@@ -97,11 +97,11 @@ class DryRunLedger(LedgerReader):
             found[month] = MonthTotals(
                 month=month,
                 counts=_sum(row.counts for row in rows),
-                said=_sum(row.said for row in rows),
+                sent=_sum(row.sent for row in rows),
                 pending=pending - self._arrived_jobs.get((target, month), 0),
                 format=max((row.format for row in rows), default=""),
                 last_end=max(row.last_end for row in rows),
-                untold=sum(bool(row.format) and row.said != row.counts for row in rows),
+                unsent=sum(bool(row.format) and row.sent != row.counts for row in rows),
             )
         return [found[month] for month in sorted(found)]
 
@@ -186,7 +186,7 @@ class DryRunLedger(LedgerReader):
         first = super().outstanding(message.target, self._sent)
         if first is not None and first.message.id == message.id:
             with self._database.reading():
-                rows = said.waiting(self._database, first.number)
+                rows = message_rows.waiting(self._database, first.number)
             for row, jobs in rows:
                 self._arrive(message, row, jobs)
         self._sent.add(message.id)
@@ -194,7 +194,7 @@ class DryRunLedger(LedgerReader):
     def _arrive(self, message: Message, row: RowTotal, pending: int) -> None:
         """Take a row as told that a message of the ledger says, with its ends and pending jobs."""
         there, at = self._rows.setdefault(message.target, {}), row.key.id
-        there[at] = row._replace(counts=row.said, format=message.format)
+        there[at] = row._replace(counts=row.sent, format=message.format)
         self._arrived.setdefault(message.target, set()).add(at)
         of_month = message.target, at.month
         self._arrived_jobs[of_month] = self._arrived_jobs.get(of_month, 0) + pending

@@ -153,13 +153,13 @@ CREATE TABLE balance (                      -- of a row: the sum of its entries 
     cpu_s       INTEGER NOT NULL,
     first_end   INTEGER NOT NULL,           -- of entries with jobs; 0 without any
     last_end    INTEGER NOT NULL,
-    said_jobs   INTEGER NOT NULL DEFAULT 0, -- by the last accepted message of totals with the row
-    said_wall_s INTEGER NOT NULL DEFAULT 0,
-    said_cpu_s  INTEGER NOT NULL DEFAULT 0,
-    said_by     INTEGER REFERENCES message (id)  -- that message; NULL: no totals said the row
+    sent_jobs   INTEGER NOT NULL DEFAULT 0, -- by the last accepted message of totals with the row
+    sent_wall_s INTEGER NOT NULL DEFAULT 0,
+    sent_cpu_s  INTEGER NOT NULL DEFAULT 0,
+    sent_by     INTEGER REFERENCES message (id)  -- that message; NULL: no totals said the row
 );
 -- Its key first, as of month_message.
-CREATE TABLE said_row (                     -- what an outstanding message says of a row of totals
+CREATE TABLE message_row (                     -- what an outstanding message says of a row
     message   INTEGER NOT NULL REFERENCES message (id),
     row_key   INTEGER NOT NULL REFERENCES row_key (id),
     record_at INTEGER NOT NULL,             -- which of its records does: its `OutboxRecord.group`
@@ -255,7 +255,7 @@ CREATE TABLE key_change (
     target      INTEGER NOT NULL REFERENCES target (id),
     month       INTEGER NOT NULL,
     accepted_at INTEGER NOT NULL,           -- an administrator accepted that these rows stay
-    stale       TEXT NOT NULL,              -- JSON, by row: key for people, jobs, wall, CPU seconds
+    orphaned    TEXT NOT NULL,              -- JSON, by row: key for people, jobs, wall, CPU seconds
     lost_jobs   INTEGER NOT NULL,           -- jobs that the receiver loses
     deleted_at  INTEGER                     -- an administrator said that they are deleted there
 );

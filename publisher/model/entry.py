@@ -170,7 +170,7 @@ class RowTotal(NamedTuple):
     counts: Usage
     first_end: Epoch
     last_end: Epoch
-    said: Usage = Usage()
+    sent: Usage = Usage()
     format: str = ""
 
 
@@ -179,11 +179,11 @@ class MonthTotals(NamedTuple):
 
     month: int
     counts: Usage
-    said: Usage
+    sent: Usage
     pending: int  # jobs of entries that are not accepted yet
     format: str  # of the last message that said a row, or is under way; '' for single records
     last_end: Epoch
-    untold: int  # rows of totals of which the receiver was told something else than what counts
+    unsent: int  # rows of totals of which the receiver was told something else than what counts
 
 
 class ReceiverName(NamedTuple):

@@ -131,7 +131,7 @@ def bug_text(error: Exception) -> str:
 class Unfit(Exception):
     """One job cannot be published: the rule it breaks, and a reason. It becomes a `SkippedJob`.
 
-    A verdict on a job, always caught by the pipeline; never what a process ends with.
+    A verdict on a job, always caught by `publishing`; never what a process ends with.
     """
 
     def __init__(self, rule: str, reason: str) -> None:

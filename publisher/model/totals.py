@@ -281,8 +281,8 @@ class GroupedRows(NamedTuple):
         return _sum(row.counts for row in self.rows)
 
     @property
-    def said(self) -> Usage:
-        return _sum(row.said for row in self.rows)
+    def sent(self) -> Usage:
+        return _sum(row.sent for row in self.rows)
 
 
 def _sum(usages: Iterable[Usage]) -> Usage:

@@ -34,14 +34,14 @@ from publisher.model.totals import (
     month_number,
     summary_fields,
 )
-from publisher.pipeline.databases.known import not_found
-from publisher.pipeline.databases.local_ids import GIVE_ID
-from publisher.pipeline.plan.runs import entry_of
-from publisher.pipeline.round.decision import is_unchanged
-from publisher.pipeline.site import Site, choose
 from publisher.policy.identity import IdentityMode
 from publisher.policy.records import KeyStyle, RecordPolicy
 from publisher.policy.target import Target
+from publisher.publishing.databases.known import not_found
+from publisher.publishing.databases.local_ids import GIVE_ID
+from publisher.publishing.plan.runs import entry_of
+from publisher.publishing.round.decision import is_unchanged
+from publisher.publishing.site import Site, choose
 from publisher.reporting.charges.rules import Charges
 from publisher.sources import BY_INTERFACE
 from publisher.sources.base import ImportedFrom, Page

@@ -17,13 +17,13 @@ from publisher.model.job import Epoch
 from publisher.model.rates import UsedAllocation
 from publisher.model.time import Window, epoch, iso_epoch, month_of
 from publisher.model.totals import month_name, month_number, month_window
-from publisher.pipeline import status as target_status
-from publisher.pipeline.databases.batch_systems import SourceStatus, source_status
-from publisher.pipeline.databases.prune import refuse_pruned
-from publisher.pipeline.site import Site
-from publisher.pipeline.status import TargetStatus
 from publisher.policy.records import RecordPolicy
 from publisher.policy.target import Target
+from publisher.publishing import status as target_status
+from publisher.publishing.databases.batch_systems import SourceStatus, source_status
+from publisher.publishing.databases.prune import refuse_pruned
+from publisher.publishing.site import Site
+from publisher.publishing.status import TargetStatus
 from publisher.reporting.charges.allocations import never_charged, overlapping, used_allocations
 from publisher.reporting.usage import (
     DAY_S,

@@ -20,13 +20,13 @@ from publisher.ledger.contract import Hold, Ledger
 from publisher.model.errors import UsageError
 from publisher.model.time import Month, iso, month_of
 from publisher.model.totals import AcceptedChange, SummaryGroup, group_of
-from publisher.pipeline.databases.batch_systems import source_status
-from publisher.pipeline.site import Site
-from publisher.pipeline.sync import check
-from publisher.pipeline.sync.check import UNKNOWN_MONTH, Compared
-from publisher.pipeline.sync.counts import HostMonth
-from publisher.pipeline.sync.portal import EVERY_HOST
 from publisher.policy.target import Target
+from publisher.publishing.databases.batch_systems import source_status
+from publisher.publishing.site import Site
+from publisher.publishing.sync import check
+from publisher.publishing.sync.check import UNKNOWN_MONTH, Compared
+from publisher.publishing.sync.counts import HostMonth
+from publisher.publishing.sync.portal import EVERY_HOST
 from publisher.reporting.usage import UsageReport
 from publisher.sources.statistics import Used
 
@@ -341,8 +341,8 @@ def _delivered(target: str, month: int, jobs: int, ledger: Ledger) -> Work:
     rows = [row for row in ledger.rows(target, month) if row.counts.jobs]
     if sum(row.counts.jobs for row in rows) != jobs:
         return Work(jobs=jobs)
-    told = [group_of(row) for row in rows if row.format]
-    scaled = _scaled(told) if len(told) == len(rows) else None
+    sent = [group_of(row) for row in rows if row.format]
+    scaled = _scaled(sent) if len(sent) == len(rows) else None
     return Work(
         jobs=jobs,
         wall_s=sum(row.counts.wall_s for row in rows),

@@ -9,9 +9,9 @@ from typing import Final
 
 from publisher.model.job import JobId
 from publisher.model.text import arex_unescape
-from publisher.pipeline.databases.known import not_found
-from publisher.pipeline.databases.local_ids import GIVE_ID
-from publisher.pipeline.site import Site
+from publisher.publishing.databases.known import not_found
+from publisher.publishing.databases.local_ids import GIVE_ID
+from publisher.publishing.site import Site
 from publisher.sources.statistics import JobDetails, JobFilter, JobStatistics, NameKind
 
 RowsRead = Callable[[int], None]

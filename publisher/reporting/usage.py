@@ -17,9 +17,9 @@ from publisher.model.published import PublishedJob
 from publisher.model.rates import EnergyRules
 from publisher.model.time import Durations, Window, epoch, months
 from publisher.model.totals import month_number, month_window, sync_host
-from publisher.pipeline.site import Site
 from publisher.policy.records import RecordPolicy
 from publisher.policy.target import Target
+from publisher.publishing.site import Site
 from publisher.sources.statistics import UsageGroup, UsagePage, Used, by_weight
 
 DAY_S: Final = 86_400
@@ -267,7 +267,7 @@ class UsageReport:
     def _site_values(self, example: JobRecord, since: Epoch) -> _SiteValues:
         if not self._depends_on_row_only:
             return self._say(example._replace(ended_at=since))
-        at = *_said_of(example), bisect_right(self._turns, since)
+        at = *_words_of(example), bisect_right(self._turns, since)
         known = self._known.get(at)
         if known is None:
             if len(self._known) >= _REMEMBERED:
@@ -302,7 +302,7 @@ class UsageReport:
         return sync_host(published.where.receiver_host), _weight(published)
 
 
-def _said_of(job: JobRecord) -> tuple[object, ...]:
+def _words_of(job: JobRecord) -> tuple[object, ...]:
     """What the answers of policies depend on, unless they ask for more than the job's row."""
     who = job.user, job.vo, job.fqans[:1], job.attributes, job.side_fqan
     where = job.interface, job.endpoint, job.queue, job.lrms

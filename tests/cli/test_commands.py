@@ -132,7 +132,7 @@ def test_without_apscheduler_rounds_work_and_the_daemon_says_what_to_install(
     site.fill(*generate(1, 3, datetime(2026, 9, 1, tzinfo=UTC), datetime(2026, 10, 1, tzinfo=UTC)))
     for name in ["apscheduler", *(name for name in sys.modules if name.startswith("apscheduler."))]:
         monkeypatch.setitem(sys.modules, name, None)
-    for name in ("publisher.config.cron", "publisher.pipeline.daemon"):
+    for name in ("publisher.config.cron", "publisher.publishing.daemon"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     assert site.run("publish").status == 0
     daemon = site.run("run")

@@ -11,7 +11,7 @@ import pytest
 from publisher.cli.nagios import status_nagios, thresholds
 from publisher.model.errors import UsageError
 from publisher.model.job import Epoch
-from publisher.pipeline.status import TargetStatus
+from publisher.publishing.status import TargetStatus
 from tests.arex_databases import generate
 from tests.fake_ams.service import FakeAMS
 from tests.support.pki import PKI

@@ -45,7 +45,7 @@ OF_OTHERS: Final = (
     "publisher.cli.commands.charge",
     "publisher.reporting.charges",
     "publisher.reporting.charges.run",
-    "publisher.pipeline.sync.check",
+    "publisher.publishing.sync.check",
     "publisher.config.charges",
     "publisher.transports.sgas",
     "publisher.transports.spool",
@@ -63,30 +63,30 @@ OF_OTHERS: Final = (
     "publisher.ledger.sql.past.history",
     "publisher.ledger.dry_run",
     "publisher.reporting.metrics",
-    "publisher.pipeline.republish.plan",
-    "publisher.pipeline.sync.portal",
+    "publisher.publishing.republish.plan",
+    "publisher.publishing.sync.portal",
     "publisher.reporting.html",
     "publisher.reporting.report",
-    "publisher.pipeline.republish.run",
-    "publisher.pipeline.daemon",
+    "publisher.publishing.republish.run",
+    "publisher.publishing.daemon",
     "publisher.config.cron",
     "publisher.cli.commands.run",
     "publisher.sources.statistics",
     "publisher.reporting.statistics",
-    "publisher.pipeline.takeover",
+    "publisher.publishing.takeover",
 )
 OF_A_ROUND: Final = (
-    "publisher.pipeline.publish",
-    "publisher.pipeline.round.batches",
+    "publisher.publishing.publish",
+    "publisher.publishing.round.batches",
     "publisher.transports.ams.transport",
-    "publisher.pipeline.round.sender",
+    "publisher.publishing.round.sender",
     "publisher.formats.apel.car",
-    "publisher.pipeline.round.decision",
-    "publisher.pipeline.round.outcome",
-    "publisher.pipeline.round.round",
+    "publisher.publishing.round.decision",
+    "publisher.publishing.round.outcome",
+    "publisher.publishing.round.round",
     "publisher.cli.commands.publish",
-    "publisher.pipeline.round.totals",
-    "publisher.pipeline.sync.counts",
+    "publisher.publishing.round.totals",
+    "publisher.publishing.sync.counts",
 )
 # HTTP, lxml and PKCS#7 (with all of Python's e-mail) come with the first message.
 HEAVY: Final = ("apscheduler", "email.policy", "jinja2", "lxml", "prometheus_client", "psycopg", "http.client")
@@ -126,7 +126,7 @@ def among(modules: set[str], *names: str) -> list[str]:
 
 def test_status_loads_nothing_of_a_round_or_of_another_command(site: SiteUnderTest) -> None:
     modules = loaded(site, "status")
-    assert "publisher.pipeline.status" in modules
+    assert "publisher.publishing.status" in modules
     assert among(modules, *OF_OTHERS, *OF_A_ROUND, *HEAVY, *CRYPTOGRAPHY) == []
 
 
@@ -152,7 +152,7 @@ def test_few_classes_are_made_on_the_way(
 def test_a_round_with_nothing_to_do_loads_nothing_of_another_command(site: SiteUnderTest) -> None:
     modules = loaded(site, "publish", "--force")
     assert among(modules, *OF_A_ROUND) == list(OF_A_ROUND)
-    assert among(modules, *OF_OTHERS, *HEAVY, "publisher.pipeline.status") == []
+    assert among(modules, *OF_OTHERS, *HEAVY, "publisher.publishing.status") == []
 
 
 def test_what_a_configuration_names_is_loaded(site: SiteUnderTest) -> None:

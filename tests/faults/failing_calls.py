@@ -26,7 +26,7 @@ from typing import Any, Final
 import pytest
 
 from publisher.cli import main as cli
-from publisher.pipeline import daemon
+from publisher.publishing import daemon
 from tests.support.forks import Child
 from tests.support.patience import PATIENCE_S
 from tests.support.sites import ConfiguredSite

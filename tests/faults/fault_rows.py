@@ -47,12 +47,12 @@ MACHINE: Final[Rows] = (
     (
         "`kill -9` between any two steps of `publish`",
         "the next round mends it; one message at most goes twice, under its id",
-        ("pipeline/test_publish::test_every_step_of_a_round_may_be_the_last",),
+        ("publishing/test_publish::test_every_step_of_a_round_may_be_the_last",),
     ),
     (
         "`kill -9` in the middle of `republish`",
         "the same command goes on where it was",
-        ("pipeline/test_republish::test_interrupted_anywhere_it_goes_on_and_at_most_one_message_goes_twice",),
+        ("publishing/test_republish::test_interrupted_anywhere_it_goes_on_and_at_most_one_message_goes_twice",),
     ),
     (
         "`kill -9` inside a transaction of the state",
@@ -148,14 +148,14 @@ MACHINE: Final[Rows] = (
     (
         "a receiver that is slow, while there are others",
         "told once a round; the others have everything meanwhile",
-        ("pipeline/test_targets_apart::test_a_slow_receiver_is_told_and_holds_up_nobody",),
+        ("publishing/test_targets_apart::test_a_slow_receiver_is_told_and_holds_up_nobody",),
     ),
     (
         "more targets than may be worked on at once",
         "the others wait: memory is for those at work",
         (
-            "pipeline/test_targets_apart::test_no_more_targets_than_configured_are_worked_on_at_once",
-            "pipeline/test_targets_apart::test_memory_does_not_grow_with_the_number_of_targets",
+            "publishing/test_targets_apart::test_no_more_targets_than_configured_are_worked_on_at_once",
+            "publishing/test_targets_apart::test_memory_does_not_grow_with_the_number_of_targets",
         ),
     ),
     (
@@ -223,7 +223,7 @@ MACHINE: Final[Rows] = (
     (
         "one target hangs",
         "the others are served meanwhile",
-        ("pipeline/test_targets_apart::test_a_target_that_hangs_delays_no_other",),
+        ("publishing/test_targets_apart::test_a_target_that_hangs_delays_no_other",),
     ),
     (
         "accounting database damaged, locked, not readable, gone",
@@ -239,7 +239,7 @@ MACHINE: Final[Rows] = (
         "live A-REX, killed A-REX, replaced and copied files",
         "read, without making A-REX wait",
         (
-            "pipeline/test_publish::test_a_writer_on_the_accounting_database_is_not_disturbed",
+            "publishing/test_publish::test_a_writer_on_the_accounting_database_is_not_disturbed",
             "sources/test_arex::test_a_replaced_file_is_read_anew",
             "sources/test_sqlite_readonly::test_a_file_that_is_replaced_while_it_is_open_is_not_read_with_the_wal_of_another",
             "sources/test_sqlite_readonly::test_a_live_writer",

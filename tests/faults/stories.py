@@ -25,8 +25,8 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
 from publisher import config
 from publisher.cli.site import LiveSite
-from publisher.pipeline import publish
-from publisher.pipeline.site import ProcessEnvironment
+from publisher.publishing import publish
+from publisher.publishing.site import ProcessEnvironment
 from tests.arex_databases import generate
 from tests.fake_ams.faults import Fault
 from tests.fake_ams.service import FakeAMS

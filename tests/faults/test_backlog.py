@@ -16,10 +16,10 @@ from publisher.ledger.sqlite.connection import open_ledger_file
 from publisher.model.errors import LedgerError
 from publisher.model.job import Epoch
 from publisher.model.time import Window
-from publisher.pipeline import status as standing
-from publisher.pipeline.round.outcome import Outcome
-from publisher.pipeline.site import LOCK_WAIT_S
-from publisher.pipeline.status import LOOKED_AT, TargetStatus
+from publisher.publishing import status as standing
+from publisher.publishing.round.outcome import Outcome
+from publisher.publishing.site import LOCK_WAIT_S
+from publisher.publishing.status import LOOKED_AT, TargetStatus
 from publisher.reporting.metrics import collector
 from publisher.sources.arex.options import Options
 from publisher.sources.arex.source import create

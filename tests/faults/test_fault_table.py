@@ -85,7 +85,7 @@ AMS: Final[Rows] = (
         "the same bytes again under the same id; the receiver's rows are the same",
         (
             "transports/test_ams::test_what_may_have_been_stored_is_sent_again_as_it_is",
-            "pipeline/test_publish::test_an_answer_that_was_lost_is_asked_for_again_under_the_same_id",
+            "publishing/test_publish::test_an_answer_that_was_lost_is_asked_for_again_under_the_same_id",
             "transports/test_faults_over_tls::test_a_broken_tls_record_instead_of_a_receipt_is_a_doubt",
         ),
     ),
@@ -110,7 +110,7 @@ AMS: Final[Rows] = (
         "delivered; the ledger is on the disk before the next message",
         (
             "transports/test_ams::test_a_request_is_what_ams_expects",
-            "pipeline/test_publish::test_every_step_of_a_round_may_be_the_last",
+            "publishing/test_publish::test_every_step_of_a_round_may_be_the_last",
         ),
     ),
     (
@@ -150,14 +150,14 @@ AMS: Final[Rows] = (
     (
         "400 on publish",
         "about this message: its record is set aside with the reason, its neighbours go out",
-        ("pipeline/test_publish::test_a_refused_record_is_narrowed_down_and_its_neighbours_are_delivered",),
+        ("publishing/test_publish::test_a_refused_record_is_narrowed_down_and_its_neighbours_are_delivered",),
     ),
     (
         "413, in JSON or HTML",
         "cut, remembered; a single record is set aside",
         (
             "transports/test_ams::test_too_large_for_the_service",
-            "pipeline/test_learnt_limit::test_a_limit_is_learnt_once_and_remembered",
+            "publishing/test_learnt_limit::test_a_limit_is_learnt_once_and_remembered",
             "transports/test_faults_over_tls::test_records_too_large_by_themselves_are_set_aside_and_the_rest_goes_out",
         ),
     ),
@@ -172,7 +172,7 @@ AMS: Final[Rows] = (
         (
             "transports/test_ams::test_too_large_for_the_service",
             "transports/test_ams::test_a_backend_error_on_a_big_message_may_pass",
-            "pipeline/test_learnt_limit::test_a_limit_is_learnt_once_and_remembered",
+            "publishing/test_learnt_limit::test_a_limit_is_learnt_once_and_remembered",
         ),
     ),
     (
@@ -220,7 +220,7 @@ AMS: Final[Rows] = (
         "the process killed between answer and ledger",
         "the next run sends again; the receiver's rows are the same",
         (
-            "pipeline/test_publish::test_every_step_of_a_round_may_be_the_last",
+            "publishing/test_publish::test_every_step_of_a_round_may_be_the_last",
             "faults/test_crash::test_every_statement_of_the_ledger_may_be_the_last",
         ),
     ),
@@ -248,7 +248,7 @@ AMS: Final[Rows] = (
 _ONCE_MORE: Final = "transports/test_sgas::test_a_passing_fault_leaves_every_row_once"
 _IN_THE_END: Final = "transports/test_sgas::test_a_lasting_fault_ends_patience_and_the_next_round_mends_it"
 _EACH_ANSWER: Final = "transports/test_faults_over_tls::test_an_answer_of_sgas_over_tls"
-_NARROWED: Final = "pipeline/test_publish_sgas::test_one_poisonous_job_among_ten_thousand"
+_NARROWED: Final = "publishing/test_publish_sgas::test_one_poisonous_job_among_ten_thousand"
 
 SGAS: Final[Rows] = (
     (
@@ -257,7 +257,7 @@ SGAS: Final[Rows] = (
         (
             "transports/test_sgas::test_everything_sent_twice_is_there_once",
             "transports/test_sgas::test_copies_in_a_batch_collapse",
-            "pipeline/test_publish_sgas::test_everything_sent_twice_is_there_once",
+            "publishing/test_publish_sgas::test_everything_sent_twice_is_there_once",
         ),
     ),
     (
@@ -265,7 +265,7 @@ SGAS: Final[Rows] = (
         "delivered; found again by their jobs",
         (
             "transports/test_sgas::test_a_rewritten_record_is_known_under_its_job",
-            "pipeline/test_publish_sgas::test_renamed_records_are_known_by_their_jobs",
+            "publishing/test_publish_sgas::test_renamed_records_are_known_by_their_jobs",
         ),
     ),
     (
@@ -273,7 +273,7 @@ SGAS: Final[Rows] = (
         "delivered; again",
         (
             "transports/test_sgas::test_a_restart_of_the_database",
-            "pipeline/test_publish_sgas::test_a_restart_of_the_servers_database",
+            "publishing/test_publish_sgas::test_a_restart_of_the_servers_database",
         ),
     ),
     (
@@ -301,13 +301,13 @@ SGAS: Final[Rows] = (
         "the record's fault",
         (
             "transports/test_sgas::test_a_replacement_that_its_children_forbid_is_the_records_fault",
-            "pipeline/test_publish_sgas::test_a_record_that_cannot_replace_another_is_set_aside",
+            "publishing/test_publish_sgas::test_a_record_that_cannot_replace_another_is_set_aside",
         ),
     ),
     (
         "500 Processing Failed",
         "bisected; when every record fails it is the target",
-        (_EACH_ANSWER, "pipeline/test_publish_sgas::test_when_every_record_fails_it_is_the_target"),
+        (_EACH_ANSWER, "publishing/test_publish_sgas::test_when_every_record_fails_it_is_the_target"),
     ),
     (
         "500: the database is full of clients, a standby, cancels",
@@ -324,17 +324,17 @@ SGAS: Final[Rows] = (
         "stops the target, 77: DN and MachineName for the server's administrator",
         (
             "transports/test_sgas::test_a_missing_right_names_what_the_administrator_of_sgas_needs",
-            "pipeline/test_publish_sgas::test_a_missing_right_names_all_that_the_servers_administrator_needs",
-            "pipeline/test_publish_sgas::test_when_every_machine_is_refused_it_is_the_certificate",
+            "publishing/test_publish_sgas::test_a_missing_right_names_all_that_the_servers_administrator_needs",
+            "publishing/test_publish_sgas::test_when_every_machine_is_refused_it_is_the_certificate",
         ),
     ),
     (
         "406: no right for one MachineName among others",
         "cut by MachineName; its jobs are set aside, the rest is delivered",
         (
-            "pipeline/test_publish_sgas::test_a_job_of_a_foreign_machine_is_set_aside_and_the_rest_delivered",
-            "pipeline/test_publish_sgas::test_many_jobs_of_foreign_machines_cost_few_requests",
-            "pipeline/test_publish_sgas::test_a_round_of_foreign_jobs_only_waits_for_one_that_tells_who_is_to_blame",
+            "publishing/test_publish_sgas::test_a_job_of_a_foreign_machine_is_set_aside_and_the_rest_delivered",
+            "publishing/test_publish_sgas::test_many_jobs_of_foreign_machines_cost_few_requests",
+            "publishing/test_publish_sgas::test_a_round_of_foreign_jobs_only_waits_for_one_that_tells_who_is_to_blame",
         ),
     ),
     (
@@ -342,7 +342,7 @@ SGAS: Final[Rows] = (
         "stops the target, 77",
         (
             "transports/test_sgas::test_certificates_that_nginx_does_not_take",
-            "pipeline/test_publish_sgas::test_a_certificate_that_is_refused_stops_the_target",
+            "publishing/test_publish_sgas::test_a_certificate_that_is_refused_stops_the_target",
         ),
     ),
     (
@@ -358,10 +358,10 @@ SGAS: Final[Rows] = (
         "413",
         "cut, remembered; a single record is sent without its file transfers, then is set aside",
         (
-            "pipeline/test_publish_sgas::test_a_limit_on_bodies_splits_messages",
-            "pipeline/test_learnt_limit::test_sgas_too",
-            "pipeline/test_publish_sgas::test_a_record_that_the_server_does_not_take_goes_without_its_transfers",
-            "pipeline/test_publish_sgas::test_a_record_that_is_too_large_even_so_is_set_aside",
+            "publishing/test_publish_sgas::test_a_limit_on_bodies_splits_messages",
+            "publishing/test_learnt_limit::test_sgas_too",
+            "publishing/test_publish_sgas::test_a_record_that_the_server_does_not_take_goes_without_its_transfers",
+            "publishing/test_publish_sgas::test_a_record_that_is_too_large_even_so_is_set_aside",
         ),
     ),
     ("502: SGAS is down, or was killed at work", "a doubt: the same batch again", (_ONCE_MORE, _IN_THE_END)),

@@ -22,7 +22,7 @@ import pytest
 
 import publisher
 from publisher.model.message import Message
-from publisher.pipeline.round.outcome import Outcome
+from publisher.publishing.round.outcome import Outcome
 from publisher.transports.base import BackgroundThread, Receipt
 from tests.arex_databases import generate
 from tests.support.patience import PATIENCE_S
@@ -36,7 +36,7 @@ ROUNDS: Final = 12
 TRIED: Final = 4
 TRIED_LONG: Final = 400
 # Lines of what only reads are interrupted alike everywhere.
-FOLDERS: Final = tuple(str(Path(publisher.__file__).parent / room) for room in ("pipeline", "ledger"))
+FOLDERS: Final = tuple(str(Path(publisher.__file__).parent / room) for room in ("publishing", "ledger"))
 LOCKS: Final = "locks.py"  # go with their process, which does not end here
 # Files that were just opened are closed when their process ends.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning")

@@ -18,8 +18,8 @@ import pytest
 from publisher import config
 from publisher.cli.site import LiveSite
 from publisher.ledger.postgres import connection
-from publisher.pipeline.publish import publish
-from publisher.pipeline.site import ProcessEnvironment
+from publisher.publishing.publish import publish
+from publisher.publishing.site import ProcessEnvironment
 from tests.arex_databases import generate
 from tests.fake_ams.faults import Fault
 from tests.fake_ams.service import PROJECT, TOPIC

@@ -17,9 +17,9 @@ import pytest
 
 from publisher import config
 from publisher.cli.site import LiveSite
-from publisher.pipeline import publish
-from publisher.pipeline.round.outcome import Outcome
-from publisher.pipeline.site import ProcessEnvironment
+from publisher.publishing import publish
+from publisher.publishing.round.outcome import Outcome
+from publisher.publishing.site import ProcessEnvironment
 from tests.arex_databases import generate
 from tests.fake_ams.faults import Fault
 from tests.fake_ams.service import PROJECT, TOPIC, FakeAMS

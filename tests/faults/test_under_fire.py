@@ -23,8 +23,8 @@ import pytest
 from publisher import config
 from publisher.cli.site import LiveSite
 from publisher.model.job import SideTable
-from publisher.pipeline import publish
-from publisher.pipeline.site import ProcessEnvironment
+from publisher.publishing import publish
+from publisher.publishing.site import ProcessEnvironment
 from publisher.sources.arex.options import Options
 from publisher.sources.arex.source import create
 from publisher.sources.base import Page

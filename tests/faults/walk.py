@@ -21,10 +21,10 @@ from publisher import config
 from publisher.cli.site import LiveSite
 from publisher.ledger.contract import Hold
 from publisher.model.errors import ConfigError, LedgerError, PublisherError, SourceError
-from publisher.pipeline import publish as commands
-from publisher.pipeline import status as standing
-from publisher.pipeline.round.outcome import Outcome
-from publisher.pipeline.site import ProcessEnvironment
+from publisher.publishing import publish as commands
+from publisher.publishing import status as standing
+from publisher.publishing.round.outcome import Outcome
+from publisher.publishing.site import ProcessEnvironment
 from tests.fake_ams.faults import Fault
 from tests.faults.walk_dangers import DANGERS, Dangers, Killed, Witness, drawn, endangered
 from tests.faults.walk_services import AMS_LIMIT, SGAS_LIMIT, TARGETS

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
 
-from publisher.pipeline import publish
-from publisher.pipeline.round.outcome import Outcome
+from publisher.publishing import publish
+from publisher.publishing.round.outcome import Outcome
 from tests.fake_ams.faults import CONNECT
 from tests.faults.walk_dangers import Dangers, Seen, Witness, seen
 from tests.faults.walk_faults import PASSED, UNCLEAR

@@ -20,8 +20,8 @@ from publisher.model.errors import Unfit
 from publisher.model.job import JobRecord
 from publisher.model.message import Batch, Progress, RecordColumns
 from publisher.model.rates import Charge, Tariff
-from publisher.pipeline.round.assemble import assemble_message
 from publisher.policy.records import RecordPolicy
+from publisher.publishing.round.assemble import assemble_message
 from tests.support.jobs import ENDED, make_job, make_policy, make_record
 from tests.support.strategies import HOSTILE_TEXTS, examples, jobs, ordinary_jobs
 

@@ -26,7 +26,7 @@ from publisher.config.from_arc.reader import parse_arc_conf
 from publisher.model.errors import ConfigError, SourceError, UsageError
 from publisher.model.job import SideTable
 from publisher.model.time import Window
-from publisher.pipeline.sync.portal import read as read_portal
+from publisher.publishing.sync.portal import read as read_portal
 from publisher.sources.arex.options import Options
 from publisher.sources.arex.source import create
 from publisher.transports.ams.responses import publish_verdict, token_of, token_verdict

@@ -119,9 +119,9 @@ def says(*rows: tuple[RowKey, Usage]) -> MonthMessage:
     """A message of totals with a record a row."""
     payload = repr(rows).encode()
     records = tuple(outbox_record(place, place) for place in range(1, len(rows) + 1))
-    said = tuple(MessageRow(place, key.id, usage) for place, (key, usage) in enumerate(rows, 1))
+    sent = tuple(MessageRow(place, key.id, usage) for place, (key, usage) in enumerate(rows, 1))
     message = message_of(payload, "egi", "apel-summary", len(rows), NOW)
-    return MonthMessage(message, (MONTH,), records, said)
+    return MonthMessage(message, (MONTH,), records, sent)
 
 
 def outbox_record(number: int, place: int = 0) -> OutboxRecord:
@@ -234,7 +234,7 @@ def test_rows_that_runs_were_entered_for_are_told(ledger: Ledger) -> None:
     ledger.enter("egi", [entry(4)], "settings", NOW)
     rows = {row.key: row for row in ledger.rows("egi", MONTH)}
     assert rows.keys() == {ATLAS, CMS}
-    assert {(row.counts, row.said, row.format) for row in rows.values()} == {(Usage(), Usage(), "")}
+    assert {(row.counts, row.sent, row.format) for row in rows.values()} == {(Usage(), Usage(), "")}
     assert not ledger.rows("egi", MONTH + 1)
 
 
@@ -262,18 +262,18 @@ def test_what_another_publisher_left_counts_and_was_said(ledger: Ledger) -> None
     for part in ((entry(1), entry(2, CMS)), (entry(2, CMS), entry(3))):
         ledger.adopt("egi", InheritedMonth(MONTH, "apel-summary-0.2", totals=True, entries=part, hosts={}))
     two = Usage(2, 120, 60)
-    rows = {row.key: (row.counts, row.said, row.first_end, row.last_end) for row in ledger.rows("egi", MONTH)}
+    rows = {row.key: (row.counts, row.sent, row.first_end, row.last_end) for row in ledger.rows("egi", MONTH)}
     assert rows[ATLAS] == (two, two, entry(1).record.ended_at, entry(3).record.ended_at)
     assert ledger.recorded("egi", [entry(1).run])[entry(1).run].settings == BY_JURA
     (month,) = ledger.months("egi")
-    assert (month.counts.jobs, month.said.jobs, month.pending, month.format) == (3, 3, 0, "apel-summary-0.2")
-    assert (month.last_end, month.untold) == (entry(3).record.ended_at, 0)
+    assert (month.counts.jobs, month.sent.jobs, month.pending, month.format) == (3, 3, 0, "apel-summary-0.2")
+    assert (month.last_end, month.unsent) == (entry(3).record.ended_at, 0)
 
 
 def test_of_single_records_of_another_publisher_nothing_was_said(ledger: Ledger) -> None:
     ledger.adopt("egi", InheritedMonth(MONTH, "car", totals=False, entries=(entry(1),), hosts={}))
     (month,) = ledger.months("egi")
-    assert (month.counts.jobs, month.said, month.format, month.untold) == (1, Usage(), "", 0)
+    assert (month.counts.jobs, month.sent, month.format, month.unsent) == (1, Usage(), "", 0)
 
 
 def test_messages_of_counts_are_outstanding_until_they_are_sent(ledger: Ledger) -> None:
@@ -470,12 +470,12 @@ def test_a_dry_run_takes_what_is_in_doubt_as_told(doubtful: DryRunLedger) -> Non
     assert doubtful.outstanding("egi") is None
     assert not any(one.pending for one in doubtful.recorded("egi", runs).values())
     two, end = Usage(2, 120, 60), entry(0).record.ended_at
-    rows = {row.key: (row.counts, row.said, row.first_end, row.last_end) for row in doubtful.rows("egi", MONTH)}
+    rows = {row.key: (row.counts, row.sent, row.first_end, row.last_end) for row in doubtful.rows("egi", MONTH)}
     assert rows[ATLAS] == (two, two, end + 1, end + 3)
     assert rows[CMS][:2] == (Usage(), Usage())
     assert rows[OTHER] == (two, two, end + 2, end + 4)
     (month,) = doubtful.months("egi")
-    assert (month.counts.jobs, month.said.jobs, month.pending, month.untold) == (4, 4, 0, 0)
+    assert (month.counts.jobs, month.sent.jobs, month.pending, month.unsent) == (4, 4, 0, 0)
     assert month.format == "apel-summary-0.4"
 
 

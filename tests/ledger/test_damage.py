@@ -20,9 +20,9 @@ from publisher.ledger.checks import Disagreement, damaged_in_sample, disagreemen
 from publisher.ledger.sqlite.connection import open_database_to_read
 from publisher.ledger.transfer import tables
 from publisher.model.errors import LedgerError
-from publisher.pipeline.publish import publish
-from publisher.pipeline.round.outcome import Outcome
-from publisher.pipeline.site import ProcessEnvironment
+from publisher.publishing.publish import publish
+from publisher.publishing.round.outcome import Outcome
+from publisher.publishing.site import ProcessEnvironment
 from tests.arex_databases import generate
 from tests.fake_ams.service import PROJECT, TOPIC, FakeAMS
 from tests.support.crash_walk import FatalObserver

@@ -140,7 +140,7 @@ def test_a_sealed_posting_waits_for_the_receipts_of_its_messages(kept: TotalsLed
     assert [(month.pending, month.counts) for month in kept.ledger.months("egi")] == [(1, usage(1))]
     kept.accept(second)
     assert kept.totals() == {ATLAS.id: (usage(1), usage(1)), CMS.id: (usage(1), usage(1))}
-    assert kept.number("SELECT count(*) FROM said_row") == 0
+    assert kept.number("SELECT count(*) FROM message_row") == 0
     assert kept.ledger.outstanding("egi") is None
 
 
@@ -190,19 +190,19 @@ def test_a_posting_is_sealed_with_all_its_messages_or_not_at_all(
     with pytest.raises(raised):
         kept.ledger.seal("egi", messages())  # type: ignore[arg-type]
     assert kept.ask("SELECT sealed FROM posting") == [(False,)]
-    assert kept.number("SELECT count(*) FROM message") + kept.number("SELECT count(*) FROM said_row") == 0
+    assert kept.number("SELECT count(*) FROM message") + kept.number("SELECT count(*) FROM message_row") == 0
 
 
 def test_what_is_known_is_told_once_more_without_a_posting(kept: TotalsLedger) -> None:
     kept.send(entry(1))
     with kept.database.atomic():
-        kept.database.execute("UPDATE balance SET said_wall_s = 7")
-    assert kept.ledger.months("egi")[0].untold == 1
+        kept.database.execute("UPDATE balance SET sent_wall_s = 7")
+    assert kept.ledger.months("egi")[0].unsent == 1
     messages = kept.seal(kept.says((ATLAS, usage(1))))
     assert kept.ask("SELECT posting IS NULL FROM message WHERE state = 0") == [(True,)]
     kept.accept(*messages)
     assert kept.totals() == {ATLAS.id: (usage(1), usage(1))}
-    assert kept.ledger.months("egi")[0].untold == 0
+    assert kept.ledger.months("egi")[0].unsent == 0
     assert delivered(kept) == 1
 
 
@@ -257,7 +257,7 @@ def test_a_row_left_behind_keeps_what_was_said(kept: TotalsLedger) -> None:
     kept.enter(entry(1, CMS))
     kept.accept(*kept.seal(kept.says((CMS, usage(1)))))
     assert kept.totals() == {ATLAS.id: (Usage(), usage(1)), CMS.id: (usage(1), usage(1))}
-    assert kept.ledger.months("egi")[0].untold == 1
+    assert kept.ledger.months("egi")[0].unsent == 1
 
 
 def test_a_run_that_shall_not_count_adds_nothing(kept: TotalsLedger) -> None:
@@ -336,7 +336,7 @@ def test_months_tell_what_counts_and_what_was_said(kept: TotalsLedger) -> None:
     kept.send(entry(1), entry(2, CMS))
     kept.enter(entry(3))
     assert kept.ledger.months("egi") == [
-        MonthTotals(MONTH, usage(2), usage(2), 1, "apel-summary-0.4", Epoch(END + 2), untold=0)
+        MonthTotals(MONTH, usage(2), usage(2), 1, "apel-summary-0.4", Epoch(END + 2), unsent=0)
     ]
     assert kept.ledger.months("unknown") == []
     assert kept.ledger.rows("egi", MONTH + 5) == []
@@ -350,7 +350,7 @@ def test_single_records_have_no_format_of_totals(kept: TotalsLedger) -> None:
     assert (month.pending, month.format, month.counts) == (1, "", Usage())
     kept.accept(message)
     (month,) = kept.ledger.months("egi")
-    assert (month.pending, month.format, month.counts.jobs, month.said, month.untold) == (0, "", 1, Usage(), 0)
+    assert (month.pending, month.format, month.counts.jobs, month.sent, month.unsent) == (0, "", 1, Usage(), 0)
 
 
 def test_totals_that_follow_single_records_replace_them(kept: TotalsLedger) -> None:
@@ -367,7 +367,7 @@ def test_single_records_that_follow_totals_are_no_totals_any_more(kept: TotalsLe
     kept.send(entry(1))
     kept.ledger.forget_totals("egi", [MONTH])
     (month,) = kept.ledger.months("egi")
-    assert (month.format, month.said, month.counts) == ("", Usage(), usage(1))
+    assert (month.format, month.sent, month.counts) == ("", Usage(), usage(1))
 
 
 # What was not accepted
@@ -386,7 +386,7 @@ def test_what_was_certainly_not_stored_is_forgotten(kept: TotalsLedger) -> None:
     assert kept.ledger.recorded("egi", [run(1), run(2)]) == {}
     assert kept.totals() == {ATLAS.id: (usage(1), usage(1))}
     assert kept.number("SELECT count(*) FROM posting") == 1
-    assert kept.number("SELECT count(*) FROM said_row") == 0
+    assert kept.number("SELECT count(*) FROM message_row") == 0
     kept.enter(entry(1))
     kept.accept(*kept.seal(kept.says((ATLAS, usage(2)))))
     assert kept.totals() == {ATLAS.id: (usage(2), usage(2))}
@@ -412,7 +412,7 @@ def test_nothing_is_dropped_of_a_posting_of_which_something_may_be_stored(kept: 
 def test_an_accepted_message_without_runs_keeps_its_posting(kept: TotalsLedger) -> None:
     kept.send(entry(1))
     with kept.database.atomic():
-        kept.database.execute("UPDATE balance SET said_wall_s = 7")
+        kept.database.execute("UPDATE balance SET sent_wall_s = 7")
     kept.enter(entry(2, CMS))
     first, second = kept.seal(kept.says((ATLAS, usage(1))), kept.says((CMS, usage(1))))
     kept.accept(first)
@@ -450,7 +450,7 @@ def test_halves_say_the_rows_of_their_records(kept: TotalsLedger) -> None:
 def test_rows_that_a_receiver_does_not_tell_apart_are_one_record(kept: TotalsLedger) -> None:
     kept.enter(entry(1), entry(2, CMS))
     both = kept.says((ATLAS, usage(1)), (CMS, usage(1)))
-    rows = tuple(said._replace(group=1) for said in both.rows)
+    rows = tuple(sent._replace(group=1) for sent in both.rows)
     kept.accept(*kept.seal(both._replace(records=both.records[:1], rows=rows)))
     assert kept.totals() == {ATLAS.id: (usage(1), usage(1)), CMS.id: (usage(1), usage(1))}
 
@@ -534,7 +534,7 @@ def test_a_run_of_ours_is_not_another_publishers(kept: TotalsLedger) -> None:
 def test_of_single_records_of_another_publisher_nothing_was_said(kept: TotalsLedger) -> None:
     kept.ledger.adopt("egi", inherited(entry(1), form="car", totals=False))
     assert kept.totals() == {ATLAS.id: (usage(1), Usage())}
-    assert [(month.format, month.untold) for month in kept.ledger.months("egi")] == [("", 0)]
+    assert [(month.format, month.unsent) for month in kept.ledger.months("egi")] == [("", 0)]
 
 
 # What it costs
@@ -610,10 +610,10 @@ def test_an_entry_of_totals_takes_less_than_120_bytes(
             "UPDATE balance SET first_end = 5 WHERE jobs = 0",
             "rows whose first and last end are not those of their entries",
         ),
-        ("UPDATE balance SET said_by = 77", "rows said by unknown messages"),
-        ("UPDATE said_row SET message = 1", "rows said by messages that are not outstanding"),
-        ("UPDATE said_row SET row_key = 77", "said rows that are unknown"),
-        ("DELETE FROM said_row", "pending entries of totals that no message says"),
+        ("UPDATE balance SET sent_by = 77", "rows said by unknown messages"),
+        ("UPDATE message_row SET message = 1", "rows said by messages that are not outstanding"),
+        ("UPDATE message_row SET row_key = 77", "said rows that are unknown"),
+        ("DELETE FROM message_row", "pending entries of totals that no message says"),
         ("UPDATE posting SET sealed = FALSE WHERE id = 1", "open postings that have messages"),
         ("UPDATE entry SET wall_s = 7 WHERE state = 2", "postings with damaged entries"),
         (

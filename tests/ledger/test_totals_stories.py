@@ -55,8 +55,8 @@ class Said:
 
     def __init__(self, message: MonthMessage, posting: int) -> None:
         self.id = message.message.id
-        self.rows = {said.row: said.usage for said in message.rows}
-        self.groups = {said.group: said.row for said in message.rows}
+        self.rows = {sent.row: sent.usage for sent in message.rows}
+        self.groups = {sent.group: sent.row for sent in message.rows}
         self.posting = posting
 
 
@@ -66,7 +66,7 @@ class Memory:
     def __init__(self) -> None:
         self.counts: dict[RunKey, Entry] = {}
         self.ever: set[RunKey] = set()
-        self.said: dict[RowId, Usage] = {}
+        self.sent: dict[RowId, Usage] = {}
         self.open: dict[RunKey, Entry] = {}
         self.waiting: dict[int, dict[RunKey, Entry]] = {}  # by posting
         self.messages: dict[MessageId, Said] = {}
@@ -81,7 +81,7 @@ class Memory:
         return usage
 
     def expected(self) -> dict[RowId, tuple[Usage, Usage]]:
-        sums = {key.id: (self.usage(key.id), self.said.get(key.id, Usage())) for key in ROWS}
+        sums = {key.id: (self.usage(key.id), self.sent.get(key.id, Usage())) for key in ROWS}
         return {at: both for at, both in sums.items() if both != (Usage(), Usage())}
 
     def hosts(self) -> dict[tuple[int, str], int]:
@@ -99,46 +99,46 @@ class Memory:
         self.postings += 1
         posting = self.postings
         if self.open:
-            said = {said.row for one in messages for said in one.rows}
-            self.let_count({run: one for run, one in self.open.items() if one.row.id not in said})
-            self.waiting[posting] = {run: one for run, one in self.open.items() if one.row.id in said}
+            sent = {sent.row for one in messages for sent in one.rows}
+            self.let_count({run: one for run, one in self.open.items() if one.row.id not in sent})
+            self.waiting[posting] = {run: one for run, one in self.open.items() if one.row.id in sent}
         self.open = {}
         # Without entries each message is by itself.
         for number, one in enumerate(messages):
             alone = posting not in self.waiting
             self.messages[one.message.id] = Said(one, -posting * 100 - number if alone else posting)
 
-    def taken(self, said: Said) -> dict[RunKey, Entry]:
-        waiting = self.waiting.get(said.posting, {})
-        found = {run: one for run, one in waiting.items() if one.row.id in said.rows}
+    def taken(self, sent: Said) -> dict[RunKey, Entry]:
+        waiting = self.waiting.get(sent.posting, {})
+        found = {run: one for run, one in waiting.items() if one.row.id in sent.rows}
         for run_of in found:
             del waiting[run_of]
         return found
 
     def accept(self, message: MessageId) -> None:
-        said = self.messages.pop(message)
-        self.stored.add(said.posting)
-        self.said |= said.rows
-        self.let_count(self.taken(said))
+        sent = self.messages.pop(message)
+        self.stored.add(sent.posting)
+        self.sent |= sent.rows
+        self.let_count(self.taken(sent))
 
     def refuse(self, message: MessageId) -> None:
         self.taken(self.messages.pop(message))
 
     def give_up(self, stays: set[MessageId]) -> None:
         kept = self.stored | {self.messages[one].posting for one in stays}
-        for one, said in list(self.messages.items()):
-            if said.posting not in kept:
+        for one, sent in list(self.messages.items()):
+            if sent.posting not in kept:
                 del self.messages[one]
-                self.waiting.pop(said.posting, None)
+                self.waiting.pop(sent.posting, None)
 
     def split(self, whole: MessageId, parts: Sequence[tuple[MessageId, Sequence[OutboxRecord]]]) -> None:
-        said = self.messages.pop(whole)
+        sent = self.messages.pop(whole)
         for half, records in parts:
-            rows = {said.groups[one.group]: said.rows[said.groups[one.group]] for one in records}
+            rows = {sent.groups[one.group]: sent.rows[sent.groups[one.group]] for one in records}
             message = MonthMessage(message_of(b"", "egi", "", 0, NOW), (), (), ())
-            made = Said(message, said.posting)
+            made = Said(message, sent.posting)
             made.id, made.rows = half, rows
-            made.groups = {one.group: said.groups[one.group] for one in records}
+            made.groups = {one.group: sent.groups[one.group] for one in records}
             self.messages[half] = made
 
 
@@ -260,7 +260,7 @@ class Story:
                 sums.setdefault(was.row.id, self.memory.usage(was.row.id))
                 sums[was.row.id] = sums[was.row.id].less(Usage(was.jobs, was.wall_s, was.cpu_s))
         if not sums:  # what is known, once more
-            sums = {at: self.memory.usage(at) for at in self.memory.said}
+            sums = {at: self.memory.usage(at) for at in self.memory.sent}
         moves = [
             (self.memory.counts[one].row.id, new.row.id)
             for one, new in self.memory.open.items()
@@ -285,8 +285,8 @@ class Story:
         self._made += 1
         message = message_of(b"message %d" % self._made, "egi", "apel-summary-0.4", len(rows), NOW)
         records = tuple(record_of(place, at.month) for place, (at, _) in enumerate(rows, 1))
-        said = tuple(MessageRow(place, at, usage) for place, (at, usage) in enumerate(rows, 1))
-        return MonthMessage(message, tuple(sorted({at.month for at, _ in rows})), records, said)
+        sent = tuple(MessageRow(place, at, usage) for place, (at, usage) in enumerate(rows, 1))
+        return MonthMessage(message, tuple(sorted({at.month for at, _ in rows})), records, sent)
 
     def deliver(self) -> None:
         besides: set[MessageId] = set()

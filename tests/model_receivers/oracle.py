@@ -265,7 +265,7 @@ def _take(rest: dict[Group, Total], share: Share | None) -> bool:
     return True
 
 
-def said_rows(product: Product, place: str) -> dict[Group, Total] | None:
+def sent_rows(product: Product, place: str) -> dict[Group, Total] | None:
     """Return what the ledger says that the rows were last said to be; None while no ledger has entries.
 
     The middle term of the equation: with the tables `receiver`, `row_key`, `entry`, `row` and `posting`, the sums of the
@@ -325,8 +325,8 @@ def differences(product: Product, memory: Memory, explained: Explained) -> list[
         model = product.model(place)
         held = holdings(model, place)
         choices = choices_at(place, product, memory, explained)
-        said = said_rows(product, place)
-        if said is not None and said != held:
+        sent = sent_rows(product, place)
+        if sent is not None and sent != held:
             wrong.append(f"{_kind(place)}: the rows are not what they were said to be")
         if not solved(held, choices):
             wrong.append(f"{_kind(place)}: {_how(held, choices)}{', silently' if explained.silent else ''}")

@@ -32,8 +32,8 @@ from publisher.cli.site import LiveSite
 from publisher.config import Settings
 from publisher.model.errors import PublisherError
 from publisher.model.message import Message
-from publisher.pipeline.site import ProcessEnvironment
 from publisher.policy.target import Target
+from publisher.publishing.site import ProcessEnvironment
 from publisher.transports.base import LATER, REFUSED, Receipt, Step, Transport, Verdict
 from tests.model_receivers.receivers.apel import Apel
 from tests.model_receivers.receivers.keep_first import KINDS, KeepFirst

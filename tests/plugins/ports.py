@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from publisher.cli.commands import Context
 from publisher.cli.output import Json, Part, TextTable, print_result
 from publisher.cli.parser import add_json, add_targets
-from publisher.pipeline.site import Site, choose
+from publisher.publishing.site import Site, choose
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -22,12 +22,12 @@ from publisher import config
 from publisher.cli import nagios
 from publisher.ledger.contract import TargetState
 from publisher.model.message import Message
-from publisher.pipeline import status as target_status
-from publisher.pipeline.daemon import Daemon, DaemonCommand, ServiceManager
-from publisher.pipeline.databases.batch_systems import source_status
-from publisher.pipeline.round.outcome import Outcome
-from publisher.pipeline.site import ProcessEnvironment
 from publisher.policy.target import Target
+from publisher.publishing import status as target_status
+from publisher.publishing.daemon import Daemon, DaemonCommand, ServiceManager
+from publisher.publishing.databases.batch_systems import source_status
+from publisher.publishing.round.outcome import Outcome
+from publisher.publishing.site import ProcessEnvironment
 from publisher.sources.base import Page
 from publisher.transports.base import Transport
 from tests.arex_databases import Writer, generate

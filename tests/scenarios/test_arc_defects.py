@@ -49,7 +49,10 @@ SHOWN: Final[dict[int, tuple[str, tuple[str, ...]]]] = {
             "formats/test_car::test_hostile_text_forges_nothing",
         ),
     ),
-    4: ("late rows are lost for ever", ("pipeline/test_publish::test_late_rows_and_rows_of_one_second_are_delivered",)),
+    4: (
+        "late rows are lost for ever",
+        ("publishing/test_publish::test_late_rows_and_rows_of_one_second_are_delivered",),
+    ),
     5: (
         "one bad record stops everything, every run",
         (
@@ -58,7 +61,7 @@ SHOWN: Final[dict[int, tuple[str, tuple[str, ...]]]] = {
         ),
     ),
     6: ("batch sizes of 0 and below", ("scenarios/test_arc_defects::test_06_batch_sizes",)),
-    7: ("a filter silences later targets", ("pipeline/test_publish::test_selection_by_vo_status_and_start",)),
+    7: ("a filter silences later targets", ("publishing/test_publish::test_selection_by_vo_status_and_start",)),
     8: (
         "SQL errors are swallowed",
         (
@@ -66,7 +69,7 @@ SHOWN: Final[dict[int, tuple[str, tuple[str, ...]]]] = {
             "faults/test_bad_input::test_an_accounting_file_that_cannot_be_read_is_66_and_nothing_is_lost",
         ),
     ),
-    9: ("one wrong clock stops publishing", ("pipeline/test_publish::test_a_broken_clock_holds_nobody_up",)),
+    9: ("one wrong clock stops publishing", ("publishing/test_publish::test_a_broken_clock_holds_nobody_up",)),
     10: ("Python 3.12 and newer", ("scenarios/test_arc_defects::test_10_nothing_that_python_3_12_removed",)),
     14: (
         "the role differs by mode (CAR's part)",
@@ -83,7 +86,7 @@ SHOWN: Final[dict[int, tuple[str, tuple[str, ...]]]] = {
         "a partial failure sends all again, a refused batch is retried for ever",
         (
             "faults/test_bad_configuration::test_a_service_that_goes_away_in_the_middle_leaves_the_rest_for_later",
-            "pipeline/test_publish::test_a_refused_record_is_narrowed_down_and_its_neighbours_are_delivered",
+            "publishing/test_publish::test_a_refused_record_is_narrowed_down_and_its_neighbours_are_delivered",
             "scenarios/test_publish_properties::test_whatever_happened_every_job_arrives_once",
         ),
     ),
@@ -101,12 +104,12 @@ SHOWN: Final[dict[int, tuple[str, tuple[str, ...]]]] = {
             "sources/test_arex::test_names_added_between_pages_are_found",
         ),
     ),
-    19: ("torn rows are published", ("pipeline/test_publish::test_a_job_whose_side_rows_are_still_to_come_waits",)),
+    19: ("torn rows are published", ("publishing/test_publish::test_a_job_whose_side_rows_are_still_to_come_waits",)),
     20: (
         "restarted jobs count twice",
         (
-            "pipeline/test_publish::test_the_same_run_with_other_values_replaces_what_was_delivered",
-            "pipeline/test_publish::test_a_run_under_another_local_id_is_another_run",
+            "publishing/test_publish::test_the_same_run_with_other_values_replaces_what_was_delivered",
+            "publishing/test_publish::test_a_run_under_another_local_id_is_another_run",
             "scenarios/test_arc_defects::test_20_a_run_that_only_ended_later_is_not_sent_again",
         ),
     ),
@@ -126,7 +129,7 @@ SHOWN: Final[dict[int, tuple[str, tuple[str, ...]]]] = {
         (
             "faults/test_bad_configuration::test_credentials_that_cannot_be_used_are_77_and_nothing_leaves",
             "transports/test_https::test_bad_server_certificates_get_nothing",
-            "pipeline/test_publish::test_the_token_is_nowhere_but_in_its_header",
+            "publishing/test_publish::test_the_token_is_nowhere_but_in_its_header",
         ),
     ),
     26: (

@@ -18,7 +18,7 @@ from publisher.config import load
 from publisher.config.from_arc.publishing_state import ArcProgress, begin
 from publisher.model.job import Epoch
 from publisher.model.time import Window, epoch, iso
-from publisher.pipeline.takeover.jura import Search, Watermark, look_for_lost
+from publisher.publishing.takeover.jura import Search, Watermark, look_for_lost
 from publisher.sources.arex.options import Options
 from publisher.sources.arex.source import create
 from publisher.sources.arex.write_order import IN_ORDER, ArexWritingOrder

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from publisher.cli.site import configured_site
-from publisher.pipeline.databases.batch_systems import delivered_since
+from publisher.publishing.databases.batch_systems import delivered_since
 from tests.arex_databases import SampleJob
 from tests.faults.crash_nursery import publish as publish_in_a_child
 from tests.scenarios.test_joined import arex_jobs, arrived, restarted, slurm, totals

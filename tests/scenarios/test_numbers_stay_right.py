@@ -13,10 +13,10 @@ import pytest
 
 from publisher.model import time
 from publisher.model.errors import UsageError
-from publisher.pipeline.republish import plan, run
-from publisher.pipeline.round import totals
-from publisher.pipeline.round.outcome import Outcome
-from publisher.pipeline.sync import check, portal
+from publisher.publishing.republish import plan, run
+from publisher.publishing.round import totals
+from publisher.publishing.round.outcome import Outcome
+from publisher.publishing.sync import check, portal
 from tests.arex_databases import SampleJob
 from tests.support.pki import Credential
 from tests.support.simulated_months import Steps, World

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.pipeline.test_publish import (
+from tests.publishing.test_publish import (
     test_a_limit_keeps_what_was_set_aside_on_the_way,
     test_a_refused_record_is_narrowed_down_and_its_neighbours_are_delivered,
     test_a_rehearsal_sends_nothing_and_remembers_nothing,
@@ -17,7 +17,7 @@ from tests.pipeline.test_publish import (
     test_messages_keep_both_limits_and_are_cut_between_records,
     test_renumbered_rows_are_recognised,
 )
-from tests.pipeline.test_republish import (
+from tests.publishing.test_republish import (
     test_a_regular_round_gets_in_between,
     test_a_window_goes_again_and_regular_rounds_are_untouched,
     test_interrupted_anywhere_it_goes_on_and_at_most_one_message_goes_twice,

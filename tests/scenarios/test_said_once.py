@@ -14,7 +14,7 @@ import pytest
 
 from tests.arex_databases import generate
 from tests.fake_ams.service import FakeAMS
-from tests.pipeline.test_publish_summaries import NOVEMBER, OCTOBER
+from tests.publishing.test_publish_summaries import NOVEMBER, OCTOBER
 from tests.support.gridengine_files import CLUSTER
 from tests.support.pki import PKI
 from tests.support.sites import Run, SiteUnderTest

@@ -17,8 +17,8 @@ from typing import Final
 
 import pytest
 
-from publisher.pipeline.round.outcome import Outcome
-from publisher.pipeline.sync import check
+from publisher.publishing.round.outcome import Outcome
+from publisher.publishing.sync import check
 from tests.arex_databases import SampleJob, generate
 from tests.support.pki import Credential
 from tests.support.simulated_months import Month, World

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from publisher.model.time import epoch, iso
-from publisher.pipeline.round.outcome import Outcome
-from publisher.pipeline.takeover.adopt import left_by_jura
-from publisher.pipeline.takeover.jura import as_jura
+from publisher.publishing.round.outcome import Outcome
+from publisher.publishing.takeover.adopt import left_by_jura
+from publisher.publishing.takeover.jura import as_jura
 from tests.arex_databases import SampleJob, generate
 from tests.fake_ams.service import FakeAMS
 from tests.support.arc_pages import LAST, apel, loaded, stopped

@@ -19,9 +19,9 @@ from typing import Any
 from publisher import config
 from publisher.cli.site import LiveSite
 from publisher.model import time as when
-from publisher.pipeline import publish
-from publisher.pipeline.republish import plan, run
-from publisher.pipeline.site import ProcessEnvironment
+from publisher.publishing import publish
+from publisher.publishing.republish import plan, run
+from publisher.publishing.site import ProcessEnvironment
 from tests.support.forks import Child
 from tests.support.patience import PATIENCE_S
 

@@ -18,9 +18,9 @@ from publisher.cli.commands import Context
 from publisher.cli.commands import status as status_command
 from publisher.cli.progress import ProgressReport
 from publisher.cli.site import LiveSite
-from publisher.pipeline import publish
-from publisher.pipeline.round.outcome import Outcome
-from publisher.pipeline.site import ProcessEnvironment
+from publisher.publishing import publish
+from publisher.publishing.round.outcome import Outcome
+from publisher.publishing.site import ProcessEnvironment
 from publisher.reporting import metrics
 from tests.arex_databases import generate
 from tests.support.sites import ConfiguredSite

@@ -14,7 +14,7 @@ from lxml import etree
 
 from publisher.cli.site import configured_site
 from publisher.model.job import JobId
-from publisher.pipeline import status
+from publisher.publishing import status
 from tests.arex_databases import SampleJob
 from tests.fake_sgas import FakeSGAS, Row
 from tests.support.pki import PKI, Credential

@@ -18,13 +18,13 @@ from publisher import config
 from publisher.cli.site import LiveSite
 from publisher.model import time
 from publisher.model.message import Message
-from publisher.pipeline import publish as commands
-from publisher.pipeline import status as standing
-from publisher.pipeline.republish import plan, run
-from publisher.pipeline.round.outcome import Outcome
-from publisher.pipeline.site import ProcessEnvironment
-from publisher.pipeline.sync import check
 from publisher.policy.target import Target
+from publisher.publishing import publish as commands
+from publisher.publishing import status as standing
+from publisher.publishing.republish import plan, run
+from publisher.publishing.round.outcome import Outcome
+from publisher.publishing.site import ProcessEnvironment
+from publisher.publishing.sync import check
 from publisher.transports.base import Receipt, Step, Transport, Verdict
 from tests.arex_databases import SampleJob, Schema, Writer
 from tests.fake_ams.tables import Tables

@@ -11,7 +11,7 @@ from typing import Any
 
 from publisher import config
 from publisher.cli.site import LiveSite
-from publisher.pipeline.site import ProcessEnvironment
+from publisher.publishing.site import ProcessEnvironment
 from tests.support.pki import PKI
 from tests.support.sites import ConfiguredSite
 

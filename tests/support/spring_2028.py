@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from publisher.pipeline.round.outcome import Outcome
+from publisher.publishing.round.outcome import Outcome
 from tests.arex_databases import SampleJob, generate
 
 FEBRUARY, MARCH, APRIL = (datetime(2028, month, 1, tzinfo=UTC) for month in (2, 3, 4))

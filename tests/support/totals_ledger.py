@@ -62,9 +62,9 @@ class TotalsLedger:
         message = message_of(payload, target, "apel-summary-0.4", len(rows), NOW)
         places = range(1, len(rows) + 1)
         records = tuple(record_of(place, key.month) for place, (key, _) in zip(places, rows, strict=True))
-        said = (MessageRow(place, key.id, usage) for place, (key, usage) in zip(places, rows, strict=True))
+        sent = (MessageRow(place, key.id, usage) for place, (key, usage) in zip(places, rows, strict=True))
         months = tuple(sorted({key.month for key, _ in rows}))
-        return MonthMessage(message, months, records, tuple(said))
+        return MonthMessage(message, months, records, tuple(sent))
 
     def seal(self, *messages: MonthMessage, target: str = "egi") -> list[Message]:
         self.ledger.seal(target, iter(messages))
@@ -107,7 +107,7 @@ class TotalsLedger:
 
     def totals(self, target: str = "egi") -> dict[RowId, tuple[Usage, Usage]]:
         """Return what counts and what was said, of every row of which there is anything."""
-        found = {total.key.id: (total.counts, total.said) for total in self.all_rows(target)}
+        found = {total.key.id: (total.counts, total.sent) for total in self.all_rows(target)}
         return {at: sums for at, sums in found.items() if sums != (Usage(), Usage())}
 
     def outstanding(self, target: str = "egi", besides: Collection[Message] = ()) -> Outstanding:

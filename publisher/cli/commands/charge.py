@@ -27,8 +27,8 @@ from publisher.model.errors import UsageError
 from publisher.model.rates import AssessedJob, Tariff, UsedAllocation, amount_text
 from publisher.model.text import plural
 from publisher.model.time import iso
-from publisher.pipeline.databases.prune import refuse_pruned
-from publisher.pipeline.site import Site
+from publisher.publishing.databases.prune import refuse_pruned
+from publisher.publishing.site import Site
 from publisher.reporting.charges import run as charging
 from publisher.reporting.charges.run import Change, ChargedAccount, ChargeReport, Sum
 

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 
 from publisher.cli.commands import Context
 from publisher.cli.output import print_line
-from publisher.pipeline.databases import known
-from publisher.pipeline.site import Site
+from publisher.publishing.databases import known
+from publisher.publishing.site import Site
 from publisher.reporting import statistics
 
 

@@ -28,7 +28,7 @@ from publisher.formats import receiver_of
 from publisher.model.errors import ConfigError, UsageError
 from publisher.model.job import Epoch
 from publisher.model.time import Window, epoch
-from publisher.pipeline.takeover.jura import Watermark, look_for_lost, report
+from publisher.publishing.takeover.jura import Watermark, look_for_lost, report
 from publisher.reporting.charges.rules import Rules, overlap_notes
 from publisher.reporting.files import whole_file
 from publisher.sources.arex.options import Options

@@ -9,7 +9,7 @@ from typing import Final
 from publisher.cli.commands import Context
 from publisher.cli.output import Json, Part, TextTable, attributes, print_result
 from publisher.cli.parser import add_job, add_json, add_targets
-from publisher.pipeline.databases.local_ids import named_job
+from publisher.publishing.databases.local_ids import named_job
 from publisher.reporting import explain as explaining
 from publisher.reporting.explain import ExplainedCharge, ExplainedValue, Explanation
 

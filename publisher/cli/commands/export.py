@@ -31,7 +31,7 @@ from publisher.cli.site import LiveSite
 from publisher.cli.sources import incomplete
 from publisher.model.errors import UsageError
 from publisher.model.text import plural
-from publisher.pipeline.databases.prune import refuse_pruned
+from publisher.publishing.databases.prune import refuse_pruned
 from publisher.reporting.export.columns import COLUMNS, Column, ExportedJob, Value
 from publisher.reporting.export.pages import FinishedJobs, SkippedJobs
 from publisher.reporting.files import whole_file

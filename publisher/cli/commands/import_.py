@@ -14,7 +14,7 @@ from publisher.cli.output import Json, Part, TextTable, attributes, print_result
 from publisher.cli.parser import add_action, add_actions, add_json, is_quiet
 from publisher.model.errors import ConfigError, UsageError
 from publisher.model.text import plural
-from publisher.pipeline.site import Site
+from publisher.publishing.site import Site
 from publisher.sources import IMPORTERS, importer_plugin
 from publisher.sources.base import BatchEntry
 from publisher.sources.importers import ImportReport, Watch

@@ -24,7 +24,7 @@ from publisher.cli.parser import Form, add_action, add_actions, add_flag, add_jo
 from publisher.cli.sources import incomplete
 from publisher.formats.sgas.values import public_url
 from publisher.model.job import Epoch, Transfer
-from publisher.pipeline.databases.local_ids import named_job
+from publisher.publishing.databases.local_ids import named_job
 from publisher.reporting import statistics
 from publisher.sources.statistics import JobDetails, StoredEvent
 

@@ -30,14 +30,14 @@ from publisher.model.totals import (
     SummaryKey,
     column,
 )
-from publisher.pipeline import publish
-from publisher.pipeline.databases.batch_systems import SourceStatus, readings
-from publisher.pipeline.round.outcome import Outcome, incomplete
-from publisher.pipeline.site import Site
 from publisher.policy.target import Target
+from publisher.publishing import publish
+from publisher.publishing.databases.batch_systems import SourceStatus, readings
+from publisher.publishing.round.outcome import Outcome, incomplete
+from publisher.publishing.site import Site
 
 if TYPE_CHECKING:
-    from publisher.pipeline.takeover.jura import LostJobs
+    from publisher.publishing.takeover.jura import LostJobs
 
 KEY_CHANGE_HELP = "send months even if rows under other keys remain at the receiver"
 _COLUMNS = ("target", "outcome", "messages", "records", "bytes", "set aside")

@@ -9,8 +9,8 @@ from publisher.cli.output import Json, TextTable, attributes, moment_text, print
 from publisher.cli.parser import add_action, add_actions, add_json, add_targets
 from publisher.ledger.contract import Hold, Quarantined
 from publisher.model.errors import UsageError
-from publisher.pipeline import status as operations
-from publisher.pipeline.round.decision import KEY_COLLISION
+from publisher.publishing import status as operations
+from publisher.publishing.round.decision import KEY_COLLISION
 
 _COLUMNS = ("number", "target", "job", "rule", "reason", "hold", "since")
 

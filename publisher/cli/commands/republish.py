@@ -34,12 +34,12 @@ from publisher.formats import JOB_FORMATS, SUMMARY_FORMATS, receiver_of
 from publisher.formats.base import OnChange
 from publisher.model.errors import ConfigError, UsageError
 from publisher.model.text import plural
-from publisher.pipeline.databases.batch_systems import readings
-from publisher.pipeline.republish import plan as planning
-from publisher.pipeline.republish import run as republishing
-from publisher.pipeline.republish.plan import RepublishPlan, RepublishRequest
-from publisher.pipeline.site import choose
 from publisher.policy.target import FOR_ONCE, Target
+from publisher.publishing.databases.batch_systems import readings
+from publisher.publishing.republish import plan as planning
+from publisher.publishing.republish import run as republishing
+from publisher.publishing.republish.plan import RepublishPlan, RepublishRequest
+from publisher.publishing.site import choose
 from publisher.transports import TRANSPORTS, transport_plugin
 from publisher.transports.base import OneOff
 

@@ -17,11 +17,11 @@ from publisher.cli.commands import Context, load_part
 from publisher.cli.commands.publish import notes
 from publisher.cli.logs import log, log_trouble
 from publisher.cli.parser import add_accept_state
-from publisher.pipeline.round.outcome import Outcome
-from publisher.pipeline.site import Site
+from publisher.publishing.round.outcome import Outcome
+from publisher.publishing.site import Site
 
 if TYPE_CHECKING:
-    from publisher.pipeline.daemon import DaemonCommand
+    from publisher.publishing.daemon import DaemonCommand
     from publisher.reporting.metrics.exporter import MetricsEndpoint
 
 _SIGNALS: Final = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
@@ -36,7 +36,7 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
 
     Raises: ConfigError, LedgerError when it cannot begin.
     """
-    daemon = load_part("pipeline.daemon")
+    daemon = load_part("publishing.daemon")
     with _signals_wait():
         _lead_foreign_logs()
         with _metrics_over_http() as follow:

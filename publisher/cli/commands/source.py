@@ -12,18 +12,18 @@ from publisher.cli.parser import Form, add_action, add_actions, add_json
 from publisher.cli.sources import sources_json, sources_text, warnings_of
 from publisher.model.errors import RecordError, SourceError, UsageError
 from publisher.model.text import plural
-from publisher.pipeline.databases import known
-from publisher.pipeline.databases import prune as pruning
-from publisher.pipeline.databases.batch_systems import (
+from publisher.publishing.databases import known
+from publisher.publishing.databases import prune as pruning
+from publisher.publishing.databases.batch_systems import (
     SetAside,
     SourceStatus,
     retry_bad_lines,
     set_aside,
     source_status,
 )
-from publisher.pipeline.databases.known import SourceFile
-from publisher.pipeline.databases.prune import Pruned
-from publisher.pipeline.site import Site
+from publisher.publishing.databases.known import SourceFile
+from publisher.publishing.databases.prune import Pruned
+from publisher.publishing.site import Site
 from publisher.sources.importers import Retried
 
 _SHOWN_BYTES = 80

@@ -18,9 +18,9 @@ from publisher.formats import receiver_of
 from publisher.model.errors import RecordError, UsageError, gravest
 from publisher.model.text import plural, visible
 from publisher.model.time import iso, parse_month
-from publisher.pipeline.databases.prune import refuse_pruned
-from publisher.pipeline.site import choose
-from publisher.pipeline.sync import portal
+from publisher.publishing.databases.prune import refuse_pruned
+from publisher.publishing.site import choose
+from publisher.publishing.sync import portal
 from publisher.reporting import statement
 from publisher.reporting.statement import RecordedStatement, Statement, TargetStatement, Work
 

@@ -30,8 +30,8 @@ from publisher.cli.sources import incomplete
 from publisher.model import time as when
 from publisher.model.errors import UsageError
 from publisher.model.time import Window
-from publisher.pipeline.databases.prune import refuse_pruned
-from publisher.pipeline.site import Site
+from publisher.publishing.databases.prune import refuse_pruned
+from publisher.publishing.site import Site
 from publisher.reporting import statistics
 from publisher.sources import offered
 from publisher.sources.statistics import GROUPINGS, JobFilter, JobStatistics, Totals

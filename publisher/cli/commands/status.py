@@ -23,10 +23,10 @@ from publisher.model.errors import PublisherError, SourceError, UsageError
 from publisher.model.rates import Allocation
 from publisher.model.text import plural
 from publisher.model.time import epoch
-from publisher.pipeline import status as operations
-from publisher.pipeline.databases.batch_systems import SourceStatus, source_status
-from publisher.pipeline.site import Site
-from publisher.pipeline.status import TargetStatus
+from publisher.publishing import status as operations
+from publisher.publishing.databases.batch_systems import SourceStatus, source_status
+from publisher.publishing.site import Site
+from publisher.publishing.status import TargetStatus
 
 _COLUMNS = (
     *("target", "last success", "last published end", "delivered", "pending", "late"),

@@ -26,17 +26,17 @@ from publisher.model.errors import RecordError, SourceError, UsageError, gravest
 from publisher.model.text import plural
 from publisher.model.time import parse_month
 from publisher.model.totals import AcceptedChange, month_name
-from publisher.pipeline import publish
-from publisher.pipeline.databases.batch_systems import readings
-from publisher.pipeline.databases.prune import earliest, refuse_pruned
-from publisher.pipeline.site import choose
-from publisher.pipeline.sync import check, portal
-from publisher.pipeline.sync.check import Compared
-from publisher.pipeline.sync.counts import RecordedCount, recorded
-from publisher.pipeline.sync.portal import EVERY_HOST
-from publisher.pipeline.takeover import adopt
-from publisher.pipeline.takeover.adopt import ComparedMonth
 from publisher.policy.target import Target
+from publisher.publishing import publish
+from publisher.publishing.databases.batch_systems import readings
+from publisher.publishing.databases.prune import earliest, refuse_pruned
+from publisher.publishing.site import choose
+from publisher.publishing.sync import check, portal
+from publisher.publishing.sync.check import Compared
+from publisher.publishing.sync.counts import RecordedCount, recorded
+from publisher.publishing.sync.portal import EVERY_HOST
+from publisher.publishing.takeover import adopt
+from publisher.publishing.takeover.adopt import ComparedMonth
 from publisher.reporting import statistics
 from publisher.sources.statistics import JobFilter
 

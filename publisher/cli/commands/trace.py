@@ -13,9 +13,9 @@ from publisher.cli.parser import add_all_instances, add_job, add_json
 from publisher.ledger.contract import Delivery
 from publisher.model.errors import SourceError
 from publisher.model.job import JobRecord
-from publisher.pipeline import status as operations
-from publisher.pipeline.databases.local_ids import named_job
-from publisher.pipeline.status import Traced
+from publisher.publishing import status as operations
+from publisher.publishing.databases.local_ids import named_job
+from publisher.publishing.status import Traced
 
 _COLUMNS = ("target", "state", "sent", "message id", "remote id", "row id", "end time", "digest")
 

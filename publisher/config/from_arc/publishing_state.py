@@ -6,7 +6,7 @@ saw. So of the jobs up to LastEndTime
 
 - those are published that were in the accounting database, complete, when their run came;
 - those are lost that were written there later: jobs of the very same second, and late rows
-  (see `pipeline/takeover/jura.py`).
+  (see `publishing/takeover/jura.py`).
 
 Job formats start *at* LastEndTime, not a second later: the jobs of that second are sent, perhaps
 again. That harms nothing, because receivers keep one record of a job (APEL replaces by site,

@@ -19,7 +19,7 @@ from publisher.ledger.generation import StateGuard
 from publisher.ledger.sql import entries
 from publisher.ledger.sql import messages as rows
 from publisher.ledger.sql.outbox import OutboxWriter
-from publisher.ledger.sql.sums import adopted, consents, counts, postings, said
+from publisher.ledger.sql.sums import adopted, consents, counts, message_rows, postings
 from publisher.model.entry import Entry, ReceiverName, RowId
 from publisher.model.job import Epoch
 from publisher.model.message import LearntLimit, Progress
@@ -44,8 +44,8 @@ UPDATE target SET last_round = :now, held = :held,
        leads_to = CASE WHEN :success THEN :leads_to ELSE leads_to END,
        checked_digest = coalesce(:checked, checked_digest) WHERE id = :target"""
 _ACCEPT_CHANGE = """
-INSERT INTO key_change (target, month, accepted_at, stale, lost_jobs)
-VALUES (:target, :month, :now, :stale, :lost_jobs)"""
+INSERT INTO key_change (target, month, accepted_at, orphaned, lost_jobs)
+VALUES (:target, :month, :now, :orphaned, :lost_jobs)"""
 _FOUND_DATABASE = """
 INSERT INTO source_file (target, file, inode, seen_at) VALUES (:target, :file, :inode, :now)
 ON CONFLICT (target, file) DO UPDATE SET
@@ -158,14 +158,14 @@ class SqlLedger(OutboxWriter):
                 there = None
             posting = None if there is None else there.number
             (receiver,) = self._database.execute(_RECEIVER, {"target": number}).fetchone()
-            said: set[int] = set()
+            sent: set[int] = set()
             for one in messages:
-                said.update(self._say(number, receiver, posting, one, to_settle))
+                sent.update(self._enter_message(number, receiver, posting, one, to_settle))
                 to_settle += len(one.message.payload)
             if there is not None:
-                postings.seal(self._database, there, said)
+                postings.seal(self._database, there, sent)
 
-    def _say(
+    def _enter_message(
         self, target: int, receiver: int, posting: int | None, one: MonthMessage, others: int
     ) -> Sequence[int]:
         """Write a message of totals down, beside others of so many bytes; return its rows."""
@@ -175,8 +175,8 @@ class SqlLedger(OutboxWriter):
         self._database.make_room(others + len(one.message.payload))
         columns = rows.columns_of_outbox(one.records)
         number = rows.enter(self._database, target, one.message, columns, posting=posting)
-        said.link(self._database, target, number, one.months)
-        return said.say(self._database, receiver, number, one.rows)
+        message_rows.link(self._database, target, number, one.months)
+        return message_rows.say(self._database, receiver, number, one.rows)
 
     def set_before(self, target: str, jobs: Mapping[tuple[int, str], int], basis: str) -> None:
         with self._database.atomic():
@@ -184,7 +184,7 @@ class SqlLedger(OutboxWriter):
 
     def forget_totals(self, target: str, months: Collection[int]) -> None:
         with self._database.atomic():
-            said.say_nothing(self._database, self._known_number(target), months)
+            message_rows.forget_sent(self._database, self._known_number(target), months)
 
     def accept_change(
         self, target: str, month: int, orphaned: Sequence[KeyTotal], lost_jobs: int, now: datetime
@@ -194,7 +194,7 @@ class SqlLedger(OutboxWriter):
         accepted = {"target": number, "month": month, "lost_jobs": lost_jobs, "now": epoch(now)}
         text = json.dumps(texts, separators=(",", ":"))
         with self._database.atomic():
-            self._database.execute(_ACCEPT_CHANGE, accepted | {"stale": text})
+            self._database.execute(_ACCEPT_CHANGE, accepted | {"orphaned": text})
 
     def confirm_deleted(self, target: str, month: int, now: datetime) -> None:
         number = self._known_number(target)

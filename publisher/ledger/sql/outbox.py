@@ -18,7 +18,7 @@ from publisher.ledger.sql import messages as rows
 from publisher.ledger.sql.database import Database, Parameters
 from publisher.ledger.sql.messages import OF_RECEIVER
 from publisher.ledger.sql.reads import LedgerReader
-from publisher.ledger.sql.sums import counts, postings, said
+from publisher.ledger.sql.sums import counts, message_rows, postings
 from publisher.ledger.sql.sums.settlement import Settling
 from publisher.model.entry import RunKey, run_key
 from publisher.model.message import (
@@ -128,7 +128,7 @@ class OutboxWriter(LedgerReader):
     def _settle(self, target: int, number: int, sent: SentMessage) -> None:
         """Settle a message in the caller's transaction."""
         message, remote_id, remote_ids, at = sent
-        if said.months_of(self._database, number):
+        if message_rows.months_of(self._database, number):
             self._totals_sent(target, number, remote_id, at)
             return
         if (posting := rows.posting_of(self._database, number)) is not None:
@@ -151,7 +151,7 @@ class OutboxWriter(LedgerReader):
 
     def _totals_sent(self, target: int, number: int, remote_id: str, now: datetime) -> None:
         records = rows.outbox_records(self._database, number)
-        said.accept(self._database, number, rows.posting_of(self._database, number))
+        message_rows.accept(self._database, number, rows.posting_of(self._database, number))
         rows.accept(self._database, number, now, remote_id=remote_id, remote_ids=None)
         rows.leave_quarantine(self._database, target, (record.key for record in records))
 
@@ -195,7 +195,7 @@ class OutboxWriter(LedgerReader):
                 stays.add(message)
                 kept.add(posting)
         for posting in {row[3] for row in outstanding} - {None}:
-            if said.is_accepted(self._database, posting):
+            if message_rows.is_accepted(self._database, posting):
                 kept.add(posting)
         kept.discard(None)  # these are of no posting, each by itself
         return [
@@ -208,7 +208,7 @@ class OutboxWriter(LedgerReader):
         """Undo what writing a message down did."""
         records = rows.outbox_records(self._database, message)
         self._drop_entries(message)
-        said.forget(self._database, message)
+        message_rows.forget(self._database, message)
         rows.forget(self._database, message)
         counts.take_back(self._database, message)
         rows.open_again(self._database, target, records)
@@ -253,7 +253,7 @@ class OutboxWriter(LedgerReader):
         with self._database.atomic():
             (place,) = self._database.execute(_PLACE, {"message": whole.number}).fetchone()
             (following,) = self._database.execute(_NEXT_PLACE, {"place": place}).fetchone()
-            of_months = said.months_of(self._database, whole.number)
+            of_months = message_rows.months_of(self._database, whole.number)
             of_counts = counts.is_sync(self._database, whole.number)
             state, reason = self._database.execute(_DOUBT, {"id": whole.number}).fetchone()
             parts_of = [records for _, records in halves]
@@ -270,8 +270,8 @@ class OutboxWriter(LedgerReader):
                     hosts = [(month_number(one.ended_at), one.submit_host) for one in records]
                     counts.move(self._database, whole.number, number, hosts)
                 elif of_months:
-                    said.link(self._database, target, number, of_months)
-                    said.move(self._database, whole.number, number, records)
+                    message_rows.link(self._database, target, number, of_months)
+                    message_rows.move(self._database, whole.number, number, records)
         return number, message.id
 
     def _divided(
@@ -298,11 +298,11 @@ class OutboxWriter(LedgerReader):
 
     def _drop_refused(self, message: int) -> None:
         """Drop what the records of a refused message count for; of totals, other messages go on."""
-        if not said.months_of(self._database, message):
+        if not message_rows.months_of(self._database, message):
             self._drop_entries(message)
             return
         posting = rows.posting_of(self._database, message)
-        said.refuse(self._database, message, posting)
+        message_rows.refuse(self._database, message, posting)
         if posting is not None:
             self._database.execute(_WITHOUT_POSTING, {"message": message})
             postings.forget_empty(self._database, posting)

@@ -26,7 +26,7 @@ from publisher.ledger.sql import messages as rows
 from publisher.ledger.sql.database import Database, Parameters
 from publisher.ledger.sql.messages import MessageSummary
 from publisher.ledger.sql.past import traced
-from publisher.ledger.sql.sums import consents, counts, said
+from publisher.ledger.sql.sums import consents, counts, message_rows
 from publisher.model.entry import (
     MonthTotals,
     ReceiverName,
@@ -248,11 +248,11 @@ class LedgerReader:
 
     def rows(self, target: str, month: int) -> Sequence[RowTotal]:
         with self._database.reading():
-            return said.rows(self._database, target, month)
+            return message_rows.rows(self._database, target, month)
 
     def months(self, target: str) -> Sequence[MonthTotals]:
         with self._database.reading():
-            return said.months(self._database, target)
+            return message_rows.months(self._database, target)
 
     def settings_since(self, target: str, posting: int) -> tuple[int, frozenset[str]]:
         asked = {"name": target, "posting": posting}

@@ -23,7 +23,7 @@ from publisher.ledger.sqlite.locks import FileChargeLocks, receiver_lock_file, t
 from publisher.ledger.sqlite.room import DiskRoom
 from publisher.model.errors import LedgerError, refused_by_system
 
-# Targets share the file (pipeline/publish.py), with transactions before and after every message.
+# Targets share the file (publishing/publish.py), with transactions before and after every message.
 _WAIT_S: Final = 120.0
 # Who writes is not in the way of who only reads, unless somebody took the file for himself.
 _READER_WAIT_S: Final = 2.0

@@ -12,8 +12,8 @@ from typing import Final, NamedTuple
 from publisher.ledger.books import ChargeRequest, RunState
 from publisher.model.rates import GPU_HOURS, Allocation, UsedAllocation
 from publisher.model.time import Window
-from publisher.pipeline.site import Site
 from publisher.policy.identity import Identity
+from publisher.publishing.site import Site
 from publisher.reporting.usage import PeriodUsage, UsageReport
 from publisher.sources.statistics import JobFilter, JobStatistics, Used
 

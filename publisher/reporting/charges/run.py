@@ -12,7 +12,7 @@ from publisher.ledger.books import ChargeBook, ChargeRequest, ChargeRun, KeptCha
 from publisher.model.errors import ConfigError, Later
 from publisher.model.job import JobRecord
 from publisher.model.rates import AssessedJob, Tariff, UsedAllocation
-from publisher.pipeline.site import Site
+from publisher.publishing.site import Site
 from publisher.reporting.charges.allocations import overlapping, used_allocations
 from publisher.reporting.charges.rules import Charges, overlap_notes
 from publisher.sources.base import Page

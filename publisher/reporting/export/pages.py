@@ -12,7 +12,7 @@ from publisher.model.errors import SourceError, Unfit
 from publisher.model.job import Epoch, JobRecord
 from publisher.model.message import OpenRow
 from publisher.model.time import Window
-from publisher.pipeline.site import Site
+from publisher.publishing.site import Site
 from publisher.reporting.charges.power import Power
 from publisher.reporting.export.columns import ExportedJob
 from publisher.sources.base import Page

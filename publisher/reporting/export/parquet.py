@@ -29,7 +29,7 @@ from publisher.model.errors import UsageError
 from publisher.model.job import Epoch
 from publisher.model.rates import AssessedJob
 from publisher.model.time import Month, Window
-from publisher.pipeline.site import Site
+from publisher.publishing.site import Site
 from publisher.reporting import statistics
 from publisher.reporting.export.columns import COLUMNS, Column, ExportedJob
 from publisher.reporting.export.pages import FinishedJobs, RowsRead, SkippedJobs

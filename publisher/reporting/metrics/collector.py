@@ -14,11 +14,11 @@ from publisher.ledger.books import StoredMetric
 from publisher.model.errors import ConfigError, LedgerError, SourceError, UsageError
 from publisher.model.job import Epoch
 from publisher.model.time import Window, epoch
-from publisher.pipeline import status as target_status
-from publisher.pipeline.databases.batch_systems import SourceStatus, source_status
-from publisher.pipeline.round.outcome import Outcome
-from publisher.pipeline.site import LOCK_WAIT_S, Site
-from publisher.pipeline.sync import counts as syncing
+from publisher.publishing import status as target_status
+from publisher.publishing.databases.batch_systems import SourceStatus, source_status
+from publisher.publishing.round.outcome import Outcome
+from publisher.publishing.site import LOCK_WAIT_S, Site
+from publisher.publishing.sync import counts as syncing
 from publisher.reporting.charges.allocations import used_allocations
 from publisher.reporting.files import whole_file
 from publisher.reporting.metrics import exporter

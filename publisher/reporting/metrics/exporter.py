@@ -30,8 +30,8 @@ from prometheus_client.registry import Collector
 from publisher import __version__
 from publisher.ledger.books import StoredMetric
 from publisher.model.errors import ConfigError, LedgerError
-from publisher.pipeline.round.outcome import Outcome
-from publisher.pipeline.site import ListenAddress, Site
+from publisher.publishing.round.outcome import Outcome
+from publisher.publishing.site import ListenAddress, Site
 
 Family = CounterMetricFamily | GaugeMetricFamily | SummaryMetricFamily
 _TOTAL: Final = "_total"

@@ -10,7 +10,7 @@ from typing import Final
 
 from publisher.ledger.sql import entries
 from publisher.ledger.sql.database import Database
-from publisher.ledger.sql.sums import postings, said
+from publisher.ledger.sql.sums import message_rows, postings
 from publisher.ledger.sql.sums.settlement import Settling
 from publisher.model.totals import BY_JURA, InheritedMonth
 
@@ -26,8 +26,8 @@ INSERT INTO message (target, posting, message_id, state, format, records, bytes,
 VALUES (:target, :posting, '', 4, :format, 0, 0, :no_digest, :at, :at)"""
 _ADD_RECORDS: Final = "UPDATE message SET records = records + :records WHERE id = :message"
 _RECEIVER: Final = "SELECT receiver FROM target WHERE id = :target"
-_IS_SAID: Final = """
-UPDATE balance SET said_jobs = jobs, said_wall_s = wall_s, said_cpu_s = cpu_s, said_by = :message
+_IS_SENT: Final = """
+UPDATE balance SET sent_jobs = jobs, sent_wall_s = wall_s, sent_cpu_s = cpu_s, sent_by = :message
 WHERE row_key = :row_key"""
 
 
@@ -57,7 +57,7 @@ def adopt(
     if not inherited.totals:
         return
     of_rows = sorted({row[1] for row in rows})
-    database.execute_many(_IS_SAID, [{"message": message, "row_key": row} for row in of_rows])
+    database.execute_many(_IS_SENT, [{"message": message, "row_key": row} for row in of_rows])
 
 
 def _message(
@@ -73,5 +73,5 @@ def _message(
     posting = entries.post(database, of_month, [], sealed=True)
     made = {"target": target, "posting": posting, "format": form, "no_digest": b"", "at": at}
     message = database.insert_returning_id(_ENTER_MESSAGE, made)
-    said.link(database, target, message, [month])
+    message_rows.link(database, target, message, [month])
     return message, posting

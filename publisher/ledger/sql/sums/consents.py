@@ -14,7 +14,7 @@ from publisher.ledger.sql.sums.balances import BalanceChanges
 from publisher.model.totals import AcceptedChange, KeyTotal, SummaryKey, host_of, month_window
 
 _ACCEPTED: Final = """
-SELECT month, accepted_at, stale, lost_jobs FROM key_change
+SELECT month, accepted_at, orphaned, lost_jobs FROM key_change
 WHERE target = :target AND deleted_at IS NULL ORDER BY id"""
 _CONFIRM: Final = """
 UPDATE key_change SET deleted_at = :now
@@ -26,9 +26,9 @@ FROM entry JOIN posting ON posting.id = entry.posting JOIN row_key ON row_key.id
 WHERE entry.receiver = :receiver AND entry.ended_at >= :start AND entry.ended_at < :end
     AND entry.state = 3"""
 _RECEIVER: Final = "SELECT receiver FROM target WHERE id = :target"
-_NOT_SAID: Final = """
-UPDATE balance SET said_jobs = 0, said_wall_s = 0, said_cpu_s = 0
-WHERE jobs = 0 AND said_jobs > 0 AND row_key IN (
+_NOT_SENT: Final = """
+UPDATE balance SET sent_jobs = 0, sent_wall_s = 0, sent_cpu_s = 0
+WHERE jobs = 0 AND sent_jobs > 0 AND row_key IN (
     SELECT id FROM row_key WHERE receiver = :receiver AND month = :month)"""
 
 
@@ -39,15 +39,17 @@ def accepted_changes(database: Database, target: int | None) -> list[AcceptedCha
         AcceptedChange(
             month=month,
             accepted_at=datetime.fromtimestamp(accepted_at, UTC),
-            rows=_rows(month, stale),
+            rows=_rows(month, orphaned),
             lost_jobs=lost_jobs,
         )
-        for month, accepted_at, stale, lost_jobs in found
+        for month, accepted_at, orphaned, lost_jobs in found
     ]
 
 
-def _rows(month: int, stale: str) -> tuple[KeyTotal, ...]:
-    return tuple(KeyTotal(SummaryKey(month, text, ""), *sums) for text, *sums in json.loads(stale))
+def _rows(month: int, orphaned: str) -> tuple[KeyTotal, ...]:
+    return tuple(
+        KeyTotal(SummaryKey(month, text, ""), *sums) for text, *sums in json.loads(orphaned)
+    )
 
 
 def confirm_deleted(database: Database, target: int, month: int, now: int) -> None:
@@ -63,5 +65,5 @@ def confirm_deleted(database: Database, target: int, month: int, now: int) -> No
     entries.set_states(database, entries.HISTORY, receiver, gone)
     balances.write(database, receiver)
     counts.change(database, jobs)
-    database.execute(_NOT_SAID, {"receiver": receiver, "month": month})
+    database.execute(_NOT_SENT, {"receiver": receiver, "month": month})
     database.execute(_CONFIRM, {"target": target, "month": month, "now": now})

@@ -213,7 +213,7 @@ def forget_empty(database: Database, posting: int) -> None:
     database.execute(_DROP_POSTING, {"posting": posting})
 
 
-def seal(database: Database, there: OpenPosting, said: Container[int]) -> None:
+def seal(database: Database, there: OpenPosting, sent: Container[int]) -> None:
     """Close a posting whose messages, which say these rows, are written.
 
     A run that counts nothing any more need not be in a message: its row may be one that the
@@ -224,9 +224,9 @@ def seal(database: Database, there: OpenPosting, said: Container[int]) -> None:
     after = b""
     while found := _portion(database, _PENDING_ROWS, there, after):
         after = found[-1][0]
-        unsaid = [one for one in found if one[1] not in said]
-        if any(jobs for _, _, jobs in unsaid):
+        left_out = [one for one in found if one[1] not in sent]
+        if any(jobs for _, _, jobs in left_out):
             raise AssertionError(f"entries of posting {there.number} are in no message")
-        settling.count(settling.of_run(run) for run, *_ in unsaid)
+        settling.count(settling.of_run(run) for run, *_ in left_out)
     settling.write()
     database.execute(_SEAL, {"posting": there.number})

@@ -27,10 +27,10 @@ LEFT JOIN entry AS was
 LEFT JOIN posting ON posting.id = was.posting"""
 # `CROSS JOIN` keeps SQLite to the order of the tables: the index of pending entries has the rows.
 _OF_MESSAGE: Final = f"""{_COMING}
-FROM entry AS pending CROSS JOIN said_row CROSS JOIN entry AS coming{_BEFORE}
+FROM entry AS pending CROSS JOIN message_row CROSS JOIN entry AS coming{_BEFORE}
 WHERE pending.posting = :posting AND pending.receiver = :receiver AND pending.run > :after
     AND pending.state = 2
-    AND said_row.message = :message AND said_row.row_key = pending.row_key
+    AND message_row.message = :message AND message_row.row_key = pending.row_key
     AND coming.receiver = pending.receiver AND coming.run = pending.run
     AND coming.posting = pending.posting
 ORDER BY pending.run LIMIT :portion"""
@@ -65,8 +65,8 @@ WHERE pending.posting = :posting AND pending.state = 2
     AND (other.state = 3 OR (other.state = 1 AND other.run <> coming.run))"""
 _ROW_KEY: Final = "SELECT month, fields FROM row_key WHERE id = :row_key"
 _ROW_KEYS: Final = """
-SELECT row_key.id, month, fields FROM said_row JOIN row_key ON row_key.id = said_row.row_key
-WHERE said_row.message = :message"""
+SELECT row_key.id, month, fields FROM message_row JOIN row_key ON row_key.id = message_row.row_key
+WHERE message_row.message = :message"""
 _DELIVERED: Final = """
 UPDATE target SET delivered = delivered + :new,
     last_end = CASE WHEN last_end > :last_end THEN last_end ELSE :last_end END

@@ -1,0 +1,238 @@
+"""Rows of totals: what messages say of them, and what the receiver was told and has.
+
+What an outstanding message says is kept in `message_row`, and in `balance` once it is accepted.
+Everything that writes runs inside the caller's transaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any, Final
+
+from publisher.ledger.contract import MessageRow, OutboxRecord
+from publisher.ledger.sql import entries
+from publisher.ledger.sql.database import Database
+from publisher.ledger.sql.sums import postings
+from publisher.ledger.sql.sums.settlement import Settling
+from publisher.model.entry import MonthTotals, RowFields, RowKey, RowTotal, Usage
+from publisher.model.job import Epoch
+
+_LINK: Final = """
+INSERT INTO month_message (message, target, month) VALUES (:message, :target, :month)"""
+_MONTHS_OF: Final = "SELECT month FROM month_message WHERE message = :message"
+_STILL_OUT: Final = """
+SELECT EXISTS (SELECT 1 FROM month_message JOIN message ON message.id = month_message.message
+               WHERE month_message.target = :target AND month = :month AND message.state < 2)"""
+_ENTER: Final = """
+INSERT INTO message_row (message, row_key, record_at, jobs, wall_s, cpu_s)
+VALUES (:message, :row_key, :record_at, :jobs, :wall_s, :cpu_s)"""
+_MOVE: Final = """
+UPDATE message_row SET message = :half WHERE message = :whole AND record_at = :record_at"""
+_FORGET: Final = "DELETE FROM message_row WHERE message = :message"
+_ACCEPT: Final = """
+INSERT INTO balance (row_key, jobs, wall_s, cpu_s, first_end, last_end,
+                     sent_jobs, sent_wall_s, sent_cpu_s, sent_by)
+SELECT row_key, 0, 0, 0, 0, 0, jobs, wall_s, cpu_s, message
+FROM message_row WHERE message = :message ORDER BY row_key
+ON CONFLICT (row_key) DO UPDATE SET
+    sent_jobs = excluded.sent_jobs, sent_wall_s = excluded.sent_wall_s,
+    sent_cpu_s = excluded.sent_cpu_s, sent_by = excluded.sent_by"""
+_FORGET_SENT: Final = """
+UPDATE balance SET sent_jobs = 0, sent_wall_s = 0, sent_cpu_s = 0, sent_by = NULL
+WHERE row_key IN (SELECT id FROM row_key WHERE month = :month
+                  AND receiver = (SELECT receiver FROM target WHERE id = :target))"""
+# A number of `message.state`, as schema.py lists them.
+_IS_ACCEPTED: Final = """
+SELECT EXISTS (SELECT 1 FROM message WHERE posting = :posting AND state = 2)"""
+_WAITING: Final = """
+SELECT pending.run FROM entry AS pending CROSS JOIN message_row
+WHERE pending.posting = :posting AND pending.receiver = :receiver AND pending.run > :after
+    AND pending.state = 2
+    AND message_row.message = :message AND message_row.row_key = pending.row_key
+ORDER BY pending.run LIMIT :portion"""
+_PORTION: Final = 5_000  # runs in memory
+_ROWS: Final = """
+SELECT row_key.month, row_key.digest, row_key.fields, coalesce(jobs, 0), coalesce(wall_s, 0),
+       coalesce(cpu_s, 0), coalesce(first_end, 0), coalesce(balance.last_end, 0),
+       coalesce(sent_jobs, 0), coalesce(sent_wall_s, 0), coalesce(sent_cpu_s, 0),
+       coalesce(message.format, '')
+FROM target JOIN row_key ON row_key.receiver = target.receiver
+LEFT JOIN balance ON balance.row_key = row_key.id
+LEFT JOIN message ON message.id = balance.sent_by
+WHERE target.name = :target AND row_key.month = :month
+ORDER BY row_key.digest"""
+_MONTHS: Final = """
+SELECT month, jobs, wall_s, cpu_s, sent_jobs, sent_wall_s, sent_cpu_s,
+       coalesce(message.format, ''), months.last_end, unsent
+FROM (SELECT row_key.month AS month,
+             CAST(coalesce(sum(jobs), 0) AS BIGINT) AS jobs,
+             CAST(coalesce(sum(wall_s), 0) AS BIGINT) AS wall_s,
+             CAST(coalesce(sum(cpu_s), 0) AS BIGINT) AS cpu_s,
+             CAST(coalesce(sum(sent_jobs), 0) AS BIGINT) AS sent_jobs,
+             CAST(coalesce(sum(sent_wall_s), 0) AS BIGINT) AS sent_wall_s,
+             CAST(coalesce(sum(sent_cpu_s), 0) AS BIGINT) AS sent_cpu_s,
+             max(sent_by) AS sent_by, coalesce(max(balance.last_end), 0) AS last_end,
+             sum(CASE WHEN sent_by IS NOT NULL AND (sent_jobs <> jobs OR sent_wall_s <> wall_s
+                                                    OR sent_cpu_s <> cpu_s)
+                      THEN 1 ELSE 0 END) AS unsent
+      FROM target JOIN row_key ON row_key.receiver = target.receiver
+      LEFT JOIN balance ON balance.row_key = row_key.id
+      WHERE target.name = :target GROUP BY row_key.month) AS months
+LEFT JOIN message ON message.id = months.sent_by
+ORDER BY month"""
+# Whichever target of the receiver they are of; what waits is in few postings.
+_PENDING: Final = """
+SELECT row_key.month, CAST(sum(entry.jobs) AS BIGINT)
+FROM target CROSS JOIN entry CROSS JOIN row_key
+WHERE target.name = :target AND entry.state = 2 AND entry.receiver = target.receiver
+    AND entry.posting IN (
+        SELECT message.posting FROM target CROSS JOIN message
+        WHERE message.target = target.id AND message.state < 2
+            AND message.posting IS NOT NULL
+        UNION SELECT posting.id FROM target CROSS JOIN posting
+        WHERE posting.target = target.id AND NOT posting.sealed)
+    AND row_key.id = entry.row_key
+GROUP BY row_key.month"""
+
+_UNDER_WAY: Final = """
+SELECT month_message.month, message.format
+FROM target JOIN message ON message.target = target.id AND message.state < 2
+JOIN month_message ON month_message.message = message.id
+WHERE target.name = :target"""
+_SENT: Final = """
+SELECT row_key.month, row_key.digest, row_key.fields,
+       message_row.jobs, message_row.wall_s, message_row.cpu_s,
+       coalesce(balance.first_end, 0), coalesce(balance.last_end, 0), message_row.row_key
+FROM message_row JOIN row_key ON row_key.id = message_row.row_key
+LEFT JOIN balance ON balance.row_key = message_row.row_key
+WHERE message_row.message = :message ORDER BY message_row.row_key"""
+_WAITING_FOR: Final = """
+SELECT pending.row_key, sum(coming.jobs), min(coming.ended_at), max(coming.ended_at)
+FROM message CROSS JOIN posting CROSS JOIN entry AS pending CROSS JOIN message_row
+    CROSS JOIN entry AS coming
+WHERE message.id = :message AND posting.id = message.posting
+    AND pending.posting = posting.id AND pending.receiver = posting.receiver AND pending.state = 2
+    AND message_row.message = message.id AND message_row.row_key = pending.row_key
+    AND coming.receiver = pending.receiver AND coming.run = pending.run
+    AND coming.posting = pending.posting AND coming.jobs > 0
+GROUP BY pending.row_key"""
+
+
+def say(
+    database: Database, receiver: int, message: int, rows: Collection[MessageRow]
+) -> Sequence[int]:
+    """Keep what a message says of rows of a receiver; return their numbers.
+
+    Raises: KeyError for a row that no entry was made for.
+    """
+    numbers = [postings.row_key(database, receiver, sent.row) for sent in rows]
+    sent = [
+        {"message": message, "row_key": row_key, "record_at": sent.group, **sent.usage._asdict()}
+        for sent, row_key in zip(rows, numbers, strict=True)
+    ]
+    database.execute_many(_ENTER, sent)
+    return numbers
+
+
+def link(database: Database, target: int, message: int, months: Collection[int]) -> None:
+    """Keep which months a message has rows of."""
+    links = [{"message": message, "target": target, "month": month} for month in months]
+    database.execute_many(_LINK, links)
+
+
+def months_of(database: Database, message: int) -> list[int]:
+    """Return the months of a message of totals; none for one of another kind."""
+    return [month for (month,) in database.execute(_MONTHS_OF, {"message": message})]
+
+
+def is_out(database: Database, target: int, month: int) -> bool:
+    """Return whether a message of a month has no receipt yet."""
+    asked = {"target": target, "month": month}
+    return bool(database.execute(_STILL_OUT, asked).fetchone()[0])
+
+
+def accept(database: Database, message: int, posting: int | None) -> None:
+    """Keep that a receiver was told what a message says, and let the entries of its rows count."""
+    if posting is not None:
+        settling = Settling(database, posting)
+        settling.of_message(message)
+        settling.write()
+    database.execute(_ACCEPT, {"message": message})
+    forget(database, message)
+
+
+def move(database: Database, whole: int, half: int, records: Iterable[OutboxRecord]) -> None:
+    """Let a half of a message say what these of its records do."""
+    moved = [{"half": half, "whole": whole, "record_at": one.group} for one in records]
+    database.execute_many(_MOVE, moved)
+
+
+def forget(database: Database, message: int) -> None:
+    """Forget what a message says that is settled, or was never sent."""
+    database.execute(_FORGET, {"message": message})
+
+
+def refuse(database: Database, message: int, posting: int | None) -> None:
+    """Forget a refused message's rows, and the entries that wait for them."""
+    if posting is not None:
+        receiver, _ = entries.receiver_of(database, posting)
+        at = {"posting": posting, "receiver": receiver, "message": message, "portion": _PORTION}
+        after = b""
+        while found := database.execute(_WAITING, at | {"after": after}).fetchall():
+            postings.take_out(database, posting, receiver, [run for (run,) in found])
+            (after,) = found[-1]
+    forget(database, message)
+
+
+def waiting(database: Database, message: int) -> list[tuple[RowTotal, int]]:
+    """Return the rows that a message says, as they will be, each with the jobs that wait for it."""
+    asked = {"message": message}
+    coming = {row_key: rest for row_key, *rest in database.execute(_WAITING_FOR, asked)}
+    found = []
+    for month, digest, fields, *usage, first, last, row_key in database.execute(_SENT, asked):
+        jobs, from_end, to_end = coming.get(row_key, (0, last, last))
+        ends = Epoch(min(first or from_end, from_end)), Epoch(max(last, to_end))
+        key = RowKey(month, RowFields(digest, fields))
+        found.append((RowTotal(key, Usage(), *ends, sent=Usage(*usage)), int(jobs)))
+    return found
+
+
+def is_accepted(database: Database, posting: int) -> bool:
+    """Return whether a message of a posting was accepted."""
+    return bool(database.execute(_IS_ACCEPTED, {"posting": posting}).fetchone()[0])
+
+
+def forget_sent(database: Database, target: int, months: Iterable[int]) -> None:
+    """Forget what totals said of months that the receiver has as single records now."""
+    database.execute_many(_FORGET_SENT, [{"target": target, "month": month} for month in months])
+
+
+def rows(database: Database, target: str, month: int) -> list[RowTotal]:
+    """Return the rows of a month at the receiver of a target."""
+    found = database.execute(_ROWS, {"target": target, "month": month})
+    return [_row_total(row) for row in found]
+
+
+def _row_total(row: Sequence[Any]) -> RowTotal:
+    month, digest, fields, jobs, wall_s, cpu_s, first_end, last_end, *sent, form = row
+    key = RowKey(month, RowFields(digest, fields))
+    return RowTotal(key, Usage(jobs, wall_s, cpu_s), first_end, last_end, Usage(*sent), form)
+
+
+def months(database: Database, target: str) -> list[MonthTotals]:
+    """Return every month of the receiver of a target, in order."""
+    asked = {"target": target}
+    pending = dict(database.execute(_PENDING, asked).fetchall())
+    formats = dict(database.execute(_UNDER_WAY, asked).fetchall())
+    return [
+        MonthTotals(
+            month=row[0],
+            counts=Usage(*row[1:4]),
+            sent=Usage(*row[4:7]),
+            pending=pending.get(row[0], 0),
+            format=row[7] or formats.get(row[0], ""),
+            last_end=row[8],
+            unsent=row[9],
+        )
+        for row in database.execute(_MONTHS, asked).fetchall()
+    ]

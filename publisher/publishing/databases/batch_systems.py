@@ -1,0 +1,278 @@
+"""The entries of `source`: batch systems are read before a round; and how old everything is.
+
+Nothing here prints.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from publisher.model.errors import PublisherError, SourceError, UsageError, bug_text
+from publisher.model.text import plural
+from publisher.model.time import iso
+from publisher.publishing.site import LOCK_WAIT_S, Site
+from publisher.sources.base import BatchEntry, DatabaseEntry, LastReading, NewestJob, is_of_ce
+
+if TYPE_CHECKING:
+    from publisher.model.entry import DeliveredFrom
+    from publisher.sources.importers import BadLine, Retried
+
+log = logging.getLogger("publisher")
+
+_TOO_LONG: Final = timedelta(days=1)
+# A source is silent when none of its jobs ended in the last two days, although 100 a day or more
+# did, on average, in the four weeks before its newest one.
+_SILENCE: Final = timedelta(days=2)
+_BUSY_JOBS: Final = 28 * 100
+_LOGGED_BAD: Final = 10
+_SHOWN_BAD: Final = 1_000
+
+
+class SourceStatus(NamedTuple):
+    """An entry of `source`.
+
+    `trouble` is that of its last reading, or why nothing can be told of it. `last` is the last
+    reading of a batch system; None where that cannot be told, and of databases read in place.
+    """
+
+    name: str
+    type: str
+    databases: Sequence[str]
+    in_place: bool
+    last: LastReading | None
+    newest: NewestJob | None  # None where that cannot be told
+    trouble: str
+    alarm: str  # what an administrator must do now, or ''
+    silence: str  # why somebody should look at a source without jobs, or ''
+    waiting: str = ""  # why jobs that ended long ago wait for a CE, or ''
+
+
+class SetAside(NamedTuple):
+    """A line of a source that could not be understood."""
+
+    source: str
+    line: BadLine
+
+
+def read_sources(site: Site) -> Sequence[str]:
+    """Read what is new of each batch system, whatever becomes of another; return what failed."""
+    return [line for entry in _in_rounds(site) for line in _read(site, entry)]
+
+
+def _read(site: Site, entry: BatchEntry) -> Sequence[str]:
+    try:
+        report = site.read_entry(entry, partial(_refuse_second_name, site, entry))
+        if report is None:
+            return _lines(entry.name, [site.last_reading(entry).trouble])
+    except PublisherError as error:
+        return _lines(entry.name, [str(error)])
+    except Exception as error:  # the boundary: a bug must not stop what is there from going out
+        log.critical("source %s: a bug in publisher", entry.name, exc_info=error)
+        return _lines(entry.name, [bug_text(error)])
+    if report.imported or report.updated or not report.failures:
+        imported = plural(report.imported, "job")
+        log.info("source %s: %s imported, %s updated", entry.name, imported, f"{report.updated:,}")
+    for line in report.bad_lines[:_LOGGED_BAD]:
+        where = entry.name, line.path, line.offset
+        log.warning("source %s: set aside: %s, byte %s: %s", *where, line.reason)
+    if report.bad > _LOGGED_BAD:
+        all_bad = "source %s: %s set aside; `publisher source bad-lines` has all"
+        log.warning(all_bad, entry.name, plural(report.bad, "line"))
+    for damaged in report.damaged:
+        log.warning("source %s: skipped: %s", entry.name, damaged)
+    for note in report.notes:
+        log.info("source %s: %s", entry.name, note)
+    return _lines(entry.name, report.failures)
+
+
+def _lines(name: str, troubles: Sequence[str]) -> Sequence[str]:
+    return [f"source {name}: {trouble}" for trouble in troubles if trouble]
+
+
+def _refuse_second_name(site: Site, entry: BatchEntry) -> None:
+    """Raises: SourceError where jobs were delivered under other ids, and would count twice."""
+    if site.last_reading(entry).succeeded is not None:
+        return
+    found = site.namesakes(entry)
+    if not found:
+        return
+    with closing(site.ledger_to_read()) as ledger:
+        retired = {one.file for one in ledger.known_databases() if one.retired is not None}
+    for database, cluster in found:
+        if retired.isdisjoint((database.stem, str(database))):
+            raise SourceError(
+                f"source {database.stem} has read the same files and calls their cluster {cluster}:"
+                f" under another name all jobs would count twice; write cluster: {cluster}, or, "
+                f"if these are other jobs, `publisher source retire {database.stem}`"
+            )
+
+
+@contextmanager
+def delivered_since(
+    site: Site, entry: BatchEntry, mark: str
+) -> Iterator[tuple[str, Iterator[DeliveredFrom]]]:
+    """What the ledger has, for who reads a batch system beside a CE (`History.delivered_since`).
+
+    Raises: LedgerError.
+    """
+    others = {one.database for one in site.batch_entries} - {entry.database}
+    names = {each for other in others for each in (other.stem, str(other))}
+    with closing(site.history()) as history:
+        until, parts = history.delivered_since(
+            mark, lambda file: file not in names and not _is_of_another_ce(site, entry, file)
+        )
+        with closing(parts):
+            yield until, parts
+
+
+def _is_of_another_ce(site: Site, entry: BatchEntry, file: str) -> bool:
+    """Return whether a CE submits to other batch systems, which give the same numbers."""
+    ces = entry.ces()
+    if ces is None or is_of_ce(file, ces):
+        return False
+    return any(site.names_database(each, file) for each in site.database_entries)
+
+
+def source_status(site: Site) -> Sequence[SourceStatus]:
+    """Return every entry of `source`, in the order of databases and batch systems; only read."""
+    return [*(_in_place(site, entry) for entry in site.database_entries), *readings(site)]
+
+
+def readings(site: Site) -> Sequence[SourceStatus]:
+    """Return the batch systems that rounds read."""
+    return [_status(site, entry) for entry in _in_rounds(site)]
+
+
+def set_aside(site: Site, name: str | None) -> tuple[Sequence[SetAside], int]:
+    """Return the first lines of one source, or of each, and how many there are.
+
+    Raises: UsageError for a name that is not configured, SourceError.
+    """
+    chosen = chosen_entries(site, name)
+    lines = [
+        SetAside(entry.name, line) for entry in chosen for line in site.bad_lines(entry, _SHOWN_BAD)
+    ]
+    return lines, sum(site.last_reading(entry).bad_lines for entry in chosen)
+
+
+def retry_bad_lines(site: Site, name: str | None) -> Mapping[str, Retried | None]:
+    """Read the files once more in which lines of one source, or of each, were set aside.
+
+    Raises: UsageError for a name that is not configured, PublisherError.
+    """
+    return {entry.name: site.retry_bad_lines(entry) for entry in chosen_entries(site, name)}
+
+
+def chosen_entries(site: Site, name: str | None) -> Sequence[BatchEntry]:
+    """Return the batch systems that rounds read, or the one of this name. Raises: UsageError."""
+    entries = _in_rounds(site)
+    chosen = [entry for entry in entries if name in (None, entry.name)]
+    if name is not None and not chosen:
+        known = ", ".join(entry.name for entry in entries) or "none"
+        raise UsageError(f"{name}: no such batch system in `source`; there are: {known}")
+    return chosen
+
+
+def _in_rounds(site: Site) -> Sequence[BatchEntry]:
+    return [entry for entry in site.batch_entries if entry.in_rounds]
+
+
+def _status(site: Site, entry: BatchEntry) -> SourceStatus:
+    last: LastReading | None = None
+    newest: NewestJob | None = None
+    silence = waiting = ""
+    try:
+        last, newest = site.last_reading(entry), NewestJob()
+        if entry.is_read():
+            newest = site.newest_job(str(entry.database), lock_wait_s=LOCK_WAIT_S)
+    except SourceError as error:
+        last, trouble, alarm = None, str(error), f"source {entry.name}: {error}"
+    else:
+        now = site.clock()
+        trouble, alarm = last.trouble, _alarm(entry.name, last, now)
+        if not alarm:
+            silence, waiting = _silence(entry.name, newest, now), _waiting(entry.name, last)
+    return SourceStatus(
+        name=entry.name,
+        type=entry.type,
+        databases=(str(entry.database),),
+        in_place=False,
+        last=last,
+        newest=newest,
+        trouble=trouble,
+        alarm=alarm,
+        silence=silence,
+        waiting=waiting,
+    )
+
+
+def _waiting(name: str, last: LastReading) -> str:
+    if not last.awaited:
+        return ""
+    ces = [f"{each.name} since {each.written:%Y-%m-%dT%H:%M:%SZ}" for each in last.awaited]
+    jobs = max(each.jobs for each in last.awaited)
+    wait = "waits" if jobs == 1 else "wait"
+    return (
+        f"source {name}: {plural(jobs, 'job')} that may belong to an ARC CE {wait} for it: "
+        f"it has jobs in progress, and has written nothing to {' and '.join(ces)}; "
+        "check that A-REX is running, or set arc_outage_s"
+    )
+
+
+def _in_place(site: Site, entry: DatabaseEntry) -> SourceStatus:
+    """Return the status of databases read in place, whose troubles are alarms of the targets."""
+    files: Sequence[str] = ()
+    newest, trouble, silence = None, "", ""
+    try:
+        files = site.database_files(entry)
+        found = [site.newest_job(file, lock_wait_s=LOCK_WAIT_S) for file in files]
+        newest = max(found, key=lambda one: (one.ended_at or 0, one.four_weeks))
+        silence = _silence(entry.name, newest, site.clock())
+    except SourceError as error:
+        trouble = str(error)
+    return SourceStatus(
+        name=entry.name,
+        type=entry.type,
+        databases=files,
+        in_place=True,
+        last=None,
+        newest=newest,
+        trouble=trouble,
+        alarm="",
+        silence=silence,
+    )
+
+
+def _silence(name: str, newest: NewestJob, now: datetime) -> str:
+    if newest.ended_at is None or newest.four_weeks < _BUSY_JOBS:
+        return ""
+    ended = datetime.fromtimestamp(newest.ended_at, UTC)
+    if now - ended <= _SILENCE:
+        return ""
+    return (
+        f"source {name}: no job has ended since {ended:%Y-%m-%dT%H:%M:%SZ}, "
+        f"and {newest.four_weeks // 28:,} a day did in the four weeks before; "
+        "check that its accounting is still written where it is read"
+    )
+
+
+def _alarm(name: str, last: LastReading, now: datetime) -> str:
+    """Return what an administrator must do now: the last reading failed, or is a day old.
+
+    Jobs that wait for a CE longer than a day are an alarm too. A clock that went back raises none.
+    """
+    since = last.succeeded
+    what = "has never been read in full"
+    if since is not None:
+        what = f"was last read in full at {iso(since)}"
+    if last.trouble:
+        return f"source {name}: {what}: {last.trouble}"
+    if since is not None and now - since > _TOO_LONG:
+        return f"source {name}: {what}: no round has run since; check the timer or the daemon"
+    waits = any(now - each.since > _TOO_LONG for each in last.awaited)
+    return _waiting(name, last) if waits else ""

@@ -1,0 +1,272 @@
+"""Accounting databases that were read before and are missing now: jobs may be lost with them.
+
+Also `source list` and `source retire`: all databases ever read, and those that an administrator
+declares gone for good.
+"""
+
+import logging
+import os
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from datetime import datetime
+from fnmatch import fnmatchcase
+from itertools import groupby
+from pathlib import Path
+from shlex import quote
+from typing import NamedTuple
+
+from publisher.ledger.contract import KnownDatabase, Positions
+from publisher.model.errors import PublisherError, SourceError, UsageError, refused_by_system
+from publisher.policy.target import Target
+from publisher.publishing.site import Site
+from publisher.sources import imported_database
+from publisher.sources.base import Source
+
+log = logging.getLogger("publisher")
+
+_INODES = 2**63  # what SQLite's integers hold; some file systems number beyond
+
+
+class Missing(NamedTuple):
+    """A database, or a configured name or pattern without a match, and what to do about it."""
+
+    file: str
+    reason: str
+
+
+class Databases(NamedTuple):
+    """Those that are there, by name with inodes; those missing, renamed, or back again."""
+
+    there: Mapping[str, int]
+    missing: Sequence[Missing]
+    renamed: Mapping[str, str]
+    returned: Sequence[str]
+
+
+def look_for_databases(target: str, source: Source, ledger: Positions) -> Databases:
+    """What became of the databases that a target has read. Raises: SourceError, LedgerError."""
+    known = ledger.known_databases(target)
+    databases = source.databases()
+    there = inodes(source)
+    unknown = there.keys() - {one.file for one in known}
+    renamed, missing = {}, []
+    for one in _lost(known, _names({name: databases[name] for name in there})):
+        if name := _new_name(one, there, unknown, source, ledger):
+            renamed[one.file] = name
+        else:
+            missing.append(_missing(one))
+    return Databases(
+        there=there,
+        missing=[*missing, *_never_read(known, source)],
+        renamed=renamed,
+        returned=[one.file for one in known if one.retired is not None and one.file in there],
+    )
+
+
+def _lost(known: Sequence[KnownDatabase], there: frozenset[str]) -> list[KnownDatabase]:
+    return [one for one in known if one.retired is None and not _is_read(one.file, there)]
+
+
+def _names(files: Mapping[str, str]) -> frozenset[str]:
+    """By which databases are known: their names, and real paths."""
+    return frozenset([*files, *map(os.path.realpath, files.values())])
+
+
+def note_databases(
+    target: str, source: Source, ledger: Positions, now: datetime
+) -> Sequence[Missing]:
+    """Note which databases are there, and say which of those that were read once are not."""
+    found = look_for_databases(target, source, ledger)
+    ledger.found_databases(target, found.there, now)
+    for file in found.returned:
+        what = "was retired and is there again: it is read from where reading stopped"
+        log.info("target %s: %s: %s", target, file, what)
+    for file, name in found.renamed.items():
+        log.info("target %s: %s: is called %s now", target, file, name)
+        ledger.retire_database(target, file, now)
+    return found.missing
+
+
+def know_by_name(target: str, source: Source, ledger: Positions) -> None:
+    """What the ledger knows by its path, and goes by a name now, it knows by that name from now on.
+
+    So it is after an update from a publisher that knew the databases of batch systems by their
+    paths, wherever they were.
+    """
+    known = ledger.known_databases(target)
+    names = {one.file for one in known}
+    databases = source.databases()
+    for name, path in databases.items():
+        imported = f"/{imported_database(Path(), name)}"
+        before = [one for one in known if one.file == path or one.file.endswith(imported)]
+        before = [one for one in before if one.file not in databases]
+        if before and name not in names:
+            latest = max(before, key=lambda one: (one.file == path, one.retired is None, one.seen))
+            log.info("target %s: %s: is now called %s", target, latest.file, name)
+            ledger.rename_database(target, latest.file, name)
+
+
+def inodes(source: Source) -> Mapping[str, int]:
+    """Of each database by name; another one where it was replaced. Raises: SourceError."""
+    found = {name: _inode(path) for name, path in source.databases().items()}
+    return {name: inode for name, inode in found.items() if inode is not None}
+
+
+def _inode(path: str) -> int | None:
+    """None where nothing is. Raises: SourceError when that cannot be told."""
+    try:
+        return os.stat(path).st_ino % _INODES
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        why = refused_by_system(error, "let this user search its directory")
+        raise SourceError(f"{path}: {why}") from error
+
+
+def missing_databases(target: str, source: Source, ledger: Positions) -> Sequence[Missing]:
+    """Raises: SourceError, LedgerError."""
+    return look_for_databases(target, source, ledger).missing
+
+
+def missed(targets: Iterable[Target], source: Source, ledger: Positions) -> Sequence[Missing]:
+    """Those that any of these targets misses. Raises: SourceError, LedgerError."""
+    found = [one for target in targets for one in missing_databases(target.name, source, ledger)]
+    return list({one.file: one for one in found}.values())
+
+
+def missed_at(site: Site) -> Sequence[Missing]:
+    """Raises: SourceError, LedgerError."""
+    with closing(site.ledger_to_read()) as ledger, closing(site.source()) as source:
+        return missed(site.targets, source, ledger)
+
+
+def missing_text(missing: Sequence[Missing]) -> str:
+    """In one line."""
+    return "; ".join(one.reason for one in missing)
+
+
+def not_found(site: Site, reason: str) -> PublisherError:
+    """The error for what the accounting data lacks: without all databases nobody can tell."""
+    missing = missed_at(site)
+    return SourceError(f"{reason}\n{missing_text(missing)}") if missing else UsageError(reason)
+
+
+def _new_name(
+    lost: KnownDatabase,
+    there: Mapping[str, int],
+    unknown: Collection[str],
+    source: Source,
+    ledger: Positions,
+) -> str | None:
+    """The name that the same file has now, or that of an unread copy named in its place.
+
+    A file that is named still is missed, though a backup lies beside it. The row that was read last
+    is in the other one too: inodes are used again.
+    """
+    cursor = ledger.cursor(lost.target, lost.file)
+    unknown = [] if source.names(lost.file) else unknown
+    for name, inode in there.items():
+        fits = cursor is not None and source.fits(cursor._replace(database=name))
+        if fits and (inode == lost.inode or name in unknown):
+            return name
+        if cursor is None and inode == lost.inode:
+            return name
+    return None
+
+
+def _missing(lost: KnownDatabase) -> Missing:
+    if not os.path.isabs(lost.file):
+        what = "this batch system is no longer in `source`, or its database is gone; put it back"
+    elif os.path.exists(lost.file):
+        what = "is there, but no longer in `source`; add it again"
+    else:
+        what = "is gone, and jobs that were only in it are not published; restore it"
+    last = f"(it was last read at {lost.seen:%Y-%m-%dT%H:%M:%SZ})"
+    retire = f"`publisher source retire {quote(lost.file)}`"
+    reason = f"{lost.file}: {what} {last}, or, if that is on purpose, {retire}"
+    return Missing(file=lost.file, reason=reason)
+
+
+def _never_read(known: Sequence[KnownDatabase], source: Source) -> Iterator[Missing]:
+    """What the configuration names in vain, but for databases that were read or retired."""
+    for absent in source.absent():
+        if not any(fnmatchcase(one.file, pattern) for one in known for pattern in absent.patterns):
+            yield Missing(file=absent.patterns[0], reason=absent.reason)
+
+
+class SourceFile(NamedTuple):
+    """A database that the rounds of any target have found. `there`: it is read today."""
+
+    file: str
+    seen: datetime
+    retired: datetime | None  # None while any target misses it
+    there: bool
+
+
+def listed(site: Site) -> list[SourceFile]:
+    """By name. Raises: LedgerError."""
+    with closing(site.ledger_to_read()) as ledger:
+        known = ledger.known_databases()
+    there = _there(site)
+    by_file = groupby(known, key=lambda each: each.file)
+    return [_one_file(file, list(of_targets), there) for file, of_targets in by_file]
+
+
+def _check_retirable(
+    wanted: Sequence[str], known: Collection[str], there: frozenset[str] | None
+) -> None:
+    for file in wanted:
+        if file not in known:
+            was = f"`publisher source list` shows what was: {', '.join(known)}"
+            raise UsageError(f"{file}: was never read; {was}")
+        if _is_read(file, there):
+            stop = "to stop reading it, remove it from `source` first"
+            raise UsageError(f"{file}: is there and is read; {stop}")
+
+
+def retire(site: Site, files: Sequence[str]) -> list[SourceFile]:
+    """The files of these names are missed by no target any more; tells what is known of them.
+
+    Raises: UsageError for one that was never read, or is read today; LedgerError.
+    """
+    there = _there(site)
+    with closing(site.ledger()) as ledger:
+        known: dict[str, list[KnownDatabase]] = {}
+        for each in ledger.known_databases():
+            known.setdefault(each.file, []).append(each)
+        wanted = [_file_of(file, known, site) for file in files]
+        _check_retirable(wanted, known, there)
+        now = site.clock()
+        for each in (each for file in wanted for each in known[file] if each.retired is None):
+            ledger.retire_database(each.target, each.file, now)
+    return [one for one in listed(site) if one.file in wanted]
+
+
+def _file_of(name: str, known: Collection[str], site: Site) -> str:
+    """The database with this name (now or before there were names), or the file."""
+    imported = str(imported_database(site.state, name)) if os.path.basename(name) == name else name
+    return next((file for file in (name, imported) if file in known), os.path.abspath(name))
+
+
+def _one_file(
+    file: str, of_targets: Sequence[KnownDatabase], there: frozenset[str] | None
+) -> SourceFile:
+    seen = max(each.seen for each in of_targets)
+    retired = [each.retired for each in of_targets if each.retired is not None]
+    by_all = max(retired) if len(retired) == len(of_targets) else None
+    return SourceFile(file=file, seen=seen, retired=by_all, there=_is_read(file, there))
+
+
+def _is_read(file: str, there: frozenset[str] | None) -> bool:
+    if there is None:
+        return os.path.isabs(file) and os.path.exists(file)
+    return file in there or (os.path.isabs(file) and os.path.realpath(file) in there)
+
+
+def _there(site: Site) -> frozenset[str] | None:
+    """What is read, by name and real path; None when one is unreadable or none is there."""
+    try:
+        with closing(site.source()) as source:
+            return _names(source.databases())
+    except SourceError:
+        return None

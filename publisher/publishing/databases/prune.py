@@ -1,0 +1,129 @@
+"""Old jobs of batch systems, taken out once every target has them; refusals of what needs them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from datetime import datetime, timedelta
+from typing import Final, NamedTuple
+
+from publisher.ledger.contract import Hold, Ledger
+from publisher.model.errors import PublisherError, SourceError
+from publisher.model.job import JobRecord
+from publisher.model.text import plural
+from publisher.model.time import Month, Window, epoch, month_of
+from publisher.policy.target import Target, is_wanted
+from publisher.publishing.databases.batch_systems import chosen_entries
+from publisher.publishing.site import Site
+from publisher.sources.base import BatchEntry
+
+log = logging.getLogger("publisher")
+
+_EVERY: Final = timedelta(days=1)
+
+
+class Pruned(NamedTuple):
+    """What was taken out of a source's database: jobs before the month. `kept`: not delivered."""
+
+    before: Month
+    jobs: int
+    kept: int
+
+
+def prune_after_rounds(site: Site) -> None:
+    """What all targets have of each source with `keep`, daily. Trouble is logged only."""
+    for entry in chosen_entries(site, None):
+        try:
+            if not (entry.keep_months and entry.is_read()):
+                continue
+            last = site.last_pruned(entry)
+            if last is not None and timedelta(0) <= site.clock() - last < _EVERY:
+                continue
+            found = _prune(site, entry)
+            if found.jobs or found.kept:
+                log.info("source %s: %s", entry.name, pruned_text(found))
+        except PublisherError as error:
+            log.error("source %s: old jobs were not pruned: %s", entry.name, error)
+
+
+def prune(site: Site, name: str | None) -> Mapping[str, Pruned]:
+    """At once, of one source or each with `keep`. Raises: UsageError, PublisherError."""
+    entries = [entry for entry in chosen_entries(site, name) if entry.keep_months]
+    return {entry.name: _prune(site, entry) for entry in entries if entry.is_read()}
+
+
+def pruned_text(found: Pruned) -> str:
+    kept = ""
+    if found.kept:
+        kept = f"; {plural(found.kept, 'job')} that not every target has accepted stayed"
+    return f"{plural(found.jobs, 'job')} that ended before {found.before} pruned{kept}"
+
+
+def refuse_pruned(site: Site, window: Window) -> None:
+    """Raises: SourceError where jobs of a window were taken out: the answer would be wrong."""
+    for entry in chosen_entries(site, None):
+        months = [month for month in site.pruned_months(entry) if window.overlaps(month.window)]
+        if months:
+            names = f"{months[0]}" if len(months) == 1 else f"{months[0]} to {months[-1]}"
+            raise SourceError(
+                f"source {entry.name}: jobs that ended in {names} were pruned (`keep`), "
+                f"and an answer without them would be wrong; ask from {months[-1].next} on"
+            )
+
+
+def _prune(site: Site, entry: BatchEntry) -> Pruned:
+    """Page by page, each in a transaction. Raises: PublisherError."""
+    before = _months_ago(site.clock(), entry.keep_months)
+    window, jobs, kept = Window(end=before.window.start), 0, 0
+    with (
+        site.reading_alone(entry),
+        closing(site.ledger_to_read()) as ledger,
+        closing(site.source_of(entry)) as source,
+    ):
+        for page in source.window(window, frozenset(), site.clock()):
+            done = list(page.jobs)
+            for target in site.targets:
+                done = _accepted(target, ledger, done)
+            pruned = site.prune_rows(entry, done)
+            jobs, kept = jobs + pruned, kept + len(page.jobs) + len(page.skipped) - len(done)
+            if site.wait(0):
+                return Pruned(before, jobs, kept)
+    site.keep_pruned(entry)
+    return Pruned(before, jobs, kept)
+
+
+def _months_ago(now: datetime, count: int) -> Month:
+    month = month_of(now)
+    for _ in range(count):
+        month = month.previous
+    return month
+
+
+def _accepted(target: Target, ledger: Ledger, jobs: Sequence[JobRecord]) -> list[JobRecord]:
+    """Those that a target has accepted as they are, does not want, or was told never to be sent."""
+    state = ledger.target(target.name)
+    if state is None:
+        return []
+    selection = target.selection(Window(start=state.start))
+    keys = [job.key for job in jobs]
+    known = ledger.recorded(target.name, [job.run_key for job in jobs])
+    held = ledger.held(target.name, keys)
+    found = []
+    for job, key in zip(jobs, keys, strict=True):
+        run, quarantined = known.get(job.run_key), held.get(key)
+        if quarantined is not None:
+            accepted = quarantined.hold is Hold.DROPPED
+        elif run is not None:
+            accepted = run.digest == job.values_digest and run.counts
+        else:
+            accepted = not is_wanted(selection, target, job)
+        if accepted:
+            found.append(job)
+    return found
+
+
+def earliest(now: datetime, months: int | None) -> Window:
+    """The last months, this one among them; all without a number."""
+    start = None if months is None else epoch(_months_ago(now, max(months - 1, 0)).start)
+    return Window(start=start)

@@ -1,0 +1,396 @@
+"""What a `republish` would send, computed first: jobs, messages, bytes, months, and obstacles.
+
+Monthly totals are summed up as for sending, to know how many there are and what holds them back.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Final, Protocol
+
+from publisher.formats import is_summary_format, job_format, receiver_of
+from publisher.formats.base import OnChange
+from publisher.ledger.contract import Ledger, TargetState
+from publisher.model.entry import RowId, RowTotal
+from publisher.model.errors import CredentialError, PublisherError, SourceError, Unfit, UsageError
+from publisher.model.job import JobId, SideTable, SkippedJob
+from publisher.model.message import Message, WindowMark
+from publisher.model.time import Window, months, whole_months
+from publisher.model.totals import BlockedMonth, KeyTotal, month_name, month_window
+from publisher.policy.target import Target
+from publisher.publishing.databases.known import missed, missing_text
+from publisher.publishing.databases.prune import refuse_pruned
+from publisher.publishing.plan.records import RecordMoves, as_compared
+from publisher.publishing.round.batches import RecordMaker
+from publisher.publishing.round.decision import Decider, Publish
+from publisher.publishing.round.outcome import Outcome, added
+from publisher.publishing.round.reader import undisturbed, whole_window
+from publisher.publishing.round.round import Round
+from publisher.publishing.round.totals import rows_for_people
+from publisher.publishing.site import Site, own_rows
+from publisher.publishing.takeover.adopt import adopt_named
+from publisher.sources.base import Page, Source
+from publisher.transports.base import Receipt
+
+
+class _RowCounter:
+    """An `Observer` that only counts rows."""
+
+    def __init__(self, seen: Callable[[int], None]) -> None:
+        self._seen = seen
+
+    def page_read(self, target: str, page: Page) -> None:
+        self._seen(page.rows_read)
+
+    def round_begins(self, state: TargetState, *, sweep: bool) -> None: ...
+    def job_set_aside(self, target: str, job: SkippedJob) -> None: ...
+    def record_shed(self, target: str, job_id: JobId, reason: str) -> None: ...
+    def message_prepared(self, message: Message) -> None: ...
+    def message_handed_over(self, message: Message, receipt: Receipt) -> None: ...
+    def message_settled(self, message: Message, receipt: Receipt) -> None: ...
+
+
+# A window of so many times what was ever delivered, and not small, is likely a slip.
+_SUSPICIOUS_RATIO: Final = 10
+_SMALL: Final = 20_000
+
+
+class RowProgress(Protocol):
+    """Called with the number of rows to come, and with those read since the last call."""
+
+    def expect(self, count: int) -> None: ...
+    def seen(self, more: int) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RepublishRequest:
+    """What was asked for. `format` None is the target's own."""
+
+    window: Window
+    exact: bool = False
+    format: str | None = None
+    accept_key_change: bool = False
+    brake: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RepublishPlan:
+    """What a republish to one target would send. Bytes are those before signing and encoding."""
+
+    target: str
+    format: str
+    window: Window
+    exact: bool
+    rounded: bool
+    months: tuple[str, ...]
+    rows: int  # to be read: those that an interrupted run has not dealt with
+    jobs: int
+    counted: bool  # every job was examined; else `jobs`, messages and bytes are upper bounds
+    records: int  # of a summary, its rows
+    messages: int
+    bytes: int
+    resume_from: WindowMark | None  # how far an interrupted run has come
+    held: tuple[BlockedMonth, ...]  # months that would leave rows behind at the receiver
+    policy_digest: str  # of what decides which jobs are sent and how they look
+    posting: int  # the latest one of the target by then
+    # Why it should not be done without a second thought; '' when nothing speaks against it
+    brake: str
+
+    @property
+    def window_progress(self) -> str:
+        return f"{self.window} {self.format} {self.policy_digest}"
+
+    @property
+    def summary(self) -> bool:
+        return is_summary_format(self.format)
+
+    @property
+    def whole(self) -> bool:
+        """Months are sent whole as single records, and the ledger knows them anew."""
+        return receiver_of(self.format).whole_months and not self.summary and not self.exact
+
+    def stays_held(self, request: RepublishRequest) -> bool:
+        """Whether months are held back: parts of months that are totals there are, in any case."""
+        totals = any(month.was for month in self.held)
+        return bool(self.held) and (totals or not request.accept_key_change)
+
+    def months_left(self) -> list[int]:
+        """The months that are not dealt with, by number."""
+        done = self.resume_from.ended_at if self.resume_from and self.summary else -1
+        return [at for at in numbers(self.window) if (month_window(at).end or 0) > done]
+
+
+def numbers(window: Window) -> list[int]:
+    """The months that a window touches, by number (12 x year + month - 1)."""
+    return [month.number for month in months(window)]
+
+
+def as_requested(target: Target, request: RepublishRequest) -> Target:
+    return target if request.format is None else target.in_format(request.format)
+
+
+def plan(
+    site: Site, targets: Sequence[Target], request: RepublishRequest, looking: RowProgress
+) -> list[RepublishPlan]:
+    """What would be sent, target by target. Raises: UsageError, SourceError, LedgerError."""
+    refuse_pruned(site, request.window)
+    with closing(site.ledger(dry_run=True)) as ledger, closing(site.source()) as source:
+        # What is only in a missing database is not gone: months without it would be too small.
+        if missing := missed([*site.targets, *targets], source, ledger):
+            raise SourceError(f"nothing was sent: {missing_text(missing)}")
+        wanted = [as_requested(target, request) for target in targets]
+        planners = [_Planner(site, one, request, source, ledger, looking) for one in wanted]
+        for planner in planners:
+            planner.adopt()
+        outlines = [planner.outline() for planner in planners]
+        pairs = list(zip(planners, outlines, strict=True))
+        looking.expect(sum(outline.rows for planner, outline in pairs if planner.reads_every_job))
+        return [planner.filled(outline) for planner, outline in pairs]
+
+
+class _Planner:
+    """Plans for one target."""
+
+    def __init__(
+        self,
+        site: Site,
+        target: Target,
+        request: RepublishRequest,
+        source: Source,
+        ledger: Ledger,
+        looking: RowProgress,
+    ) -> None:
+        self._site = site
+        self._target = target
+        self._request = request
+        self._source = source
+        self._ledger = ledger
+        self._looking = looking
+        self._summary = is_summary_format(target.format)
+        self._receiver = receiver_of(target.format)
+        # Rounded out to whole months: totals always, records as needed unless `exact`.
+        whole = self._summary or (self._receiver.whole_months and not request.exact)
+        self._window = whole_months(request.window) if whole else request.window
+        self._numbers = numbers(self._window)
+
+    def adopt(self) -> None:
+        adopt_named(self._target, self._numbers, self._source, self._ledger, self._site.clock())
+
+    def outline(self) -> RepublishPlan:
+        """What can be determined without looking at every job. Raises: UsageError."""
+        target, window = self._target, self._window
+        if self._summary and self._request.exact:
+            raise UsageError(
+                f"target {target.name}: a part of a month would replace the whole month at the "
+                f"receiver; --exact is not for {target.format}"
+            )
+        all_rows = self._source.count(window)
+        digests = [self._site.selection_digest(target), self._site.policy_digest(target)]
+        outline = RepublishPlan(
+            target=target.name,
+            format=target.format,
+            window=window,
+            exact=self._request.exact,
+            rounded=window != self._request.window,
+            months=tuple(month_name(number) for number in self._numbers),
+            rows=all_rows,
+            jobs=all_rows,
+            counted=False,
+            records=0,
+            messages=0,
+            bytes=0,
+            resume_from=None,
+            held=(),
+            policy_digest="-".join(digests),
+            posting=self._ledger.settings_since(target.name, 0)[0],
+            brake=self._brake(all_rows),
+        )
+        stopped_at = self._ledger.window_progress(target.name, outline.window_progress)
+        outline = replace(outline, resume_from=stopped_at)
+        left = self._rows_left(outline)
+        return outline if self._summary else self._sized(replace(outline, rows=left, jobs=left))
+
+    @property
+    def reads_every_job(self) -> bool:
+        """Whether every job is examined: for totals, and where single records were sent before."""
+        if self._summary:
+            return True
+        known = self._ledger.months(self._target.name)
+        before = any(one.month in self._numbers and one.counts.jobs for one in known)
+        return self._receiver.row_keys is not None and before
+
+    def filled(self, outline: RepublishPlan) -> RepublishPlan:
+        """With what looking at the jobs told."""
+        if self._summary:
+            return self._summed_up(outline)
+        return outline if self._receiver.row_keys is None else self._guarded(outline)
+
+    def _rows_left(self, outline: RepublishPlan) -> int:
+        """What an interrupted run has not read yet. With two databases, end times cannot tell."""
+        if outline.resume_from is None or len(self._source.databases()) > 1:
+            return outline.rows
+        return self._source.count(replace(outline.window, start=outline.resume_from.ended_at))
+
+    def _sized(self, planned: RepublishPlan) -> RepublishPlan:
+        """With messages and bytes, by the mean size of the records of the window's first page."""
+        target, now = self._target, self._site.clock()
+        form = job_format(target.format)
+        sizes = []
+        for job in self._first_page().jobs[:100]:
+            try:
+                sizes.append(len(form.render(target.policy.describe(job), now)))
+            except Unfit:
+                continue
+        size = planned.jobs * sum(sizes) // len(sizes) if sizes else 0
+        by_count = -(-planned.jobs // target.batch_records) if target.batch_records else 0
+        try:
+            with closing(self._site.transport(target)) as transport:
+                by_size = -(-size // transport.payload_limit())
+        except PublisherError:  # trouble with the certificate is reported when something is sent
+            by_size = 0
+        messages = max(by_count, by_size, min(planned.jobs, 1))
+        return replace(planned, records=planned.jobs, messages=messages, bytes=size)
+
+    def _summed_up(self, outline: RepublishPlan) -> RepublishPlan:
+        """With the months that are left, summed up as they would be sent."""
+        target, left = self._target, outline.months_left()
+        done = Outcome(target=target.name, outcome="nothing")
+        accept, site = self._request.accept_key_change, self._site
+        journey = self._source, self._ledger, _RowCounter(self._looking.seen), site.clock, site.wait
+        try:
+            live = site.live(target, dry_run=True, accept_key_change=accept)
+            with closing(live.transport):
+                for month in left:
+                    done = added(done, Round(live, *journey).republish_month(month))
+        except CredentialError:  # reported when something is sent: other targets may be better off
+            return outline
+        return replace(
+            outline,
+            jobs=done.jobs,
+            counted=True,
+            records=done.records,
+            messages=done.messages,
+            bytes=done.bytes,
+            held=done.held,
+        )
+
+    def _guarded(self, outline: RepublishPlan) -> RepublishPlan:
+        """With the months whose records would leave rows or records behind at the receiver."""
+        if not self.reads_every_job:
+            return outline
+        jobs, left, records = undisturbed(self._source, self._left_behind)
+        totals = self._totals()
+        held = [
+            _blocked(
+                at, totals.get(at, ()), left.get(at, ()), exact=outline.exact, records=at in records
+            )
+            for at in sorted({*left, *totals})
+        ]
+        planned = replace(outline, held=tuple(held))
+        if outline.exact:
+            return planned
+        if planned.resume_from is not None:
+            return replace(planned, jobs=min(planned.jobs, jobs))
+        return self._sized(replace(planned, jobs=jobs, counted=True))
+
+    def _left_behind(self) -> tuple[int, Mapping[int, Sequence[KeyTotal]], set[int]]:
+        """Return how many jobs would be sent, by month the rows that would stay, whole or in part
+        (their last runs come to other rows, or a record comes under another key), and the months
+        of such records.
+        """
+        target, ledger, now = self._target, self._ledger, self._site.clock()
+        maker = RecordMaker(job_format(target.format))
+        moves = RecordMoves("", partial(ledger.rows, target.name))
+        stays: set[RowId] = set()
+        jobs = 0
+        where = target.name, self._source, ledger, self._window, frozenset[SideTable](), now
+        for page in whole_window(*where):
+            self._looking.seen(page.rows_read)
+            for fit in self._to_send(page):
+                known = fit.known
+                try:
+                    entry = maker.entry(fit.published, fit.entry.digest)
+                except Unfit:
+                    continue  # it ended in no month: it is set aside
+                jobs += 1
+                if known is None:
+                    continue
+                if known.pending and not known.first:
+                    moves.arrives(known)
+                if as_compared(known.record) != as_compared(entry.record):
+                    stays.add(known.row)
+                moves.add(entry, known)
+        left: defaultdict[int, list[RowTotal]] = defaultdict(list)
+        for at in sorted({*stays, *moves.emptied()}):
+            left[at.month].append(moves.row(at))
+        shown = {month: rows_for_people(of_month) for month, of_month in left.items()}
+        return jobs, shown, {row.month for row in stays}
+
+    def _to_send(self, page: Page) -> Iterator[Publish]:
+        target, ledger = self._target, self._ledger
+        decider = Decider(
+            target.selection(self._window), target.policy, "", OnChange.REPLACE, again=True
+        )
+        known = ledger.recorded(target.name, [job.run_key for job in page.jobs])
+        held = ledger.held(target.name, [job.key for job in page.jobs])
+        for job in page.jobs:
+            recorded = known.get(job.run_key)
+            # What is under way arrives first.
+            arrived = None if recorded is None else recorded._replace(pending=False)
+            fit = decider.decide(job, job.key, arrived, held.get(job.key))
+            if isinstance(fit, Publish):
+                yield fit._replace(known=recorded)
+
+    def _totals(self) -> dict[int, list[tuple[KeyTotal, str]]]:
+        """Rows of months that are totals there, with their format: records would add to them."""
+        own, others = self._target.selection(Window()), self._site.beside(self._target)
+        found = {}
+        for known in self._ledger.months(self._target.name):
+            if known.month in self._numbers and known.format:
+                rows = self._ledger.rows(self._target.name, known.month)
+                totals = rows_for_people(own_rows(rows, own, others), known.format)
+                found[known.month] = [(row, known.format) for row in totals]
+        return found
+
+    def _brake(self, rows: int) -> str:
+        """Why the window dwarfs what the ledger knows, or contradicts it."""
+        name, state = self._target.name, self._ledger.target(self._target.name)
+        delivered = state.delivered if state else 0
+        if rows > _SMALL and delivered and rows > _SUSPICIOUS_RATIO * delivered:
+            times = f"{rows // delivered} times what was ever delivered to {name}"
+            return f"the window has {rows:,} jobs, {times}"
+        return "" if state is None or self._summary else self._contradicted(state)
+
+    def _contradicted(self, state: TargetState) -> str:
+        if state.last_published_end is None:
+            return ""
+        name, served = self._target.name, Window(start=state.start, end=state.last_published_end)
+        runs = {job.run_key for job in self._first_page().jobs if job.ended_at in served}
+        if len(runs) <= 100 or self._ledger.recorded(name, runs):
+            return ""
+        return (
+            f"none of the first {len(runs)} jobs of the window was ever delivered to {name}, "
+            "though it was served at that time: is this the right accounting database?"
+        )
+
+    def _first_page(self) -> Page:
+        needs = job_format(self._target.format).needs
+        return next(self._source.window(self._window, needs, self._site.clock()), Page(jobs=()))
+
+
+def _blocked(
+    month: int,
+    totals: Sequence[tuple[KeyTotal, str]],
+    left: Sequence[KeyTotal],
+    *,
+    exact: bool,
+    records: bool,
+) -> BlockedMonth:
+    """A month with the rows that would stay; `totals` are those that records would add to."""
+    rows = tuple(total for total, _ in totals) or tuple(left)
+    was = totals[0][1] if totals and exact else ""
+    return BlockedMonth(month=month, orphaned=rows, lost_jobs=0, was=was, records=records)

@@ -1,0 +1,197 @@
+"""`republish`: send a window of end times again, delivered or not, between the regular rounds.
+
+It is planned first (plan.py), so that an administrator sees the effect, and carried out in
+portions: between two of them the target's lock is free for a regular round, and after each the
+ledger knows how far it has come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import closing
+from sys import maxsize
+from typing import Final
+
+from publisher.ledger.contract import Ledger
+from publisher.model.errors import PublisherError, RecordError
+from publisher.model.totals import BlockedMonth
+from publisher.policy.target import Target
+from publisher.publishing.plan.reasons import held_reason
+from publisher.publishing.publish import for_each_target
+from publisher.publishing.republish.plan import (
+    RepublishPlan,
+    RepublishRequest,
+    as_requested,
+    numbers,
+)
+from publisher.publishing.round.outcome import Outcome, added, broken_off
+from publisher.publishing.round.round import Observer, Round, patience
+from publisher.publishing.site import LiveTarget, Site
+from publisher.publishing.takeover.adopt import adopt_named
+from publisher.sources.base import Source
+
+# A portion is a few seconds of work: so long a regular round may have to wait.
+_PORTION_ROWS: Final = 25_000
+_BREATH_S: Final = 0.2
+_MAX_CHECKS: Final = 3  # at months in which others deliver too, before they have to wait for us
+
+
+def carry_out(
+    site: Site,
+    targets: Sequence[Target],
+    plans: Sequence[RepublishPlan],
+    request: RepublishRequest,
+    observer: Observer,
+    *,
+    dry_run: bool,
+) -> list[Outcome]:
+    """Send what was planned, whatever one target meets. Raises: LedgerError, SourceError."""
+    planned_for = {target.name: planned for target, planned in zip(targets, plans, strict=True)}
+    accept = request.accept_key_change
+
+    def work(target: Target, source: Source, ledger: Ledger) -> Outcome:
+        planned = planned_for[target.name]
+        if planned.brake and request.brake:
+            reason = f"{planned.brake}; --no-brake sends anyway"
+            return Outcome(target=target.name, outcome="held", reason=reason, exit_status=65)
+        try:
+            live = site.live(target, dry_run=dry_run, accept_key_change=accept)
+            # Two runs of one republish would each send everything: the second does nothing.
+            with closing(live.transport), ledger.working_on(f"{target.name}~republish"):
+                republish = _Republish(site, target, live, planned, source, ledger, observer)
+                if planned.summary:
+                    return republish.months()
+                if planned.stays_held(request):
+                    return republish.held_back()
+                return republish.records(dry_run=dry_run)
+        except PublisherError as error:
+            return broken_off(target.name, error)
+
+    requested = [as_requested(target, request) for target in targets]
+    return for_each_target(site, requested, work, dry_run=dry_run)
+
+
+def _went_through(outcome: Outcome) -> bool:
+    return outcome.exit_status in (0, RecordError.exit_status)
+
+
+def _stopped(done: Outcome) -> Outcome:
+    reason = "stopped; the same command continues from here"
+    return done._replace(outcome="deferred", reason=reason, exit_status=75)
+
+
+class _Republish:
+    """What was planned for one target, carried out."""
+
+    def __init__(
+        self,
+        site: Site,
+        target: Target,
+        live: LiveTarget,
+        planned: RepublishPlan,
+        source: Source,
+        ledger: Ledger,
+        observer: Observer,
+    ) -> None:
+        self._site = site
+        self._target = target
+        self._live = live
+        self._planned = planned
+        self._source = source
+        self._ledger = ledger
+        self._observer = observer
+        self._numbers = numbers(planned.window)
+
+    def held_back(self) -> Outcome:
+        """Nothing new is sent, only what was recorded: the rows that a ticket names must exist."""
+        done = self._nothing()
+        if self._ledger.outstanding(self._live.name) is not None:
+            done = self._round().send_outstanding()
+            if not _went_through(done):
+                return done
+        return added(done, self._held_back(held_reason(self._planned.held), self._planned.held))
+
+    def records(self, *, dry_run: bool) -> Outcome:
+        """Single records, in portions."""
+        done = self._nothing()
+        # A dry run records no progress: it must come through in one portion.
+        rows = maxsize if dry_run else _PORTION_ROWS
+        finished = False
+        # First: what is planned after an interruption tells of no record that was left before.
+        self._note_accepted()
+        while not finished:
+            if strange := self._under_other_settings():
+                return added(done, strange)
+            portion, finished = self._round().republish(
+                self._planned.window, self._planned.window_progress, most_rows=rows
+            )
+            done = added(done, portion)
+            if finished and _went_through(portion):
+                if self._planned.whole:
+                    self._ledger.forget_totals(self._live.name, self._numbers)
+                # Last: one that is interrupted before sends nothing again.
+                self._finish_window()
+            if not finished and self._site.wait(_BREATH_S):
+                return _stopped(done)
+        return done
+
+    def months(self) -> Outcome:
+        """Month by month, each whole; it continues where it was broken off, or a month was held."""
+        done = self._nothing()
+        left = self._planned.months_left()
+        if self._target.jura_until is not None:
+            # What jura-ng left of months that we have not sent yet is written down before them.
+            live = self._live
+            with self._ledger.working_on(live.name, patience(self._site.wait), live.receiver):
+                live.begin(self._ledger)
+                adopt_named(self._target, left, self._source, self._ledger, self._site.clock())
+        for number in left:
+            progress = "" if done.held else self._planned.window_progress
+            month_done = self._round().republish_month(number, progress)
+            done = added(done, month_done)
+            if not _went_through(month_done):
+                return done
+            if number != left[-1] and self._site.wait(_BREATH_S):
+                return _stopped(done)
+        self._finish_window()
+        return done
+
+    def _finish_window(self) -> None:
+        self._ledger.finish_window(self._live.name, self._planned.window_progress)
+
+    def _nothing(self) -> Outcome:
+        return Outcome(target=self._live.name, outcome="nothing")
+
+    def _held_back(self, reason: str, held: tuple[BlockedMonth, ...]) -> Outcome:
+        name, status = self._live.name, RecordError.exit_status
+        return Outcome(name, "held", reason, held=held, exit_status=status)
+
+    def _round(self) -> Round:
+        site = self._site
+        return Round(self._live, self._source, self._ledger, self._observer, site.clock, site.wait)
+
+    def _under_other_settings(self) -> Outcome | None:
+        """Return why it ends, if another publisher sent jobs under other settings since the plan.
+
+        What is sent again of those jobs would leave their rows behind.
+        """
+        _, settings = self._ledger.settings_since(self._live.name, self._planned.posting)
+        if settings <= {self._live.policy_digest}:
+            return None
+        changed = f"the settings changed for {self._live.name} since this was planned"
+        return self._held_back(f"{changed}: run the command again", ())
+
+    def _note_accepted(self) -> None:
+        """Note once that an administrator let these rows stay behind."""
+        if not self._planned.held:
+            return
+        name = self._live.name
+        with self._ledger.working_on(name, patience(self._site.wait), self._live.receiver):
+            self._live.begin(self._ledger)
+        changes = self._ledger.accepted_changes(name)
+        known = {(one.month, row.key.text) for one in changes for row in one.rows}
+        for held in self._planned.held:
+            rows = [row for row in held.orphaned if (held.month, row.key.text) not in known]
+            if rows:
+                now = self._site.clock()
+                self._ledger.accept_change(name, held.month, rows, held.lost_jobs, now)

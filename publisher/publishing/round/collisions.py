@@ -1,0 +1,116 @@
+"""Keys of the receiver: jobs that would replace others there, or count a second time.
+
+APEL keeps one record for each Site, LocalJobId and EndTime: a run whose record key another run has
+there is set aside, and of two new ones the later that comes. SGAS keeps one record for each record
+id, which is the JobID's. A job that was restarted has another LocalJobID in the same row: what the
+ledger has of other runs of a page's jobs tells, and a run that was delivered after another one gets
+a record id of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from publisher.formats.base import OnChange, SummaryFormat
+from publisher.ledger.contract import Entries, Hold, Quarantined
+from publisher.model.entry import RecordedRuns, RecordKey
+from publisher.model.errors import Unfit
+from publisher.model.job import JobRecord, RunKey
+from publisher.model.time import iso_epoch
+from publisher.publishing.plan.records import as_compared
+from publisher.publishing.round.decision import KEY_COLLISION, Publish
+from publisher.publishing.site import LiveTarget
+
+# Of this round, that may not be in the ledger yet: more than a message has; some 4 MB.
+_REMEMBERED: Final = 20_000
+
+
+class NoCollisions:
+    """For receivers that have no such key."""
+
+    def look_up(self, jobs: Sequence[JobRecord], known: RecordedRuns) -> None: ...
+
+    def checked(self, fit: Publish, held: Quarantined | None) -> Publish:
+        return fit
+
+    def taken(self, fit: Publish) -> None: ...
+
+
+class Collisions(NoCollisions):
+    """Whose record the receiver has under which key."""
+
+    def __init__(self, target: str, ledger: Entries) -> None:
+        self._target = target
+        self._ledger = ledger
+        self._owners: dict[tuple[str, str, int], RunKey] = {}  # of the page's ends
+        self._taken: dict[tuple[str, str, int], RunKey] = {}  # of this round
+
+    def look_up(self, jobs: Sequence[JobRecord], known: RecordedRuns) -> None:
+        """Find the records that ended when a page's jobs did. Raises: LedgerError."""
+        found = self._ledger.owners(self._target, {job.ended_at for job in jobs})
+        self._owners = {as_compared(record): run for run, record in found}
+
+    def checked(self, fit: Publish, held: Quarantined | None) -> Publish:
+        """Raises: Unfit for a run whose record would replace another's."""
+        if held is not None and held.hold is Hold.RELEASED and held.job.rule == KEY_COLLISION:
+            return fit
+        key, run = _key_of(fit), fit.published.job.run_key
+        if fit.known is not None and as_compared(fit.known.record) == key:
+            return fit
+        owner = self._owners.get(key) or self._taken.get(key)
+        if owner not in (None, run):
+            site, local_id = fit.published.where.site, fit.published.local_id
+            raise Unfit(
+                KEY_COLLISION,
+                f"another run was published as site {site}, local id {local_id}, "
+                f"end {iso_epoch(fit.published.ended_at)}, and one record would replace the other "
+                "at the receiver; if both count, publish the jobs of one of the batch systems "
+                "with a localid_prefix",
+            )
+        return fit
+
+    def taken(self, fit: Publish) -> None:
+        """The job goes on its way."""
+        if len(self._taken) >= _REMEMBERED:
+            del self._taken[next(iter(self._taken))]
+        self._taken[_key_of(fit)] = fit.published.job.run_key
+
+
+def _key_of(fit: Publish) -> tuple[str, str, int]:
+    published = fit.published
+    return as_compared(RecordKey(published.where.site, "", published.local_id, published.ended_at))
+
+
+class LaterRuns(NoCollisions):
+    """Of a job that A-REX restarted, SGAS would discard the later run: an id is one row for ever.
+
+    APEL would replace the accelerators of the first.
+    """
+
+    def __init__(self) -> None:
+        self._known = RecordedRuns({})
+
+    def look_up(self, jobs: Sequence[JobRecord], known: RecordedRuns) -> None:
+        self._known = known
+
+    def checked(self, fit: Publish, held: Quarantined | None) -> Publish:
+        """The run as a later one, if it is. Raises: Unfit while the other one is on its way."""
+        run = fit.published.job.run_key
+        others = self._known.others(run)
+        if fit.known is None and any(one.pending for one in others):
+            wait = "another run of the job is on its way; the next round sends this one"
+            raise Unfit(KEY_COLLISION, wait)
+        if not others:
+            return fit
+        later = self._known.is_later_run(run)
+        return fit._replace(published=fit.published._replace(later_run=later))
+
+
+def collisions(live: LiveTarget, ledger: Entries) -> NoCollisions:
+    """Return what a round has to know of the keys of its target's receiver."""
+    if isinstance(live.format, SummaryFormat):
+        return NoCollisions()
+    if live.changed is not OnChange.REPLACE or live.format.receiver.keyed_by_job:
+        return LaterRuns()
+    return Collisions(live.name, ledger)

@@ -1,0 +1,227 @@
+"""What came of a round, for people, for JSON and for the exit status."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from publisher.model.errors import Later, PublisherError, RecordError, SourceError, gravest
+from publisher.model.job import JobKey
+from publisher.model.totals import BlockedMonth
+from publisher.publishing.plan.reasons import held_reason
+from publisher.transports.base import Receipt, Verdict
+
+if TYPE_CHECKING:  # once in the life of a target
+    from publisher.publishing.takeover.jura import LostJobs
+
+
+_NONE: Final[Mapping[str, int]] = {}
+
+
+@dataclass(slots=True)
+class RoundCounters:
+    """What was sent in a round, and what was written down."""
+
+    messages: int = 0
+    records: int = 0
+    bytes: int = 0
+    jobs: int = 0  # in the totals that were told
+    quarantined: int = 0
+    shed: int = 0  # records that went without what made them too large
+    kept: int = 0  # jobs that changed after delivery, where the receiver keeps what it has
+    # Jobs with wall time under A-REX's own HEPSPEC:1.0, delivered or counted into their months.
+    arex_default: int = 0
+    arex_default_wall_s: Counter[str] = field(default_factory=Counter)  # theirs, by queue
+    # Jobs, as above, that look odd, by rule.
+    warnings: Counter[str] = field(default_factory=Counter)
+    # By target, messages that another one of the receiver had under way, delivered before its own.
+    others_first: Counter[str] = field(default_factory=Counter)
+    # To hand a message over, by what came of each.
+    attempts: Counter[str] = field(default_factory=Counter)
+
+
+class _Remark(NamedTuple):
+    """What is odd about a job."""
+
+    queue: str
+    arex_default_wall_s: int  # 0 where its benchmark is not A-REX's default
+    warnings: tuple[str, ...]
+
+
+class Remarks:
+    """What is odd about jobs; it counts when they are delivered, or counted into their months."""
+
+    def __init__(self, tally: RoundCounters) -> None:
+        self._tally = tally
+        self._by_key: dict[JobKey, _Remark] = {}
+        self._lighter: set[JobKey] = set()  # records that were made lighter
+
+    def note(
+        self, key: JobKey, queue: str, arex_default_wall_s: int, warnings: tuple[str, ...]
+    ) -> None:
+        if arex_default_wall_s or warnings:
+            self._by_key[key] = _Remark(queue, arex_default_wall_s, warnings)
+
+    def note_lighter(self, key: JobKey) -> None:
+        self._lighter.add(key)
+
+    def count(self, keys: Iterable[JobKey]) -> None:
+        """These jobs were delivered, or counted into their months."""
+        if not (self._by_key or self._lighter):
+            return
+        delivered = set(keys)
+        for key in self._by_key.keys() & delivered:
+            self._count(self._by_key.pop(key))
+        self._tally.shed += len(self._lighter & delivered)
+        self._lighter -= delivered
+
+    def _count(self, remark: _Remark) -> None:
+        if remark.arex_default_wall_s:
+            self._tally.arex_default += 1
+            self._tally.arex_default_wall_s[remark.queue] += remark.arex_default_wall_s
+        self._tally.warnings.update(remark.warnings)
+
+
+class Outcome(NamedTuple):
+    """What a round did. `outcome` is ok, nothing, held, deferred, rejected or error.
+
+    `exit_status` is as in model/errors.py.
+    """
+
+    target: str
+    outcome: str
+    reason: str = ""
+    messages: int = 0
+    records: int = 0
+    bytes: int = 0
+    jobs: int = 0  # in the totals that were told
+    quarantined: int = 0
+    shed: int = 0  # records that went without what made them too large
+    kept: int = 0  # jobs that changed after delivery, where the receiver keeps what it has
+    # Records with wall time under A-REX's HEPSPEC:1.0, where nearly all of it is lost.
+    arex_default_benchmarks: int = 0
+    arex_default_wall_s: Mapping[str, int] = _NONE  # theirs, by queue
+    # By the rule's name, jobs that look odd among those delivered or counted.
+    warnings: Mapping[str, int] = _NONE
+    held: tuple[BlockedMonth, ...] = ()
+    shadow: bool = False  # everything was done but sent
+    missing: tuple[str, ...] = ()  # what is said of databases that are not there any more
+    lost: "LostJobs | None" = None  # by another publisher, when that was looked for
+    # By target, messages that another one of the receiver had under way: nothing else here, but
+    # attempts and bytes, counts them.
+    others_first: Mapping[str, int] = _NONE
+    attempts: Mapping[str, int] = _NONE  # to hand messages over, by what came of each
+    seconds: float = 0.0  # how long it took
+    exit_status: int = 0
+    lacks: tuple[str, ...] = ()  # of the reason, what concerns the sources and so each target
+
+    @property
+    def own_reason(self) -> str:
+        """The reason without what the sources lack, which is printed once for all targets."""
+        return self.reason.removesuffix("; ".join(self.lacks)).removesuffix("; ")
+
+
+def of_whom(maker: str, target: str, receipt: Receipt) -> Receipt:
+    """Return a receipt that ends a round, which names the maker of a message if it is another."""
+    if maker == target:
+        return receipt
+    reason = f"a message of target {maker}, which goes first: {receipt.reason}"
+    return receipt._replace(reason=reason)
+
+
+def concluded(
+    target: str, receipt: Receipt | None, tally: RoundCounters, *, held: Sequence[BlockedMonth]
+) -> Outcome:
+    """The outcome of a round that came to its end, or to a receipt that ended it."""
+    reason = receipt.reason if receipt else held_reason(held)
+    statuses = [receipt.exit_status] if receipt else []
+    if held:
+        statuses.append(RecordError.exit_status)
+    outcome = _with_tally(target, _word(receipt, tally, held), reason, statuses, tally)
+    return outcome._replace(held=tuple(held))
+
+
+def _word(receipt: Receipt | None, tally: RoundCounters, held: Sequence[BlockedMonth]) -> str:
+    if receipt is not None:
+        return "rejected" if receipt.verdict is Verdict.STOP_TARGET else "deferred"
+    if held:
+        return "held"
+    return "ok" if tally.messages or tally.quarantined else "nothing"
+
+
+def broken_off(target: str, error: PublisherError, tally: RoundCounters | None = None) -> Outcome:
+    """The outcome of a round that an error ended, with what had gone out by then."""
+    word = "deferred" if isinstance(error, Later) else "error"
+    reason = str(error).removeprefix(f"target {target}: ")  # is shown beside its name
+    return _with_tally(target, word, reason, [error.exit_status], tally or RoundCounters())
+
+
+def _with_tally(
+    target: str, word: str, reason: str, statuses: Sequence[int], tally: RoundCounters
+) -> Outcome:
+    """Of the exit statuses the gravest, where jobs that were set aside have theirs."""
+    of_jobs = [RecordError.exit_status] if tally.quarantined else []
+    return Outcome(
+        target=target,
+        outcome=word,
+        reason=reason,
+        messages=tally.messages,
+        records=tally.records,
+        bytes=tally.bytes,
+        jobs=tally.jobs,
+        quarantined=tally.quarantined,
+        shed=tally.shed,
+        kept=tally.kept,
+        arex_default_benchmarks=tally.arex_default,
+        arex_default_wall_s=dict(sorted(tally.arex_default_wall_s.items())),
+        warnings=dict(sorted(tally.warnings.items())),
+        others_first=dict(sorted(tally.others_first.items())),
+        attempts=dict(sorted(tally.attempts.items())),
+        exit_status=gravest([*statuses, *of_jobs]),
+    )
+
+
+def incomplete(outcome: Outcome, reasons: Sequence[str]) -> Outcome:
+    """The outcome of a round that published what is there: without all of the data no success."""
+    if not reasons:
+        return outcome
+    return outcome._replace(
+        outcome="error",
+        reason="; ".join(filter(None, (outcome.reason, *reasons))),
+        lacks=(*outcome.lacks, *reasons),
+        exit_status=gravest([outcome.exit_status, SourceError.exit_status]),
+    )
+
+
+_GRAVITY: Final = ("nothing", "ok", "held", "rejected", "deferred", "error")
+
+
+def added(one: Outcome, other: Outcome) -> Outcome:
+    """Two parts of one republish as one outcome; the later reason and the graver outcome stay."""
+    held = one.held + other.held
+    reason = other.reason or one.reason
+    if reason in (held_reason(one.held), held_reason(other.held)):
+        reason = held_reason(held)
+    default_wall_s = Counter(one.arex_default_wall_s) + Counter(other.arex_default_wall_s)
+    return Outcome(
+        target=one.target,
+        outcome=max(one.outcome, other.outcome, key=_GRAVITY.index),
+        reason=reason,
+        messages=one.messages + other.messages,
+        records=one.records + other.records,
+        bytes=one.bytes + other.bytes,
+        jobs=one.jobs + other.jobs,
+        quarantined=one.quarantined + other.quarantined,
+        shed=one.shed + other.shed,
+        kept=one.kept + other.kept,
+        arex_default_benchmarks=one.arex_default_benchmarks + other.arex_default_benchmarks,
+        arex_default_wall_s=dict(default_wall_s),
+        warnings=dict(sorted((Counter(one.warnings) + Counter(other.warnings)).items())),
+        held=held,
+        missing=one.missing + other.missing,
+        lost=one.lost or other.lost,
+        others_first=dict(Counter(one.others_first) + Counter(other.others_first)),
+        attempts=dict(sorted((Counter(one.attempts) + Counter(other.attempts)).items())),
+        seconds=one.seconds + other.seconds,
+        exit_status=gravest([one.exit_status, other.exit_status]),
+    )

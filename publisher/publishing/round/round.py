@@ -1,0 +1,456 @@
+"""The journey: pages of job records, decided on, taken, written down, sent, progress noted behind.
+
+One `Round` works on one target. What becomes of a job is decided in `decision.py`; it goes on as a
+single record (`batches.py`) or as part of its month (`totals.py`); what becomes of a message is the
+business of `sender.py`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
+from dataclasses import replace
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Final, NamedTuple, Protocol
+
+from publisher.formats.base import SummaryFormat
+from publisher.formats.rules import warnings_about
+from publisher.ledger.contract import Hold, Ledger, Quarantined, TargetState
+from publisher.model.entry import RecordedRuns
+from publisher.model.errors import Later, LedgerError, PublisherError, Unfit
+from publisher.model.job import Epoch, JobKey, RowRef, SkippedJob
+from publisher.model.message import Batch, Progress, RecordColumns, Rendered, WindowMark
+from publisher.model.time import Window
+from publisher.model.totals import BlockedMonth, month_window
+from publisher.publishing.databases.known import know_by_name, note_databases
+from publisher.publishing.round.assemble import NOWHERE
+from publisher.publishing.round.batches import JobBatches, RecordSink, open_sink
+from publisher.publishing.round.collisions import NoCollisions, collisions
+from publisher.publishing.round.decision import Decider, Publish, Skip, skipped_job
+from publisher.publishing.round.outcome import Outcome, broken_off, concluded
+from publisher.publishing.round.reader import (
+    IncrementalReader,
+    JobReader,
+    WindowReader,
+    mark_behind,
+)
+from publisher.publishing.round.sender import MessageObserver, MessageSender, RoundStopped
+from publisher.publishing.round.totals import MonthlyTotals
+from publisher.publishing.site import LiveTarget
+from publisher.sources.base import Page, Source
+from publisher.transports.base import Receipt, Verdict
+
+log = logging.getLogger("publisher")
+
+SWEEP_EVERY: Final = timedelta(hours=24)
+_PATIENCE: Final = 50  # looks at a lock that another publisher holds
+_LOOK_EVERY_S: Final = 0.1
+_QUIET_PAGES: Final = 200  # pages without a wanted job between two notes of progress
+# Jobs set aside between two of them: they wait in memory, 1.7 kB each.
+_QUARANTINE_BATCH: Final = 2_000
+_DAMAGED: Final = "`publisher state check` checks all of it; restore the last sound backup"
+_STOP_REQUESTED: Final = Receipt(
+    verdict=Verdict.RETRY_LATER,
+    reason="stopped on request; the next run continues from here",
+    exit_status=Later.exit_status,
+)
+_ACCEPT_AGAIN: Final = (
+    "what --accept-key-change accepted holds for the months that arrived: "
+    "give it again to have the others sent"
+)
+
+
+def patience(wait: Callable[[float], bool]) -> Callable[[], bool]:
+    """Waits a little while another publisher is on a target; a republish soon lets go of it."""
+    left = iter(range(_PATIENCE))
+    return lambda: next(left, None) is not None and not wait(_LOOK_EVERY_S)
+
+
+class Observer(MessageObserver, Protocol):
+    """Notified of every step: for progress bars, logs, and tests that end the process there."""
+
+    def round_begins(self, state: TargetState, *, sweep: bool) -> None: ...
+    def page_read(self, target: str, page: Page) -> None: ...
+
+
+class _Journey(NamedTuple):
+    """What is read, how it is decided on, up to how many jobs are taken, and as of when."""
+
+    reading: JobReader
+    decider: Decider
+    limit: int | None
+    now: datetime
+
+
+class Round:
+    """One regular round of one target: what is in doubt, then everything not yet delivered."""
+
+    def __init__(
+        self,
+        live: LiveTarget,
+        source: Source,
+        ledger: Ledger,
+        observer: Observer,
+        clock: Callable[[], datetime],
+        wait: Callable[[float], bool],
+    ) -> None:
+        self._live = live
+        # Asked once: of a Protocol it costs more than a record.
+        self._summed = isinstance(live.format, SummaryFormat)
+        self._source = source
+        self._ledger = ledger
+        self._observer = observer
+        self._clock = clock
+        self._wait = wait
+        self._taken = 0
+        self._quiet_pages = 0
+        self._quarantine_waiting = 0
+        self._counted_again: set[RowRef] = set()
+        self._outlet_now: RecordSink | None = None
+        self._collisions = NoCollisions()
+
+    def run(
+        self, limit: int | None = None, *, every_row: bool = False, all_read: bool = True
+    ) -> Outcome:
+        """Publish up to `limit` jobs; `every_row`: look at all rows now, not only once a day.
+
+        Without `all_read`, jobs of a batch system may be missing, and it is no success. What breaks
+        a round off on its way is its outcome, beside what went out before.
+
+        Raises: PublisherError for whatever ends the round before it has begun.
+        """
+        with self._at_work():
+            now = self._clock()
+            state = self._begin(self._live.leads_to)
+            missing = note_databases(self._live.name, self._source, self._ledger, now)
+            sweep = every_row or self._sweep_is_due(state, now)
+            if sweep and (damage := self._ledger.damage(now)):
+                what = f"the ledger is damaged: {', '.join(damage)}; {_DAMAGED}"
+                raise LedgerError(f"target {self._live.name}: {what}")
+            self._observer.round_begins(state, sweep=sweep)
+            window = replace(self._live.selection.window, start=state.start)
+            decider = self._decider(window, again=False)
+            reading = self._incremental(sweep)
+            try:
+                receipt = self._travel(_Journey(reading, decider, limit, now))
+            except PublisherError as error:
+                return broken_off(self._live.name, error, self._sender.tally)
+            whole = receipt is None and (limit is None or self._taken < limit)
+            checked = self._live.policy_digest if whole else None
+            self._ledger.end_round(
+                self._live.name,
+                success=receipt is None and not self._held and not missing and all_read,
+                swept=sweep and whole,
+                checked=checked,
+                now=self._clock(),
+                held=[month.month for month in self._held],
+                leads_to=self._live.leads_to,
+            )
+        return self._outcome(receipt)._replace(missing=tuple(one.reason for one in missing))
+
+    def _incremental(self, sweep: bool) -> IncrementalReader:
+        return IncrementalReader(
+            target=self._live.name,
+            source=self._source,
+            ledger=self._ledger,
+            needs=self._live.format.needs,
+            sweep=sweep,
+        )
+
+    def republish(
+        self, window: Window, window_progress: str, *, most_rows: int
+    ) -> tuple[Outcome, bool]:
+        """Publish the next portion of a window again, and say whether it was the last.
+
+        The place where it ended stays written down. Regular rounds go on as before. Raises:
+        PublisherError before it has begun.
+        """
+        with self._at_work():
+            now = self._clock()
+            self._observer.round_begins(self._begin(), sweep=False)
+            decider = self._decider(window, again=True)
+            reading = WindowReader(
+                target=self._live.name,
+                window_progress=window_progress,
+                source=self._source,
+                ledger=self._ledger,
+                needs=self._live.format.needs,
+                window=window,
+                most_rows=most_rows,
+            )
+            try:
+                receipt = self._travel(_Journey(reading, decider, None, now))
+            except PublisherError as error:
+                return broken_off(self._live.name, error, self._sender.tally), True
+        return self._outcome(receipt), reading.finished or receipt is not None
+
+    def republish_month(self, month: int, window_progress: str = "") -> Outcome:
+        """Sum a month (12 x year + month - 1) up again and send it whole.
+
+        One that is broken off goes on behind it. Raises: PublisherError before it has begun.
+        """
+        with self._at_work():
+            now = self._clock()
+            state = self._begin()
+            self._observer.round_begins(state, sweep=False)
+            # As a regular round counts what ended since the target's start, so does this month.
+            window = replace(self._live.selection.window, start=state.start)
+            decider = self._decider(window, again=True)
+            try:
+                with self._sender:
+                    self._sender.send_outstanding()
+                    sink = self._sink(decider)
+                    if isinstance(sink, MonthlyTotals):
+                        sink.resend(month, now)
+                if window_progress and not self._held:
+                    self._note_month(month, window_progress)
+            except RoundStopped as stopped:
+                return self._outcome(stopped.receipt)
+            except PublisherError as error:
+                return broken_off(self._live.name, error, self._sender.tally)
+        return self._outcome(None)
+
+    def _note_month(self, month: int, window_progress: str) -> None:
+        done = Epoch(month_window(month).end or 0)
+        mark = WindowMark(window_progress=window_progress, ended_at=done, row=NOWHERE)
+        progress = Progress(window_mark=mark)
+        self._ledger.note(self._live.name, progress, self._live.policy_digest, self._clock())
+
+    def send_outstanding(self) -> Outcome:
+        """Send what is in doubt, and nothing new. Raises: PublisherError before it has begun."""
+        with self._at_work():
+            self._observer.round_begins(self._begin(), sweep=False)
+            try:
+                with self._sender:
+                    self._sender.send_outstanding()
+                    self._sender.conclude()
+            except RoundStopped as stopped:
+                return self._outcome(stopped.receipt)
+        return self._outcome(None)
+
+    @property
+    def _held(self) -> list[BlockedMonth]:
+        return [] if self._outlet_now is None else self._outlet_now.held
+
+    def _at_work(self) -> AbstractContextManager[None]:
+        patient = patience(self._wait)
+        return self._ledger.working_on(self._live.name, patient, self._live.receiver)
+
+    def _begin(self, leads_to: str = "") -> TargetState:
+        state = self._live.begin(self._ledger, leads_to)
+        know_by_name(self._live.name, self._source, self._ledger)
+        self._sender = self._new_dispatch(state)
+        self._held_before = state.held
+        return state
+
+    def _sweep_is_due(self, state: TargetState, now: datetime) -> bool:
+        """Daily, when what is wanted changed, the clock went back, or rows were renumbered."""
+        if state.swept is None or not timedelta(0) <= now - state.swept < SWEEP_EVERY:
+            return True
+        if self._summed and (state.held or self._live.accept_key_change):
+            return True
+        name, databases = self._live.name, self._source.databases()
+        cursors = [self._ledger.cursor(name, database) for database in databases]
+        return any(cursor is not None and not self._source.fits(cursor) for cursor in cursors)
+
+    def _new_dispatch(self, state: TargetState) -> MessageSender:
+        args = self._live, self._live.format, self._ledger, self._observer, self._clock
+        return MessageSender(*args, check_all=state.checked_digest != self._live.policy_digest)
+
+    def _travel(self, journey: _Journey) -> Receipt | None:
+        """The journey; returns the receipt that ended it early, if one did.
+
+        A refusal of names, such as a MachineName, is the records' fault if another name is taken.
+        When nothing but refused names was met, a job of another name goes ahead of them to tell.
+        """
+        receipt = self._travel_once(journey)
+        refused: set[str] = set()
+        while receipt is not None and receipt.refused_by:
+            refused.update(receipt.refused_by)
+            witness = self._job_of_another_machine(journey, refused)
+            if witness is None:
+                break
+            receipt = self._travel_once(journey, witness)
+        return receipt
+
+    def _travel_once(self, journey: _Journey, first: Rendered | None = None) -> Receipt | None:
+        self._taken = self._sender.tally.records
+        with self._sender:
+            try:
+                self._sender.send_outstanding()
+                if first is not None:
+                    self._sender.send(Batch(records=RecordColumns.of([first]), progress=Progress()))
+                    self._sender.finish()
+                sink = self._sink(journey.decider)
+                self._collisions = collisions(self._live, self._ledger)
+                self._read(journey, sink)
+                sink.conclude(journey.now)
+            except RoundStopped as stopped:
+                return self._sender.abort(stopped.receipt)
+            except Exception:
+                self._sender.abort(None)
+                raise
+        return None
+
+    def _job_of_another_machine(self, journey: _Journey, refused: set[str]) -> Rendered | None:
+        """The first job under none of these MachineNames, to which its own is added."""
+        reading, decider, _, now = journey
+        sink = self._sink(decider)
+        if self._live.policy.machine_name or not isinstance(sink, JobBatches):
+            return None
+        for page, _ in reading.once_more().pages(now):
+            if self._wait(0):
+                return None
+            keys = [job.key for job in page.jobs]
+            runs = [job.run_key for job in page.jobs]
+            known = self._ledger.recorded(self._live.name, runs)
+            held = self._ledger.held(self._live.name, keys)
+            for job, key, run in zip(page.jobs, keys, runs, strict=True):
+                fit = decider.decide(job, key, known.get(run), held.get(key))
+                if isinstance(fit, Publish) and fit.published.where.machine_name not in refused:
+                    with suppress(Unfit):
+                        found = sink.rendered(fit, now)
+                        refused.add(fit.published.where.machine_name)
+                        return found
+        return None
+
+    def _read(self, journey: _Journey, sink: RecordSink) -> None:
+        """Raises: Stopped."""
+        for page, progress in journey.reading.pages(journey.now):
+            if self._wait(0):
+                raise RoundStopped(_STOP_REQUESTED)
+            self._observer.page_read(self._live.name, page)
+            if not self._take_page(page, progress, journey, sink):
+                return
+
+    def _decider(self, window: Window, *, again: bool) -> Decider:
+        sent_by_jura = None if again else self._live.sent_by_jura
+        return Decider(
+            selection=self._live.selection._replace(window=window),
+            policy=self._live.policy,
+            policy_digest=self._live.policy_digest,
+            changed=self._live.changed,
+            again=again,
+            retracts=self._summed and self._live.accept_key_change,
+            sent_by_jura=sent_by_jura,
+        )
+
+    def _sink(self, decider: Decider) -> RecordSink:
+        self._outlet_now = open_sink(
+            self._live,
+            decider,
+            self._source,
+            self._ledger,
+            self._sender,
+            self._clock,
+            held_before=self._held_before,
+            page_read=partial(self._observer.page_read, self._live.name),
+        )
+        return self._outlet_now
+
+    # Taking
+
+    def _take_page(
+        self, page: Page, progress: Progress, journey: _Journey, sink: RecordSink
+    ) -> bool:
+        """Decide on a page's jobs and take them; False when the limit is reached before its end."""
+        reading, decider, limit, now = journey
+        name, keys = self._live.name, [job.key for job in page.jobs]
+        runs = [job.run_key for job in page.jobs]
+        known = RecordedRuns(self._ledger.recorded(name, runs))
+        held = self._ledger.held(name, keys + [skipped.key for skipped in page.skipped])
+        self._collisions.look_up(page.jobs, known)
+        quarantined: list[SkippedJob] = []
+        left: list[JobKey] = []
+        mark_at = partial(mark_behind, reading, quarantined, left)
+        for skipped in filter(partial(_may_be_of, decider.selection.window), page.skipped):
+            self._quarantine(skipped, held.get(skipped.key), quarantined, reading)
+        for job, key, run in zip(page.jobs, keys, runs, strict=True):
+            if limit is not None and self._taken >= limit:
+                # The page is read again, but what was set aside of it is reported now, and must be
+                # found in quarantine.
+                sink.mark(Progress(skipped=tuple(quarantined), left_quarantine=tuple(left)))
+                return False
+            if key in sink:
+                continue
+            verdict = decider.decide(job, key, known.get(run), held.get(key))
+            position = job.ended_at, job.row
+            stays = self._take(verdict, held.get(key), sink, now, mark_at(*position))
+            if stays is None:
+                if self._summed and key in held:
+                    left.append(key)
+                continue
+            if isinstance(stays, SkippedJob):
+                self._quarantine(stays, held.get(key), quarantined, reading)
+            else:
+                self._sender.tally.kept += stays.kept and not reading.repeats
+                if stays.unwanted and isinstance(sink, MonthlyTotals):
+                    sink.unwanted(job, known.get(job.run_key))
+                if stays.left_quarantine:
+                    left.append(key)
+        sink.mark(progress + Progress(skipped=tuple(quarantined), left_quarantine=tuple(left)))
+        self._write_down_if_due(sink, len(quarantined))
+        return True
+
+    def _write_down_if_due(self, sink: RecordSink, quarantined: int) -> None:
+        """After a page of which so many jobs were set aside."""
+        self._quiet_pages += 1
+        self._quarantine_waiting += quarantined
+        quiet = sink.idle and self._quiet_pages >= _QUIET_PAGES
+        if quiet or self._quarantine_waiting >= _QUARANTINE_BATCH:
+            self._quiet_pages = self._quarantine_waiting = 0
+            sink.write_down()
+
+    def _take(
+        self,
+        fit: Publish | SkippedJob | Skip,
+        held: Quarantined | None,
+        sink: RecordSink,
+        now: datetime,
+        mark: Progress | None,
+    ) -> SkippedJob | Skip | None:
+        """None for a job that goes on; else it is set aside, or there is nothing to be done."""
+        if not isinstance(fit, Publish):
+            return fit
+        try:
+            fit = self._collisions.checked(fit, held)
+            sink.take(fit, now, mark)
+        except Unfit as unfit:
+            return skipped_job(fit.published.job, unfit)
+        self._collisions.taken(fit)
+        self._taken += 1
+        job = fit.published.job
+        lost_s = job.wall_s if fit.published.benchmark.arex_default else 0
+        warnings = warnings_about(fit.published, summed=self._summed)
+        self._sender.remarks.note(fit.entry.key, job.queue, lost_s, warnings)
+        return None
+
+    def _quarantine(
+        self,
+        skipped: SkippedJob,
+        held: Quarantined | None,
+        quarantined: list[SkippedJob],
+        reading: JobReader,
+    ) -> None:
+        if held is not None and held.hold is Hold.DROPPED:
+            return
+        if held is None or held.hold is Hold.RELEASED or held.job.rule != skipped.rule:
+            # A sweep meets again what was looked at again just before: count it once.
+            if skipped.row not in self._counted_again:
+                self._sender.quarantine(skipped)
+            if reading.repeats:
+                self._counted_again.add(skipped.row)
+        quarantined.append(skipped)
+
+    def _outcome(self, receipt: Receipt | None) -> Outcome:
+        accepts = self._summed and self._live.accept_key_change
+        # Months that were sent because that was accepted, and did not arrive, are decided on again.
+        if receipt is not None and accepts and not receipt.doubt:
+            receipt = receipt._replace(reason=f"{receipt.reason}; {_ACCEPT_AGAIN}")
+        return concluded(self._live.name, receipt, self._sender.tally, held=self._held)
+
+
+def _may_be_of(window: Window, skipped: SkippedJob) -> bool:
+    return skipped.ended_at is None or skipped.ended_at in window

@@ -1,0 +1,499 @@
+"""Monthly totals: runs are entered, page by page; the rows that they change are sent, whole.
+
+A run is entered once, with what it counts for; the rows of months are what entries add up to. So a
+row that is sent is what the receiver has of it, and what runs bring or take away. Nothing is ever
+counted anew from the accounting data, which forgets jobs.
+
+Entries of a round wait in an open posting of the ledger until all of it is planned: what would
+leave rows behind is taken out again (`plan/rows.py`). Then the posting is sealed with its messages.
+How far was read is noted once they are accepted: a round that ends before reads again.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from functools import cached_property
+from itertools import chain, count, groupby, islice
+from typing import Final
+
+from publisher.formats import is_summary_format, receiver_of, summary_format
+from publisher.formats.base import SummaryFormat
+from publisher.ledger.contract import Hold, Ledger, MessageRow, MonthMessage, Quarantined
+from publisher.model.entry import Entry, MonthTotals, Recorded, RowId, RowKey, RowTotal, Usage
+from publisher.model.errors import Unfit
+from publisher.model.job import JobId, JobKey, JobRecord, SkippedJob
+from publisher.model.message import OpenRow, Progress
+from publisher.model.totals import (
+    SINGLE_RECORDS,
+    BlockedMonth,
+    GroupedRows,
+    GroupKey,
+    KeyTotal,
+    SummaryRows,
+    group_key,
+    group_of,
+    groups_of,
+    has_begun,
+    month_number,
+    month_window,
+    row_for_people,
+)
+from publisher.publishing.plan.rows import Delta, RowChanges, hold_back, neighbours, rows_emptied
+from publisher.publishing.plan.runs import Action, entry_of, plan_run, plan_unwanted, retraction_of
+from publisher.publishing.round.assemble import (
+    NOWHERE,
+    MonthRow,
+    make_months,
+    summary_name,
+    whole_messages,
+)
+from publisher.publishing.round.decision import Decider, Publish, Skip, skipped_job
+from publisher.publishing.round.reader import undisturbed, whole_window
+from publisher.publishing.round.sender import MessageSender
+from publisher.publishing.site import LiveTarget, own_rows
+from publisher.sources.base import Page, Source
+
+# Entries that wait for their transaction: some 5 MB.
+_FLUSH_ENTRIES: Final = 10_000
+# No row of a site adds up to more; what does is rendered alone, to see if the receiver takes it.
+_PLAUSIBLE_S: Final = 1 << 40
+_RENDERED_AT_ONCE: Final = 1_000  # records
+
+
+class MonthlyTotals:
+    """What a round does with jobs when its format has monthly totals."""
+
+    idle: Final = True  # progress can always be written down
+
+    def __init__(
+        self,
+        live: LiveTarget,
+        summary_format: SummaryFormat,
+        decider: Decider,
+        source: Source,
+        ledger: Ledger,
+        sender: MessageSender,
+        clock: Callable[[], datetime],
+        *,
+        page_read: Callable[[Page], None],
+    ) -> None:
+        self._live = live
+        self._target = live.name
+        self._format = summary_format
+        self._decider = decider
+        self._source = source
+        self._ledger = ledger
+        self._sender = sender
+        self._clock = clock
+        self._page_read = page_read
+        self._accepts = live.accept_key_change
+        self._again = decider.again
+        self._changes = RowChanges()
+        self._entries: list[Entry] = []
+        # The jobs that were taken, by the row that each leaves; None: it comes for the first time.
+        self._keys: defaultdict[RowId | None, list[JobKey]] = defaultdict(list)
+        self._met: set[JobKey] = set()  # of runs that the ledger may not tell of yet
+        self._progress = Progress()
+        self._forms: dict[int, SummaryFormat | None] = {}
+        self._row_keys: dict[str, SummaryRows] = {}
+        # Months of which runs are there otherwise ('' as single records, or in another table): they
+        # are held back, or not, with consent.
+        self._other_kind: dict[int, str] = {}
+        self._overruled: dict[int, str] = {}
+        self._single_rows: dict[int, set[RowId]] = {}
+        self.held: list[BlockedMonth] = []  # months that wait for an administrator
+
+    def __contains__(self, key: JobKey) -> bool:
+        return key in self._met
+
+    # Taking runs
+
+    def take(self, fit: Publish, now: datetime, mark: Progress | None = None) -> None:
+        """Plan a wanted run, and enter it if it is new or changed. Raises: Unfit."""
+        published, key = fit.published, fit.published.job.key
+        month = month_number(published.ended_at)
+        form = self._form_of(month)
+        (form or self._format).admit(published, now)
+        self._met.add(key)
+        if not has_begun(month, now):
+            self._progress += Progress(opened=(OpenRow(published.job.row, None),))
+            return
+        fields = self._rows_of(form or self._format).of(published)
+        entry = entry_of(published, RowKey(month, fields), fit.entry.digest)
+        action = plan_run(entry, fit.known, again=self._again or form is None)
+        if action is Action.KEEP and not self._again:
+            return
+        rows = [entry.row.id] if fit.known is None else [entry.row.id, fit.known.row]
+        is_single = any(map(self._is_of_records, rows))
+        if form is None or is_single:
+            was = "" if is_single else self._known_months[month].format
+            (self._overruled if self._accepts else self._other_kind)[month] = was
+            if not self._accepts:
+                return
+        if action is Action.KEEP:
+            return
+        self._enter(entry, fit.known)
+        self._keys[fit.known and fit.known.row].append(key)
+
+    def unwanted(self, job: JobRecord, known: Recorded | None) -> None:
+        """Plan a run that the target does not want any more; another of the receiver may."""
+        again = self._again or self._accepts
+        if plan_unwanted(known, again=again) is not Action.RETRACT or known is None:
+            return
+        if not self._is_wanted_beside(job):
+            self._enter(retraction_of(known), known)
+
+    def _is_wanted_beside(self, job: JobRecord) -> bool:
+        others = [one.selection for one in self._live.beside if one.selection.wants(job)]
+        if not others:
+            return False
+        try:
+            vo = self._live.policy.describe(job).who.vo
+        except Unfit:
+            return True  # whose it is cannot be told
+        return any(other.wants_vo(vo) for other in others)
+
+    def _enter(self, entry: Entry, known: Recorded | None) -> None:
+        self._changes.add(entry, known, self._live.settings)
+        self._entries.append(entry)
+        if len(self._entries) >= _FLUSH_ENTRIES:
+            self._flush()
+
+    def _flush(self) -> None:
+        if self._entries:
+            now = self._clock()
+            self._ledger.enter(self._target, self._entries, self._live.settings, now)
+            self._entries.clear()
+
+    def _form_of(self, month: int) -> SummaryFormat | None:
+        """The format in which a month goes on: the first message fixes its kind at the receiver.
+
+        None where it was sent as single records, or if it is published again in another table.
+        """
+        if month not in self._forms:
+            self._forms[month] = self._kind_of(self._known_months.get(month))
+        return self._forms[month]
+
+    def _is_of_records(self, row: RowId) -> bool:
+        """Return whether the receiver made a row of single records, maybe beside others' totals."""
+        if row.month not in self._single_rows:
+            rows = self._ledger.rows(self._target, row.month)
+            singles = {row.key.id for row in rows if row.counts.jobs and not row.format}
+            self._single_rows[row.month] = singles
+        return row in self._single_rows[row.month]
+
+    def _kind_of(self, known: MonthTotals | None) -> SummaryFormat | None:
+        if known is None or (not known.format and known.counts == known.sent == Usage()):
+            return self._format
+        if not known.format:
+            return None
+        there = receiver_of(known.format)
+        if self._again:
+            return self._format if there.table == self._format.receiver.table else None
+        return summary_format(known.format) if is_summary_format(known.format) else self._format
+
+    @cached_property
+    def _known_months(self) -> Mapping[int, MonthTotals]:
+        return {month.month: month for month in self._ledger.months(self._target)}
+
+    def _rows_of(self, form: SummaryFormat) -> SummaryRows:
+        if form.name not in self._row_keys:
+            self._row_keys[form.name] = SummaryRows(form.grouping)
+        return self._row_keys[form.name]
+
+    # Progress
+
+    def mark(self, progress: Progress) -> None:
+        """Keep how far was read until what is before it is accepted; note what was set aside."""
+        if progress.skipped:
+            self._sender.note(Progress(skipped=progress.skipped))
+        self._progress += Progress(
+            cursors=progress.cursors,
+            opened=progress.opened,
+            closed=progress.closed,
+            left_quarantine=progress.left_quarantine,
+            window_mark=progress.window_mark,
+        )
+        self._page_ends()
+
+    def _page_ends(self) -> None:
+        """Forget which runs came once the ledger tells of them: each counts once."""
+        if len(self._met) >= _FLUSH_ENTRIES:
+            self._flush()
+            self._met.clear()
+
+    def write_down(self) -> None:
+        """Enter what waits."""
+        self._flush()
+
+    def conclude(self, now: datetime) -> None:
+        """Plan the rows, and send those that changed. Raises: Stopped, SourceError."""
+        self._conclude((), now)
+
+    def resend(self, month: int, now: datetime) -> None:
+        """Plan a month anew and send all of it. Raises: Stopped, SourceError."""
+        undisturbed(self._source, lambda: self._read_month(month, now))
+        is_of_another_kind = self._form_of(month) is None
+        if is_of_another_kind:
+            were = self._overruled if self._accepts else self._other_kind
+            were[month] = self._known_months[month].format
+        to_send = () if is_of_another_kind else (month,)
+        self._conclude(to_send, now)
+
+    def _read_month(self, month: int, now: datetime) -> None:
+        self._changes = RowChanges()
+        self._entries.clear()
+        self._met.clear()
+        self._ledger.discard(self._target)
+        quarantined: list[SkippedJob] = []
+        window, needs = month_window(month), self._format.needs
+        # Also of a job that began before the start: a part of the month would replace the whole.
+        selection = self._decider.selection._replace(window=window)
+        decider = self._decider._replace(selection=selection)
+        for page in whole_window(self._target, self._source, self._ledger, window, needs, now):
+            self._page_read(page)
+            jobs: tuple[JobRecord | SkippedJob, ...] = (*page.jobs, *page.skipped)
+            held = self._ledger.held(self._target, [job.key for job in jobs])
+            known = self._ledger.recorded(self._target, [job.run_key for job in page.jobs])
+            for job in jobs:
+                was = None if isinstance(job, SkippedJob) else known.get(job.run_key)
+                quarantined += self._again_of(decider, job, was, held.get(job.key), now)
+            self._page_ends()
+        for skipped in quarantined:
+            self._sender.quarantine(skipped)
+        if quarantined:
+            self._sender.note(Progress(skipped=tuple(quarantined)))
+
+    def _again_of(
+        self,
+        decider: Decider,
+        job: JobRecord | SkippedJob,
+        known: Recorded | None,
+        held: Quarantined | None,
+        now: datetime,
+    ) -> Iterator[SkippedJob]:
+        """Plan a job of a month that is published again; yield it if it is to be set aside."""
+        if isinstance(job, SkippedJob):
+            if held is None:
+                yield job
+            return
+        if job.key in self._met:
+            return
+        if held is not None and held.hold is Hold.DROPPED:
+            self.unwanted(job, known)
+            return
+        verdict = decider.decide(job, job.key, known, None)
+        if isinstance(verdict, Publish):
+            try:
+                self.take(verdict, now)
+            except Unfit as unfit:
+                verdict = skipped_job(job, unfit)
+        if isinstance(verdict, SkippedJob):
+            if held is None:
+                yield verdict
+        elif isinstance(verdict, Skip) and verdict.unwanted:
+            self.unwanted(job, known)
+
+    # Rows
+
+    def _conclude(self, say: Collection[int], now: datetime) -> None:
+        self._flush()
+        self._hold_months()
+        left = self._left_behind() if self._accepts else self._hold_rows()
+        if self._again and self.held:  # a month that is published again goes whole, or not at all
+            self._ledger.discard(self._target)
+            self._changes, say = RowChanges(), ()
+        self._hold_large_rows(now)
+        self._ledger.seal(self._target, self._messages({*say, *self._overruled}, now))
+        for month, rows in left.items():
+            self._ledger.accept_change(self._target, month, rows, 0, self._clock())
+        self._sender.send_outstanding()
+        self._sender.conclude()
+        self._sender.note(self._progress)
+        self._sender.remarks.count(chain.from_iterable(self._keys.values()))
+        self._progress = Progress()
+
+    def _hold_months(self) -> None:
+        """Tell of months whose runs wait, as the receiver has them as something else."""
+        for month, was in sorted(self._other_kind.items()):
+            rows = rows_for_people(self._own_rows(month), was)
+            self.held.append(
+                BlockedMonth(month, rows, 0, was=was or SINGLE_RECORDS, records=not was)
+            )
+
+    def _hold_rows(self) -> Mapping[int, Sequence[KeyTotal]]:
+        """Hold runs that would leave rows behind at the receiver, and tell of these rows."""
+        there = self._rows_that_move()
+        held = hold_back(self._changes, there.counts, there.key_of, self._takes_zeros)
+        if held.rows:
+            self._ledger.withdraw(self._target, leaving=held.rows)
+            for row in held.rows:
+                self._keys.pop(row, None)
+        for month, rows in there.for_people(held.keys).items():
+            zeros = self._month_format(month).takes_zeros
+            lost = sum(jobs for row, jobs in held.retracted.items() if row.month == month)
+            self.held.append(BlockedMonth(month, tuple(rows), lost, emptied=zeros))
+        return {}
+
+    def _left_behind(self) -> Mapping[int, Sequence[KeyTotal]]:
+        """Return the rows that stay at the receiver with an administrator's consent, by month."""
+        there = self._rows_that_move()
+        emptied = rows_emptied(self._changes, there.counts, there.key_of)
+        keys = emptied.by_data | emptied.by_settings
+        left = there.for_people([key for key in keys if not self._takes_zeros(key)])
+        for month, was in sorted(self._overruled.items()):
+            if was:  # all of another table's rows stay
+                left[month] = list(rows_for_people(self._own_rows(month), was))
+        return left
+
+    def _rows_that_move(self) -> _KnownRows:
+        months = sorted(self._changes.moving_months())
+        rows = [row for month in months for row in self._ledger.rows(self._target, month)]
+        return _KnownRows(rows, self._month_format)
+
+    def _own_rows(self, month: int) -> list[RowTotal]:
+        rows = self._ledger.rows(self._target, month)
+        return own_rows(rows, self._decider.selection, self._live.beside)
+
+    def _takes_zeros(self, key: GroupKey) -> bool:
+        return self._month_format(key[0]).takes_zeros
+
+    def _month_format(self, month: int) -> SummaryFormat:
+        return self._form_of(month) or self._format
+
+    def _hold_large_rows(self, now: datetime) -> None:
+        """Take runs out whose rows the receiver would refuse: such sums are damage."""
+        for month in self._changes.months():
+            deltas = self._changes.deltas(month)
+            seconds = sum(max(delta.usage[1:]) for delta in deltas.values())
+            known = self._known_months.get(month)
+            if seconds + (max(known.counts[1:]) if known else 0) < _PLAUSIBLE_S:
+                continue
+            for grouped in self._grouped(month):
+                rows = [row.key.id for row in grouped.rows]
+                if deltas.keys().isdisjoint(rows):
+                    continue
+                try:
+                    self._month_format(month).render([grouped.group], now)
+                except Unfit as unfit:
+                    self._changes.hold((), rows)
+                    self._ledger.withdraw(self._target, entering=rows)
+                    self._set_aside(summary_name(grouped.group), unfit)
+
+    def _set_aside(self, name: str, unfit: Unfit) -> None:
+        about = JobId(name)
+        quarantined = SkippedJob(NOWHERE, about, "", None, unfit.rule, unfit.reason, fingerprint=0)
+        self._sender.quarantine(quarantined)
+        self._sender.note(Progress(skipped=(quarantined,)))
+
+    def _grouped(self, month: int) -> Iterator[GroupedRows]:
+        """Yield the rows of a month with what this round changes."""
+        deltas = self._changes.deltas(month)
+        rows = self._ledger.rows(self._target, month)
+        changed = [_changed(row, deltas.get(row.key.id)) for row in rows]
+        return groups_of(self._month_format(month).grouping, changed)
+
+    def _messages(self, say: Collection[int], now: datetime) -> Iterator[MonthMessage]:
+        """Yield the messages of what changed, and of whole months to `say`."""
+        unsent = [at for at, known in self._known_months.items() if known.unsent]
+        months = sorted({*self._changes.months(), *say, *unsent})
+        by_format = groupby(months, self._month_format)
+        places = count(1)
+        for form, of_format in by_format:
+            rows = chain.from_iterable(
+                self._rows_to_send(month, form, month in say, places) for month in of_format
+            )
+            rendered = _rendered(rows, form, now)
+            frame = form.frame
+            batches = whole_messages(
+                rendered,
+                most_records=self._live.batch_records,
+                most_bytes=self._sender.payload_limit() - len(frame.head) - len(frame.tail),
+                between=len(frame.separator),
+            )
+            for batch in batches:
+                yield make_months(form, self._target, batch, now)
+
+    def _rows_to_send(
+        self, month: int, form: SummaryFormat, every: bool, places: Iterator[int]
+    ) -> Iterator[MonthRow]:
+        """Yield a month's rows that changed, or that the receiver was told otherwise, or all.
+
+        Rows between which runs moved are neighbours, so that one message has both.
+        """
+        due = set(self._changes.deltas(month))
+        if every:
+            due |= {row.key.id for row in self._own_rows(month)}
+        found: list[GroupedRows] = []
+        for grouped in self._grouped(month):
+            group, counts, sent = grouped.group, grouped.counts, grouped.sent
+            is_sent = any(row.format for row in grouped.rows)
+            is_due = not due.isdisjoint(row.key.id for row in grouped.rows)
+            if not (is_due or (is_sent and counts != sent)):
+                continue
+            if not counts.jobs:
+                if not (form.takes_zeros and sent.jobs):
+                    continue
+                grouped = grouped._replace(group=group.without_usage())
+            found.append(grouped)
+        for grouped in neighbours(found, self._changes.moves):
+            place = next(places)
+            self._sender.tally.jobs += grouped.group.jobs
+            sent_rows = tuple(MessageRow(place, row.key.id, row.counts) for row in grouped.rows)
+            yield MonthRow(month, place, grouped.group, b"", sent_rows)
+
+
+class _KnownRows:
+    """The rows of some months, by the receiver's keys."""
+
+    def __init__(self, rows: Iterable[RowTotal], form_of: Callable[[int], SummaryFormat]) -> None:
+        self._form_of = form_of
+        self._rows = {row.key.id: row for row in rows}
+        self._keys = {
+            at: group_key(form_of(at.month).grouping, group_of(row))
+            for at, row in self._rows.items()
+        }
+
+    @property
+    def counts(self) -> Mapping[RowId, Usage]:
+        return {at: row.counts for at, row in self._rows.items()}
+
+    def key_of(self, row: RowId) -> GroupKey:
+        return self._keys[row]
+
+    def for_people(self, keys: Collection[GroupKey]) -> dict[int, list[KeyTotal]]:
+        """Return the rows with these keys, by month, as people read them."""
+        found: dict[int, list[KeyTotal]] = {}
+        chosen = [row for at, row in self._rows.items() if self._keys[at] in set(keys)]
+        for month, rows in groupby(chosen, lambda row: row.key.month):
+            form = self._form_of(month)
+            by_level = form.receiver.keeps_benchmark_values
+            groups = groups_of(form.grouping, rows)
+            found[month] = [one.group.row(by_level=by_level) for one in groups]
+        return found
+
+
+def rows_for_people(rows: Iterable[RowTotal], form: str = "") -> tuple[KeyTotal, ...]:
+    """Return what counts in rows of a format ('': of single records), as people read it."""
+    by_level = not form or receiver_of(form).keeps_benchmark_values
+    return tuple(row_for_people(row, by_level=by_level) for row in rows if row.counts.jobs)
+
+
+def _changed(row: RowTotal, delta: Delta | None) -> RowTotal:
+    """Return a row with what a round brings and takes away."""
+    if delta is None:
+        return row
+    first, last = delta.first_end, delta.last_end
+    if row.counts.jobs:
+        first, last = min(row.first_end, first), max(row.last_end, last)
+    return row._replace(counts=row.counts.plus(delta.usage), first_end=first, last_end=last)
+
+
+def _rendered(rows: Iterable[MonthRow], form: SummaryFormat, now: datetime) -> Iterator[MonthRow]:
+    """Render rows, some at a time."""
+    rows = iter(rows)
+    while some := list(islice(rows, _RENDERED_AT_ONCE)):
+        contents = form.render([row.group for row in some], now)
+        yield from map(MonthRow.with_content, some, contents)

@@ -1,0 +1,378 @@
+"""The state of targets: what was delivered, is in quarantine, or waits, not yet accepted.
+
+People and monitoring ask when something is wrong, which is when most waits. So the first rows
+behind what was read are looked at as a round would, and of the others SQLite only counts those that
+ended: then the numbers say "at most".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from datetime import datetime, timedelta
+from itertools import chain
+from typing import Final, NamedTuple
+
+from publisher.formats import is_summary_format
+from publisher.ledger.contract import Delivery, Hold, Ledger, Quarantined, TargetState
+from publisher.model.errors import SourceError, UsageError
+from publisher.model.job import Epoch, JobId, JobRecord, RunKey
+from publisher.model.message import MessageId
+from publisher.model.time import Window
+from publisher.model.totals import month_window
+from publisher.policy.target import Selection, Target, is_wanted
+from publisher.publishing.databases.known import Missing, missed, missing_databases, missing_text
+from publisher.publishing.databases.local_ids import GIVE_ID
+from publisher.publishing.site import LOCK_WAIT_S, Site, choose
+from publisher.sources.base import Page, Source
+
+_OTHERS_OVERDUE: Final = timedelta(days=2)  # their timetables are in their configurations
+_ASKED_AT_ONCE: Final = 4  # instances, each by a connection of its own
+LOOKED_AT: Final = 1_000  # rows of all targets together
+
+
+class WaitingJobs(NamedTuple):
+    """Jobs that the next round would send; `exact`, or at most so many.
+
+    `awaited` wait for what their batch system tells.
+    """
+
+    pending: int
+    late: int  # of them ended before the last published end
+    first_end: Epoch | None
+    exact: bool
+    awaited: int = 0
+
+
+def count_pending(
+    site: Site,
+    target: Target,
+    state: TargetState | None,
+    source: Source,
+    ledger: Ledger,
+    looked_at: int = LOOKED_AT,
+) -> WaitingJobs:
+    """What waits for a target; so many rows are examined, in whole pages.
+
+    Raises: LedgerError, SourceError.
+    """
+    now = site.clock()
+    start = state.start if state else target.start.begin(now)
+    selection = target.selection(Window(start=start))
+    published = state.last_published_end if state else None
+    pending, ends = _on_their_way(target, state, ledger)
+    parts = list(_not_read(target, selection, published, source, ledger, now, looked_at))
+    ends += [part.first_end for part in parts if part.first_end is not None]
+    return WaitingJobs(
+        pending=pending + sum(part.pending for part in parts),
+        late=sum(part.late for part in parts),
+        first_end=min(ends, default=None),
+        exact=all(part.exact for part in parts),
+        awaited=sum(part.awaited for part in parts),
+    )
+
+
+def _on_their_way(
+    target: Target, state: TargetState | None, ledger: Ledger
+) -> tuple[int, list[Epoch]]:
+    """Jobs that were read and are not delivered, and when they ended."""
+    if is_summary_format(target.format):
+        months = [month for month in ledger.months(target.name) if month.pending]
+        pending = sum(month.pending for month in months)
+        # Which jobs these are is not known any more: most ended after what was published last, all
+        # of them in their month.
+        published = state.last_published_end if state else None
+        return pending, [_within(month.month, published) for month in months]
+    if state is None:
+        return 0, []
+    waits = state.prepared or state.in_doubt
+    return state.prepared, list(_ends_on_their_way(target, ledger)) if waits else []
+
+
+def _not_read(
+    target: Target,
+    selection: Selection,
+    published: Epoch | None,
+    source: Source,
+    ledger: Ledger,
+    now: datetime,
+    looked_at: int,
+) -> Iterator[WaitingJobs]:
+    """What no round has dealt with: rows that were in progress, and those behind the cursors."""
+
+    def of_page(page: Page) -> WaitingJobs:
+        found = _ended(_unknown_ends(target, selection, ledger, page), published, exact=True)
+        return found._replace(awaited=len(page.awaited))
+
+    rows = ledger.open_rows(target.name)
+    ends = source.ends(rows)
+    finished = [row for row in rows if row.row in ends]
+    for page in source.reread(finished[:looked_at], frozenset(), now):
+        yield of_page(page)
+    if further := _within_window([ends[row.row] for row in finished[looked_at:]], selection.window):
+        yield _ended(further, published, exact=False)
+    looked_at -= len(finished)
+    for database in source.databases():
+        cursor = ledger.cursor(target.name, database)
+        for page in source.since(cursor, database, frozenset(), now):
+            yield of_page(page)
+            looked_at -= page.rows_read
+            if looked_at <= 0 and page.cursor is not None:
+                ahead = source.ahead(page.cursor, selection.window.start, published)
+                yield WaitingJobs(ahead.rows, ahead.late, ahead.first_end, exact=not ahead.rows)
+                break
+
+
+def _within_window(ends: Iterable[Epoch], window: Window) -> list[Epoch]:
+    return [end for end in ends if end in window]
+
+
+def _unknown_ends(target: Target, selection: Selection, ledger: Ledger, page: Page) -> list[Epoch]:
+    """When those jobs of a page ended that are wanted, and of which the ledger has nothing."""
+    keys = [job.key for job in page.jobs]
+    known = ledger.recorded(target.name, [job.run_key for job in page.jobs])
+    held = ledger.held(target.name, keys)
+    jobs = zip(page.jobs, keys, strict=True)
+    new = [job for job, key in jobs if job.run_key not in known and key not in held]
+    return [job.ended_at for job in new if is_wanted(selection, target, job)]
+
+
+def _ended(ends: Sequence[Epoch], published: Epoch | None, *, exact: bool) -> WaitingJobs:
+    late = 0 if published is None else sum(end < published for end in ends)
+    return WaitingJobs(len(ends), late, min(ends, default=None), exact)
+
+
+def _ends_on_their_way(target: Target, ledger: Ledger) -> Iterable[Epoch]:
+    """When the jobs ended that are in messages without a receipt."""
+    seen: set[MessageId] = set()
+    while (one := ledger.outstanding(target.name, seen)) is not None:
+        seen.add(one.message.id)
+        if one.message.target != target.name:  # of another target of the receiver
+            continue
+        jobs = (record for record in one.records if record.row.record_id)  # counts have no row
+        yield from (record.ended_at for record in jobs)
+
+
+def _within(month: int, last: Epoch | None) -> Epoch:
+    """A time as near as can be in a month; its beginning without one."""
+    window = month_window(month)
+    start, end = window.start or Epoch(0), window.end or Epoch(0)
+    return start if last is None else min(max(last, start), end)
+
+
+class TargetStatus(NamedTuple):
+    """A target as `status` shows it.
+
+    `pending` and `late` are None when the accounting data cannot be read, and upper bounds unless
+    `exact`. `oldest_unsent` is the end of the pending job that ended first, None without any or
+    when that cannot be determined. `overdue` is when somebody should look at it, if it has no
+    success until then; None before the first one.
+    """
+
+    target: str
+    last_success: datetime | None
+    last_published_end: Epoch | None
+    delivered: int
+    pending: int | None
+    late: int | None
+    in_doubt: int
+    quarantined: int
+    held: int  # months that the last round held back
+    oldest_unsent: Epoch | None
+    overdue: datetime | None
+    began: bool  # it had a round
+    exact: bool = True
+    missing: Sequence[Missing] = ()  # databases that its rounds have read
+    # Jobs that are over and wait for what their batch system tells; None as for `pending`.
+    awaited: int | None = 0
+
+
+class Traced(NamedTuple):
+    """All that is known of a job: messages that carried it, where it is set aside, its rows now."""
+
+    job_id: JobId
+    deliveries: Sequence[Delivery]
+    quarantined: Sequence[Quarantined]
+    # None when the accounting data cannot be read; `trouble` says why.
+    rows: Sequence[JobRecord] | None
+    trouble: str
+
+
+def status(site: Site, *, targets: Sequence[str]) -> tuple[list[TargetStatus], str]:
+    """Every target's state, and what kept the pending jobs from being counted, if anything did.
+
+    Whoever finds the accounting data locked, or gone, does not wait for it once more for the next
+    target. Only reads. Raises: UsageError, LedgerError.
+    """
+    chosen = choose(site.targets, targets)
+    with closing(site.ledger_to_read()) as ledger:
+        trouble = ""
+        found = []
+        looked_at = LOOKED_AT // max(len(chosen), 1)
+        for target in chosen:
+            state = ledger.target(target.name)
+            waits: WaitingJobs | None = None
+            missing: Sequence[Missing] = ()
+            try:
+                if not trouble:
+                    with closing(site.source(lock_wait_s=LOCK_WAIT_S)) as source:
+                        missing = missing_databases(target.name, source, ledger)
+                        waits = count_pending(site, target, state, source, ledger, looked_at)
+            except SourceError as error:
+                trouble = str(error)
+            found.append(_status(target, state, waits, missing))
+    return found, trouble
+
+
+def _status(
+    target: Target, state: TargetState | None, waits: WaitingJobs | None, missing: Sequence[Missing]
+) -> TargetStatus:
+    success = state and state.last_success
+    overdue = None if success is None else target.overdue_after(success)
+    return TargetStatus(
+        **_done(state),
+        target=target.name,
+        last_success=success,
+        last_published_end=state and state.last_published_end,
+        pending=waits and waits.pending,
+        late=waits and waits.late,
+        awaited=waits and waits.awaited,
+        oldest_unsent=waits and waits.first_end,
+        overdue=overdue,
+        began=state is not None and state.last_round is not None,
+        exact=waits is None or waits.exact,
+        missing=missing,
+    )
+
+
+def _done(state: TargetState | None) -> dict[str, int]:
+    """Numbers of jobs and messages, and of months that are held back; of no round yet, zeros."""
+    if state is None:
+        return dict.fromkeys(("delivered", "in_doubt", "quarantined", "held"), 0)
+    return {
+        "delivered": state.delivered,
+        "in_doubt": state.in_doubt,
+        "quarantined": state.quarantined,
+        "held": len(state.held),
+    }
+
+
+def status_of_all(site: Site) -> tuple[list[TargetStatus], str]:
+    """The same of all instances that share the ledger's database, as INSTANCE/TARGET.
+
+    What waits at the others only they can see: of them it is what their ledgers have.
+    Raises: UsageError, LedgerError.
+    """
+    own, trouble = status(site, targets=())
+    found = [one._replace(target=f"{site.instance}/{one.target}") for one in own]
+    with ThreadPoolExecutor(_ASKED_AT_ONCE) as asked:  # to connect takes longer than to answer
+        found += chain.from_iterable(asked.map(recorded_status, site.other_instances()))
+    return sorted(found, key=lambda one: one.target), trouble
+
+
+def recorded_status(other: Site) -> list[TargetStatus]:
+    """What another ledger has of its targets, as INSTANCE/TARGET. Raises: LedgerError."""
+    with closing(other.ledger_to_read()) as ledger:
+        states = [state for name in ledger.targets() if (state := ledger.target(name)) is not None]
+    return [_recorded(other.instance, state) for state in states]
+
+
+def _recorded(instance: str, state: TargetState) -> TargetStatus:
+    success = state.last_success
+    overdue = None if success is None else success + _OTHERS_OVERDUE
+    return TargetStatus(
+        target=f"{instance}/{state.target}",
+        last_success=success,
+        last_published_end=state.last_published_end,
+        delivered=state.delivered,
+        pending=None,
+        late=None,
+        in_doubt=state.in_doubt,
+        quarantined=state.quarantined,
+        held=len(state.held),
+        oldest_unsent=None,
+        overdue=overdue,
+        began=state.last_round is not None,
+        awaited=None,
+    )
+
+
+def trace(site: Site, job_id: JobId, *, all_instances: bool = False) -> Traced:
+    """Every message that carried a job, and its state.
+
+    Of all instances, their names stand before those of the targets. Raises: UsageError for a job
+    that is known nowhere, LedgerError.
+    """
+    with closing(site.ledger_to_read()) as ledger:
+        page, trouble, missing = _in_the_data(site, job_id, ledger)
+        runs = [] if page is None else [job.run_key for job in page.jobs]
+        deliveries, held = ledger.trace(job_id, runs), ledger.quarantined(job_id)
+    if all_instances:
+        deliveries, held = _of_instances(site, job_id, runs, deliveries, held)
+    is_there = page is not None and any((page.jobs, page.skipped, page.open))
+    if page is not None and not (is_there or deliveries or held):
+        trouble = missing
+        if not trouble:
+            raise UsageError(
+                f"job {job_id} is neither in the ledger nor in the accounting data; {GIVE_ID}"
+            )
+    rows = None if page is None else page.jobs
+    return Traced(job_id, deliveries, held, rows, trouble)
+
+
+def _in_the_data(site: Site, job_id: JobId, ledger: Ledger) -> tuple[Page | None, str, str]:
+    """Return the rows of a job, or why they cannot be read, and which databases are missing.
+
+    What was delivered can be proved without them.
+    """
+    try:
+        with closing(site.source()) as source:
+            page = source.find(job_id, frozenset(), site.clock())
+            return page, "", missing_text(missed(site.targets, source, ledger))
+    except SourceError as error:
+        return None, str(error), ""
+
+
+def _of_instances(
+    site: Site,
+    job_id: JobId,
+    runs: Sequence[RunKey],
+    deliveries: Sequence[Delivery],
+    held: Sequence[Quarantined],
+) -> tuple[list[Delivery], list[Quarantined]]:
+    sent = [one._replace(target=f"{site.instance}/{one.target}") for one in deliveries]
+    kept = [one._replace(target=f"{site.instance}/{one.target}") for one in held]
+    for other in site.other_instances():
+        with closing(other.ledger_to_read()) as ledger:
+            there, set_aside = ledger.trace(job_id, runs), ledger.quarantined(job_id)
+        sent += [one._replace(target=f"{other.instance}/{one.target}") for one in there]
+        kept += [one._replace(target=f"{other.instance}/{one.target}") for one in set_aside]
+    return sent, kept
+
+
+def quarantined(site: Site, *, targets: Sequence[str]) -> list[Quarantined]:
+    """The jobs set aside. Raises: UsageError, LedgerError."""
+    names = {target.name for target in choose(site.targets, targets)} if targets else None
+    with closing(site.ledger_to_read()) as ledger:
+        return [held for held in ledger.quarantine() if names is None or held.target in names]
+
+
+def release_or_drop(
+    site: Site, chosen: Sequence[str], hold: Hold, *, every: bool, targets: Sequence[str]
+) -> Sequence[Quarantined]:
+    """Release or drop quarantined jobs, by number or JobID; returns them.
+
+    Raises: UsageError, LedgerError.
+    """
+    held = quarantined(site, targets=targets)
+    names = set(chosen)
+    found = [one for one in held if every or str(one.number) in names or one.job.job_id in names]
+    known = {str(one.number) for one in held} | {str(one.job.job_id) for one in held}
+    if unknown := sorted(names - known):
+        shown = "`publisher quarantine list` shows what is"
+        raise UsageError(f"not in quarantine: {', '.join(unknown)}; {shown}")
+    numbers = [one.number for one in found]
+    with closing(site.ledger()) as ledger:
+        _ = ledger.release(numbers) if hold is Hold.RELEASED else ledger.drop(numbers)
+    return found
