@@ -101,7 +101,7 @@ class DryRunLedger(LedgerReader):
                 pending=pending - self._arrived_jobs.get((target, month), 0),
                 format=max((row.format for row in rows), default=""),
                 last_end=max(row.last_end for row in rows),
-                unsent=sum(bool(row.format) and row.sent != row.counts for row in rows),
+                unsent=sum(row.is_unsent for row in rows),
             )
         return [found[month] for month in sorted(found)]
 
@@ -215,7 +215,7 @@ def _with_entry(row: RowTotal | None, entry: Entry, form: str) -> RowTotal:
     counts = had.counts.plus(Usage(entry.jobs, entry.wall_s, entry.cpu_s))
     ends = min(had.first_end, end), max(had.last_end, end)
     sent = counts if form else Usage()
-    return RowTotal(had.key, counts, *ends, sent, form)
+    return RowTotal(had.key, counts, *ends, sent, form, is_guess=bool(form))
 
 
 def _sum(usages: Iterable[Usage]) -> Usage:

@@ -161,9 +161,9 @@ class RecordedRuns:
 class RowTotal(NamedTuple):
     """A row of a receiver's totals: what its entries add up to, and what the receiver was told.
 
-    `said` is what the last accepted message said of the row, in `format`; '' where none did, as
-    for the rows that a receiver makes of single records by itself. The ends are those of the
-    entries, 0 without any.
+    `sent` is what the last accepted message said of the row, in `format`; '' where none did, as
+    for the rows that a receiver makes of single records by itself. Where `is_guess`, another
+    publisher is believed to have sent it. The ends are those of the entries, 0 without any.
     """
 
     key: RowKey
@@ -172,6 +172,12 @@ class RowTotal(NamedTuple):
     last_end: Epoch
     sent: Usage = Usage()
     format: str = ""
+    is_guess: bool = False
+
+    @property
+    def is_unsent(self) -> bool:
+        """Return whether the receiver may have been told something else of a row of totals."""
+        return bool(self.format) and (self.is_guess or self.sent != self.counts)
 
 
 class MonthTotals(NamedTuple):
@@ -183,7 +189,7 @@ class MonthTotals(NamedTuple):
     pending: int  # jobs of entries that are not accepted yet
     format: str  # of the last message that said a row, or is under way; '' for single records
     last_end: Epoch
-    unsent: int  # rows of totals of which the receiver was told something else than what counts
+    unsent: int  # rows of totals that are unsent
 
 
 class ReceiverName(NamedTuple):

@@ -284,6 +284,13 @@ class GroupedRows(NamedTuple):
     def sent(self) -> Usage:
         return _sum(row.sent for row in self.rows)
 
+    @property
+    def is_unsent(self) -> bool:
+        """Return whether the receiver may have been told something else."""
+        is_sent = any(row.format for row in self.rows)
+        is_guess = any(row.is_guess for row in self.rows)
+        return is_sent and (is_guess or self.counts != self.sent)
+
 
 def _sum(usages: Iterable[Usage]) -> Usage:
     found = Usage()

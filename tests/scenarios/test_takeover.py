@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -25,13 +26,18 @@ STOPPED = datetime(2028, 3, 14, 3, 4, 5, tzinfo=UTC)
 JOBS = jobs_of_spring(40, benchmark="HEPSPEC:10.5", interface="org.nordugrid.arcrest")
 
 
-def world_after_jura(folder: Path, host: Credential, sent: str, **target: Any) -> World:
-    """A site at which jura-ng of ARC 6 sent `sent` until `STOPPED`; its rows stand at the receiver, and we begin with March."""
+def world_after_jura(
+    folder: Path, host: Credential, sent: str, *, lost: Collection[SampleJob] = (), **target: Any
+) -> World:
+    """A site at which jura-ng of ARC 6 sent `sent` until `STOPPED`; its rows stand at the receiver, and we begin with March.
+
+    It lost some jobs.
+    """
     folder.mkdir(exist_ok=True)
     jura = World(folder=folder / "jura", host=host, now=NOW, format=sent, schema=1)
     jura.config["records"]["key_style"] = "jura"
     jura.config["targets"]["egi"]["sync"] = False
-    jura.finish([job for job in JOBS if job.end_time <= STOPPED.timestamp()])
+    jura.finish([job for job in JOBS if job.end_time <= STOPPED.timestamp() and job not in lost])
     assert done(jura.publish()).exit_status == 0
     ours = World(folder=folder / "ours", host=host, now=NOW, format=sent, schema=1, wire=jura.wire)
     ours.config["targets"]["egi"] |= {"start": "2028-03", "jura_until": iso(STOPPED), "jura_format": sent, **target}
@@ -52,6 +58,19 @@ def test_in_its_spelling_the_month_goes_whole_and_replaces(tmp_path: Path, host:
     assert not world.wrong_months()
     assert done(world.publish()).outcome == "nothing"
     assert not world.differences()
+
+
+@pytest.mark.parametrize("format_name", ["apel-summary-0.2", "car"])
+def test_jobs_that_it_lost_since_the_start_are_sent(tmp_path: Path, host: Credential, format_name: str) -> None:
+    """Also those of rows to which no job has come since."""
+    of_march = [job for job in JOBS if MARCH.timestamp() <= job.end_time <= STOPPED.timestamp()]
+    assert len(of_march[::2]) > 3
+    world = world_after_jura(tmp_path, host, format_name, lost=of_march[::2])
+    world.config["records"]["key_style"] = "jura"
+    world.finish([])
+    assert done(world.publish()).exit_status == 0
+    assert not world.wrong_months()
+    assert done(world.publish()).outcome == "nothing"
 
 
 def test_under_other_keys_a_republish_is_held_with_the_rows_of_jura(tmp_path: Path, host: Credential) -> None:

@@ -10,6 +10,7 @@ from publisher.model.errors import Unfit
 from publisher.model.job import JobKey, JobRecord, SkippedJob
 from publisher.model.message import TOO_LARGE, RunKeyValues
 from publisher.model.published import PublishedJob
+from publisher.model.totals import BY_JURA
 from publisher.policy.records import RecordPolicy
 from publisher.policy.target import Selection
 
@@ -99,7 +100,9 @@ class Decider(NamedTuple):
     ) -> Skip | None:
         """Why a known run does not go out again; None when it may."""
         released = held is not None and held.hold is Hold.RELEASED
-        if known.digest == digest and not self.again and not released:
+        # A record that another publisher is only believed to have sent goes out once more.
+        is_guess = known.settings == BY_JURA and self.changed is OnChange.REPLACE
+        if known.digest == digest and not (self.again or released or is_guess):
             # What was held of it with other values is no more; a refused repetition stays held.
             left = held is not None and not is_unchanged(held, job)
             return Skip(left_quarantine=left, unwanted=self.retracts and self._is_unwanted(job))

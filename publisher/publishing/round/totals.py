@@ -429,9 +429,8 @@ class MonthlyTotals:
         found: list[GroupedRows] = []
         for grouped in self._grouped(month):
             group, counts, sent = grouped.group, grouped.counts, grouped.sent
-            is_sent = any(row.format for row in grouped.rows)
             is_due = not due.isdisjoint(row.key.id for row in grouped.rows)
-            if not (is_due or (is_sent and counts != sent)):
+            if not (is_due or grouped.is_unsent):
                 continue
             if not counts.jobs:
                 if not (form.takes_zeros and sent.jobs):

@@ -40,7 +40,8 @@ def adopt(
 ) -> None:
     """Let what another publisher sent of a month count; totals of a month may come in parts.
 
-    A run that has an entry already keeps it.
+    A run that has an entry already keeps it. Rows of totals are said once more by us, as the other
+    publisher may have missed some of their runs.
     """
     known = entries.recorded(database, name, [entry.run for entry in inherited.entries])
     new = {entry.run: entry for entry in inherited.entries if entry.run not in known}

@@ -51,11 +51,12 @@ WHERE pending.posting = :posting AND pending.receiver = :receiver AND pending.ru
     AND message_row.message = :message AND message_row.row_key = pending.row_key
 ORDER BY pending.run LIMIT :portion"""
 _PORTION: Final = 5_000  # runs in memory
+# Of `message.state`, 4 is another publisher's: what it is believed to have sent.
 _ROWS: Final = """
 SELECT row_key.month, row_key.digest, row_key.fields, coalesce(jobs, 0), coalesce(wall_s, 0),
        coalesce(cpu_s, 0), coalesce(first_end, 0), coalesce(balance.last_end, 0),
        coalesce(sent_jobs, 0), coalesce(sent_wall_s, 0), coalesce(sent_cpu_s, 0),
-       coalesce(message.format, '')
+       coalesce(message.format, ''), coalesce(message.state, 2) = 4
 FROM target JOIN row_key ON row_key.receiver = target.receiver
 LEFT JOIN balance ON balance.row_key = row_key.id
 LEFT JOIN message ON message.id = balance.sent_by
@@ -72,11 +73,13 @@ FROM (SELECT row_key.month AS month,
              CAST(coalesce(sum(sent_wall_s), 0) AS BIGINT) AS sent_wall_s,
              CAST(coalesce(sum(sent_cpu_s), 0) AS BIGINT) AS sent_cpu_s,
              max(sent_by) AS sent_by, coalesce(max(balance.last_end), 0) AS last_end,
-             sum(CASE WHEN sent_by IS NOT NULL AND (sent_jobs <> jobs OR sent_wall_s <> wall_s
-                                                    OR sent_cpu_s <> cpu_s)
+             sum(CASE WHEN sender.state = 4
+                      OR sent_by IS NOT NULL AND (sent_jobs <> jobs OR sent_wall_s <> wall_s
+                                                  OR sent_cpu_s <> cpu_s)
                       THEN 1 ELSE 0 END) AS unsent
       FROM target JOIN row_key ON row_key.receiver = target.receiver
       LEFT JOIN balance ON balance.row_key = row_key.id
+      LEFT JOIN message AS sender ON sender.id = balance.sent_by
       WHERE target.name = :target GROUP BY row_key.month) AS months
 LEFT JOIN message ON message.id = months.sent_by
 ORDER BY month"""
@@ -214,9 +217,10 @@ def rows(database: Database, target: str, month: int) -> list[RowTotal]:
 
 
 def _row_total(row: Sequence[Any]) -> RowTotal:
-    month, digest, fields, jobs, wall_s, cpu_s, first_end, last_end, *sent, form = row
+    month, digest, fields, jobs, wall_s, cpu_s, first_end, last_end, *sent, form, is_guess = row
     key = RowKey(month, RowFields(digest, fields))
-    return RowTotal(key, Usage(jobs, wall_s, cpu_s), first_end, last_end, Usage(*sent), form)
+    counts = Usage(jobs, wall_s, cpu_s)
+    return RowTotal(key, counts, first_end, last_end, Usage(*sent), form, bool(is_guess))
 
 
 def months(database: Database, target: str) -> list[MonthTotals]:
