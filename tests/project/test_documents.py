@@ -6,6 +6,7 @@ import ast
 import gzip
 import re
 import signal
+import subprocess
 import tomllib
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -496,3 +497,15 @@ def test_ci_asks_for_what_contributing_names() -> None:
         assert variable in section(CONTRIBUTING, "Set up")
         assert variable in ci
     assert set(re.findall(r"\bmake (\w+) VENV", ci)) >= {"lint", "docs", "demo", "test"}
+
+
+@pytest.mark.parametrize("name", ["pythons", "lowest"])
+def test_ci_runs_files_that_exist(name: str) -> None:
+    """With the other Pythons and the oldest libraries; a name that is gone ends the script after all the others."""
+    part = re.search(r"^PART=\(.*?\)\n", (ROOT / ".ci" / name).read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    assert part
+    files = subprocess.run(
+        ["bash", "-c", f'{part[0]} printf "%s\\n" "${{PART[@]}}"'], capture_output=True, text=True, check=True
+    ).stdout.split()
+    assert len(files) > 5
+    assert not [file for file in files if not (ROOT / file).exists()]
