@@ -124,7 +124,7 @@ CREATE TABLE posting (                      -- what one planning run enters
     checksum INTEGER NOT NULL,              -- of all of them, in any order (sql/entries.py)
     sealed   BOOLEAN NOT NULL               -- its messages are written: no entry is added any more
 );
-CREATE INDEX posting_open ON posting (target) WHERE NOT sealed;
+CREATE INDEX posting_open ON posting (receiver) WHERE NOT sealed;
 -- By run key, which begins with the submission time: new runs are neighbours.
 CREATE TABLE entry (                        -- what one run counts for at one receiver
     receiver INTEGER NOT NULL REFERENCES receiver (id),

@@ -93,7 +93,7 @@ WHERE target.name = :target AND entry.state = 2 AND entry.receiver = target.rece
         WHERE message.target = target.id AND message.state < 2
             AND message.posting IS NOT NULL
         UNION SELECT posting.id FROM target CROSS JOIN posting
-        WHERE posting.target = target.id AND NOT posting.sealed)
+        WHERE posting.receiver = target.receiver AND NOT posting.sealed)
     AND row_key.id = entry.row_key
 GROUP BY row_key.month"""
 

@@ -1,8 +1,9 @@
 """Postings of totals: open while a round plans, page by page, then sealed with their messages.
 
-A target has one open posting at most. Its entries are pending, and no message has them yet, so
-they can be replaced and taken out again. One that was never sealed is dropped when the next round
-begins. Everything runs inside the caller's transaction.
+A receiver has one open posting at most, of the target that works on it. Its entries are pending,
+and no message has them yet, so they can be replaced and taken out again. One that was never sealed
+is dropped when the next round begins, whichever target of the receiver has it: the one that opened
+the posting may be renamed since. Everything runs inside the caller's transaction.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ ENTRY_BYTES: Final = 150  # of an entry and its index, when it is written again
 _PORTION: Final = 5_000  # entries in memory, of 500 bytes
 _RECEIVER: Final = "SELECT receiver FROM target WHERE id = :target"
 _OPEN: Final = """
-SELECT id, receiver, entries, checksum FROM posting WHERE target = :target AND NOT sealed"""
+SELECT posting.id, posting.receiver, entries, checksum
+FROM target JOIN posting ON posting.receiver = target.receiver
+WHERE target.id = :target AND NOT sealed"""
 _ENTER: Final = """
 INSERT INTO entry (receiver, run, posting, row_key, scope, local_id, ended_at, jobs, wall_s, cpu_s,
                    digest, state)
@@ -72,7 +75,7 @@ class OpenPosting(NamedTuple):
 
 
 def open_posting(database: Database, target: int) -> OpenPosting | None:
-    """Return a target's open posting; None where nothing was entered yet."""
+    """Return the open posting at a target's receiver; None where nothing was entered yet."""
     found = database.execute(_OPEN, {"target": target}).fetchone()
     return None if found is None else OpenPosting(*found)
 
@@ -192,7 +195,7 @@ def row_key(database: Database, receiver: int, row: RowId) -> int:
 
 
 def discard(database: Database, target: int) -> None:
-    """Drop a target's open posting with its entries, if there is one."""
+    """Drop the open posting at a target's receiver with its entries, if there is one."""
     if (there := open_posting(database, target)) is not None:
         drop(database, there.number)
 
