@@ -16,6 +16,7 @@ from publisher.policy.target import Selection
 
 KEY_COLLISION: Final = "key-collision"
 KEY_CHANGED: Final = "key-changed"
+SENT_BY_JURA: Final = "sent-by-jura"
 # These verdicts change with the clock, with other jobs or with a republish, not with the row.
 _DECIDED_AGAIN: Final = frozenset({"end-in-future", KEY_COLLISION, KEY_CHANGED})
 # These are a receiver's verdicts, on records that were sent.
@@ -77,14 +78,16 @@ class Decider(NamedTuple):
             return passed
         if held is not None and self.stays_held(held, job):
             return Skip(unwanted=held.hold is Hold.DROPPED)
-        published = self._described(job, held)
+        counts = known is not None and known.digest == digest
+        published = self._described(job, held, counts=counts)
         if not isinstance(published, PublishedJob):
             return published
         return Publish(published, RunKeyValues(key, published.ended_at, digest), known)
 
     def _described(
-        self, job: JobRecord, held: Quarantined | None
+        self, job: JobRecord, held: Quarantined | None, *, counts: bool
     ) -> PublishedJob | SkippedJob | Skip:
+        """Return what is said of a job; `counts`: the receiver has it with these values."""
         try:
             published = self.policy.describe(job)
             if not self.selection.wants_vo(published.who.vo):
@@ -93,6 +96,9 @@ class Decider(NamedTuple):
                 return published
             return self.sent_by_jura(job) or published
         except Unfit as unfit:
+            if counts and unfit.rule == SENT_BY_JURA:
+                # It goes on counting under a name that is not to be sent any more.
+                return Skip(left_quarantine=held is not None)
             return skipped_job(job, unfit)
 
     def _passed_over(

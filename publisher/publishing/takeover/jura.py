@@ -45,6 +45,7 @@ from publisher.model.totals import month_name, month_number
 from publisher.policy.identity import Identity, read_by_jura
 from publisher.policy.records import KeyStyle, RecordPolicy
 from publisher.policy.target import Selection, Target
+from publisher.publishing.round.decision import SENT_BY_JURA
 from publisher.sources.base import WritingOrder, WrittenJob
 
 # What it says about a job that carries no benchmark.
@@ -129,7 +130,7 @@ def sent_by_jura_of(target: Target) -> Callable[[JobRecord], PublishedJob | None
         except Unfit:
             return None
         if published.who.user != policy.receiver_text(job, job.user):
-            raise Unfit("sent-by-jura", _NAMED)
+            raise Unfit(SENT_BY_JURA, _NAMED)
         return published._replace(where=published.where._replace(receiver_host=counted_at))
 
     return as_sent
