@@ -29,6 +29,7 @@ from publisher.ledger.contract import Ledger, TargetState
 from publisher.ledger.dry_run import DryRunLedger
 from publisher.ledger.sql.ledger import SqlLedger
 from publisher.ledger.sqlite.connection import open_database, open_database_to_read
+from publisher.ledger.sqlite.scratch import ScratchEntries
 from publisher.model.entry import ReceiverName
 from publisher.model.job import Epoch, JobId, SkippedJob
 from publisher.model.message import Message
@@ -87,7 +88,7 @@ class Rehearsed(DryRunLedger):
     """
 
     def __init__(self, folder: Path, policy_digest: str, *, check_all: bool) -> None:
-        super().__init__(open_database_to_read(folder / "nothing.db"))
+        super().__init__(open_database_to_read(folder / "nothing.db"), ScratchEntries())
         self._checked_digest = "" if check_all else policy_digest
 
     def begin_round(

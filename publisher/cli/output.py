@@ -15,8 +15,10 @@ from typing import Any, Final, NamedTuple, TextIO, TypeVar
 from unicodedata import east_asian_width
 
 from publisher.cli.parser import Form
+from publisher.model.entry import EarlierRuns
 from publisher.model.job import Epoch
-from publisher.model.text import harmless, visible
+from publisher.model.text import harmless, plural, visible
+from publisher.model.totals import month_name
 
 Json = Mapping[str, Any]
 _Result = TypeVar("_Result")
@@ -219,6 +221,35 @@ def moment_text(moment: datetime | Epoch | None) -> str | None:
         except (OverflowError, OSError, ValueError):
             return f"{moment} s"
     return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def earlier_json(earlier: EarlierRuns | None) -> Json | None:
+    """Return what is known of jobs that were sent under other settings."""
+    if earlier is None:
+        return None
+    months = earlier.months
+    return {
+        "jobs": None if months is None else sum(months.values()),
+        "months": [] if months is None else [month_name(month) for month in sorted(months)],
+        "counted": moment_text(earlier.counted_at),
+        "at_most": earlier.at_most,
+    }
+
+
+def earlier_text(target: str, earlier: EarlierRuns) -> str:
+    """Return what is known of jobs that were sent under other settings; '' where there are none."""
+    if earlier.months is None:
+        command = f"`publisher plan --target {target}`"
+        jobs = plural(earlier.at_most, "job was", "jobs were")
+        return f"at most {jobs} sent under other settings: {command} counts those with other keys"
+    if not earlier.months:
+        return ""
+    first, last = month_name(min(earlier.months)), month_name(max(earlier.months))
+    months = first if first == last else f"{first} to {last}"
+    jobs = plural(sum(earlier.months.values()), "job")
+    counted = "" if earlier.counted_at is None else f" (counted {moment_text(earlier.counted_at)})"
+    command = f"`publisher republish --from {first} --to {last} --target {target}` moves them"
+    return f"{jobs} of {months} would have other keys under today's settings{counted}: {command}"
 
 
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")

@@ -217,8 +217,9 @@ class LiveSite:
         """The publishing database; for a dry_run one that only asks it. Raises: LedgerError."""
         if dry_run:
             from publisher.ledger.dry_run import DryRunLedger
+            from publisher.ledger.sqlite.scratch import ScratchEntries
 
-            return DryRunLedger(self.database(to_read=True))
+            return DryRunLedger(self.database(to_read=True), ScratchEntries())
         return SqlLedger(self.database(), self._guard())
 
     def ledger_to_read(self) -> Ledger:
@@ -390,7 +391,7 @@ class LiveSite:
             accept_key_change=accept_key_change,
             selection_digest=self.selection_digest(target),
             policy_digest=self.policy_digest(target),
-            settings=self._settings_digest(target),
+            settings=self.settings_digest(target),
             wire_digest=_digest(target.type, target.options),
             leads_to=self.leads_to(target),
             beside=self.beside(target),
@@ -400,7 +401,7 @@ class LiveSite:
         others = beside(target, self.settings.targets)
         return tuple(Neighbour(one.name, one.selection(Window())) for one in others)
 
-    def _settings_digest(self, target: Target) -> str:
+    def settings_digest(self, target: Target) -> str:
         read_as = self.settings.source, self.settings.batch_entries
         return _digest(target.policy, target.policy.identity.secret, *read_as)
 

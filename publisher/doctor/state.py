@@ -260,8 +260,8 @@ def _last_success(
     command = f"publisher publish --force --target {target.name}"
     look = f"`{command}` shows what is wrong, as does `journalctl -u publisher`"
     if state is None or state.last_round is None:
-        command = f"publisher publish --dry-run --target {target.name}"
-        advice = f"`{command}`, then the same without --dry-run, then the timer"
+        plan, first = f"publisher plan --target {target.name}", "publisher publish"
+        advice = f"`{plan}`, then `{first} --target {target.name}`, then the timer"
         return question.warning("there was no round yet", advice)
     if state.last_success is None:
         return question.failure("no round has ever succeeded", look, Later.exit_status)

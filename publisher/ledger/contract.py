@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import NamedTuple, Protocol
 
 from publisher.model.entry import (
+    EarlierRuns,
     Entry,
     MonthTotals,
     ReceiverName,
@@ -297,10 +298,13 @@ class Outbox(Protocol):
         progress: Progress,
         policy_digest: str,
         before: SentMessage | None = None,
+        *,
+        settings: str = "",
     ) -> None:
         """Write a message down before it is sent, with its records and the progress it completes.
 
-        `before` was sent, and is settled in the same transaction: both or neither.
+        `settings`: digest of what decides which keys its records have. `before` was sent, and is
+        settled in the same transaction: both or neither.
         """
 
     def prepare_sync(self, target: str, messages: Sequence[SyncMessage]) -> None:
@@ -393,6 +397,17 @@ class Entries(Protocol):
 
     def settings_since(self, target: str, posting: int) -> tuple[int, frozenset[str]]:
         """The latest posting of a target, and the settings of those after `posting`."""
+
+    def earlier(self, target: str, settings: str) -> EarlierRuns:
+        """What is known of runs that were sent under other settings than these."""
+
+    def note_earlier(
+        self, target: str, settings: str, months: Mapping[int, int], now: datetime
+    ) -> None:
+        """So many runs of each month would have other keys under these settings."""
+
+    def forget_earlier(self, target: str, months: Collection[int]) -> None:
+        """Months were published again, so that their runs have the keys of today."""
 
     def rows(self, target: str, month: int) -> Sequence[RowTotal]:
         """The rows of a month that the receiver has, or that entries were made for."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime
+from typing import Protocol
 
 from publisher.ledger.contract import (
     MessageState,
@@ -30,7 +31,19 @@ from publisher.model.entry import (
 )
 from publisher.model.job import Epoch
 from publisher.model.message import Message, MessageId
-from publisher.model.totals import BY_JURA, InheritedMonth
+from publisher.model.totals import InheritedMonth
+
+
+class AdoptedEntries(Protocol):
+    """Entries that another publisher made, as a dry run adopts them."""
+
+    def add(self, target: str, entries: Iterable[Entry]) -> None:
+        """Keep entries of runs that are not there."""
+
+    def recorded(self, target: str, runs: Collection[RunKey]) -> dict[RunKey, Recorded]:
+        """Return those of these runs that are there."""
+
+    def close(self) -> None: ...
 
 
 class DryRunLedger(LedgerReader):
@@ -38,19 +51,24 @@ class DryRunLedger(LedgerReader):
 
     What a round needs to go on as if it had written is kept in memory: the ids of messages that it
     "sent", the rows that it made or adopted or that were in doubt, and messages of totals and
-    counts. Other writes are forgotten.
+    counts. Adopted entries, of which there may be very many, go into `adopted`. Other writes are
+    forgotten.
     """
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, adopted: AdoptedEntries) -> None:
         super().__init__(database)
+        self._adopted = adopted
         self._sent: set[MessageId] = set()
         self._waiting: list[Outstanding] = []
-        self._adopted_runs: dict[tuple[str, RunKey], Entry] = {}
         # By target: rows that no message of the ledger said, or that one in doubt says.
         self._rows: dict[str, dict[RowId, RowTotal]] = {}
         self._kept: dict[tuple[str, int], set[RowId]] = {}  # by target and month
         self._arrived: dict[str, set[RowId]] = {}
         self._arrived_jobs: dict[tuple[str, int], int] = {}  # pending until then, by month
+
+    def close(self) -> None:
+        self._adopted.close()
+        super().close()
 
     def _forget(self, *_: object, **__: object) -> None:
         """A write of which nothing is asked later."""
@@ -59,6 +77,7 @@ class DryRunLedger(LedgerReader):
     learn_limit = take_over = end_round = set_before = accept_change = _forget
     prepare = in_doubt = leave_in_doubt = give_up = split = refuse = _forget
     withdraw = discard = forget_totals = confirm_deleted = _forget
+    note_earlier = forget_earlier = _forget
 
     def release(self, numbers: Iterable[int]) -> int:
         return 0
@@ -77,11 +96,7 @@ class DryRunLedger(LedgerReader):
             run: one._replace(pending=one.pending and one.row not in arrived)
             for run, one in super().recorded(target, runs).items()
         }
-        for run in runs:
-            adopted = self._adopted_runs.get((target, run))
-            if adopted is not None and run not in found:
-                found[run] = _as_recorded(adopted)
-        return found
+        return self._adopted.recorded(target, runs) | found
 
     def rows(self, target: str, month: int) -> Sequence[RowTotal]:
         found = {row.key.id: row for row in super().rows(target, month)}
@@ -126,11 +141,11 @@ class DryRunLedger(LedgerReader):
         known = {row.key.id: row for row in self.rows(target, inherited.month)}
         recorded = self.recorded(target, [entry.run for entry in inherited.entries])
         form = inherited.format if inherited.totals else ""
-        for entry in inherited.entries:
-            if entry.run not in recorded:
-                at = entry.row.id
-                there[at] = _with_entry(there.get(at) or known.get(at), entry, form)
-                self._adopted_runs[target, entry.run] = entry
+        new = {entry.run: entry for entry in inherited.entries if entry.run not in recorded}
+        for entry in new.values():
+            at = entry.row.id
+            there[at] = _with_entry(there.get(at) or known.get(at), entry, form)
+        self._adopted.add(target, new.values())
 
     def prepare_sync(self, target: str, messages: Sequence[SyncMessage]) -> None:
         self._await(messages)
@@ -198,13 +213,6 @@ class DryRunLedger(LedgerReader):
         self._arrived.setdefault(message.target, set()).add(at)
         of_month = message.target, at.month
         self._arrived_jobs[of_month] = self._arrived_jobs.get(of_month, 0) + pending
-
-
-def _as_recorded(entry: Entry) -> Recorded:
-    """Return an adopted entry as it would be recorded."""
-    usage = Usage(entry.jobs, entry.wall_s, entry.cpu_s)
-    own = entry.run, entry.record, entry.row.id, usage, entry.digest
-    return Recorded(*own, BY_JURA, pending=False, posting=1, first=1)
 
 
 def _with_entry(row: RowTotal | None, entry: Entry, form: str) -> RowTotal:

@@ -158,6 +158,18 @@ CREATE TABLE balance (                      -- of a row: the sum of its entries 
     sent_cpu_s  INTEGER NOT NULL DEFAULT 0,
     sent_by     INTEGER REFERENCES message (id)  -- that message; NULL: no totals said the row
 );
+CREATE TABLE earlier_settings (             -- when runs were compared with the settings of a target
+    target     INTEGER PRIMARY KEY REFERENCES target (id),
+    settings   TEXT NOT NULL,               -- digest of these settings
+    posting    INTEGER NOT NULL,            -- the target's latest one by then
+    counted_at INTEGER NOT NULL
+);
+CREATE TABLE earlier_month (                -- runs whose keys would be others under them
+    target INTEGER NOT NULL REFERENCES target (id),
+    month  INTEGER NOT NULL,                -- in which they count
+    runs   INTEGER NOT NULL,
+    PRIMARY KEY (target, month)
+) WITHOUT ROWID;
 -- Its key first, as of month_message.
 CREATE TABLE message_row (                     -- what an outstanding message says of a row
     message   INTEGER NOT NULL REFERENCES message (id),

@@ -13,6 +13,7 @@ later:
 import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from hashlib import blake2b
 from operator import add, sub
 from typing import Final, NamedTuple
@@ -190,6 +191,25 @@ class MonthTotals(NamedTuple):
     format: str  # of the last message that said a row, or is under way; '' for single records
     last_end: Epoch
     unsent: int  # rows of totals that are unsent
+
+
+class EarlierRuns(NamedTuple):
+    """Runs that a receiver has from other settings than a target has now.
+
+    `months`: how many of them would have another row or record key now, by the month in which they
+    count; None where nobody counted since the settings changed. `at_most`: how many there may be.
+    """
+
+    at_most: int
+    months: Mapping[int, int] | None
+    counted_at: datetime | None
+
+    def of_month(self, month: int) -> "EarlierRuns":
+        """Return those of a month, as far as it is known which these are."""
+        if self.months is None:
+            return self
+        months = {at: runs for at, runs in self.months.items() if at == month}
+        return self._replace(months=months)
 
 
 class ReceiverName(NamedTuple):

@@ -33,6 +33,7 @@ from publisher.model.errors import BUG, PublisherError, RecordError, UsageError,
 from publisher.policy.target import FOR_ONCE, Target
 from publisher.publishing.databases.batch_systems import read_sources
 from publisher.publishing.databases.prune import prune_after_rounds
+from publisher.publishing.republish.earlier import with_earlier
 from publisher.publishing.round.outcome import Outcome, added, broken_off, incomplete
 from publisher.publishing.round.round import Observer, Round, patience
 from publisher.publishing.site import LiveTarget, Site, choose, leads_elsewhere, place_of
@@ -161,7 +162,8 @@ def publish(
     """Do one regular round of each target that is due; none stops or delays another.
 
     Before it, but not in a dry run, the batch systems of `source` are read. `force`: also of
-    targets that are not due, and with a look at every row.
+    targets that are not due, and with a look at every row. A dry run is one of the next round,
+    whenever that is due.
 
     Raises: UsageError, LedgerError, SourceError for what concerns all targets.
     """
@@ -172,7 +174,8 @@ def publish(
     warnings = _Warnings()
 
     def work(target: Target, source: Source, ledger: Ledger) -> Outcome:
-        waiting = None if force else _not_due(ledger.target(target.name), target, site.clock())
+        is_asked = force or dry_run
+        waiting = None if is_asked else _not_due(ledger.target(target.name), target, site.clock())
         if waiting:
             idle = Outcome(target=target.name, outcome="nothing", reason=waiting)
             return incomplete(idle, unread)
@@ -187,6 +190,8 @@ def publish(
             warnings=warnings,
         )
         outcome = incomplete(outcome, unread)
+        if dry_run and outcome.exit_status in (0, RecordError.exit_status):
+            outcome = with_earlier(site, target, source, ledger, outcome)
         if not dry_run:
             outcome = after_round(site, outcome._replace(seconds=monotonic() - began))
         return outcome

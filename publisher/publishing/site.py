@@ -358,6 +358,9 @@ class Site(Protocol):
     def selection_digest(self, target: Target) -> str:
         """Of what decides which jobs a target wants."""
 
+    def settings_digest(self, target: Target) -> str:
+        """Of what decides under which keys a target's jobs count, whatever the version."""
+
     def policy_digest(self, target: Target) -> str:
         """Of everything that decides how a target's records look."""
 

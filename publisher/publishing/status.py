@@ -14,8 +14,10 @@ from datetime import datetime, timedelta
 from itertools import chain
 from typing import Final, NamedTuple
 
-from publisher.formats import is_summary_format
-from publisher.ledger.contract import Delivery, Hold, Ledger, Quarantined, TargetState
+from publisher.formats import is_summary_format, receiver_of
+from publisher.formats.base import OnChange
+from publisher.ledger.contract import Delivery, Entries, Hold, Ledger, Quarantined, TargetState
+from publisher.model.entry import EarlierRuns
 from publisher.model.errors import SourceError, UsageError
 from publisher.model.job import Epoch, JobId, JobRecord, RunKey
 from publisher.model.message import MessageId
@@ -184,6 +186,7 @@ class TargetStatus(NamedTuple):
     began: bool  # it had a round
     exact: bool = True
     missing: Sequence[Missing] = ()  # databases that its rounds have read
+    earlier: EarlierRuns | None = None  # sent under other settings than the target has now
     # Jobs that are over and wait for what their batch system tells; None as for `pending`.
     awaited: int | None = 0
 
@@ -221,12 +224,28 @@ def status(site: Site, *, targets: Sequence[str]) -> tuple[list[TargetStatus], s
                         waits = count_pending(site, target, state, source, ledger, looked_at)
             except SourceError as error:
                 trouble = str(error)
-            found.append(_status(target, state, waits, missing))
+            earlier = earlier_of(site, target, ledger)
+            found.append(_status(target, state, waits, missing, earlier))
     return found, trouble
 
 
+def earlier_of(site: Site, target: Target, ledger: Entries) -> EarlierRuns | None:
+    """Return what is known of jobs that were sent under other settings, if there are any.
+
+    None also where the receiver keeps the first record of a job: a republish would move nothing.
+    """
+    if receiver_of(target.format).on_change is OnChange.KEEP_FIRST:
+        return None
+    found = ledger.earlier(target.name, site.settings_digest(target))
+    return None if found.months is not None and not found.months else found
+
+
 def _status(
-    target: Target, state: TargetState | None, waits: WaitingJobs | None, missing: Sequence[Missing]
+    target: Target,
+    state: TargetState | None,
+    waits: WaitingJobs | None,
+    missing: Sequence[Missing],
+    earlier: EarlierRuns | None,
 ) -> TargetStatus:
     success = state and state.last_success
     overdue = None if success is None else target.overdue_after(success)
@@ -243,6 +262,7 @@ def _status(
         began=state is not None and state.last_round is not None,
         exact=waits is None or waits.exact,
         missing=missing,
+        earlier=earlier,
     )
 
 

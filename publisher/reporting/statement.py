@@ -17,12 +17,14 @@ from typing import Final
 from publisher.formats import receiver_of
 from publisher.ledger.books import History, SentMessages
 from publisher.ledger.contract import Hold, Ledger
+from publisher.model.entry import EarlierRuns
 from publisher.model.errors import UsageError
 from publisher.model.time import Month, iso, month_of
 from publisher.model.totals import AcceptedChange, SummaryGroup, group_of
 from publisher.policy.target import Target
 from publisher.publishing.databases.batch_systems import source_status
 from publisher.publishing.site import Site
+from publisher.publishing.status import earlier_of
 from publisher.publishing.sync import check
 from publisher.publishing.sync.check import UNKNOWN_MONTH, Compared
 from publisher.publishing.sync.counts import HostMonth
@@ -72,6 +74,7 @@ class TargetStatement:
     restarted: int
     emptied: bool
     sent: SentMessages
+    earlier: EarlierRuns | None
     accepted: Sequence[AcceptedChange]
     missing: Sequence[str]
 
@@ -176,7 +179,13 @@ def collect(
         gpus_known=bool(site.batch_entries),  # A-REX does not know them
     )
     with closing(site.history()) as history, closing(site.ledger_to_read()) as ledger:
-        stated = [_of_target(target, found, ledger, history) for target in targets]
+        stated = [
+            replace(
+                _of_target(target, found, ledger, history),
+                earlier=_earlier(site, target, month, ledger),
+            )
+            for target in targets
+        ]
     alarms = [line for one in source_status(site) for line in (one.alarm, one.silence) if line]
     return Statement(
         site=site.name, month=month, made_at=now, targets=stated, others=others, alarms=alarms
@@ -223,10 +232,19 @@ def _of_target(target: Target, found: _Found, ledger: Ledger, history: History) 
         held=state is not None and number in state.held,
         emptied=_has_emptied_rows(ledger, target.name, number),
         sent=history.sent(target.name, found.month.window),
+        earlier=None,
         accepted=found.accepted_of(target),
         missing=[*_repairs(rows), *_other_usage(target, found.month, here, used, delivered)],
         **_sums(here),
     )
+
+
+def _earlier(site: Site, target: Target, month: Month, ledger: Ledger) -> EarlierRuns | None:
+    """Return what is known of the month's jobs that were sent under other settings, if any were."""
+    if (found := earlier_of(site, target, ledger)) is None:
+        return None
+    of_month = found.of_month(month.number)
+    return None if of_month.months == {} else of_month
 
 
 def _with_gpus(delivered: Work, target: Target, found: _Found, rows: Sequence[Compared]) -> Work:

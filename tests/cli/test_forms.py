@@ -20,7 +20,8 @@ from tests.support.sites import SiteUnderTest
 
 # The list or mapping of the JSON object whose entries are rows; of others the object is the one row.
 ROWS = {
-    **dict.fromkeys(("publish", "publish --dry-run", "republish", "sync", "status", "statement"), "targets"),
+    **dict.fromkeys(("publish", "publish --dry-run", "plan"), "targets"),
+    **dict.fromkeys(("republish", "sync", "status", "statement"), "targets"),
     "sync --check": "rows",
     "trace": "deliveries",
     "explain": "explanations",

@@ -554,7 +554,7 @@ def disk_full(clinic: Clinic) -> Planted:
 def never_a_round(clinic: Clinic) -> Planted:
     for path in clinic.site.state.parent.iterdir():
         path.unlink()
-    return warning("last success", "there was no round yet", "--dry-run")
+    return warning("last success", "there was no round yet", "publisher plan")
 
 
 def no_success_since_yesterday(clinic: Clinic) -> Planted:

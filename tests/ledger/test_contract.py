@@ -25,6 +25,7 @@ from publisher.ledger.contract import (
 )
 from publisher.ledger.dry_run import DryRunLedger
 from publisher.ledger.sql.ledger import SqlLedger
+from publisher.ledger.sqlite.scratch import ScratchEntries
 from publisher.model.entry import RowKey, Usage
 from publisher.model.errors import LedgerError
 from publisher.model.job import Epoch, JobId, JobRecord, RowRef, RunKey, SkippedJob
@@ -64,7 +65,7 @@ def kept(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Kept]:
 def ledger(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Ledger]:
     kind, dry_run = request.param
     database = opener(kind, request, to_read=dry_run)(tmp_path / "state" / "publishing.db")
-    opened = DryRunLedger(database) if dry_run else SqlLedger(database)
+    opened = DryRunLedger(database, ScratchEntries()) if dry_run else SqlLedger(database)
     begin(opened)
     yield opened
     opened.close()
@@ -456,7 +457,7 @@ def doubtful(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[DryRunL
         kept.enter(entry(3), entry(4, OTHER), entry(2, OTHER))
         kept.seal(kept.says((ATLAS, Usage(2, 120, 60)), (CMS, Usage()), (OTHER, Usage(2, 120, 60))))
         kept.ledger.leave_in_doubt("egi")
-    with closing(DryRunLedger(opener(request.param, request, to_read=True)(path))) as ledger:
+    with closing(DryRunLedger(opener(request.param, request, to_read=True)(path), ScratchEntries())) as ledger:
         begin(ledger)
         yield ledger
 

@@ -20,6 +20,7 @@ from publisher.ledger.generation import StateGuard
 from publisher.ledger.sql.database import receiver_lock
 from publisher.ledger.sql.ledger import SqlLedger
 from publisher.ledger.sqlite.connection import open_database, open_database_to_read
+from publisher.ledger.sqlite.scratch import ScratchEntries
 from publisher.model.entry import ReceiverName
 from publisher.model.errors import Busy
 from publisher.model.job import JobId, RowRef
@@ -129,7 +130,10 @@ def test_a_rehearsal_has_the_same_queue(tmp_path: Path) -> None:
     with closing(SqlLedger(open_database(path))) as ledger:
         begin(ledger, "old")
         message = prepare(ledger, "old", 1)
-    with closing(DryRunLedger(open_database_to_read(path))) as rehearsed, rehearsed.working_on("new", receiver=HERE):
+    with (
+        closing(DryRunLedger(open_database_to_read(path), ScratchEntries())) as rehearsed,
+        rehearsed.working_on("new", receiver=HERE),
+    ):
         found = rehearsed.outstanding("new")
         assert found is not None
         assert found.message == message

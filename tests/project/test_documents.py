@@ -106,6 +106,7 @@ JSON_RUNS |= {path: (*words, "--json") for path, words in plain_runs("JOB").item
 # Objects with the fields of another one; the manual says so in their place.
 ALIKE = {
     "state backup": "state copy",
+    "plan": "publish",
     "republish": "publish",
     "sync": "publish",
     "quarantine drop": "quarantine release",
@@ -316,6 +317,8 @@ def results_in(folder: Path) -> Results:
         site.config["records"] |= {"benchmark": {"type": "HEPSPEC", "value": 10}, "key_style": "jura"}
         site.config["records"]["charges"] = [{"formula": "cpu", "unit": "h"}]
         site.save()
+        for name in ("plan", "status", "statement"):
+            found[name].append(site.run(*JSON_RUNS[name]).json)
         found["republish"].append(site.run(*JSON_RUNS["republish"]).json)
         found["charge"].append(site.run(*JSON_RUNS["charge"]).json)
         found["source retry"].append(_retried(site, accounting))

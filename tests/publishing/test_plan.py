@@ -11,8 +11,10 @@ import pytest
 from publisher.model.entry import Entry, Recorded, RecordKey, RowFields, RowId, RowKey, RunKey, Usage
 from publisher.model.job import Epoch
 from publisher.model.totals import BY_JURA
+from publisher.publishing.plan import reasons
+from publisher.publishing.plan.actions import ActionCounts, Example, Kind, PlanLine, merged
 from publisher.publishing.plan.rows import RowChanges, hold_back, rows_emptied
-from publisher.publishing.plan.runs import Action, plan_run, plan_unwanted, retraction_of
+from publisher.publishing.plan.runs import plan_record, plan_run, plan_unwanted, retraction_of
 
 MONTH = 24_321
 END = Epoch(1_794_000_000)
@@ -40,46 +42,104 @@ def recorded(run: int, row: str = "a", **values: Any) -> Recorded:
 
 
 def test_a_run_without_an_entry_is_added() -> None:
-    assert plan_run(entry(1), None, again=False) is Action.ADD
+    assert plan_run(entry(1), None, again=False).kind is Kind.ADD
 
 
 def test_a_run_with_an_equal_entry_is_kept() -> None:
-    assert plan_run(entry(1), recorded(1), again=False) is Action.KEEP
-    assert plan_run(entry(1), recorded(1), again=True) is Action.KEEP
+    assert plan_run(entry(1), recorded(1), again=False).kind is Kind.KEEP
+    assert plan_run(entry(1), recorded(1), again=True).kind is Kind.KEEP
 
 
 def test_rule_7_settings_move_a_run_only_when_its_own_data_changed_or_by_republish() -> None:
     elsewhere = entry(1, "b")
-    assert plan_run(elsewhere, recorded(1, "a"), again=False) is Action.KEEP
-    assert plan_run(elsewhere, recorded(1, "a"), again=True) is Action.CHANGE
-    assert plan_run(elsewhere._replace(digest=b"2"), recorded(1, "a"), again=False) is Action.CHANGE
+    assert plan_run(elsewhere, recorded(1, "a"), again=False).kind is Kind.KEEP
+    assert plan_run(elsewhere, recorded(1, "a"), again=True).kind is Kind.CHANGE
+    assert plan_run(elsewhere._replace(digest=b"2"), recorded(1, "a"), again=False).kind is Kind.CHANGE
 
 
 def test_a_run_under_way_is_kept() -> None:
     changed = entry(1, wall_s=90, digest=b"2")
-    assert plan_run(changed, recorded(1, pending=True), again=True) is Action.KEEP
+    assert plan_run(changed, recorded(1, pending=True), again=True).kind is Kind.KEEP
 
 
 def test_rule_21_what_another_publisher_sent_is_changed_by_republish_alone() -> None:
     changed, guess = entry(1, wall_s=90, digest=b"2"), recorded(1, settings=BY_JURA)
-    assert plan_run(changed, guess, again=False) is Action.KEEP
-    assert plan_run(changed, guess, again=True) is Action.CHANGE
+    assert plan_run(changed, guess, again=False).kind is Kind.KEEP
+    assert plan_run(changed, guess, again=True).kind is Kind.CHANGE
 
 
 def test_a_run_that_was_retracted_counts_again_when_it_is_wanted_again() -> None:
-    assert plan_run(entry(1), recorded(1, usage=Usage()), again=False) is Action.CHANGE
+    assert plan_run(entry(1), recorded(1, usage=Usage()), again=False).kind is Kind.CHANGE
 
 
 def test_rule_6_a_run_that_is_not_wanted_is_retracted_on_purpose_only() -> None:
-    assert plan_unwanted(recorded(1), again=False) is Action.KEEP
-    assert plan_unwanted(recorded(1), again=True) is Action.RETRACT
+    assert plan_unwanted(recorded(1), again=False).kind is Kind.KEEP
+    assert plan_unwanted(recorded(1), again=True).kind is Kind.RETRACT
     for known in (None, recorded(1, pending=True), recorded(1, usage=Usage())):
-        assert plan_unwanted(known, again=True) is Action.KEEP
+        assert plan_unwanted(known, again=True).kind is Kind.KEEP
 
 
 def test_a_retraction_counts_nothing_in_the_row_of_before() -> None:
     gone = retraction_of(recorded(1, "a"))
     assert (gone.row.id, gone.jobs, gone.wall_s, gone.cpu_s) == (RowId(MONTH, b"a"), 0, 0, 0)
+
+
+def test_a_single_record_is_sent_again_for_a_reason() -> None:
+    same, known = entry(1), recorded(1)
+    assert plan_record(same, None, again=False) == reasons.ADD
+    assert plan_record(same._replace(digest=b"2"), known, again=False) == reasons.OWN_DATA
+    assert plan_record(same, known, again=False) == reasons.RELEASED
+    assert plan_record(same, known, again=True) == reasons.KEEP
+    assert plan_record(entry(1, "b"), known, again=True) == reasons.OTHER_SETTINGS
+    elsewhere = same._replace(record=same.record._replace(site="OTHER"))
+    assert plan_record(elsewhere, known, again=True) == reasons.OTHER_SETTINGS
+
+
+# Actions
+
+
+def test_actions_add_up_by_month_and_reason_with_three_examples() -> None:
+    counts = ActionCounts()
+    for number in range(5):
+        counts.job(MONTH, reasons.ADD, Example(f"job {number}"))
+    counts.add(MONTH, reasons.ADD, rows=2)
+    counts.add(MONTH - 1, reasons.EMPTY, rows=1, examples=[Example(row="a row")])
+    counts.add(None, reasons.set_aside("end-missing"), jobs=1)
+    empty, add, aside = counts.lines()
+    assert (empty.month, empty.action, empty.jobs, empty.rows) == (MONTH - 1, reasons.EMPTY, 0, 1)
+    assert (add.month, add.jobs, add.rows) == (MONTH, 5, 2)
+    assert add.examples == (Example("job 0"), Example("job 1"), Example("job 2"))
+    assert (aside.month, aside.action.kind, aside.rows) == (None, Kind.SET_ASIDE, None)
+    twice = merged([counts.lines(), counts.lines()])
+    assert [(line.jobs, line.rows, len(line.examples)) for line in twice] == [(0, 2, 1), (10, 4, 3), (2, None, 0)]
+
+
+def test_jobs_that_were_not_counted_stay_unknown() -> None:
+    counts = ActionCounts()
+    counts.add(MONTH, reasons.ADD, jobs=None)
+    counts.job(MONTH, reasons.ADD, Example("job"))
+    assert counts.lines() == (PlanLine(MONTH, reasons.ADD, None, None, (Example("job"),)),)
+
+
+def counted(changes: RowChanges) -> list[tuple[Any, ...]]:
+    counts = ActionCounts()
+    changes.count(counts)
+    return [(line.action, line.jobs, line.rows, [one.job for one in line.examples]) for line in counts.lines()]
+
+
+def test_what_rows_change_by_is_counted_and_what_was_held_is_not() -> None:
+    changes = RowChanges()
+    for run in (1, 2):
+        changes.add(entry(run), None, SETTINGS, reasons.ADD, f"new {run}")
+    changes.add(entry(3, "b"), recorded(3), SETTINGS, reasons.OWN_DATA, "changed")
+    changes.add(retraction_of(recorded(4, "c")), recorded(4, "c"), SETTINGS, reasons.RETRACT, "gone")
+    add = reasons.ADD, 2, 1, ["new 1", "new 2"]
+    assert counted(changes) == [add, (reasons.OWN_DATA, 1, 2, ["changed"]), (reasons.RETRACT, 1, 1, ["gone"])]
+    held = hold_back(changes, {A: Usage(4, 0, 0), C: Usage(1, 60, 50)}, lambda row: row, lambda _: False)
+    assert {move.action: moved.jobs for move, moved in held.moves.items()} == {reasons.RETRACT: ("gone",)}
+    assert counted(changes) == [add, (reasons.OWN_DATA, 1, 2, ["changed"])]
+    changes.hold((), {A})
+    assert counted(changes) == [(reasons.OWN_DATA, 1, 2, ["changed"])]
 
 
 # Rows
@@ -168,7 +228,7 @@ def test_a_retraction_that_empties_a_row_waits_for_consent() -> None:
     changes.add(retraction_of(known), known, SETTINGS)
     held = hold_back(changes, {A: Usage(1, 60, 50)}, lambda row: row, lambda _: True)
     assert held.keys == [A]
-    assert held.retracted == {A: 1}
+    assert held.retracted(MONTH) == 1
 
 
 def test_runs_that_come_to_a_row_can_be_taken_out() -> None:

@@ -69,6 +69,7 @@ _SUMMARIES: Final = {
         "sync": "send job counts per submit host and month, or check them",
     },
     Group.LOOK: {
+        "plan": "show what the next round would do, and why; sends and records nothing",
         "status": "show what was delivered and what is pending; only reads",
         "statement": "show on one page whether a month was fully counted; only reads",
         "trace": "show every message that carried a job",

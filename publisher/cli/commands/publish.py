@@ -1,15 +1,27 @@
-"""`publish`: one regular round; and how all commands and the daemon show results of rounds."""
+"""`publish`: one regular round; and how all commands and the daemon show results of rounds.
+
+A dry run is a plan: `publisher plan` prints what `publish --dry-run` prints.
+"""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from publisher.cli import progress
 from publisher.cli.commands import Context
 from publisher.cli.logs import log, log_trouble
-from publisher.cli.output import Json, Part, TextTable, attributes, moment_text, print_result
+from publisher.cli.output import (
+    Json,
+    Part,
+    TextTable,
+    attributes,
+    earlier_json,
+    earlier_text,
+    moment_text,
+    print_result,
+)
 from publisher.cli.parser import (
     add_accept_state,
     add_dry_run,
@@ -21,7 +33,7 @@ from publisher.cli.parser import (
 )
 from publisher.cli.sources import failing_now, sources_json, sources_text
 from publisher.formats import receiver_of
-from publisher.model.errors import RecordError
+from publisher.model.errors import Later, RecordError
 from publisher.model.rates import wall_text
 from publisher.model.text import plural
 from publisher.model.totals import (
@@ -29,10 +41,12 @@ from publisher.model.totals import (
     KeyTotal,
     SummaryKey,
     column,
+    month_name,
 )
 from publisher.policy.target import Target
 from publisher.publishing import publish
 from publisher.publishing.databases.batch_systems import SourceStatus, readings
+from publisher.publishing.plan.actions import Example, PlanLine
 from publisher.publishing.round.outcome import Outcome, incomplete
 from publisher.publishing.site import Site
 
@@ -41,6 +55,7 @@ if TYPE_CHECKING:
 
 KEY_CHANGE_HELP = "send months even if rows under other keys remain at the receiver"
 _COLUMNS = ("target", "outcome", "messages", "records", "bytes", "set aside")
+_PLAN_COLUMNS = ("target", "month", "action", "jobs", "rows", "reason")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -86,6 +101,8 @@ def print_outcomes(
     `unread`: sources whose jobs may be missing, and not in the outcomes.
     """
     outcomes = [incomplete(outcome, unread) for outcome in outcomes]
+    if arguments.dry_run:
+        outcomes = list(map(_of_plan, outcomes))
     by_name = {target.name: target for target in targets or site.targets}
     shadows = {target.name for target in site.targets if target.shadow}
     outcomes = [
@@ -111,6 +128,14 @@ def print_outcomes(
     return publish.exit_status(outcomes)
 
 
+def _of_plan(outcome: Outcome) -> Outcome:
+    """Return the outcome of a dry run: jobs that would be set aside are no trouble of the plan."""
+    if outcome.exit_status != RecordError.exit_status or outcome.outcome == "held" or outcome.held:
+        return outcome
+    status = Later.exit_status if outcome.outcome == "deferred" else 0
+    return outcome._replace(exit_status=status)
+
+
 def as_json(outcomes: Sequence[Outcome], sources: Sequence[SourceStatus]) -> Json:
     return {
         "targets": {outcome.target: _outcome_json(outcome) for outcome in outcomes},
@@ -129,9 +154,25 @@ def _outcome_json(outcome: Outcome) -> Json:
         "outcome": outcome.outcome,
         "reason": outcome.reason or None,
         "shadow": outcome.shadow,
+        "actions": list(map(_action_json, outcome.actions)),
+        "earlier_settings": earlier_json(outcome.earlier),
         "held": list(map(_held_json, outcome.held)),
         "others_first": dict(outcome.others_first),
         "lost": None if outcome.lost is None else _lost_json(outcome.lost),
+    }
+
+
+def _action_json(line: PlanLine) -> Json:
+    examples = [
+        {"job": one.job or None, "row": one.row or None, "reason": one.reason or None}
+        for one in line.examples
+    ]
+    return {
+        "month": None if line.month is None else month_name(line.month),
+        "action": line.action.kind.value,
+        "reason": line.action.reason,
+        **attributes(line, "jobs", "rows"),
+        "examples": examples,
     }
 
 
@@ -165,6 +206,8 @@ def _as_text(
     dry_run: bool,
 ) -> Iterator[Part]:
     yield TextTable(_COLUMNS, [_row(outcome) for outcome in outcomes])
+    if dry_run:
+        yield from _plan_text(outcomes)
     yield from _notes_of_all(outcomes)
     for outcome in outcomes:
         target = targets[outcome.target]
@@ -173,7 +216,48 @@ def _as_text(
             yield from line.split("\n")
     if dry_run:
         yield from sources_text(sources)
-        yield "dry run: nothing was sent or recorded"
+        yield _recorded(outcomes)
+
+
+def _recorded(outcomes: Iterable[Outcome]) -> str:
+    if all(one.earlier is None for one in outcomes):
+        return "dry run: nothing was sent or recorded"
+    return "dry run: nothing was sent, and nothing recorded but how many jobs have other keys"
+
+
+def _plan_text(outcomes: Sequence[Outcome]) -> Iterator[Part]:
+    """Yield the lines of all targets as a table, and some of their jobs and rows."""
+    lines = [(outcome.target, line) for outcome in outcomes for line in outcome.actions]
+    if not lines:
+        return
+    yield TextTable(_PLAN_COLUMNS, [(target, *_plan_row(line)) for target, line in lines])
+    for target, line in lines:
+        for example in line.examples:
+            yield f"{target}, {_month(line)}, {line.action.kind}: {_example(example)}"
+
+
+def _plan_row(line: PlanLine) -> tuple[str, ...]:
+    jobs, rows = ("-" if count is None else f"{count:,}" for count in (line.jobs, line.rows))
+    return _month(line), line.action.kind, jobs, rows, line.action.reason
+
+
+def action_text(line: PlanLine) -> str:
+    """Return what is done about some jobs and rows of a month, and why, in one line."""
+    jobs = "" if line.jobs is None else plural(line.jobs, "job")
+    rows = "" if line.rows is None else plural(line.rows, "row")
+    what = ", ".join(filter(None, (jobs, rows)))
+    return f"{_month(line)}: {line.action.kind} {what}: {line.action.reason}"
+
+
+def _month(line: PlanLine) -> str:
+    return "unknown" if line.month is None else month_name(line.month)
+
+
+def _example(example: Example) -> str:
+    named = [
+        f"{name} {text}" for name, text in (("job", example.job), ("row", example.row)) if text
+    ]
+    return ": ".join(filter(None, (", ".join(named), example.reason)))
 
 
 def _row(outcome: Outcome) -> tuple[str, ...]:
@@ -219,6 +303,8 @@ def _notes(outcome: Outcome) -> Iterator[str]:
     if outcome.kept:
         kept = "the receiver accepts no corrections and keeps the first version"
         yield f"{outcome.kept} changed after delivery; {kept}"
+    if outcome.earlier is not None and (line := earlier_text(outcome.target, outcome.earlier)):
+        yield line
     for name, messages in outcome.others_first.items():
         under_way = f"{plural(messages, 'message')} of target {name} went first"
         yield f"{under_way}: the receiver is the same, and its answer was not known"

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from publisher.cli import progress
 from publisher.cli.commands import Context, load_part
-from publisher.cli.commands.publish import notes
+from publisher.cli.commands.publish import action_text, notes
 from publisher.cli.logs import log, log_trouble
 from publisher.cli.parser import add_accept_state
 from publisher.publishing.round.outcome import Outcome
@@ -126,5 +126,7 @@ def _log_outcome(outcome: Outcome) -> None:
         f"{outcome.bytes:,}",
         f"{outcome.quarantined:,}",
     )
+    for line in outcome.actions:
+        log.info("target %s: %s", outcome.target, action_text(line))
     for note in notes(outcome._replace(reason="")):  # the reason was logged above
         log.info("%s", note)

@@ -11,7 +11,16 @@ from typing import Final
 
 from publisher.cli import progress
 from publisher.cli.commands import Context
-from publisher.cli.output import Json, Part, TextTable, attributes, moment_text, print_result
+from publisher.cli.output import (
+    Json,
+    Part,
+    TextTable,
+    attributes,
+    earlier_json,
+    earlier_text,
+    moment_text,
+    print_result,
+)
 from publisher.cli.parser import Form, add_all_instances, add_json, add_targets, is_quiet
 from publisher.cli.sources import incomplete
 from publisher.formats import receiver_of
@@ -208,6 +217,8 @@ def _notes(target: TargetStatement) -> Iterator[str]:
     yield from _gpu_notes(target)
     held, emptied = ("yes" if each else "no" for each in (target.held, target.emptied))
     yield f"Held back by the last round: {held}. Emptied at the receiver: {emptied}."
+    if target.earlier is not None:
+        yield f"{earlier_text(target.target, target.earlier)}."
     for change in target.accepted:
         rows = plural(len(change.rows), "row")
         jobs = plural(sum(row.jobs for row in change.rows), "job")
@@ -308,6 +319,7 @@ def _target_json(found: Statement, target: TargetStatement, status: int) -> Json
         **attributes(target, "format", "shadow", "measured", "portal", "before", "pending"),
         **attributes(target, "quarantined", "held", "purged", "restarted", "emptied"),
         "told": target.reported,
+        "earlier_settings": earlier_json(target.earlier),
         "lost_accepted": sum(change.lost_jobs for change in target.accepted),
         "messages": target.sent.messages,
         "digest": target.sent.digest or None,

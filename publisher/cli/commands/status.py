@@ -13,6 +13,8 @@ from publisher.cli.output import (
     Part,
     TextTable,
     attributes,
+    earlier_json,
+    earlier_text,
     moment_text,
     print_line,
     print_result,
@@ -148,6 +150,7 @@ def _target_json(one: TargetStatus) -> Json:
         "last_published_end_time": moment_text(one.last_published_end),
         **attributes(one, "delivered", "pending", "late", "awaited", "exact"),
         **attributes(one, "in_doubt", "quarantined", "held"),
+        "earlier_settings": earlier_json(one.earlier),
         "missing_databases": [missing.file for missing in one.missing],
     }
 
@@ -160,7 +163,13 @@ def _as_text(both: tuple[Iterable[TargetStatus], Sequence[SourceStatus]]) -> lis
         for one in found
         if one.awaited
     ]
-    return [TextTable(_COLUMNS, list(map(_row, found))), *awaited, *sources_text(sources)]
+    earlier = [
+        f"target {one.target}: {earlier_text(one.target, one.earlier)}"
+        for one in found
+        if one.earlier is not None
+    ]
+    table = TextTable(_COLUMNS, list(map(_row, found)))
+    return [table, *awaited, *earlier, *sources_text(sources)]
 
 
 def _row(one: TargetStatus) -> tuple[str, ...]:

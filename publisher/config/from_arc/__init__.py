@@ -195,7 +195,7 @@ def _write_head(conf: ArcConf, sheet: Sheet) -> None:
         "(also from arc.conf.d), and restart A-REX;",
         "nothing is then sent twice; then `publisher config from-arc COPY --update`, "
         "so that `start` is where ARC stopped;",
-        "then `publisher config check`, `publisher publish --dry-run`, and the timer. "
+        "then `publisher config check`, `publisher plan`, and the timer. "
         "Both can run for a while with",
         "`shadow: true` in each target.",
     )

@@ -19,7 +19,7 @@ from publisher.ledger.generation import StateGuard
 from publisher.ledger.sql import entries
 from publisher.ledger.sql import messages as rows
 from publisher.ledger.sql.outbox import OutboxWriter
-from publisher.ledger.sql.sums import adopted, consents, counts, message_rows, postings
+from publisher.ledger.sql.sums import adopted, consents, counts, earlier, message_rows, postings
 from publisher.model.entry import Entry, ReceiverName, RowId
 from publisher.model.job import Epoch
 from publisher.model.message import LearntLimit, Progress
@@ -195,6 +195,17 @@ class SqlLedger(OutboxWriter):
         text = json.dumps(texts, separators=(",", ":"))
         with self._database.atomic():
             self._database.execute(_ACCEPT_CHANGE, accepted | {"orphaned": text})
+
+    def note_earlier(
+        self, target: str, settings: str, months: Mapping[int, int], now: datetime
+    ) -> None:
+        counted = self._known_number(target), settings, months, epoch(now)
+        with self._database.atomic():
+            earlier.note(self._database, *counted)
+
+    def forget_earlier(self, target: str, months: Collection[int]) -> None:
+        with self._database.atomic():
+            earlier.forget(self._database, self._known_number(target), months)
 
     def confirm_deleted(self, target: str, month: int, now: datetime) -> None:
         number = self._known_number(target)

@@ -76,6 +76,8 @@ class OutboxWriter(LedgerReader):
         progress: Progress,
         policy_digest: str,
         before: SentMessage | None = None,
+        *,
+        settings: str = "",
     ) -> None:
         summary = rows.summary_of(records)
         target = self._known_number(message.target)
@@ -83,7 +85,7 @@ class OutboxWriter(LedgerReader):
         with self._entering(len(message.payload)):
             if before is not None and number_before is not None:
                 self._settle(target, number_before, before)
-            posting = self._post(target, records, policy_digest, message.made_at)
+            posting = self._post(target, records, settings, message.made_at)
             columns = rows.columns_of(records)
             number = rows.enter(self._database, target, message, columns, posting=posting)
             rows.advance(self._database, target, progress, policy_digest, message.made_at)

@@ -26,8 +26,9 @@ from publisher.ledger.sql import messages as rows
 from publisher.ledger.sql.database import Database, Parameters
 from publisher.ledger.sql.messages import MessageSummary
 from publisher.ledger.sql.past import traced
-from publisher.ledger.sql.sums import consents, counts, message_rows
+from publisher.ledger.sql.sums import consents, counts, earlier, message_rows
 from publisher.model.entry import (
+    EarlierRuns,
     MonthTotals,
     ReceiverName,
     Recorded,
@@ -260,6 +261,11 @@ class LedgerReader:
             (latest,) = self._database.execute(_LATEST_POSTING, asked).fetchone()
             found = self._database.execute(_SETTINGS_SINCE, asked).fetchall()
         return int(latest), frozenset(settings for (settings,) in found)
+
+    def earlier(self, target: str, settings: str) -> EarlierRuns:
+        number = self._number(target)
+        with self._database.reading():
+            return earlier.earlier(self._database, number, settings)
 
     def owners(self, target: str, ends: Collection[Epoch]) -> Sequence[tuple[RunKey, RecordKey]]:
         with self._database.reading():

@@ -1,11 +1,94 @@
-"""Every condition that holds something back from a receiver, with what people read about it."""
+"""Why something is done about runs and rows: every condition, with the sentence that people read.
+
+What adds, changes, retracts, empties, holds back or sets aside is listed here once. Rules that a
+format has for its records are in the format; a plan names the rule.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
+from publisher.model.job import Epoch
 from publisher.model.text import plural
+from publisher.model.time import iso_epoch
 from publisher.model.totals import SINGLE_RECORDS, BlockedMonth
+from publisher.publishing.plan.actions import Action, Kind
+
+ADD: Final = Action(Kind.ADD, "the receiver does not have them yet")
+OWN_DATA: Final = Action(Kind.CHANGE, "their own data changed after they were sent")
+OTHER_SETTINGS: Final = Action(Kind.CHANGE, "they were sent under other settings")
+COUNT_AGAIN: Final = Action(Kind.CHANGE, "they were taken out, and are wanted again")
+RELEASED: Final = Action(Kind.CHANGE, "an administrator released them from quarantine")
+KEEP: Final = Action(Kind.KEEP, "the receiver has them as they are")
+UNDER_WAY: Final = Action(Kind.KEEP, "they are on their way to the receiver")
+SENT_BY_JURA: Final = Action(
+    Kind.KEEP, "another publisher sent them: only `republish` changes that"
+)
+SAY_AGAIN: Final = Action(Kind.CHANGE, "the last accepted message has other numbers for the row")
+RETRACT: Final = Action(Kind.RETRACT, "no target of the receiver wants them any more")
+EMPTY: Final = Action(Kind.EMPTY, "the row loses its last job: a record of zeros empties it")
+
+
+def set_aside(rule: str) -> Action:
+    """Return the action for a job that breaks a rule."""
+    return Action(Kind.SET_ASIDE, f"they break the rule {rule}")
+
+
+def held_month(month: BlockedMonth) -> Action:
+    """Return the action for jobs and rows of a month that waits for an administrator."""
+    return Action(Kind.HOLD, _why_held(month))
+
+
+def _why_held(month: BlockedMonth) -> str:
+    if month.was:
+        is_single = month.was == SINGLE_RECORDS
+        kind, instead = _kinds(is_single=is_single)
+        return f"the receiver has {kind} of this month, and {instead} would count in addition"
+    if month.emptied:
+        return "rows would be emptied whose jobs come under other keys, or are not wanted any more"
+    if month.lost_jobs:
+        return "the receiver would lose jobs, and keep their rows"
+    if month.records:
+        return "rows or records there would stay, and count in addition to the new ones"
+    return "rows there would lose their last job, stay, and count in addition to the new ones"
+
+
+def dwarfs(rows: int, delivered: int, target: str) -> str:
+    """Return why a window is not sent that has far more jobs than were ever delivered."""
+    times = f"{rows // delivered} times what was ever delivered to {target}"
+    return f"the window has {rows:,} jobs, {times}"
+
+
+def contradicts(runs: int, target: str) -> str:
+    """Return why a window is not sent of which nothing was delivered when the target was served."""
+    return (
+        f"none of the first {runs} jobs of the window was ever delivered to {target}, "
+        "though it was served at that time: is this the right accounting database?"
+    )
+
+
+def braked(brake: str) -> str:
+    """Return why a republish was stopped by its brake, and how it goes on."""
+    return f"{brake}; --no-brake sends anyway"
+
+
+def settings_changed(target: str) -> str:
+    """Return why a republish ends that was planned under other settings than another one sends."""
+    return f"the settings changed for {target} since this was planned: run the command again"
+
+
+def same_record(site: str, local_id: str, ended_at: Epoch) -> str:
+    """Return why a run is set aside whose record would replace that of another run."""
+    return (
+        f"another run was published as site {site}, local id {local_id}, "
+        f"end {iso_epoch(ended_at)}, and one record would replace the other "
+        "at the receiver; if both count, publish the jobs of one of the batch systems "
+        "with a localid_prefix"
+    )
+
+
+OTHER_RUN_UNDER_WAY: Final = "another run of the job is on its way; the next round sends this one"
 
 
 def held_reason(held: Sequence[BlockedMonth]) -> str:
@@ -26,13 +109,18 @@ def held_reason(held: Sequence[BlockedMonth]) -> str:
     remedy = "--accept-key-change sends anyway"
     if others:
         is_single = all(month.was == SINGLE_RECORDS for month in held if month.was)
-        kind, instead = ("single records", "totals") if is_single else ("totals", "single records")
+        kind, instead = _kinds(is_single=is_single)
         remedy = (
             f"of {', '.join(others)} the receiver has {kind}: `publisher republish "
             f"--from {others[0]} --to {others[-1]} --accept-key-change` sends {instead} instead"
         )
     what = ": ".join(filter(None, (names, ", ".join(_effects(orphaned, lost)))))
     return f"held back: {what}; {remedy}"
+
+
+def _kinds(*, is_single: bool) -> tuple[str, str]:
+    """Return what the receiver has of a month, and what would come in addition."""
+    return ("single records", "totals") if is_single else ("totals", "single records")
 
 
 def _effects(orphaned: int, lost: int) -> list[str]:

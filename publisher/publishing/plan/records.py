@@ -14,6 +14,7 @@ from publisher.model.entry import Entry, Recorded, RecordKey, RowId, RowTotal, U
 from publisher.model.published import PublishedJob
 from publisher.model.totals import column
 from publisher.publishing.plan.rows import HeldRows, RowChanges, hold_back, rows_emptied
+from publisher.publishing.plan.runs import difference
 
 
 def as_compared(key: RecordKey) -> tuple[str, str, int]:
@@ -50,7 +51,7 @@ class RecordMoves:
             return False
         self._look_up(known.row.month)
         self._look_up(entry.row.month)
-        self._changes.add(entry, known, self._settings)
+        self._changes.add(entry, known, self._settings, difference(entry, known))
         self._counts.setdefault(entry.row.id, Usage())
         return True
 

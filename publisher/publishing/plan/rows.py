@@ -6,13 +6,15 @@ out; otherwise the runs stay where they count until somebody agrees. To hold run
 that they would have come to, so this goes on until nothing changes.
 """
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
 from publisher.model.entry import Entry, Recorded, RowId, Usage
 from publisher.model.job import Epoch
 from publisher.model.totals import GroupedRows
+from publisher.publishing.plan.actions import EXAMPLES, Action, ActionCounts, Example
+from publisher.publishing.plan.reasons import ADD, RETRACT
 
 _AFTER_ALL_ENDS = Epoch(2**63)
 
@@ -33,18 +35,26 @@ class Move(NamedTuple):
     """From which row runs go, and to which (None: they count no more there).
 
     `by_settings`: their old entry was made under other settings, or they are not wanted any more.
+    `action`: what is done about them.
     """
 
     old: RowId
     new: RowId | None
     by_settings: bool
+    action: Action = RETRACT
+
+    @property
+    def month(self) -> int:
+        """The month in which people look for the runs."""
+        return self.old.month if self.new is None else self.new.month
 
 
 class Moved(NamedTuple):
-    """What runs took away from their old row, and bring to the new one."""
+    """What runs took away from their old row, and bring to the new one; some of the jobs."""
 
     old: Usage = Usage()
     new: Delta = Delta()
+    jobs: tuple[str, ...] = ()
 
 
 class RowChanges:
@@ -53,18 +63,31 @@ class RowChanges:
     def __init__(self) -> None:
         self._added: defaultdict[RowId, Delta] = defaultdict(Delta)
         self._moved: defaultdict[Move, Moved] = defaultdict(Moved)
+        self._first: defaultdict[int, list[tuple[RowId, str]]] = defaultdict(list)  # by month
 
-    def add(self, entry: Entry, old: Recorded | None, settings: str) -> None:
-        """Take the entry of a run, in the place of the recorded one."""
+    def add(
+        self,
+        entry: Entry,
+        old: Recorded | None,
+        settings: str,
+        action: Action = ADD,
+        job: str = "",
+    ) -> None:
+        """Take the entry of a run, in the place of the recorded one; `job`: its id, to show it."""
         ends = entry.record.ended_at, entry.record.ended_at
         new = Delta(Usage(entry.jobs, entry.wall_s, entry.cpu_s), *ends)
         if old is None:
             self._added[entry.row.id] = self._added[entry.row.id].plus(new)
+            if len(first := self._first[entry.row.month]) < EXAMPLES:
+                first.append((entry.row.id, job))
             return
         to = entry.row.id if entry.jobs else None
-        move = Move(old.row, to, old.settings != settings or to is None)
+        move = Move(old.row, to, old.settings != settings or to is None, action)
         known = self._moved[move]
-        self._moved[move] = Moved(known.old.plus(old.usage), known.new.plus(new))
+        jobs = known.jobs
+        if len(jobs) < EXAMPLES:
+            jobs = *jobs, job
+        self._moved[move] = Moved(known.old.plus(old.usage), known.new.plus(new), jobs)
 
     def hold(self, leaving: Collection[RowId], entering: Collection[RowId] = ()) -> None:
         """Take back runs that leave some rows, or that come to others."""
@@ -73,6 +96,28 @@ class RowChanges:
         held = [one for one in self._moved if one.old in leaving or one.new in entering]
         for move in held:
             del self._moved[move]
+
+    def count(self, counts: ActionCounts, held: Action | None = None) -> None:
+        """Add up what is done about the runs, and how many rows they come to or leave.
+
+        `held`: all of them are held back, for this reason.
+        """
+        self._count_added(counts, held or ADD)
+        touched: defaultdict[tuple[int, Action], set[RowId]] = defaultdict(set)
+        for move, moved in self._moved.items():
+            at = move.month, held or move.action
+            counts.add(*at, jobs=moved.old.jobs, examples=map(Example, moved.jobs))
+            touched[at] |= {move.old, move.new or move.old}
+        for at, of_month in touched.items():
+            counts.add(*at, rows=len(of_month))
+
+    def _count_added(self, counts: ActionCounts, action: Action) -> None:
+        for row, delta in self._added.items():
+            counts.add(row.month, action, jobs=delta.usage.jobs, rows=1)
+        for month, first in self._first.items():
+            examples = [Example(job) for row, job in first if row in self._added]
+            if examples:
+                counts.add(month, action, examples=examples)
 
     @property
     def moves(self) -> Mapping[Move, Moved]:
@@ -131,11 +176,16 @@ def rows_emptied(
 
 
 class HeldRows(NamedTuple, Generic[Key]):
-    """What is held back: the receiver's rows, ours of them, and runs that would count no more."""
+    """What is held back: the receiver's rows, ours of them, and the runs that would leave these."""
 
     keys: list[Key]
     rows: frozenset[RowId]
-    retracted: Mapping[RowId, int]
+    moves: Mapping[Move, Moved]
+
+    def retracted(self, month: int) -> int:
+        """Return how many runs of a month would count no more."""
+        unwanted = [move for move in self.moves if move.new is None and move.old.month == month]
+        return sum(self.moves[move].old.jobs for move in unwanted)
 
 
 def hold_back(
@@ -146,18 +196,16 @@ def hold_back(
 ) -> HeldRows[Key]:
     """Hold the runs whose rows would be emptied without consent; return what was held."""
     keys: list[Key] = []
-    retracted: Counter[RowId] = Counter()
+    moves: dict[Move, Moved] = {}
     while True:
         emptied = rows_emptied(changes, counts, key_of)
         found = emptied.by_settings | {key for key in emptied.by_data if not takes_zeros(key)}
         if not found:
             held = frozenset(row for row in counts if key_of(row) in keys)
-            return HeldRows(keys, held, retracted)
+            return HeldRows(keys, held, moves)
         keys += sorted(found, key=repr)
         rows = {row for row in counts if key_of(row) in found}
-        for move, moved in changes.moves.items():
-            if move.old in rows and move.new is None:
-                retracted[move.old] += moved.old.jobs
+        moves |= {move: moved for move, moved in changes.moves.items() if move.old in rows}
         changes.hold(rows)
 
 

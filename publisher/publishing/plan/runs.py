@@ -1,4 +1,4 @@
-"""What becomes of one run at a receiver of totals: the entry that it should have, and the recorded.
+"""What is done about one run: the entry that it should have, compared with the recorded one.
 
 Settings concern runs without an entry: one that has an entry gets another only when its own data
 changed, or when it is published again on purpose (`again`).
@@ -6,20 +6,11 @@ changed, or when it is published again on purpose (`again`).
 
 from __future__ import annotations
 
-from enum import StrEnum
-
 from publisher.model.entry import Entry, Recorded, RecordKey, RowFields, RowKey, Usage
 from publisher.model.published import PublishedJob
 from publisher.model.totals import BY_JURA
-
-
-class Action(StrEnum):
-    """What is done about a run."""
-
-    ADD = "add"
-    CHANGE = "change"
-    KEEP = "keep"
-    RETRACT = "retract"
+from publisher.publishing.plan import reasons
+from publisher.publishing.plan.actions import Action
 
 
 def entry_of(published: PublishedJob, row: RowKey, digest: bytes = b"") -> Entry:
@@ -28,17 +19,23 @@ def entry_of(published: PublishedJob, row: RowKey, digest: bytes = b"") -> Entry
     `digest` is that of its values as its source has them, where `published` has others: those that
     another publisher sent.
     """
-    job, where = published.job, published.where
-    local_id = published.local_id.removeprefix(where.localid_prefix)
+    job = published.job
     return Entry(
         run=job.run_key,
-        record=RecordKey(where.site, where.localid_prefix, local_id, published.ended_at),
+        record=record_key_of(published),
         row=row,
         wall_s=job.wall_s,
         cpu_s=job.cpu_user_s + job.cpu_kernel_s,
         digest=digest or job.values_digest,
         source=job.row.database,
     )
+
+
+def record_key_of(published: PublishedJob) -> RecordKey:
+    """Return the key of a job's single record."""
+    where = published.where
+    local_id = published.local_id.removeprefix(where.localid_prefix)
+    return RecordKey(where.site, where.localid_prefix, local_id, published.ended_at)
 
 
 def retraction_of(recorded: Recorded) -> Entry:
@@ -48,18 +45,38 @@ def retraction_of(recorded: Recorded) -> Entry:
 
 
 def plan_run(entry: Entry, recorded: Recorded | None, *, again: bool) -> Action:
-    """Return what is done about a wanted run."""
+    """Return what is done about a wanted run, at a receiver of totals."""
     if recorded is None:
-        return Action.ADD
-    if recorded.pending or (recorded.settings == BY_JURA and not again):
+        return reasons.ADD
+    if recorded.pending:
+        return reasons.UNDER_WAY
+    if recorded.settings == BY_JURA and not again:
         # What another publisher is believed to have sent is a guess, which only a person corrects.
-        return Action.KEEP
+        return reasons.SENT_BY_JURA
     if recorded.usage.jobs == 0:
-        return Action.CHANGE
+        return reasons.COUNT_AGAIN
+    found = difference(entry, recorded)
+    return reasons.KEEP if found is reasons.OTHER_SETTINGS and not again else found
+
+
+def plan_record(entry: Entry, recorded: Recorded | None, *, again: bool) -> Action:
+    """Return what is done about a run whose single record is sent."""
+    if recorded is None:
+        return reasons.ADD
+    found = difference(entry, recorded)
+    if found is reasons.KEEP and entry.record != recorded.record:
+        found = reasons.OTHER_SETTINGS
+    return found if again or found is reasons.OWN_DATA else reasons.RELEASED
+
+
+def difference(entry: Entry, recorded: Recorded) -> Action:
+    """Return how what a run should count for differs from what it counts for."""
+    if entry.digest != recorded.digest:
+        return reasons.OWN_DATA
     usage = Usage(entry.jobs, entry.wall_s, entry.cpu_s)
-    if again and (entry.row.id, usage) != (recorded.row, recorded.usage):
-        return Action.CHANGE
-    return Action.KEEP if entry.digest == recorded.digest else Action.CHANGE
+    if (entry.row.id, usage) != (recorded.row, recorded.usage):
+        return reasons.OTHER_SETTINGS
+    return reasons.KEEP
 
 
 def plan_unwanted(recorded: Recorded | None, *, again: bool) -> Action:
@@ -68,5 +85,5 @@ def plan_unwanted(recorded: Recorded | None, *, again: bool) -> Action:
     That it is not wanted says nothing in a regular round: it was wanted when it was sent.
     """
     if recorded is None or recorded.pending or recorded.usage.jobs == 0 or not again:
-        return Action.KEEP
-    return Action.RETRACT
+        return reasons.KEEP
+    return reasons.RETRACT

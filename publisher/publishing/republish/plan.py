@@ -24,13 +24,14 @@ from publisher.model.totals import BlockedMonth, KeyTotal, month_name, month_win
 from publisher.policy.target import Target
 from publisher.publishing.databases.known import missed, missing_text
 from publisher.publishing.databases.prune import refuse_pruned
+from publisher.publishing.plan.known_rows import rows_for_people
+from publisher.publishing.plan.reasons import contradicts, dwarfs
 from publisher.publishing.plan.records import RecordMoves, as_compared
 from publisher.publishing.round.batches import RecordMaker
 from publisher.publishing.round.decision import Decider, Publish
 from publisher.publishing.round.outcome import Outcome, added
 from publisher.publishing.round.reader import undisturbed, whole_window
 from publisher.publishing.round.round import Round
-from publisher.publishing.round.totals import rows_for_people
 from publisher.publishing.site import Site, own_rows
 from publisher.publishing.takeover.adopt import adopt_named
 from publisher.sources.base import Page, Source
@@ -361,8 +362,7 @@ class _Planner:
         name, state = self._target.name, self._ledger.target(self._target.name)
         delivered = state.delivered if state else 0
         if rows > _SMALL and delivered and rows > _SUSPICIOUS_RATIO * delivered:
-            times = f"{rows // delivered} times what was ever delivered to {name}"
-            return f"the window has {rows:,} jobs, {times}"
+            return dwarfs(rows, delivered, name)
         return "" if state is None or self._summary else self._contradicted(state)
 
     def _contradicted(self, state: TargetState) -> str:
@@ -372,10 +372,7 @@ class _Planner:
         runs = {job.run_key for job in self._first_page().jobs if job.ended_at in served}
         if len(runs) <= 100 or self._ledger.recorded(name, runs):
             return ""
-        return (
-            f"none of the first {len(runs)} jobs of the window was ever delivered to {name}, "
-            "though it was served at that time: is this the right accounting database?"
-        )
+        return contradicts(len(runs), name)
 
     def _first_page(self) -> Page:
         needs = job_format(self._target.format).needs

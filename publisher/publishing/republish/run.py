@@ -16,7 +16,8 @@ from publisher.ledger.contract import Ledger
 from publisher.model.errors import PublisherError, RecordError
 from publisher.model.totals import BlockedMonth
 from publisher.policy.target import Target
-from publisher.publishing.plan.reasons import held_reason
+from publisher.publishing.plan.actions import ActionCounts
+from publisher.publishing.plan.reasons import braked, held_reason, settings_changed
 from publisher.publishing.publish import for_each_target
 from publisher.publishing.republish.plan import (
     RepublishPlan,
@@ -24,7 +25,7 @@ from publisher.publishing.republish.plan import (
     as_requested,
     numbers,
 )
-from publisher.publishing.round.outcome import Outcome, added, broken_off
+from publisher.publishing.round.outcome import Outcome, added, broken_off, count_held
 from publisher.publishing.round.round import Observer, Round, patience
 from publisher.publishing.site import LiveTarget, Site
 from publisher.publishing.takeover.adopt import adopt_named
@@ -52,8 +53,8 @@ def carry_out(
     def work(target: Target, source: Source, ledger: Ledger) -> Outcome:
         planned = planned_for[target.name]
         if planned.brake and request.brake:
-            reason = f"{planned.brake}; --no-brake sends anyway"
-            return Outcome(target=target.name, outcome="held", reason=reason, exit_status=65)
+            reason, status = braked(planned.brake), RecordError.exit_status
+            return Outcome(target=target.name, outcome="held", reason=reason, exit_status=status)
         try:
             live = site.live(target, dry_run=dry_run, accept_key_change=accept)
             # Two runs of one republish would each send everything: the second does nothing.
@@ -129,6 +130,7 @@ class _Republish:
             if finished and _went_through(portion):
                 if self._planned.whole:
                     self._ledger.forget_totals(self._live.name, self._numbers)
+                    self._ledger.forget_earlier(self._live.name, self._numbers)
                 # Last: one that is interrupted before sends nothing again.
                 self._finish_window()
             if not finished and self._site.wait(_BREATH_S):
@@ -151,6 +153,8 @@ class _Republish:
             done = added(done, month_done)
             if not _went_through(month_done):
                 return done
+            if not month_done.held:
+                self._ledger.forget_earlier(self._live.name, [number])
             if number != left[-1] and self._site.wait(_BREATH_S):
                 return _stopped(done)
         self._finish_window()
@@ -164,7 +168,10 @@ class _Republish:
 
     def _held_back(self, reason: str, held: tuple[BlockedMonth, ...]) -> Outcome:
         name, status = self._live.name, RecordError.exit_status
-        return Outcome(name, "held", reason, held=held, exit_status=status)
+        counts = ActionCounts()
+        count_held(held, counts)
+        lines = counts.lines()
+        return Outcome(name, "held", reason, held=held, actions=lines, exit_status=status)
 
     def _round(self) -> Round:
         site = self._site
@@ -176,10 +183,9 @@ class _Republish:
         What is sent again of those jobs would leave their rows behind.
         """
         _, settings = self._ledger.settings_since(self._live.name, self._planned.posting)
-        if settings <= {self._live.policy_digest}:
+        if settings <= {self._live.settings}:
             return None
-        changed = f"the settings changed for {self._live.name} since this was planned"
-        return self._held_back(f"{changed}: run the command again", ())
+        return self._held_back(settings_changed(self._live.name), ())
 
     def _note_accepted(self) -> None:
         """Note once that an administrator let these rows stay behind."""

@@ -18,15 +18,25 @@ from publisher.formats.base import JobFormat, SummaryFormat, lighter
 from publisher.ledger.contract import Ledger
 from publisher.model.entry import Entry, Recorded, RowFields, RowId, RowKey
 from publisher.model.errors import Unfit
-from publisher.model.job import Epoch, JobKey
+from publisher.model.job import JobId, JobKey
 from publisher.model.message import TOO_LARGE, Batch, OpenRow, Progress, RecordColumns, Rendered
 from publisher.model.published import Placement, PublishedJob
-from publisher.model.totals import BlockedMonth, KeyTotal, ascii_key, column, month_number
+from publisher.model.totals import (
+    BlockedMonth,
+    KeyTotal,
+    ascii_key,
+    column,
+    month_number,
+    row_for_people,
+)
+from publisher.publishing.plan.actions import Example
+from publisher.publishing.plan.known_rows import rows_for_people
+from publisher.publishing.plan.reasons import held_month
 from publisher.publishing.plan.records import RecordMoves, pinned
-from publisher.publishing.plan.runs import entry_of
+from publisher.publishing.plan.runs import entry_of, plan_record
 from publisher.publishing.round.decision import Decider, Publish
 from publisher.publishing.round.sender import MessageSender
-from publisher.publishing.round.totals import MonthlyTotals, rows_for_people
+from publisher.publishing.round.totals import MonthlyTotals
 from publisher.publishing.site import LiveTarget, own_rows
 from publisher.sources.base import Page, Source
 
@@ -183,9 +193,12 @@ class JobBatches:
         builder: BatchBuilder,
         sender: MessageSender,
         *,
+        again: bool = False,
         guard: Guard | None = None,
     ) -> None:
+        """`again`: a window is published again."""
         self.format = job_format
+        self._again = again
         self._builder = builder
         self._sender = sender
         self._maker = RecordMaker(job_format)
@@ -217,7 +230,7 @@ class JobBatches:
 
         Raises: Unfit; Stopped, SourceError.
         """
-        if self._is_held_back(fit.entry.ended_at):
+        if self._is_held_back(fit):
             return
         known = fit.known
         if self._guard is not None:
@@ -228,22 +241,29 @@ class JobBatches:
             if len(self._moving) >= _MOVING:
                 self._let_go(self._guard)
             return
-        self._pack_and_send(record, mark)
+        self._pack_and_send(record, known, mark)
 
     def rendered(self, fit: Publish, now: datetime) -> Rendered:
         """Raises: Unfit."""
         return self._maker.rendered(fit, now)
 
-    def _is_held_back(self, ended_at: Epoch) -> bool:
+    def _is_held_back(self, fit: Publish) -> bool:
         """Whether the receiver has the job's month as totals."""
         if not self._totals:
             return False
-        held = self._totals.get(month_number(ended_at))
+        held = self._totals.get(month_number(fit.entry.ended_at))
         if held is not None:
             self._held[held.month] = held
+            about = Example(fit.published.job.job_id)
+            self._sender.tally.actions.job(held.month, held_month(held), about)
         return held is not None
 
-    def _pack_and_send(self, record: Rendered, mark: Progress | None) -> None:
+    def _pack_and_send(
+        self, record: Rendered, known: Recorded | None, mark: Progress | None
+    ) -> None:
+        entry = record.counts_for
+        action = plan_record(entry, known, again=self._again)
+        self._sender.remarks.note_action(record.key, entry.row.month, action, record.job_id)
         for batch in self._packed(record, mark):
             self._send(batch)
 
@@ -251,25 +271,31 @@ class JobBatches:
         """Pack the runs that leave no row behind at the receiver, or may."""
         moving, self._moving = list(self._moving.values()), {}
         kept: frozenset[RowId] = frozenset()
+        held: dict[int, BlockedMonth] = {}
         if guard.accept is None:
-            held = guard.moves.hold()
-            kept = held.rows
-            self._held |= {
-                at: BlockedMonth(at, rows, 0) for at, rows in _for_people(guard, held.keys)
-            }
+            rows_held = guard.moves.hold()
+            kept = rows_held.rows
+            of_months = _for_people(guard, rows_held.keys)
+            held = {at: BlockedMonth(at, rows, 0) for at, rows in of_months}
+            self._held |= held
         else:
             for month, rows in _for_people(guard, guard.moves.emptied()):
                 guard.accept(month, rows)
         for record, known in moving:
             if known.row in kept:
                 self._open.append(OpenRow(row=record.row, finished_seen_at=None))
+                self._count_held(guard, held[known.row.month], record.job_id, known.row)
                 continue
             try:
-                self._pack_and_send(record, None)
+                self._pack_and_send(record, known, None)
             except Unfit as unfit:
                 quarantined = record.set_aside(unfit)
                 self._sender.quarantine(quarantined)
                 self._builder.mark(Progress(skipped=(quarantined,)))
+
+    def _count_held(self, guard: Guard, held: BlockedMonth, job: JobId, row: RowId) -> None:
+        text = row_for_people(guard.moves.row(row), by_level=True).key.text
+        self._sender.tally.actions.job(held.month, held_month(held), Example(job, text))
 
     def _packed(self, record: Rendered, mark: Progress | None) -> Sequence[Batch]:
         """Pack a record; if too large, without what its format can leave out. Raises: Unfit."""
@@ -353,7 +379,7 @@ def open_sink(
             moves=RecordMoves(live.settings, partial(ledger.rows, live.name)),
             accept=accept,
         )
-    return JobBatches(live.format, builder, sender, guard=guard)
+    return JobBatches(live.format, builder, sender, again=decider.again, guard=guard)
 
 
 def _sent_as_totals(live: LiveTarget, ledger: Ledger) -> dict[int, BlockedMonth]:

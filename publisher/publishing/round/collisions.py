@@ -17,7 +17,7 @@ from publisher.ledger.contract import Entries, Hold, Quarantined
 from publisher.model.entry import RecordedRuns, RecordKey
 from publisher.model.errors import Unfit
 from publisher.model.job import JobRecord, RunKey
-from publisher.model.time import iso_epoch
+from publisher.publishing.plan.reasons import OTHER_RUN_UNDER_WAY, same_record
 from publisher.publishing.plan.records import as_compared
 from publisher.publishing.round.decision import KEY_COLLISION, Publish
 from publisher.publishing.site import LiveTarget
@@ -61,13 +61,7 @@ class Collisions(NoCollisions):
         owner = self._owners.get(key) or self._taken.get(key)
         if owner not in (None, run):
             site, local_id = fit.published.where.site, fit.published.local_id
-            raise Unfit(
-                KEY_COLLISION,
-                f"another run was published as site {site}, local id {local_id}, "
-                f"end {iso_epoch(fit.published.ended_at)}, and one record would replace the other "
-                "at the receiver; if both count, publish the jobs of one of the batch systems "
-                "with a localid_prefix",
-            )
+            raise Unfit(KEY_COLLISION, same_record(site, local_id, fit.published.ended_at))
         return fit
 
     def taken(self, fit: Publish) -> None:
@@ -99,8 +93,7 @@ class LaterRuns(NoCollisions):
         run = fit.published.job.run_key
         others = self._known.others(run)
         if fit.known is None and any(one.pending for one in others):
-            wait = "another run of the job is on its way; the next round sends this one"
-            raise Unfit(KEY_COLLISION, wait)
+            raise Unfit(KEY_COLLISION, OTHER_RUN_UNDER_WAY)
         if not others:
             return fit
         later = self._known.is_later_run(run)

@@ -2,13 +2,31 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from publisher.model.errors import Later, PublisherError, RecordError, SourceError, gravest
-from publisher.model.job import JobKey
-from publisher.model.totals import BlockedMonth
-from publisher.publishing.plan.reasons import held_reason
+from publisher.model.entry import EarlierRuns
+from publisher.model.errors import (
+    Later,
+    PublisherError,
+    RecordError,
+    SourceError,
+    Unfit,
+    gravest,
+)
+from publisher.model.job import JobKey, SkippedJob
+from publisher.model.totals import BlockedMonth, month_number
+from publisher.publishing.plan.actions import (
+    EXAMPLES,
+    Action,
+    ActionCounts,
+    Example,
+    Kind,
+    PlanLine,
+    merged,
+)
+from publisher.publishing.plan.reasons import held_month, held_reason, set_aside
 from publisher.transports.base import Receipt, Verdict
 
 if TYPE_CHECKING:  # once in the life of a target
@@ -38,6 +56,22 @@ class RoundCounters:
     others_first: Counter[str] = field(default_factory=Counter)
     # To hand a message over, by what came of each.
     attempts: Counter[str] = field(default_factory=Counter)
+    # Of runs and rows whose messages arrived, that are held back, and that were set aside.
+    actions: ActionCounts = field(default_factory=ActionCounts)
+
+    def set_aside(self, job: SkippedJob) -> None:
+        """Count a job of the target that was set aside."""
+        self.quarantined += 1
+        row = f"row {job.row.record_id} of {job.row.database}"
+        about = Example(job.job_id or job.local_id or row, reason=job.reason)
+        self.actions.job(_month_of(job), set_aside(job.rule), about)
+
+
+def _month_of(job: SkippedJob) -> int | None:
+    """Return the month in which a job ended; None where that is unknown, or in no calendar."""
+    with suppress(Unfit):
+        return None if job.ended_at is None else month_number(job.ended_at)
+    return None
 
 
 class _Remark(NamedTuple):
@@ -49,10 +83,14 @@ class _Remark(NamedTuple):
 
 
 class Remarks:
-    """What is odd about jobs; it counts when they are delivered, or counted into their months."""
+    """What is done, and what is odd, about jobs; it counts when they are delivered.
+
+    Jobs of totals are delivered when they are counted into their months.
+    """
 
     def __init__(self, tally: RoundCounters) -> None:
         self._tally = tally
+        self._actions: dict[JobKey, tuple[int, Action, Example]] = {}
         self._by_key: dict[JobKey, _Remark] = {}
         self._lighter: set[JobKey] = set()  # records that were made lighter
 
@@ -62,18 +100,25 @@ class Remarks:
         if arex_default_wall_s or warnings:
             self._by_key[key] = _Remark(queue, arex_default_wall_s, warnings)
 
+    def note_action(self, key: JobKey, month: int, action: Action, job: str) -> None:
+        """Note why the single record of a job goes out (hot path)."""
+        self._actions[key] = month, action, Example(job)
+
     def note_lighter(self, key: JobKey) -> None:
         self._lighter.add(key)
 
     def count(self, keys: Iterable[JobKey]) -> None:
         """These jobs were delivered, or counted into their months."""
-        if not (self._by_key or self._lighter):
+        if not (self._by_key or self._lighter or self._actions):
             return
-        delivered = set(keys)
-        for key in self._by_key.keys() & delivered:
+        delivered = dict.fromkeys(keys)
+        for key in delivered:
+            if (noted := self._actions.pop(key, None)) is not None:
+                self._tally.actions.job(*noted)
+        for key in self._by_key.keys() & delivered.keys():
             self._count(self._by_key.pop(key))
-        self._tally.shed += len(self._lighter & delivered)
-        self._lighter -= delivered
+        self._tally.shed += len(self._lighter & delivered.keys())
+        self._lighter -= delivered.keys()
 
     def _count(self, remark: _Remark) -> None:
         if remark.arex_default_wall_s:
@@ -111,6 +156,8 @@ class Outcome(NamedTuple):
     # attempts and bytes, counts them.
     others_first: Mapping[str, int] = _NONE
     attempts: Mapping[str, int] = _NONE  # to hand messages over, by what came of each
+    actions: tuple[PlanLine, ...] = ()  # what was done, held back and set aside, and why
+    earlier: EarlierRuns | None = None  # of a plan: sent under other settings than today's
     seconds: float = 0.0  # how long it took
     exit_status: int = 0
     lacks: tuple[str, ...] = ()  # of the reason, what concerns the sources and so each target
@@ -137,8 +184,20 @@ def concluded(
     statuses = [receipt.exit_status] if receipt else []
     if held:
         statuses.append(RecordError.exit_status)
+    count_held(held, tally.actions)
     outcome = _with_tally(target, _word(receipt, tally, held), reason, statuses, tally)
     return outcome._replace(held=tuple(held))
+
+
+def count_held(held: Iterable[BlockedMonth], counts: ActionCounts) -> None:
+    """Count the rows of months that are held back; of their jobs nothing is known where none is."""
+    counted = {(line.month, line.action.kind) for line in counts.lines()}
+    for month in held:
+        at = month.month, held_month(month)
+        counts.add(*at, rows=len(month.orphaned))
+        if (month.month, Kind.HOLD) not in counted:
+            rows = [Example(row=one.key.text) for one in month.orphaned[:EXAMPLES]]
+            counts.add(*at, jobs=None, examples=rows)
 
 
 def _word(receipt: Receipt | None, tally: RoundCounters, held: Sequence[BlockedMonth]) -> str:
@@ -177,6 +236,7 @@ def _with_tally(
         warnings=dict(sorted(tally.warnings.items())),
         others_first=dict(sorted(tally.others_first.items())),
         attempts=dict(sorted(tally.attempts.items())),
+        actions=tally.actions.lines(),
         exit_status=gravest([*statuses, *of_jobs]),
     )
 
@@ -222,6 +282,7 @@ def added(one: Outcome, other: Outcome) -> Outcome:
         lost=one.lost or other.lost,
         others_first=dict(Counter(one.others_first) + Counter(other.others_first)),
         attempts=dict(sorted((Counter(one.attempts) + Counter(other.attempts)).items())),
+        actions=merged([one.actions, other.actions]),
         seconds=one.seconds + other.seconds,
         exit_status=gravest([one.exit_status, other.exit_status]),
     )

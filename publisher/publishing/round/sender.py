@@ -92,8 +92,8 @@ class MessageSender:
         self._format = record_format
         self._transport = live.transport
         self._ledger = ledger
-        self._policy_digest = live.policy_digest
-        self._wire_digest = live.wire_digest
+        self._policy_digest, self._wire_digest = live.policy_digest, live.wire_digest
+        self._prepare = partial(ledger.prepare, settings=live.settings)
         self._learnt = ledger.limit(live.name)
         self._limit: int | None = None
         self._watcher = watcher
@@ -227,7 +227,8 @@ class MessageSender:
                 self._count_quarantined(self._target, new)
 
     def _count_quarantined(self, target: str, job: SkippedJob) -> None:
-        self.tally.quarantined += target == self._target
+        if target == self._target:
+            self.tally.set_aside(job)
         self._watcher.job_set_aside(target, job)
 
     def note(self, progress: Progress) -> None:
@@ -263,7 +264,7 @@ class MessageSender:
             behind = self._window_before(batch.progress.window_mark)
             sent = None if before is None else self._sent(before)
             self._behind = behind if before is not None else self._behind or behind
-            self._ledger.prepare(message, batch.records, batch.progress, self._policy_digest, sent)
+            self._prepare(message, batch.records, batch.progress, self._policy_digest, sent)
         except Exception:
             # What keeps this message from being written down, such as a full disk, need not keep
             # the receipt of the one before.

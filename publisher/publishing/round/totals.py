@@ -32,16 +32,16 @@ from publisher.model.totals import (
     GroupKey,
     KeyTotal,
     SummaryRows,
-    group_key,
-    group_of,
     groups_of,
     has_begun,
     month_number,
     month_window,
-    row_for_people,
 )
-from publisher.publishing.plan.rows import Delta, RowChanges, hold_back, neighbours, rows_emptied
-from publisher.publishing.plan.runs import Action, entry_of, plan_run, plan_unwanted, retraction_of
+from publisher.publishing.plan.actions import Action, ActionCounts, Example, Kind
+from publisher.publishing.plan.known_rows import KnownRows, changed_row, rows_for_people
+from publisher.publishing.plan.reasons import EMPTY, KEEP, SAY_AGAIN, held_month
+from publisher.publishing.plan.rows import RowChanges, hold_back, neighbours, rows_emptied
+from publisher.publishing.plan.runs import entry_of, plan_run, plan_unwanted, retraction_of
 from publisher.publishing.round.assemble import (
     NOWHERE,
     MonthRow,
@@ -103,6 +103,8 @@ class MonthlyTotals:
         self._other_kind: dict[int, str] = {}
         self._overruled: dict[int, str] = {}
         self._single_rows: dict[int, set[RowId]] = {}
+        self._waiting = ActionCounts()  # runs of such months
+        self._rows_said = ActionCounts()  # that go out though no run changed, or with zeros
         self.held: list[BlockedMonth] = []  # months that wait for an administrator
 
     def __contains__(self, key: JobKey) -> bool:
@@ -123,7 +125,7 @@ class MonthlyTotals:
         fields = self._rows_of(form or self._format).of(published)
         entry = entry_of(published, RowKey(month, fields), fit.entry.digest)
         action = plan_run(entry, fit.known, again=self._again or form is None)
-        if action is Action.KEEP and not self._again:
+        if action.kind is Kind.KEEP and not self._again:
             return
         rows = [entry.row.id] if fit.known is None else [entry.row.id, fit.known.row]
         is_single = any(map(self._is_of_records, rows))
@@ -131,19 +133,21 @@ class MonthlyTotals:
             was = "" if is_single else self._known_months[month].format
             (self._overruled if self._accepts else self._other_kind)[month] = was
             if not self._accepts:
+                held = held_month(_of_other_kind(month, was))
+                self._waiting.job(month, held, Example(published.job.job_id))
                 return
-        if action is Action.KEEP:
+        if action.kind is Kind.KEEP:
             return
-        self._enter(entry, fit.known)
+        self._enter(entry, fit.known, action, published.job.job_id)
         self._keys[fit.known and fit.known.row].append(key)
 
     def unwanted(self, job: JobRecord, known: Recorded | None) -> None:
         """Plan a run that the target does not want any more; another of the receiver may."""
-        again = self._again or self._accepts
-        if plan_unwanted(known, again=again) is not Action.RETRACT or known is None:
+        action = plan_unwanted(known, again=self._again or self._accepts)
+        if action.kind is not Kind.RETRACT or known is None:
             return
         if not self._is_wanted_beside(job):
-            self._enter(retraction_of(known), known)
+            self._enter(retraction_of(known), known, action, job.job_id)
 
     def _is_wanted_beside(self, job: JobRecord) -> bool:
         others = [one.selection for one in self._live.beside if one.selection.wants(job)]
@@ -155,8 +159,8 @@ class MonthlyTotals:
             return True  # whose it is cannot be told
         return any(other.wants_vo(vo) for other in others)
 
-    def _enter(self, entry: Entry, known: Recorded | None) -> None:
-        self._changes.add(entry, known, self._live.settings)
+    def _enter(self, entry: Entry, known: Recorded | None, action: Action, job: JobId) -> None:
+        self._changes.add(entry, known, self._live.settings, action, job)
         self._entries.append(entry)
         if len(self._entries) >= _FLUSH_ENTRIES:
             self._flush()
@@ -243,7 +247,7 @@ class MonthlyTotals:
         self._conclude(to_send, now)
 
     def _read_month(self, month: int, now: datetime) -> None:
-        self._changes = RowChanges()
+        self._changes, self._waiting = RowChanges(), ActionCounts()
         self._entries.clear()
         self._met.clear()
         self._ledger.discard(self._target)
@@ -304,6 +308,7 @@ class MonthlyTotals:
         left = self._left_behind() if self._accepts else self._hold_rows()
         if self._again and self.held:  # a month that is published again goes whole, or not at all
             self._ledger.discard(self._target)
+            self._changes.count(self._sender.tally.actions, held_month(self.held[-1]))
             self._changes, say = RowChanges(), ()
         self._hold_large_rows(now)
         self._ledger.seal(self._target, self._messages({*say, *self._overruled}, now))
@@ -313,15 +318,16 @@ class MonthlyTotals:
         self._sender.conclude()
         self._sender.note(self._progress)
         self._sender.remarks.count(chain.from_iterable(self._keys.values()))
+        self._changes.count(self._sender.tally.actions)
+        self._sender.tally.actions.take(self._rows_said.lines())
         self._progress = Progress()
 
     def _hold_months(self) -> None:
         """Tell of months whose runs wait, as the receiver has them as something else."""
+        self._sender.tally.actions.take(self._waiting.lines())
         for month, was in sorted(self._other_kind.items()):
             rows = rows_for_people(self._own_rows(month), was)
-            self.held.append(
-                BlockedMonth(month, rows, 0, was=was or SINGLE_RECORDS, records=not was)
-            )
+            self.held.append(_of_other_kind(month, was)._replace(orphaned=rows))
 
     def _hold_rows(self) -> Mapping[int, Sequence[KeyTotal]]:
         """Hold runs that would leave rows behind at the receiver, and tell of these rows."""
@@ -331,10 +337,15 @@ class MonthlyTotals:
             self._ledger.withdraw(self._target, leaving=held.rows)
             for row in held.rows:
                 self._keys.pop(row, None)
+        blocked = {}
         for month, rows in there.for_people(held.keys).items():
-            zeros = self._month_format(month).takes_zeros
-            lost = sum(jobs for row, jobs in held.retracted.items() if row.month == month)
-            self.held.append(BlockedMonth(month, tuple(rows), lost, emptied=zeros))
+            zeros, lost = self._month_format(month).takes_zeros, held.retracted(month)
+            blocked[month] = BlockedMonth(month, tuple(rows), lost, emptied=zeros)
+        for move, moved in held.moves.items():
+            at = move.old.month, held_month(blocked[move.old.month])
+            about = [Example(job, there.text_of(move.old)) for job in moved.jobs]
+            self._sender.tally.actions.add(*at, jobs=moved.old.jobs, examples=about)
+        self.held += blocked.values()
         return {}
 
     def _left_behind(self) -> Mapping[int, Sequence[KeyTotal]]:
@@ -348,10 +359,10 @@ class MonthlyTotals:
                 left[month] = list(rows_for_people(self._own_rows(month), was))
         return left
 
-    def _rows_that_move(self) -> _KnownRows:
+    def _rows_that_move(self) -> KnownRows:
         months = sorted(self._changes.moving_months())
         rows = [row for month in months for row in self._ledger.rows(self._target, month)]
-        return _KnownRows(rows, self._month_format)
+        return KnownRows(rows, self._month_format)
 
     def _own_rows(self, month: int) -> list[RowTotal]:
         rows = self._ledger.rows(self._target, month)
@@ -392,7 +403,7 @@ class MonthlyTotals:
         """Yield the rows of a month with what this round changes."""
         deltas = self._changes.deltas(month)
         rows = self._ledger.rows(self._target, month)
-        changed = [_changed(row, deltas.get(row.key.id)) for row in rows]
+        changed = [changed_row(row, deltas.get(row.key.id)) for row in rows]
         return groups_of(self._month_format(month).grouping, changed)
 
     def _messages(self, say: Collection[int], now: datetime) -> Iterator[MonthMessage]:
@@ -423,9 +434,10 @@ class MonthlyTotals:
 
         Rows between which runs moved are neighbours, so that one message has both.
         """
-        due = set(self._changes.deltas(month))
+        changed = set(self._changes.deltas(month))
+        due = changed
         if every:
-            due |= {row.key.id for row in self._own_rows(month)}
+            due = due | {row.key.id for row in self._own_rows(month)}
         found: list[GroupedRows] = []
         for grouped in self._grouped(month):
             group, counts, sent = grouped.group, grouped.counts, grouped.sent
@@ -437,57 +449,26 @@ class MonthlyTotals:
                     continue
                 grouped = grouped._replace(group=group.without_usage())
             found.append(grouped)
+            if not counts.jobs or changed.isdisjoint(row.key.id for row in grouped.rows):
+                self._count_row(grouped)
         for grouped in neighbours(found, self._changes.moves):
             place = next(places)
             self._sender.tally.jobs += grouped.group.jobs
             sent_rows = tuple(MessageRow(place, row.key.id, row.counts) for row in grouped.rows)
             yield MonthRow(month, place, grouped.group, b"", sent_rows)
 
-
-class _KnownRows:
-    """The rows of some months, by the receiver's keys."""
-
-    def __init__(self, rows: Iterable[RowTotal], form_of: Callable[[int], SummaryFormat]) -> None:
-        self._form_of = form_of
-        self._rows = {row.key.id: row for row in rows}
-        self._keys = {
-            at: group_key(form_of(at.month).grouping, group_of(row))
-            for at, row in self._rows.items()
-        }
-
-    @property
-    def counts(self) -> Mapping[RowId, Usage]:
-        return {at: row.counts for at, row in self._rows.items()}
-
-    def key_of(self, row: RowId) -> GroupKey:
-        return self._keys[row]
-
-    def for_people(self, keys: Collection[GroupKey]) -> dict[int, list[KeyTotal]]:
-        """Return the rows with these keys, by month, as people read them."""
-        found: dict[int, list[KeyTotal]] = {}
-        chosen = [row for at, row in self._rows.items() if self._keys[at] in set(keys)]
-        for month, rows in groupby(chosen, lambda row: row.key.month):
-            form = self._form_of(month)
-            by_level = form.receiver.keeps_benchmark_values
-            groups = groups_of(form.grouping, rows)
-            found[month] = [one.group.row(by_level=by_level) for one in groups]
-        return found
+    def _count_row(self, grouped: GroupedRows) -> None:
+        """Count a row that is emptied, or that goes out though no run changed."""
+        counts, month = grouped.counts, grouped.rows[0].key.month
+        said_again = KEEP if counts == grouped.sent else SAY_AGAIN
+        action = said_again if counts.jobs else EMPTY
+        about = Example(row=grouped.group.row(by_level=True).key.text)
+        self._rows_said.add(month, action, jobs=counts.jobs, rows=1, examples=(about,))
 
 
-def rows_for_people(rows: Iterable[RowTotal], form: str = "") -> tuple[KeyTotal, ...]:
-    """Return what counts in rows of a format ('': of single records), as people read it."""
-    by_level = not form or receiver_of(form).keeps_benchmark_values
-    return tuple(row_for_people(row, by_level=by_level) for row in rows if row.counts.jobs)
-
-
-def _changed(row: RowTotal, delta: Delta | None) -> RowTotal:
-    """Return a row with what a round brings and takes away."""
-    if delta is None:
-        return row
-    first, last = delta.first_end, delta.last_end
-    if row.counts.jobs:
-        first, last = min(row.first_end, first), max(row.last_end, last)
-    return row._replace(counts=row.counts.plus(delta.usage), first_end=first, last_end=last)
+def _of_other_kind(month: int, was: str) -> BlockedMonth:
+    """Return a month that the receiver has in another table, or ('') as single records."""
+    return BlockedMonth(month, (), 0, was=was or SINGLE_RECORDS, records=not was)
 
 
 def _rendered(rows: Iterable[MonthRow], form: SummaryFormat, now: datetime) -> Iterator[MonthRow]:

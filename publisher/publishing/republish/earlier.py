@@ -1,0 +1,136 @@
+"""Runs that a target sent under other settings than it has now, and that a republish would move.
+
+A change of settings concerns runs without an entry, so these stay as they were sent. A plan counts
+those that would have another row or record key now; the ledger keeps the number for `status` and
+`statement`. Runs whose own data changed are not among them, because the next round sends these, nor
+are runs that are gone from the accounting data.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from contextlib import closing
+from datetime import datetime
+from functools import cache, partial
+from typing import Final
+
+from publisher.formats import is_summary_format, receiver_of, summary_format
+from publisher.formats.base import OnChange, RowKeys
+from publisher.ledger.contract import Ledger
+from publisher.model.entry import EarlierRuns, MonthTotals, Recorded, RowId
+from publisher.model.errors import Later, PublisherError, Unfit, gravest
+from publisher.model.job import SideTable
+from publisher.model.published import PublishedJob
+from publisher.model.time import Window
+from publisher.model.totals import SummaryRows, month_number, month_window
+from publisher.policy.target import Target
+from publisher.publishing.plan.records import as_compared
+from publisher.publishing.plan.runs import record_key_of
+from publisher.publishing.round.decision import Decider, Publish
+from publisher.publishing.round.outcome import Outcome
+from publisher.publishing.round.reader import undisturbed, whole_window
+from publisher.publishing.site import Site
+from publisher.sources.base import Page, Source
+
+_NO_TABLES: Final = frozenset[SideTable]()
+
+
+def with_earlier(
+    site: Site, target: Target, source: Source, ledger: Ledger, outcome: Outcome
+) -> Outcome:
+    """Count the runs under earlier settings, keep the number in the ledger, and add it to a plan.
+
+    What goes wrong is added to the outcome, and the plan stays.
+    """
+    settings, there = site.settings_digest(target), receiver_of(target.format).on_change
+    try:
+        known = ledger.earlier(target.name, settings)
+        if not known.at_most or there is OnChange.KEEP_FIRST:  # a republish moves nothing there
+            return outcome
+        now = site.clock()
+        months = undisturbed(source, partial(_counted, site, target, source, ledger, now))
+        with closing(site.ledger()) as kept:
+            kept.note_earlier(target.name, settings, months, now)
+    except PublisherError as error:
+        reason = "; ".join(filter(None, (outcome.reason, str(error))))
+        return outcome._replace(
+            outcome="error",
+            reason=reason,
+            exit_status=gravest([outcome.exit_status, error.exit_status]),
+        )
+    return outcome._replace(earlier=EarlierRuns(known.at_most, months, now))
+
+
+def _counted(
+    site: Site, target: Target, source: Source, ledger: Ledger, now: datetime
+) -> Mapping[int, int]:
+    """Return how many runs of each month would have other keys now."""
+    there, is_summary = receiver_of(target.format).on_change, is_summary_format(target.format)
+    known = {
+        month.month: month
+        for month in ledger.months(target.name)
+        # What was sent as single records is of another kind, whatever the settings.
+        if month.counts.jobs and (month.format or not is_summary)
+    }
+    if not known:
+        return {}
+    window = Window(start=month_window(min(known)).start, end=month_window(max(known)).end)
+    decider = Decider(target.selection(window), target.policy, "", there, again=True)
+    keys, found = _Keys(target, known), Counter[int]()
+    for page in whole_window(target.name, source, ledger, window, _NO_TABLES, now):
+        if site.wait(0):
+            raise Later("stopped on request")
+        found.update(_other_keys(target, decider, keys, page, ledger))
+    return dict(sorted(found.items()))
+
+
+def _other_keys(
+    target: Target, decider: Decider, keys: _Keys, page: Page, ledger: Ledger
+) -> list[int]:
+    """Return the month of each run of a page that would have another key."""
+    known = ledger.recorded(target.name, [job.run_key for job in page.jobs])
+    held = ledger.held(target.name, [job.key for job in page.jobs])
+    months = []
+    for job in page.jobs:
+        recorded = known.get(job.run_key)
+        if recorded is None or not recorded.counts:
+            continue
+        fit = decider.decide(job, job.key, recorded, held.get(job.key))
+        if isinstance(fit, Publish) and fit.entry.digest == recorded.digest:
+            try:
+                differs = keys.differ(fit.published, recorded)
+            except Unfit:  # it would be set aside
+                continue
+            months += [recorded.row.month] * differs
+    return months
+
+
+class _Keys:
+    """The keys of runs under the settings of now, in the kind in which each month began."""
+
+    def __init__(self, target: Target, months: Mapping[int, MonthTotals]) -> None:
+        self._form = target.format
+        self._months = months
+        self._rows = cache(_row_keys)
+
+    def differ(self, published: PublishedJob, recorded: Recorded) -> bool:
+        """Return whether a run has another row or record key. Raises: Unfit."""
+        month = recorded.row.month
+        known = self._months.get(month)
+        form = known.format if known is not None and known.format else self._form
+        fields = self._rows(form).of(published)
+        if RowId(month_number(published.ended_at), fields.digest) != recorded.row:
+            return True
+        own = record_key_of(published)
+        return not is_summary_format(form) and as_compared(own) != as_compared(recorded.record)
+
+
+def _row_keys(form: str) -> RowKeys | SummaryRows:
+    """Return what works out the rows of a format that its receiver adds up."""
+    if is_summary_format(form):
+        return SummaryRows(summary_format(form).grouping)
+    row_keys = receiver_of(form).row_keys
+    if row_keys is None:
+        raise AssertionError(f"{form} adds nothing up")
+    return row_keys()
