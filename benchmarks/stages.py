@@ -99,7 +99,6 @@ class Rehearsed(DryRunLedger):
         start: Epoch | None,
         selection_digest: str,
         receiver: ReceiverName,
-        leads_to: str = "",
     ) -> TargetState:
         named = {"start_rule": start_rule, "selection_digest": selection_digest}
         state = super().begin_round(target, start=start, receiver=receiver, **named)

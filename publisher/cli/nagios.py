@@ -193,6 +193,8 @@ def _messages(
             yield WARNING, f"{status.target}: has not run yet"
         elif not status.last_success:
             yield CRITICAL, f"{status.target}: has never succeeded"
+        if status.question:
+            yield CRITICAL, status.question
         for missing in status.missing:
             yield CRITICAL, f"{status.target}: {missing.reason}"
     if trouble:

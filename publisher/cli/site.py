@@ -22,12 +22,13 @@ from typing import TYPE_CHECKING, Any, Final
 from publisher import __version__, config
 from publisher.config import ConfiguredTarget, Settings
 from publisher.config.settings import LedgerServer
-from publisher.config.targets import beside, leads_to
+from publisher.config.targets import beside, receiver_name
 from publisher.formats import frame_of, receiver_of, record_format
 from publisher.ledger.contract import Ledger
 from publisher.ledger.generation import StateGuard, accepting_once, accepts_nothing, host_identity
 from publisher.ledger.sql.ledger import SqlLedger
 from publisher.ledger.sqlite.connection import open_database, open_database_to_read
+from publisher.model.entry import ReceiverName
 from publisher.model.errors import UsageError
 from publisher.model.rates import Allocation, Charging, EnergyRules
 from publisher.model.time import Window
@@ -37,10 +38,8 @@ from publisher.publishing.databases.batch_systems import delivered_since
 from publisher.publishing.site import (
     LiveTarget,
     MetricsOutput,
-    Neighbour,
     ProcessEnvironment,
     Site,
-    place_of,
 )
 from publisher.sources import LRMS, READS_IMPORTED, importer_plugin, offered, source_plugin
 from publisher.sources.base import BatchEntry, DatabaseEntry, JoinedEntry, Source
@@ -393,13 +392,12 @@ class LiveSite:
             policy_digest=self.policy_digest(target),
             settings=self.settings_digest(target),
             wire_digest=_digest(target.type, target.options),
-            leads_to=self.leads_to(target),
+            receiver=self.receiver(target),
             beside=self.beside(target),
         )
 
-    def beside(self, target: Target) -> tuple[Neighbour, ...]:
-        others = beside(target, self.settings.targets)
-        return tuple(Neighbour(one.name, one.selection(Window())) for one in others)
+    def beside(self, target: Target) -> tuple[Target, ...]:
+        return tuple(beside(target, self.settings.targets))
 
     def settings_digest(self, target: Target) -> str:
         read_as = self.settings.source, self.settings.batch_entries
@@ -427,8 +425,8 @@ class LiveSite:
 
         return certificate_ends(self.credentials())
 
-    def leads_to(self, target: Target) -> str:
-        return leads_to(target)
+    def receiver(self, target: Target) -> ReceiverName:
+        return receiver_name(target)
 
     def endpoints(self, target: Target) -> tuple[Endpoint, ...]:
         return own_options(target.options, TransportOptions).endpoints(self.process.environment)
@@ -447,7 +445,7 @@ class LiveSite:
         from publisher.ledger.postgres.locks import waiting_at_work
 
         opens = partial(self.database, to_read=True)
-        place = place_of(target.name, self.leads_to(target))
+        place = self.receiver(target).place
         return waiting_at_work(self.process.wait, opens, target.name, place)
 
 

@@ -22,6 +22,8 @@ from publisher.formats import (
     is_summary_format,
     receiver_of,
 )
+from publisher.formats.base import OnChange
+from publisher.model.entry import SHADOW, ReceiverName
 from publisher.model.errors import UsageError
 from publisher.model.job import Epoch
 from publisher.model.published import Infrastructure
@@ -419,10 +421,10 @@ def same_rows(one: Target, other: Target) -> bool:
 
 
 def beside(target: Target, targets: Sequence[Target]) -> list[Target]:
-    """Others that write into the same rows; a shadow has none, as what it sends goes nowhere."""
-    if target.shadow:
-        return []
-    return [one for one in targets if one.name != target.name and same_rows(target, one)]
+    """Return the other targets of a target's receiver, whatever their site."""
+    place = receiver_name(target).place
+    others = (one for one in targets if one.name != target.name)
+    return [one for one in others if receiver_name(one).place == place]
 
 
 def apart(one: Target, other: Target) -> bool:
@@ -437,12 +439,18 @@ def destination(target: Target) -> Destination | None:
     return target.options.destination() if isinstance(target.options, TransportOptions) else None
 
 
-def leads_to(target: Target) -> str:
-    """Where a target's messages go, for people, and what they count there where that is not jobs.
+def receiver_name(target: Target) -> ReceiverName:
+    """Where a target's rows accumulate, by its present address, and what counts there.
 
-    '' for a shadow, whose messages go nowhere.
+    A shadow, whose messages go nowhere, has a receiver of its own. So has a target of which a
+    change of the address means nothing.
     """
-    if target.shadow or not isinstance(target.options, TransportOptions):
-        return ""
-    place, counts = target.options.leads_to(), receiver_of(target.format).counts
-    return place if not place or counts == "jobs" else f"{place} ({counts})"
+    keeps_first = receiver_of(target.format).on_change is OnChange.KEEP_FIRST
+    if target.shadow:
+        return ReceiverName(f"shadow {target.name}", keeps_first, SHADOW)
+    options, counts = target.options, receiver_of(target.format).counts
+    place = options.leads_to() if isinstance(options, TransportOptions) else ""
+    if not place:
+        return ReceiverName(f"target {target.name}", keeps_first, target.type)
+    counted = "" if counts == "jobs" else f" ({counts})"
+    return ReceiverName(f"{place}{counted}", keeps_first, target.type)

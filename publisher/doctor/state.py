@@ -13,11 +13,11 @@ from typing import Final
 from publisher.doctor.findings import Finding, PerfData, Question, join, not_asked
 from publisher.formats import is_summary_format
 from publisher.ledger.contract import Ledger, TargetState
-from publisher.model.errors import Later, LedgerError
+from publisher.model.errors import ConfigError, Later, LedgerError
 from publisher.model.text import plural
 from publisher.model.totals import month_name
 from publisher.policy.target import Target
-from publisher.publishing.site import Site, leads_elsewhere
+from publisher.publishing.site import Site
 from publisher.sources.sqlite_reader import user_name
 
 _STATUS: Final = LedgerError.exit_status
@@ -171,9 +171,12 @@ def check_ledger(site: Site, targets: Sequence[Target]) -> Iterator[Finding | Pe
                 yield question.failure(f"the ledger is damaged: {join(damage)}", advice, _STATUS)
             for target, state in states:
                 yield from _target(target, state, ledger, now)
-                for found, advice in leads_elsewhere(target, site.leads_to(target), ledger):
-                    where = Question("place", target.name, "jobs count where they were delivered")
-                    yield where.warning(found, advice)
+                address = ledger.changed_address(target.name, site.receiver(target))
+                if address is not None:
+                    where = Question(
+                        "receiver", target.name, "jobs count where they were delivered"
+                    )
+                    yield where.failure(address.text, address.advice, ConfigError.exit_status)
     except LedgerError as error:
         yield question.error(error, "restore it from a backup")
         for target in targets:

@@ -1,6 +1,6 @@
 """The publishing database: what was sent, to whom, what is in doubt, what was set aside.
 
-`contract.py` is the contract in six parts; `books.py` what is kept beside it. `sql/` holds the
+`contract.py` is the contract in seven parts; `books.py` what is kept beside it. `sql/` holds the
 statements, which any database takes that implements the `Database` of `sql/database.py`; `sqlite/`
 what only SQLite knows: the file, its schema, its locks.
 

@@ -1,4 +1,4 @@
-"""The ledger's contract: six small parts, and the `Ledger` that has them all.
+"""The ledger's contract: seven small parts, and the `Ledger` that has them all.
 
 A caller takes the part that it needs. What only reads never writes. Every write is one transaction,
 and on the disk when it returns. All methods raise LedgerError when the publishing database cannot
@@ -42,6 +42,7 @@ from publisher.model.message import (
     RecordColumns,
     WindowMark,
 )
+from publisher.model.receiver import ChangedAddress, KnownReceiver, MovedMonth, ReceiverSums
 from publisher.model.totals import AcceptedChange, InheritedMonth, KeyTotal
 
 Patience = Callable[[], bool]  # waits a little and says whether to look again
@@ -57,7 +58,7 @@ class MessageState(StrEnum):
     IN_DOUBT = "in doubt"  # perhaps stored: the answer was lost, or the process ended before it
     SENT = "sent"  # accepted by the receiver
     REJECTED = "rejected"  # refused for good; its records are in quarantine
-    COUNTED = "counted"  # jobs added to their months; the months' messages follow
+    COUNTED = "counted"  # another publisher's: what it is believed to have sent counts
 
 
 class Hold(StrEnum):
@@ -133,7 +134,7 @@ class TargetState(NamedTuple):
     quarantined: int
     messages: int
     held: tuple[int, ...]  # months that the last round held back
-    leads_to: str  # where its first round sent, and each success; '' where that is unknown
+    moved: Sequence[MovedMonth] = ()  # from its shadow, by the round that begins now
 
     @property
     def is_behind(self) -> bool:
@@ -236,7 +237,8 @@ class Targets(Protocol):
     ) -> AbstractContextManager[None]:
         """Hold the receiver's lock, and then the target's.
 
-        Raises: Busy when another publisher has one; LedgerError if the ledger went back in time.
+        Raises: ConfigError where an administrator has to say which receiver it is; Busy when
+        another publisher has a lock; LedgerError if the ledger went back in time.
         """
 
     def damage(self, on: datetime | None = None) -> Sequence[str]:
@@ -253,11 +255,11 @@ class Targets(Protocol):
         start: Epoch | None,
         selection_digest: str,
         receiver: ReceiverName,
-        leads_to: str = "",
     ) -> TargetState:
         """Enter a target, and the receiver that this round sends to.
 
-        Its start stays while its rule does, and `leads_to` once it is known.
+        Its start stays while its rule does. At another receiver everything is compared anew; what a
+        shadow recorded moves there. Raises: ConfigError as `working_on`.
         """
 
     def end_round(
@@ -269,7 +271,6 @@ class Targets(Protocol):
         checked: str | None,
         now: datetime,
         held: Sequence[int] = (),
-        leads_to: str = "",
     ) -> None:
         """`swept`: every row was looked at. `held`: months that are held back.
 
@@ -286,6 +287,25 @@ class Targets(Protocol):
 
     def learn_limit(self, target: str, limit: LearntLimit) -> None:
         """Remember what the service takes, in the place of what was known before."""
+
+
+class Receivers(Protocol):
+    """Where targets lead; a target stays at its receiver while an administrator is asked."""
+
+    def receivers(self) -> Sequence[ReceiverSums]:
+        """All receivers, in the order of their numbers."""
+
+    def receiver_of(self, target: str) -> KnownReceiver | None:
+        """Where the last round of a target led; None before the first."""
+
+    def changed_address(self, target: str, receiver: ReceiverName) -> ChangedAddress | None:
+        """What an administrator has to say of a target with this address; None for nothing."""
+
+    def same_receiver(self, target: str, receiver: ReceiverName) -> None:
+        """The service moved: the target's receiver has this address now."""
+
+    def new_receiver(self, target: str, receiver: ReceiverName) -> None:
+        """Another place: everything that the target wants is sent there."""
 
 
 class Outbox(Protocol):
@@ -481,7 +501,7 @@ class Months(Protocol):
         """The receiver has this of a month from another publisher; totals may come in parts."""
 
 
-class Ledger(Targets, Outbox, Entries, Quarantine, Positions, Months, Protocol):
+class Ledger(Targets, Receivers, Outbox, Entries, Quarantine, Positions, Months, Protocol):
     """What was sent, to whom, what is in doubt, what was set aside."""
 
     def close(self) -> None: ...

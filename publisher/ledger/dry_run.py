@@ -18,7 +18,7 @@ from publisher.ledger.contract import (
 )
 from publisher.ledger.sql.database import Database
 from publisher.ledger.sql.reads import LedgerReader
-from publisher.ledger.sql.sums import message_rows
+from publisher.ledger.sql.sums import message_rows, receivers
 from publisher.model.entry import (
     Entry,
     MonthTotals,
@@ -29,6 +29,7 @@ from publisher.model.entry import (
     RunKey,
     Usage,
 )
+from publisher.model.errors import ConfigError
 from publisher.model.job import Epoch
 from publisher.model.message import Message, MessageId
 from publisher.model.totals import InheritedMonth
@@ -74,7 +75,9 @@ class DryRunLedger(LedgerReader):
         """A write of which nothing is asked later."""
 
     note = found_databases = retire_database = rename_database = finish_window = _forget
-    learn_limit = take_over = end_round = set_before = accept_change = _forget
+    learn_limit = take_over = same_receiver = new_receiver = end_round = set_before = (
+        accept_change
+    ) = _forget
     prepare = in_doubt = leave_in_doubt = give_up = split = refuse = _forget
     withdraw = discard = forget_totals = confirm_deleted = _forget
     note_earlier = forget_earlier = _forget
@@ -160,8 +163,24 @@ class DryRunLedger(LedgerReader):
         self, target: str, patience: Patience = impatient, receiver: ReceiverName | None = None
     ) -> AbstractContextManager[None]:
         if receiver is not None:
-            self._places[target] = receiver
+            self._lead(target, receiver)
         return nullcontext()
+
+    def _lead(self, target: str, receiver: ReceiverName) -> int | None:
+        """Look at the receiver that a target leads to now, if it is known.
+
+        All that a shadow has is shown as if it were there. Raises: ConfigError.
+        """
+        if (changed := self.changed_address(target, receiver)) is not None:
+            raise ConfigError(changed.question)
+        with self._database.reading():
+            there = receivers.at(self._database, receiver.place)
+            was = receivers.of_target(self._database, target)
+        if there is None and was is not None and was.is_shadow and not receiver.is_shadow:
+            there = was
+        number = None if there is None else there.number
+        self._receivers[target] = number or 0  # no receiver has that
+        return number
 
     def begin_round(
         self,
@@ -171,11 +190,12 @@ class DryRunLedger(LedgerReader):
         start: Epoch | None,
         selection_digest: str,
         receiver: ReceiverName,
-        leads_to: str = "",
     ) -> TargetState:
-        state = super().target(target)
+        state, was = super().target(target), self.receiver_of(target)
+        there = self._lead(target, receiver)
         if state is not None and state.start_rule == start_rule:
-            return state
+            is_there = was is not None and was.number == there
+            return state if is_there else state._replace(swept=None)
         return TargetState(
             target=target,
             start_rule=start_rule,
@@ -192,7 +212,6 @@ class DryRunLedger(LedgerReader):
             quarantined=0,
             messages=0,
             held=(),
-            leads_to="",
         )
 
     def sent(

@@ -95,7 +95,9 @@ def refuse_other_version(place: str, version: int) -> None:
 
 ENTRY_TABLES: Final = """CREATE TABLE receiver (      -- a service and place where rows accumulate
     id          INTEGER PRIMARY KEY,
-    place       TEXT NOT NULL UNIQUE,       -- for people, with what is counted there
+    name        TEXT NOT NULL UNIQUE,       -- of the target that made it
+    kind        TEXT NOT NULL,              -- type of that target, or 'shadow'
+    place       TEXT NOT NULL UNIQUE,       -- its address, with what is counted there, for people
     keeps_first BOOLEAN NOT NULL            -- of two records under one id, and not the later
 );
 CREATE TABLE scope (                        -- what many entries share
@@ -202,12 +204,12 @@ CREATE TABLE target (
     accepted_messages INTEGER NOT NULL DEFAULT 0, -- of counts and totals too
     accepted_records INTEGER NOT NULL DEFAULT 0,  -- in them, each as often as it went out
     generation       INTEGER NOT NULL DEFAULT 0,  -- of the file beside the ledger (generation.py)
-    leads_to         TEXT NOT NULL DEFAULT '',    -- where what was delivered went; '' for unknown
     receiver         INTEGER REFERENCES receiver (id)  -- where its last round sent
 );
 CREATE TABLE message (
     id         INTEGER PRIMARY KEY,         -- the number that entries refer to
     target     INTEGER NOT NULL REFERENCES target (id),
+    receiver   INTEGER NOT NULL REFERENCES receiver (id),  -- whose queue it is in
     posting    INTEGER REFERENCES posting (id),  -- NULL: its records are no entries
     message_id TEXT NOT NULL,               -- the stable id on the wire (AMS: empaid)
     -- 0 prepared, 1 in doubt, 2 sent, 3 rejected, 4 another publisher's (no message of ours)
@@ -225,6 +227,7 @@ CREATE TABLE message (
 );
 CREATE INDEX message_of_posting ON message (posting) WHERE posting IS NOT NULL;
 CREATE INDEX message_outstanding ON message (target, id) WHERE state < 2;
+CREATE INDEX message_queue ON message (receiver, id) WHERE state < 2;
 CREATE TABLE outbox (
     message   INTEGER PRIMARY KEY REFERENCES message (id),
     place     REAL NOT NULL,                -- in the queue; halves take the place of the whole
@@ -265,6 +268,7 @@ CREATE TABLE open_row (                     -- to look at in every round: not co
 CREATE TABLE key_change (
     id          INTEGER PRIMARY KEY,
     target      INTEGER NOT NULL REFERENCES target (id),
+    receiver    INTEGER NOT NULL REFERENCES receiver (id),
     month       INTEGER NOT NULL,
     accepted_at INTEGER NOT NULL,           -- an administrator accepted that these rows stay
     orphaned    TEXT NOT NULL,              -- JSON, by row: key for people, jobs, wall, CPU seconds
@@ -281,11 +285,11 @@ CREATE TABLE month_message (                -- whose rows of totals a message ha
 ) WITHOUT ROWID;
 CREATE INDEX message_of_month ON month_message (target, month, message);
 CREATE TABLE delivered_count (
-    target INTEGER NOT NULL REFERENCES target (id),
-    month  INTEGER NOT NULL,                -- of the end time that was sent
-    host   TEXT NOT NULL,                   -- SubmitHost as sync spells it
-    jobs   INTEGER NOT NULL,                -- delivered, each run once
-    PRIMARY KEY (target, month, host)
+    receiver INTEGER NOT NULL REFERENCES receiver (id),
+    month    INTEGER NOT NULL,              -- of the end time that was sent
+    host     TEXT NOT NULL,                 -- SubmitHost as sync spells it
+    jobs     INTEGER NOT NULL,              -- delivered, each run once
+    PRIMARY KEY (receiver, month, host)
 ) WITHOUT ROWID;
 CREATE TABLE count_before (
     target INTEGER NOT NULL REFERENCES target (id),
@@ -295,14 +299,14 @@ CREATE TABLE count_before (
     PRIMARY KEY (target, month, host)
 ) WITHOUT ROWID;
 CREATE TABLE sync_count (
-    target  INTEGER NOT NULL REFERENCES target (id),
+    receiver INTEGER NOT NULL REFERENCES receiver (id),
     month   INTEGER NOT NULL,
     host    TEXT NOT NULL,
     reporting INTEGER,                      -- what the last message reported
     message INTEGER,                        -- that message
     reported INTEGER,                       -- what the receiver accepted
     reported_at INTEGER,
-    PRIMARY KEY (target, month, host)
+    PRIMARY KEY (receiver, month, host)
 );
 CREATE INDEX sync_of_message ON sync_count (message);
 CREATE TABLE learnt_limit (

@@ -24,6 +24,7 @@ from publisher.model.job import RunKey as RunKey
 from publisher.model.job import run_key as run_key
 
 _ROW_DIGEST_BYTES: Final = 12
+SHADOW: Final = "shadow"  # the kind of a receiver that nobody has
 
 
 class RecordKey(NamedTuple):
@@ -220,3 +221,9 @@ class ReceiverName(NamedTuple):
 
     place: str  # for people, such as `AMS msg.example.org, project accounting, topic gLite-APEL`
     keeps_first: bool = False
+    kind: str = ""  # type of the target that leads there, or `SHADOW`
+
+    @property
+    def is_shadow(self) -> bool:
+        """Whether nobody has it: what is recorded there is sent by another publisher."""
+        return self.kind == SHADOW

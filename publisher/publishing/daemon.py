@@ -30,7 +30,7 @@ from publisher.policy.target import Target
 from publisher.publishing import publish
 from publisher.publishing.round.outcome import Outcome, broken_off
 from publisher.publishing.round.round import Observer
-from publisher.publishing.site import Site, place_of
+from publisher.publishing.site import Site
 
 
 class RoundScheduler:
@@ -337,7 +337,7 @@ class Daemon:
     def _round(self, name: str) -> None:
         """Run a round in its turn; when a stop comes before that, the next daemon runs it."""
         target = self._targets.get(name)
-        place = name if target is None else place_of(name, self._site.leads_to(target))
+        place = name if target is None else self._site.receiver(target).place
         with self._turns.turn(place) as is_its_turn:
             if is_its_turn:
                 self._work(name)

@@ -36,7 +36,7 @@ from publisher.publishing.databases.prune import prune_after_rounds
 from publisher.publishing.republish.earlier import with_earlier
 from publisher.publishing.round.outcome import Outcome, added, broken_off, incomplete
 from publisher.publishing.round.round import Observer, Round, patience
-from publisher.publishing.site import LiveTarget, Site, choose, leads_elsewhere, place_of
+from publisher.publishing.site import LiveTarget, Site, choose
 from publisher.publishing.sync import counts
 from publisher.sources.base import Source
 from publisher.transports.base import BackgroundTask
@@ -124,7 +124,7 @@ def _by_receiver(site: Site, targets: Iterable[Target]) -> Iterable[Sequence[Tar
     """Return the targets of each receiver, in the order of the configuration."""
     found: dict[str, list[Target]] = {}
     for target in targets:
-        found.setdefault(place_of(target.name, site.leads_to(target)), []).append(target)
+        found.setdefault(site.receiver(target).place, []).append(target)
     return found.values()
 
 
@@ -264,8 +264,6 @@ def _attempt(
         with closing(live.transport):
             warnings.log(target.name, live.transport.warnings(site.clock()))
             warnings.log(target.name, _left(site, target, ledger))
-            elsewhere = leads_elsewhere(target, live.leads_to, ledger)
-            warnings.log(target.name, map("; ".join, elsewhere))
             lost = _take_over(site, target, live, source, ledger)
             round_ = Round(live, source, ledger, observer, site.clock, site.wait)
             outcome = round_.run(limit, every_row=every_row, all_read=not unread)

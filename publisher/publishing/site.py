@@ -7,6 +7,7 @@ knows how a configuration file looks, or which class is behind a name.
 from __future__ import annotations
 
 import json
+import logging
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -21,8 +22,7 @@ from publisher.model.errors import UsageError
 from publisher.model.job import Epoch
 from publisher.model.published import PublishedJob
 from publisher.model.rates import Allocation, Charging, EnergyRules
-from publisher.model.text import plural
-from publisher.model.totals import month_name
+from publisher.model.time import Window
 from publisher.policy.records import RecordPolicy
 from publisher.policy.target import Selection, Target
 from publisher.transports.base import Credentials, Endpoint, Environment, Transport
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from publisher.sources.statistics import Accounts, UsageReader
 
 AnyTarget = TypeVar("AnyTarget", bound=Target)
+log = logging.getLogger("publisher")
 
 # Of whoever only looks, for a writer of the accounting data; then that is the answer.
 LOCK_WAIT_S: Final = 2.0
@@ -107,21 +108,13 @@ class MetricsOutput(Protocol):
     def all_instances(self) -> bool: ...
 
 
-class Neighbour(NamedTuple):
-    """A target that writes into the same rows at a receiver, those of VOs of its own."""
-
-    name: str
-    selection: Selection
-
-
-def own_rows(
-    rows: Iterable[RowTotal], own: Selection, others: Sequence[Neighbour]
-) -> list[RowTotal]:
+def own_rows(rows: Iterable[RowTotal], own: Selection, others: Sequence[Target]) -> list[RowTotal]:
     """Return rows without those of VOs that only other targets of the receiver want."""
+    selections = [other.selection(Window()) for other in others]
 
     def is_own(row: RowTotal) -> bool:
         vo = json.loads(row.key.fields.text).get("VO", "")
-        return own.wants_vo(vo) or not any(other.selection.wants_vo(vo) for other in others)
+        return own.wants_vo(vo) or not any(other.wants_vo(vo) for other in selections)
 
     return [row for row in rows if not others or is_own(row)]
 
@@ -146,29 +139,24 @@ class LiveTarget(NamedTuple):
     # them, whatever the version.
     settings: str
     wire_digest: str  # of everything that decides how messages travel
-    leads_to: str  # where messages go, for people
+    receiver: ReceiverName  # where its rows accumulate; a shadow has one of its own
     # In regular rounds, as `Decider` has it.
     sent_by_jura: Callable[[JobRecord], PublishedJob | None] | None = None
     accept_key_change: bool = False  # send months although rows stay behind at the receiver
-    # Targets that write into the same rows at the receiver, each those of VOs of its own.
-    beside: tuple[Neighbour, ...] = ()
+    beside: tuple[Target, ...] = ()  # the other targets of the receiver
 
-    @property
-    def receiver(self) -> ReceiverName:
-        """Where its rows accumulate; a shadow has a receiver of its own."""
-        place = place_of(self.name, self.leads_to)
-        return ReceiverName(place, keeps_first=self.changed is OnChange.KEEP_FIRST)
-
-    def begin(self, ledger: Ledger, leads_to: str = "") -> TargetState:
-        """Enter the target and its receiver in the ledger. Raises: LedgerError."""
-        return ledger.begin_round(
+    def begin(self, ledger: Ledger) -> TargetState:
+        """Enter the target and its receiver in the ledger. Raises: ConfigError, LedgerError."""
+        state = ledger.begin_round(
             self.name,
             start_rule=self.start_rule,
             start=self.start,
             selection_digest=self.selection_digest,
             receiver=self.receiver,
-            leads_to=leads_to,
         )
+        for month in state.moved:
+            log.warning("target %s: %s", self.name, month.text)
+        return state
 
 
 class Site(Protocol):
@@ -330,8 +318,8 @@ class Site(Protocol):
     ) -> LiveTarget:
         """A target with its transport, not yet connected. Raises: CredentialError."""
 
-    def beside(self, target: Target) -> Sequence[Neighbour]:
-        """Targets that write into the same rows at the receiver, each those of VOs of its own."""
+    def beside(self, target: Target) -> Sequence[Target]:
+        """The other targets of its receiver."""
 
     def take_over(self, target: Target, source: Source, ledger: Ledger) -> LostJobs | None:
         """What another publisher left and lost (takeover/adopt.py).
@@ -343,11 +331,8 @@ class Site(Protocol):
     def certificate_ends(self) -> datetime | None:
         """When the host certificate runs out; None where that cannot be read."""
 
-    def leads_to(self, target: Target) -> str:
-        """Where its messages go, for people, and what they count there where that is not jobs.
-
-        '' for a shadow, or where that is not known.
-        """
+    def receiver(self, target: Target) -> ReceiverName:
+        """Where its rows accumulate, by its present address; a shadow has a receiver of its own."""
 
     def endpoints(self, target: Target) -> Sequence[Endpoint]:
         """The services that a target talks to. Raises: ConfigError."""
@@ -363,28 +348,6 @@ class Site(Protocol):
 
     def policy_digest(self, target: Target) -> str:
         """Of everything that decides how a target's records look."""
-
-
-def place_of(target: str, leads_to: str) -> str:
-    """Return the place of a target's receiver, by which its lock is known."""
-    return leads_to or f"shadow {target}"
-
-
-def leads_elsewhere(target: Target, leads_to: str, ledger: Ledger) -> list[tuple[str, str]]:
-    """Of a target whose jobs went to another place: what is so, and what can be done; or nothing.
-
-    The ledger knows it by its name.
-    """
-    state = ledger.target(target.name)
-    if state is None or state.leads_to == leads_to or "" in (state.leads_to, leads_to):
-        return []
-    if not (delivered := ledger.counts(target.name).delivered):
-        return []
-    jobs, months = plural(sum(delivered.values()), "job"), sorted(month for month, _ in delivered)
-    found = f"it leads to {leads_to}; {jobs} went to {state.leads_to} and are not sent again"
-    window = f"--from {month_name(months[0])} --to {month_name(months[-1])}"
-    again = f"`publisher republish {window} --target {target.name}` sends them there too"
-    return [(found, f"if that is another service, {again}; to serve both, make it two targets")]
 
 
 def choose(targets: Sequence[AnyTarget], names: Sequence[str]) -> list[AnyTarget]:

@@ -189,6 +189,7 @@ class TargetStatus(NamedTuple):
     earlier: EarlierRuns | None = None  # sent under other settings than the target has now
     # Jobs that are over and wait for what their batch system tells; None as for `pending`.
     awaited: int | None = 0
+    question: str = ""  # what an administrator is asked before its rounds go on
 
 
 class Traced(NamedTuple):
@@ -225,7 +226,9 @@ def status(site: Site, *, targets: Sequence[str]) -> tuple[list[TargetStatus], s
             except SourceError as error:
                 trouble = str(error)
             earlier = earlier_of(site, target, ledger)
-            found.append(_status(target, state, waits, missing, earlier))
+            changed = ledger.changed_address(target.name, site.receiver(target))
+            asked = "" if changed is None else changed.question
+            found.append(_status(target, state, waits, missing, earlier, asked))
     return found, trouble
 
 
@@ -246,6 +249,7 @@ def _status(
     waits: WaitingJobs | None,
     missing: Sequence[Missing],
     earlier: EarlierRuns | None,
+    question: str,
 ) -> TargetStatus:
     success = state and state.last_success
     overdue = None if success is None else target.overdue_after(success)
@@ -263,6 +267,7 @@ def _status(
         exact=waits is None or waits.exact,
         missing=missing,
         earlier=earlier,
+        question=question,
     )
 
 

@@ -24,6 +24,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from publisher.cli.commands import doctor as doctor_command
 from publisher.doctor.findings import split_advice
+from publisher.model.errors import ConfigError, gravest
 from tests.arex_databases import RawRow, SampleJob, generate, leave_wal, make_damaged, make_missing, set_schema_version
 from tests.fake_ams.faults import Fault
 from tests.fake_ams.service import FakeAMS
@@ -886,13 +887,15 @@ def assert_found(clinic: Clinic, plant: Plant) -> None:
     assert found["advice"] not in found["found"]
     assert found["why"]
     assert found["advice"]
-    # Of a fault in `url` or `project`, the ledger tells that jobs went elsewhere before.
-    assert {name for name, _ in wrong} <= planted.besides | {"place"}, wrong
+    # Of a fault in `url` or `project`, the ledger asks which receiver that is.
+    others = {name for name, _ in wrong}
+    assert others <= planted.besides | {"receiver"}, wrong
     if planted.state == "failure":
         assert found["status"] == planted.status
         assert run.status == run.json["exit"] != 0
     if not planted.besides:
-        assert run.status == planted.status
+        asked = [ConfigError.exit_status] if "receiver" in others else []
+        assert run.status == gravest([planted.status, *asked])
     assert clinic.messages() == before
 
 

@@ -206,6 +206,7 @@ def test_targets_of_one_place_are_one_receiver(kept: Kept) -> None:
     kept.deliver(make_record(job(1)), target="renamed")
     assert kept.states() == {COUNTS: 1, HISTORY: 1}
     assert [row[3] for row in kept.balances()] == [1]
+    kept.begin("other", ReceiverName("elsewhere"))
     kept.begin("renamed", ReceiverName("elsewhere"))
     kept.deliver(make_record(job(1)), target="renamed")
     assert kept.states() == {COUNTS: 2, HISTORY: 1}

@@ -32,7 +32,9 @@ class TargetPast:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.connection = open_ledger_file(path)
-        self.connection.execute("INSERT INTO receiver (id, place, keeps_first) VALUES (1, 'a place', 0)")
+        self.connection.execute(
+            "INSERT INTO receiver (id, name, kind, place, keeps_first) VALUES (1, 'egi', 'ams', 'a place', 0)"
+        )
         self.target(1, "egi")
         self.messages = 0
         self.numbers = entries.Numbers()
@@ -55,8 +57,8 @@ class TargetPast:
     ) -> int:
         self.messages += 1
         self.connection.execute(
-            "INSERT INTO message (id, target, posting, message_id, state, format, records, bytes, digest, made_at,"
-            " settled_at) VALUES (?, 1, ?, ?, ?, ?, 2, ?, ?, ?, ?)",
+            "INSERT INTO message (id, target, receiver, posting, message_id, state, format, records, bytes, digest, made_at,"
+            " settled_at) VALUES (?, 1, 1, ?, ?, ?, ?, 2, ?, ?, ?, ?)",
             (
                 self.messages,
                 posting,

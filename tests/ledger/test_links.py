@@ -47,7 +47,7 @@ def read(site: SiteUnderTest) -> Run:
     return site.run("import", "gridengine")
 
 
-RECEIVER = "publishing.db.+receiver-DIGEST.lock"
+RECEIVER = "publishing.db.+receiver-1.lock"
 WRITTEN: dict[str, Callable[[SiteUnderTest], Run]] = {
     "publishing.db.egi.lock": publish,
     RECEIVER: publish,

@@ -24,6 +24,7 @@ VERBS = ("SELECT ", "INSERT ", "UPDATE ", "DELETE ")
 FEW = frozenset(
     {
         "target",
+        "receiver",
         "reading",
         "source_file",
         "window_progress",

@@ -91,6 +91,16 @@ class Memory:
             else:
                 versions.append(seen)
 
+    def move(self, old: str, new: str) -> None:
+        """A service moves to another place, with all that it has."""
+
+        def there(places: Iterable[str]) -> Iterator[str]:
+            return (new if place == old else place for place in places)
+
+        self.single = set(there(self.single))
+        for versions in self.runs.values():
+            versions[:] = [one._replace(places=frozenset(there(one.places))) for one in versions]
+
 
 @dataclass(slots=True)
 class Explained:

@@ -157,6 +157,10 @@ class Product:
             self.models[place] = new_model(place)
         return self.models[place]
 
+    def move_model(self, old: str, new: str) -> None:
+        """A service moves to another place, with all that it has."""
+        self.models[new] = self.models.pop(old)
+
     def run(self, *words: str) -> Run:
         """Run a command to its end. Raises: what is a bug in the product."""
         return self._run(words, self.take, self.answer)

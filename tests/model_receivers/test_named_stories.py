@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -13,13 +14,13 @@ import pytest
 from tests.arex_databases import SampleJob
 from tests.model_receivers.oracle import Memory, differences, surfaces
 from tests.model_receivers.receivers.apel import Apel, SumKey, Total, sum_of
-from tests.model_receivers.site import Product, Run
+from tests.model_receivers.site import KILLED, Product, Run
 from tests.model_receivers.stories.events import delete_what_tickets_say
 from tests.model_receivers.world import Ce, ended_again, job_of, user_name
 from tests.support import gridengine_files
 from tests.support.gridengine_files import Entry
 
-APEL = "apel gLite-APEL"
+APEL, OTHER = "apel gLite-APEL", "apel other"
 ALL_VOS = ["atlas", "bio", "cms"]
 SHARING = (2914, 7535)
 """Two numbers of jobs of which 24 bits of a digest are the same."""
@@ -85,8 +86,8 @@ class Tale:
         words = ("republish", "--from", "2026-05", "--to", "2026-05", "--yes")
         delete_what_tickets_say(self.product, self.run(*words), self.run(*words, "--accept-key-change"))
 
-    def rows(self) -> dict[SumKey, Total]:
-        model = self.product.model(APEL)
+    def rows(self, place: str = APEL) -> dict[SumKey, Total]:
+        model = self.product.model(place)
         assert isinstance(model, Apel)
         model.summarise()
         return model.totals()
@@ -96,8 +97,8 @@ class Tale:
         self.publish()
         return differences(self.product, self.memory, surfaces(self.product, self.publish()))
 
-    def total(self) -> Total:
-        return sum_of(self.rows().values())
+    def total(self, place: str = APEL) -> Total:
+        return sum_of(self.rows(place).values())
 
 
 def purged_one(tale: Tale) -> list[SampleJob]:
@@ -214,3 +215,56 @@ def test_delivered_jobs_are_purged_before_the_batch_system_is_first_read(tmp_pat
     tale.publish()
     tale.publish()
     assert tale.total() == Total(2, 1000 + 440, 500 + 90)
+
+
+@with_a_job_gone
+@in_each_form
+def test_rule_1_the_service_moved(tmp_path: Path, form: str, forgotten: Forgotten) -> None:
+    """Its new place has all that it had, runs that are gone from the accounting data too, and nothing comes twice."""
+    tale = Tale(tmp_path, form)
+    forgotten(tale)
+    had = tale.total()
+    tale.product.config["targets"]["egi"]["topic"] = "other"
+    late = tale.jobs(june(3), first=30)
+    assert tale.publish().status == 78
+    tale.product.move_model(APEL, OTHER)
+    tale.memory.move(APEL, OTHER)
+    assert tale.product.run("receiver", "same", "egi").status == 0
+    assert tale.wrong() == []
+    assert tale.total(OTHER) == had.plus(Total(1, late[0].wall_s, late[0].cpu_user_s))
+
+
+@with_a_job_gone
+@in_each_form
+def test_rule_1_another_place_gets_what_is_there(tmp_path: Path, form: str, forgotten: Forgotten) -> None:
+    """Every job that the accounting data still has; the first place keeps what it has."""
+    tale = Tale(tmp_path, form)
+    forgotten(tale)
+    had = tale.total()
+    tale.product.config["targets"]["egi"]["topic"] = "other"
+    tale.jobs(june(3), first=30)
+    assert tale.publish().status == 78
+    assert OTHER not in tale.product.models
+    assert tale.product.run("receiver", "new", "egi").status == 0
+    assert tale.wrong() == []
+    assert (tale.total(), tale.total(OTHER).jobs) == (had, len(tale.ce.rows))
+
+
+@in_each_form
+def test_rule_2_a_shadow_moves_whole_or_not_at_all(tmp_path: Path, form: str) -> None:
+    """Killed before any statement of the ledger: in the end every run counts at the receiver, and none was sent."""
+    tale = Tale(tmp_path, form)
+    jobs = tale.jobs(may(3), may(4), june(2), june(3))
+    tale.product.config["targets"]["egi"]["shadow"] = True
+    assert tale.publish().status == 0
+    del tale.product.config["targets"]["egi"]["shadow"]
+    for statement in itertools.count(1, 6):
+        runs = [one["runs"] for one in tale.product.run("receiver", "list", "--json").json["receivers"]]
+        assert sum(runs) == len(jobs)
+        assert set(runs) <= {0, len(jobs)}
+        if tale.product.cut_short("publish", "--force", statement=statement).status != KILLED:
+            break
+    assert runs == [0, len(jobs)]
+    assert tale.publish().status == 0
+    assert tale.product.arrived == []
+    assert tale.product.run("state", "check").status == 0

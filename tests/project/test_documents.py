@@ -93,6 +93,7 @@ JSON_RUNS: dict[str, tuple[str, ...]] = {
     "quarantine list": ("quarantine", "list", "--json"),
     "quarantine release": ("quarantine", "release", "1", "--json"),
     "quarantine drop": ("quarantine", "drop", "--json", "1"),
+    "receiver list": ("receiver", "list", "--json"),
     "charge": ("charge", "--json", "--jobs", "--from", "2026-10", "--to", "2026-10"),
     "charge --runs": ("charge", "--runs", "--json"),
     "import gridengine": ("import", "gridengine", "--json", "ACCOUNTING", "/nonexistent"),

@@ -372,34 +372,6 @@ def test_selection_by_vo_status_and_start(site: SiteUnderTest) -> None:
     site.assert_received(*(job for job in wanted if job.vo == "atlas"))
 
 
-@pytest.mark.parametrize("form", ["car", "apel-summary-0.4"])
-def test_a_target_that_leads_elsewhere_is_told_that_nothing_is_sent_again(site: SiteUnderTest, form: str) -> None:
-    """Until a round went through there: then its place is the new one."""
-    site.config["targets"]["egi"] |= {"format": form, "attempts": 1}
-    site.save()
-    site.fill(*generate(7, 5, START, END))
-    assert "it leads to" not in site.publish().err
-    site.config["targets"]["egi"]["topic"] = "trials"
-    site.config["targets"]["egi"]["batch_bytes"] = 900_000
-    site.save()
-    site.fill(*generate(8, 1, START, END))
-    told = f"project {PROJECT}, topic trials; 5 jobs went to https://"
-    again = "`publisher republish --from 2026-10 --to 2026-10 --target egi` sends them there too"
-    for words in (["publish", "--dry-run", "--force"], ["publish", "--force"]):  # nobody may publish there yet
-        complaint = site.run(*words).err
-        assert told in complaint
-        assert again in complaint
-    looked = "".join(site.run("doctor", "--target", "egi").out.split())
-    assert "".join(told.split()) in looked
-    site.fake.allow(site.user, "trials")
-    assert told in site.publish().err
-    assert "it leads to" not in site.publish().err
-    assert site.run("republish", "--from", "2026-10", "--to", "2026-10", "--yes").status == 0
-    site.config["targets"]["egi"]["topic"] = TOPIC
-    site.save()
-    assert "topic trials and are not sent again" in site.publish().err
-
-
 def test_a_target_that_was_renamed_is_told_that_nothing_is_known_of_it(site: SiteUnderTest) -> None:
     site.fill(*generate(7, 5, START, END))
     assert "first round" not in site.publish().err

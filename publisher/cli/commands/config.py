@@ -25,9 +25,10 @@ from publisher.config.from_arc.targets import Draft
 from publisher.doctor.findings import join
 from publisher.doctor.shared_vos import WHY, JobSources, shared_vos
 from publisher.formats import receiver_of
-from publisher.model.errors import ConfigError, UsageError
+from publisher.model.errors import ConfigError, LedgerError, UsageError
 from publisher.model.job import Epoch
 from publisher.model.time import Window, epoch
+from publisher.publishing.takeover import receivers
 from publisher.publishing.takeover.jura import Watermark, look_for_lost, report
 from publisher.reporting.charges.rules import Rules, overlap_notes
 from publisher.reporting.files import whole_file
@@ -91,6 +92,18 @@ def _check(arguments: argparse.Namespace, site: LiveSite) -> None:
     # Each pair of rules that overlap once, though targets have them too.
     for note in dict.fromkeys(note for each in rules for note in overlap_notes(each)):
         print_line(f"note: {note}")
+    _check_addresses(site)
+
+
+def _check_addresses(site: LiveSite) -> None:
+    """That no target waits for an answer of its administrator. Raises: ConfigError."""
+    try:
+        asked = receivers.asked(site)
+    except LedgerError as error:
+        print_line(f"note: whether targets lead to known receivers cannot be told: {error}")
+        return
+    if asked:
+        raise ConfigError(one.question for one in asked)
 
 
 def _check_importers(site: LiveSite) -> JobSources:

@@ -21,7 +21,13 @@ from publisher.cli.output import (
 )
 from publisher.cli.parser import add_all_instances, add_json, add_nagios, add_targets
 from publisher.cli.sources import sources_json, sources_text
-from publisher.model.errors import PublisherError, SourceError, UsageError
+from publisher.model.errors import (
+    ConfigError,
+    PublisherError,
+    SourceError,
+    UsageError,
+    gravest,
+)
 from publisher.model.rates import Allocation
 from publisher.model.text import plural
 from publisher.model.time import epoch
@@ -71,9 +77,11 @@ def _print_status(arguments: argparse.Namespace, site: Site) -> int:
         one.alarm for one in sources if one.alarm and (not trouble or one.trouble != trouble)
     ]
     silent = filter(None, (line for one in sources for line in (one.silence, one.waiting)))
-    for line in (*broken, *silent):
+    questions = [one.question for one in found if one.question]
+    for line in (*questions, *broken, *silent):
         error_line(line)
-    return SourceError.exit_status if broken else 0
+    statuses = [ConfigError.exit_status for _ in questions]
+    return gravest([*statuses, *(SourceError.exit_status for _ in broken)])
 
 
 def _status(arguments: argparse.Namespace, site: Site) -> tuple[list[TargetStatus], str]:
@@ -152,6 +160,7 @@ def _target_json(one: TargetStatus) -> Json:
         **attributes(one, "in_doubt", "quarantined", "held"),
         "earlier_settings": earlier_json(one.earlier),
         "missing_databases": [missing.file for missing in one.missing],
+        "question": one.question or None,
     }
 
 

@@ -10,7 +10,7 @@ from publisher.cli.commands.quarantine import quarantined_json
 from publisher.cli.logs import error_line
 from publisher.cli.output import Json, Part, TextTable, moment_text, print_result
 from publisher.cli.parser import add_all_instances, add_job, add_json
-from publisher.ledger.contract import Delivery
+from publisher.ledger.contract import Delivery, MessageState
 from publisher.model.errors import SourceError
 from publisher.model.job import JobRecord
 from publisher.publishing import status as operations
@@ -81,6 +81,11 @@ def _as_text(traced: Traced) -> Iterator[Part]:
         f"in quarantine of {held.target} since {moment_text(held.since)}: "
         f"{held.job.rule}: {held.job.reason} ({held.hold})"
         for held in traced.quarantined
+    ]
+    notes += [
+        f"target {one.target}: {one.state}: {one.reason}"
+        for one in traced.deliveries
+        if one.state is MessageState.COUNTED and one.reason
     ]
     notes += [
         f"now in {row.row.database}, row {row.row.record_id}: {row.status}, "

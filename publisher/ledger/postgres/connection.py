@@ -102,9 +102,9 @@ class PostgresDatabase:
         return self._leases.hold(target, patience)
 
     def receiver_lock(
-        self, place: str, target: str, patience: Callable[[], bool]
+        self, receiver: int, place: str, target: str, patience: Callable[[], bool]
     ) -> AbstractContextManager[None]:
-        return self._leases.hold_receiver(place, target, patience)
+        return self._leases.hold_receiver(receiver, place, target, patience)
 
     def charge_locks(self) -> ChargeLocks:
         return AdvisoryChargeLocks(self, self._instance)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from hashlib import sha256
 from threading import Event, Thread
@@ -26,6 +26,7 @@ from publisher.ledger.sql.database import (
     receiver_is_busy,
     receiver_lock,
 )
+from publisher.ledger.sql.sums import receivers
 from publisher.model.errors import Busy, LedgerError
 
 LEASE_S: Final = 20.0
@@ -87,14 +88,14 @@ class Leases:
 
     @contextmanager
     def hold_receiver(
-        self, place: str, target: str, patience: Callable[[], bool]
+        self, receiver: int, place: str, target: str, patience: Callable[[], bool]
     ) -> Iterator[None]:
         """Hold a receiver's lock and lease for the work on a target. Raises: Busy, LedgerError."""
 
         def busy(holder: str) -> str:
             return receiver_is_busy(target, place, holder)
 
-        with self._held(receiver_lock(place), _worker_on(target), target, patience, busy):
+        with self._held(receiver_lock(receiver), _worker_on(target), target, patience, busy):
             yield
 
     @contextmanager
@@ -180,13 +181,15 @@ def waiting_at_work(
     Nor its receiver, `place`. What another has sent since must not be overtaken by what this one
     tries again.
     """
-    holders = {target: _this_process(), receiver_lock(place): _worker_on(target)}
-    return lambda seconds: wait(seconds) or not _are_held_here(opens, holders)
+    return lambda seconds: wait(seconds) or not _are_held_here(opens, target, place)
 
 
-def _are_held_here(opens: Callable[[], Database], holders: Mapping[str, str]) -> bool:
-    """Return whether these are the holders, by another connection; False if that fails."""
+def _are_held_here(opens: Callable[[], Database], target: str, place: str) -> bool:
+    """Return whether this process holds both, by another connection; False if that fails."""
     with suppress(LedgerError), closing(opens()) as database, database.reading():
+        if (receiver := receivers.at(database, place)) is None:
+            return False
+        holders = {target: _this_process(), receiver_lock(receiver.number): _worker_on(target)}
         for lock, holder in holders.items():
             found = database.execute(_HOLDER, {"target": lock}).fetchone()
             if found is None or found[0] != holder:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from hashlib import sha256
 from typing import Any, Final, Protocol
 
 Parameters = Mapping[str, object]
@@ -20,9 +19,9 @@ ANOTHER_CHARGES: Final = (
 )
 
 
-def receiver_lock(place: str) -> str:
+def receiver_lock(receiver: int) -> str:
     """Return the name of a receiver's lock; no target is called so, as names begin otherwise."""
-    return f"+receiver-{sha256(place.encode()).hexdigest()[:16]}"
+    return f"+receiver-{receiver}"
 
 
 def receiver_is_busy(target: str, place: str, holder: str) -> str:
@@ -102,9 +101,11 @@ class Database(Protocol):
         """Hold a target's lock. Raises: Busy when another has it and patience ends; LedgerError."""
 
     def receiver_lock(
-        self, place: str, target: str, patience: Callable[[], bool]
+        self, receiver: int, place: str, target: str, patience: Callable[[], bool]
     ) -> AbstractContextManager[None]:
         """Hold the lock of a receiver for the work on a target of it; always before the target's.
+
+        `place` is its address, for people.
 
         Raises: Busy when another has it and patience ends; LedgerError.
         """

@@ -18,7 +18,6 @@ from publisher.ledger.sql.database import Database, Parameters
 from publisher.model.entry import (
     JOB_OF_RUN,
     Entry,
-    ReceiverName,
     Recorded,
     RecordKey,
     RowId,
@@ -29,15 +28,6 @@ from publisher.model.entry import (
 
 HISTORY, COUNTS, PENDING, LEFT = range(4)  # `entry.state`, as schema.py lists them
 _REMEMBERED: Final = 20_000  # row keys, of 200 bytes
-_ENTER_RECEIVER: Final = """
-INSERT INTO receiver (place, keeps_first) VALUES (:place, :keeps_first)
-ON CONFLICT (place) DO UPDATE SET keeps_first = excluded.keeps_first"""
-_MOVE_RECEIVER: Final = """
-UPDATE receiver SET place = :place
-WHERE id = (SELECT receiver FROM target WHERE name = :target) AND place <> :place
-    AND NOT EXISTS (SELECT 1 FROM receiver AS other WHERE other.place = :place)
-    AND (SELECT count(*) FROM target WHERE target.receiver = receiver.id) = 1"""
-_RECEIVER: Final = "SELECT id FROM receiver WHERE place = :place"
 _RECEIVER_OF: Final = """
 SELECT receiver.id, keeps_first FROM posting JOIN receiver ON receiver.id = posting.receiver
 WHERE posting.id = :posting"""
@@ -86,36 +76,37 @@ SELECT entry.run, scope.site, scope.localid_prefix, entry.local_id, entry.ended_
        coalesce((SELECT min(accepted.posting) FROM entry AS accepted
                  WHERE accepted.receiver = entry.receiver AND accepted.run = entry.run
                      AND accepted.state <> 2), 0)
-FROM target CROSS JOIN asked CROSS JOIN entry CROSS JOIN scope CROSS JOIN row_key
-    CROSS JOIN posting
-WHERE target.name = :target AND entry.receiver = target.receiver
+FROM asked CROSS JOIN entry CROSS JOIN scope CROSS JOIN row_key CROSS JOIN posting
+WHERE entry.receiver = :receiver
     AND entry.run >= asked.first_run AND entry.run <= asked.last_run AND entry.state IN (1, 2)
     AND scope.id = entry.scope AND row_key.id = entry.row_key AND posting.id = entry.posting"""
 _OWNERS: Final = """
 WITH asked (ended_at) AS (VALUES {asked})
 SELECT entry.run, scope.site, scope.localid_prefix, entry.local_id, entry.ended_at
-FROM target CROSS JOIN asked CROSS JOIN entry CROSS JOIN scope
-WHERE target.name = :target AND +entry.receiver = target.receiver
-    AND entry.ended_at = asked.ended_at AND entry.state <> 0 AND scope.id = entry.scope"""
+FROM asked CROSS JOIN entry CROSS JOIN scope
+WHERE +entry.receiver = :receiver AND entry.ended_at = asked.ended_at AND entry.state <> 0
+    AND scope.id = entry.scope"""
 _JOBS_ASKED: Final = 400  # at once: an SQLite without more takes 999 parameters
 _LAST_OF_JOB: Final = b"\xff" * 4
 _NAMES: Final = CONSTANT.split(", ")
 
 
-def recorded(database: Database, target: str, runs: Collection[RunKey]) -> dict[RunKey, Recorded]:
-    """Return what the receiver of a target has, or is being sent, of all runs of these jobs.
+def recorded(
+    database: Database, receiver: int | None, runs: Collection[RunKey]
+) -> dict[RunKey, Recorded]:
+    """Return what a receiver has, or is being sent, of all runs of these jobs.
 
     Of a run with several entries it is the pending one, the latest of those that are.
     """
     jobs = sorted({run[JOB_OF_RUN] for run in runs})
     rows: list[Any] = []
     for start in range(0, len(jobs), _JOBS_ASKED):
-        rows += _entries_of(database, target, jobs[start : start + _JOBS_ASKED])
+        rows += _entries_of(database, receiver, jobs[start : start + _JOBS_ASKED])
     return {row[0]: _recorded(row) for row in sorted(rows, key=itemgetter(12, 13))}
 
 
-def _entries_of(database: Database, target: str, jobs: Sequence[bytes]) -> list[Any]:
-    bounds: dict[str, object] = {"target": target}
+def _entries_of(database: Database, receiver: int | None, jobs: Sequence[bytes]) -> list[Any]:
+    bounds: dict[str, object] = {"receiver": receiver}
     for number, job in enumerate(jobs):
         bounds[f"first{number}"], bounds[f"last{number}"] = job, job + _LAST_OF_JOB
     return database.execute(_question(len(jobs)), bounds).fetchall()
@@ -127,16 +118,16 @@ def _question(jobs: int) -> str:
 
 
 def owners(
-    database: Database, target: str, ends: Collection[int]
+    database: Database, receiver: int | None, ends: Collection[int]
 ) -> list[tuple[RunKey, RecordKey]]:
-    """Return the records at the receiver of a target that ended in these seconds."""
+    """Return the records at a receiver that ended in these seconds."""
     found = []
     seconds = sorted(ends)
     for start in range(0, len(seconds), _JOBS_ASKED):
         some = seconds[start : start + _JOBS_ASKED]
         asked = {f"end{number}": end for number, end in enumerate(some)}
         question = _OWNERS.format(asked=", ".join(f"(:{name})" for name in asked))
-        for run, *record in database.execute(question, asked | {"target": target}).fetchall():
+        for run, *record in database.execute(question, asked | {"receiver": receiver}).fetchall():
             found.append((run, RecordKey(*record)))
     return found
 
@@ -157,18 +148,6 @@ class Posting(NamedTuple):
     target: int
     settings: str  # digest of the configuration and version that it was made under
     made_at: int
-
-
-def receiver(database: Database, target: str, name: ReceiverName) -> int:
-    """Return the number of a target's receiver, which is entered if it is new.
-
-    Where the target alone led to its receiver, and leads to a place that none has now, the receiver
-    has moved: what it has goes along, and nothing is sent again.
-    """
-    named = {"place": name.place, "keeps_first": name.keeps_first}
-    database.execute(_MOVE_RECEIVER, {"place": name.place, "target": target})
-    database.execute(_ENTER_RECEIVER, named)
-    return _number(database, _RECEIVER, {"place": name.place})
 
 
 class Numbers:

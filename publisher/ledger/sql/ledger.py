@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from datetime import datetime
 
 from publisher.ledger.contract import (
@@ -16,36 +16,45 @@ from publisher.ledger.contract import (
     impatient,
 )
 from publisher.ledger.generation import StateGuard
-from publisher.ledger.sql import entries
 from publisher.ledger.sql import messages as rows
 from publisher.ledger.sql.outbox import OutboxWriter
-from publisher.ledger.sql.sums import adopted, consents, counts, earlier, message_rows, postings
+from publisher.ledger.sql.sums import (
+    adopted,
+    consents,
+    counts,
+    earlier,
+    message_rows,
+    postings,
+    receivers,
+    shadows,
+)
 from publisher.model.entry import Entry, ReceiverName, RowId
+from publisher.model.errors import Busy
 from publisher.model.job import Epoch
 from publisher.model.message import LearntLimit, Progress
+from publisher.model.receiver import MovedMonth
 from publisher.model.time import epoch
 from publisher.model.totals import InheritedMonth, KeyTotal
 
 _ENTER_TARGET = """
-INSERT INTO target (name, start_rule, start_at, selection_digest, leads_to, receiver)
-VALUES (:name, :rule, :start, :digest, :leads_to, :receiver)
+INSERT INTO target (name, start_rule, start_at, selection_digest, receiver)
+VALUES (:name, :rule, :start, :digest, :receiver)
 ON CONFLICT (name) DO UPDATE SET
     start_at = CASE WHEN target.start_rule = excluded.start_rule
                     THEN target.start_at ELSE excluded.start_at END,
     swept = CASE WHEN target.selection_digest = excluded.selection_digest
-                      AND target.start_rule = excluded.start_rule THEN target.swept END,
-    leads_to = CASE WHEN target.leads_to = '' THEN excluded.leads_to ELSE target.leads_to END,
+                      AND target.start_rule = excluded.start_rule
+                      AND target.receiver = excluded.receiver THEN target.swept END,
     receiver = excluded.receiver,
     start_rule = excluded.start_rule, selection_digest = excluded.selection_digest"""
 _END_ROUND = """
 UPDATE target SET last_round = :now, held = :held,
        last_success = CASE WHEN :success THEN :now ELSE last_success END,
        swept = CASE WHEN :swept THEN :now ELSE swept END,
-       leads_to = CASE WHEN :success THEN :leads_to ELSE leads_to END,
        checked_digest = coalesce(:checked, checked_digest) WHERE id = :target"""
 _ACCEPT_CHANGE = """
-INSERT INTO key_change (target, month, accepted_at, orphaned, lost_jobs)
-VALUES (:target, :month, :now, :orphaned, :lost_jobs)"""
+INSERT INTO key_change (target, receiver, month, accepted_at, orphaned, lost_jobs)
+VALUES (:target, :receiver, :month, :now, :orphaned, :lost_jobs)"""
 _FOUND_DATABASE = """
 INSERT INTO source_file (target, file, inode, seen_at) VALUES (:target, :file, :inode, :now)
 ON CONFLICT (target, file) DO UPDATE SET
@@ -59,7 +68,6 @@ VALUES (:target, :bytes, :wire, :at)
 ON CONFLICT (target) DO UPDATE SET
     payload_bytes = excluded.payload_bytes, wire = excluded.wire, learnt_at = excluded.learnt_at"""
 _TAKE_OVER = "UPDATE target SET took_over = :until WHERE name = :name"
-_RECEIVER = "SELECT receiver FROM target WHERE id = :target"
 _HOLD = "UPDATE quarantine SET hold = :hold WHERE id = :id AND hold <> :hold"
 
 
@@ -72,8 +80,30 @@ class SqlLedger(OutboxWriter):
     def working_on(
         self, target: str, patience: Patience = impatient, receiver: ReceiverName | None = None
     ) -> AbstractContextManager[None]:
-        lock = super().working_on(target, patience, receiver)
+        lock = self._holding(target, patience, receiver)
         return lock if self._guard is None else self._guarded(self._guard, target, lock)
+
+    @contextmanager
+    def _holding(
+        self, target: str, patience: Patience, receiver: ReceiverName | None
+    ) -> Iterator[None]:
+        with ExitStack() as held:
+            if receiver is not None:
+                number = self._entered_receiver(target, receiver)
+                lock = self._database.receiver_lock(number, receiver.place, target, patience)
+                held.enter_context(lock)
+                self._receivers[target] = number
+                held.callback(self._receivers.pop, target)
+            held.enter_context(self._database.target_lock(target, patience))
+            yield
+
+    def _entered_receiver(self, target: str, receiver: ReceiverName) -> int:
+        with self._database.reading():
+            there = receivers.at(self._database, receiver.place)
+        if there is not None:
+            return there.number
+        with self._database.atomic():
+            return receivers.entered(self._database, target, receiver).number
 
     @contextmanager
     def _guarded(
@@ -95,19 +125,35 @@ class SqlLedger(OutboxWriter):
         start: Epoch | None,
         selection_digest: str,
         receiver: ReceiverName,
-        leads_to: str = "",
     ) -> TargetState:
-        with self._database.atomic():
-            place = entries.receiver(self._database, target, receiver)
-            named = {"name": target, "digest": selection_digest, "leads_to": leads_to}
-            entered = {**named, "rule": start_rule, "start": start, "receiver": place}
+        with self._entering(0):
+            was = receivers.of_target(self._database, target)
+            there = receivers.entered(self._database, target, receiver)
+            if there.number != self._receivers.get(target, there.number):  # which this one locked
+                raise Busy(
+                    f"target {target}: its receiver was changed by an administrator just now"
+                )
+            named = {"name": target, "digest": selection_digest}
+            entered = {**named, "rule": start_rule, "start": start, "receiver": there.number}
             self._database.execute(_ENTER_TARGET, entered)
-            postings.discard(self._database, self._known_number(target))
+            number = self._known_number(target)
+            postings.discard(self._database, number)
+            moved: Sequence[MovedMonth] = ()
+            if was is not None and was.is_shadow and was.number != there.number:
+                moved = shadows.move(self._database, self._entry_numbers, number, was, there)
         if self._guard is not None and target in self._files:
             self._guard.check(self._database, target, self._files[target])
         if (state := self.target(target)) is None:  # pragma: no cover - it was made above
             raise AssertionError(target)
-        return state
+        return state._replace(moved=moved)
+
+    def same_receiver(self, target: str, receiver: ReceiverName) -> None:
+        with self._database.atomic():
+            receivers.readdress(self._database, target, receiver)
+
+    def new_receiver(self, target: str, receiver: ReceiverName) -> None:
+        with self._database.atomic():
+            receivers.enter_for(self._database, target, receiver)
 
     def found_databases(self, target: str, inodes: Mapping[str, int], now: datetime) -> None:
         at = {"target": self._known_number(target), "now": epoch(now)}
@@ -157,7 +203,7 @@ class SqlLedger(OutboxWriter):
                 postings.forget_empty(self._database, there.number)
                 there = None
             posting = None if there is None else there.number
-            (receiver,) = self._database.execute(_RECEIVER, {"target": number}).fetchone()
+            receiver = self._known_receiver(target)
             sent: set[int] = set()
             for one in messages:
                 sent.update(self._enter_message(number, receiver, posting, one, to_settle))
@@ -174,7 +220,8 @@ class SqlLedger(OutboxWriter):
             raise AssertionError(f"rows of message {one.message.id} are of none of its records")
         self._database.make_room(others + len(one.message.payload))
         columns = rows.columns_of_outbox(one.records)
-        number = rows.enter(self._database, target, one.message, columns, posting=posting)
+        to = target, receiver
+        number = rows.enter(self._database, *to, one.message, columns, posting=posting)
         message_rows.link(self._database, target, number, one.months)
         return message_rows.say(self._database, receiver, number, one.rows)
 
@@ -184,17 +231,18 @@ class SqlLedger(OutboxWriter):
 
     def forget_totals(self, target: str, months: Collection[int]) -> None:
         with self._database.atomic():
-            message_rows.forget_sent(self._database, self._known_number(target), months)
+            message_rows.forget_sent(self._database, self._known_receiver(target), months)
 
     def accept_change(
         self, target: str, month: int, orphaned: Sequence[KeyTotal], lost_jobs: int, now: datetime
     ) -> None:
         number = self._known_number(target)
         texts = [(total.key.text, total.jobs, total.wall_s, total.cpu_s) for total in orphaned]
-        accepted = {"target": number, "month": month, "lost_jobs": lost_jobs, "now": epoch(now)}
+        accepted = {"month": month, "lost_jobs": lost_jobs, "now": epoch(now)}
         text = json.dumps(texts, separators=(",", ":"))
+        of = {"target": number, "receiver": self._known_receiver(target)}
         with self._database.atomic():
-            self._database.execute(_ACCEPT_CHANGE, accepted | {"orphaned": text})
+            self._database.execute(_ACCEPT_CHANGE, accepted | of | {"orphaned": text})
 
     def note_earlier(
         self, target: str, settings: str, months: Mapping[int, int], now: datetime
@@ -208,26 +256,27 @@ class SqlLedger(OutboxWriter):
             earlier.forget(self._database, self._known_number(target), months)
 
     def confirm_deleted(self, target: str, month: int, now: datetime) -> None:
-        number = self._known_number(target)
+        of = self._known_number(target), self._known_receiver(target)
         with self._database.atomic():
-            consents.confirm_deleted(self._database, number, month, epoch(now))
+            consents.confirm_deleted(self._database, *of, month, epoch(now))
 
     def adopt(self, target: str, inherited: InheritedMonth) -> None:
-        number = self._known_number(target)
+        number, receiver = self._known_number(target), self._known_receiver(target)
         with self._entering(0):
-            adopted.adopt(self._database, self._entry_numbers, target, number, inherited)
-            counts.adopt(self._database, number, inherited.hosts)
+            of = number, receiver
+            adopted.adopt(self._database, self._entry_numbers, *of, inherited)
+            counts.adopt(self._database, receiver, inherited.hosts)
 
     def take_over(self, target: str, until: Epoch) -> None:
         self._write(_TAKE_OVER, {"name": target, "until": until})
 
     def prepare_sync(self, target: str, messages: Sequence[SyncMessage]) -> None:
-        number = self._known_number(target)
+        number, receiver = self._known_number(target), self._known_receiver(target)
         with self._database.atomic(to_settle=sum(len(one.message.payload) for one in messages)):
             for one in messages:
                 columns = rows.columns_of_outbox(one.records)
-                entered = rows.enter(self._database, number, one.message, columns)
-                counts.record_sending(self._database, number, entered, one.counts)
+                entered = rows.enter(self._database, number, receiver, one.message, columns)
+                counts.record_sending(self._database, receiver, entered, one.counts)
 
     def learn_limit(self, target: str, limit: LearntLimit) -> None:
         known = {"bytes": limit.payload_bytes, "wire": limit.wire, "at": epoch(limit.learnt_at)}
@@ -245,9 +294,8 @@ class SqlLedger(OutboxWriter):
         checked: str | None,
         now: datetime,
         held: Sequence[int] = (),
-        leads_to: str = "",
     ) -> None:
-        found = {"success": success, "swept": swept, "checked": checked, "leads_to": leads_to}
+        found = {"success": success, "swept": swept, "checked": checked}
         at = {"target": self._known_number(target), "now": epoch(now)}
         self._write(_END_ROUND, {**at, **found, "held": " ".join(map(str, held))})
 

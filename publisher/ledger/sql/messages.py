@@ -151,20 +151,16 @@ def summary_of_outbox(records: Sequence[OutboxRecord]) -> MessageSummary:
 
 
 _SENT = 2  # a number of `message.state`, as schema.py lists them
-# The targets whose messages go to a place, and one that is named, whose place may be new.
-OF_RECEIVER: Final = """(
-    SELECT id FROM target
-    WHERE name = :target OR receiver = (SELECT id FROM receiver WHERE receiver.place = :place))"""
-OUTSTANDING: Final = f"""
+OUTSTANDING: Final = """
 SELECT message.id, message_id, state, format, made_at, narrowing, payload, outbox.records, digest,
        message.records, target.name
 FROM message JOIN outbox ON outbox.message = message.id JOIN target ON target.id = message.target
-WHERE message.target IN {OF_RECEIVER} AND state < 2
+WHERE message.receiver = :receiver AND state < 2
 ORDER BY outbox.place LIMIT 1 OFFSET :passed"""
 _ENTER_MESSAGE = """
-INSERT INTO message (target, posting, message_id, state, format, records, bytes, digest, made_at,
-                     checksum)
-VALUES (:target, :posting, :message_id, 0, :format, :records, :bytes, :digest, :made_at,
+INSERT INTO message (target, receiver, posting, message_id, state, format, records, bytes, digest,
+                     made_at, checksum)
+VALUES (:target, :receiver, :posting, :message_id, 0, :format, :records, :bytes, :digest, :made_at,
         :checksum)"""
 _ENTER_OUTBOX = """
 INSERT INTO outbox (message, place, narrowing, payload, records)
@@ -229,6 +225,7 @@ _CLOSE = "DELETE FROM open_row WHERE target = :target AND file = :file AND recor
 def enter(
     database: Database,
     target: int,
+    receiver: int,
     message: Message,
     records: Columns,
     *,
@@ -252,7 +249,13 @@ def enter(
     checksum = message_checksum(*unchanging.values())
     number = database.insert_returning_id(
         _ENTER_MESSAGE,
-        unchanging | {"target": target, "posting": posting, "checksum": checksum},
+        {
+            **unchanging,
+            "target": target,
+            "receiver": receiver,
+            "posting": posting,
+            "checksum": checksum,
+        },
     )
     database.execute(
         _ENTER_OUTBOX,

@@ -16,7 +16,6 @@ from publisher.ledger.generation import GenerationFile, StateGuard
 from publisher.ledger.sql import entries
 from publisher.ledger.sql import messages as rows
 from publisher.ledger.sql.database import Database, Parameters
-from publisher.ledger.sql.messages import OF_RECEIVER
 from publisher.ledger.sql.reads import LedgerReader
 from publisher.ledger.sql.sums import counts, message_rows, postings
 from publisher.ledger.sql.sums.settlement import Settling
@@ -36,17 +35,15 @@ _SET_DOUBT = "UPDATE message SET state = :state, reason = :reason WHERE id = :id
 _REMEMBERED_KEYS = 10_000  # 100 bytes each; of a month that is over none is met again
 _IS_PREPARED, _REJECTED = 0, 3  # numbers of `message.state`, as schema.py lists them
 _WITHOUT_POSTING = "UPDATE message SET posting = NULL WHERE id = :message"
-_RECEIVER = "SELECT receiver FROM target WHERE id = :target"
-_PREPARED = """
-SELECT id, message_id FROM message WHERE target = :target AND state < 2 AND state = 0 ORDER BY id"""
 _OUTSTANDING = """
-SELECT id, message_id, state, posting FROM message WHERE target = :target AND state < 2
-ORDER BY id"""
-_ANY_PREPARED = f"""
-SELECT EXISTS (SELECT 1 FROM message WHERE target IN {OF_RECEIVER} AND state < 2 AND state = 0)"""
-_LEAVE_IN_DOUBT = f"""
+SELECT id, message_id, state, posting FROM message
+WHERE target = :target AND receiver = :receiver AND state < 2 ORDER BY id"""
+_ANY_PREPARED = """
+SELECT EXISTS (SELECT 1 FROM message WHERE receiver = :receiver AND state < 2 AND state = 0)"""
+_LEAVE_IN_DOUBT = """
 UPDATE message SET state = 1, reason = 'the process that sent it ended before the answer came'
-WHERE target IN {OF_RECEIVER} AND state < 2 AND state = 0"""
+WHERE receiver = :receiver AND state < 2 AND state = 0"""
+_QUEUE = "SELECT receiver FROM message WHERE id = :id"
 _UNSETTLED = """
 SELECT id FROM message WHERE target = :target AND state < 2 AND message_id = :message_id"""
 _DELIVERED = """
@@ -80,14 +77,16 @@ class OutboxWriter(LedgerReader):
         settings: str = "",
     ) -> None:
         summary = rows.summary_of(records)
-        target = self._known_number(message.target)
+        target, receiver = self._known_number(message.target), self._known_receiver(message.target)
         number_before = None if before is None else self._unsettled(target, before.message)
         with self._entering(len(message.payload)):
             if before is not None and number_before is not None:
                 self._settle(target, number_before, before)
-            posting = self._post(target, records, settings, message.made_at)
+            of = entries.Posting(receiver, target, settings, epoch(message.made_at))
+            posting = entries.prepare(self._database, self._entry_numbers, of, records.entries)
             columns = rows.columns_of(records)
-            number = rows.enter(self._database, target, message, columns, posting=posting)
+            to = target, receiver
+            number = rows.enter(self._database, *to, message, columns, posting=posting)
             rows.advance(self._database, target, progress, policy_digest, message.made_at)
         if before is not None and number_before is not None:
             self._settled(number_before, before, (number, message.id))
@@ -104,12 +103,6 @@ class OutboxWriter(LedgerReader):
         except BaseException:
             self._entry_numbers.forget()
             raise
-
-    def _post(self, target: int, records: RecordColumns, settings: str, made_at: datetime) -> int:
-        """Enter what the records of a message count for."""
-        (receiver,) = self._database.execute(_RECEIVER, {"target": target}).fetchone()
-        posting = entries.Posting(receiver, target, settings, epoch(made_at))
-        return entries.prepare(self._database, self._entry_numbers, posting, records.entries)
 
     def sent(
         self, message: Message, *, remote_id: str, remote_ids: Mapping[str, str], now: datetime
@@ -162,7 +155,7 @@ class OutboxWriter(LedgerReader):
         self._write(_IN_DOUBT, at | {"reason": reason})
 
     def leave_in_doubt(self, target: str) -> None:
-        of_receiver = self._of_receiver(target)
+        of_receiver = {"receiver": self._receiver(target)}
         if self._first(_ANY_PREPARED, of_receiver)[0]:
             self._write(_LEAVE_IN_DOUBT, of_receiver)
 
@@ -170,8 +163,9 @@ class OutboxWriter(LedgerReader):
         self, target: str, besides: Collection[MessageId], behind: Mapping[str, WindowMark | None]
     ) -> None:
         number = self._number(target)
+        own = {"target": number, "receiver": self._receiver(target)}
         with self._database.reading():
-            found = self._database.execute(_OUTSTANDING, {"target": number}).fetchall()
+            found = self._database.execute(_OUTSTANDING, own).fetchall()
             given_up = self._given_up(found, besides)
         if number is None or not given_up:
             return
@@ -258,13 +252,14 @@ class OutboxWriter(LedgerReader):
             of_months = message_rows.months_of(self._database, whole.number)
             of_counts = counts.is_sync(self._database, whole.number)
             state, reason = self._database.execute(_DOUBT, {"id": whole.number}).fetchone()
+            (queue,) = self._database.execute(_QUEUE, {"id": whole.number}).fetchone()
             parts_of = [records for _, records in halves]
             of_parts = self._divided(whole.number, parts_of, of_months)
             rows.forget(self._database, whole.number)
             for at, (message, records) in enumerate(halves):
                 where = place + (following - place) * at / len(halves)
                 columns = rows.columns_of_outbox(records)
-                entered = self._database, target, message, columns
+                entered = self._database, target, queue, message, columns
                 part = {"posting": of_parts[at], "place": where, "narrowing": narrowing}
                 number = rows.enter(*entered, **part)
                 self._database.execute(_SET_DOUBT, {"id": number, "state": state, "reason": reason})
@@ -324,6 +319,11 @@ class OutboxWriter(LedgerReader):
 
     def _known_number(self, target: str) -> int:
         if (number := self._number(target)) is None:
+            raise KeyError(target)
+        return number
+
+    def _known_receiver(self, target: str) -> int:
+        if (number := self._receiver(target)) is None:
             raise KeyError(target)
         return number
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -15,10 +15,8 @@ from publisher.ledger.contract import (
     KnownDatabase,
     MessageState,
     Outstanding,
-    Patience,
     Quarantined,
     TargetState,
-    impatient,
 )
 from publisher.ledger.generation import StateGuard
 from publisher.ledger.sql import entries
@@ -26,7 +24,7 @@ from publisher.ledger.sql import messages as rows
 from publisher.ledger.sql.database import Database, Parameters
 from publisher.ledger.sql.messages import MessageSummary
 from publisher.ledger.sql.past import traced
-from publisher.ledger.sql.sums import consents, counts, earlier, message_rows
+from publisher.ledger.sql.sums import consents, counts, earlier, message_rows, receivers
 from publisher.model.entry import (
     EarlierRuns,
     MonthTotals,
@@ -45,6 +43,7 @@ from publisher.model.message import (
     OpenRow,
     WindowMark,
 )
+from publisher.model.receiver import ChangedAddress, KnownReceiver, ReceiverSums
 from publisher.model.time import moment
 from publisher.model.totals import (
     AcceptedChange,
@@ -67,14 +66,15 @@ _STATE = """
 SELECT target.id, start_rule, start_at, selection_digest,
        last_round, last_success, last_end, swept, delivered,
        (SELECT CAST(coalesce(sum(records), 0) AS BIGINT) FROM message
-        WHERE message.target = target.id AND state < 2 AND state = 0),
+        WHERE message.target = target.id AND message.receiver = target.receiver
+            AND state < 2 AND state = 0),
        (SELECT CAST(coalesce(sum(records), 0) AS BIGINT) FROM message
-        WHERE message.target = target.id AND state < 2 AND state = 1),
+        WHERE message.target = target.id AND message.receiver = target.receiver
+            AND state < 2 AND state = 1),
        (SELECT count(*) FROM quarantine WHERE quarantine.target = target.id AND hold <> 'dropped'),
-       (SELECT coalesce(max(id), 0) FROM message), checked_digest, held, leads_to
+       (SELECT coalesce(max(id), 0) FROM message), checked_digest, held
 FROM target WHERE name = :name"""
-_PLACE = """
-SELECT place FROM target JOIN receiver ON receiver.id = target.receiver WHERE name = :target"""
+_RECEIVER = "SELECT receiver FROM target WHERE name = :target"
 _SYNC_STATE = "SELECT last_sync, before_basis FROM target WHERE id = :target"
 _CURSOR = "SELECT file, record_id, anchor FROM reading WHERE target = :target AND file = :file"
 _KNOWN_DATABASES = """
@@ -127,7 +127,6 @@ def _target_state(target: str, row: Sequence[Any]) -> TargetState:
         quarantined=row[11],
         messages=row[12],
         held=tuple(map(int, row[14].split())),
-        leads_to=row[15],
     )
 
 
@@ -146,7 +145,7 @@ class LedgerReader:
         self._database = database
         self._guard = guard
         self._numbers: dict[str, int] = {}  # of targets, which keep theirs
-        self._places: dict[str, ReceiverName] = {}  # where targets lead that were worked on
+        self._receivers: dict[str, int] = {}  # of targets that are worked on
         # Prepared last.
         self._on_its_way: tuple[int, MessageId, MessageSummary] = 0, MessageId(""), MessageSummary()
 
@@ -167,7 +166,7 @@ class LedgerReader:
 
     def recorded(self, target: str, runs: Collection[RunKey]) -> Mapping[RunKey, Recorded]:
         with self._database.reading():
-            return entries.recorded(self._database, target, runs)
+            return entries.recorded(self._database, self._receiver(target), runs)
 
     def held(self, target: str, keys: Sequence[JobKey]) -> Mapping[JobKey, Quarantined]:
         number = self._number(target)
@@ -179,10 +178,10 @@ class LedgerReader:
         return {held.key: held for held in map(_quarantined, rows)}
 
     def outstanding(self, target: str, besides: Collection[MessageId] = ()) -> Outstanding | None:
-        of_receiver = self._of_receiver(target)
+        receiver = self._receiver(target)
         passed = 0
         while True:
-            row = self._first(rows.OUTSTANDING, {**of_receiver, "passed": passed})
+            row = self._first(rows.OUTSTANDING, {"receiver": receiver, "passed": passed})
             if row is None:
                 return None
             if row[1] not in besides:
@@ -190,10 +189,24 @@ class LedgerReader:
                     return rows.outstanding(row, STATES)
             passed += 1
 
-    def _of_receiver(self, target: str) -> dict[str, object]:
-        """Return a target and where it leads: as it is worked on, or else as it last was."""
-        place = self._places.get(target) or self._first(_PLACE, {"target": target})
-        return {"target": target, "place": place and place[0]}
+    def _receiver(self, target: str) -> int | None:
+        """Return the receiver of a target: as it is worked on, or else as it last was."""
+        if target in self._receivers:
+            return self._receivers[target]
+        row = self._first(_RECEIVER, {"target": target})
+        return None if row is None else row[0]
+
+    def receiver_of(self, target: str) -> KnownReceiver | None:
+        with self._database.reading():
+            return receivers.of_target(self._database, target)
+
+    def changed_address(self, target: str, receiver: ReceiverName) -> ChangedAddress | None:
+        with self._database.reading():
+            return receivers.changed(self._database, target, receiver)
+
+    def receivers(self) -> Sequence[ReceiverSums]:
+        with self._database.reading(), _sound("the receivers"):
+            return receivers.listed(self._database)
 
     def cursor(self, target: str, database: str) -> Cursor | None:
         row = self._first(_CURSOR, {"target": self._number(target), "file": database})
@@ -249,11 +262,11 @@ class LedgerReader:
 
     def rows(self, target: str, month: int) -> Sequence[RowTotal]:
         with self._database.reading():
-            return message_rows.rows(self._database, target, month)
+            return message_rows.rows(self._database, self._receiver(target), month)
 
     def months(self, target: str) -> Sequence[MonthTotals]:
         with self._database.reading():
-            return message_rows.months(self._database, target)
+            return message_rows.months(self._database, self._receiver(target))
 
     def settings_since(self, target: str, posting: int) -> tuple[int, frozenset[str]]:
         asked = {"name": target, "posting": posting}
@@ -269,40 +282,24 @@ class LedgerReader:
 
     def owners(self, target: str, ends: Collection[Epoch]) -> Sequence[tuple[RunKey, RecordKey]]:
         with self._database.reading():
-            return entries.owners(self._database, target, ends)
+            return entries.owners(self._database, self._receiver(target), ends)
 
     def accepted_changes(self, target: str) -> Sequence[AcceptedChange]:
         with self._database.reading():
-            return consents.accepted_changes(self._database, self._number(target))
+            of = self._number(target), self._receiver(target)
+            return consents.accepted_changes(self._database, *of)
 
     def counts(self, target: str) -> HostCounts:
-        number = self._number(target)
+        number, receiver = self._number(target), self._receiver(target)
         with self._database.reading():
             row = self._database.execute(_SYNC_STATE, {"target": number}).fetchone() or (None, "")
             return HostCounts(
-                delivered=counts.delivered(self._database, number),
+                delivered=counts.delivered(self._database, receiver),
                 before=counts.before(self._database, number),
-                reported=counts.reported(self._database, number),
+                reported=counts.reported(self._database, receiver),
                 last_reported_at=moment(row[0]),
                 before_basis=row[1],
             )
-
-    def working_on(
-        self, target: str, patience: Patience = impatient, receiver: ReceiverName | None = None
-    ) -> AbstractContextManager[None]:
-        return self._holding(target, patience, receiver)
-
-    @contextmanager
-    def _holding(
-        self, target: str, patience: Patience, receiver: ReceiverName | None
-    ) -> Iterator[None]:
-        with ExitStack() as held:
-            if receiver is not None:
-                lock = self._database.receiver_lock(receiver.place, target, patience)
-                held.enter_context(lock)
-                self._places[target] = receiver
-            held.enter_context(self._database.target_lock(target, patience))
-            yield
 
     def damage(self, on: datetime | None = None) -> Sequence[str]:
         if on is None:

@@ -92,9 +92,9 @@ class SqliteDatabase:
         return target_lock(self._path, target, patience)
 
     def receiver_lock(
-        self, place: str, target: str, patience: Callable[[], bool]
+        self, receiver: int, place: str, target: str, patience: Callable[[], bool]
     ) -> AbstractContextManager[None]:
-        return receiver_lock_file(self._path, place, target, patience)
+        return receiver_lock_file(self._path, receiver, place, target, patience)
 
     def charge_locks(self) -> ChargeLocks:
         return FileChargeLocks(self._path)

@@ -124,9 +124,9 @@ def target_lock(state: Path, target: str, patience: Callable[[], bool]) -> Itera
 
 @contextmanager
 def receiver_lock_file(
-    state: Path, place: str, target: str, patience: Callable[[], bool]
+    state: Path, receiver: int, place: str, target: str, patience: Callable[[], bool]
 ) -> Iterator[None]:
-    """Hold `<state>.+receiver-<digest of the place>.lock`, in which the holder writes who it is.
+    """Hold `<state>.+receiver-<number>.lock`, in which the holder writes who it is.
 
     Raises: Busy, LedgerError, as for a target.
     """
@@ -134,7 +134,7 @@ def receiver_lock_file(
     def busy(descriptor: int) -> str:
         return receiver_is_busy(target, place, _holder(descriptor))
 
-    path = state.with_name(f"{state.name}.{receiver_lock(place)}.lock")
+    path = state.with_name(f"{state.name}.{receiver_lock(receiver)}.lock")
     with _held(path, patience, busy) as descriptor:
         _sign(descriptor, f"process {os.getpid()}, target {target}")
         try:

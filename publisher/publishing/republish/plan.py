@@ -16,7 +16,14 @@ from publisher.formats import is_summary_format, job_format, receiver_of
 from publisher.formats.base import OnChange
 from publisher.ledger.contract import Ledger, TargetState
 from publisher.model.entry import RowId, RowTotal
-from publisher.model.errors import CredentialError, PublisherError, SourceError, Unfit, UsageError
+from publisher.model.errors import (
+    ConfigError,
+    CredentialError,
+    PublisherError,
+    SourceError,
+    Unfit,
+    UsageError,
+)
 from publisher.model.job import JobId, SideTable, SkippedJob
 from publisher.model.message import Message, WindowMark
 from publisher.model.time import Window, months, whole_months
@@ -137,9 +144,16 @@ def as_requested(target: Target, request: RepublishRequest) -> Target:
 def plan(
     site: Site, targets: Sequence[Target], request: RepublishRequest, looking: RowProgress
 ) -> list[RepublishPlan]:
-    """What would be sent, target by target. Raises: UsageError, SourceError, LedgerError."""
+    """What would be sent, target by target.
+
+    Raises: ConfigError for targets that ask which receiver is at their address; UsageError,
+    SourceError, LedgerError.
+    """
     refuse_pruned(site, request.window)
     with closing(site.ledger(dry_run=True)) as ledger, closing(site.source()) as source:
+        asked = [ledger.changed_address(one.name, site.receiver(one)) for one in targets]
+        if questions := [one.question for one in asked if one is not None]:
+            raise ConfigError(questions)
         # What is only in a missing database is not gone: months without it would be too small.
         if missing := missed([*site.targets, *targets], source, ledger):
             raise SourceError(f"nothing was sent: {missing_text(missing)}")

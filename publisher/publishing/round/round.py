@@ -123,7 +123,7 @@ class Round:
         """
         with self._at_work():
             now = self._clock()
-            state = self._begin(self._live.leads_to)
+            state = self._begin()
             missing = note_databases(self._live.name, self._source, self._ledger, now)
             sweep = every_row or self._sweep_is_due(state, now)
             if sweep and (damage := self._ledger.damage(now)):
@@ -146,7 +146,6 @@ class Round:
                 checked=checked,
                 now=self._clock(),
                 held=[month.month for month in self._held],
-                leads_to=self._live.leads_to,
             )
         return self._outcome(receipt)._replace(missing=tuple(one.reason for one in missing))
 
@@ -238,8 +237,8 @@ class Round:
         patient = patience(self._wait)
         return self._ledger.working_on(self._live.name, patient, self._live.receiver)
 
-    def _begin(self, leads_to: str = "") -> TargetState:
-        state = self._live.begin(self._ledger, leads_to)
+    def _begin(self) -> TargetState:
+        state = self._live.begin(self._ledger)
         know_by_name(self._live.name, self._source, self._ledger)
         self._sender = self._new_dispatch(state)
         self._held_before = state.held

@@ -25,6 +25,7 @@ from publisher.model.entry import Entry, MonthTotals, Recorded, RowId, RowKey, R
 from publisher.model.errors import Unfit
 from publisher.model.job import JobId, JobKey, JobRecord, SkippedJob
 from publisher.model.message import OpenRow, Progress
+from publisher.model.time import Window
 from publisher.model.totals import (
     SINGLE_RECORDS,
     BlockedMonth,
@@ -37,6 +38,7 @@ from publisher.model.totals import (
     month_number,
     month_window,
 )
+from publisher.policy.target import is_wanted
 from publisher.publishing.plan.actions import Action, ActionCounts, Example, Kind
 from publisher.publishing.plan.known_rows import KnownRows, changed_row, rows_for_people
 from publisher.publishing.plan.reasons import EMPTY, KEEP, SAY_AGAIN, held_month
@@ -150,14 +152,8 @@ class MonthlyTotals:
             self._enter(retraction_of(known), known, action, job.job_id)
 
     def _is_wanted_beside(self, job: JobRecord) -> bool:
-        others = [one.selection for one in self._live.beside if one.selection.wants(job)]
-        if not others:
-            return False
-        try:
-            vo = self._live.policy.describe(job).who.vo
-        except Unfit:
-            return True  # whose it is cannot be told
-        return any(other.wants_vo(vo) for other in others)
+        window = Window()  # also of a job from before its start
+        return any(is_wanted(one.selection(window), one, job) for one in self._live.beside)
 
     def _enter(self, entry: Entry, known: Recorded | None, action: Action, job: JobId) -> None:
         self._changes.add(entry, known, self._live.settings, action, job)

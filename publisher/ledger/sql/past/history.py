@@ -44,15 +44,16 @@ WHERE message.id > 0 AND message.posting IS NOT NULL AND message.state = 2"""
 _OF_MONTH = """
 SELECT message.id, message.digest
 FROM month_message JOIN message ON message.id = month_message.message
-WHERE month_message.target = (SELECT id FROM target WHERE name = :target) AND month = :month
-      AND message.state = 2"""
+    JOIN target ON target.id = month_message.target AND target.receiver = message.receiver
+WHERE target.name = :target AND month = :month AND message.state = 2"""
 _POSTINGS_OF_WINDOW = """
 SELECT DISTINCT entry.posting FROM target JOIN entry ON +entry.receiver = target.receiver
 WHERE target.name = :target AND ended_at >= :start AND ended_at < :end"""
 _OF_POSTINGS = """
-SELECT id, posting, digest FROM message
-WHERE id > 0 AND target = (SELECT id FROM target WHERE name = :target) AND state = 2
-    AND posting IS NOT NULL AND id NOT IN (SELECT message FROM month_message)"""
+SELECT message.id, posting, digest
+FROM message JOIN target ON target.id = message.target AND target.receiver = message.receiver
+WHERE message.id > 0 AND target.name = :target AND state = 2
+    AND posting IS NOT NULL AND message.id NOT IN (SELECT message FROM month_message)"""
 _ACCEPTED = """
 SELECT id, settled_at, records FROM message WHERE id > 0 AND state = 2 ORDER BY id"""
 # In the order of their keys, so that all entries of a run are together.

@@ -25,11 +25,11 @@ STATES: Final = (
 _LAST_OF_JOB: Final = b"\xff" * 4
 _DIGEST: Final = slice(4, JOB_OF_RUN.stop)  # of the JobID
 _ENTRY: Final = """
-SELECT entry.run, entry.local_id, entry.ended_at, entry.posting, row_key.month, posting.target,
-       target.name
+SELECT entry.run, entry.receiver, entry.posting, entry.local_id, entry.ended_at, row_key.month,
+       posting.target, target.name
 FROM entry JOIN posting ON posting.id = entry.posting JOIN row_key ON row_key.id = entry.row_key
     JOIN target ON target.id = posting.target
-WHERE {which} ORDER BY entry.run, entry.posting"""
+WHERE {which} ORDER BY entry.run, entry.receiver, entry.posting"""
 _OF_JOB: Final = _ENTRY.format(
     which="entry.receiver IN (SELECT id FROM receiver) AND entry.run >= :first"
     " AND entry.run <= :last"
@@ -43,6 +43,7 @@ _OF_POSTING: Final = f"{_MESSAGE} WHERE posting = :posting ORDER BY id"
 # What was sent of totals before the run was in them, or after it was in others, does not tell it.
 _OF_MONTH: Final = f"""{_MESSAGE}
 WHERE id IN (SELECT message FROM month_message WHERE target = :target AND month = :month)
+    AND receiver = :receiver
     AND id >= :first AND (CAST(:following AS BIGINT) IS NULL OR id < :following) ORDER BY id"""
 _FIRST_OF_POSTING: Final = "SELECT min(id) FROM message WHERE posting = :posting"
 _IS_OF_MONTHS: Final = """
@@ -64,7 +65,7 @@ def deliveries(database: Database, job_id: JobId, runs: Collection[RunKey]) -> S
         found = database.execute(_EVERYWHERE, {"digest": digest}).fetchall()
     carried = [
         one
-        for _, entries in groupby(sorted(found), itemgetter(0))
+        for _, entries in groupby(sorted(found), itemgetter(0, 1))
         for one in _of_run(database, job_id, list(entries))
     ]
     return [one for _, one in sorted(carried, key=itemgetter(0))]
@@ -73,16 +74,21 @@ def deliveries(database: Database, job_id: JobId, runs: Collection[RunKey]) -> S
 def _of_run(
     database: Database, job_id: JobId, entries: Sequence[Any]
 ) -> Iterator[tuple[int, Delivery]]:
-    """Yield each message that carried a run, with its number. `entries` are all of it, in order."""
-    for place, (run, local_id, ended_at, posting, month, target, name) in enumerate(entries):
+    """Yield each message that carried a run to a receiver, with its number.
+
+    `entries` are all that the receiver has of the run, in order.
+    """
+    for place, row in enumerate(entries):
+        run, receiver, posting, local_id, ended_at, month, target, name = row
         asked = {"posting": posting}
         if database.execute(_IS_OF_MONTHS, asked).fetchone()[0]:
-            later = (entry[3] for entry in entries[place + 1 :])
+            later = (entry[2] for entry in entries[place + 1 :])
             firsts = (database.execute(_FIRST_OF_POSTING, {"posting": one}) for one in later)
             numbers = (cursor.fetchone()[0] for cursor in firsts)
             rows = database.execute(
                 _OF_MONTH,
                 {
+                    "receiver": receiver,
                     "target": target,
                     "month": month,
                     "first": database.execute(_FIRST_OF_POSTING, asked).fetchone()[0],

@@ -6,7 +6,8 @@ Everything runs inside the caller's transaction.
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Sequence
+from typing import Any, Final
 
 from publisher.ledger.sql import entries
 from publisher.ledger.sql.database import Database
@@ -18,14 +19,14 @@ from publisher.model.totals import BY_JURA, InheritedMonth
 _MESSAGE: Final = """
 SELECT message.id, message.posting
 FROM month_message JOIN message ON message.id = month_message.message
-WHERE month_message.target = :target AND month = :month
-    AND message.state = 4 AND message.format = :format"""
+JOIN posting ON posting.id = message.posting
+WHERE message.receiver = :receiver AND month_message.target = :target AND month = :month
+    AND posting.settings = :settings AND message.state = 4 AND message.format = :format"""
 _ENTER_MESSAGE: Final = """
-INSERT INTO message (target, posting, message_id, state, format, records, bytes, digest, made_at,
-                     settled_at)
-VALUES (:target, :posting, '', 4, :format, 0, 0, :no_digest, :at, :at)"""
+INSERT INTO message (target, receiver, posting, message_id, state, format, records, bytes, digest,
+                     made_at, settled_at, reason)
+VALUES (:target, :receiver, :posting, '', 4, :format, 0, 0, :no_digest, :at, :at, :reason)"""
 _ADD_RECORDS: Final = "UPDATE message SET records = records + :records WHERE id = :message"
-_RECEIVER: Final = "SELECT receiver FROM target WHERE id = :target"
 _IS_SENT: Final = """
 UPDATE balance SET sent_jobs = jobs, sent_wall_s = wall_s, sent_cpu_s = cpu_s, sent_by = :message
 WHERE row_key = :row_key"""
@@ -34,8 +35,8 @@ WHERE row_key = :row_key"""
 def adopt(
     database: Database,
     numbers: entries.Numbers,
-    name: str,
     target: int,
+    receiver: int,
     inherited: InheritedMonth,
 ) -> None:
     """Let what another publisher sent of a month count; totals of a month may come in parts.
@@ -43,22 +44,13 @@ def adopt(
     A run that has an entry already keeps it. Rows of totals are said once more by us, as the other
     publisher may have missed some of their runs.
     """
-    known = entries.recorded(database, name, [entry.run for entry in inherited.entries])
+    known = entries.recorded(database, receiver, [entry.run for entry in inherited.entries])
     new = {entry.run: entry for entry in inherited.entries if entry.run not in known}
     if not new:
         return
-    (receiver,) = database.execute(_RECEIVER, {"target": target}).fetchone()
-    message, posting = _message(database, receiver, target, inherited)
+    at = _message(database, receiver, target, inherited)
     rows = entries.constants(database, numbers, receiver, new.values())
-    postings.add(database, receiver, posting, rows)
-    settling = Settling(database, posting)
-    settling.count(settling.of_run(run) for run in new)
-    settling.write_sums()
-    database.execute(_ADD_RECORDS, {"message": message, "records": len(rows)})
-    if not inherited.totals:
-        return
-    of_rows = sorted({row[1] for row in rows})
-    database.execute_many(_IS_SENT, [{"message": message, "row_key": row} for row in of_rows])
+    enter(database, receiver, at, rows, totals=inherited.totals)
 
 
 def _message(
@@ -66,13 +58,41 @@ def _message(
 ) -> tuple[int, int]:
     """Return the message and the posting of a month, which are entered with its first part."""
     month, form = inherited.month, inherited.format
-    asked = {"target": target, "month": month, "format": form}
-    if found := database.execute(_MESSAGE, asked).fetchone():
+    asked = {"receiver": receiver, "target": target, "month": month, "format": form}
+    if found := database.execute(_MESSAGE, asked | {"settings": BY_JURA}).fetchone():
         return found[0], found[1]
     at = max(entry.record.ended_at for entry in inherited.entries)
     of_month = entries.Posting(receiver, target, BY_JURA, at)
-    posting = entries.post(database, of_month, [], sealed=True)
-    made = {"target": target, "posting": posting, "format": form, "no_digest": b"", "at": at}
-    message = database.insert_returning_id(_ENTER_MESSAGE, made)
+    message, posting = message_of_another(database, of_month, form)
     message_rows.link(database, target, message, [month])
     return message, posting
+
+
+def message_of_another(
+    database: Database, of: entries.Posting, form: str, reason: str | None = None
+) -> tuple[int, int]:
+    """Enter an empty posting, with the message of another publisher; return number of both."""
+    posting = entries.post(database, of, [], sealed=True)
+    made = {"target": of.target, "receiver": of.receiver, "posting": posting, "format": form}
+    values = made | {"no_digest": b"", "at": of.made_at, "reason": reason}
+    return database.insert_returning_id(_ENTER_MESSAGE, values), posting
+
+
+def enter(
+    database: Database,
+    receiver: int,
+    at: tuple[int, int],
+    rows: Sequence[tuple[Any, ...]],
+    *,
+    totals: bool,
+) -> None:
+    """Let entries with these constants count; `at`: the message and posting of them."""
+    message, posting = at
+    postings.add(database, receiver, posting, rows)
+    settling = Settling(database, posting)
+    settling.count(settling.of_run(run) for run, *_ in rows)
+    settling.write_sums()
+    database.execute(_ADD_RECORDS, {"message": message, "records": len(rows)})
+    if totals:
+        of_rows = sorted({row[1] for row in rows})
+        database.execute_many(_IS_SENT, [{"message": message, "row_key": row} for row in of_rows])

@@ -15,26 +15,27 @@ from publisher.model.totals import AcceptedChange, KeyTotal, SummaryKey, host_of
 
 _ACCEPTED: Final = """
 SELECT month, accepted_at, orphaned, lost_jobs FROM key_change
-WHERE target = :target AND deleted_at IS NULL ORDER BY id"""
+WHERE target = :target AND receiver = :receiver AND deleted_at IS NULL ORDER BY id"""
 _CONFIRM: Final = """
 UPDATE key_change SET deleted_at = :now
-WHERE target = :target AND month = :month AND deleted_at IS NULL"""
+WHERE target = :target AND receiver = :receiver AND month = :month AND deleted_at IS NULL"""
 _LEFT: Final = """
 SELECT entry.run, entry.posting, entry.row_key, entry.jobs, entry.wall_s, entry.cpu_s,
-       entry.ended_at, posting.target, row_key.fields
-FROM entry JOIN posting ON posting.id = entry.posting JOIN row_key ON row_key.id = entry.row_key
+       entry.ended_at, row_key.fields
+FROM entry JOIN row_key ON row_key.id = entry.row_key
 WHERE entry.receiver = :receiver AND entry.ended_at >= :start AND entry.ended_at < :end
     AND entry.state = 3"""
-_RECEIVER: Final = "SELECT receiver FROM target WHERE id = :target"
 _NOT_SENT: Final = """
 UPDATE balance SET sent_jobs = 0, sent_wall_s = 0, sent_cpu_s = 0
 WHERE jobs = 0 AND sent_jobs > 0 AND row_key IN (
     SELECT id FROM row_key WHERE receiver = :receiver AND month = :month)"""
 
 
-def accepted_changes(database: Database, target: int | None) -> list[AcceptedChange]:
-    """Return what an administrator accepted, oldest first."""
-    found = database.execute(_ACCEPTED, {"target": target})
+def accepted_changes(
+    database: Database, target: int | None, receiver: int | None
+) -> list[AcceptedChange]:
+    """Return what an administrator accepted of a target's receiver, oldest first."""
+    found = database.execute(_ACCEPTED, {"target": target, "receiver": receiver})
     return [
         AcceptedChange(
             month=month,
@@ -52,18 +53,17 @@ def _rows(month: int, orphaned: str) -> tuple[KeyTotal, ...]:
     )
 
 
-def confirm_deleted(database: Database, target: int, month: int, now: int) -> None:
+def confirm_deleted(database: Database, target: int, receiver: int, month: int, now: int) -> None:
     """Let nothing count any more that stayed at the receiver of a target: it is deleted there."""
-    (receiver,) = database.execute(_RECEIVER, {"target": target}).fetchone()
     window = month_window(month)
     asked = {"receiver": receiver, "start": window.start, "end": window.end}
-    balances, jobs, gone = BalanceChanges(), Counter[tuple[int, int, str]](), []
-    for run, posting, *entry, of_target, fields in database.execute(_LEFT, asked).fetchall():
+    balances, jobs, gone = BalanceChanges(), Counter[tuple[int, str]](), []
+    for run, posting, *entry, fields in database.execute(_LEFT, asked).fetchall():
         gone.append((run, posting))
         balances.take_away(*entry)
-        jobs[of_target, month, host_of(fields)] -= entry[1]
+        jobs[month, host_of(fields)] -= entry[1]
     entries.set_states(database, entries.HISTORY, receiver, gone)
     balances.write(database, receiver)
-    counts.change(database, jobs)
+    counts.change(database, receiver, jobs)
     database.execute(_NOT_SENT, {"receiver": receiver, "month": month})
-    database.execute(_CONFIRM, {"target": target, "month": month, "now": now})
+    database.execute(_CONFIRM, {"target": target, "receiver": receiver, "month": month, "now": now})

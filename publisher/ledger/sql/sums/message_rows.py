@@ -20,9 +20,6 @@ from publisher.model.job import Epoch
 _LINK: Final = """
 INSERT INTO month_message (message, target, month) VALUES (:message, :target, :month)"""
 _MONTHS_OF: Final = "SELECT month FROM month_message WHERE message = :message"
-_STILL_OUT: Final = """
-SELECT EXISTS (SELECT 1 FROM month_message JOIN message ON message.id = month_message.message
-               WHERE month_message.target = :target AND month = :month AND message.state < 2)"""
 _ENTER: Final = """
 INSERT INTO message_row (message, row_key, record_at, jobs, wall_s, cpu_s)
 VALUES (:message, :row_key, :record_at, :jobs, :wall_s, :cpu_s)"""
@@ -39,8 +36,7 @@ ON CONFLICT (row_key) DO UPDATE SET
     sent_cpu_s = excluded.sent_cpu_s, sent_by = excluded.sent_by"""
 _FORGET_SENT: Final = """
 UPDATE balance SET sent_jobs = 0, sent_wall_s = 0, sent_cpu_s = 0, sent_by = NULL
-WHERE row_key IN (SELECT id FROM row_key WHERE month = :month
-                  AND receiver = (SELECT receiver FROM target WHERE id = :target))"""
+WHERE row_key IN (SELECT id FROM row_key WHERE month = :month AND receiver = :receiver)"""
 # A number of `message.state`, as schema.py lists them.
 _IS_ACCEPTED: Final = """
 SELECT EXISTS (SELECT 1 FROM message WHERE posting = :posting AND state = 2)"""
@@ -57,10 +53,9 @@ SELECT row_key.month, row_key.digest, row_key.fields, coalesce(jobs, 0), coalesc
        coalesce(cpu_s, 0), coalesce(first_end, 0), coalesce(balance.last_end, 0),
        coalesce(sent_jobs, 0), coalesce(sent_wall_s, 0), coalesce(sent_cpu_s, 0),
        coalesce(message.format, ''), coalesce(message.state, 2) = 4
-FROM target JOIN row_key ON row_key.receiver = target.receiver
-LEFT JOIN balance ON balance.row_key = row_key.id
+FROM row_key LEFT JOIN balance ON balance.row_key = row_key.id
 LEFT JOIN message ON message.id = balance.sent_by
-WHERE target.name = :target AND row_key.month = :month
+WHERE row_key.receiver = :receiver AND row_key.month = :month
 ORDER BY row_key.digest"""
 _MONTHS: Final = """
 SELECT month, jobs, wall_s, cpu_s, sent_jobs, sent_wall_s, sent_cpu_s,
@@ -77,31 +72,28 @@ FROM (SELECT row_key.month AS month,
                       OR sent_by IS NOT NULL AND (sent_jobs <> jobs OR sent_wall_s <> wall_s
                                                   OR sent_cpu_s <> cpu_s)
                       THEN 1 ELSE 0 END) AS unsent
-      FROM target JOIN row_key ON row_key.receiver = target.receiver
-      LEFT JOIN balance ON balance.row_key = row_key.id
+      FROM row_key LEFT JOIN balance ON balance.row_key = row_key.id
       LEFT JOIN message AS sender ON sender.id = balance.sent_by
-      WHERE target.name = :target GROUP BY row_key.month) AS months
+      WHERE row_key.receiver = :receiver GROUP BY row_key.month) AS months
 LEFT JOIN message ON message.id = months.sent_by
 ORDER BY month"""
 # Whichever target of the receiver they are of; what waits is in few postings.
 _PENDING: Final = """
 SELECT row_key.month, CAST(sum(entry.jobs) AS BIGINT)
-FROM target CROSS JOIN entry CROSS JOIN row_key
-WHERE target.name = :target AND entry.state = 2 AND entry.receiver = target.receiver
+FROM entry CROSS JOIN row_key
+WHERE entry.state = 2 AND entry.receiver = :receiver
     AND entry.posting IN (
-        SELECT message.posting FROM target CROSS JOIN message
-        WHERE message.target = target.id AND message.state < 2
+        SELECT message.posting FROM message
+        WHERE message.receiver = :receiver AND message.state < 2
             AND message.posting IS NOT NULL
-        UNION SELECT posting.id FROM target CROSS JOIN posting
-        WHERE posting.receiver = target.receiver AND NOT posting.sealed)
+        UNION SELECT id FROM posting WHERE receiver = :receiver AND NOT sealed)
     AND row_key.id = entry.row_key
 GROUP BY row_key.month"""
 
 _UNDER_WAY: Final = """
 SELECT month_message.month, message.format
-FROM target JOIN message ON message.target = target.id AND message.state < 2
-JOIN month_message ON month_message.message = message.id
-WHERE target.name = :target"""
+FROM message JOIN month_message ON month_message.message = message.id
+WHERE message.receiver = :receiver AND message.state < 2"""
 _SENT: Final = """
 SELECT row_key.month, row_key.digest, row_key.fields,
        message_row.jobs, message_row.wall_s, message_row.cpu_s,
@@ -146,12 +138,6 @@ def link(database: Database, target: int, message: int, months: Collection[int])
 def months_of(database: Database, message: int) -> list[int]:
     """Return the months of a message of totals; none for one of another kind."""
     return [month for (month,) in database.execute(_MONTHS_OF, {"message": message})]
-
-
-def is_out(database: Database, target: int, month: int) -> bool:
-    """Return whether a message of a month has no receipt yet."""
-    asked = {"target": target, "month": month}
-    return bool(database.execute(_STILL_OUT, asked).fetchone()[0])
 
 
 def accept(database: Database, message: int, posting: int | None) -> None:
@@ -205,14 +191,15 @@ def is_accepted(database: Database, posting: int) -> bool:
     return bool(database.execute(_IS_ACCEPTED, {"posting": posting}).fetchone()[0])
 
 
-def forget_sent(database: Database, target: int, months: Iterable[int]) -> None:
-    """Forget what totals said of months that the receiver has as single records now."""
-    database.execute_many(_FORGET_SENT, [{"target": target, "month": month} for month in months])
+def forget_sent(database: Database, receiver: int, months: Iterable[int]) -> None:
+    """Forget what totals said of months that a receiver has otherwise now, or not any more."""
+    of = [{"receiver": receiver, "month": month} for month in months]
+    database.execute_many(_FORGET_SENT, of)
 
 
-def rows(database: Database, target: str, month: int) -> list[RowTotal]:
-    """Return the rows of a month at the receiver of a target."""
-    found = database.execute(_ROWS, {"target": target, "month": month})
+def rows(database: Database, receiver: int | None, month: int) -> list[RowTotal]:
+    """Return the rows of a month at a receiver."""
+    found = database.execute(_ROWS, {"receiver": receiver, "month": month})
     return [_row_total(row) for row in found]
 
 
@@ -223,9 +210,9 @@ def _row_total(row: Sequence[Any]) -> RowTotal:
     return RowTotal(key, counts, first_end, last_end, Usage(*sent), form, bool(is_guess))
 
 
-def months(database: Database, target: str) -> list[MonthTotals]:
-    """Return every month of the receiver of a target, in order."""
-    asked = {"target": target}
+def months(database: Database, receiver: int | None) -> list[MonthTotals]:
+    """Return every month of a receiver, in order."""
+    asked = {"receiver": receiver}
     pending = dict(database.execute(_PENDING, asked).fetchall())
     formats = dict(database.execute(_UNDER_WAY, asked).fetchall())
     return [

@@ -5,7 +5,7 @@ record of an id, the new one does at once. Balances and the counts of jobs by ho
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from publisher.ledger.sql import entries
@@ -20,11 +20,10 @@ _TARGET: Final = "SELECT target FROM posting WHERE id = :posting"
 # What a pending entry counts for, and the entry of its run that counts until now.
 _COMING: Final = """
 SELECT coming.run, coming.row_key, coming.jobs, coming.wall_s, coming.cpu_s, coming.ended_at,
-       was.posting, was.row_key, was.jobs, was.wall_s, was.cpu_s, was.ended_at, posting.target"""
+       was.posting, was.row_key, was.jobs, was.wall_s, was.cpu_s, was.ended_at"""
 _BEFORE: Final = """
 LEFT JOIN entry AS was
-    ON was.receiver = coming.receiver AND was.run = coming.run AND was.state = 1
-LEFT JOIN posting ON posting.id = was.posting"""
+    ON was.receiver = coming.receiver AND was.run = coming.run AND was.state = 1"""
 # `CROSS JOIN` keeps SQLite to the order of the tables: the index of pending entries has the rows.
 _OF_MESSAGE: Final = f"""{_COMING}
 FROM entry AS pending CROSS JOIN message_row CROSS JOIN entry AS coming{_BEFORE}
@@ -52,12 +51,11 @@ WHERE coming.receiver = :receiver AND coming.run = :run AND coming.posting = :po
 # Other entries under which a record with the end of a pending one is at the receiver.
 _SAME_END: Final = """
 SELECT other.run, other.posting, other.row_key, other.jobs, other.wall_s, other.cpu_s,
-       other.ended_at, posting.target, were.site, were.localid_prefix, other.local_id,
+       other.ended_at, were.site, were.localid_prefix, other.local_id,
        scope.site, scope.localid_prefix, coming.local_id
 FROM entry AS pending CROSS JOIN entry AS coming CROSS JOIN entry AS other
 JOIN scope ON scope.id = coming.scope
 JOIN scope AS were ON were.id = other.scope
-JOIN posting ON posting.id = other.posting
 WHERE pending.posting = :posting AND pending.state = 2
     AND coming.receiver = pending.receiver AND coming.run = pending.run
     AND coming.posting = pending.posting
@@ -90,7 +88,6 @@ class _Coming(NamedTuple):
     entry: _Addition
     was: _Addition | None
     posting: int | None  # of the one that it replaces
-    target: int | None  # of that posting
     is_one_record: bool  # both have one record key
 
 
@@ -103,7 +100,7 @@ class Settling:
         self._receiver, self._keeps_first = entries.receiver_of(database, posting)
         (self._target,) = database.execute(_TARGET, {"posting": posting}).fetchone()
         self._balances = BalanceChanges()
-        self._jobs: Counter[tuple[int, int]] = Counter()  # by target and row
+        self._jobs: Counter[int] = Counter()  # by row
         self._row_keys: dict[int, tuple[int, str]] = {}  # month and fields
         self._ends: tuple[int, int] | None = None  # the first and the last
         self._new = 0  # runs that never counted
@@ -130,10 +127,10 @@ class Settling:
         gone = []
         for row in self._database.execute(_SAME_END, {"posting": self._posting}).fetchall():
             run, posting, *entry = row[:7]
-            if _is_one_record(row[8:11], row[11:14]):
+            if _is_one_record(row[7:10], row[10:13]):
                 gone.append((run, posting))
                 self._balances.take_away(*entry)
-                self._jobs[row[7], entry[0]] -= entry[1]
+                self._jobs[entry[0]] -= entry[1]
         entries.set_states(self._database, entries.HISTORY, self._receiver, gone)
 
     def _portions(self, question: str, at: dict[str, object]) -> Iterator[list[_Coming]]:
@@ -158,19 +155,19 @@ class Settling:
         states: dict[int, list[tuple[bytes, int]]] = {
             state: [] for state in (entries.HISTORY, entries.COUNTS, entries.LEFT)
         }
-        for run, entry, was, posting, target, is_one_record in coming:
+        for run, entry, was, posting, is_one_record in coming:
             is_later = self._keeps_first and was is not None
             states[entries.HISTORY if is_later else entries.COUNTS].append((run, self._posting))
             if is_later:
                 continue
-            if was is not None and posting is not None and target is not None:
+            if was is not None and posting is not None:
                 is_left = are_records and not is_one_record
                 states[entries.LEFT if is_left else entries.HISTORY].append((run, posting))
                 if not is_left:
                     self._balances.take_away(*was)
-                    self._jobs[target, was.row_key] -= was.jobs
+                    self._jobs[was.row_key] -= was.jobs
             self._balances.add(*entry)
-            self._jobs[self._target, entry.row_key] += entry.jobs
+            self._jobs[entry.row_key] += entry.jobs
             if entry.jobs:
                 first, last = self._ends or (entry.ended_at, entry.ended_at)
                 self._ends = min(first, entry.ended_at), max(last, entry.ended_at)
@@ -190,15 +187,15 @@ class Settling:
     def write_sums(self) -> None:
         """Bring the balances of rows and the jobs by host up to date."""
         self._balances.write(self._database, self._receiver)
-        counts.change(self._database, dict(self._by_host()))
+        counts.change(self._database, self._receiver, self._by_host())
 
-    def _by_host(self) -> Iterator[tuple[tuple[int, int, str], int]]:
-        found: Counter[tuple[int, int, str]] = Counter()
-        for (target, row_key), jobs in self._jobs.items():
+    def _by_host(self) -> Mapping[tuple[int, str], int]:
+        found: Counter[tuple[int, str]] = Counter()
+        for row_key, jobs in self._jobs.items():
             if jobs:
                 month, fields = self._row_key(row_key)
-                found[target, month, host_of(fields)] += jobs
-        yield from found.items()
+                found[month, host_of(fields)] += jobs
+        return found
 
     def _row_key(self, row_key: int) -> tuple[int, str]:
         if row_key not in self._row_keys:
@@ -210,11 +207,11 @@ class Settling:
 def _coming(row: Sequence[Any]) -> _Coming:
     entry = _Addition(*row[1:6])
     if row[6] is None:
-        return _Coming(row[0], entry, None, None, None, is_one_record=True)
+        return _Coming(row[0], entry, None, None, is_one_record=True)
     was = _Addition(*row[7:12])
-    keys = row[13:16], row[16:19]  # of single records
+    keys = row[12:15], row[15:18]  # of single records
     is_one = was.ended_at == entry.ended_at and _is_one_record(*keys) if keys[0] else True
-    return _Coming(row[0], entry, was, row[6], row[12], is_one_record=is_one)
+    return _Coming(row[0], entry, was, row[6], is_one_record=is_one)
 
 
 def _is_one_record(one: Sequence[str], other: Sequence[str]) -> bool:
