@@ -178,9 +178,17 @@ AGREEMENTS: Final[Mapping[str, str]] = {
         "SELECT count(*) FROM entry JOIN posting ON posting.id = entry.posting "
         "WHERE state = 2 AND sealed AND posting IN (SELECT message.posting FROM month_message "
         "JOIN message ON message.id = month_message.message WHERE message.posting IS NOT NULL) "
-        "AND NOT EXISTS (SELECT 1 FROM message_row "
-        "JOIN message ON message.id = message_row.message "
-        "WHERE message_row.row_key = entry.row_key AND message.posting = entry.posting)"
+        "AND NOT EXISTS (SELECT 1 FROM message_entry "
+        "JOIN message ON message.id = message_entry.message "
+        "JOIN message_row ON message_row.message = message.id "
+        "WHERE message_entry.run = entry.run AND message.posting = entry.posting "
+        "AND message_row.row_key = entry.row_key)"
+    ),
+    "runs that wait for a message without an entry of theirs": (
+        "SELECT count(*) FROM message_entry WHERE NOT EXISTS (SELECT 1 FROM message "
+        "JOIN posting ON posting.id = message.posting JOIN entry ON entry.posting = posting.id "
+        "AND entry.receiver = posting.receiver AND entry.run = message_entry.run "
+        "WHERE message.id = message_entry.message AND message.state < 2 AND entry.state = 2)"
     ),
     "rows said by messages that are not outstanding": (
         "SELECT count(*) FROM message_row "

@@ -82,6 +82,7 @@ class OutboxRecord(NamedTuple):
     submit_host: str = ""  # as sync spells it
     group: int = 0  # place of a summary's row among those of its month, from 1; 0 for other records
     submitted_at: int = 0  # of the run, for its key
+    bundle: int = 0  # `group` of the first of the rows that share runs, which go in one message
 
     @property
     def key(self) -> JobKey:
@@ -338,7 +339,12 @@ class Outbox(Protocol):
     ) -> None:
         """Settle a message after its receipt; once more changes nothing. `remote_ids` by JobID."""
 
-    def in_doubt(self, message: Message, reason: str) -> None: ...
+    def in_doubt(self, message: Message, reason: str) -> None:
+        """Keep that a message may have been stored, whatever becomes of later attempts."""
+
+    def refused_in_doubt(self, message: Message) -> None:
+        """Keep that a message in doubt was refused: if it is once more, it is narrowed down."""
+
     def leave_in_doubt(self, target: str) -> None:
         """Prepared messages for the receiver may have been stored: their process has ended."""
 
@@ -363,7 +369,7 @@ class Outbox(Protocol):
     def refuse(
         self, whole: Outstanding, rule: str, reason: str, policy_digest: str, now: datetime
     ) -> None:
-        """Settle a message as rejected and set its records aside."""
+        """Settle a message as rejected, of which nothing is stored, and set its records aside."""
 
     def trace(self, job_id: JobId, runs: Collection[RunKey] = ()) -> Sequence[Delivery]:
         """Every message that carried the job, all its runs, oldest first.

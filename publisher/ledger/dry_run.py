@@ -78,7 +78,7 @@ class DryRunLedger(LedgerReader):
     learn_limit = take_over = same_receiver = new_receiver = end_round = set_before = (
         accept_change
     ) = _forget
-    prepare = in_doubt = leave_in_doubt = give_up = split = refuse = _forget
+    prepare = in_doubt = refused_in_doubt = leave_in_doubt = give_up = split = refuse = _forget
     withdraw = discard = forget_totals = confirm_deleted = _forget
     note_earlier = forget_earlier = _forget
 

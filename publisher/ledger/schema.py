@@ -145,9 +145,8 @@ CREATE TABLE entry (                        -- what one run counts for at one re
 ) WITHOUT ROWID;
 -- By end first: SQLite takes a receiver to have few entries, and would look through all of them.
 CREATE INDEX entry_by_end ON entry (ended_at, receiver);
--- In the order of runs too: by row, entries would be written all over it. The row tells for which
--- message of a posting an entry waits.
-CREATE INDEX entry_pending ON entry (posting, receiver, run, row_key) WHERE state = 2;
+-- In the order of runs too: by row, entries would be written all over it.
+CREATE INDEX entry_pending ON entry (posting, receiver, run) WHERE state = 2;
 CREATE TABLE balance (                      -- of a row: the sum of its entries that count
     row_key     INTEGER PRIMARY KEY REFERENCES row_key (id),
     jobs        INTEGER NOT NULL,
@@ -181,6 +180,11 @@ CREATE TABLE message_row (                     -- what an outstanding message sa
     wall_s    INTEGER NOT NULL,
     cpu_s     INTEGER NOT NULL,
     PRIMARY KEY (message, row_key)
+) WITHOUT ROWID;
+CREATE TABLE message_entry (                -- runs of totals whose row an outstanding message says
+    message INTEGER NOT NULL REFERENCES message (id),
+    run     BLOB NOT NULL,                  -- its pending entry is in the posting of the message
+    PRIMARY KEY (message, run)
 ) WITHOUT ROWID;
 """
 

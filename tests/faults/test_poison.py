@@ -137,7 +137,8 @@ def test_every_command_and_format_passes_the_same_look(site: SiteUnderTest, name
     leave_outstanding(site, *command)
     spoil(site, "Å".encode() * 5)
     run = site.run(*command)
-    assert run.status == 65, run.out + run.err
+    # A row of totals that is refused is planned again in the same round, and rendered without the poison.
+    assert run.status == (0 if name.startswith("summaries") else 65), run.out + run.err
     for message in site.fake.messages(PROJECT, TOPIC):
         receiver = Receiver.create(site.pki.ca_directory, allowed=[site.host.subject], with_openssl=False)
         assert receiver.take(message).text.isascii()

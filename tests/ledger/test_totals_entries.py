@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -13,11 +14,12 @@ import pytest
 from publisher.ledger.checks import disagreements
 from publisher.ledger.contract import MessageState
 from publisher.ledger.sql.database import Database
+from publisher.ledger.sql.sums import settlement
 from publisher.ledger.sqlite.connection import open_database
 from publisher.model.entry import Entry, MonthTotals, ReceiverName, RowFields, RowKey, Usage
 from publisher.model.errors import LedgerError
 from publisher.model.job import Epoch
-from publisher.model.message import Progress, RecordColumns, message_of
+from publisher.model.message import Message, Progress, RecordColumns, message_of
 from publisher.model.totals import BY_JURA, InheritedMonth
 from tests.support.jobs import RECEIVER, make_job, make_record
 from tests.support.ledgers import opener
@@ -392,7 +394,9 @@ def test_what_was_certainly_not_stored_is_forgotten(kept: TotalsLedger) -> None:
 
 
 @pytest.mark.parametrize("what", ["accepted", "in doubt", "handed over"])
-def test_nothing_is_dropped_of_a_posting_of_which_something_may_be_stored(kept: TotalsLedger, what: str) -> None:
+def test_rule_13_nothing_is_dropped_of_a_posting_of_which_something_may_be_stored(
+    kept: TotalsLedger, what: str
+) -> None:
     kept.enter(entry(1), entry(2, CMS))
     first, second = kept.seal(kept.says((ATLAS, usage(1))), kept.says((CMS, usage(1))))
     besides = []
@@ -475,6 +479,26 @@ def test_a_posting_whose_messages_were_all_refused_is_forgotten(kept: TotalsLedg
     assert kept.number("SELECT entries FROM posting") == 1
     kept.refuse(kept.outstanding())
     assert kept.number("SELECT count(*) FROM posting") + kept.number("SELECT count(*) FROM entry") == 0
+
+
+def test_rule_13_what_may_be_stored_is_in_doubt_for_whoever_opens_the_ledger(kept: TotalsLedger) -> None:
+    """So are its halves, and that it was refused is kept with it."""
+    kept.enter(entry(1), entry(2, CMS))
+    (message,) = kept.seal(kept.says((ATLAS, usage(1)), (CMS, usage(1))))
+    kept.ledger.refused_in_doubt(message)
+    assert not kept.outstanding().narrowing, "it is in no doubt"
+    kept.ledger.in_doubt(message, "no answer")
+    kept.ledger.refused_in_doubt(message)
+    kept.begin()
+    whole = kept.outstanding()
+    assert (whole.state, whole.narrowing) == (MessageState.IN_DOUBT, True)
+    kept.split(whole, whole.records[:1], whole.records[1:])
+    assert kept.outstanding().state is MessageState.IN_DOUBT
+    kept.ledger.give_up("egi", [], {})
+    assert kept.states() == {PENDING: 2}
+    kept.accept(kept.outstanding().message)
+    kept.accept(kept.outstanding().message)
+    assert kept.totals() == {ATLAS.id: (usage(1), usage(1)), CMS.id: (usage(1), usage(1))}
 
 
 def test_what_was_set_aside_leaves_quarantine_with_its_row(kept: TotalsLedger) -> None:
@@ -583,6 +607,59 @@ def test_what_runs_cost_does_not_grow_with_them(tmp_path: Path) -> None:
     assert sum(costs[0]) < 50
 
 
+OF_A_MESSAGE = 100  # runs
+
+
+def sealed_in_messages(kept: TotalsLedger, messages: int) -> list[Message]:
+    """A posting of so many messages, each with one row of its own; runs of all of them in turn."""
+    rows = [row(f"vo{number}") for number in range(messages)]
+    kept.enter(*[entry(number, rows[number % messages]) for number in range(messages * OF_A_MESSAGE)])
+    return kept.seal(*[kept.says((of, usage(OF_A_MESSAGE))) for of in rows])
+
+
+@pytest.mark.parametrize("what", ["accepted", "refused"])
+def test_a_message_costs_its_own_entries(tmp_path: Path, what: str) -> None:
+    """Not those of the other messages of its posting, nor a step for each of them."""
+    steps = []
+    for messages in (2, 40):
+        with closing(open_database(tmp_path / str(messages) / "publishing.db")) as database:
+            kept = TotalsLedger(database)
+            first, *_ = sealed_in_messages(kept, messages)
+            whole, counted = kept.outstanding(), [0]
+
+            def step(counted: list[int] = counted) -> int:
+                counted[0] += 1
+                return 0
+
+            connection = cast(Any, database)._connection
+            connection.set_progress_handler(step, 10)
+            kept.accept(first) if what == "accepted" else kept.refuse(whole)
+            connection.set_progress_handler(None, 0)
+            steps.append(counted[0])
+            assert kept.states()[PENDING] == (messages - 1) * OF_A_MESSAGE
+    assert steps[1] < 1.2 * steps[0]
+
+
+def test_a_message_visits_its_own_entries_in_postgresql(request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    """All steps of the plan together, as the server counted them when it carried it out."""
+    with closing(opener("postgres", request)(tmp_path / "state" / "publishing.db")) as database:
+        kept = TotalsLedger(database)
+        sealed_in_messages(kept, 40)
+        at = {"posting": 1, "receiver": 1, "message": kept.outstanding().number, "after": b"", "portion": 5_000}
+        with database.atomic():
+            for way in ("seqscan", "hashjoin", "mergejoin"):  # of a small table they are as cheap
+                database.execute(f"SET LOCAL enable_{way} = off")
+            steps = [
+                str(step) for (step,) in database.execute(f"EXPLAIN (ANALYZE) {settlement._OF_MESSAGE}", at).fetchall()
+            ]
+    found = [re.search(r"actual time=\S+ rows=([\d.]+) loops=(\d+)", step) for step in steps]
+    visited = [float(one[1]) * int(one[2]) for one in found if one is not None]
+    assert visited[0] == OF_A_MESSAGE
+    assert max(visited) <= OF_A_MESSAGE, steps
+    removed = [int(step.rpartition(":")[2]) for step in steps if "Rows Removed" in step]
+    assert max(removed, default=0) <= 1, steps  # of each run, the entry that waits
+
+
 def test_an_entry_of_totals_takes_less_than_120_bytes(
     tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
@@ -613,6 +690,8 @@ def test_an_entry_of_totals_takes_less_than_120_bytes(
         ("UPDATE message_row SET message = 1", "rows said by messages that are not outstanding"),
         ("UPDATE message_row SET row_key = 77", "said rows that are unknown"),
         ("DELETE FROM message_row", "pending entries of totals that no message says"),
+        ("DELETE FROM message_entry", "pending entries of totals that no message says"),
+        ("UPDATE message_entry SET run = X'00'", "runs that wait for a message without an entry of theirs"),
         ("UPDATE posting SET sealed = FALSE WHERE id = 1", "open postings that have messages"),
         ("UPDATE entry SET wall_s = 7 WHERE state = 2", "postings with damaged entries"),
         (

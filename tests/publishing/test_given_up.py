@@ -267,6 +267,21 @@ def test_halves_of_a_message_in_doubt_are_in_doubt(site: SiteUnderTest) -> None:
     assert len({row["LocalJobId"] for row in records(site)}) == 40
 
 
+@pytest.mark.parametrize("form", ["car", "apel-summary-0.4"])
+def test_rule_13_a_refusal_after_an_attempt_that_was_lost_proves_nothing(site: SiteUnderTest, form: str) -> None:
+    """Both within one delivery: what was stored then is not set aside."""
+    site.fill(*jobs_of(20, start=SEPTEMBER, end=OCTOBER))
+    configure(site, attempts=2, format=form)
+    no = Fault.status(400, body=b'{"error":{"code":400,"message":"Message size is odd"}}')
+    site.fake.faults.push(Fault.store_then_close(), no)
+    assert site.publish().status == 76
+    assert (outbox(site), _in_quarantine(site)) == (1, 0)
+    assert status(site)["in_doubt"] > 0
+    assert site.publish().status == 0
+    assert texts(site)[0] == texts(site)[1]
+    assert (status(site)["in_doubt"], status(site)["delivered"]) == (0, 20)
+
+
 def test_records_that_every_one_was_refused_are_given_up(site: SiteUnderTest) -> None:
     site.fill(*jobs_of(30))
     no = Fault.status(400, body=b'{"error":{"code":400,"message":"Invalid Message Arguments"}}')

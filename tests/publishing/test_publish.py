@@ -550,10 +550,10 @@ def test_a_run_that_was_stored_then_refused_and_then_changed_is_one_row(site: Si
     site.fill(job)
     site.fake.faults.push(Fault.store_then_close(), Fault.status(413))
     assert site.publish().status == 75
-    assert site.publish().status == 65
+    assert site.publish().status == 76
     with site.arex() as arex:
         arex.finish_again(replace(job, wall_s=job.wall_s + 77), end_time=job.end_time + 4_000)
-    assert site.publish().json["targets"]["egi"]["records"] == 1
+    assert site.publish().json["targets"]["egi"]["records"] == 2
     (row,) = site.table().rows("JobRecords")
     assert (row["EndTime"], row["WallDuration"]) == (job.end_time, job.wall_s + 77)
     assert site.publish().json["targets"]["egi"]["outcome"] == "nothing"

@@ -95,6 +95,9 @@ class Database(Protocol):
     def rows_were_copied(self, tables: Iterable[str]) -> None:
         """Rows with an `id` were entered into these tables: those to come get higher ones."""
 
+    def learn_sizes(self, tables: Iterable[str]) -> None:
+        """Many rows were entered into these tables in this transaction, to be looked up soon."""
+
     def target_lock(
         self, target: str, patience: Callable[[], bool]
     ) -> AbstractContextManager[None]:

@@ -204,17 +204,17 @@ class SqlLedger(OutboxWriter):
                 there = None
             posting = None if there is None else there.number
             receiver = self._known_receiver(target)
-            sent: set[int] = set()
+            sent: dict[int, int] = {}  # by row, the message that says it
             for one in messages:
-                sent.update(self._enter_message(number, receiver, posting, one, to_settle))
+                sent |= self._enter_message(number, receiver, posting, one, to_settle)
                 to_settle += len(one.message.payload)
             if there is not None:
                 postings.seal(self._database, there, sent)
 
     def _enter_message(
         self, target: int, receiver: int, posting: int | None, one: MonthMessage, others: int
-    ) -> Sequence[int]:
-        """Write a message of totals down, beside others of so many bytes; return its rows."""
+    ) -> dict[int, int]:
+        """Write a message of totals down, beside others of so many bytes; return it by its rows."""
         places = {record.group for record in one.records}
         if len(places) < len(one.records) or not places >= {row.group for row in one.rows}:
             raise AssertionError(f"rows of message {one.message.id} are of none of its records")
@@ -223,7 +223,7 @@ class SqlLedger(OutboxWriter):
         to = target, receiver
         number = rows.enter(self._database, *to, one.message, columns, posting=posting)
         message_rows.link(self._database, target, number, one.months)
-        return message_rows.say(self._database, receiver, number, one.rows)
+        return dict.fromkeys(message_rows.say(self._database, receiver, number, one.rows), number)
 
     def set_before(self, target: str, jobs: Mapping[tuple[int, str], int], basis: str) -> None:
         with self._database.atomic():

@@ -24,7 +24,8 @@ from publisher.model.time import epoch
 _ENCODER: Final = json.JSONEncoder(separators=(",", ":"), check_circular=False)
 
 # What is kept of each record: database, RecordID, JobID, LocalJobID, end, fingerprint, bytes,
-# whether it goes out for the first time, submit host, `OutboxRecord.group`, and its submission.
+# whether it goes out for the first time, submit host, `OutboxRecord.group`, its submission, and
+# `OutboxRecord.bundle`.
 Columns = Sequence[Sequence[str | int]]
 
 
@@ -38,6 +39,7 @@ def columns_of(records: RecordColumns) -> Columns:
         records.submit_hosts,
         [0] * len(records),
         [job.submitted_at for job in records.whole],
+        [0] * len(records),
     )
 
 
@@ -95,7 +97,7 @@ class CarriedRecords(Sequence[OutboxRecord]):
 
 def _carried(file: object, record_id: object, *values: object) -> OutboxRecord:
     job_id, local_id, ended_at, fingerprint, content_bytes, first_time, *others = values
-    submit_host, group, submitted_at = others
+    submit_host, group, submitted_at, bundle = others
     return OutboxRecord(
         row=RowRef(database=str(file), record_id=int(str(record_id))),
         job_id=JobId(str(job_id)),
@@ -107,6 +109,7 @@ def _carried(file: object, record_id: object, *values: object) -> OutboxRecord:
         submit_host=str(submit_host),
         group=int(str(group)),
         submitted_at=int(str(submitted_at)),
+        bundle=int(str(bundle)),
     )
 
 

@@ -54,6 +54,10 @@ _SYNCED = "UPDATE target SET last_sync = :now WHERE id = :id"
 _IN_DOUBT = """
 UPDATE message SET state = 1, reason = :reason
 WHERE target = :target AND message_id = :id AND state < 2"""
+_NARROW = """
+UPDATE outbox SET narrowing = TRUE
+WHERE message = (SELECT id FROM message
+                 WHERE target = :target AND state < 2 AND message_id = :id AND state = 1)"""
 _PLACE = "SELECT place FROM outbox WHERE message = :message"
 _NEXT_PLACE = "SELECT coalesce(min(place), :place + 1) FROM outbox WHERE place > :place"
 
@@ -153,6 +157,10 @@ class OutboxWriter(LedgerReader):
     def in_doubt(self, message: Message, reason: str) -> None:
         at = {"target": self._known_number(message.target), "id": message.id}
         self._write(_IN_DOUBT, at | {"reason": reason})
+
+    def refused_in_doubt(self, message: Message) -> None:
+        target = self._known_number(message.target)
+        self._write(_NARROW, {"target": target, "id": message.id})
 
     def leave_in_doubt(self, target: str) -> None:
         of_receiver = {"receiver": self._receiver(target)}
@@ -268,7 +276,8 @@ class OutboxWriter(LedgerReader):
                     counts.move(self._database, whole.number, number, hosts)
                 elif of_months:
                     message_rows.link(self._database, target, number, of_months)
-                    message_rows.move(self._database, whole.number, number, records)
+                    moved = whole.number, number, records
+                    message_rows.move(self._database, of_parts[at], *moved)
         return number, message.id
 
     def _divided(

@@ -63,6 +63,9 @@ class SqliteDatabase:
         with _translated(self._path):
             self._room.make(to_settle)
 
+    def learn_sizes(self, tables: Iterable[str]) -> None:
+        """SQLite has the order of the tables from the statements."""
+
     def reading(self) -> AbstractContextManager[None]:
         return _translated(self._path)
 

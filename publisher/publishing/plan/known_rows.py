@@ -1,4 +1,4 @@
-"""Rows of some months as the ledger has them: by the receiver's keys, and as people read them."""
+"""The rows of totals that a receiver has, as the plan compares them and as people read them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from publisher.publishing.plan.rows import Delta
 
 
 class KnownRows:
-    """Rows of some months, by the receiver's keys."""
+    """The rows of some months, by the receiver's keys."""
 
     def __init__(self, rows: Iterable[RowTotal], form_of: Callable[[int], SummaryFormat]) -> None:
         self._form_of = form_of

@@ -209,20 +209,49 @@ def hold_back(
         changes.hold(rows)
 
 
-def neighbours(groups: Sequence[GroupedRows], moves: Iterable[Move]) -> Iterator[GroupedRows]:
-    """Yield groups in their order, each followed by those that share runs with it."""
+class _Bundles:
+    """Numbers that belong together, each known by the first of them."""
+
+    def __init__(self, things: Iterable[int]) -> None:
+        self._first = {thing: thing for thing in things}
+
+    def __contains__(self, thing: object) -> bool:
+        return thing in self._first
+
+    def first(self, thing: int) -> int:
+        while self._first[thing] != thing:
+            self._first[thing] = self._first[self._first[thing]]
+            thing = self._first[thing]
+        return thing
+
+    def join(self, one: int, other: int) -> None:
+        firsts = self.first(one), self.first(other)
+        self._first[max(firsts)] = min(firsts)
+
+
+def bundled(
+    groups: Sequence[GroupedRows], moves: Iterable[Move]
+) -> Iterator[tuple[int, GroupedRows]]:
+    """Yield groups in their order, each followed by those that share runs with it.
+
+    Each comes with the place of the first of these, which is the same for all of a bundle.
+    """
     at = {row.key.id: place for place, one in enumerate(groups) for row in one.rows}
-    first = list(range(len(groups)))  # of those that belong together
-
-    def root(place: int) -> int:
-        while first[place] != place:
-            first[place] = first[first[place]]
-            place = first[place]
-        return place
-
+    bundles = _Bundles(range(len(groups)))
     for move in moves:
         if move.new is not None and move.old in at and move.new in at:
-            one, other = sorted((root(at[move.old]), root(at[move.new])))
-            first[other] = one
-    for place in sorted(range(len(groups)), key=root):
-        yield groups[place]
+            bundles.join(at[move.old], at[move.new])
+    for place in sorted(range(len(groups)), key=bundles.first):
+        yield bundles.first(place), groups[place]
+
+
+def months_together(months: Iterable[int], moves: Iterable[Move]) -> list[list[int]]:
+    """Return months in order, those between which runs move together."""
+    bundles = _Bundles(months)
+    for move in moves:
+        if move.new is not None and move.old.month in bundles and move.new.month in bundles:
+            bundles.join(move.old.month, move.new.month)
+    of_first: dict[int, list[int]] = {}
+    for month in sorted(months):
+        of_first.setdefault(bundles.first(month), []).append(month)
+    return list(of_first.values())

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
-from itertools import pairwise
+from functools import partial
+from itertools import groupby, islice, pairwise
+from operator import attrgetter
 from typing import Final, NamedTuple
 
-from publisher.formats.base import Formed, JobFormat, SummaryFormat, SyncFormat
-from publisher.ledger.contract import MessageRow, MonthMessage, OutboxRecord
+from publisher.formats.base import Formed, Frame, JobFormat, SummaryFormat, SyncFormat
+from publisher.ledger.contract import MessageRow, MonthMessage, OutboxRecord, Outstanding
 from publisher.model.errors import Unfit
 from publisher.model.job import JobId, RowRef
 from publisher.model.message import Batch, Message, Rendered, message_of
@@ -25,6 +27,7 @@ class Assembled(NamedTuple):
 Format = JobFormat | SummaryFormat | SyncFormat
 
 
+_RENDERED_AT_ONCE: Final = 1_000  # records of totals
 _CHECKED_AT_ONCE: Final = 50  # records: the tree of a whole message took 5 MiB more
 
 
@@ -62,10 +65,14 @@ NOWHERE: Final = RowRef(database="", record_id=0)  # of what is sent and is no j
 
 
 class MonthRow(NamedTuple):
-    """A record of totals to send: its place among them, from 1, and what it says of which rows."""
+    """A record of totals to send: its place among them, from 1, and what it says of which rows.
+
+    `bundle` is the place of the first of the records between which runs moved.
+    """
 
     month: int
     place: int
+    bundle: int
     group: SummaryGroup
     content: bytes
     rows: tuple[MessageRow, ...]
@@ -74,21 +81,45 @@ class MonthRow(NamedTuple):
         return self._replace(content=content)
 
 
+def rendered_rows(
+    rows: Iterable[MonthRow], form: SummaryFormat, now: datetime
+) -> Iterator[MonthRow]:
+    """Render rows, some at a time."""
+    rows = iter(rows)
+    while some := list(islice(rows, _RENDERED_AT_ONCE)):
+        contents = form.render([row.group for row in some], now)
+        yield from map(MonthRow.with_content, some, contents)
+
+
 def whole_messages(
     rows: Iterable[MonthRow], *, most_records: int, most_bytes: int, between: int
 ) -> Iterator[Sequence[MonthRow]]:
-    """Rows in order, cut into messages within limits; `most_records` 0: any count."""
+    """Rows in order, cut into messages within limits; `most_records` 0: any count.
+
+    A bundle goes into one message, unless it is too large for any.
+    """
+    fits = partial(_fits, most_records, most_bytes)
     batch: list[MonthRow] = []
     size = 0
-    for row in rows:
-        more = len(row.content) + between
-        if batch and (size + more > most_bytes or (most_records and len(batch) >= most_records)):
+    for _, of_bundle in groupby(rows, attrgetter("bundle")):
+        bundle = list(of_bundle)
+        sizes = [len(row.content) + between for row in bundle]
+        is_whole = fits(len(bundle), sum(sizes))
+        if batch and is_whole and not fits(len(batch) + len(bundle), size + sum(sizes)):
             yield batch
             batch, size = [], 0
-        batch.append(row)
-        size += more
+        for row, more in zip(bundle, sizes, strict=True):
+            if batch and not fits(len(batch) + 1, size + more):
+                yield batch
+                batch, size = [], 0
+            batch.append(row)
+            size += more
     if batch:
         yield batch
+
+
+def _fits(most_records: int, most_bytes: int, records: int, size: int) -> bool:
+    return size <= most_bytes and (not most_records or records <= most_records)
 
 
 def make_months(
@@ -109,7 +140,8 @@ def make_months(
 def _carried(row: MonthRow) -> OutboxRecord:
     """Return a record under the name by which `quarantine list` shows it, should it be refused."""
     name, end = JobId(summary_name(row.group)), row.group.latest_end
-    return OutboxRecord(NOWHERE, name, "", end, 0, len(row.content), False, group=row.place)
+    record = OutboxRecord(NOWHERE, name, "", end, 0, len(row.content), first_time=False)
+    return record._replace(group=row.place, bundle=row.bundle)
 
 
 def summary_name(group: SummaryGroup) -> str:
@@ -120,13 +152,46 @@ def summary_name(group: SummaryGroup) -> str:
     )
 
 
-def divided(count: int, names: Sequence[str], pieces: int) -> list[Sequence[int]]:
-    """Which records go together, by their places: those of one name, or else equal pieces."""
+def divided(
+    records: Sequence[OutboxRecord], names: Sequence[str], pieces: int
+) -> list[Sequence[int]]:
+    """Which records go together, by their places: those of one name, or else pieces of one size.
+
+    Of several bundles of totals, none is cut.
+    """
     if names:
         by_name: dict[str, list[int]] = {}
         for at, name in enumerate(names):
             by_name.setdefault(name, []).append(at)
         return list(by_name.values())
-    pieces = min(pieces, count)
-    bounds = [count * at // pieces for at in range(pieces + 1)]
-    return [range(begin, end) for begin, end in pairwise(bounds)]
+    count = len(records)
+    ends = [at for at in range(1, count) if _may_part(records[at - 1], records[at])]
+    ends = ends or list(range(1, count))
+    wanted = [count * at // pieces for at in range(1, pieces)]
+    bounds = {min(ends, key=lambda end: abs(end - at)) for at in wanted} if ends else set()
+    return [range(begin, end) for begin, end in pairwise(sorted({0, *bounds, count}))]
+
+
+def _may_part(one: OutboxRecord, other: OutboxRecord) -> bool:
+    """Whether two records may go into different messages: no run moved between their rows."""
+    return one.bundle != other.bundle or not other.bundle
+
+
+def cut(
+    frame: Frame, whole: Outstanding, parts: Sequence[Sequence[int]]
+) -> list[tuple[Message, Sequence[OutboxRecord]]]:
+    """Cut a message into messages that have these of its records, by their places."""
+    contents = frame.split(
+        whole.message.payload, [record.content_bytes for record in whole.records]
+    )
+    pieces: list[tuple[Message, Sequence[OutboxRecord]]] = []
+    for part in parts:
+        payload = frame.join([contents[at] for at in part])
+        message = part_of(whole.message, payload, len(part))
+        pieces.append((message, [whole.records[at] for at in part]))
+    return pieces
+
+
+def part_of(whole: Message, payload: bytes, records: int) -> Message:
+    """Return a message that goes in the place of another one, with so many of its records."""
+    return message_of(payload, whole.target, whole.format, records, whole.made_at)

@@ -8,7 +8,7 @@ from publisher.ledger.contract import Hold, Quarantined
 from publisher.model.entry import Recorded
 from publisher.model.errors import Unfit
 from publisher.model.job import JobKey, JobRecord, SkippedJob
-from publisher.model.message import TOO_LARGE, RunKeyValues
+from publisher.model.message import RunKeyValues
 from publisher.model.published import PublishedJob
 from publisher.model.totals import BY_JURA
 from publisher.policy.records import RecordPolicy
@@ -19,8 +19,6 @@ KEY_CHANGED: Final = "key-changed"
 SENT_BY_JURA: Final = "sent-by-jura"
 # These verdicts change with the clock, with other jobs or with a republish, not with the row.
 _DECIDED_AGAIN: Final = frozenset({"end-in-future", KEY_COLLISION, KEY_CHANGED})
-# These are a receiver's verdicts, on records that were sent.
-_SENT_ONCE: Final = frozenset({"refused-by-receiver", TOO_LARGE})
 
 
 # What another publisher told of a job that it may have sent; None for others. May raise Unfit.
@@ -65,10 +63,6 @@ class Decider(NamedTuple):
             return Skip()
         if known is not None and not known.counts:
             known = None
-        if known is None and held is not None and self._may_be_stored(held):
-            # Before it was refused alone, its message may have arrived all the same: under the end
-            # time that was sent, what goes out now replaces it.
-            job = job._replace(ended_at=held.job.ended_at or job.ended_at)
         if known is not None and self.changed is OnChange.REPLACE:
             # Under the end time that was delivered the changed run replaces the first at the
             # receiver. If nothing but the end changed, the record would be the same once more.
@@ -122,9 +116,6 @@ class Decider(NamedTuple):
             return not self.selection.wants_vo(self.policy.describe(job).who.vo)
         except Unfit:
             return False
-
-    def _may_be_stored(self, held: Quarantined) -> bool:
-        return self.changed is OnChange.REPLACE and held.job.rule in _SENT_ONCE
 
     def stays_held(self, held: Quarantined, job: JobRecord) -> bool:
         """Until it is released, its row changes, or it is under another policy."""

@@ -36,7 +36,8 @@ from publisher.publishing.round.reader import (
     WindowReader,
     mark_behind,
 )
-from publisher.publishing.round.sender import MessageObserver, MessageSender, RoundStopped
+from publisher.publishing.round.refusals import RoundStopped
+from publisher.publishing.round.sender import MessageObserver, MessageSender
 from publisher.publishing.round.totals import MonthlyTotals
 from publisher.publishing.site import LiveTarget
 from publisher.sources.base import Page, Source

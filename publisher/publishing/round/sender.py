@@ -13,15 +13,16 @@ one outstanding at most.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import datetime
 from functools import partial
 from types import TracebackType
 from typing import Final, NamedTuple, Protocol
 
+from publisher.formats import JOB_FORMATS
 from publisher.formats.base import Formed, JobFormat, SummaryFormat, SyncFormat, lighter
-from publisher.ledger.contract import Ledger, OutboxRecord, Outstanding, SentMessage
-from publisher.model.errors import CredentialError, LedgerError, Rejected
+from publisher.ledger.contract import Ledger, Outstanding, SentMessage
+from publisher.model.errors import CredentialError, LedgerError
 from publisher.model.job import JobId, JobKey, SkippedJob
 from publisher.model.message import (
     TOO_LARGE,
@@ -33,8 +34,16 @@ from publisher.model.message import (
     WindowMark,
     message_of,
 )
-from publisher.publishing.round.assemble import Assembled, assemble_message, divided
+from publisher.model.totals import month_number
+from publisher.publishing.round.assemble import (
+    Assembled,
+    assemble_message,
+    cut,
+    divided,
+    part_of,
+)
 from publisher.publishing.round.outcome import Remarks, RoundCounters, of_whom
+from publisher.publishing.round.refusals import Refusals, RoundStopped, is_in_doubt, unproven
 from publisher.publishing.site import LiveTarget
 from publisher.transports.base import BackgroundThread, Receipt, Verdict
 
@@ -45,16 +54,6 @@ _CHECK_ONE_IN: Final = 250
 _CHECK_FIRST: Final = 1_000
 # The verdict on an attempt that was followed by another in the same round.
 _TRIED_AGAIN: Final = "tried_again"
-# Messages that cannot be cut any more, refused for no clear reason, before the target is to blame.
-_SUSPECTS: Final = 8
-
-
-class RoundStopped(Exception):  # not an error: the round ends here, for the receipt's reason
-    """Nothing more can be sent in this round."""
-
-    def __init__(self, receipt: Receipt) -> None:
-        self.receipt = receipt
-        super().__init__(receipt.reason)
 
 
 class MessageObserver(Protocol):
@@ -103,11 +102,7 @@ class MessageSender:
         self._frame_of = live.frame_of
         self._found_faults = False
         self._shipped = 0  # records
-        self._suspects: dict[MessageId, tuple[Outstanding, Receipt]] = {}
-        # The target took something since it last refused a whole batch for no clear reason.
-        self._proven_healthy = False
-        # Of a whole message, for what its records are called by.
-        self._refusal: Receipt | None = None
+        self._refusals = Refusals()
         self._in_flight: tuple[Message, Sequence[JobKey]] | None = None
         self._thread: BackgroundThread[Receipt]  # which signs and sends it
         # And nobody has said that they were not stored. Of a republish, what arrived stays among
@@ -116,6 +111,7 @@ class MessageSender:
         # A republish, and where it stood before what is not settled.
         self._behind: dict[str, WindowMark | None] = {}
         self._news: dict[JobKey, SkippedJob] = {}  # set aside, and not written down yet
+        self._refused_rows: dict[JobKey, int] = {}  # of the target's totals, with their months
         self.tally = RoundCounters()
         self.remarks = Remarks(self.tally)
 
@@ -137,7 +133,7 @@ class MessageSender:
             return
         if not (self._behind and self._handed_over):
             self._ledger.give_up(self._target, self._handed_over, self._behind)
-        self._suspects.clear()
+        self._refusals.forget_suspects()
         self._went_on()
 
     def payload_limit(self) -> int:
@@ -184,32 +180,18 @@ class MessageSender:
 
     def send_outstanding(self) -> None:
         """Everything of the receiver that has no receipt, in order. Raises: Stopped."""
-        while outstanding := self._ledger.outstanding(self._target, self._suspects):
+        while outstanding := self._ledger.outstanding(self._target, self._refusals.passed):
             self._deliver_now(outstanding)
-        if not self._suspects:
+        if not self._refusals.has_suspects:
             self._went_on()
 
-    def conclude(self) -> None:
-        """The target is to blame where records are refused for no clear reason, and all of them.
+    def refused_months(self) -> set[int]:
+        """Return the months of the totals that were refused, and not accepted since."""
+        return set(self._refused_rows.values())
 
-        Raises: Stopped when it is the target.
-        """
-        if not self._suspects:
-            return
-        named = [receipt for _, receipt in self._suspects.values() if receipt.refused_by]
-        if named:
-            names = {name for receipt in named for name in receipt.refused_by}
-            whole = self._refusal or named[0]
-            refused_by = tuple(sorted(names))
-            raise RoundStopped(whole._replace(verdict=Verdict.STOP_TARGET, refused_by=refused_by))
-        raise RoundStopped(
-            Receipt(
-                verdict=Verdict.STOP_TARGET,
-                reason="every record is refused, and the answers do not say why: "
-                "the target is at fault, not the records",
-                exit_status=Rejected.exit_status,
-            )
-        )
+    def conclude(self) -> None:
+        """Everything was tried. Raises: RoundStopped for what was refused and is not settled."""
+        self._refusals.conclude()
 
     def shed(self, key: JobKey, job_id: JobId, reason: str) -> None:
         """A record was made lighter; it counts when it is delivered."""
@@ -325,7 +307,7 @@ class MessageSender:
         receipt = self._thread.result()
         arrived = _Arrival(message, keys, receipt)
         self._note_attempts(message, receipt)
-        if receipt.verdict is Verdict.DELIVERED and not self._suspects:
+        if receipt.verdict is Verdict.DELIVERED and not self._refusals.has_suspects:
             return arrived
         self._came_of(arrived, None)
         self.send_outstanding()
@@ -351,11 +333,20 @@ class MessageSender:
         if message.target == self._target:
             self.tally.messages += 1
             self.tally.records += message.records
+            keys = self._refused_once(keys) if self._refused_rows else keys
             self.remarks.count(keys)
         else:
             self.tally.others_first[message.target] += 1
         self._watcher.message_settled(message, receipt)
         self._clear_suspects()
+
+    def _refused_once(self, keys: Iterable[JobKey]) -> Collection[JobKey]:
+        """Count rows of totals that were refused in this round, and are accepted, as accepted."""
+        keys = set(keys)
+        for key in self._refused_rows.keys() & keys:
+            del self._refused_rows[key]
+            self.tally.quarantined -= 1
+        return keys
 
     # Handing over
 
@@ -368,7 +359,20 @@ class MessageSender:
             case Verdict.IN_DOUBT | Verdict.RETRY_LATER | Verdict.STOP_TARGET:
                 raise RoundStopped(of_whom(message.target, self._target, receipt))
             case Verdict.TOO_LARGE | Verdict.REFUSED:
-                self._bisect(outstanding or self._written_down(message), receipt)
+                whole = outstanding or self._written_down(message)
+                if receipt.verdict is Verdict.REFUSED and not whole.narrowing:
+                    self._believe(whole, receipt)
+                self._bisect(whole, receipt)
+
+    def _believe(self, whole: Outstanding, receipt: Receipt) -> None:
+        """Take a refusal as one, unless an earlier attempt may have been stored: it proves nothing.
+
+        Raises: RoundStopped then; the same bytes go again with the next round.
+        """
+        if is_in_doubt(whole, receipt):
+            self._ledger.refused_in_doubt(whole.message)
+            receipt = unproven(receipt, "the same bytes go again with the next round")
+            raise RoundStopped(of_whom(whole.message.target, self._target, receipt))
 
     def _note_attempts(self, message: Message, receipt: Receipt) -> None:
         """What was tried, and whether the message may have been stored."""
@@ -395,12 +399,13 @@ class MessageSender:
         """
         refused = receipt.verdict is Verdict.REFUSED
         unclear = refused and not receipt.certain
-        parts = divided(len(whole.records), receipt.refused_by, self._count_pieces(whole, receipt))
+        parts = divided(whole.records, receipt.refused_by, self._count_pieces(whole, receipt))
         if unclear and not whole.narrowing:
-            self._ask_again(receipt, cut=len(parts) > 1)
+            self._refusals.note_whole(receipt, is_cut=len(parts) > 1)
         if len(parts) > 1:
-            self._ledger.split(whole, self._pieces(whole, parts), narrowing=refused)
-        elif unclear and not self._proven_healthy:
+            frame = self._frame_of(whole.message.format)
+            self._ledger.split(whole, cut(frame, whole, parts), narrowing=refused)
+        elif unclear and not self._refusals.is_proven_healthy:
             self._suspect_poison(whole, receipt)
         elif refused or not self._shed(whole, receipt.reason):
             self._refuse(whole, receipt)
@@ -416,14 +421,6 @@ class MessageSender:
         self._ledger.learn_limit(self._target, self._learnt)
         return max(2, -(-len(whole.message.payload) // most))
 
-    def _ask_again(self, receipt: Receipt, *, cut: bool) -> None:
-        """A whole message was refused, perhaps for the target's sake: nothing proves it healthy."""
-        if receipt.refused_by and receipt.attempts:
-            self._proven_healthy = False
-            self._refusal = receipt
-        elif cut and not receipt.refused_by:
-            self._proven_healthy = False
-
     def _shed(self, whole: Outstanding, reason: str) -> bool:
         """Put a lighter message in the place of one with a single record; False if impossible."""
         (record,) = whole.records
@@ -432,7 +429,7 @@ class MessageSender:
         less = lighter(self._format, content) if whole.message.format == self._format.name else None
         if less is None:
             return False
-        message = self._half(whole.message, frame.join([less]), 1)
+        message = part_of(whole.message, frame.join([less]), 1)
         lightened = record._replace(content_bytes=len(less))
         self._ledger.split(whole, [(message, [lightened])], narrowing=False)
         if whole.message.target == self._target:
@@ -448,53 +445,49 @@ class MessageSender:
 
         Raises: Stopped when that is refused too: it is the target.
         """
-        self._suspects[whole.message.id] = whole, receipt
-        if len(self._suspects) != _SUSPECTS:
+        if not self._refusals.suspect(whole, receipt):
             return
-        last, passed = None, set(self._suspects)
+        last, passed = None, set(self._refusals.passed)
         while (one := self._ledger.outstanding(self._target, passed)) is not None:
             last = one
             passed.add(one.message.id)
         if last is not None:
             self._deliver_now(last)
-        self.conclude()
+        if self._refusals.has_suspects:
+            self.conclude()
 
     def _clear_suspects(self) -> None:
         """Something got through, so it is the records; one refused alone need not be asked again.
 
         Several are outstanding again, to be sent once more.
         """
-        self._proven_healthy = True
-        self._refusal = None
-        suspects = list(self._suspects.values())
-        self._suspects.clear()
+        suspects = self._refusals.clear_suspects()
         if len(suspects) == 1:
             self._refuse(*suspects[0])
 
     def _refuse(self, whole: Outstanding, receipt: Receipt) -> None:
+        """Set the records of a refused message aside, unless they may be stored.
+
+        Raises: RoundStopped for totals and counts that may be: newer ones must not overtake them.
+        """
+        if is_in_doubt(whole, receipt):
+            receipt = unproven(receipt, "it goes again with every round, and is not set aside")
+            is_own = whole.message.target == self._target
+            self._refusals.leave_in_doubt(whole, receipt, is_own=is_own)
+            if whole.message.format not in JOB_FORMATS:
+                raise RoundStopped(of_whom(whole.message.target, self._target, receipt))
+            return
         rule = "refused-by-receiver" if receipt.verdict is Verdict.REFUSED else TOO_LARGE
         self._ledger.refuse(whole, rule, receipt.reason, self._policy_digest, self._clock())
         for record in whole.records:
-            self._count_quarantined(whole.message.target, record.set_aside(rule, receipt.reason))
-
-    def _pieces(
-        self, whole: Outstanding, parts: Sequence[Sequence[int]]
-    ) -> list[tuple[Message, Sequence[OutboxRecord]]]:
-        frame = self._frame_of(whole.message.format)
-        sizes = [record.content_bytes for record in whole.records]
-        contents = frame.split(whole.message.payload, sizes)
-        pieces: list[tuple[Message, Sequence[OutboxRecord]]] = []
-        for part in parts:
-            payload = frame.join([contents[at] for at in part])
-            message = self._half(whole.message, payload, len(part))
-            pieces.append((message, [whole.records[at] for at in part]))
-        return pieces
-
-    def _half(self, whole: Message, payload: bytes, records: int) -> Message:
-        return message_of(payload, whole.target, whole.format, records, whole.made_at)
+            if record.key not in self._refused_rows:
+                quarantined = record.set_aside(rule, receipt.reason)
+                self._count_quarantined(whole.message.target, quarantined)
+            if record.group and whole.message.target == self._target:
+                self._refused_rows[record.key] = month_number(record.ended_at)
 
     def _written_down(self, message: Message) -> Outstanding:
-        outstanding = self._ledger.outstanding(self._target, self._suspects)
+        outstanding = self._ledger.outstanding(self._target, self._refusals.passed)
         if outstanding is None or outstanding.message.id != message.id:
             raise AssertionError(f"message {message.id} is not the first in its queue")
         return outstanding

@@ -12,16 +12,17 @@ How far was read is noted once they are accepted: a round that ends before reads
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import datetime
-from functools import cached_property
-from itertools import chain, count, groupby, islice
+from functools import partial
+from itertools import chain, count, groupby
+from operator import itemgetter
 from typing import Final
 
-from publisher.formats import is_summary_format, receiver_of, summary_format
+from publisher.formats import summary_format
 from publisher.formats.base import SummaryFormat
 from publisher.ledger.contract import Hold, Ledger, MessageRow, MonthMessage, Quarantined
-from publisher.model.entry import Entry, MonthTotals, Recorded, RowId, RowKey, RowTotal, Usage
+from publisher.model.entry import Entry, Recorded, RowId, RowKey, RowTotal
 from publisher.model.errors import Unfit
 from publisher.model.job import JobId, JobKey, JobRecord, SkippedJob
 from publisher.model.message import OpenRow, Progress
@@ -41,13 +42,21 @@ from publisher.model.totals import (
 from publisher.policy.target import is_wanted
 from publisher.publishing.plan.actions import Action, ActionCounts, Example, Kind
 from publisher.publishing.plan.known_rows import KnownRows, changed_row, rows_for_people
+from publisher.publishing.plan.months import MonthKinds
 from publisher.publishing.plan.reasons import EMPTY, KEEP, SAY_AGAIN, held_month
-from publisher.publishing.plan.rows import RowChanges, hold_back, neighbours, rows_emptied
+from publisher.publishing.plan.rows import (
+    RowChanges,
+    bundled,
+    hold_back,
+    months_together,
+    rows_emptied,
+)
 from publisher.publishing.plan.runs import entry_of, plan_run, plan_unwanted, retraction_of
 from publisher.publishing.round.assemble import (
     NOWHERE,
     MonthRow,
     make_months,
+    rendered_rows,
     summary_name,
     whole_messages,
 )
@@ -61,7 +70,6 @@ from publisher.sources.base import Page, Source
 _FLUSH_ENTRIES: Final = 10_000
 # No row of a site adds up to more; what does is rendered alone, to see if the receiver takes it.
 _PLAUSIBLE_S: Final = 1 << 40
-_RENDERED_AT_ONCE: Final = 1_000  # records
 
 
 class MonthlyTotals:
@@ -98,13 +106,13 @@ class MonthlyTotals:
         self._keys: defaultdict[RowId | None, list[JobKey]] = defaultdict(list)
         self._met: set[JobKey] = set()  # of runs that the ledger may not tell of yet
         self._progress = Progress()
-        self._forms: dict[int, SummaryFormat | None] = {}
+        known = partial(ledger.months, live.name), partial(ledger.rows, live.name)
+        self._kinds = MonthKinds(summary_format, *known, again=decider.again)
         self._row_keys: dict[str, SummaryRows] = {}
         # Months of which runs are there otherwise ('' as single records, or in another table): they
         # are held back, or not, with consent.
         self._other_kind: dict[int, str] = {}
         self._overruled: dict[int, str] = {}
-        self._single_rows: dict[int, set[RowId]] = {}
         self._waiting = ActionCounts()  # runs of such months
         self._rows_said = ActionCounts()  # that go out though no run changed, or with zeros
         self.held: list[BlockedMonth] = []  # months that wait for an administrator
@@ -118,7 +126,7 @@ class MonthlyTotals:
         """Plan a wanted run, and enter it if it is new or changed. Raises: Unfit."""
         published, key = fit.published, fit.published.job.key
         month = month_number(published.ended_at)
-        form = self._form_of(month)
+        form = self._kinds.form_of(month)
         (form or self._format).admit(published, now)
         self._met.add(key)
         if not has_begun(month, now):
@@ -130,9 +138,9 @@ class MonthlyTotals:
         if action.kind is Kind.KEEP and not self._again:
             return
         rows = [entry.row.id] if fit.known is None else [entry.row.id, fit.known.row]
-        is_single = any(map(self._is_of_records, rows))
+        is_single = any(map(self._kinds.is_of_records, rows))
         if form is None or is_single:
-            was = "" if is_single else self._known_months[month].format
+            was = "" if is_single else self._kinds.months[month].format
             (self._overruled if self._accepts else self._other_kind)[month] = was
             if not self._accepts:
                 held = held_month(_of_other_kind(month, was))
@@ -166,37 +174,6 @@ class MonthlyTotals:
             now = self._clock()
             self._ledger.enter(self._target, self._entries, self._live.settings, now)
             self._entries.clear()
-
-    def _form_of(self, month: int) -> SummaryFormat | None:
-        """The format in which a month goes on: the first message fixes its kind at the receiver.
-
-        None where it was sent as single records, or if it is published again in another table.
-        """
-        if month not in self._forms:
-            self._forms[month] = self._kind_of(self._known_months.get(month))
-        return self._forms[month]
-
-    def _is_of_records(self, row: RowId) -> bool:
-        """Return whether the receiver made a row of single records, maybe beside others' totals."""
-        if row.month not in self._single_rows:
-            rows = self._ledger.rows(self._target, row.month)
-            singles = {row.key.id for row in rows if row.counts.jobs and not row.format}
-            self._single_rows[row.month] = singles
-        return row in self._single_rows[row.month]
-
-    def _kind_of(self, known: MonthTotals | None) -> SummaryFormat | None:
-        if known is None or (not known.format and known.counts == known.sent == Usage()):
-            return self._format
-        if not known.format:
-            return None
-        there = receiver_of(known.format)
-        if self._again:
-            return self._format if there.table == self._format.receiver.table else None
-        return summary_format(known.format) if is_summary_format(known.format) else self._format
-
-    @cached_property
-    def _known_months(self) -> Mapping[int, MonthTotals]:
-        return {month.month: month for month in self._ledger.months(self._target)}
 
     def _rows_of(self, form: SummaryFormat) -> SummaryRows:
         if form.name not in self._row_keys:
@@ -234,24 +211,37 @@ class MonthlyTotals:
 
     def resend(self, month: int, now: datetime) -> None:
         """Plan a month anew and send all of it. Raises: Stopped, SourceError."""
-        undisturbed(self._source, lambda: self._read_month(month, now))
-        is_of_another_kind = self._form_of(month) is None
+        self._read_again((month,), now)
+        is_of_another_kind = self._kinds.form_of(month) is None
         if is_of_another_kind:
             were = self._overruled if self._accepts else self._other_kind
-            were[month] = self._known_months[month].format
+            were[month] = self._kinds.months[month].format
         to_send = () if is_of_another_kind else (month,)
         self._conclude(to_send, now)
 
-    def _read_month(self, month: int, now: datetime) -> None:
+    def _read_again(self, months: Collection[int], now: datetime) -> None:
+        """Plan months anew, from all that their source has. Raises: SourceError."""
+        undisturbed(self._source, lambda: self._read_months(months, now))
+
+    def _read_months(self, months: Collection[int], now: datetime) -> None:
+        self._start_over()
+        for month in sorted(months):
+            self._read_month(month, now)
+
+    def _start_over(self) -> None:
+        """Forget what was planned and is in no message."""
         self._changes, self._waiting = RowChanges(), ActionCounts()
         self._entries.clear()
         self._met.clear()
         self._ledger.discard(self._target)
+        self._kinds.read_anew()
+
+    def _read_month(self, month: int, now: datetime) -> None:
         quarantined: list[SkippedJob] = []
         window, needs = month_window(month), self._format.needs
-        # Also of a job that began before the start: a part of the month would replace the whole.
-        selection = self._decider.selection._replace(window=window)
-        decider = self._decider._replace(selection=selection)
+        decider = self._decider
+        if self._again:  # also of a job that began before the start: the month is sent whole
+            decider = decider._replace(selection=decider.selection._replace(window=window))
         for page in whole_window(self._target, self._source, self._ledger, window, needs, now):
             self._page_read(page)
             jobs: tuple[JobRecord | SkippedJob, ...] = (*page.jobs, *page.skipped)
@@ -284,7 +274,8 @@ class MonthlyTotals:
         if held is not None and held.hold is Hold.DROPPED:
             self.unwanted(job, known)
             return
-        verdict = decider.decide(job, job.key, known, None)
+        stays = None if self._again else held
+        verdict = decider.decide(job, job.key, known, stays)
         if isinstance(verdict, Publish):
             try:
                 self.take(verdict, now)
@@ -299,6 +290,33 @@ class MonthlyTotals:
     # Rows
 
     def _conclude(self, say: Collection[int], now: datetime) -> None:
+        self._send(say, now)
+        if refused := self._sender.refused_months():
+            self._plan_refused(refused, now)
+        self._sender.conclude()
+        self._sender.note(self._progress)
+        self._sender.remarks.count(chain.from_iterable(self._keys.values()))
+        self._changes.count(self._sender.tally.actions)
+        self._sender.tally.actions.take(self._rows_said.lines())
+        self._progress = Progress()
+
+    def _plan_refused(self, months: Collection[int], now: datetime) -> None:
+        """Plan months again of which a message was refused; its runs have no entry any more.
+
+        If that is refused, too, the rows that these runs should have left, and that may have been
+        accepted without them, are sent as they count.
+        """
+        again = {*months, *self._other_kind}
+        self.held = [held for held in self.held if held.month not in again]
+        self._read_again(months, now)
+        self._send((), now)
+        if self._sender.refused_months():
+            self._start_over()
+            self._ledger.seal(self._target, self._messages((), now))
+            self._sender.send_outstanding()
+
+    def _send(self, say: Collection[int], now: datetime) -> None:
+        """Send what is planned, but for what is held."""
         self._flush()
         self._hold_months()
         left = self._left_behind() if self._accepts else self._hold_rows()
@@ -311,12 +329,6 @@ class MonthlyTotals:
         for month, rows in left.items():
             self._ledger.accept_change(self._target, month, rows, 0, self._clock())
         self._sender.send_outstanding()
-        self._sender.conclude()
-        self._sender.note(self._progress)
-        self._sender.remarks.count(chain.from_iterable(self._keys.values()))
-        self._changes.count(self._sender.tally.actions)
-        self._sender.tally.actions.take(self._rows_said.lines())
-        self._progress = Progress()
 
     def _hold_months(self) -> None:
         """Tell of months whose runs wait, as the receiver has them as something else."""
@@ -335,7 +347,7 @@ class MonthlyTotals:
                 self._keys.pop(row, None)
         blocked = {}
         for month, rows in there.for_people(held.keys).items():
-            zeros, lost = self._month_format(month).takes_zeros, held.retracted(month)
+            zeros, lost = self._kinds.format_of(month).takes_zeros, held.retracted(month)
             blocked[month] = BlockedMonth(month, tuple(rows), lost, emptied=zeros)
         for move, moved in held.moves.items():
             at = move.old.month, held_month(blocked[move.old.month])
@@ -358,24 +370,21 @@ class MonthlyTotals:
     def _rows_that_move(self) -> KnownRows:
         months = sorted(self._changes.moving_months())
         rows = [row for month in months for row in self._ledger.rows(self._target, month)]
-        return KnownRows(rows, self._month_format)
+        return KnownRows(rows, self._kinds.format_of)
 
     def _own_rows(self, month: int) -> list[RowTotal]:
         rows = self._ledger.rows(self._target, month)
         return own_rows(rows, self._decider.selection, self._live.beside)
 
     def _takes_zeros(self, key: GroupKey) -> bool:
-        return self._month_format(key[0]).takes_zeros
-
-    def _month_format(self, month: int) -> SummaryFormat:
-        return self._form_of(month) or self._format
+        return self._kinds.format_of(key[0]).takes_zeros
 
     def _hold_large_rows(self, now: datetime) -> None:
         """Take runs out whose rows the receiver would refuse: such sums are damage."""
         for month in self._changes.months():
             deltas = self._changes.deltas(month)
             seconds = sum(max(delta.usage[1:]) for delta in deltas.values())
-            known = self._known_months.get(month)
+            known = self._kinds.months.get(month)
             if seconds + (max(known.counts[1:]) if known else 0) < _PLAUSIBLE_S:
                 continue
             for grouped in self._grouped(month):
@@ -383,7 +392,7 @@ class MonthlyTotals:
                 if deltas.keys().isdisjoint(rows):
                     continue
                 try:
-                    self._month_format(month).render([grouped.group], now)
+                    self._kinds.format_of(month).render([grouped.group], now)
                 except Unfit as unfit:
                     self._changes.hold((), rows)
                     self._ledger.withdraw(self._target, entering=rows)
@@ -400,19 +409,24 @@ class MonthlyTotals:
         deltas = self._changes.deltas(month)
         rows = self._ledger.rows(self._target, month)
         changed = [changed_row(row, deltas.get(row.key.id)) for row in rows]
-        return groups_of(self._month_format(month).grouping, changed)
+        return groups_of(self._kinds.format_of(month).grouping, changed)
 
     def _messages(self, say: Collection[int], now: datetime) -> Iterator[MonthMessage]:
         """Yield the messages of what changed, and of whole months to `say`."""
-        unsent = [at for at, known in self._known_months.items() if known.unsent]
-        months = sorted({*self._changes.months(), *say, *unsent})
-        by_format = groupby(months, self._month_format)
+        unsent = [at for at, known in self._kinds.months.items() if known.unsent]
+        months = {*self._changes.months(), *say, *unsent}
+        bundles = [
+            (name, list(of_form))
+            for together in months_together(months, self._changes.moves)
+            for name, of_form in groupby(together, lambda month: self._kinds.format_of(month).name)
+        ]
         places = count(1)
-        for form, of_format in by_format:
+        for name, of_format in groupby(bundles, itemgetter(0)):
+            form = summary_format(name)
             rows = chain.from_iterable(
-                self._rows_to_send(month, form, month in say, places) for month in of_format
+                self._rows_to_send(together, form, say, places) for _, together in of_format
             )
-            rendered = _rendered(rows, form, now)
+            rendered = rendered_rows(rows, form, now)
             frame = form.frame
             batches = whole_messages(
                 rendered,
@@ -424,17 +438,35 @@ class MonthlyTotals:
                 yield make_months(form, self._target, batch, now)
 
     def _rows_to_send(
-        self, month: int, form: SummaryFormat, every: bool, places: Iterator[int]
+        self,
+        months: Sequence[int],
+        form: SummaryFormat,
+        say: Collection[int],
+        places: Iterator[int],
     ) -> Iterator[MonthRow]:
-        """Yield a month's rows that changed, or that the receiver was told otherwise, or all.
+        """Yield the rows of months that changed, or that the receiver was told otherwise.
 
-        Rows between which runs moved are neighbours, so that one message has both.
+        All rows of months to `say`. Rows between which runs moved are a bundle, also where they are
+        of several months.
         """
+        found: list[GroupedRows] = []
+        for month in months:
+            found += self._due_rows(month, form, every=month in say)
+        first, of_bundle = 0, -1
+        for bundle, grouped in bundled(found, self._changes.moves):
+            place = next(places)
+            if bundle != of_bundle:
+                first, of_bundle = place, bundle
+            self._sender.tally.jobs += grouped.group.jobs
+            sent_rows = tuple(MessageRow(place, row.key.id, row.counts) for row in grouped.rows)
+            month = grouped.rows[0].key.month
+            yield MonthRow(month, place, first, grouped.group, b"", sent_rows)
+
+    def _due_rows(self, month: int, form: SummaryFormat, *, every: bool) -> Iterator[GroupedRows]:
         changed = set(self._changes.deltas(month))
         due = changed
         if every:
             due = due | {row.key.id for row in self._own_rows(month)}
-        found: list[GroupedRows] = []
         for grouped in self._grouped(month):
             group, counts, sent = grouped.group, grouped.counts, grouped.sent
             is_due = not due.isdisjoint(row.key.id for row in grouped.rows)
@@ -444,14 +476,9 @@ class MonthlyTotals:
                 if not (form.takes_zeros and sent.jobs):
                     continue
                 grouped = grouped._replace(group=group.without_usage())
-            found.append(grouped)
             if not counts.jobs or changed.isdisjoint(row.key.id for row in grouped.rows):
                 self._count_row(grouped)
-        for grouped in neighbours(found, self._changes.moves):
-            place = next(places)
-            self._sender.tally.jobs += grouped.group.jobs
-            sent_rows = tuple(MessageRow(place, row.key.id, row.counts) for row in grouped.rows)
-            yield MonthRow(month, place, grouped.group, b"", sent_rows)
+            yield grouped
 
     def _count_row(self, grouped: GroupedRows) -> None:
         """Count a row that is emptied, or that goes out though no run changed."""
@@ -465,11 +492,3 @@ class MonthlyTotals:
 def _of_other_kind(month: int, was: str) -> BlockedMonth:
     """Return a month that the receiver has in another table, or ('') as single records."""
     return BlockedMonth(month, (), 0, was=was or SINGLE_RECORDS, records=not was)
-
-
-def _rendered(rows: Iterable[MonthRow], form: SummaryFormat, now: datetime) -> Iterator[MonthRow]:
-    """Render rows, some at a time."""
-    rows = iter(rows)
-    while some := list(islice(rows, _RENDERED_AT_ONCE)):
-        contents = form.render([row.group for row in some], now)
-        yield from map(MonthRow.with_content, some, contents)

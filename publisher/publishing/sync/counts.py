@@ -34,8 +34,9 @@ from publisher.publishing.databases.known import missing_databases
 from publisher.publishing.round.assemble import NOWHERE
 from publisher.publishing.round.decision import Decider, Publish
 from publisher.publishing.round.outcome import Outcome, concluded
+from publisher.publishing.round.refusals import RoundStopped
 from publisher.publishing.round.round import Observer, patience
-from publisher.publishing.round.sender import MessageSender, RoundStopped
+from publisher.publishing.round.sender import MessageSender
 from publisher.publishing.site import LiveTarget, Site
 from publisher.sources.base import Page, Source
 from publisher.transports.base import Receipt

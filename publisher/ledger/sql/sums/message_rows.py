@@ -25,7 +25,16 @@ INSERT INTO message_row (message, row_key, record_at, jobs, wall_s, cpu_s)
 VALUES (:message, :row_key, :record_at, :jobs, :wall_s, :cpu_s)"""
 _MOVE: Final = """
 UPDATE message_row SET message = :half WHERE message = :whole AND record_at = :record_at"""
-_FORGET: Final = "DELETE FROM message_row WHERE message = :message"
+_MOVE_RUNS: Final = """
+UPDATE message_entry SET message = :half
+WHERE message = :whole AND run IN (
+    SELECT entry.run FROM message_entry AS waiting CROSS JOIN entry CROSS JOIN message_row
+    WHERE waiting.message = :whole AND entry.receiver = :receiver AND entry.run = waiting.run
+        AND entry.posting = :posting
+        AND message_row.message = :half AND message_row.row_key = entry.row_key)"""
+_FORGET: Final = tuple(
+    f"DELETE FROM {table} WHERE message = :message" for table in ("message_row", "message_entry")
+)
 _ACCEPT: Final = """
 INSERT INTO balance (row_key, jobs, wall_s, cpu_s, first_end, last_end,
                      sent_jobs, sent_wall_s, sent_cpu_s, sent_by)
@@ -41,11 +50,8 @@ WHERE row_key IN (SELECT id FROM row_key WHERE month = :month AND receiver = :re
 _IS_ACCEPTED: Final = """
 SELECT EXISTS (SELECT 1 FROM message WHERE posting = :posting AND state = 2)"""
 _WAITING: Final = """
-SELECT pending.run FROM entry AS pending CROSS JOIN message_row
-WHERE pending.posting = :posting AND pending.receiver = :receiver AND pending.run > :after
-    AND pending.state = 2
-    AND message_row.message = :message AND message_row.row_key = pending.row_key
-ORDER BY pending.run LIMIT :portion"""
+SELECT run FROM message_entry WHERE message = :message AND run > :after
+ORDER BY run LIMIT :portion"""
 _PORTION: Final = 5_000  # runs in memory
 # Of `message.state`, 4 is another publisher's: what it is believed to have sent.
 _ROWS: Final = """
@@ -102,15 +108,13 @@ FROM message_row JOIN row_key ON row_key.id = message_row.row_key
 LEFT JOIN balance ON balance.row_key = message_row.row_key
 WHERE message_row.message = :message ORDER BY message_row.row_key"""
 _WAITING_FOR: Final = """
-SELECT pending.row_key, sum(coming.jobs), min(coming.ended_at), max(coming.ended_at)
-FROM message CROSS JOIN posting CROSS JOIN entry AS pending CROSS JOIN message_row
-    CROSS JOIN entry AS coming
+SELECT coming.row_key, sum(coming.jobs), min(coming.ended_at), max(coming.ended_at)
+FROM message CROSS JOIN posting CROSS JOIN message_entry CROSS JOIN entry AS coming
 WHERE message.id = :message AND posting.id = message.posting
-    AND pending.posting = posting.id AND pending.receiver = posting.receiver AND pending.state = 2
-    AND message_row.message = message.id AND message_row.row_key = pending.row_key
-    AND coming.receiver = pending.receiver AND coming.run = pending.run
-    AND coming.posting = pending.posting AND coming.jobs > 0
-GROUP BY pending.row_key"""
+    AND message_entry.message = message.id
+    AND coming.receiver = posting.receiver AND coming.run = message_entry.run
+    AND coming.posting = posting.id AND coming.jobs > 0
+GROUP BY coming.row_key"""
 
 
 def say(
@@ -150,22 +154,32 @@ def accept(database: Database, message: int, posting: int | None) -> None:
     forget(database, message)
 
 
-def move(database: Database, whole: int, half: int, records: Iterable[OutboxRecord]) -> None:
-    """Let a half of a message say what these of its records do."""
-    moved = [{"half": half, "whole": whole, "record_at": one.group} for one in records]
-    database.execute_many(_MOVE, moved)
+def move(
+    database: Database,
+    posting: int | None,
+    whole: int,
+    half: int,
+    records: Iterable[OutboxRecord],
+) -> None:
+    """Let a half of a message say what these of its records do; their runs wait for it."""
+    halves = {"half": half, "whole": whole}
+    database.execute_many(_MOVE, [halves | {"record_at": one.group} for one in records])
+    if posting is not None:
+        receiver, _ = entries.receiver_of(database, posting)
+        database.execute(_MOVE_RUNS, halves | {"posting": posting, "receiver": receiver})
 
 
 def forget(database: Database, message: int) -> None:
     """Forget what a message says that is settled, or was never sent."""
-    database.execute(_FORGET, {"message": message})
+    for statement in _FORGET:
+        database.execute(statement, {"message": message})
 
 
 def refuse(database: Database, message: int, posting: int | None) -> None:
     """Forget a refused message's rows, and the entries that wait for them."""
     if posting is not None:
         receiver, _ = entries.receiver_of(database, posting)
-        at = {"posting": posting, "receiver": receiver, "message": message, "portion": _PORTION}
+        at = {"message": message, "portion": _PORTION}
         after = b""
         while found := database.execute(_WAITING, at | {"after": after}).fetchall():
             postings.take_out(database, posting, receiver, [run for (run,) in found])

@@ -8,7 +8,7 @@ the posting may be renamed since. Everything runs inside the caller's transactio
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from publisher.ledger.sql import entries
@@ -16,8 +16,9 @@ from publisher.ledger.sql.database import Database
 from publisher.ledger.sql.sums.settlement import Settling
 from publisher.model.entry import Entry, RowId
 
-ENTRY_BYTES: Final = 150  # of an entry and its index, when it is written again
+ENTRY_BYTES: Final = 180  # of an entry and its indexes, when it is written again
 _PORTION: Final = 5_000  # entries in memory, of 500 bytes
+_MANY: Final = 2_000  # entries: fewer are soon read, whichever way
 _RECEIVER: Final = "SELECT receiver FROM target WHERE id = :target"
 _OPEN: Final = """
 SELECT posting.id, posting.receiver, entries, checksum
@@ -53,6 +54,7 @@ DELETE FROM entry WHERE receiver = :receiver AND run = :run AND posting = :posti
 _CHANGE: Final = """
 UPDATE posting SET entries = entries + :entries, checksum = checksum + :checksum
 WHERE id = :posting"""
+_AWAIT: Final = "INSERT INTO message_entry (message, run) VALUES (:message, :run)"
 _SEAL: Final = "UPDATE posting SET sealed = TRUE WHERE id = :posting"
 _ROW_KEY: Final = """
 SELECT id FROM row_key WHERE receiver = :receiver AND month = :month AND digest = :digest"""
@@ -216,8 +218,8 @@ def forget_empty(database: Database, posting: int) -> None:
     database.execute(_DROP_POSTING, {"posting": posting})
 
 
-def seal(database: Database, there: OpenPosting, sent: Container[int]) -> None:
-    """Close a posting whose messages, which say these rows, are written.
+def seal(database: Database, there: OpenPosting, sent: Mapping[int, int]) -> None:
+    """Close a posting whose messages are written; `sent`: by row, the message that says it.
 
     A run that counts nothing any more need not be in a message: its row may be one that the
     receiver keeps. Its entry replaces the one before at once. Raises: AssertionError for a run that
@@ -230,6 +232,11 @@ def seal(database: Database, there: OpenPosting, sent: Container[int]) -> None:
         left_out = [one for one in found if one[1] not in sent]
         if any(jobs for _, _, jobs in left_out):
             raise AssertionError(f"entries of posting {there.number} are in no message")
+        waiting = sorted((sent[row], run) for run, row, _ in found if row in sent)
+        named = [{"message": message, "run": run} for message, run in waiting]
+        database.execute_many(_AWAIT, named)
         settling.count(settling.of_run(run) for run, *_ in left_out)
     settling.write()
+    if there.entries >= _MANY:
+        database.learn_sizes(("entry", "message_entry"))
     database.execute(_SEAL, {"posting": there.number})

@@ -24,15 +24,13 @@ SELECT coming.run, coming.row_key, coming.jobs, coming.wall_s, coming.cpu_s, com
 _BEFORE: Final = """
 LEFT JOIN entry AS was
     ON was.receiver = coming.receiver AND was.run = coming.run AND was.state = 1"""
-# `CROSS JOIN` keeps SQLite to the order of the tables: the index of pending entries has the rows.
+# `CROSS JOIN` keeps SQLite to the order of the tables: of a posting, a message costs its own runs.
 _OF_MESSAGE: Final = f"""{_COMING}
-FROM entry AS pending CROSS JOIN message_row CROSS JOIN entry AS coming{_BEFORE}
-WHERE pending.posting = :posting AND pending.receiver = :receiver AND pending.run > :after
-    AND pending.state = 2
-    AND message_row.message = :message AND message_row.row_key = pending.row_key
-    AND coming.receiver = pending.receiver AND coming.run = pending.run
-    AND coming.posting = pending.posting
-ORDER BY pending.run LIMIT :portion"""
+FROM message_entry CROSS JOIN entry AS coming{_BEFORE}
+WHERE message_entry.message = :message AND message_entry.run > :after
+    AND coming.receiver = :receiver AND coming.run = message_entry.run
+    AND coming.posting = :posting
+ORDER BY message_entry.run LIMIT :portion"""
 # Of single records with the keys of both.
 _OF_POSTING: Final = f"""{_COMING},
        scope.site, scope.localid_prefix, coming.local_id,

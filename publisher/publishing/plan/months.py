@@ -1,0 +1,80 @@
+"""As what the months of a receiver began: single records, or totals of a format.
+
+The first message fixes the kind of a month at a receiver that takes both, since APEL's summaries
+overwrite what its summariser makes of job records. A month goes on in the format that it began in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from publisher.formats import is_summary_format, receiver_of, summary_format
+from publisher.formats.base import SummaryFormat
+from publisher.model.entry import MonthTotals, RowId, RowTotal, Usage
+
+
+class MonthKinds:
+    """The months of a target's receiver, as the ledger has them, and how each goes on."""
+
+    def __init__(
+        self,
+        form: SummaryFormat,
+        months: Callable[[], Sequence[MonthTotals]],
+        rows_of: Callable[[int], Sequence[RowTotal]],
+        *,
+        again: bool,
+    ) -> None:
+        """`form`: the target's own. `months` and the rows of each: as the ledger has them.
+
+        `again`: months are published again, in that format.
+        """
+        self._format = form
+        self._ask = months
+        self._rows_of = rows_of
+        self._again = again
+        self._months: Mapping[int, MonthTotals] | None = None
+        self._forms: dict[int, SummaryFormat | None] = {}
+        self._single_rows: dict[int, set[RowId]] = {}
+
+    @property
+    def months(self) -> Mapping[int, MonthTotals]:
+        """The months that the ledger knows."""
+        if self._months is None:
+            self._months = {month.month: month for month in self._ask()}
+        return self._months
+
+    def read_anew(self) -> None:
+        """Ask the ledger again: what it has of months has changed."""
+        self._months = None
+
+    def form_of(self, month: int) -> SummaryFormat | None:
+        """Return the format in which a month goes on.
+
+        None where it was sent as single records, or if it is published again in another table.
+        """
+        if month not in self._forms:
+            self._forms[month] = self._kind_of(self.months.get(month))
+        return self._forms[month]
+
+    def format_of(self, month: int) -> SummaryFormat:
+        """Return the format in which a month is sent, if it is."""
+        return self.form_of(month) or self._format
+
+    def is_of_records(self, row: RowId) -> bool:
+        """Return whether the receiver made a row of single records, maybe beside others' totals."""
+        if row.month not in self._single_rows:
+            singles = {
+                row.key.id for row in self._rows_of(row.month) if row.counts.jobs and not row.format
+            }
+            self._single_rows[row.month] = singles
+        return row in self._single_rows[row.month]
+
+    def _kind_of(self, known: MonthTotals | None) -> SummaryFormat | None:
+        if known is None or (not known.format and known.counts == known.sent == Usage()):
+            return self._format
+        if not known.format:
+            return None
+        there = receiver_of(known.format)
+        if self._again:
+            return self._format if there.table == self._format.receiver.table else None
+        return summary_format(known.format) if is_summary_format(known.format) else self._format
