@@ -339,6 +339,11 @@ class LiveSite:
         plugin = source_plugin(READS_IMPORTED)
         return plugin.create(plugin.Options(imported=(str(entry.database),)), self.environment)
 
+    def source_of_file(self, path: str) -> Source:
+        source = self.settings.source
+        only: Callable[..., object] = offered(source.type, "only_database", "source retire")
+        return source_plugin(source.type).create(only(source.options, path), self.environment)
+
     def reading_alone(self, entry: BatchEntry) -> AbstractContextManager[object]:
         from publisher.sources.importing.batch_entry import alone
 

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from publisher.cli.logs import error_line, notice
 from publisher.cli.output import Json, Part, TextTable, moment_text
 from publisher.model.errors import LedgerError, SourceError
 from publisher.model.text import plural
+from publisher.model.totals import month_name
 from publisher.publishing.databases.batch_systems import SourceStatus, readings
 from publisher.publishing.databases.known import missed_at
 from publisher.publishing.site import Site
 from publisher.sources.base import LastReading
+
+if TYPE_CHECKING:
+    from publisher.publishing.databases.retired import NeverSent
 
 _COLUMNS = ("source", "type", "last read", "newest job ended", "set aside", "state")
 
@@ -61,6 +66,20 @@ def _newest_json(one: SourceStatus) -> Json:
         "jobs_in_four_weeks": one.newest.four_weeks,
         "cpu_unknown_in_four_weeks": one.newest.cpu_unknown,
     }
+
+
+def never_sent_json(found: Sequence[NeverSent]) -> list[Json]:
+    return [
+        {
+            "target": one.target,
+            "database": one.file,
+            "retired": moment_text(one.retired),
+            "month": month_name(month),
+            "jobs": jobs,
+        }
+        for one in found
+        for month, jobs in sorted(one.months.items())
+    ]
 
 
 def sources_text(found: Sequence[SourceStatus]) -> Iterator[Part]:

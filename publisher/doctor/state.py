@@ -309,6 +309,6 @@ def _months(state: TargetState) -> Finding:
         return question.ok("none")
     advice = (
         f"`publisher publish --force --target {state.target}` says why, and what "
-        "--accept-key-change would do; where it prints a ticket, have those rows deleted first"
+        "--accept-key-change would do; a ticket that it prints comes before that"
     )
     return question.warning(f"held back: {join(map(month_name, state.held))}", advice)

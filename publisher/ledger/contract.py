@@ -158,13 +158,18 @@ class Quarantined(NamedTuple):
 
 
 class KnownDatabase(NamedTuple):
-    """An accounting database that rounds of a target have found."""
+    """An accounting database that rounds of a target have found.
+
+    `never_sent`: how many of its jobs the target wanted and never sent when it was retired, by
+    month (12 x year + month - 1); None for a month of which that could not be counted.
+    """
 
     target: str
     file: str
     inode: int
     seen: datetime
     retired: datetime | None  # when an administrator said that it is gone
+    never_sent: Mapping[int, int | None]
 
 
 class Delivery(NamedTuple):
@@ -472,8 +477,13 @@ class Positions(Protocol):
     def found_databases(self, target: str, inodes: Mapping[str, int], now: datetime) -> None:
         """A round found these files. One that was retired is not any more."""
 
-    def retire_database(self, target: str, file: str, now: datetime) -> None:
-        """The file is gone for good; no row of it is looked at again."""
+    def retire_database(
+        self, target: str, file: str, never_sent: Mapping[int, int | None], now: datetime
+    ) -> None:
+        """The file is gone for good; no row of it is looked at again.
+
+        `never_sent`: how many jobs are lost with it, as of `KnownDatabase`.
+        """
 
     def rename_database(self, target: str, file: str, name: str) -> None:
         """The same database, with the same rows, is called otherwise from now on."""
@@ -499,9 +509,19 @@ class Months(Protocol):
         """What was accepted and is not confirmed as deleted yet, oldest first."""
 
     def accept_change(
-        self, target: str, month: int, orphaned: Sequence[KeyTotal], lost_jobs: int, now: datetime
+        self,
+        target: str,
+        month: int,
+        orphaned: Sequence[KeyTotal],
+        lost_jobs: int,
+        now: datetime,
+        *,
+        of_records: bool,
     ) -> None:
-        """An administrator accepted that rows stay at the receiver, or that it loses jobs."""
+        """An administrator accepted that rows stay at the receiver, or that it loses jobs.
+
+        `of_records`: the receiver makes the rows of single records.
+        """
 
     def adopt(self, target: str, inherited: InheritedMonth) -> None:
         """The receiver has this of a month from another publisher; totals may come in parts."""

@@ -252,6 +252,7 @@ CREATE TABLE source_file (                  -- accounting databases that a round
     inode      INTEGER NOT NULL,            -- a file that was renamed keeps it
     seen_at    INTEGER NOT NULL,            -- by the last round that found it
     retired_at INTEGER,                     -- an administrator said that it is gone for good
+    never_sent TEXT NOT NULL DEFAULT '{}',  -- jobs lost with it: JSON, by month; null: unknown
     PRIMARY KEY (target, file)
 );
 CREATE TABLE window_progress (
@@ -275,7 +276,8 @@ CREATE TABLE key_change (
     receiver    INTEGER NOT NULL REFERENCES receiver (id),
     month       INTEGER NOT NULL,
     accepted_at INTEGER NOT NULL,           -- an administrator accepted that these rows stay
-    orphaned    TEXT NOT NULL,              -- JSON, by row: key for people, jobs, wall, CPU seconds
+    of_records  BOOLEAN NOT NULL,           -- the receiver makes these rows of single records
+    orphaned    TEXT NOT NULL,              -- JSON, by row: key for people, site, jobs, wall, CPU s
     lost_jobs   INTEGER NOT NULL,           -- jobs that the receiver loses
     deleted_at  INTEGER                     -- an administrator said that they are deleted there
 );

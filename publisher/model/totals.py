@@ -15,7 +15,7 @@ from decimal import Decimal
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from publisher.model.entry import Entry, RowFields, RowTotal, Usage
+from publisher.model.entry import Entry, RecordKey, RowFields, RowTotal, Usage
 from publisher.model.errors import Unfit
 from publisher.model.job import Epoch
 from publisher.model.published import Placement, PublishedJob
@@ -406,7 +406,8 @@ class BlockedMonth(NamedTuple):
 
     `was`: what the receiver has of it, where records of another kind would count beside: a format
     of totals, or single records. `emptied`: nothing would stay, as zeros go out under each key.
-    `records`: the single records that the rows are made of would stay, too.
+    `records`: the single records that the rows are made of would stay, too. `ticket_after`: the
+    receiver makes the rows again of single records, until it has those that take their place.
     """
 
     month: int
@@ -415,6 +416,7 @@ class BlockedMonth(NamedTuple):
     was: str = ""
     emptied: bool = False
     records: bool = False
+    ticket_after: bool = False
 
     @property
     def name(self) -> str:
@@ -434,13 +436,26 @@ class InheritedMonth(NamedTuple):
     hosts: Mapping[tuple[int, str], int]  # jobs, as its counts had them
 
 
+class LeftRecord(NamedTuple):
+    """A single record that stayed at the receiver under an earlier key, and its row's key."""
+
+    key: RecordKey
+    row: KeyTotal  # with the usage of the record alone
+
+
 class AcceptedChange(NamedTuple):
-    """Rows of a month that were let stay at the receiver, without digests, and the jobs it lost."""
+    """Rows of a month that were let stay at the receiver, without digests, and the jobs it lost.
+
+    `of_records`: the receiver makes the rows of single records. Those in which a record counts are
+    not listed: it makes them again. `records` stayed there, too.
+    """
 
     month: int
     accepted_at: datetime
     rows: tuple[KeyTotal, ...]
     lost_jobs: int
+    of_records: bool
+    records: tuple[LeftRecord, ...] = ()
 
 
 def month_name(number: int) -> str:

@@ -282,6 +282,12 @@ class Site(Protocol):
     def source_of(self, entry: BatchEntry) -> Source:
         """The jobs of one batch system alone. Raises: SourceError."""
 
+    def source_of_file(self, path: str) -> Source:
+        """The jobs of one database, also of one that `source` does not name any more.
+
+        Raises: SourceError.
+        """
+
     def reading_alone(self, entry: BatchEntry) -> AbstractContextManager[object]:
         """Nobody else reads into its database meanwhile. Raises: LedgerError."""
 

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import datetime, timedelta
 from itertools import chain
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from publisher.formats import is_summary_format, receiver_of
 from publisher.formats.base import OnChange
@@ -26,6 +26,7 @@ from publisher.model.totals import month_window
 from publisher.policy.target import Selection, Target, is_wanted
 from publisher.publishing.databases.known import Missing, missed, missing_databases, missing_text
 from publisher.publishing.databases.local_ids import GIVE_ID
+from publisher.publishing.databases.retired import NeverSent, never_sent
 from publisher.publishing.site import LOCK_WAIT_S, Site, choose
 from publisher.sources.base import Page, Source
 
@@ -190,6 +191,7 @@ class TargetStatus(NamedTuple):
     # Jobs that are over and wait for what their batch system tells; None as for `pending`.
     awaited: int | None = 0
     question: str = ""  # what an administrator is asked before its rounds go on
+    never_sent: Sequence[NeverSent] = ()  # jobs that are lost with retired databases
 
 
 class Traced(NamedTuple):
@@ -228,7 +230,9 @@ def status(site: Site, *, targets: Sequence[str]) -> tuple[list[TargetStatus], s
             earlier = earlier_of(site, target, ledger)
             changed = ledger.changed_address(target.name, site.receiver(target))
             asked = "" if changed is None else changed.question
-            found.append(_status(target, state, waits, missing, earlier, asked))
+            lost = never_sent(ledger.known_databases(target.name))
+            one = _status(target, state, waits, missing, earlier, asked)
+            found.append(one._replace(never_sent=lost))
     return found, trouble
 
 
@@ -271,7 +275,7 @@ def _status(
     )
 
 
-def _done(state: TargetState | None) -> dict[str, int]:
+def _done(state: TargetState | None) -> dict[str, Any]:
     """Numbers of jobs and messages, and of months that are held back; of no round yet, zeros."""
     if state is None:
         return dict.fromkeys(("delivered", "in_doubt", "quarantined", "held"), 0)
@@ -300,10 +304,11 @@ def recorded_status(other: Site) -> list[TargetStatus]:
     """What another ledger has of its targets, as INSTANCE/TARGET. Raises: LedgerError."""
     with closing(other.ledger_to_read()) as ledger:
         states = [state for name in ledger.targets() if (state := ledger.target(name)) is not None]
-    return [_recorded(other.instance, state) for state in states]
+        lost = never_sent(ledger.known_databases())
+    return [_recorded(other.instance, state, lost) for state in states]
 
 
-def _recorded(instance: str, state: TargetState) -> TargetStatus:
+def _recorded(instance: str, state: TargetState, lost: Iterable[NeverSent]) -> TargetStatus:
     success = state.last_success
     overdue = None if success is None else success + _OTHERS_OVERDUE
     return TargetStatus(
@@ -320,6 +325,7 @@ def _recorded(instance: str, state: TargetState) -> TargetStatus:
         overdue=overdue,
         began=state.last_round is not None,
         awaited=None,
+        never_sent=[one for one in lost if one.target == state.target],
     )
 
 

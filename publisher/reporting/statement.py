@@ -23,6 +23,7 @@ from publisher.model.time import Month, iso, month_of
 from publisher.model.totals import AcceptedChange, SummaryGroup, group_of
 from publisher.policy.target import Target
 from publisher.publishing.databases.batch_systems import source_status
+from publisher.publishing.databases.retired import NeverSent, never_sent
 from publisher.publishing.site import Site
 from publisher.publishing.status import earlier_of
 from publisher.publishing.sync import check
@@ -76,6 +77,7 @@ class TargetStatement:
     sent: SentMessages
     earlier: EarlierRuns | None
     accepted: Sequence[AcceptedChange]
+    never_sent: Sequence[NeverSent]
     missing: Sequence[str]
 
 
@@ -93,16 +95,21 @@ class RecordedStatement:
     held: bool
     emptied: bool
     sent: SentMessages
+    never_sent: Sequence[NeverSent]
     missing: Sequence[str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Statement:
-    """`alarms` are sources that may lack jobs. `others` are other instances' targets."""
+    """`alarms` are sources that may lack jobs. `others` are other instances' targets.
+
+    `has_no_data`: no job in the accounting data ended in the month or before it.
+    """
 
     site: str
     month: Month
     made_at: datetime
+    has_no_data: bool
     targets: Sequence[TargetStatement]
     others: Sequence[RecordedStatement] | None
     alarms: Sequence[str]
@@ -187,8 +194,16 @@ def collect(
             for target in targets
         ]
     alarms = [line for one in source_status(site) for line in (one.alarm, one.silence) if line]
+    with closing(site.source()) as source:
+        has_no_data = not source.count(replace(month.window, start=None))
     return Statement(
-        site=site.name, month=month, made_at=now, targets=stated, others=others, alarms=alarms
+        site=site.name,
+        month=month,
+        made_at=now,
+        has_no_data=has_no_data,
+        targets=stated,
+        others=others,
+        alarms=alarms,
     )
 
 
@@ -234,6 +249,7 @@ def _of_target(target: Target, found: _Found, ledger: Ledger, history: History) 
         sent=history.sent(target.name, found.month.window),
         earlier=None,
         accepted=found.accepted_of(target),
+        never_sent=never_sent(ledger.known_databases(target.name), number, number),
         missing=[*_repairs(rows), *_other_usage(target, found.month, here, used, delivered)],
         **_sums(here),
     )
@@ -309,6 +325,7 @@ def _of_other(
         held=state is not None and number in state.held,
         emptied=_has_emptied_rows(ledger, name, number),
         sent=sent,
+        never_sent=never_sent(ledger.known_databases(name), number, number),
         missing=(),
     )
     missing = [f"{line}, at {instance}" for line in _missing_there(found, name, month, now)]

@@ -201,6 +201,19 @@ def test_a_month_whose_jobs_all_ended_later(summaries: SiteUnderTest) -> None:
     assert {row["NumberOfJobs"] for row in october} == {0}
 
 
+def test_a_month_before_all_data_has_no_data(summaries: SiteUnderTest) -> None:
+    summaries.fill(*jobs_between(OCTOBER, NOVEMBER, 2))
+    assert summaries.publish().status == 0
+    verdicts = [
+        summaries.run("statement", month, "--json").json["targets"]["egi"]["verdict"]
+        for month in ("2026-09", "2026-10", "2026-11")
+    ]
+    assert verdicts[0] == "no data: the accounting data has no job of this month or an earlier one"
+    assert verdicts[1] == "complete"
+    assert verdicts[2].startswith("complete so far"), "there are earlier jobs, and none ended in this one"
+    assert "complete" not in summaries.run("statement", "2026-09").out
+
+
 def test_gpu_hours(tmp_path: Path, pki: PKI, fake_ams: FakeAMS) -> None:
     made = local_site(tmp_path, pki, fake_ams, "slurm", CLUSTER)
     bring_in(made, write(tmp_path / "told.psv", text(jobs_of(2, 40))))

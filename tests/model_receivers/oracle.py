@@ -11,11 +11,12 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from decimal import Decimal
 from typing import Any, Final, NamedTuple
 
 from tests.arex_databases import SampleJob
-from tests.model_receivers.receivers.apel import Apel, SumKey, Total, collated, month_of
+from tests.model_receivers.receivers.apel import Apel, Key, SumKey, Total, collated, month_of
 from tests.model_receivers.receivers.keep_first import KeepFirst
 from tests.model_receivers.site import Model, Product, Run, place_of
 from tests.model_receivers.world import BatchSystem
@@ -129,7 +130,7 @@ def surfaces(product: Product, last: Run) -> Explained:
     for change in check.json.get("accepted", ()):
         rows = [
             f"{change['month']}: {one['row']}: {one['jobs']} jobs, {one['wall_s']} s wall, {one['cpu_s']} s CPU"
-            for one in change["stale"]
+            for one in (*change["stale"], *change["job_records"])
         ]
         found.left[places[change["target"]]] += [
             Share(_group_of(key), total) for key, total, _ in ticket_rows("\n".join(rows), "")
@@ -159,6 +160,12 @@ def ticket_rows(text: str, site: str) -> Iterator[tuple[SumKey, Total, str]]:
             processors=int(found["processors"]),
         )
         yield key, Total(*(int(found[name].replace(",", "")) for name in ("jobs", "wall", "cpu"))), found["prefix"]
+
+
+def ticket_records(text: str) -> Iterator[Key]:
+    """Yield the keys of the job records that a ticket names."""
+    for found in re.finditer(r"site (.*), LocalJobId (.*), EndTime (\S+)$", text, re.MULTILINE):
+        yield collated(found[1]), collated(found[2]), int(datetime.fromisoformat(found[3]).timestamp())
 
 
 def _level(text: str) -> Decimal:

@@ -30,7 +30,7 @@ from publisher.model import errors
 from publisher.model.errors import ConfigError, PublisherError
 from publisher.sources import IMPORTERS, SOURCES
 from publisher.transports import TRANSPORTS
-from tests.arex_databases import generate
+from tests.arex_databases import Writer, generate
 from tests.fake_ams.service import FakeAMS
 from tests.support import condor_history, sacct_text
 from tests.support.command_line import commands, plain_runs, publisher_words
@@ -297,8 +297,16 @@ def results_in(folder: Path) -> Results:
                 "UPDATE AAR SET UsedWalltime = -1 WHERE JobID IN (?, ?)", (jobs[1].job_id, jobs[2].job_id)
             )
         site.arex(1).close()
+        retired = folder / "ce2.db"
+        Writer(retired).close()
+        site.config["source"]["databases"] = [str(retired)]
         site.run("publish", "--target", "egi")
         site.database(1).unlink()
+        with Writer(retired) as arex:
+            arex.write_all(generate(2, 2, datetime(2026, 10, 1, tzinfo=UTC), datetime(2026, 11, 1, tzinfo=UTC)))
+        del site.config["source"]["databases"]
+        site.save()
+        site.run("source", "retire", "--force", str(retired))
         for name, words in JSON_RUNS.items():
             # The job that was delivered and the ones that were not: together their traces hold every list.
             files = {

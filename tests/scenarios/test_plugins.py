@@ -298,7 +298,7 @@ def test_other_keys_hold_a_month_back_only_where_single_records_are_added_up(
     sent = on_paper(tmp_path, "terse")
     done = republish(tree, arex, "2026-10", "2026-10")
     assert done.returncode == 65, done.stdout + done.stderr
-    assert "ticket to the Added team" in done.stdout
+    assert "the ticket that has the Added team delete what stayed" in done.stdout
     assert "APEL" not in done.stdout + done.stderr
     assert on_paper(tmp_path, "terse") == sent
     assert republish(tree, arex, "2026-10", "2026-10", "--accept-key-change").returncode == 0

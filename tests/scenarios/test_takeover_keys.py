@@ -356,7 +356,7 @@ def test_single_records_of_arc_7_had_other_keys_and_their_months_are_held(
     assert len(named) < len(there) or WITHOUT_VO[0] not in kinds, (
         "rows of jobs without a VO and benchmark stay as they are"
     )
-    assert any("Please delete these rows" in line for line in ticket(SITE, "APEL", held))
+    assert any("Rows that would stay" in line for line in ticket(SITE, "APEL", held))
     world.do_the_tickets(held)
     assert done(world.republish("2028-02", "2028-03", accept=True)).exit_status == 0
     assert not world.wrong_months()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 from publisher.cli import progress
@@ -33,10 +34,13 @@ from publisher.cli.parser import (
 )
 from publisher.cli.sources import failing_now, sources_json, sources_text
 from publisher.formats import receiver_of
+from publisher.model.entry import RecordKey
 from publisher.model.errors import Later, RecordError
 from publisher.model.rates import wall_text
 from publisher.model.text import plural
+from publisher.model.time import iso_epoch
 from publisher.model.totals import (
+    AcceptedChange,
     BlockedMonth,
     KeyTotal,
     SummaryKey,
@@ -84,7 +88,8 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
         )
     sources = readings(site)
     unread = failing_now(sources) if arguments.dry_run else ()  # else the outcomes have them
-    return print_outcomes(arguments, site, ended, sources=sources, unread=unread)
+    accepts = arguments.accept_key_change
+    return print_outcomes(arguments, site, ended, sources=sources, unread=unread, accepts=accepts)
 
 
 def print_outcomes(
@@ -95,10 +100,12 @@ def print_outcomes(
     *,
     sources: Sequence[SourceStatus] = (),
     unread: Sequence[str] = (),
+    accepts: bool = False,
 ) -> int:
     """Print what came of the rounds to targets (default: the site's). Returns their exit status.
 
-    `unread`: sources whose jobs may be missing, and not in the outcomes.
+    `unread`: sources whose jobs may be missing, and not in the outcomes. `accepts`: rows may stay
+    at receivers.
     """
     outcomes = [incomplete(outcome, unread) for outcome in outcomes]
     if arguments.dry_run:
@@ -118,10 +125,11 @@ def print_outcomes(
         log_trouble([one.target for one in alike], publish.exit_status(alike), reason)
     for reason in dict.fromkeys(reason for outcome in outcomes for reason in outcome.lacks):
         log.error("%s", reason)
+    left = _left(site, outcomes) if accepts and not arguments.dry_run else {}
     print_result(
         outcomes,
         lambda lines: as_json(lines, sources),
-        lambda lines: _as_text(site.name, by_name, lines, sources, dry_run=arguments.dry_run),
+        lambda lines: _as_text(site.name, by_name, lines, sources, left, dry_run=arguments.dry_run),
         form=arguments.form,
         rows="targets",
     )
@@ -134,6 +142,12 @@ def _of_plan(outcome: Outcome) -> Outcome:
         return outcome
     status = Later.exit_status if outcome.outcome == "deferred" else 0
     return outcome._replace(exit_status=status)
+
+
+def _left(site: Site, outcomes: Iterable[Outcome]) -> dict[str, Sequence[AcceptedChange]]:
+    """Return what stays at the receiver of each target with consent. Raises: LedgerError."""
+    with closing(site.ledger_to_read()) as ledger:
+        return {one.target: ledger.accepted_changes(one.target) for one in outcomes}
 
 
 def as_json(outcomes: Sequence[Outcome], sources: Sequence[SourceStatus]) -> Json:
@@ -202,6 +216,7 @@ def _as_text(
     targets: Mapping[str, Target],
     outcomes: Sequence[Outcome],
     sources: Sequence[SourceStatus],
+    left: Mapping[str, Sequence[AcceptedChange]],
     *,
     dry_run: bool,
 ) -> Iterator[Part]:
@@ -214,6 +229,8 @@ def _as_text(
         there = receiver_of(target.format)
         for line in ticket(site, there.name, outcome):
             yield from line.split("\n")
+        name = outcome.target
+        yield from ticket_after(target.policy.site, there.name, name, left.get(name, ()))
     if dry_run:
         yield from sources_text(sources)
         yield _recorded(outcomes)
@@ -323,25 +340,78 @@ def _default_benchmarks(outcome: Outcome) -> str:
 
 
 def ticket(site: str, receiver: str, outcome: Outcome) -> list[str]:
-    """Return what to write to the accounting team, so that it deletes rows that would stay."""
-    held = [one for one in outcome.held if not one.emptied]
+    """Return what to write to the accounting team, so that it deletes rows that would stay.
+
+    Where the receiver makes them of single records, the ticket comes after those (`ticket_after`):
+    these are the rows that would stay.
+    """
+    held = [one for one in outcome.held if not (one.emptied or one.ticket_after)]
     rows = [(one.name, row) for one in held for row in one.orphaned]
-    if not rows:
-        return []
-    before = f"to be sent before --accept-key-change ({outcome.target})"
-    months = ", ".join(dict.fromkeys(month for month, _ in rows))
-    below = " and the job records that they are made of" if any(one.records for one in held) else ""
-    return [
-        "",
-        f"Text for a ticket to the {receiver} team, {before}:",
-        "",
-        f"  Site {site} is about to republish {months} under other keys.",
-        f"  Please delete these rows{below}, which the new ones do not replace:",
-        *(f"  {month}: {_of_site(site, row.key)}: {usage_text(row)}" for month, row in rows),
-        "",
-    ]
+    later = [(one.name, row) for one in outcome.held if one.ticket_after for row in one.orphaned]
+    lines = [""] if rows or later else []
+    if rows:
+        kinds = " and the job records that they are made of"
+        below = kinds if any(one.records for one in held) else ""
+        before = f"to be sent before --accept-key-change ({outcome.target})"
+        months = ", ".join(dict.fromkeys(month for month, _ in rows))
+        lines += [
+            f"Text for a ticket to the {receiver} team, {before}:",
+            "",
+            f"  Site {site} is about to republish {months} under other keys.",
+            f"  Please delete these rows{below}, which the new ones do not replace:",
+            *(_row_line(site, month, row) for month, row in rows),
+            "",
+        ]
+    if later:
+        then = f"prints the ticket that has the {receiver} team delete what stayed"
+        lines += [
+            f"Rows that would stay ({outcome.target}); --accept-key-change sends, and {then}:",
+            *(_row_line(site, month, row) for month, row in later),
+            "",
+        ]
+    return lines
+
+
+def ticket_after(
+    site: str, receiver: str, target: str, changes: Iterable[AcceptedChange]
+) -> Iterator[str]:
+    """Yield what to write to the accounting team once the new single records have arrived.
+
+    Rows that the team deleted before would be made again of the old records.
+    """
+    left = [one for one in changes if one.of_records and (one.rows or one.records)]
+    if not left:
+        return
+    months = list(dict.fromkeys(month_name(one.month) for one in left))
+    rows = [(month_name(one.month), row) for one in left for row in one.rows]
+    records = [(month_name(one.month), record.key) for one in left for record in one.records]
+    yield ""
+    yield f"Text for a ticket to the {receiver} team, to be sent now ({target}):"
+    yield ""
+    yield f"  Site {site} has published {', '.join(months)} again under other keys."
+    if records:
+        yield "  Please delete these job records, which the new ones do not replace:"
+        yield from (_record_line(month, key) for month, key in records)
+    if rows:
+        then = "Then please delete" if records else "Please delete"
+        yield f"  {then} these rows of the summaries, of which there are no job records any more:"
+        yield from (_row_line(site, month, row) for month, row in rows)
+    yield ""
+    for month in months:
+        yield f"once that is done: publisher sync --deleted {month} --target {target}"
+
+
+def _row_line(site: str, month: str, row: KeyTotal) -> str:
+    return f"  {month}: {_of_site(site, row.key)}: {usage_text(row)}"
+
+
+def _record_line(month: str, key: RecordKey) -> str:
+    local_id = key.localid_prefix + key.local_id
+    return f"  {month}: site {key.site}, LocalJobId {local_id}, EndTime {iso_epoch(key.ended_at)}"
 
 
 def _of_site(site: str, key: SummaryKey) -> str:
     """Return a row's key, with its site where that is not the one that the ticket is about."""
-    return key.text if column(key.site) == column(site) else f"site {key.site}, {key.text}"
+    if not key.site or column(key.site) == column(site):
+        return key.text
+    return f"site {key.site}, {key.text}"

@@ -100,7 +100,8 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
         )
     requested = [planning.as_requested(target, request) for target in targets]
     unread = failing_now(readings(site))
-    return print_outcomes(arguments, site, ended, requested, unread=unread)
+    accepts = arguments.accept_key_change
+    return print_outcomes(arguments, site, ended, requested, unread=unread, accepts=accepts)
 
 
 def _request(arguments: argparse.Namespace, site: LiveSite) -> RepublishRequest:

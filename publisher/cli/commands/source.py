@@ -8,12 +8,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from publisher.cli.commands import Context
 from publisher.cli.logs import error_line
 from publisher.cli.output import Json, Part, TextTable, attributes, moment_text, print_result
-from publisher.cli.parser import Form, add_action, add_actions, add_json
-from publisher.cli.sources import sources_json, sources_text, warnings_of
+from publisher.cli.parser import Form, add_action, add_actions, add_flag, add_json
+from publisher.cli.sources import never_sent_json, sources_json, sources_text, warnings_of
 from publisher.model.errors import RecordError, SourceError, UsageError
 from publisher.model.text import plural
 from publisher.publishing.databases import known
 from publisher.publishing.databases import prune as pruning
+from publisher.publishing.databases import retired as retirement
 from publisher.publishing.databases.batch_systems import (
     SetAside,
     SourceStatus,
@@ -46,6 +47,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     retire = add_action(actions, "retire", text)
     text = "a source's name, or a file as `source list` shows it"
     retire.add_argument("databases", nargs="+", metavar="NAME", help=text)
+    text = "also if jobs were never sent: they are lost, and stay listed as lost"
+    add_flag(retire, "--force", text=text)
     add_json(retire)
 
 
@@ -63,7 +66,7 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
         case "retry":
             return _retry(retry_bad_lines(site, arguments.source), form=form)
         case _:
-            retired = known.retire(site, arguments.databases)
+            retired = retirement.retire(site, arguments.databases, force=arguments.force)
             print_result(retired, _as_json, _as_retired, form=form, rows="databases")
     return 0
 
@@ -184,12 +187,21 @@ def _as_json(found: Iterable[SourceFile]) -> Json:
 
 def _database_json(one: SourceFile) -> Json:
     seen = moment_text(one.seen)
-    return {"file": one.file, "last_seen": seen, **attributes(one, "retired", "there")}
+    return {
+        "file": one.file,
+        "last_seen": seen,
+        **attributes(one, "retired", "there"),
+        "never_sent": never_sent_json(retirement.never_sent(one.known)),
+    }
 
 
 def _as_text(found: Iterable[SourceFile]) -> Iterator[Part]:
-    rows = [(one.file, moment_text(one.seen) or "-", _state(one)) for one in found]
+    files = list(found)
+    rows = [(one.file, moment_text(one.seen) or "-", _state(one)) for one in files]
     yield TextTable(_COLUMNS, rows)
+    for file in files:
+        for lost in retirement.never_sent(file.known):
+            yield f"target {lost.target}: {lost.text}"
 
 
 def _as_retired(found: Iterable[SourceFile]) -> Iterator[Part]:

@@ -22,12 +22,13 @@ from publisher.cli.output import (
     print_result,
 )
 from publisher.cli.parser import Form, add_all_instances, add_json, add_targets, is_quiet
-from publisher.cli.sources import incomplete
+from publisher.cli.sources import incomplete, never_sent_json
 from publisher.formats import receiver_of
 from publisher.model.errors import RecordError, UsageError, gravest
 from publisher.model.text import plural, visible
 from publisher.model.time import iso, parse_month
 from publisher.publishing.databases.prune import refuse_pruned
+from publisher.publishing.databases.retired import NeverSent
 from publisher.publishing.site import choose
 from publisher.publishing.sync import portal
 from publisher.reporting import statement
@@ -110,11 +111,22 @@ def _verdict(found: Statement, target: TargetStatement, status: int) -> str:
         return f"not complete: {plural(len(target.missing), 'difference')}, see below"
     if status not in (0, RecordError.exit_status):
         return "cannot tell: the accounting data is not complete"
+    if lost := _lost_jobs(target.never_sent):
+        return f"not complete: {plural(lost, 'job is', 'jobs are')} lost, see below"
     if found.alarms:
         return "complete as far as can be told: see below about the sources"
+    if target.never_sent:
+        return "complete as far as can be told: see below about retired databases"
+    if found.has_no_data and not (target.sent.messages or target.before):
+        return "no data: the accounting data has no job of this month or an earlier one"
     if found.is_over:
         return "complete" if target.at_ce.jobs else "complete, without any job"
     return f"complete so far; the month ends at {iso(found.month.next.start)}"
+
+
+def _lost_jobs(lost: Iterable[NeverSent]) -> int:
+    """Return how many jobs surely are lost with retired databases."""
+    return sum(one.jobs or 0 for one in lost)
 
 
 def _as_text(found: Statement, status: int) -> Iterator[Part]:
@@ -169,12 +181,15 @@ def _work_of(each: RecordedStatement) -> Iterator[str]:
         yield f"  {each.target}: work, {kind}, delivered {_scaled(each.delivered, kind)}"
     if each.emptied:
         yield f"  {each.target}: emptied at the receiver"
+    yield from (f"  {each.target}: {one.text}" for one in each.never_sent)
 
 
 def _other_verdict(each: RecordedStatement) -> str:
-    if not each.missing:
-        return "complete"
-    return f"not complete: {plural(len(each.missing), 'difference')}"
+    if each.missing:
+        return f"not complete: {plural(len(each.missing), 'difference')}"
+    if lost := _lost_jobs(each.never_sent):
+        return f"not complete: {plural(lost, 'job is', 'jobs are')} lost"
+    return "complete as far as can be told" if each.never_sent else "complete"
 
 
 def _usage_rows(target: TargetStatement) -> list[tuple[str, str, str]]:
@@ -224,7 +239,11 @@ def _notes(target: TargetStatement) -> Iterator[str]:
         jobs = plural(sum(row.jobs for row in change.rows), "job")
         lost = plural(change.lost_jobs, "job is", "jobs are")
         accepted = f"Accepted at {moment_text(change.accepted_at)}"
-        yield f"{accepted}: {rows} with {jobs} stay at the receiver, {lost} lost there."
+        what = f"{rows} with {jobs}"
+        if change.records:
+            what += f" and {plural(len(change.records), 'job record')}"
+        yield f"{accepted}: {what} stay at the receiver, {lost} lost there."
+    yield from (one.text for one in target.never_sent)
     digest = f", SHA-256 {target.sent.digest}" if target.sent.digest else ""
     yield f"Sent: {plural(target.sent.messages, 'message')}{digest}"
 
@@ -304,6 +323,7 @@ def _other_json(each: RecordedStatement) -> Json:
         "missing": list(each.missing),
         "delivered": _work_json(each.delivered),
         **attributes(each, "last_success", "before", "portal", "quarantined", "held", "emptied"),
+        "never_sent": never_sent_json(each.never_sent),
         "told": each.reported,
         "messages": each.sent.messages,
         "digest": each.sent.digest or None,
@@ -320,6 +340,7 @@ def _target_json(found: Statement, target: TargetStatement, status: int) -> Json
         **attributes(target, "quarantined", "held", "purged", "restarted", "emptied"),
         "told": target.reported,
         "earlier_settings": earlier_json(target.earlier),
+        "never_sent": never_sent_json(target.never_sent),
         "lost_accepted": sum(change.lost_jobs for change in target.accepted),
         "messages": target.sent.messages,
         "digest": target.sent.digest or None,

@@ -20,7 +20,7 @@ from publisher.cli.output import (
     print_result,
 )
 from publisher.cli.parser import add_all_instances, add_json, add_nagios, add_targets
-from publisher.cli.sources import sources_json, sources_text
+from publisher.cli.sources import never_sent_json, sources_json, sources_text
 from publisher.model.errors import (
     ConfigError,
     PublisherError,
@@ -161,6 +161,7 @@ def _target_json(one: TargetStatus) -> Json:
         "earlier_settings": earlier_json(one.earlier),
         "missing_databases": [missing.file for missing in one.missing],
         "question": one.question or None,
+        "never_sent": never_sent_json(one.never_sent),
     }
 
 
@@ -177,8 +178,9 @@ def _as_text(both: tuple[Iterable[TargetStatus], Sequence[SourceStatus]]) -> lis
         for one in found
         if one.earlier is not None
     ]
+    lost = [f"target {one.target}: {each.text}" for one in found for each in one.never_sent]
     table = TextTable(_COLUMNS, list(map(_row, found)))
-    return [table, *awaited, *earlier, *sources_text(sources)]
+    return [table, *awaited, *earlier, *lost, *sources_text(sources)]
 
 
 def _row(one: TargetStatus) -> tuple[str, ...]:

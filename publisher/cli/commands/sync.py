@@ -9,7 +9,12 @@ from pathlib import Path
 
 from publisher.cli import progress
 from publisher.cli.commands import Context
-from publisher.cli.commands.publish import print_outcomes, usage_json, usage_text
+from publisher.cli.commands.publish import (
+    print_outcomes,
+    ticket_after,
+    usage_json,
+    usage_text,
+)
 from publisher.cli.output import Json, Part, TextTable, attributes, moment_text, print_result
 from publisher.cli.parser import (
     add_all_instances,
@@ -20,7 +25,7 @@ from publisher.cli.parser import (
     is_quiet,
 )
 from publisher.cli.site import LiveSite
-from publisher.cli.sources import failing_now, incomplete
+from publisher.cli.sources import failing_now, incomplete, never_sent_json
 from publisher.formats import receiver_of
 from publisher.model.errors import RecordError, SourceError, UsageError, gravest
 from publisher.model.text import plural
@@ -30,6 +35,7 @@ from publisher.policy.target import Target
 from publisher.publishing import publish
 from publisher.publishing.databases.batch_systems import readings
 from publisher.publishing.databases.prune import earliest, refuse_pruned
+from publisher.publishing.databases.retired import NeverSent
 from publisher.publishing.site import choose
 from publisher.publishing.sync import check, portal
 from publisher.publishing.sync.check import Compared
@@ -131,6 +137,7 @@ class _Check:
     receivers: Mapping[str, str]  # their names by target
     compared: Sequence[Compared]
     accepted: Sequence[tuple[str, AcceptedChange]]
+    lost: Sequence[NeverSent]
     shadows: Sequence[ComparedMonth]
     incomplete: int  # an exit status, where databases are missing
     others: Sequence[RecordedCount]  # of other instances
@@ -163,6 +170,7 @@ def _check(
         receivers={target.name: receiver_of(target.format).name for target in targets},
         compared=compared,
         accepted=check.accepted(site, targets, months=months),
+        lost=check.lost(site, targets, months=months),
         shadows=adopt.compare(site, targets, months=months),
         incomplete=incomplete(site),
         others=others,
@@ -202,6 +210,7 @@ def _as_json(found: _Check) -> Json:
             for row in found.compared
         ],
         "accepted": [_accepted_json(target, change) for target, change in found.accepted],
+        "never_sent": never_sent_json(found.lost),
         "shadows": list(map(_shadow_json, found.shadows)),
         "others": [
             {
@@ -226,6 +235,16 @@ def _accepted_json(target: str, change: AcceptedChange) -> Json:
         "accepted": moment_text(change.accepted_at),
         "lost_jobs": change.lost_jobs,
         "stale": [{"row": row.key.text, **usage_json(row)} for row in change.rows],
+        "job_records": [
+            {
+                "site": one.key.site,
+                "local_id": one.key.localid_prefix + one.key.local_id,
+                "end_time": moment_text(one.key.ended_at),
+                "row": one.row.key.text,
+                **usage_json(one.row),
+            }
+            for one in change.records
+        ],
     }
 
 
@@ -253,11 +272,16 @@ def _as_text(found: _Check) -> Iterator[Part]:
     if found.others:
         yield TextTable(_OTHERS, list(map(_other_row, found.others)))
     if found.different or not found.incomplete:
-        yield "differences: see the last column" if found.different else "no difference"
+        none = "no difference but for lost jobs" if found.lost else "no difference"
+        yield "differences: see the last column" if found.different else none
+    yield from (f"target {one.target}: {one.text}" for one in found.lost)
     if found.cpu_unknown:
         yield f"CPU time unknown, and 0 in what APEL reads: {plural(found.cpu_unknown, 'job')}"
     yield from _shadow_lines(found.shadows)
     yield from _accepted_lines(found.accepted)
+    for target, receiver in found.receivers.items():
+        changes = [change for name, change in found.accepted if name == target]
+        yield from ticket_after(found.site, receiver, target, changes)
     yield from _ticket(found)
 
 
@@ -312,18 +336,19 @@ def _shadow_lines(shadows: Sequence[ComparedMonth]) -> Iterator[str]:
 def _accepted_lines(accepted: Sequence[tuple[str, AcceptedChange]]) -> Iterator[str]:
     """Yield what was accepted of these months."""
     for target, change in accepted:
-        if not (change.rows or change.lost_jobs):
-            continue  # its rows are another target's now
+        if not (change.rows or change.records or change.lost_jobs):
+            continue  # jobs came back to its rows
         rows = plural(len(change.rows), "row")
         jobs = plural(sum(row.jobs for row in change.rows), "job")
+        records = plural(len(change.records), "job record")
+        what = f"{rows} with {jobs} and {records}" if change.records else f"{rows} with {jobs}"
         lost = plural(change.lost_jobs, "job is", "jobs are")
         yield (
             f"{target}: {month_name(change.month)}: accepted at {moment_text(change.accepted_at)}: "
-            f"{rows} with {jobs} stay at the receiver until its team deletes them, "
-            f"{lost} lost there"
+            f"{what} stay at the receiver until its team deletes them, {lost} lost there"
         )
-        for row in change.rows:
-            yield f"  {row.key.text}: {usage_text(row)}"
+        if not change.of_records:  # what is of records is in the text for the ticket
+            yield from (f"  {row.key.text}: {usage_text(row)}" for row in change.rows)
 
 
 def _ticket(found: _Check) -> Iterator[str]:

@@ -53,14 +53,15 @@ UPDATE target SET last_round = :now, held = :held,
        swept = CASE WHEN :swept THEN :now ELSE swept END,
        checked_digest = coalesce(:checked, checked_digest) WHERE id = :target"""
 _ACCEPT_CHANGE = """
-INSERT INTO key_change (target, receiver, month, accepted_at, orphaned, lost_jobs)
-VALUES (:target, :receiver, :month, :now, :orphaned, :lost_jobs)"""
+INSERT INTO key_change (target, receiver, month, accepted_at, of_records, orphaned, lost_jobs)
+VALUES (:target, :receiver, :month, :now, :of_records, :orphaned, :lost_jobs)"""
 _FOUND_DATABASE = """
 INSERT INTO source_file (target, file, inode, seen_at) VALUES (:target, :file, :inode, :now)
 ON CONFLICT (target, file) DO UPDATE SET
-    inode = excluded.inode, seen_at = excluded.seen_at, retired_at = NULL"""
+    inode = excluded.inode, seen_at = excluded.seen_at, retired_at = NULL, never_sent = '{}'"""
 _RETIRE_DATABASE = """
-UPDATE source_file SET retired_at = :now WHERE target = :target AND file = :file"""
+UPDATE source_file SET retired_at = :now, never_sent = :never_sent
+WHERE target = :target AND file = :file"""
 _FORGET_OPEN_ROWS = "DELETE FROM open_row WHERE target = :target AND file = :file"
 _LEARN_LIMIT = """
 INSERT INTO learnt_limit (target, payload_bytes, wire, learnt_at)
@@ -161,10 +162,13 @@ class SqlLedger(OutboxWriter):
         with self._database.atomic():
             self._database.execute_many(_FOUND_DATABASE, found)
 
-    def retire_database(self, target: str, file: str, now: datetime) -> None:
+    def retire_database(
+        self, target: str, file: str, never_sent: Mapping[int, int | None], now: datetime
+    ) -> None:
         retired = {"target": self._known_number(target), "file": file}
+        lost = {"now": epoch(now), "never_sent": json.dumps(never_sent)}
         with self._database.atomic():
-            self._database.execute(_RETIRE_DATABASE, retired | {"now": epoch(now)})
+            self._database.execute(_RETIRE_DATABASE, retired | lost)
             self._database.execute(_FORGET_OPEN_ROWS, retired)
 
     def rename_database(self, target: str, file: str, name: str) -> None:
@@ -234,15 +238,23 @@ class SqlLedger(OutboxWriter):
             message_rows.forget_sent(self._database, self._known_receiver(target), months)
 
     def accept_change(
-        self, target: str, month: int, orphaned: Sequence[KeyTotal], lost_jobs: int, now: datetime
+        self,
+        target: str,
+        month: int,
+        orphaned: Sequence[KeyTotal],
+        lost_jobs: int,
+        now: datetime,
+        *,
+        of_records: bool,
     ) -> None:
         number = self._known_number(target)
-        texts = [(total.key.text, total.jobs, total.wall_s, total.cpu_s) for total in orphaned]
+        texts = [(key.text, key.site, *usage) for key, *usage in orphaned]
         accepted = {"month": month, "lost_jobs": lost_jobs, "now": epoch(now)}
         text = json.dumps(texts, separators=(",", ":"))
+        of_rows = {"orphaned": text, "of_records": of_records}
         of = {"target": number, "receiver": self._known_receiver(target)}
         with self._database.atomic():
-            self._database.execute(_ACCEPT_CHANGE, accepted | of | {"orphaned": text})
+            self._database.execute(_ACCEPT_CHANGE, accepted | of | of_rows)
 
     def note_earlier(
         self, target: str, settings: str, months: Mapping[int, int], now: datetime

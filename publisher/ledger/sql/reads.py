@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -78,7 +79,7 @@ _RECEIVER = "SELECT receiver FROM target WHERE name = :target"
 _SYNC_STATE = "SELECT last_sync, before_basis FROM target WHERE id = :target"
 _CURSOR = "SELECT file, record_id, anchor FROM reading WHERE target = :target AND file = :file"
 _KNOWN_DATABASES = """
-SELECT target.name, file, inode, seen_at, retired_at
+SELECT target.name, file, inode, seen_at, retired_at, never_sent
 FROM source_file JOIN target ON target.id = source_file.target
 WHERE CAST(:name AS TEXT) IS NULL OR target.name = :name ORDER BY file, target.name"""
 _WINDOW_PROGRESS = """
@@ -131,11 +132,13 @@ def _target_state(target: str, row: Sequence[Any]) -> TargetState:
 
 
 def _known_database(
-    target: str, file: str, inode: int, seen: int, retired: int | None
+    target: str, file: str, inode: int, seen: int, retired: int | None, never_sent: str
 ) -> KnownDatabase:
     if not isinstance(file, str):  # a damaged page may have a number there
         raise TypeError(file)
-    return KnownDatabase(target, file, inode, datetime.fromtimestamp(seen, UTC), moment(retired))
+    seen_at, lost = datetime.fromtimestamp(seen, UTC), json.loads(never_sent).items()
+    by_month = {int(month): None if jobs is None else int(jobs) for month, jobs in lost}
+    return KnownDatabase(target, file, inode, seen_at, moment(retired), by_month)
 
 
 class LedgerReader:

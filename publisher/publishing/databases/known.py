@@ -1,7 +1,7 @@
 """Accounting databases that were read before and are missing now: jobs may be lost with them.
 
-Also `source list` and `source retire`: all databases ever read, and those that an administrator
-declares gone for good.
+Also `source list`: all databases ever read. `retired.py` has those that an administrator declares
+gone for good.
 """
 
 import logging
@@ -64,7 +64,7 @@ def look_for_databases(target: str, source: Source, ledger: Positions) -> Databa
 
 
 def _lost(known: Sequence[KnownDatabase], there: frozenset[str]) -> list[KnownDatabase]:
-    return [one for one in known if one.retired is None and not _is_read(one.file, there)]
+    return [one for one in known if one.retired is None and not is_read(one.file, there)]
 
 
 def _names(files: Mapping[str, str]) -> frozenset[str]:
@@ -83,7 +83,7 @@ def note_databases(
         log.info("target %s: %s: %s", target, file, what)
     for file, name in found.renamed.items():
         log.info("target %s: %s: is called %s now", target, file, name)
-        ledger.retire_database(target, file, now)
+        ledger.retire_database(target, file, {}, now)
     return found.missing
 
 
@@ -201,51 +201,16 @@ class SourceFile(NamedTuple):
     seen: datetime
     retired: datetime | None  # None while any target misses it
     there: bool
+    known: tuple[KnownDatabase, ...]  # by target
 
 
 def listed(site: Site) -> list[SourceFile]:
     """By name. Raises: LedgerError."""
     with closing(site.ledger_to_read()) as ledger:
         known = ledger.known_databases()
-    there = _there(site)
+    there = read_today(site)
     by_file = groupby(known, key=lambda each: each.file)
     return [_one_file(file, list(of_targets), there) for file, of_targets in by_file]
-
-
-def _check_retirable(
-    wanted: Sequence[str], known: Collection[str], there: frozenset[str] | None
-) -> None:
-    for file in wanted:
-        if file not in known:
-            was = f"`publisher source list` shows what was: {', '.join(known)}"
-            raise UsageError(f"{file}: was never read; {was}")
-        if _is_read(file, there):
-            stop = "to stop reading it, remove it from `source` first"
-            raise UsageError(f"{file}: is there and is read; {stop}")
-
-
-def retire(site: Site, files: Sequence[str]) -> list[SourceFile]:
-    """The files of these names are missed by no target any more; tells what is known of them.
-
-    Raises: UsageError for one that was never read, or is read today; LedgerError.
-    """
-    there = _there(site)
-    with closing(site.ledger()) as ledger:
-        known: dict[str, list[KnownDatabase]] = {}
-        for each in ledger.known_databases():
-            known.setdefault(each.file, []).append(each)
-        wanted = [_file_of(file, known, site) for file in files]
-        _check_retirable(wanted, known, there)
-        now = site.clock()
-        for each in (each for file in wanted for each in known[file] if each.retired is None):
-            ledger.retire_database(each.target, each.file, now)
-    return [one for one in listed(site) if one.file in wanted]
-
-
-def _file_of(name: str, known: Collection[str], site: Site) -> str:
-    """The database with this name (now or before there were names), or the file."""
-    imported = str(imported_database(site.state, name)) if os.path.basename(name) == name else name
-    return next((file for file in (name, imported) if file in known), os.path.abspath(name))
 
 
 def _one_file(
@@ -254,16 +219,18 @@ def _one_file(
     seen = max(each.seen for each in of_targets)
     retired = [each.retired for each in of_targets if each.retired is not None]
     by_all = max(retired) if len(retired) == len(of_targets) else None
-    return SourceFile(file=file, seen=seen, retired=by_all, there=_is_read(file, there))
+    is_there = is_read(file, there)
+    return SourceFile(file, seen=seen, retired=by_all, there=is_there, known=tuple(of_targets))
 
 
-def _is_read(file: str, there: frozenset[str] | None) -> bool:
+def is_read(file: str, there: frozenset[str] | None) -> bool:
+    """Whether a file is among those of `read_today`."""
     if there is None:
         return os.path.isabs(file) and os.path.exists(file)
     return file in there or (os.path.isabs(file) and os.path.realpath(file) in there)
 
 
-def _there(site: Site) -> frozenset[str] | None:
+def read_today(site: Site) -> frozenset[str] | None:
     """What is read, by name and real path; None when one is unreadable or none is there."""
     try:
         with closing(site.source()) as source:

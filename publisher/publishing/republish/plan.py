@@ -297,12 +297,10 @@ class _Planner:
         """With the months whose records would leave rows or records behind at the receiver."""
         if not self.reads_every_job:
             return outline
-        jobs, left, records = undisturbed(self._source, self._left_behind)
+        jobs, left = undisturbed(self._source, self._left_behind)
         totals = self._totals()
         held = [
-            _blocked(
-                at, totals.get(at, ()), left.get(at, ()), exact=outline.exact, records=at in records
-            )
+            _blocked(at, totals.get(at, ()), left.get(at, ()), exact=outline.exact)
             for at in sorted({*left, *totals})
         ]
         planned = replace(outline, held=tuple(held))
@@ -312,10 +310,9 @@ class _Planner:
             return replace(planned, jobs=min(planned.jobs, jobs))
         return self._sized(replace(planned, jobs=jobs, counted=True))
 
-    def _left_behind(self) -> tuple[int, Mapping[int, Sequence[KeyTotal]], set[int]]:
-        """Return how many jobs would be sent, by month the rows that would stay, whole or in part
-        (their last runs come to other rows, or a record comes under another key), and the months
-        of such records.
+    def _left_behind(self) -> tuple[int, Mapping[int, Sequence[KeyTotal]]]:
+        """Return how many jobs would be sent, and by month the rows that would stay, whole or in
+        part: their last runs come to other rows, or a record comes under another key.
         """
         target, ledger, now = self._target, self._ledger, self._site.clock()
         maker = RecordMaker(job_format(target.format))
@@ -342,8 +339,7 @@ class _Planner:
         left: defaultdict[int, list[RowTotal]] = defaultdict(list)
         for at in sorted({*stays, *moves.emptied()}):
             left[at.month].append(moves.row(at))
-        shown = {month: rows_for_people(of_month) for month, of_month in left.items()}
-        return jobs, shown, {row.month for row in stays}
+        return jobs, {month: rows_for_people(of_month) for month, of_month in left.items()}
 
     def _to_send(self, page: Page) -> Iterator[Publish]:
         target, ledger = self._target, self._ledger
@@ -399,9 +395,8 @@ def _blocked(
     left: Sequence[KeyTotal],
     *,
     exact: bool,
-    records: bool,
 ) -> BlockedMonth:
     """A month with the rows that would stay; `totals` are those that records would add to."""
     rows = tuple(total for total, _ in totals) or tuple(left)
     was = totals[0][1] if totals and exact else ""
-    return BlockedMonth(month=month, orphaned=rows, lost_jobs=0, was=was, records=records)
+    return BlockedMonth(month, rows, 0, was=was, ticket_after=not totals)

@@ -200,4 +200,5 @@ class _Republish:
             rows = [row for row in held.orphaned if (held.month, row.key.text) not in known]
             if rows:
                 now = self._site.clock()
-                self._ledger.accept_change(name, held.month, rows, held.lost_jobs, now)
+                accepted = name, held.month, rows, held.lost_jobs, now
+                self._ledger.accept_change(*accepted, of_records=held.ticket_after)

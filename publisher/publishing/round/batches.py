@@ -276,7 +276,7 @@ class JobBatches:
             rows_held = guard.moves.hold()
             kept = rows_held.rows
             of_months = _for_people(guard, rows_held.keys)
-            held = {at: BlockedMonth(at, rows, 0) for at, rows in of_months}
+            held = {at: BlockedMonth(at, rows, 0, ticket_after=True) for at, rows in of_months}
             self._held |= held
         else:
             for month, rows in _for_people(guard, guard.moves.emptied()):
@@ -403,4 +403,5 @@ def _accepting(
     live: LiveTarget, ledger: Ledger, clock: Callable[[], datetime]
 ) -> Callable[[int, Sequence[KeyTotal]], None]:
     """Return what notes that rows of a month stay at the receiver with consent."""
-    return lambda month, rows: ledger.accept_change(live.name, month, rows, 0, clock())
+    accept = partial(ledger.accept_change, of_records=True)
+    return lambda month, rows: accept(live.name, month, rows, 0, clock())

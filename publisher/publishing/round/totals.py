@@ -327,7 +327,8 @@ class MonthlyTotals:
         self._hold_large_rows(now)
         self._ledger.seal(self._target, self._messages({*say, *self._overruled}, now))
         for month, rows in left.items():
-            self._ledger.accept_change(self._target, month, rows, 0, self._clock())
+            now = self._clock()
+            self._ledger.accept_change(self._target, month, rows, 0, now, of_records=False)
         self._sender.send_outstanding()
 
     def _hold_months(self) -> None:

@@ -32,6 +32,7 @@ from publisher.model.totals import (
     sync_host,
 )
 from publisher.policy.target import Target
+from publisher.publishing.databases.retired import NeverSent, never_sent
 from publisher.publishing.round.decision import Decider, Publish
 from publisher.publishing.round.reader import undisturbed, whole_window
 from publisher.publishing.site import Site
@@ -142,6 +143,20 @@ def accepted(
         ]
 
 
+def to_be_deleted(changes: Iterable[AcceptedChange], month: int) -> int:
+    """Return how many rows and records of a month stay at the receiver."""
+    of_month = [one for one in changes if one.month == month]
+    return sum(len(one.rows) + len(one.records) for one in of_month)
+
+
+def lost(site: Site, targets: Sequence[Target], *, months: int | None) -> list[NeverSent]:
+    """Return jobs of these months that retired databases lost. Raises: LedgerError."""
+    first = first_month(site.clock(), months)
+    with closing(site.ledger_to_read()) as ledger:
+        known = [one for target in targets for one in ledger.known_databases(target.name)]
+    return never_sent(known, first)
+
+
 def confirm_deleted(site: Site, targets: Sequence[Target], month: int) -> list[tuple[str, int]]:
     """Let nothing count any more that stayed of a month with consent: it was deleted there.
 
@@ -151,7 +166,7 @@ def confirm_deleted(site: Site, targets: Sequence[Target], month: int) -> list[t
     with closing(site.ledger()) as ledger:
         for target in targets:
             changes = [one for one in ledger.accepted_changes(target.name) if one.month == month]
-            found.append((target.name, sum(len(one.rows) for one in changes)))
+            found.append((target.name, to_be_deleted(changes, month)))
             if changes:
                 with ledger.working_on(target.name):
                     ledger.confirm_deleted(target.name, month, site.clock())
@@ -243,7 +258,7 @@ class _TargetCheck:
         totals = self._ledger.months(self._target.name)
         months = {one.month for one in totals if one.format}
         months |= {month for month, _ in self._counts.delivered} | held
-        months |= {one.month for one in self._accepted if one.rows}
+        months |= {one.month for one in self._accepted if one.rows or one.records}
         asked_for = sorted(month for month in months if month >= self._first)
         found = {month: self._of_month(month, month in held) for month in asked_for}
         return {month: troubles for month, troubles in found.items() if troubles}
@@ -258,8 +273,8 @@ class _TargetCheck:
         if held:
             command = f"publisher publish --force --target {target.name}"
             troubles.append(f"held back: {command} says why, and what to do")
-        if stays := sum(len(one.rows) for one in self._accepted if one.month == month):
-            rows = plural(stays, "row is", "rows are")
+        if stays := to_be_deleted(self._accepted, month):
+            rows = plural(stays, "row or record is", "rows and records are")
             command = f"publisher sync --deleted {name} --target {target.name}"
             troubles.append(f"{rows} to be deleted at the receiver: after that, {command}")
         elif others:

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from tests.arex_databases import SampleJob, Schema
-from tests.model_receivers.oracle import SINGLE, Memory, differences, surfaces, ticket_rows
-from tests.model_receivers.receivers.apel import Apel, month_of
+from tests.model_receivers.oracle import SINGLE, Memory, differences, surfaces, ticket_records, ticket_rows
+from tests.model_receivers.receivers.apel import Apel, Key, SumKey, month_of
 from tests.model_receivers.site import Product, Run, place_of, scripted
 from tests.model_receivers.world import USERS, VOS, BatchSystem, Ce, ended_again, job_of, user_name
 
@@ -319,7 +319,7 @@ class World:
         self.command(chance, "republish", *self._window(chance), trouble=chance.choice((0.0, 0.0, 0.3)))
 
     def republish_accepting(self, chance: random.Random) -> None:
-        """Republish with consent, and have the rows deleted that its tickets name, before or after that."""
+        """Republish with consent, and have deleted what its tickets name: those of totals before or after that."""
         self._accepting(chance, "republish", *self._window(chance))
 
     def accept(self, chance: random.Random) -> None:
@@ -433,15 +433,23 @@ def asking(product: Product) -> dict[str, str]:
 
 
 def delete_what_tickets_say(product: Product, *runs: Run) -> None:
-    """Have the receivers' team carry out the tickets that commands printed."""
+    """Have the receivers' team carry out the tickets that commands printed, to the letter."""
     for run in runs:
-        with_records = "and the job records that they are made of" in run.out
-        rows = [key for key, _, _ in ticket_rows(run.out, product.config["site"])]
-        for model in product.models.values():
-            if isinstance(model, Apel) and with_records:
-                model.delete(rows)
-            elif isinstance(model, Apel):
-                model.delete_rows(rows)
+        for ticket in run.out.split("\nText for a ticket to the ")[1:]:
+            text = ticket.partition("\nRows that would stay")[0]
+            rows = [key for key, _, _ in ticket_rows(text, product.config["site"])]
+            records = list(ticket_records(text))
+            for model in product.models.values():
+                if isinstance(model, Apel):
+                    carry_out(model, text, rows, records)
+
+
+def carry_out(model: Apel, text: str, rows: Sequence[SumKey], records: Sequence[Key]) -> None:
+    if "and the job records that they are made of" in text:
+        model.delete(rows)
+    else:
+        model.delete(records=records)
+        model.delete_rows(rows)
 
 
 def _config(

@@ -1,0 +1,219 @@
+"""Databases that an administrator retires, and the jobs that are lost with them.
+
+How many jobs a target wanted of a database and never sent is counted and kept when the database is
+retired: later nobody can tell. They stay lost until the database is found again.
+
+    retire /srv/ce2.db, of which egi has 12 jobs pending  ->  refused; with --force: 12 jobs lost
+    retire /srv/ce3.db, which does not exist any more     ->  unknown since the last success
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing
+from datetime import datetime
+from itertools import starmap
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from publisher.ledger.contract import KnownDatabase, Ledger
+from publisher.model.errors import SourceError, UsageError
+from publisher.model.job import Epoch, JobRecord, SkippedJob
+from publisher.model.text import plural
+from publisher.model.time import Window, iso, month_of
+from publisher.model.totals import month_name, month_number
+from publisher.policy.target import Target, is_wanted
+from publisher.publishing.databases.known import SourceFile, is_read, listed, read_today
+from publisher.publishing.site import Site
+from publisher.sources import imported_database
+from publisher.sources.base import Source, has_file
+
+_LONG_AGO: Final = Epoch(0)  # finished rows that were waited for long enough
+_ADVICE: Final = "name it in `source` again and run `publisher publish --force`"
+
+
+class NeverSent(NamedTuple):
+    """Jobs that a target wanted and never sent, lost with a database that was retired.
+
+    `months`: how many by the month of their end (12 x year + month - 1); None where the database
+    did not exist any more, so that nobody could count them.
+    """
+
+    target: str
+    file: str
+    retired: datetime
+    months: Mapping[int, int | None]
+
+    @property
+    def jobs(self) -> int | None:
+        """How many they are; None where that is unknown of any month."""
+        counts = list(self.months.values())
+        return None if None in counts else sum(filter(None, counts))
+
+    @property
+    def text(self) -> str:
+        """One line, without the target."""
+        names = ", ".join(starmap(_month_text, sorted(self.months.items())))
+        if self.jobs is None:
+            when = f"{self.file} could not be read when it was retired at {iso(self.retired)}"
+            return f"{when}: its jobs that were never sent ({names}) are lost, their number unknown"
+        lost = plural(self.jobs, "job is", "jobs are")
+        return f"{lost} lost ({names}): {self.file} was retired at {iso(self.retired)}"
+
+
+def _month_text(month: int, jobs: int | None) -> str:
+    return month_name(month) if jobs is None else f"{month_name(month)}: {jobs:,}"
+
+
+def never_sent(
+    known: Iterable[KnownDatabase], first: int = 0, last: int | None = None
+) -> list[NeverSent]:
+    """Return the jobs that were lost with retired databases, of some months or of all."""
+    found = []
+    for one in known:
+        months = {
+            month: jobs
+            for month, jobs in one.never_sent.items()
+            if first <= month and (last is None or month <= last)
+        }
+        if one.retired is not None and months:
+            found.append(NeverSent(one.target, one.file, one.retired, months))
+    return found
+
+
+def retire(site: Site, files: Sequence[str], *, force: bool) -> list[SourceFile]:
+    """Let no target miss the files of these names any more; return what is known of them.
+
+    Raises: UsageError for a file that was never read, or is read today; without `force` also for
+    one of which jobs were never sent, or SourceError where that cannot be told; LedgerError.
+    """
+    there = read_today(site)
+    with closing(site.ledger()) as ledger:
+        known: dict[str, list[KnownDatabase]] = {}
+        for each in ledger.known_databases():
+            known.setdefault(each.file, []).append(each)
+        wanted = list(dict.fromkeys(_file_of(file, list(known), site) for file in files))
+        _check_retirable(wanted, list(known), there)
+        lost = {file: _lost(site, file, known[file], ledger, force=force) for file in wanted}
+        now = site.clock()
+        for file, of_targets in lost.items():
+            for target, months in of_targets.items():
+                ledger.retire_database(target, file, months, now)
+    return [one for one in listed(site) if one.file in wanted]
+
+
+def _file_of(name: str, known: Sequence[str], site: Site) -> str:
+    """Return the database with this name (now or before there were names), or the file."""
+    imported = str(imported_database(site.state, name)) if os.path.basename(name) == name else name
+    return next((file for file in (name, imported) if file in known), os.path.abspath(name))
+
+
+def _check_retirable(
+    wanted: Sequence[str], known: Sequence[str], there: frozenset[str] | None
+) -> None:
+    for file in wanted:
+        if file not in known:
+            was = f"`publisher source list` shows what was: {', '.join(known)}"
+            raise UsageError(f"{file}: was never read; {was}")
+        if is_read(file, there):
+            stop = "to stop reading it, remove it from `source` first"
+            raise UsageError(f"{file}: is there and is read; {stop}")
+
+
+def _lost(
+    site: Site, file: str, known: Sequence[KnownDatabase], ledger: Ledger, *, force: bool
+) -> dict[str, Mapping[int, int | None]]:
+    """Return how many jobs each target that misses a file never sent, by month."""
+    missed = [one for one in known if one.retired is None]
+    path = file if os.path.isabs(file) else str(imported_database(site.state, file))
+    try:
+        if not has_file(Path(path)):
+            return _unknown(site, missed, ledger)
+        counted = _counted(site, path, missed, ledger)
+    except SourceError as error:
+        if not force:
+            what = "how many of its jobs were never sent cannot be told"
+            raise SourceError(f"{error}; {what}: make it readable, or give --force") from error
+        return _unknown(site, missed, ledger)
+    if any(counted.values()) and not force:
+        of_targets = "; ".join(
+            f"{target}: {_by_month(months)}" for target, months in counted.items() if months
+        )
+        raise UsageError(
+            f"{file}: can be read, and has jobs that were never sent ({of_targets}): {_ADVICE}; "
+            "--force gives them up"
+        )
+    return {target: dict(months) for target, months in counted.items()}
+
+
+def _by_month(months: Mapping[int, int]) -> str:
+    return ", ".join(f"{jobs:,} of {month_name(month)}" for month, jobs in sorted(months.items()))
+
+
+def _unknown(
+    site: Site, missed: Sequence[KnownDatabase], ledger: Ledger
+) -> dict[str, Mapping[int, int | None]]:
+    """Return the months in which jobs may have ended that each target never sent.
+
+    A target that had a success had all jobs until then.
+    """
+    found: dict[str, Mapping[int, int | None]] = {one.target: {} for one in missed}
+    configured = {target.name for target in site.targets}
+    for one in missed:
+        state = ledger.target(one.target)
+        if state is not None and one.target in configured:  # what is not configured wants nothing
+            first = month_of(min(state.last_success or one.seen, one.seen)).number
+            found[one.target] = dict.fromkeys(range(first, month_of(site.clock()).number + 1))
+    return found
+
+
+def _counted(
+    site: Site, path: str, missed: Sequence[KnownDatabase], ledger: Ledger
+) -> dict[str, Counter[int]]:
+    """Return how many jobs of a file are wanted and were never sent, by target and month."""
+    targets = {target.name: target for target in site.targets}
+    found: dict[str, Counter[int]] = {one.target: Counter() for one in missed}
+    with ExitStack() as opened:
+        source = opened.enter_context(closing(site.source_of_file(path)))
+        others = _still_read(site, opened)
+        for name in found.keys() & targets.keys():
+            state = ledger.target(name)
+            window = Window(start=state and state.start)
+            for job in _unsent(targets[name], window, source, ledger, site.clock()):
+                if job.ended_at is not None and not _is_in(others, job, site.clock()):
+                    found[name][month_number(job.ended_at)] += 1
+    return found
+
+
+def _still_read(site: Site, opened: ExitStack) -> Source | None:
+    """Return what is read today; None where nothing is."""
+    try:
+        return opened.enter_context(closing(site.source()))
+    except SourceError:
+        return None
+
+
+def _is_in(source: Source | None, job: JobRecord | SkippedJob, now: datetime) -> bool:
+    """Whether a run is in the databases that are read: from there it is sent."""
+    if source is None or not job.job_id:
+        return False
+    found = source.find(job.job_id, frozenset(), now)
+    runs = [one.run_key for one in found.jobs] + [one.run_key for one in found.skipped]
+    return job.run_key in runs
+
+
+def _unsent(
+    target: Target, window: Window, source: Source, ledger: Ledger, now: datetime
+) -> Iterator[JobRecord | SkippedJob]:
+    """Yield the jobs that a target wants of a source, without an entry and not set aside."""
+    selection = target.selection(window)
+    for page in source.window(window, frozenset(), now):
+        given_up = [row._replace(finished_seen_at=_LONG_AGO) for row in page.open]
+        late = [job for one in source.reread(given_up, frozenset(), now) for job in one.jobs]
+        wanted = [job for job in (*page.jobs, *late) if is_wanted(selection, target, job)]
+        jobs: list[JobRecord | SkippedJob] = [*wanted, *page.skipped]
+        recorded = ledger.recorded(target.name, [job.run_key for job in jobs])
+        held = ledger.held(target.name, [job.key for job in jobs])
+        yield from (job for job in jobs if job.run_key not in recorded and job.key not in held)
