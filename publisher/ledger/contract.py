@@ -21,25 +21,24 @@ from publisher.model.entry import (
     RowId,
     RowTotal,
     RunKey,
-    Usage,
 )
 from publisher.model.job import (
     Epoch,
     JobId,
     JobKey,
-    RowRef,
     SkippedJob,
-    job_key,
-    run_key,
 )
 from publisher.model.message import (
     Cursor,
     LearntLimit,
     Message,
     MessageId,
+    MonthMessage,
     OpenRow,
+    OutboxRecord,
     Progress,
     RecordColumns,
+    SyncMessage,
     WindowMark,
 )
 from publisher.model.receiver import ChangedAddress, KnownReceiver, MovedMonth, ReceiverSums
@@ -67,35 +66,6 @@ class Hold(StrEnum):
     HELD = "held"
     RELEASED = "released"  # an administrator said: try again
     DROPPED = "dropped"  # an administrator said: never
-
-
-class OutboxRecord(NamedTuple):
-    """A record of an outstanding message: enough to cut that in two, set this aside, or give up."""
-
-    row: RowRef
-    job_id: JobId
-    local_id: str
-    ended_at: Epoch
-    fingerprint: int
-    content_bytes: int
-    first_time: bool
-    submit_host: str = ""  # as sync spells it
-    group: int = 0  # place of a summary's row among those of its month, from 1; 0 for other records
-    submitted_at: int = 0  # of the run, for its key
-    bundle: int = 0  # `group` of the first of the rows that share runs, which go in one message
-
-    @property
-    def key(self) -> JobKey:
-        return job_key(self.job_id, self.local_id)
-
-    @property
-    def run(self) -> RunKey:
-        return run_key(self.submitted_at, self.job_id, self.local_id)
-
-    def set_aside(self, rule: str, reason: str) -> SkippedJob:
-        """As quarantine keeps its job."""
-        run = self.row, self.job_id, self.local_id, self.ended_at
-        return SkippedJob(*run, rule=rule, reason=reason, fingerprint=self.fingerprint)
 
 
 class Outstanding(NamedTuple):
@@ -191,26 +161,6 @@ class Delivery(NamedTuple):
     reason: str
 
 
-class MessageRow(NamedTuple):
-    """What a record of totals says of a row; `group` is that of its `OutboxRecord`.
-
-    A record may stand for several rows, where its receiver does not tell them apart.
-    """
-
-    group: int
-    row: RowId
-    usage: Usage
-
-
-class MonthMessage(NamedTuple):
-    """A message with rows of whole months."""
-
-    message: Message
-    months: tuple[int, ...]
-    records: tuple[OutboxRecord, ...]  # its groups, by their names for quarantine
-    rows: tuple[MessageRow, ...]
-
-
 class HostCounts(NamedTuple):
     """Jobs by (month, submit host)."""
 
@@ -219,14 +169,6 @@ class HostCounts(NamedTuple):
     reported: Mapping[tuple[int, str], int]  # to the receiver
     last_reported_at: datetime | None
     before_basis: str  # of what `before` was counted from; '' when it has to be counted again
-
-
-class SyncMessage(NamedTuple):
-    """A message of counts; `counts` and `records` are in one order."""
-
-    message: Message
-    counts: tuple[tuple[tuple[int, str], int], ...]
-    records: tuple[OutboxRecord, ...]
 
 
 class Targets(Protocol):

@@ -7,15 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime
 from typing import Protocol
 
-from publisher.ledger.contract import (
-    MessageState,
-    MonthMessage,
-    Outstanding,
-    Patience,
-    SyncMessage,
-    TargetState,
-    impatient,
-)
+from publisher.ledger.contract import MessageState, Outstanding, Patience, TargetState, impatient
 from publisher.ledger.sql.database import Database
 from publisher.ledger.sql.reads import LedgerReader
 from publisher.ledger.sql.sums import message_rows, receivers
@@ -31,7 +23,7 @@ from publisher.model.entry import (
 )
 from publisher.model.errors import ConfigError
 from publisher.model.job import Epoch
-from publisher.model.message import Message, MessageId
+from publisher.model.message import Message, MessageId, MonthMessage, SyncMessage
 from publisher.model.totals import InheritedMonth
 
 

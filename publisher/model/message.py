@@ -8,7 +8,7 @@ from hashlib import sha256
 from itertools import compress
 from typing import Any, Final, NamedTuple, NewType
 
-from publisher.model.entry import Entry
+from publisher.model.entry import Entry, RowId, RunKey, Usage, run_key
 from publisher.model.errors import Unfit
 from publisher.model.job import (
     Epoch,
@@ -17,6 +17,7 @@ from publisher.model.job import (
     JobRecord,
     RowRef,
     SkippedJob,
+    job_key,
     values_number,
 )
 
@@ -261,3 +262,60 @@ class Batch(NamedTuple):
 
     records: RecordColumns
     progress: Progress
+
+
+class OutboxRecord(NamedTuple):
+    """A record of an outstanding message: enough to cut that in two, set this aside, or give up."""
+
+    row: RowRef
+    job_id: JobId
+    local_id: str
+    ended_at: Epoch
+    fingerprint: int
+    content_bytes: int
+    first_time: bool
+    submit_host: str = ""  # as sync spells it
+    group: int = 0  # place of a summary's row among those of its month, from 1; 0 for other records
+    submitted_at: int = 0  # of the run, for its key
+    bundle: int = 0  # `group` of the first of the rows that share runs, which go in one message
+
+    @property
+    def key(self) -> JobKey:
+        return job_key(self.job_id, self.local_id)
+
+    @property
+    def run(self) -> RunKey:
+        return run_key(self.submitted_at, self.job_id, self.local_id)
+
+    def set_aside(self, rule: str, reason: str) -> SkippedJob:
+        """As quarantine keeps its job."""
+        run = self.row, self.job_id, self.local_id, self.ended_at
+        return SkippedJob(*run, rule=rule, reason=reason, fingerprint=self.fingerprint)
+
+
+class MessageRow(NamedTuple):
+    """What a record of totals says of a row; `group` is that of its `OutboxRecord`.
+
+    A record may stand for several rows, where its receiver does not tell them apart.
+    """
+
+    group: int
+    row: RowId
+    usage: Usage
+
+
+class MonthMessage(NamedTuple):
+    """A message with rows of whole months."""
+
+    message: Message
+    months: tuple[int, ...]
+    records: tuple[OutboxRecord, ...]  # its groups, by their names for quarantine
+    rows: tuple[MessageRow, ...]
+
+
+class SyncMessage(NamedTuple):
+    """A message of counts; `counts` and `records` are in one order."""
+
+    message: Message
+    counts: tuple[tuple[tuple[int, str], int], ...]
+    records: tuple[OutboxRecord, ...]

@@ -13,16 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from publisher.ledger.contract import (
-    Hold,
-    Ledger,
-    MessageRow,
-    MessageState,
-    MonthMessage,
-    OutboxRecord,
-    SentMessage,
-    SyncMessage,
-)
+from publisher.ledger.contract import Hold, Ledger, MessageState, SentMessage
 from publisher.ledger.dry_run import DryRunLedger
 from publisher.ledger.sql.ledger import SqlLedger
 from publisher.ledger.sqlite.scratch import ScratchEntries
@@ -34,9 +25,13 @@ from publisher.model.message import (
     LearntLimit,
     Message,
     MessageId,
+    MessageRow,
+    MonthMessage,
     OpenRow,
+    OutboxRecord,
     Progress,
     RecordColumns,
+    SyncMessage,
     WindowMark,
     message_of,
 )

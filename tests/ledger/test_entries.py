@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 
 from publisher.ledger.checks import disagreements
-from publisher.ledger.contract import OutboxRecord, SentMessage, SyncMessage
+from publisher.ledger.contract import SentMessage
 from publisher.ledger.sql.database import Database
 from publisher.ledger.sql.ledger import SqlLedger
 from publisher.ledger.sqlite.connection import open_database
 from publisher.model.entry import ReceiverName, run_key
 from publisher.model.errors import LedgerError
 from publisher.model.job import Epoch, JobId, JobRecord, RowRef
-from publisher.model.message import Message, Progress, RecordColumns, Rendered, message_of
+from publisher.model.message import Message, OutboxRecord, Progress, RecordColumns, Rendered, SyncMessage, message_of
 from tests.support.jobs import RECEIVER, make_entry, make_job, make_record
 from tests.support.ledgers import opener
 

@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 
-from publisher.ledger.contract import SyncMessage
 from publisher.ledger.dry_run import DryRunLedger
 from publisher.ledger.generation import StateGuard
 from publisher.ledger.sql.database import receiver_lock
@@ -24,7 +23,7 @@ from publisher.ledger.sqlite.scratch import ScratchEntries
 from publisher.model.entry import ReceiverName
 from publisher.model.errors import Busy
 from publisher.model.job import JobId, RowRef
-from publisher.model.message import Message, Progress, RecordColumns, message_of
+from publisher.model.message import Message, Progress, RecordColumns, SyncMessage, message_of
 from tests.ledger.test_contract import outbox_record
 from tests.support.jobs import make_job, make_record
 from tests.support.ledgers import Opener, opener

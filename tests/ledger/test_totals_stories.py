@@ -11,11 +11,10 @@ from typing import Any
 
 import pytest
 
-from publisher.ledger.contract import MessageRow, MonthMessage, OutboxRecord
 from publisher.ledger.sql.database import Database
 from publisher.ledger.sql.ledger import SqlLedger
 from publisher.model.entry import Entry, RowId, RunKey, Usage
-from publisher.model.message import MessageId, message_of
+from publisher.model.message import MessageId, MessageRow, MonthMessage, OutboxRecord, message_of
 from tests.support.ledgers import Opener, opener
 from tests.support.totals_ledger import MONTH, NOW, TotalsLedger, entry, record_of, row, run
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from publisher.ledger.contract import OutboxRecord
 from publisher.model.job import Epoch, JobId, RowRef
+from publisher.model.message import OutboxRecord
 from publisher.publishing.round.assemble import divided
 from tests.arex_databases import SampleJob
 from tests.model_receivers.receivers.apel import Apel, SumKey, Total, sum_key

@@ -9,12 +9,12 @@ from itertools import count
 from typing import Any
 
 from publisher.ledger.checks import disagreements
-from publisher.ledger.contract import MessageRow, MonthMessage, OutboxRecord, Outstanding
+from publisher.ledger.contract import Outstanding
 from publisher.ledger.sql.database import Database
 from publisher.ledger.sql.ledger import SqlLedger
 from publisher.model.entry import Entry, ReceiverName, RecordKey, RowFields, RowId, RowKey, RunKey, Usage, run_key
 from publisher.model.job import Epoch, JobId, RowRef
-from publisher.model.message import Message, message_of
+from publisher.model.message import Message, MessageRow, MonthMessage, OutboxRecord, message_of
 from tests.support.jobs import RECEIVER
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)

@@ -7,14 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from datetime import datetime
 
-from publisher.ledger.contract import (
-    Hold,
-    MonthMessage,
-    Patience,
-    SyncMessage,
-    TargetState,
-    impatient,
-)
+from publisher.ledger.contract import Hold, Patience, TargetState, impatient
 from publisher.ledger.generation import StateGuard
 from publisher.ledger.sql import messages as rows
 from publisher.ledger.sql.outbox import OutboxWriter
@@ -31,7 +24,7 @@ from publisher.ledger.sql.sums import (
 from publisher.model.entry import Entry, ReceiverName, RowId
 from publisher.model.errors import Busy
 from publisher.model.job import Epoch
-from publisher.model.message import LearntLimit, Progress
+from publisher.model.message import LearntLimit, MonthMessage, Progress, SyncMessage
 from publisher.model.receiver import MovedMonth
 from publisher.model.time import epoch
 from publisher.model.totals import InheritedMonth, KeyTotal

@@ -12,12 +12,19 @@ from itertools import compress
 from typing import Any, Final, NamedTuple, overload
 from zlib import crc32
 
-from publisher.ledger.contract import MessageState, OutboxRecord, Outstanding
+from publisher.ledger.contract import MessageState, Outstanding
 from publisher.ledger.sql import remote_ids as ids
 from publisher.ledger.sql.database import Database
 from publisher.model.errors import LedgerError
 from publisher.model.job import Epoch, JobId, JobKey, RowRef, RunKey, SkippedJob
-from publisher.model.message import Message, MessageId, Progress, RecordColumns, WindowMark
+from publisher.model.message import (
+    Message,
+    MessageId,
+    OutboxRecord,
+    Progress,
+    RecordColumns,
+    WindowMark,
+)
 from publisher.model.time import epoch
 
 # Flat lists of plain values, made here: there are no circles to look for (hot path).

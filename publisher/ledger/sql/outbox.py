@@ -7,11 +7,7 @@ from contextlib import closing, contextmanager
 from datetime import datetime
 from typing import Any
 
-from publisher.ledger.contract import (
-    OutboxRecord,
-    Outstanding,
-    SentMessage,
-)
+from publisher.ledger.contract import Outstanding, SentMessage
 from publisher.ledger.generation import GenerationFile, StateGuard
 from publisher.ledger.sql import entries
 from publisher.ledger.sql import messages as rows
@@ -23,6 +19,7 @@ from publisher.model.entry import RunKey, run_key
 from publisher.model.message import (
     Message,
     MessageId,
+    OutboxRecord,
     Progress,
     RecordColumns,
     WindowMark,

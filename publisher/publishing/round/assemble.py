@@ -10,10 +10,18 @@ from operator import attrgetter
 from typing import Final, NamedTuple
 
 from publisher.formats.base import Formed, Frame, JobFormat, SummaryFormat, SyncFormat
-from publisher.ledger.contract import MessageRow, MonthMessage, OutboxRecord, Outstanding
+from publisher.ledger.contract import Outstanding
 from publisher.model.errors import Unfit
 from publisher.model.job import JobId, RowRef
-from publisher.model.message import Batch, Message, Rendered, message_of
+from publisher.model.message import (
+    Batch,
+    Message,
+    MessageRow,
+    MonthMessage,
+    OutboxRecord,
+    Rendered,
+    message_of,
+)
 from publisher.model.totals import SummaryGroup
 
 

@@ -21,11 +21,11 @@ from typing import Final
 
 from publisher.formats import summary_format
 from publisher.formats.base import SummaryFormat
-from publisher.ledger.contract import Hold, Ledger, MessageRow, MonthMessage, Quarantined
+from publisher.ledger.contract import Hold, Ledger, Quarantined
 from publisher.model.entry import Entry, Recorded, RowId, RowKey, RowTotal
 from publisher.model.errors import Unfit
 from publisher.model.job import JobId, JobKey, JobRecord, SkippedJob
-from publisher.model.message import OpenRow, Progress
+from publisher.model.message import MessageRow, MonthMessage, OpenRow, Progress
 from publisher.model.time import Window
 from publisher.model.totals import (
     SINGLE_RECORDS,

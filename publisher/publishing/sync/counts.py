@@ -16,9 +16,9 @@ from typing import Final
 
 from publisher.formats import sync_format
 from publisher.formats.base import OnChange, SyncFormat
-from publisher.ledger.contract import HostCounts, Ledger, OutboxRecord, SyncMessage, TargetState
+from publisher.ledger.contract import HostCounts, Ledger, TargetState
 from publisher.model.job import Epoch, JobId
-from publisher.model.message import message_of
+from publisher.model.message import OutboxRecord, SyncMessage, message_of
 from publisher.model.time import Window, month_of
 from publisher.model.totals import (
     SyncCount,

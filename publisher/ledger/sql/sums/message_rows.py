@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Final
 
-from publisher.ledger.contract import MessageRow, OutboxRecord
 from publisher.ledger.sql import entries
 from publisher.ledger.sql.database import Database
 from publisher.ledger.sql.sums import postings
 from publisher.ledger.sql.sums.settlement import Settling
 from publisher.model.entry import MonthTotals, RowFields, RowKey, RowTotal, Usage
 from publisher.model.job import Epoch
+from publisher.model.message import MessageRow, OutboxRecord
 
 _LINK: Final = """
 INSERT INTO month_message (message, target, month) VALUES (:message, :target, :month)"""
