@@ -127,6 +127,7 @@ CREATE TABLE posting (                      -- what one planning run enters
     sealed   BOOLEAN NOT NULL               -- its messages are written: no entry is added any more
 );
 CREATE INDEX posting_open ON posting (receiver) WHERE NOT sealed;
+CREATE INDEX posting_by_settings ON posting (receiver, settings, entries);
 -- By run key, which begins with the submission time: new runs are neighbours.
 CREATE TABLE entry (                        -- what one run counts for at one receiver
     receiver INTEGER NOT NULL REFERENCES receiver (id),

@@ -56,6 +56,8 @@ SENDING: Final = (
 )
 LOOKING: Final = (
     ("status",),
+    ("plan",),
+    ("receiver", "list"),
     ("status", "--nagios"),
     ("statement", "2026-10"),
     ("stats",),

@@ -180,6 +180,7 @@ def test_files_for_another_sender_pass_it_too(site: SiteUnderTest, layout: str, 
         }
     }
     site.save()
+    assert site.run("receiver", "same", "hand-over").status == 0
     run = site.publish()
     assert (run.status, run.json["targets"]["hand-over"]["records"]) == (65, len(jobs) - 1)
     files = [path for path in spool.rglob("*") if path.is_file()]

@@ -44,11 +44,11 @@ FEW = frozenset(
 def statements() -> frozenset[str]:
     """Every SQL text in the room: its constants as they are put together, and what is written where it is used.
 
-    Without what only PostgreSQL is asked, and without transfers and checks, which go through whole tables.
+    Without what only PostgreSQL is asked, what has a table of its own, and transfers and checks, which go through whole tables.
     """
     all_found: set[str] = set()
     for module in pkgutil.walk_packages(ledger.__path__, f"{ledger.__name__}."):
-        if "postgres" in module.name or module.name.endswith((".transfer", ".checks")):
+        if "postgres" in module.name or module.name.endswith((".transfer", ".checks", ".scratch")):
             continue
         loaded = importlib.import_module(module.name)
         texts = {value for value in vars(loaded).values() if isinstance(value, str)}

@@ -17,6 +17,7 @@ class Fault(NamedTuple):
 RUNS: Final = "publishing/plan/runs.py"
 ROWS: Final = "publishing/plan/rows.py"
 RECORDS: Final = "publishing/plan/records.py"
+MONTHS: Final = "publishing/plan/months.py"
 TOTALS: Final = "publishing/round/totals.py"
 DECISION: Final = "publishing/round/decision.py"
 COLLISIONS: Final = "publishing/round/collisions.py"
@@ -29,28 +30,22 @@ OUTBOX: Final = "ledger/sql/outbox.py"
 
 FAULTS: Final = (
     Fault(
-        "a changed run is kept",
-        RUNS,
-        "Action.KEEP if entry.digest == recorded.digest else Action.CHANGE",
-        "Action.KEEP",
+        "a changed run is kept", RUNS, "    if entry.digest != recorded.digest:\n        return reasons.OWN_DATA\n", ""
     ),
     Fault(
         "another row is no change",
         RUNS,
-        "if again and (entry.row.id, usage) != (recorded.row, recorded.usage):",
-        "if again and usage != recorded.usage:",
+        "if (entry.row.id, usage) != (recorded.row, recorded.usage):",
+        "if usage != recorded.usage:",
     ),
     Fault(
         "a regular round corrects guesses",
         RUNS,
-        "if recorded.pending or (recorded.settings == BY_JURA and not again):",
-        "if recorded.pending:",
+        "    if recorded.settings == BY_JURA and not again:\n",
+        "    if recorded.settings == BY_JURA and again:\n",
     ),
     Fault(
-        "a retracted run never comes back",
-        RUNS,
-        "    if recorded.usage.jobs == 0:\n        return Action.CHANGE",
-        "    if recorded.usage.jobs == 0:\n        return Action.KEEP",
+        "a retracted run never comes back", RUNS, "        return reasons.COUNT_AGAIN", "        return reasons.KEEP"
     ),
     Fault(
         "a regular round retracts",
@@ -59,12 +54,7 @@ FAULTS: Final = (
         "recorded.pending or recorded.usage.jobs == 0:",
     ),
     Fault("a retraction counts", RUNS, "recorded.digest, jobs=0)", "recorded.digest)"),
-    Fault(
-        "a record has the source's end",
-        RUNS,
-        "local_id, published.ended_at),",
-        "local_id, job.ended_at),",
-    ),
+    Fault("a record has the source's end", RUNS, "local_id, published.ended_at)", "local_id, published.job.ended_at)"),
     Fault("CPU time of the kernel is left out", RUNS, "job.cpu_user_s + job.cpu_kernel_s", "job.cpu_user_s"),
     Fault(
         "a row loses nothing",
@@ -72,12 +62,7 @@ FAULTS: Final = (
         "Delta(Usage().less(moved.old))",
         "Delta()",
     ),
-    Fault(
-        "settings move runs like data",
-        ROWS,
-        "old.settings != settings or to is None)",
-        "to is None)",
-    ),
+    Fault("settings move runs like data", ROWS, "old.settings != settings or to is None", "to is None"),
     Fault(
         "rows without zeros are left by data",
         ROWS,
@@ -116,7 +101,7 @@ FAULTS: Final = (
         "            if not (is_due or grouped.is_unsent):\n",
         "            if not is_due:\n",
     ),
-    Fault("totals follow single records", TOTALS, "        if not known.format:\n            return None\n", ""),
+    Fault("totals follow single records", MONTHS, "        if not known.format:\n            return None\n", ""),
     Fault(
         "a target takes back what another wants",
         TOTALS,
@@ -164,10 +149,7 @@ FAULTS: Final = (
         "",
     ),
     Fault(
-        "jobs by host are not taken away",
-        SETTLEMENT,
-        "                    self._jobs[target, was.row_key] -= was.jobs\n",
-        "",
+        "jobs by host are not taken away", SETTLEMENT, "                    self._jobs[was.row_key] -= was.jobs\n", ""
     ),
     Fault("each entry is a delivered run", SETTLEMENT, "self._new += was is None", "self._new += 1"),
     Fault(

@@ -22,12 +22,13 @@ from tests.support.sites import Run, SiteUnderTest
 SAME = 32  # so many characters that two lines share, beside names of files and commands, are a reason
 _STAMP = re.compile(r"^\S+Z (?=[A-Z]+ )")
 _NAMES = re.compile(r"`[^`]*`|/\S+|https?:\S+")
-_OF_EACH = re.compile(r"INFO message \S+ attempt |[A-Z]+ target \S+ message \S+ de|  (?:at most )?\d+ jobs ")
+_OF_EACH = re.compile(r"INFO message \S+ attempt |[A-Z]+ target \S+ message \S+ (?:de|ready)|  (?:at most )?\d+ jobs ")
 _CELLS = re.compile(r"(?!failure )\S.* {2,}\S")
 _NO_FAILURE = (
     *("ok ", "warning ", "         why:", "         do:"),  # of doctor, who asks each service the same
     *("  2026-10: VO ", "  2026-11: VO "),  # of a ticket, which lists rows
     *("egi: car, jobs that ended ", "other: car, jobs that ended "),  # of two plans
+    *("egi, 2026-", "other, 2026-"),  # examples of two plans
 )
 
 

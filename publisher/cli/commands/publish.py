@@ -87,7 +87,10 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
             accept_key_change=arguments.accept_key_change,
         )
     sources = readings(site)
-    unread = failing_now(sources) if arguments.dry_run else ()  # else the outcomes have them
+    # Rounds have read the sources, and so have plans that failed for that reason.
+    shown = [one.reason for one in ended if one.reason]
+    unplanned = [one for one in sources if not any(one.trouble in reason for reason in shown)]
+    unread = failing_now(unplanned) if arguments.dry_run else ()
     accepts = arguments.accept_key_change
     return print_outcomes(arguments, site, ended, sources=sources, unread=unread, accepts=accepts)
 

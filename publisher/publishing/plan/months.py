@@ -43,7 +43,7 @@ class MonthKinds:
             self._months = {month.month: month for month in self._ask()}
         return self._months
 
-    def read_anew(self) -> None:
+    def refresh(self) -> None:
         """Ask the ledger again: what it has of months has changed."""
         self._months = None
 

@@ -25,6 +25,9 @@ UNDER_WAY: Final = Action(Kind.KEEP, "they are on their way to the receiver")
 SENT_BY_JURA: Final = Action(
     Kind.KEEP, "another publisher sent them: only `republish` changes that"
 )
+BELIEVED: Final = Action(
+    Kind.CHANGE, "another publisher may have sent them: they go out once more, as it sent them"
+)
 SAY_AGAIN: Final = Action(Kind.CHANGE, "the last accepted message has other numbers for the row")
 RETRACT: Final = Action(Kind.RETRACT, "no target of the receiver wants them any more")
 EMPTY: Final = Action(Kind.EMPTY, "the row loses its last job: a record of zeros empties it")

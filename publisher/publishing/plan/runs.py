@@ -66,7 +66,9 @@ def plan_record(entry: Entry, recorded: Recorded | None, *, again: bool) -> Acti
     found = difference(entry, recorded)
     if found is reasons.KEEP and entry.record != recorded.record:
         found = reasons.OTHER_SETTINGS
-    return found if again or found is reasons.OWN_DATA else reasons.RELEASED
+    if again or found is reasons.OWN_DATA:
+        return found
+    return reasons.BELIEVED if recorded.settings == BY_JURA else reasons.RELEASED
 
 
 def difference(entry: Entry, recorded: Recorded) -> Action:

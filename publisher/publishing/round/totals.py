@@ -43,7 +43,7 @@ from publisher.policy.target import is_wanted
 from publisher.publishing.plan.actions import Action, ActionCounts, Example, Kind
 from publisher.publishing.plan.known_rows import KnownRows, changed_row, rows_for_people
 from publisher.publishing.plan.months import MonthKinds
-from publisher.publishing.plan.reasons import EMPTY, KEEP, SAY_AGAIN, held_month
+from publisher.publishing.plan.reasons import BELIEVED, EMPTY, KEEP, SAY_AGAIN, held_month
 from publisher.publishing.plan.rows import (
     RowChanges,
     bundled,
@@ -114,7 +114,7 @@ class MonthlyTotals:
         self._other_kind: dict[int, str] = {}
         self._overruled: dict[int, str] = {}
         self._waiting = ActionCounts()  # runs of such months
-        self._rows_said = ActionCounts()  # that go out though no run changed, or with zeros
+        self._rows_sent = ActionCounts()  # that go out though no run changed, or with zeros
         self.held: list[BlockedMonth] = []  # months that wait for an administrator
 
     def __contains__(self, key: JobKey) -> bool:
@@ -234,7 +234,7 @@ class MonthlyTotals:
         self._entries.clear()
         self._met.clear()
         self._ledger.discard(self._target)
-        self._kinds.read_anew()
+        self._kinds.refresh()
 
     def _read_month(self, month: int, now: datetime) -> None:
         quarantined: list[SkippedJob] = []
@@ -297,7 +297,7 @@ class MonthlyTotals:
         self._sender.note(self._progress)
         self._sender.remarks.count(chain.from_iterable(self._keys.values()))
         self._changes.count(self._sender.tally.actions)
-        self._sender.tally.actions.take(self._rows_said.lines())
+        self._sender.tally.actions.take(self._rows_sent.lines())
         self._progress = Progress()
 
     def _plan_refused(self, months: Collection[int], now: datetime) -> None:
@@ -484,10 +484,13 @@ class MonthlyTotals:
     def _count_row(self, grouped: GroupedRows) -> None:
         """Count a row that is emptied, or that goes out though no run changed."""
         counts, month = grouped.counts, grouped.rows[0].key.month
-        said_again = KEEP if counts == grouped.sent else SAY_AGAIN
-        action = said_again if counts.jobs else EMPTY
+        action = SAY_AGAIN if counts != grouped.sent else KEEP
+        if any(row.is_guess for row in grouped.rows):
+            action = BELIEVED
+        if not counts.jobs:
+            action = EMPTY
         about = Example(row=grouped.group.row(by_level=True).key.text)
-        self._rows_said.add(month, action, jobs=counts.jobs, rows=1, examples=(about,))
+        self._rows_sent.add(month, action, jobs=counts.jobs, rows=1, examples=(about,))
 
 
 def _of_other_kind(month: int, was: str) -> BlockedMonth:

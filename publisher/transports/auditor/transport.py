@@ -49,6 +49,7 @@ class _Requests:
     attempts: int = 1
     bytes_sent: int = 0
     doubt: bool = False
+    is_partly_stored: bool = False
 
 
 class AuditorTransport:
@@ -137,7 +138,7 @@ class AuditorTransport:
             decision = self._store(delivery, part, body)
             if decision.action is not Handling.STORED:
                 break
-            delivery.doubt = True  # until all of it is stored, a part is
+            delivery.doubt = delivery.is_partly_stored = True  # until all of it is
         return decision
 
     def _handed_over(self, delivery: _Requests, records: int, body: bytes) -> Interpretation:
@@ -182,13 +183,17 @@ def _receipt(decision: Interpretation, delivery: _Requests) -> Receipt:
     if not certain:  # time after time, though all is well with its database
         decision = decision._replace(action=Handling.REFUSE, exit_status=REFUSED)
     later = Verdict.IN_DOUBT if delivery.doubt else Verdict.RETRY_LATER
+    doubt = delivery.doubt and decision.action is not Handling.STORED
+    if decision.action is Handling.REFUSE:
+        # Had an earlier attempt been stored, AUDITOR would have said that the records exist.
+        doubt = delivery.is_partly_stored
     return Receipt(
         verdict=_VERDICTS.get(decision.action, later),
         reason=plain(decision.reason),
         exit_status=decision.exit_status,
         bytes_sent=delivery.bytes_sent,
         attempts=delivery.attempts,
-        doubt=delivery.doubt and decision.action is not Handling.STORED,
+        doubt=doubt,
         certain=certain,
     )
 

@@ -16,6 +16,7 @@ from publisher.ledger.sql.sums.settlement import Settling
 from publisher.model.entry import MonthTotals, RowFields, RowKey, RowTotal, Usage
 from publisher.model.job import Epoch
 from publisher.model.message import MessageRow, OutboxRecord
+from publisher.model.totals import BY_JURA
 
 _LINK: Final = """
 INSERT INTO month_message (message, target, month) VALUES (:message, :target, :month)"""
@@ -53,14 +54,15 @@ _WAITING: Final = """
 SELECT run FROM message_entry WHERE message = :message AND run > :after
 ORDER BY run LIMIT :portion"""
 _PORTION: Final = 5_000  # runs in memory
-# Of `message.state`, 4 is another publisher's: what it is believed to have sent.
+# `guess`: the settings of what another publisher is believed to have sent.
 _ROWS: Final = """
 SELECT row_key.month, row_key.digest, row_key.fields, coalesce(jobs, 0), coalesce(wall_s, 0),
        coalesce(cpu_s, 0), coalesce(first_end, 0), coalesce(balance.last_end, 0),
        coalesce(sent_jobs, 0), coalesce(sent_wall_s, 0), coalesce(sent_cpu_s, 0),
-       coalesce(message.format, ''), coalesce(message.state, 2) = 4
+       coalesce(message.format, ''), coalesce(posting.settings = :guess, FALSE)
 FROM row_key LEFT JOIN balance ON balance.row_key = row_key.id
 LEFT JOIN message ON message.id = balance.sent_by
+LEFT JOIN posting ON posting.id = message.posting
 WHERE row_key.receiver = :receiver AND row_key.month = :month
 ORDER BY row_key.digest"""
 _MONTHS: Final = """
@@ -74,12 +76,13 @@ FROM (SELECT row_key.month AS month,
              CAST(coalesce(sum(sent_wall_s), 0) AS BIGINT) AS sent_wall_s,
              CAST(coalesce(sum(sent_cpu_s), 0) AS BIGINT) AS sent_cpu_s,
              max(sent_by) AS sent_by, coalesce(max(balance.last_end), 0) AS last_end,
-             sum(CASE WHEN sender.state = 4
+             sum(CASE WHEN posting.settings = :guess
                       OR sent_by IS NOT NULL AND (sent_jobs <> jobs OR sent_wall_s <> wall_s
                                                   OR sent_cpu_s <> cpu_s)
                       THEN 1 ELSE 0 END) AS unsent
       FROM row_key LEFT JOIN balance ON balance.row_key = row_key.id
       LEFT JOIN message AS sender ON sender.id = balance.sent_by
+      LEFT JOIN posting ON posting.id = sender.posting
       WHERE row_key.receiver = :receiver GROUP BY row_key.month) AS months
 LEFT JOIN message ON message.id = months.sent_by
 ORDER BY month"""
@@ -213,7 +216,7 @@ def forget_sent(database: Database, receiver: int, months: Iterable[int]) -> Non
 
 def rows(database: Database, receiver: int | None, month: int) -> list[RowTotal]:
     """Return the rows of a month at a receiver."""
-    found = database.execute(_ROWS, {"receiver": receiver, "month": month})
+    found = database.execute(_ROWS, {"receiver": receiver, "month": month, "guess": BY_JURA})
     return [_row_total(row) for row in found]
 
 
@@ -239,5 +242,5 @@ def months(database: Database, receiver: int | None) -> list[MonthTotals]:
             last_end=row[8],
             unsent=row[9],
         )
-        for row in database.execute(_MONTHS, asked).fetchall()
+        for row in database.execute(_MONTHS, asked | {"guess": BY_JURA}).fetchall()
     ]

@@ -44,7 +44,7 @@ WHERE receiver = :shadow AND reported IS NOT NULL AND NOT EXISTS
      AND other.month = sync_count.month AND other.host = sync_count.host)"""
 
 
-class _Kind(NamedTuple):
+class _Origin(NamedTuple):
     """What the entries of one posting have in common."""
 
     month: int
@@ -99,7 +99,7 @@ class _Moving:
         self._there = there.number
         by = f"recorded by its shadow (receiver {shadow.number})"
         self._reason = f"{by}; another publisher sent it"
-        self._messages: dict[_Kind, tuple[int, int]] = {}  # with their postings
+        self._messages: dict[_Origin, tuple[int, int]] = {}  # with their postings
         self._left = BalanceChanges()
         self._jobs: Counter[tuple[int, str]] = Counter()
         self.runs: Counter[int] = Counter()  # by month
@@ -108,11 +108,11 @@ class _Moving:
         """Close some entries at the shadow, and let them count at the receiver."""
         runs = [row[0] for row in rows]
         known = entries.recorded(self._database, self._there, runs)
-        coming: defaultdict[_Kind, list[Entry]] = defaultdict(list)
-        made: dict[_Kind, int] = {}
+        coming: defaultdict[_Origin, list[Entry]] = defaultdict(list)
+        made: dict[_Origin, int] = {}
         for row in rows:
             entry, (row_key, settings, made_at, form, totals) = _entry(row), row[14:]
-            kind = _Kind(entry.row.month, settings, form, bool(totals))
+            kind = _Origin(entry.row.month, settings, form, bool(totals))
             made[kind] = max(made_at, made.get(kind, 0))
             self._left.take_away(
                 row_key, entry.jobs, entry.wall_s, entry.cpu_s, entry.record.ended_at
@@ -128,7 +128,7 @@ class _Moving:
             adopted.enter(self._database, self._there, at, columns, totals=kind.totals)
             self.runs[kind.month] += sum(entry.jobs for entry in of_kind)
 
-    def _message(self, kind: _Kind, made_at: int) -> tuple[int, int]:
+    def _message(self, kind: _Origin, made_at: int) -> tuple[int, int]:
         if kind not in self._messages:
             of = entries.Posting(self._there, self._target, kind.settings, made_at)
             at = adopted.message_of_another(self._database, of, kind.format, self._reason)
