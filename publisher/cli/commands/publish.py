@@ -87,10 +87,10 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
             accept_key_change=arguments.accept_key_change,
         )
     sources = readings(site)
-    # Rounds have read the sources, and so have plans that failed for that reason.
-    shown = [one.reason for one in ended if one.reason]
-    unplanned = [one for one in sources if not any(one.trouble in reason for reason in shown)]
-    unread = failing_now(unplanned) if arguments.dry_run else ()
+    unread: Sequence[str] = ()
+    if arguments.dry_run:  # else the outcomes have them, as plans do that failed for that reason
+        shown = "\n".join(one.reason for one in ended)
+        unread = failing_now([one for one in sources if one.trouble not in shown])
     accepts = arguments.accept_key_change
     return print_outcomes(arguments, site, ended, sources=sources, unread=unread, accepts=accepts)
 
