@@ -199,6 +199,19 @@ def test_a_vo_moves_to_a_second_target_of_one_place(tmp_path: Path, form: str) -
     assert tale.wrong() == []
 
 
+@in_each_form
+def test_a_renamed_target_republishes_under_another_prefix(tmp_path: Path, form: str) -> None:
+    """No round has told the ledger where the new name leads."""
+    tale = Tale(tmp_path, form)
+    tale.jobs(may(3), may(4), june(3))
+    tale.publish()
+    config = tale.product.config
+    config["records"]["localid_prefix"] = "b-"
+    config["targets"]["renamed"] = config["targets"].pop("egi")
+    tale.run("republish", "--from", "2026-05", "--to", "2026-06", "--yes", "--json")
+    assert tale.wrong() == []
+
+
 @pytest.mark.parametrize("local", [SHARING[1], SHARING[1] + 1])
 def test_delivered_jobs_are_purged_before_the_batch_system_is_first_read(tmp_path: Path, local: int) -> None:
     """The CE's job is known by its number and time; a local job with another number is none of its."""

@@ -154,6 +154,9 @@ def plan(
         asked = [ledger.changed_address(one.name, site.receiver(one)) for one in targets]
         if questions := [one.question for one in asked if one is not None]:
             raise ConfigError(questions)
+        for one in targets:  # it may have another name than in the ledger
+            with ledger.working_on(one.name, receiver=site.receiver(one)):
+                pass
         # What is only in a missing database is not gone: months without it would be too small.
         if missing := missed([*site.targets, *targets], source, ledger):
             raise SourceError(f"nothing was sent: {missing_text(missing)}")
