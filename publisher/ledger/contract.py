@@ -346,6 +346,9 @@ class Entries(Protocol):
         Also those that were left there under an earlier key.
         """
 
+    def counted_from(self, target: str, source: str) -> Mapping[tuple[int, str], int]:
+        """How many runs count that a database told of, by month and submit host."""
+
     def forget_totals(self, target: str, months: Collection[int]) -> None:
         """Months were sent whole as single records, in the place of totals."""
 

@@ -107,6 +107,7 @@ class Recorded(NamedTuple):
 
     `settings` is the digest of the settings that the entry was made under. Later postings have
     higher numbers; `first` is that of the first entry of the run that was accepted, 0 without any.
+    `source` is the name of the database that told of the run, '' without one.
     """
 
     run: RunKey
@@ -118,6 +119,7 @@ class Recorded(NamedTuple):
     pending: bool
     posting: int
     first: int
+    source: str = ""
 
     @property
     def counts(self) -> bool:

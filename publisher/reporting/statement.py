@@ -35,7 +35,7 @@ from publisher.sources.statistics import Used
 
 _SI2K_PER_THOUSANDTH: Final = 4  # a group has a 250th of a Si2k second, in millionths
 _MICRO_PER_THOUSANDTH: Final = 1000
-_COUNTS: Final = ("before", "pending", "quarantined", "purged", "restarted")
+_COUNTS: Final = ("before", "pending", "quarantined", "purged", "retired", "restarted")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +72,7 @@ class TargetStatement:
     quarantined: int
     held: bool
     purged: int
+    retired: int
     restarted: int
     emptied: bool
     sent: SentMessages
@@ -431,6 +432,7 @@ def _other_usage(
 def _same_jobs(rows: Sequence[Compared]) -> bool:
     """Whether just the CE's jobs were delivered, and none of them has to go out again."""
     return all(
-        row.database == row.delivered and not (row.pending or row.purged or row.restarted)
+        row.database == row.delivered
+        and not (row.pending or row.purged or row.retired or row.restarted)
         for row in rows
     )

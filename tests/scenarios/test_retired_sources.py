@@ -130,7 +130,7 @@ def test_of_a_file_that_does_not_exist_their_number_is_unknown(site: SiteUnderTe
     assert found == lost(site, "status")
     assert "their number unknown" in run.out
     assert "complete as far as can be told" in site.run("statement", first[0]).out
-    assert "retired" not in site.run("statement", "2026-09").out, "until its last success all was sent"
+    assert "was retired at" not in site.run("statement", "2026-09").out, "until its last success all was sent"
 
 
 def test_a_file_that_cannot_be_read_is_retired_by_force_only(site: SiteUnderTest, second: Path) -> None:
@@ -161,3 +161,20 @@ def test_a_batch_system_is_retired_by_its_name(site: SiteUnderTest) -> None:
     assert "hpc: can be read, and has jobs that were never sent (egi: 3 of " in run.err
     assert site.run("source", "retire", "hpc", "--force").status == 0
     assert [jobs for _, jobs in lost(site, "status")] == [3]
+
+
+def test_jobs_of_a_retired_database_are_not_called_purged(site: SiteUnderTest, second: Path) -> None:
+    """Of the second CE's 5 delivered jobs, the first CE has one too by now, and has purged one of its own 3."""
+    assert site.run("source", "retire", str(second), "--force").status == 0
+    add(site.database(2), JOBS[3])
+    with site.arex() as arex:
+        arex.connection.execute("DELETE FROM AAR WHERE JobID = ?", [JOBS[0].job_id])
+    assert site.publish().status == 0
+    rows = site.run("sync", "--check", "--months", "all", "--json").json["rows"]
+    counts = [sum(row[name] for row in rows) for name in ("delivered", "purged", "retired")]
+    assert counts == [8, 1, 4]
+    shown = site.run("sync", "--check", "--months", "all").out
+    assert "1 purged at the CE" in shown
+    assert "of retired databases" in shown
+    statement = site.run("statement", "2026-10", "--json").json["targets"]["egi"]
+    assert (statement["purged"], statement["retired"]) == (1, 4)

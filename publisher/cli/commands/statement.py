@@ -220,6 +220,7 @@ def _job_rows(target: TargetStatement) -> list[tuple[str, str]]:
         "pending": target.pending,
         "quarantined": target.quarantined,
         "delivered, purged at the CE since": target.purged,
+        "delivered, of retired databases": target.retired,
         "delivered, restarted since": target.restarted,
     }
     return [(name, "-" if jobs is None else f"{jobs:,}") for name, jobs in counts.items()]
@@ -337,7 +338,7 @@ def _target_json(found: Statement, target: TargetStatement, status: int) -> Json
         "at_ce": _work_json(target.at_ce),
         "delivered": _work_json(target.delivered),
         **attributes(target, "format", "shadow", "measured", "portal", "before", "pending"),
-        **attributes(target, "quarantined", "held", "purged", "restarted", "emptied"),
+        **attributes(target, "quarantined", "held", "purged", "retired", "restarted", "emptied"),
         "told": target.reported,
         "earlier_settings": earlier_json(target.earlier),
         "never_sent": never_sent_json(target.never_sent),

@@ -205,7 +205,7 @@ def _as_json(found: _Check) -> Json:
                 **attributes(row, "submit_host", "database", "delivered", "restarted"),
                 **attributes(row, "before", "quarantined", "pending"),
                 "told": row.reported,
-                **attributes(row, "portal", "purged", "repairs"),
+                **attributes(row, "portal", "purged", "retired", "repairs"),
             }
             for row in found.compared
         ],
@@ -318,6 +318,8 @@ def _differences(row: Compared, gone: str) -> list[str]:
         found.append(f"{row.restarted:,} delivered before a restart count too")
     if row.purged:
         found.append(f"{row.purged:,} {gone}")
+    if row.retired:
+        found.append(f"{row.retired:,} of retired databases")
     return found
 
 

@@ -8,6 +8,7 @@ balances. Everything runs inside the caller's transaction.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
 from operator import itemgetter
@@ -25,6 +26,7 @@ from publisher.model.entry import (
     RunKey,
     Usage,
 )
+from publisher.model.totals import host_of
 
 HISTORY, COUNTS, PENDING, LEFT = range(4)  # `entry.state`, as schema.py lists them
 _REMEMBERED: Final = 20_000  # row keys, of 200 bytes
@@ -75,7 +77,7 @@ SELECT entry.run, scope.site, scope.localid_prefix, entry.local_id, entry.ended_
        entry.digest, posting.settings, entry.state = 2, entry.posting,
        coalesce((SELECT min(accepted.posting) FROM entry AS accepted
                  WHERE accepted.receiver = entry.receiver AND accepted.run = entry.run
-                     AND accepted.state <> 2), 0)
+                     AND accepted.state <> 2), 0), scope.source
 FROM asked CROSS JOIN entry CROSS JOIN scope CROSS JOIN row_key CROSS JOIN posting
 WHERE entry.receiver = :receiver
     AND entry.run >= asked.first_run AND entry.run <= asked.last_run AND entry.state IN (1, 2)
@@ -86,6 +88,13 @@ SELECT entry.run, scope.site, scope.localid_prefix, entry.local_id, entry.ended_
 FROM asked CROSS JOIN entry CROSS JOIN scope
 WHERE +entry.receiver = :receiver AND entry.ended_at = asked.ended_at AND entry.state <> 0
     AND scope.id = entry.scope"""
+# All entries of a receiver are looked through.
+_COUNTED_FROM: Final = """
+SELECT row_key.month, row_key.fields, CAST(sum(entry.jobs) AS BIGINT)
+FROM entry CROSS JOIN scope CROSS JOIN row_key
+WHERE entry.receiver = :receiver AND entry.state = 1 AND entry.jobs > 0
+    AND scope.id = entry.scope AND scope.source = :source AND row_key.id = entry.row_key
+GROUP BY row_key.id, row_key.month, row_key.fields"""
 _JOBS_ASKED: Final = 400  # at once: an SQLite without more takes 999 parameters
 _LAST_OF_JOB: Final = b"\xff" * 4
 _NAMES: Final = CONSTANT.split(", ")
@@ -132,12 +141,23 @@ def owners(
     return found
 
 
+def counted_from(
+    database: Database, receiver: int | None, source: str
+) -> dict[tuple[int, str], int]:
+    """Return how many runs count that a database told of, by month and submit host."""
+    found: Counter[tuple[int, str]] = Counter()
+    asked = {"receiver": receiver, "source": source}
+    for month, fields, jobs in database.execute(_COUNTED_FROM, asked).fetchall():
+        found[month, host_of(fields)] += jobs
+    return dict(found)
+
+
 def _recorded(row: Sequence[Any]) -> Recorded:
     run, site, prefix, local_id, ended_at, month, digest, jobs, wall_s, cpu_s, *rest = row
-    values, settings, pending, posting, first = rest
+    values, settings, pending, posting, first, source = rest
     record = RecordKey(site, prefix, local_id, ended_at)
     usage = Usage(jobs, wall_s, cpu_s)
-    made = settings, bool(pending), posting, first
+    made = settings, bool(pending), posting, first, source
     return Recorded(run, record, RowId(month, digest), usage, values, *made)
 
 

@@ -287,6 +287,10 @@ class LedgerReader:
         with self._database.reading():
             return entries.owners(self._database, self._receiver(target), ends)
 
+    def counted_from(self, target: str, source: str) -> Mapping[tuple[int, str], int]:
+        with self._database.reading():
+            return entries.counted_from(self._database, self._receiver(target), source)
+
     def accepted_changes(self, target: str) -> Sequence[AcceptedChange]:
         with self._database.reading():
             of = self._number(target), self._receiver(target)

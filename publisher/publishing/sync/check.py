@@ -7,7 +7,7 @@ pending, what was reported last and, if a copy of it was saved, what the portal 
 from __future__ import annotations
 
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -43,7 +43,7 @@ from publisher.sources.base import Source
 UNKNOWN_MONTH: Final = 0  # of rows whose end time cannot be read
 _SUMMED: Final = (
     *("database", "delivered", "restarted", "before", "quarantined"),
-    *("pending", "purged"),
+    *("pending", "purged", "retired"),
 )
 
 
@@ -67,6 +67,7 @@ class Compared:
     reported: int | None
     portal: int | None
     purged: int  # delivered, and not in the database any more: `cleanup` takes rows away on purpose
+    retired: int  # delivered, of databases that an administrator retired
     repairs: tuple[str, ...]
 
     @property
@@ -94,6 +95,7 @@ class _Seen:
     unwanted: int = 0  # delivered, and not wanted any more
     held: int = 0  # of the quarantined, those that wait
     pending: int = 0
+    retired: int = 0  # delivered, and told of by a database that is retired
 
     def count(self, run: Recorded | None, held: Quarantined | None, *, before_start: bool) -> None:
         """A job of the database, by what the ledger has of it."""
@@ -198,6 +200,11 @@ class _TargetCheck:
         self._summary = is_summary_format(target.format)
         self._seen: defaultdict[HostMonth, _Seen] = defaultdict(_Seen)
         self._hosts: dict[int, dict[RowId, str]] = {}  # by month, of the receiver's rows
+        known = ledger.known_databases(target.name)
+        self._retired = {one.file for one in known if one.retired is not None}
+        self._of_retired: Counter[HostMonth] = Counter()
+        for file in self._retired:
+            self._of_retired.update(ledger.counted_from(target.name, file))
 
     def rows(self, portal: Mapping[HostMonth, int] | None) -> Iterator[Compared]:
         """By month and submit host. Raises: LedgerError, SourceError; Later as `undisturbed`."""
@@ -233,7 +240,8 @@ class _TargetCheck:
         reported = counts.reported.get(at) if self._target.sync else None
         in_portal = None if portal is None else portal.get(at, 0)
         here = found.delivered + found.unwanted + found.restarted
-        purged = 0 if trouble else max(delivered - here, 0)
+        gone = 0 if trouble else max(delivered - here, 0)
+        retired = min(gone, max(self._of_retired[at] - found.retired, 0))
         compared = Compared(
             target=self._target.name,
             month=month,
@@ -246,7 +254,8 @@ class _TargetCheck:
             pending=found.pending,
             reported=reported,
             portal=in_portal,
-            purged=purged,
+            purged=gone - retired,
+            retired=retired,
             repairs=(),
         )
         repairs = _repairs(self._target, compared, found, before_us, known_trouble=bool(trouble))
@@ -329,7 +338,9 @@ class _TargetCheck:
         """Delivered runs of a job that was restarted since."""
         for run in runs:
             if run.counts:
-                self._seen[self._counted_at(run)].restarted += 1
+                here = self._seen[self._counted_at(run)]
+                here.restarted += 1
+                here.retired += run.source in self._retired
 
     def _see(
         self,
@@ -349,6 +360,7 @@ class _TargetCheck:
         if self._summary and place[0] != _month(ended_at):  # totals are to follow their jobs
             place = _place(ended_at, host)
         here = self._seen[place]
+        here.retired += known is not None and known.counts and known.source in self._retired
         if unwanted and known is not None and known.counts:
             here.unwanted += 1
             return
