@@ -128,20 +128,21 @@ CREATE TABLE posting (                      -- what one planning run enters
 );
 CREATE INDEX posting_open ON posting (receiver) WHERE NOT sealed;
 CREATE INDEX posting_by_settings ON posting (receiver, settings, entries);
--- By run key, which begins with the submission time: new runs are neighbours.
+-- By run key, which begins with the submission time: new runs are neighbours. The order and the
+-- types of the columns save PostgreSQL a fifth of the space.
 CREATE TABLE entry (                        -- what one run counts for at one receiver
-    receiver INTEGER NOT NULL REFERENCES receiver (id),
-    run      BLOB NOT NULL,                 -- key of the run (model/entry.py)
-    posting  INTEGER NOT NULL REFERENCES posting (id),
-    row_key  INTEGER NOT NULL REFERENCES row_key (id),
-    scope    INTEGER NOT NULL REFERENCES scope (id),
-    local_id TEXT NOT NULL,                 -- of the record key, without the prefix
     ended_at INTEGER NOT NULL,              -- as it was sent
-    jobs     INTEGER NOT NULL,
     wall_s   INTEGER NOT NULL,
     cpu_s    INTEGER NOT NULL,
+    posting  INT NOT NULL REFERENCES posting (id),
+    row_key  INT NOT NULL REFERENCES row_key (id),
+    scope    INT NOT NULL REFERENCES scope (id),
+    jobs     INT NOT NULL,
+    receiver SMALLINT NOT NULL REFERENCES receiver (id),
+    state    SMALLINT NOT NULL,             -- 0 history, 1 counts, 2 pending, 3 left
+    run      BLOB NOT NULL,                 -- key of the run (model/entry.py)
     digest   BLOB NOT NULL,                 -- of the run's own values, as its source has them
-    state    INTEGER NOT NULL,              -- 0 history, 1 counts, 2 pending, 3 left
+    local_id TEXT NOT NULL,                 -- of the record key, without the prefix
     PRIMARY KEY (receiver, run, posting)
 ) WITHOUT ROWID;
 -- By end first: SQLite takes a receiver to have few entries, and would look through all of them.
