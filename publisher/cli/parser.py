@@ -255,8 +255,8 @@ def add_job(command: argparse.ArgumentParser) -> None:
 
 def add_accept_state(parser: argparse.ArgumentParser) -> None:
     text = (
-        "go on with a ledger that is older than what this host knows, or was moved here; "
-        "what it lacks is sent again"
+        "go on with a ledger that was moved here, or has no record beside it of what was "
+        "delivered; without one, what may be delivered is held"
     )
     add_flag(parser, "--accept-state", text=text)
 

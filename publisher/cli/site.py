@@ -228,12 +228,13 @@ class LiveSite:
         return StateGuard(
             state=self.settings.state,
             shared=self.settings.server is not None,
+            clock=self.clock,
             host=self.process.host,
             accepts=self.accepts,
         )
 
     def accepting_state(self, *, accept: bool) -> LiveSite:
-        """The same site, which takes each target's ledger as the first round finds it."""
+        """The same site, which takes the ledger of each receiver as the first round finds it."""
         return replace(self, accepts=accepting_once(accept=accept))
 
     def other_instances(self) -> Iterator[LiveSite]:

@@ -13,7 +13,8 @@ from typing import Final
 from publisher.doctor.findings import Finding, PerfData, Question, join, not_asked
 from publisher.formats import is_summary_format
 from publisher.ledger.contract import Ledger, TargetState
-from publisher.model.errors import ConfigError, Later, LedgerError
+from publisher.model.entry import ReceiverName
+from publisher.model.errors import ConfigError, Later, LedgerError, RecordError
 from publisher.model.text import plural
 from publisher.model.totals import month_name
 from publisher.policy.target import Target
@@ -170,6 +171,7 @@ def check_ledger(site: Site, targets: Sequence[Target]) -> Iterator[Finding | Pe
                 advice = "`publisher state check` checks all of it; restore the last sound backup"
                 yield question.failure(f"the ledger is damaged: {join(damage)}", advice, _STATUS)
             for target, state in states:
+                yield from _not_ours(target.name, site.receiver(target), ledger)
                 yield from _target(target, state, ledger, now)
                 address = ledger.changed_address(target.name, site.receiver(target))
                 if address is not None:
@@ -217,20 +219,27 @@ def _hosts(ledger: Ledger, target: str) -> set[tuple[int, str]]:
     return {(month, host) for month, host in ledger.counts(target).delivered if host}
 
 
-def _not_ours(target: str, trouble: str) -> Finding:
-    why = "an older one would send again what it does not know of"
+def _not_ours(target: str, receiver: ReceiverName, ledger: Ledger) -> Iterator[Finding]:
+    """Yield whether the ledger lacks something that was delivered from here."""
+    why = "what an older one lacks is delivered, and nobody knows as what"
     question = Question("ledger in time", target, why)
-    command = f"publisher publish --accept-state --target {target}"
-    advice = f"put the right ledger in place; if this is it, `{command}`"
-    return question.failure(f"the ledger {trouble}", advice, _STATUS)
+    if trouble := ledger.state_trouble(receiver.place):
+        command = f"publisher publish --force --target {target}"
+        advice = f"put the right ledger in place; if this is it, `{command}` says how to go on"
+        yield question.failure(f"the ledger {trouble}", advice, _STATUS)
+    elif losses := ledger.losses(target):
+        months = [month_name(loss.month) for loss in losses]
+        command = f"publisher receiver delivered {target} {' '.join(months)}"
+        found = f"the ledger was restored, or lost, and may lack something of {join(months)}"
+        advice = f"`publisher publish --force --target {target}` says what the receiver should have"
+        advice = f"{advice}; if that is there, `{command}`"
+        yield question.failure(found, advice, RecordError.exit_status)
 
 
 def _target(
     target: Target, state: TargetState | None, ledger: Ledger, now: datetime
 ) -> Iterator[Finding | PerfData]:
     name = target.name
-    if trouble := ledger.state_trouble(name):
-        yield _not_ours(name, trouble)
     yield _last_success(Question("last success", name, _WHY_SUCCESS), target, state, now)
     if state is None:
         return
@@ -247,7 +256,7 @@ def _target(
     yield PerfData(label=f"{name}_in_doubt", value=state.in_doubt)
     yield _quarantine(state)
     yield _doubt(state)
-    if is_summary_format(target.format):
+    if is_summary_format(target.format) or state.held:
         yield PerfData(label=f"{name}_held_months", value=len(state.held), warn="0")
         yield _months(state)
 

@@ -7,9 +7,11 @@ the indexes with the tables; PostgreSQL has checksums of its own, where they wer
 
 from __future__ import annotations
 
+import struct
 import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from datetime import datetime
 from hashlib import sha256
 from typing import Any, Final, NamedTuple
@@ -19,8 +21,13 @@ from publisher.ledger.sql.database import Database
 from publisher.ledger.sql.messages import CarriedRecords, message_checksum
 from publisher.ledger.transfer import tables
 from publisher.model.errors import LedgerError
+from publisher.model.receiver import MonthSum, RowSum, entry_digest
 
 _QUICK: Final = 2_000  # of the newest rows
+_ALL_SUMS: Final = "SELECT receiver, month, jobs, digest FROM month_sum"
+_ALL_ROW_KEYS: Final = "SELECT id, receiver, month, digest FROM row_key"
+_COUNTING: Final = """
+SELECT row_key, run, jobs, wall_s, cpu_s FROM entry WHERE state IN (1, 3) AND jobs > 0"""
 _DAYS: Final = 30  # until the daily look has seen every row
 
 
@@ -48,6 +55,7 @@ def disagreements(database: Database, *, quick: bool = False) -> list[Disagreeme
             counted = {what: database.execute(ask).fetchone() for what, ask in AGREEMENTS.items()}
             found += [Disagreement(what, int(times)) for what, (times,) in counted.items()]
             found.append(Disagreement("postings with damaged entries", _damaged_postings(database)))
+            found.append(Disagreement("months whose sum is another one", _wrong_sums(database)))
     return [one for one in found if one.times]
 
 
@@ -79,6 +87,31 @@ def _damaged_postings(database: Database) -> int:
         sums[1] += entries.checksum([entry])
     written = database.stream("SELECT id, entries, checksum FROM posting")
     return sum(there.get(posting, [0, 0]) != sums for posting, *sums in written)
+
+
+def _wrong_sums(database: Database) -> int:
+    """Return how many months are not the sum of the entries that count. Reads all of them.
+
+    What is no number any more, of a damaged entry, is in no sum.
+    """
+    by_row: defaultdict[int, list[int]] = defaultdict(lambda: [0, 0])
+    for row_key, run, *usage in database.stream(_COUNTING):
+        of_row = by_row[row_key]
+        with suppress(struct.error, TypeError):
+            of_row[1] += entry_digest(bytes(run), *usage)
+            of_row[0] += usage[0]
+    by_month: defaultdict[tuple[int, int], MonthSum] = defaultdict(MonthSum)
+    for row_key, receiver, month, digest in database.stream(_ALL_ROW_KEYS):
+        if row_key in by_row:
+            of_month = by_month[receiver, month]
+            by_month[receiver, month] = of_month.plus(bytes(digest), RowSum(*by_row[row_key]))
+    written = {
+        (receiver, month): MonthSum(jobs, bytes(digest))
+        for receiver, month, jobs, digest in database.stream(_ALL_SUMS)
+    }
+    none = MonthSum()
+    every = written.keys() | by_month.keys()
+    return sum(written.get(at, none) != by_month.get(at, none) for at in every)
 
 
 def _is_sound(row: Any, is_sound: Callable[[Any], bool]) -> bool:
@@ -150,6 +183,8 @@ AGREEMENTS: Final[Mapping[str, str]] = {
     "entries of unknown postings": _orphans("entry", "posting", "posting"),
     "entries of unknown rows": _orphans("entry", "row_key", "row_key"),
     "entries of unknown scopes": _orphans("entry", "scope", "scope"),
+    "sums of months of unknown receivers": _orphans("month_sum", "receiver", "receiver"),
+    "losses of unknown receivers": _orphans("loss", "receiver", "receiver"),
     "messages of unknown postings": (
         "SELECT count(*) FROM message "
         "WHERE posting IS NOT NULL AND posting NOT IN (SELECT id FROM posting)"
@@ -212,4 +247,4 @@ AGREEMENTS: Final[Mapping[str, str]] = {
         "GROUP BY receiver, run HAVING count(*) > 1) AS doubled"
     ),
 }
-CHECKS: Final = len(AGREEMENTS) + len(_CHECKED) + 1
+CHECKS: Final = len(AGREEMENTS) + len(_CHECKED) + 2

@@ -41,7 +41,13 @@ from publisher.model.message import (
     SyncMessage,
     WindowMark,
 )
-from publisher.model.receiver import ChangedAddress, KnownReceiver, MovedMonth, ReceiverSums
+from publisher.model.receiver import (
+    ChangedAddress,
+    KnownReceiver,
+    Loss,
+    MovedMonth,
+    ReceiverSums,
+)
 from publisher.model.totals import AcceptedChange, InheritedMonth, KeyTotal
 
 Patience = Callable[[], bool]  # waits a little and says whether to look again
@@ -181,19 +187,25 @@ class Targets(Protocol):
         """The names of all that ever had a round."""
 
     def working_on(
-        self, target: str, patience: Patience = impatient, receiver: ReceiverName | None = None
+        self,
+        target: str,
+        patience: Patience = impatient,
+        receiver: ReceiverName | None = None,
+        *,
+        moves_to: str = "",
     ) -> AbstractContextManager[None]:
-        """Hold the receiver's lock, and then the target's.
+        """Hold the receiver's lock, and then the target's; `moves_to`: its place from now on.
 
         Raises: ConfigError where an administrator has to say which receiver it is; Busy when
-        another publisher has a lock; LedgerError if the ledger went back in time.
+        another publisher has a lock; LedgerError if nobody can tell whether this is the ledger that
+        this host knows. Months of one that went back in time are held (`losses`).
         """
 
     def damage(self, on: datetime | None = None) -> Sequence[str]:
         """What a quick look at the database finds damaged; `on`: in that day's sample of rows."""
 
-    def state_trouble(self, target: str) -> str:
-        """Why this is not the ledger that this host knows, so that no round begins; '' if it is."""
+    def state_trouble(self, place: str) -> str:
+        """Why this is not the ledger that this host knows, at a receiver; '' if it is."""
 
     def begin_round(
         self,
@@ -467,6 +479,15 @@ class Months(Protocol):
 
         `of_records`: the receiver makes the rows of single records.
         """
+
+    def losses(self, target: str) -> Sequence[Loss]:
+        """Months of the target's receiver that wait, because the ledger may lack something."""
+
+    def months_deleted(self, target: str, months: Collection[int], now: datetime) -> None:
+        """Hold these months no longer: all of them was deleted at the receiver."""
+
+    def months_delivered(self, target: str, months: Collection[int], now: datetime) -> None:
+        """Hold these months no longer: the receiver has all that counts of them."""
 
     def adopt(self, target: str, inherited: InheritedMonth) -> None:
         """The receiver has this of a month from another publisher; totals may come in parts."""

@@ -73,6 +73,7 @@ class DryRunLedger(LedgerReader):
     prepare = in_doubt = refused_in_doubt = leave_in_doubt = give_up = split = refuse = _forget
     withdraw = discard = forget_totals = confirm_deleted = _forget
     note_earlier = forget_earlier = _forget
+    months_deleted = months_delivered = _forget
 
     def release(self, numbers: Iterable[int]) -> int:
         return 0
@@ -152,7 +153,12 @@ class DryRunLedger(LedgerReader):
         ]
 
     def working_on(
-        self, target: str, patience: Patience = impatient, receiver: ReceiverName | None = None
+        self,
+        target: str,
+        patience: Patience = impatient,
+        receiver: ReceiverName | None = None,
+        *,
+        moves_to: str = "",
     ) -> AbstractContextManager[None]:
         if receiver is not None:
             self._lead(target, receiver)

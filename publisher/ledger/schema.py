@@ -93,14 +93,7 @@ def refuse_other_version(place: str, version: int) -> None:
         )
 
 
-ENTRY_TABLES: Final = """CREATE TABLE receiver (      -- a service and place where rows accumulate
-    id          INTEGER PRIMARY KEY,
-    name        TEXT NOT NULL UNIQUE,       -- of the target that made it
-    kind        TEXT NOT NULL,              -- type of that target, or 'shadow'
-    place       TEXT NOT NULL UNIQUE,       -- its address, with what is counted there, for people
-    keeps_first BOOLEAN NOT NULL            -- of two records under one id, and not the later
-);
-CREATE TABLE scope (                        -- what many entries share
+ENTRY_TABLES: Final = """CREATE TABLE scope (                        -- what many entries share
     id             INTEGER PRIMARY KEY,
     site           TEXT NOT NULL,           -- of the settings, in the keys of single records
     localid_prefix TEXT NOT NULL,
@@ -173,6 +166,24 @@ CREATE TABLE earlier_month (                -- runs whose keys would be others u
     runs   INTEGER NOT NULL,
     PRIMARY KEY (target, month)
 ) WITHOUT ROWID;
+CREATE TABLE month_sum (                    -- all that counts of a month (sql/sums/month_sums.py)
+    receiver INTEGER NOT NULL REFERENCES receiver (id),
+    month    INTEGER NOT NULL,
+    jobs     INTEGER NOT NULL,
+    digest   BLOB NOT NULL,                 -- of runs, rows and usage, in any order
+    PRIMARY KEY (receiver, month)
+) WITHOUT ROWID;
+CREATE TABLE loss (                         -- months of which the ledger may have lost something
+    receiver   INTEGER NOT NULL REFERENCES receiver (id),
+    month      INTEGER NOT NULL,
+    noticed_at INTEGER NOT NULL,            -- jobs that were submitted before may be delivered
+    mark       INTEGER NOT NULL,            -- `receiver.mark` of the ledger that is lost
+    last_at    INTEGER,                     -- nothing was handed over later; NULL: nobody knows
+    jobs       INTEGER,                     -- that the receiver should have; NULL: nobody knows
+    digest     BLOB,                        -- `month_sum.digest` of them
+    solved_at  INTEGER,                     -- when an administrator did that; NULL: it is held
+    PRIMARY KEY (receiver, month)
+) WITHOUT ROWID;
 -- Its key first, as of month_message.
 CREATE TABLE message_row (                     -- what an outstanding message says of a row
     message   INTEGER NOT NULL REFERENCES message (id),
@@ -191,6 +202,18 @@ CREATE TABLE message_entry (                -- runs of totals whose row an outst
 """
 
 _OF_TARGETS: Final = """
+-- First: a copy that was broken off says so before there is anything in it.
+CREATE TABLE receiver (                     -- a service and place where rows accumulate
+    id          INTEGER PRIMARY KEY,
+    name        TEXT NOT NULL UNIQUE,       -- of the target that made it
+    kind        TEXT NOT NULL,              -- type of that target, or 'shadow'
+    place       TEXT NOT NULL UNIQUE,       -- its address, with what is counted there, for people
+    keeps_first BOOLEAN NOT NULL,           -- of two records under one id, and not the later
+    -- Whether a file beside the ledger goes with it (generation.py): 0 not yet, 1 yes; -1: this is
+    -- a copy that was broken off.
+    generation  INTEGER NOT NULL DEFAULT 0,
+    mark        INTEGER NOT NULL DEFAULT 0  -- how often that changed what counts here
+);
 CREATE TABLE target (
     id               INTEGER PRIMARY KEY,
     name             TEXT NOT NULL UNIQUE,  -- of the configuration; renaming it makes a new target
@@ -209,7 +232,6 @@ CREATE TABLE target (
     delivered        INTEGER NOT NULL DEFAULT 0, -- runs of jobs, each once
     accepted_messages INTEGER NOT NULL DEFAULT 0, -- of counts and totals too
     accepted_records INTEGER NOT NULL DEFAULT 0,  -- in them, each as often as it went out
-    generation       INTEGER NOT NULL DEFAULT 0,  -- of the file beside the ledger (generation.py)
     receiver         INTEGER REFERENCES receiver (id)  -- where its last round sent
 );
 CREATE TABLE message (

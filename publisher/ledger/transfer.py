@@ -24,8 +24,8 @@ _SETTLED: Final = 2  # states of messages from here on are for good, as schema.p
 _Row = tuple[Any, ...]
 
 _ALL_TARGETS: Final = "SELECT name FROM target ORDER BY name"
-_IS_UNFINISHED: Final = "SELECT EXISTS (SELECT 1 FROM target WHERE generation = :generation)"
-_SET_GENERATION: Final = "UPDATE target SET generation = :generation"
+_IS_UNFINISHED: Final = "SELECT EXISTS (SELECT 1 FROM receiver WHERE generation = :generation)"
+_SET_GENERATION: Final = "UPDATE receiver SET generation = :generation"
 
 
 class LedgerTable(NamedTuple):
@@ -144,9 +144,9 @@ def nobody_works(*databases: Database) -> Iterator[None]:
 def _make_equal(source: Database, destination: Database, table: LedgerTable) -> int:
     """Gives how many rows were written, or are gone for good.
 
-    Those of targets say that the copy is unfinished, and are never away.
+    Those of receivers say that the copy is unfinished, and are never away.
     """
-    if table.name == "target":
+    if table.name == "receiver":
         with destination.atomic():
             return _replace(source, destination, table, nullcontext)
     return _replace(source, destination, table, destination.atomic)

@@ -4,14 +4,28 @@ A receiver has a number and a name of its own: its address may change, and targe
 meet there. An example: receiver 1, `egi`, of the kind `ams`, at `https://msg.argo.grnet.gr, project
 accounting, topic gLite-APEL`. What a shadow records is at a receiver of its own, of the kind
 `shadow`, which nobody has.
+
+What counts of a month at a receiver is one number of jobs and one digest. That is a sum, so that it
+does not depend on any order and follows each entry that begins or ceases to count: that of a row
+adds its entries up, that of a month its rows.
+
+    row     sum of blake2b(run, jobs, wall, CPU)                modulo 2^128
+    month   sum of blake2b(key of the row) x digest of the row  modulo 2^128
 """
 
+import struct
 from datetime import datetime
-from typing import NamedTuple
+from hashlib import blake2b
+from typing import Final, NamedTuple
 
 from publisher.model.entry import SHADOW
+from publisher.model.job import Epoch
 from publisher.model.text import plural
 from publisher.model.totals import month_name
+
+_BYTES: Final = 16
+_MODULUS: Final = 1 << 8 * _BYTES
+_USAGE: Final = struct.Struct(">3q")
 
 
 class KnownReceiver(NamedTuple):
@@ -92,3 +106,47 @@ def name_of(target: str, taken: frozenset[str]) -> str:
     """Return a name that is free for a receiver that a target makes: egi, egi-2, egi-3."""
     names = [target, *(f"{target}-{number}" for number in range(2, len(taken) + 3))]
     return next(name for name in names if name not in taken)
+
+
+class RowSum(NamedTuple):
+    """What entries of a row add up to; of those that cease to count it is less than 0."""
+
+    jobs: int = 0
+    digest: int = 0
+
+
+class MonthSum(NamedTuple):
+    """How many jobs count in a month, and the digest of all of it."""
+
+    jobs: int = 0
+    digest: bytes = bytes(_BYTES)
+
+    def plus(self, row: bytes, of_row: RowSum) -> "MonthSum":
+        """Add what entries of a row add up to; `row`: the digest of its key."""
+        weight = int.from_bytes(blake2b(row, digest_size=_BYTES).digest())
+        digest = (int.from_bytes(self.digest) + weight * of_row.digest) % _MODULUS
+        return MonthSum(self.jobs + of_row.jobs, digest.to_bytes(_BYTES))
+
+
+class Loss(NamedTuple):
+    """A month of which the ledger may lack something: it was restored, or lost and made anew.
+
+    `noticed_at`: what was submitted before may be delivered. `last_at`: nothing was handed over
+    later. `before`: what counted at the receiver. Both are None where this host does not know.
+    `counted`: what the ledger has.
+    """
+
+    month: int
+    noticed_at: Epoch
+    last_at: Epoch | None
+    before: MonthSum | None
+    counted: MonthSum
+
+
+def entry_digest(run: bytes, jobs: int, wall_s: int, cpu_s: int) -> int:
+    """Return what an entry adds to the digest of its row (hot path).
+
+    Raises: struct.error for what is no number.
+    """
+    usage = _USAGE.pack(jobs, wall_s, cpu_s)
+    return int.from_bytes(blake2b(run + usage, digest_size=_BYTES).digest())

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 
 from publisher.model.entry import Entry, RecordKey, RowFields, RowTotal, Usage
 from publisher.model.errors import Unfit
-from publisher.model.job import Epoch
+from publisher.model.job import Epoch, JobId
 from publisher.model.published import Placement, PublishedJob
 from publisher.model.rates import Benchmark
 from publisher.model.text import FORBIDDEN_IN_TEXT, NOT_GIVEN, ascii_text, receiver_key
@@ -401,6 +401,23 @@ class KeyTotal(NamedTuple):
 SINGLE_RECORDS: Final = "single records"  # what a receiver may have of a month
 
 
+class RestoredMonth(NamedTuple):
+    """What is known of a month since the ledger was found restored, or lost and made anew.
+
+    `differs`: what counts of it is not what counted before, or nobody can tell; in others only
+    jobs wait. `jobs`: how many the receiver should have, None where nobody knows; `counted`: how
+    many the ledger has. `waiting`: how many jobs a round held back; `examples`: some of their ids.
+    """
+
+    target: str
+    noticed_at: Epoch
+    differs: bool
+    jobs: int | None = None
+    counted: int = 0
+    waiting: int = 0
+    examples: tuple[JobId, ...] = ()
+
+
 class BlockedMonth(NamedTuple):
     """A month that is not sent: rows that would stay at the receiver, and jobs that it would lose.
 
@@ -408,6 +425,7 @@ class BlockedMonth(NamedTuple):
     of totals, or single records. `emptied`: nothing would stay, as zeros go out under each key.
     `records`: the single records that the rows are made of would stay, too. `ticket_after`: the
     receiver makes the rows again of single records, until it has those that take their place.
+    `restored`: the ledger may lack something of it.
     """
 
     month: int
@@ -417,6 +435,7 @@ class BlockedMonth(NamedTuple):
     emptied: bool = False
     records: bool = False
     ticket_after: bool = False
+    restored: RestoredMonth | None = None
 
     @property
     def name(self) -> str:
@@ -426,14 +445,21 @@ class BlockedMonth(NamedTuple):
 BY_JURA: Final = "jura-ng"  # in place of a policy's digest, of what that sent
 
 
+AS_DELIVERED: Final = "taken as delivered"  # the same, of what an administrator knows to be there
+
+
 class InheritedMonth(NamedTuple):
-    """What another publisher left of a month, run by run."""
+    """What was sent of a month without an entry here, run by run.
+
+    `by`: another publisher (BY_JURA), or this one before the ledger was restored (AS_DELIVERED).
+    """
 
     month: int
     format: str
     totals: bool  # in this format they are, and not single records
     entries: tuple[Entry, ...]
     hosts: Mapping[tuple[int, str], int]  # jobs, as its counts had them
+    by: str = BY_JURA
 
 
 class LeftRecord(NamedTuple):

@@ -66,10 +66,11 @@ MACHINE: Final[Rows] = (
     ),
     (
         "an older ledger restored, one without its WAL, one copied to another host, a server without its last commits",
-        "stops with 74 before anything is sent and says what is missing; `--accept-state` goes on, and that is sent again",
+        "months that differ are held, and jobs that may be delivered; of a copy nobody can tell, and a round stops with 74",
         (
-            "ledger/test_generation::test_an_older_ledger_stops_the_round_until_it_is_accepted",
-            "ledger/test_generation::test_a_ledger_without_its_log_stops_the_round",
+            "ledger/test_generation::test_rule_22_an_older_ledger_is_held_and_nothing_is_sent_again",
+            "ledger/test_generation::test_rule_22_a_ledger_without_its_log_is_an_older_one",
+            "ledger/test_restored::test_rule_22_killed_between_the_ledger_and_the_file_at_every_step",
             "ledger/test_generation::test_a_state_directory_that_was_copied_to_another_host_stops_the_round_there",
         ),
     ),

@@ -1,4 +1,4 @@
-"""A ledger that went back in time, was copied, or lives twice: noticed before anything is sent, and taken only when told."""
+"""A ledger that went back in time is held; one that was copied or lives twice is taken when told; nothing is sent before."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Callable
 from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,7 @@ import publisher.cli.site
 from tests.arex_databases import SampleJob, generate
 from tests.fake_ams.faults import Fault
 from tests.fake_ams.service import PROJECT, TOPIC
-from tests.support.daemons import RunningDaemon, until
+from tests.support.daemons import RunningDaemon
 from tests.support.ledgers import instance_of
 from tests.support.postgres import PostgresServer
 from tests.support.sites import Run, SiteUnderTest, truth
@@ -93,7 +94,12 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], 
 
 
 def generation_file(site: SiteUnderTest) -> Path:
-    return site.state.with_name("publishing.db.egi.generation")
+    (file,) = site.state.parent.glob("publishing.db.+receiver-*.generation")
+    return file
+
+
+def recorded(site: SiteUnderTest) -> Any:
+    return json.loads(generation_file(site).read_bytes())
 
 
 def sent(site: SiteUnderTest) -> int:
@@ -133,70 +139,152 @@ def use_twice(ledgers: Ledgers) -> Restore:
     return restore
 
 
-def test_an_older_ledger_stops_the_round_until_it_is_accepted(ledgers: Ledgers) -> None:
+def assert_held(site: SiteUnderTest, *why: str) -> Any:
+    """October is held, and nothing is sent; returns what is said of it."""
+    before = sent(site)
+    run = site.publish()
+    assert run.status == 65, run.err
+    assert sent(site) == before
+    for text in ("the ledger was restored or lost", "publisher receiver delivered egi 2026-10", *why):
+        assert text in run.err, run.err
+    (held,) = run.json["targets"]["egi"]["held"]
+    assert (held["month"], held["restored"]["differs"]) == ("2026-10", True)
+    return held["restored"]
+
+
+def delivered(site: SiteUnderTest, *options: str) -> Run:
+    return site.run("receiver", "delivered", "egi", "2026-10", "--json", *options)
+
+
+def assert_taken(site: SiteUnderTest) -> None:
+    """The month is taken as delivered, job by job what counted before; nothing is sent again, and all is sound."""
+    before, run = sent(site), delivered(site)
+    assert run.status == 0, run.err
+    assert [(one["is_same"], one["is_taken"]) for one in run.json["months"]] == [(True, True)]
+    assert site.publish().json["targets"]["egi"]["outcome"] == "nothing"
+    assert sent(site) == before
+    assert site.run("sync", "--check").status == 0
+    assert site.run("state", "check").status == 0
+    assert_all_arrived(site, JOBS)
+
+
+def test_rule_22_an_older_ledger_is_held_and_nothing_is_sent_again(ledgers: Ledgers) -> None:
     site = ledgers.site
     use_twice(ledgers)()
-    again = "4 messages with 20 records would be sent again"
-    assert_stopped(site, "went back in time", again)
-    assert_stopped(site, "went back in time", again)
-    accepted = site.run("publish", "--force", "--accept-state")
-    assert accepted.status == 0, accepted.err
-    assert "accepted: the ledger went back in time" in accepted.err
-    assert again in accepted.err
-    assert sent(site) == 12
-    assert_all_arrived(site, JOBS)
+    held = assert_held(site, "went back in time", "the receiver should have 40 jobs, the ledger has 20 jobs")
+    assert (held["jobs"], held["counted"], held["waiting"]) == (40, 20, 20)
+    assert_held(site)  # in each round, until somebody acts
+    assert site.run("status", "--nagios").status == 1
+    assert_taken(site)
+    assert site.run("status", "--nagios").status == 0
+
+
+def test_rule_22_a_ledger_that_is_lost_is_held(ledgers: Ledgers) -> None:
+    use_twice(ledgers)
+    ledgers.remove()
+    assert_held(
+        ledgers.site, "the receiver should have 40 jobs, the ledger has 0 jobs, 40 jobs that may be delivered wait"
+    )
+    assert_taken(ledgers.site)
+
+
+def test_rule_22_a_month_that_is_not_what_it_was_is_not_taken(ledgers: Ledgers) -> None:
+    """Keys changed since: what is in which row at the receiver is not known."""
+    site = ledgers.site
+    use_twice(ledgers)()
+    site.config["records"]["default_vo"] = "other"
+    site.config["records"]["vo_rules"] = [{"field": "queue", "pattern": ".*", "vo": "other", "override": True}]
+    site.save()
+    assert_held(site)
+    run = delivered(site)
+    assert run.status == 65
+    assert [(one["is_same"], one["is_taken"], one["entered"]) for one in run.json["months"]] == [(False, False, 0)]
+    assert "with the settings of then" in run.err
+    assert_held(site)
+    site.config["records"].pop("vo_rules")
+    site.config["records"].pop("default_vo")
+    site.save()
+    assert_taken(site)
+
+
+def test_rule_22_a_purged_job_keeps_a_month_from_being_taken_unless_somebody_insists(ledgers: Ledgers) -> None:
+    site = ledgers.site
+    use_twice(ledgers)()
+    with site.arex() as arex:
+        arex.connection.execute("DELETE FROM AAR WHERE JobID = ?", (JOBS[30].job_id,))
+    assert_held(site)
+    refused = delivered(site)
+    assert (refused.status, "lacks 1 job" in refused.err) == (65, True)
+    taken = delivered(site, "--anyway")
+    assert taken.status == 65
+    (month,) = taken.json["months"]
+    assert (month["entered"], month["counted"], month["before"], month["is_taken"]) == (19, 39, 40, True)
     assert site.publish().json["targets"]["egi"]["outcome"] == "nothing"
 
 
-def test_a_ledger_that_is_gone_stops_the_round(ledgers: Ledgers) -> None:
-    use_twice(ledgers)
-    ledgers.remove()
-    assert_stopped(ledgers.site, "went back in time", "8 messages with 40 records")
-    assert ledgers.site.publish("--accept-state").json["targets"]["egi"]["records"] == 40
-    assert_all_arrived(ledgers.site, JOBS)
-
-
-def test_a_republish_stops_too(ledgers: Ledgers) -> None:
+def test_rule_22_a_deleted_month_is_sent_anew(ledgers: Ledgers) -> None:
+    site = ledgers.site
     use_twice(ledgers)()
-    command = ("republish", "--from", "2026-10-01", "--to", "2026-11-01", "--yes")
-    assert_stopped(ledgers.site, "went back in time", command=command)
-    assert ledgers.site.run(*command, "--accept-state").status == 0
-    assert_all_arrived(ledgers.site, JOBS)
+    assert_held(site)
+    assert site.run("receiver", "deleted", "egi", "2026-10").status == 0
+    assert site.publish().json["targets"]["egi"]["records"] == 40
+    assert_all_arrived(site, JOBS)
+    assert site.run("sync", "--check").status == 0
+    assert site.run("state", "check").status == 0
 
 
-def test_a_daemon_stops_too(ledgers: Ledgers) -> None:
+def test_rule_22_only_months_that_are_held_are_taken(site: SiteUnderTest) -> None:
+    site.fill(*JOBS[:20])
+    assert site.publish().status == 0
+    for action in ("delivered", "deleted"):
+        run = site.run("receiver", action, "egi", "2026-10")
+        assert (run.status, "2026-10 is not held for egi" in run.err) == (64, True), run.err
+
+
+def test_rule_22_a_republish_is_held_too(ledgers: Ledgers) -> None:
+    use_twice(ledgers)()
+    site, before = ledgers.site, sent(ledgers.site)
+    for options in ([], ["--accept-key-change"], ["--accept-state"]):
+        run = site.run("republish", "--from", "2026-10", "--to", "2026-10", "--yes", *options)
+        assert (run.status, sent(site)) == (65, before), run.err
+        assert "the ledger was restored or lost" in run.err
+
+
+def test_rule_22_a_daemon_holds_too(ledgers: Ledgers) -> None:
     site = ledgers.site
     use_twice(ledgers)()
     before = sent(site)
     site.config["targets"]["egi"] |= {"every": "1s"}
     with RunningDaemon(site) as daemon:
-        daemon.wait_for("went back in time", times=2)  # in the next round, too
-        assert sent(site) == before
-    with RunningDaemon(site, "--accept-state") as daemon:
-        until(lambda: sent(site) == 12, daemon.text)
+        daemon.wait_for("the ledger was restored or lost")
         assert daemon.end() == 0
-    assert_all_arrived(site, JOBS)
+    assert sent(site) == before
+    assert_taken(site)
 
 
 def test_doctor_tells_of_it(ledgers: Ledgers) -> None:
     use_twice(ledgers)()
     looked = ledgers.site.run("doctor")
     assert "went back in time" in looked.out + looked.err
+    assert_held(ledgers.site)
+    looked = ledgers.site.run("doctor")
+    assert "publisher receiver delivered egi 2026-10" in " ".join(looked.out.split())
 
 
-def test_the_newer_ledger_that_is_found_after_all_has_to_be_accepted_again(ledgers: Ledgers) -> None:
+def test_rule_22_the_newer_ledger_that_is_found_after_all_is_held_again(ledgers: Ledgers) -> None:
     """Both were used: what each of them lacks of the other cannot be merged."""
     site = ledgers.site
-    use_twice(ledgers)
+    use_once(ledgers)
     newer = ledgers.keep()
     ledgers.remove()
-    site.config["targets"]["egi"] |= {"batch_records": 4}
-    site.save()
-    assert site.publish("--accept-state").status == 0
+    assert_held(site)
+    assert delivered(site).status == 0
+    site.fill(*JOBS[20:])
+    assert site.publish().status == 0
     newer()
-    assert_stopped(site, "went back in time")
-    assert site.publish("--accept-state").status == 0
-    assert_all_arrived(site, JOBS)
+    held = assert_held(site)
+    assert (held["jobs"], held["counted"]) == (40, 20)
+    assert_taken(site)
 
 
 def test_a_crash_between_the_ledger_and_the_file_is_no_alarm(ledgers: Ledgers) -> None:
@@ -204,18 +292,19 @@ def test_a_crash_between_the_ledger_and_the_file_is_no_alarm(ledgers: Ledgers) -
     site = ledgers.site
     site.fill(*JOBS[:20])
     assert site.publish().status == 0
-    older = generation_file(site).read_bytes()
-    assert len(older) == 512
+    older = site.folder / "older"
+    older.hardlink_to(generation_file(site))
     site.fill(*JOBS[20:])
     assert site.publish().status == 0
-    newer = json.loads(generation_file(site).read_bytes())
-    generation_file(site).write_bytes(older)
+    newer = recorded(site)
+    older.replace(generation_file(site))
     assert site.publish().status == 0
-    assert json.loads(generation_file(site).read_bytes())["message_id"] == newer["message_id"]
+    found = recorded(site)
+    assert all(found[name] == newer[name] for name in ("mark", "number", "message_id", "at", "months"))
     site.assert_received(*JOBS)
 
 
-def test_a_ledger_that_lacks_the_message_in_flight_stops_the_round(ledgers: Ledgers) -> None:
+def test_rule_22_a_ledger_that_lacks_the_message_in_flight_is_held(ledgers: Ledgers) -> None:
     """Nobody knows whether it arrived, and its records would leave under another id."""
     site = ledgers.site
     restore = use_once(ledgers)
@@ -225,9 +314,11 @@ def test_a_ledger_that_lacks_the_message_in_flight_stops_the_round(ledgers: Ledg
     assert site.publish().status == 75
     restore()
     site.fake.faults.clear()
-    assert_stopped(site, "went back in time", "was in flight", "would be sent again")
-    assert site.run("publish", "--force", "--accept-state").status == 0
-    assert site.publish().status == 0
+    held = assert_held(site, "which was in flight", "what the receiver should have is not known")
+    assert (held["jobs"], held["counted"], held["waiting"]) == (None, 20, 5)
+    run = delivered(site)
+    assert (run.status, run.json["months"][0]["entered"]) == (0, 5)
+    assert site.publish().json["targets"]["egi"]["outcome"] == "nothing"
 
 
 def test_the_very_first_message_may_be_the_one_that_the_ledger_lacks(ledgers: Ledgers) -> None:
@@ -241,7 +332,7 @@ def test_the_very_first_message_may_be_the_one_that_the_ledger_lacks(ledgers: Le
     assert site.publish().status == 75
     restore()
     site.fake.faults.clear()
-    assert_stopped(site, "went back in time", "was in flight")
+    assert_held(site, "which was in flight")
 
 
 def test_a_message_that_was_cut_in_two_is_no_alarm(ledgers: Ledgers) -> None:
@@ -259,9 +350,12 @@ def test_a_message_that_was_cut_in_two_is_no_alarm(ledgers: Ledgers) -> None:
 def test_a_half_may_have_the_number_of_the_message_that_was_cut(site: SiteUnderTest) -> None:
     """So the file names a half, and not what was cut."""
     site.fill(*JOBS[:20])
-    site.fake.faults.push(Fault.status(413))
-    assert site.publish().status == 0
-    begun = json.loads(generation_file(site).read_bytes())["begun_id"]
+    site.config["targets"]["egi"] |= {"attempts": 2, "retry_budget_s": 1}
+    site.save()
+    site.fake.faults.push(Fault.status(413), Fault.store_then_close())
+    site.fake.faults.always(Fault.status(503))
+    assert site.publish().status == 75
+    begun = recorded(site)["begun_id"]
     with closing(sqlite3.connect(site.state)) as ledger:
         assert begun in {text for (text,) in ledger.execute("SELECT message_id FROM message")}
 
@@ -272,13 +366,13 @@ def test_a_message_that_was_given_up_is_no_alarm(ledgers: Ledgers) -> None:
     site.fill(*JOBS[:20])
     site.fake.faults.always(Fault.status(401))
     assert site.publish().status == 77
-    assert json.loads(generation_file(site).read_bytes())["begun"] == 0
+    assert recorded(site)["begun"] == 0
     site.fake.faults.clear()
     assert site.publish().status == 0
     site.assert_received(*JOBS[:20])
 
 
-def test_a_ledger_without_its_log_stops_the_round(site: SiteUnderTest) -> None:
+def test_rule_22_a_ledger_without_its_log_is_an_older_one(site: SiteUnderTest) -> None:
     ledgers = Ledgers(site)
     site.fill(*JOBS[:20])
     assert site.publish().status == 0
@@ -291,18 +385,25 @@ def test_a_ledger_without_its_log_stops_the_round(site: SiteUnderTest) -> None:
         without_log = site.state.read_bytes()
     ledgers.remove()
     site.state.write_bytes(without_log)
-    assert_stopped(site, "went back in time", "would be sent again")
-    assert site.publish("--accept-state").status == 0
-    assert_all_arrived(site, JOBS)
+    assert_held(site, "went back in time")
+    assert_taken(site)
 
 
-def test_a_ledger_that_was_restored_on_a_new_machine_stops_the_round(site: SiteUnderTest, tmp_path: Path) -> None:
-    """The machine was lost, and the file with it."""
+def test_rule_22_without_a_file_every_month_is_held(site: SiteUnderTest) -> None:
+    """The machine was lost, and the file with it: nobody knows what was delivered since."""
     restore = use_twice(Ledgers(site))
     generation_file(site).unlink()
     restore()
     assert_stopped(site, "was restored or copied", "delivered after 20")
-    assert site.publish("--accept-state").status == 0
+    before = sent(site)
+    run = site.publish("--accept-state")
+    assert (run.status, sent(site)) == (65, before), run.err
+    held = {one["month"]: one["restored"] for one in run.json["targets"]["egi"]["held"]}
+    assert (held["2026-10"]["jobs"], held["2026-10"]["counted"], held["2026-10"]["waiting"]) == (None, 20, 20)
+    assert f"{datetime.now(UTC):%Y-%m}" in held
+    taken = site.run("receiver", "delivered", "egi", *held)
+    assert taken.status == 0, taken.err
+    assert site.publish().json["targets"]["egi"]["outcome"] == "nothing"
     assert_all_arrived(site, JOBS)
 
 
@@ -315,9 +416,10 @@ def test_a_state_directory_that_was_restored_as_a_whole_stops_the_round(site: Si
     assert site.publish().status == 0
     site.state.parent.rename(tmp_path / "lost")
     shutil.copytree(tmp_path / "backup", site.state.parent)
-    assert_stopped(site, "was restored or copied", "delivered after 20")
-    assert site.publish("--accept-state").status == 0
-    assert_all_arrived(site, JOBS)
+    assert_stopped(site, "was moved, restored or copied", "delivered after 20", f"remove {generation_file(site)}")
+    generation_file(site).unlink()
+    before = sent(site)
+    assert (site.publish("--accept-state").status, sent(site)) == (65, before)
 
 
 def test_a_state_directory_that_was_copied_to_another_host_stops_the_round_there(
@@ -338,7 +440,7 @@ def test_a_state_directory_that_was_copied_to_another_host_stops_the_round_there
     assert_stopped(site, "was in use on another host")
 
 
-def test_a_ledger_that_comes_back_from_another_host_may_lack_what_was_sent_here(
+def test_rule_22_a_ledger_that_comes_back_from_another_host_may_lack_what_was_sent_here(
     site: SiteUnderTest, tmp_path: Path, machine: Callable[[str], object]
 ) -> None:
     """It was accepted there, and not here."""
@@ -351,15 +453,18 @@ def test_a_ledger_that_comes_back_from_another_host_may_lack_what_was_sent_here(
     machine("second")
     site.config["state"] = str(lent)
     site.save()
-    assert site.publish("--accept-state").status == 0
+    assert site.publish("--accept-state").status == 65
     machine("first")
     site.config["state"] = str(here)
     site.save()
     site.fill(*JOBS[20:])
     assert site.publish().status == 0
     ledgers.put(lent)
-    assert_stopped(site, "went back in time", "4 messages with 20 records would be sent again")
-    assert site.publish("--accept-state").status == 0
+    run = site.publish()
+    assert (run.status, "went back in time" in run.err) == (65, True), run.err
+    months = [one["month"] for one in run.json["targets"]["egi"]["held"]]
+    assert site.run("receiver", "delivered", "egi", *months).status == 0
+    assert site.publish().json["targets"]["egi"]["outcome"] == "nothing"
     assert_all_arrived(site, JOBS)
 
 
@@ -371,7 +476,7 @@ def test_a_host_that_does_not_say_who_it_is_is_no_alarm(site: SiteUnderTest, mac
     assert site.publish().status == 0
 
 
-def test_each_host_of_a_pair_has_a_file_and_an_acceptance_holds_for_both(
+def test_rule_22_each_host_of_a_pair_has_a_file_and_what_is_solved_is_for_both(
     site: SiteUnderTest, ledger_in_postgres: None, postgres: PostgresServer, machine: Callable[[str], object]
 ) -> None:
     ledgers = PostgresLedgers(site, postgres)
@@ -391,10 +496,15 @@ def test_each_host_of_a_pair_has_a_file_and_an_acceptance_holds_for_both(
     assert on("first").status == 0
     assert on("second").status == 0
     restore()
-    assert on("second").status == 74
-    assert on("first").status == 74
-    assert on("first", "--accept-state").status == 0
+    before = sent(site)
+    assert on("second").status == 65
+    assert on("first").status == 65
+    assert on("second").status == 65
+    assert sent(site) == before
+    assert site.run("receiver", "delivered", "egi", "2026-10").status == 0
+    assert on("first").status == 0
     assert on("second").status == 0
+    assert sent(site) == before
     assert_all_arrived(site, JOBS)
 
 
@@ -403,17 +513,35 @@ def test_a_damaged_file_stops_the_round(site: SiteUnderTest) -> None:
     assert site.publish().status == 0
     generation_file(site).write_bytes(b"\0" * 512)
     assert_stopped(site, "record of it", "damaged")
-    assert site.publish("--accept-state").status == 0
+    held = site.publish("--accept-state")
+    assert held.status == 65
+    months = [one["month"] for one in held.json["targets"]["egi"]["held"]]
+    assert site.run("receiver", "delivered", "egi", *months).status == 0
     assert site.publish().status == 0
 
 
 def test_a_file_that_cannot_be_written_says_so(site: SiteUnderTest) -> None:
-    generation_file(site).parent.mkdir(parents=True)
-    generation_file(site).mkdir()
+    site.fill()
+    assert site.publish().status == 0
+    file = generation_file(site)
+    file.unlink()
+    file.mkdir()
     site.fill(*JOBS[:20])
     run = site.run("publish", "--force")
-    assert (run.status, str(generation_file(site)) in run.err) == (74, True)
+    assert (run.status, str(file) in run.err) == (74, True)
     assert sent(site) == 0
+
+
+def test_the_file_goes_along_with_a_receiver_that_has_another_address(site: SiteUnderTest) -> None:
+    site.fill(*JOBS[:20])
+    assert site.publish().status == 0
+    before, known = generation_file(site), recorded(site)
+    site.fake.allow(site.user, "other")
+    site.config["targets"]["egi"] |= {"topic": "other"}
+    site.save()
+    assert site.publish().json["targets"]["egi"]["outcome"] == "nothing"
+    assert generation_file(site) != before
+    assert recorded(site)["months"] == known["months"]
 
 
 def test_a_copy_on_purpose_is_no_alarm(site: SiteUnderTest, tmp_path: Path) -> None:

@@ -48,10 +48,11 @@ def read(site: SiteUnderTest) -> Run:
 
 
 RECEIVER = "publishing.db.+receiver-1.lock"
+GENERATION = "publishing.db.+receiver-DIGEST.generation"
 WRITTEN: dict[str, Callable[[SiteUnderTest], Run]] = {
     "publishing.db.egi.lock": publish,
     RECEIVER: publish,
-    "publishing.db.egi.generation": publish,
+    GENERATION: publish,
     "publishing.db.+charge.lock": charge,
     "sources/cluster.db.lock": read,
 }
@@ -73,7 +74,7 @@ def test_a_link_in_the_state_directory_is_refused(site: SiteUnderTest, name: str
 @pytest.mark.parametrize("is_there", [True, False])
 def test_a_link_in_place_of_a_partial_file_is_removed(site: SiteUnderTest, is_there: bool) -> None:
     """As are those that a crash left."""
-    link, victim = planted(site, "publishing.db.egi.generation.part", is_there=is_there)
+    link, victim = planted(site, f"{GENERATION}.part", is_there=is_there)
     assert publish(site).status in (0, 65)
     assert unharmed(victim, is_there=is_there)
     assert not link.is_symlink()
@@ -82,21 +83,22 @@ def test_a_link_in_place_of_a_partial_file_is_removed(site: SiteUnderTest, is_th
 def test_a_second_name_of_another_file_is_not_written_to(site: SiteUnderTest) -> None:
     victim = site.folder / "victim"
     victim.write_bytes(SECRET)
-    place(site).joinpath("publishing.db.egi.generation.part").hardlink_to(victim)
+    place(site).joinpath(named(site, f"{GENERATION}.part")).hardlink_to(victim)
     assert publish(site).status in (0, 65)
     assert victim.read_bytes() == SECRET
 
 
 def test_a_link_that_takes_the_place_of_a_written_file_is_not_followed(site: SiteUnderTest) -> None:
     """Between two messages of a round; what was written is written again by the next one."""
-    victim, path = site.folder / "victim", place(site) / "publishing.db.egi.generation"
+    victim, path = site.folder / "victim", place(site) / named(site, GENERATION)
     victim.write_bytes(SECRET)
     written = GenerationFile(path)
     written.write(LocalRecord())
     path.unlink()
     path.symlink_to(victim)
     written.begun(7, "a message")
-    written.close()
+    written.follow()
+    assert not path.is_symlink()
     assert victim.read_bytes() == SECRET
 
 

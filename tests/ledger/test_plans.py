@@ -23,8 +23,8 @@ VERBS = ("SELECT ", "INSERT ", "UPDATE ", "DELETE ")
 # What these hold does not grow with jobs or messages: targets, their months and hosts, files, metrics.
 FEW = frozenset(
     {
-        "target",
         "receiver",
+        "target",
         "reading",
         "source_file",
         "window_progress",

@@ -144,7 +144,7 @@ def test_a_rehearsal_has_the_same_queue(tmp_path: Path) -> None:
 def test_a_half_of_another_targets_message_is_no_sign_of_an_older_ledger(tmp_path: Path) -> None:
     """Made lighter, a message of one record has another id, and no other one of its target comes after it."""
     path = tmp_path / "state" / "publishing.db"
-    guard = StateGuard(path, shared=False, host="ce")
+    guard = StateGuard(path, shared=False, clock=lambda: NOW, host="ce")
 
     def opened() -> SqlLedger:
         return SqlLedger(open_database(path), guard)
@@ -162,7 +162,7 @@ def test_a_half_of_another_targets_message_is_no_sign_of_an_older_ledger(tmp_pat
         ledger.sent(lighter, remote_id="", remote_ids={}, now=NOW)
     assert lighter.id != whole.id
     with closing(opened()) as ledger:
-        assert ledger.state_trouble("one") == ""
+        assert ledger.state_trouble(HERE.place) == ""
         with ledger.working_on("one", receiver=HERE):
             begin(ledger, "one")
 

@@ -1,6 +1,6 @@
 """Play many stories, count failures by kind, and shrink the first of each.
 
-`python -m tests.model_receivers --stories 1000 --first 1 [--log FILE] [--today] [--replay "SEED, [(event, seed), ...]"]`
+`python -m tests.model_receivers --stories 1000 --first 1 [--log FILE] [--replay "SEED, [(event, seed), ...]"]`
 """
 
 from __future__ import annotations
@@ -13,12 +13,11 @@ from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
 from copy import deepcopy
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 
 from tests.model_receivers.oracle import holdings
 from tests.model_receivers.site import place_of
-from tests.model_receivers.stories import FULL, TODAY, Kinds, outcome, play, shrunk, story
+from tests.model_receivers.stories import FULL, outcome, play, shrunk, story
 from tests.model_receivers.stories.events import World
 
 
@@ -28,24 +27,22 @@ def main() -> int:
     asked.add_argument("--first", type=int, default=1)
     asked.add_argument("--log", type=Path, help="append the numbers to this file")
     asked.add_argument("--jobs", type=int, default=1, help="processes")
-    asked.add_argument("--today", action="store_true", help="only what make test plays")
     asked.add_argument("--no-shrink", action="store_true")
     asked.add_argument("--replay", help="play one story, as it was printed")
     given = asked.parse_args()
-    kinds = TODAY if given.today else FULL
     if given.replay:
         seed, events = ast.literal_eval(given.replay)
-        print(play(seed, events, gentle=kinds.gentle, told=_told) or "all is right")
+        print(play(seed, events, gentle=FULL.gentle, told=_told) or "all is right")
         return 0
-    return count(given, kinds)
+    return count(given)
 
 
-def count(given: argparse.Namespace, kinds: Kinds) -> int:
+def count(given: argparse.Namespace) -> int:
     """Play stories; each that ends wrong is printed at once, the counts after all, and then a shrunk story of each kind."""
     began, failed, first = time.monotonic(), Counter[str](), dict[str, int]()
     seeds = range(given.first, given.first + given.stories)
     with ProcessPoolExecutor(given.jobs) as pool:
-        for seed, wrong in zip(seeds, pool.map(partial(_played, kinds), seeds, chunksize=5), strict=True):
+        for seed, wrong in zip(seeds, pool.map(_played, seeds, chunksize=5), strict=True):
             failed.update(wrong)
             for kind in wrong:
                 first.setdefault(kind, seed)
@@ -55,7 +52,7 @@ def count(given: argparse.Namespace, kinds: Kinds) -> int:
         for kind, times in failed.most_common():
             say(given, f"{times:6} {kind}")
         wanted = [] if given.no_shrink else list(first.items())
-        for line in pool.map(partial(_shrunk, kinds), wanted):
+        for line in pool.map(_shrunk, wanted):
             say(given, line)
     return 1 if failed else 0
 
@@ -67,9 +64,9 @@ def say(given: argparse.Namespace, line: str) -> None:
             log.write(f"{line}\n")
 
 
-def _shrunk(kinds: Kinds, found: tuple[str, int]) -> str:
+def _shrunk(found: tuple[str, int]) -> str:
     kind, seed = found
-    return f'{kind}: "{seed}, {shrunk(seed, story(seed, kinds), kind, gentle=kinds.gentle)}"'
+    return f'{kind}: "{seed}, {shrunk(seed, story(seed), kind, gentle=FULL.gentle)}"'
 
 
 def _told(step: str, world: World) -> None:
@@ -90,8 +87,8 @@ def _told(step: str, world: World) -> None:
         print(f"  last round of {name}: {one['outcome']}, {one['records']} records, held {held} {one['reason'] or ''}")
 
 
-def _played(kinds: Kinds, seed: int) -> list[str]:
-    return outcome(seed, story(seed, kinds), gentle=kinds.gentle)
+def _played(seed: int) -> list[str]:
+    return outcome(seed, story(seed), gentle=FULL.gentle)
 
 
 if __name__ == "__main__":

@@ -77,9 +77,14 @@ class Memory:
     keys: dict[RunId, set[tuple[str, str]]] = field(default_factory=dict)  # sites and VOs under which a run was wanted
     single: set[str] = field(default_factory=set)  # places that ever got single records
     batch_runs: list[SampleJob] = field(default_factory=list)  # runs of CEs as the batch system's file has them
+    there: set[RunId] = field(default_factory=set)  # that the accounting data still has
+    # Months of restored ledgers that waited, by place: only runs can be sent that the accounting data still has.
+    waited: dict[str, set[tuple[int, int]]] = field(default_factory=lambda: defaultdict(set))
 
     def look(self, jobs: Iterable[SampleJob], config: Mapping[str, Any], *, sure: bool) -> None:
         """A round sees these jobs, with this configuration."""
+        jobs = list(jobs)
+        self.there = {(job.job_id, str(job.local_job_id)) for job in jobs}
         self.single |= {place_of(one) for one in config["targets"].values() if one["format"] in SINGLE}
         for job in jobs:
             seen = Seen(job, wanted_at(job, config), sure)
@@ -99,6 +104,8 @@ class Memory:
             return (new if place == old else place for place in places)
 
         self.single = set(there(self.single))
+        if old in self.waited:
+            self.waited[new] |= self.waited.pop(old)
         for versions in self.runs.values():
             versions[:] = [one._replace(places=frozenset(there(one.places))) for one in versions]
 
@@ -143,6 +150,13 @@ def surfaces(product: Product, last: Run) -> Explained:
             found.statuses.append(f"{' and '.join(waiting)} for ever")
     found.silent = check.status == last.status == 0
     return found
+
+
+def note_waiting(memory: Memory, targets: Mapping[str, Any], last: Run) -> None:
+    """Remember the months that a round holds since the ledger was restored."""
+    for name, outcome in last.json.get("targets", {}).items():
+        months = {_month(held["month"]) for held in outcome["held"] if held["restored"]}
+        memory.waited[place_of(targets[name])] |= months
 
 
 def ticket_rows(text: str, site: str) -> Iterator[tuple[SumKey, Total, str]]:
@@ -314,13 +328,14 @@ def choices_at(place: str, product: Product, memory: Memory, explained: Explaine
     found = []
     for run, versions in memory.runs.items():
         months, last = {month_of(one.job.end_time) for one in versions}, versions[-1].job
+        is_gone = run not in memory.there and bool(months & memory.waited[place])
         is_local = _ce(last.endpoint_url) == BatchSystem.name and run[1] in explained.local_ids[place]
         found.append(
             shares(
                 versions,
                 place,
                 wanted=place in wanted_at(last, product.config),
-                held=is_local or run in explained.runs[place] or bool(months & explained.months[place]),
+                held=is_gone or is_local or run in explained.runs[place] or bool(months & explained.months[place]),
                 single=place in memory.single,
                 keeps_first=product.model(place).keeps_first,
             )

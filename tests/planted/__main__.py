@@ -22,7 +22,7 @@ ROOT: Final = Path(__file__).parents[2]
 SOME: Final = ("-x", "-q", "-m", "not long and not slow", "-p", "no:cacheprovider")
 STEPS: Final = (
     ("pytest", *SOME, "tests/model_receivers/test_named_stories.py", "tests/ledger/test_totals_stories.py"),
-    ("tests.model_receivers", "--today", "--no-shrink", "--stories", "120", "--first", "200"),
+    ("tests.model_receivers", "--no-shrink", "--stories", "120", "--first", "200"),
     ("pytest", *SOME, "tests/ledger", "tests/publishing"),
     ("pytest", *SOME, "tests/scenarios", "tests/cli"),
 )

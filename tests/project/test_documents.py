@@ -30,7 +30,7 @@ from publisher.model import errors
 from publisher.model.errors import ConfigError, PublisherError
 from publisher.sources import IMPORTERS, SOURCES
 from publisher.transports import TRANSPORTS
-from tests.arex_databases import Writer, generate
+from tests.arex_databases import SampleJob, Writer, generate
 from tests.fake_ams.service import FakeAMS
 from tests.support import condor_history, sacct_text
 from tests.support.command_line import commands, plain_runs, publisher_words
@@ -100,6 +100,8 @@ JSON_RUNS: dict[str, tuple[str, ...]] = {
     "import htcondor": ("import", "htcondor", "--json", "HISTORY", "/nonexistent"),
     "import slurm": ("import", "slurm", "--json", "SACCT", "/nonexistent"),
     "import sonar": ("import", "sonar", "--json", "ENVELOPES", "/nonexistent"),
+    "receiver delivered": ("receiver", "delivered", "egi", "2026-10", "--json"),
+    "receiver deleted": ("receiver", "deleted", "egi", "2026-10", "--json"),
     "state copy": ("state", "copy", "--json", "--to", "COPY"),
     "state backup": ("state", "backup", "--json", "COPY"),
 }
@@ -308,6 +310,8 @@ def results_in(folder: Path) -> Results:
         site.save()
         site.run("source", "retire", "--force", str(retired))
         for name, words in JSON_RUNS.items():
+            if name in ("receiver delivered", "receiver deleted"):
+                continue
             # The job that was delivered and the ones that were not: together their traces hold every list.
             files = {
                 "ACCOUNTING": str(accounting),
@@ -332,7 +336,25 @@ def results_in(folder: Path) -> Results:
         found["charge"].append(site.run(*JSON_RUNS["charge"]).json)
         found["source retry"].append(_retried(site, accounting))
         found["source prune"].append(site.run("source", "prune", "--json").json)
+    with FakeAMS(pki) as fake:
+        _lose_the_ledger(SiteUnderTest(folder / "other", pki, fake), jobs, found)
     return found
+
+
+def _lose_the_ledger(site: SiteUnderTest, jobs: list[SampleJob], found: Results) -> None:
+    """A month waits, is not what it was, and is deleted at the receiver."""
+    site.fill(*jobs[:2])
+    assert site.publish().status == 0
+    for file in site.state.parent.glob(f"{site.state.name}*"):
+        if file.suffix != ".generation":
+            file.unlink()
+    site.config["site"] = "OTHER-SITE"
+    site.save()
+    held = site.publish()
+    assert held.status == 65, held.err
+    found["publish"].append(held.json)
+    for name in ("receiver delivered", "receiver deleted"):
+        found[name] = [site.run(*JSON_RUNS[name]).json]
 
 
 def _retried(site: SiteUnderTest, accounting: Path) -> object:

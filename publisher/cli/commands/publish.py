@@ -43,6 +43,7 @@ from publisher.model.totals import (
     AcceptedChange,
     BlockedMonth,
     KeyTotal,
+    RestoredMonth,
     SummaryKey,
     column,
     month_name,
@@ -195,7 +196,14 @@ def _action_json(line: PlanLine) -> Json:
 
 def _held_json(held: BlockedMonth) -> Json:
     rows = [{"row": total.key.text, **usage_json(total)} for total in held.orphaned]
-    return {"month": held.name, **attributes(held, "lost_jobs", "emptied"), "stale": rows}
+    restored = None if held.restored is None else _restored_json(held.restored)
+    lost = attributes(held, "lost_jobs", "emptied")
+    return {"month": held.name, **lost, "stale": rows, "restored": restored}
+
+
+def _restored_json(restored: RestoredMonth) -> Json:
+    numbers = attributes(restored, "differs", "jobs", "counted", "waiting")
+    return {"noticed": moment_text(restored.noticed_at), **numbers}
 
 
 def usage_json(total: KeyTotal) -> Json:

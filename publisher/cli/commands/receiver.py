@@ -1,11 +1,16 @@
-"""`receiver`: where targets lead, and whether a new address is the same place: list, same, new."""
+"""`receiver`: where targets lead, and what an administrator says of it.
+
+`same` and `new` say whether a new address is the same place, `delivered` and `deleted` what a
+receiver has of months that a restored or lost ledger does not know.
+"""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
-from publisher.cli.commands import Context
+from publisher.cli.commands import Context, load_part
 from publisher.cli.logs import error_line
 from publisher.cli.output import (
     Json,
@@ -16,17 +21,24 @@ from publisher.cli.output import (
     print_line,
     print_result,
 )
-from publisher.cli.parser import Form, add_action, add_actions, add_json
-from publisher.model.errors import ConfigError
-from publisher.model.receiver import ChangedAddress
+from publisher.cli.parser import Form, add_action, add_actions, add_flag, add_json
+from publisher.model.errors import ConfigError, RecordError
+from publisher.model.receiver import ChangedAddress, Loss
 from publisher.model.text import plural
+from publisher.model.time import parse_month
+from publisher.model.totals import month_name
 from publisher.publishing.takeover import receivers
 from publisher.publishing.takeover.receivers import ListedReceiver
+
+if TYPE_CHECKING:  # loaded when it is used
+    from publisher.publishing.site import Site
+    from publisher.publishing.takeover.delivered import TakenMonth
 
 _COLUMNS = (
     *("number", "name", "address", "kind", "targets", "runs", "in doubt"),
     *("first delivery", "last delivery"),
 )
+_OF_MONTHS = ("month", "entered", "counted", "before", "state")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,6 +52,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action = add_action(actions, name, text)
         text = "a target whose address no receiver has"
         action.add_argument("target", metavar="TARGET", help=text)
+    for name, text in (
+        ("delivered", "take months as delivered that a restored or lost ledger does not know"),
+        ("deleted", "have such months sent anew: all of them was deleted at the receiver"),
+    ):
+        _add_months(add_action(actions, name, text), anyway=name == "delivered")
+
+
+def _add_months(action: argparse.ArgumentParser, *, anyway: bool) -> None:
+    action.add_argument("target", metavar="TARGET", help="a target of the receiver")
+    text = "a month that is held, such as 2026-10"
+    action.add_argument("months", nargs="+", metavar="MONTH", help=text)
+    if anyway:
+        text = "also if what would count is not what counted before; it may count twice"
+        add_flag(action, "--anyway", text=text)
+    add_json(action)
 
 
 def run(arguments: argparse.Namespace, context: Context) -> int:
@@ -49,8 +76,12 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
             return _list(receivers.listed(site), form=arguments.form)
         case "same":
             print_line(_moved(receivers.same(site, arguments.target)))
-        case _:
+        case "new":
             print_line(_entered(receivers.new(site, arguments.target)))
+        case "delivered":
+            return _delivered(site, arguments)
+        case _:
+            return _deleted(site, arguments)
     return 0
 
 
@@ -99,3 +130,84 @@ def _entered(one: ListedReceiver) -> str:
     number, name, address, _ = one.sums.receiver
     what = "the next round sends everything that is wanted there"
     return f"{address} is receiver {number} ({name}): {what}"
+
+
+def _delivered(site: Site, arguments: argparse.Namespace) -> int:
+    take = load_part("publishing.takeover.delivered").take_as_delivered
+    months, anyway = _months(site, arguments), arguments.anyway
+    taken: Sequence[TakenMonth] = take(site, arguments.target, months, anyway=anyway)
+    print_result(taken, _taken_json, _taken_text, form=arguments.form, rows="months")
+    for line in _troubles(taken, arguments.target):
+        error_line(line)
+    is_right = all(one.is_same or one.before is None for one in taken)
+    return 0 if is_right else RecordError.exit_status
+
+
+def _deleted(site: Site, arguments: argparse.Namespace) -> int:
+    take = load_part("publishing.takeover.delivered").take_as_deleted
+    taken: Sequence[Loss] = take(site, arguments.target, _months(site, arguments))
+    names = [month_name(one.month) for one in taken]
+    print_result(
+        names,
+        lambda found: {"deleted": found},
+        lambda found: [f"{', '.join(found)}: nothing counts; the next round sends all of it anew"],
+        form=arguments.form,
+    )
+    return 0
+
+
+def _months(site: Site, arguments: argparse.Namespace) -> Sequence[int]:
+    """Return the numbers of the months, each once."""
+    asked = [parse_month(text, site.clock()).number for text in arguments.months]
+    return list(dict.fromkeys(asked))
+
+
+def _taken_json(taken: Sequence[TakenMonth]) -> Json:
+    return {"months": list(map(_month_json, taken))}
+
+
+def _month_json(one: TakenMonth) -> Json:
+    return {
+        "month": month_name(one.month),
+        **attributes(one, "entered", "counted", "before", "is_same", "is_taken"),
+    }
+
+
+def _taken_text(taken: Sequence[TakenMonth]) -> Iterator[Part]:
+    yield TextTable(_OF_MONTHS, [_month_row(one) for one in taken])
+
+
+def _month_row(one: TakenMonth) -> tuple[str, ...]:
+    before = "not known" if one.before is None else f"{one.before:,}"
+    state = "taken as delivered" if one.is_taken else "held"
+    return month_name(one.month), f"{one.entered:,}", f"{one.counted:,}", before, state
+
+
+def _troubles(taken: Sequence[TakenMonth], target: str) -> Iterator[str]:
+    """Yield what a person has to know of months that would not count as before."""
+    for one in taken:
+        if one.before is not None and not one.is_same:
+            name = month_name(one.month)
+            yield f"target {target}: {name}: {_difference(one.counted - one.before)}"
+            if not one.is_taken:
+                yield (
+                    f"target {target}: {name} is still held; have it deleted at the receiver, and "
+                    f"run `publisher receiver deleted {target} {name}`, or take it --anyway"
+                )
+
+
+def _difference(more: int) -> str:
+    if more > 0:
+        return (
+            f"{plural(more, 'job')} more than before would count: some were not delivered, and "
+            "nobody knows which; taken as delivered, they are never sent"
+        )
+    if more < 0:
+        return (
+            f"the accounting data lacks {plural(-more, 'job')} that the receiver should have: what "
+            "they used is not known, and the next totals of their rows leave them out"
+        )
+    return (
+        "as many jobs would count as before, but not all under the same keys with the same usage: "
+        "settings or jobs have changed since; with the settings of then they may be the same"
+    )

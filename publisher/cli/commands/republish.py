@@ -219,9 +219,10 @@ def _lines(plan: RepublishPlan) -> Iterator[str]:
     elif plan.resume_from:
         jobs = plural(plan.rows, "job")
         yield f"  {jobs} left: resumes where the last run of the same command stopped"
-    if plan.held:
-        months = ", ".join(month.name for month in plan.held)
-        yield f"  {months}: would leave rows behind at the receiver"
+    if rows := [month.name for month in plan.held if month.restored is None]:
+        yield f"  {', '.join(rows)}: would leave rows behind at the receiver"
+    if restored := [month.name for month in plan.held if month.restored is not None]:
+        yield f"  {', '.join(restored)}: held, since the ledger was restored or lost"
     yield from _of_receiver(plan)
     if plan.brake:
         yield f"  {plan.brake}"

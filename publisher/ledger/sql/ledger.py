@@ -3,31 +3,26 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from datetime import datetime
 
 from publisher.ledger.contract import Hold, Patience, TargetState, impatient
-from publisher.ledger.generation import StateGuard
+from publisher.ledger.generation import Lacking, StateGuard, note_lack, position
 from publisher.ledger.sql import messages as rows
 from publisher.ledger.sql.outbox import OutboxWriter
-from publisher.ledger.sql.sums import (
-    adopted,
-    consents,
-    counts,
-    earlier,
-    message_rows,
-    postings,
-    receivers,
-    shadows,
-)
+from publisher.ledger.sql.sums import consents, counts, earlier, message_rows, postings, receivers
+from publisher.ledger.sql.sums.elsewhere import adopted, losses, shadows
 from publisher.model.entry import Entry, ReceiverName, RowId
 from publisher.model.errors import Busy
 from publisher.model.job import Epoch
 from publisher.model.message import LearntLimit, MonthMessage, Progress, SyncMessage
 from publisher.model.receiver import MovedMonth
 from publisher.model.time import epoch
-from publisher.model.totals import InheritedMonth, KeyTotal
+from publisher.model.totals import InheritedMonth, KeyTotal, month_name
+
+log = logging.getLogger("publisher")
 
 _ENTER_TARGET = """
 INSERT INTO target (name, start_rule, start_at, selection_digest, receiver)
@@ -62,6 +57,8 @@ VALUES (:target, :bytes, :wire, :at)
 ON CONFLICT (target) DO UPDATE SET
     payload_bytes = excluded.payload_bytes, wire = excluded.wire, learnt_at = excluded.learnt_at"""
 _TAKE_OVER = "UPDATE target SET took_over = :until WHERE name = :name"
+_UNDER_WAY = """
+SELECT target, id FROM message WHERE receiver = :receiver AND state < 2 ORDER BY id"""
 _HOLD = "UPDATE quarantine SET hold = :hold WHERE id = :id AND hold <> :hold"
 
 
@@ -72,10 +69,20 @@ class SqlLedger(OutboxWriter):
     """
 
     def working_on(
-        self, target: str, patience: Patience = impatient, receiver: ReceiverName | None = None
+        self,
+        target: str,
+        patience: Patience = impatient,
+        receiver: ReceiverName | None = None,
+        *,
+        moves_to: str = "",
     ) -> AbstractContextManager[None]:
         lock = self._holding(target, patience, receiver)
-        return lock if self._guard is None else self._guarded(self._guard, target, lock)
+        if self._guard is None or receiver is None:
+            return lock
+        # Of a ledger from before a move, the file is at the new place, where a round compares it.
+        if moves_to and self._guard.has_moved(receiver.place, moves_to):
+            return lock
+        return self._guarded(self._guard, receiver.place, lock)
 
     @contextmanager
     def _holding(
@@ -101,15 +108,39 @@ class SqlLedger(OutboxWriter):
 
     @contextmanager
     def _guarded(
-        self, guard: StateGuard, target: str, lock: AbstractContextManager[None]
+        self, guard: StateGuard, place: str, lock: AbstractContextManager[None]
     ) -> Iterator[None]:
-        with lock, closing(guard.file(target)) as file:
-            guard.check(self._database, target, file)
-            self._files[target] = file
+        with lock:
+            self._file, self._place = guard.file(place), place
             try:
+                self._compare_with_file()
                 yield
             finally:
-                del self._files[target]
+                self._file = None
+
+    def _compare_with_file(self) -> None:
+        """Hold what the ledger may lack, by the file beside it, which then follows the ledger."""
+        if self._guard is None or self._file is None:
+            return
+        if (lacking := self._guard.check(self._database, self._place, self._file)) is not None:
+            self._hold(lacking, epoch(self._guard.clock()))
+        self._guard.bring_up_to_date(self._database, self._place, self._file)
+
+    def _hold(self, lacking: Lacking, now: int) -> None:
+        """Hold months; what is under way is given up, as it may be older than what arrived."""
+        there = position(self._database, self._place)
+        if there is None:  # pragma: no cover - it was compared just now
+            raise AssertionError(self._place)
+        with self._database.atomic():
+            if lacking.months:
+                asked = {"receiver": there.receiver}
+                for target, message in self._database.execute(_UNDER_WAY, asked).fetchall():
+                    self._take_back(target, message)
+                lost = lacking.months, lacking.mark, lacking.last_at, now
+                losses.note(self._database, there.receiver, *lost)
+            note_lack(self._database, there.receiver, lacking.mark)
+        months = ", ".join(map(month_name, sorted(lacking.months))) or "no month"
+        log.warning("the ledger %s: held for %s: %s", lacking.why, self._place, months)
 
     def begin_round(
         self,
@@ -135,15 +166,24 @@ class SqlLedger(OutboxWriter):
             moved: Sequence[MovedMonth] = ()
             if was is not None and was.is_shadow and was.number != there.number:
                 moved = shadows.move(self._database, self._entry_numbers, number, was, there)
-        if self._guard is not None and target in self._files:
-            self._guard.check(self._database, target, self._files[target])
+        self._compare_with_file()
         if (state := self.target(target)) is None:  # pragma: no cover - it was made above
             raise AssertionError(target)
         return state._replace(moved=moved)
 
     def same_receiver(self, target: str, receiver: ReceiverName) -> None:
-        with self._database.atomic():
+        with self._file_moving(receiver.place), self._database.atomic():
             receivers.readdress(self._database, target, receiver)
+
+    @contextmanager
+    def _file_moving(self, place: str) -> Iterator[None]:
+        """Let the file beside the ledger go with its receiver, which gets a place in this block."""
+        if self._guard is None or self._file is None:
+            yield
+            return
+        with self._file.moving(self._guard.file(place).path):
+            yield
+        self._place = place
 
     def new_receiver(self, target: str, receiver: ReceiverName) -> None:
         with self._database.atomic():
@@ -202,16 +242,27 @@ class SqlLedger(OutboxWriter):
             posting = None if there is None else there.number
             receiver = self._known_receiver(target)
             sent: dict[int, int] = {}  # by row, the message that says it
+            months: set[int] = set()
+            last, last_id, made_at = 0, "", 0
             for one in messages:
-                sent |= self._enter_message(number, receiver, posting, one, to_settle)
+                last, of_message = self._enter_message(number, receiver, posting, one, to_settle)
+                last_id, made_at = one.message.id, epoch(one.message.made_at)
+                sent |= dict.fromkeys(of_message, last)
+                months.update(one.months)
                 to_settle += len(one.message.payload)
             if there is not None:
                 postings.seal(self._database, there, sent)
+        if last:
+            self._begun(last, last_id, months, made_at)
+            self._follow()
 
     def _enter_message(
         self, target: int, receiver: int, posting: int | None, one: MonthMessage, others: int
-    ) -> dict[int, int]:
-        """Write a message of totals down, beside others of so many bytes; return it by its rows."""
+    ) -> tuple[int, Sequence[int]]:
+        """Write a message of totals down, beside others of so many bytes.
+
+        Return its number and its rows.
+        """
         places = {record.group for record in one.records}
         if len(places) < len(one.records) or not places >= {row.group for row in one.rows}:
             raise AssertionError(f"rows of message {one.message.id} are of none of its records")
@@ -220,7 +271,7 @@ class SqlLedger(OutboxWriter):
         to = target, receiver
         number = rows.enter(self._database, *to, one.message, columns, posting=posting)
         message_rows.link(self._database, target, number, one.months)
-        return dict.fromkeys(message_rows.say(self._database, receiver, number, one.rows), number)
+        return number, message_rows.say(self._database, receiver, number, one.rows)
 
     def set_before(self, target: str, jobs: Mapping[tuple[int, str], int], basis: str) -> None:
         with self._database.atomic():
@@ -265,12 +316,30 @@ class SqlLedger(OutboxWriter):
         with self._database.atomic():
             consents.confirm_deleted(self._database, *of, month, epoch(now))
 
+    def months_deleted(self, target: str, months: Collection[int], now: datetime) -> None:
+        number, receiver = self._known_number(target), self._known_receiver(target)
+        with self._database.atomic():
+            for month in months:
+                losses.forget(self._database, receiver, month)
+                consents.confirm_deleted(self._database, number, receiver, month, epoch(now))
+            losses.solve(self._database, receiver, months, epoch(now))
+        self._counts_changed()
+        self._follow()
+
+    def months_delivered(self, target: str, months: Collection[int], now: datetime) -> None:
+        receiver = self._known_receiver(target)
+        with self._database.atomic():
+            losses.all_is_sent(self._database, receiver, months)
+            losses.solve(self._database, receiver, months, epoch(now))
+
     def adopt(self, target: str, inherited: InheritedMonth) -> None:
         number, receiver = self._known_number(target), self._known_receiver(target)
         with self._entering(0):
             of = number, receiver
             adopted.adopt(self._database, self._entry_numbers, *of, inherited)
             counts.adopt(self._database, receiver, inherited.hosts)
+        self._counts_changed()
+        self._follow()
 
     def take_over(self, target: str, until: Epoch) -> None:
         self._write(_TAKE_OVER, {"name": target, "until": until})
@@ -305,12 +374,12 @@ class SqlLedger(OutboxWriter):
         self._write(_END_ROUND, {**at, **found, "held": " ".join(map(str, held))})
 
     def release(self, numbers: Iterable[int]) -> int:
-        return self._hold(numbers, Hold.RELEASED)
+        return self._set_hold(numbers, Hold.RELEASED)
 
     def drop(self, numbers: Iterable[int]) -> int:
-        return self._hold(numbers, Hold.DROPPED)
+        return self._set_hold(numbers, Hold.DROPPED)
 
-    def _hold(self, numbers: Iterable[int], hold: Hold) -> int:
+    def _set_hold(self, numbers: Iterable[int], hold: Hold) -> int:
         asked = [{"id": number, "hold": hold} for number in numbers]
         with self._database.atomic():
             return sum(self._database.execute(_HOLD, one).rowcount for one in asked)

@@ -218,6 +218,12 @@ _LEAVE_OUTBOX = "DELETE FROM outbox WHERE message = :message"
 _FORGET_MONTHS = "DELETE FROM month_message WHERE message = :message"
 _FORGET_MESSAGE = "DELETE FROM message WHERE id = :message"
 _POSTING = "SELECT posting FROM message WHERE id = :message"
+# Of single records those of its entries, which are pending; of totals those of its rows.
+_UNDER_WAY = """
+SELECT DISTINCT row_key.month FROM message CROSS JOIN posting CROSS JOIN entry CROSS JOIN row_key
+WHERE message.id = :message AND posting.id = message.posting AND entry.posting = posting.id
+    AND entry.receiver = posting.receiver AND entry.state = 2 AND row_key.id = entry.row_key
+UNION SELECT month FROM month_message WHERE message = :message"""
 _RECORDS = "SELECT records FROM outbox WHERE message = :message"
 _CARRIED = """
 SELECT message.id, outbox.records FROM message JOIN outbox ON outbox.message = message.id
@@ -423,6 +429,13 @@ def posting_of(database: Database, number: int) -> int | None:
     """Return the posting of a message; None where its records are no entries."""
     found = database.execute(_POSTING, {"message": number}).fetchone()
     return None if found is None else found[0]
+
+
+def months_under_way(database: Database, number: int) -> list[int]:
+    """Return the months of what an outstanding message carries; none of sync counts."""
+    with database.reading():
+        found = database.execute(_UNDER_WAY, {"message": number}).fetchall()
+    return sorted(month for (month,) in found)
 
 
 def outbox_records(database: Database, number: int) -> CarriedRecords:

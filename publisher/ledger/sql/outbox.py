@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from datetime import datetime
 from typing import Any
 
 from publisher.ledger.contract import Outstanding, SentMessage
-from publisher.ledger.generation import GenerationFile, StateGuard
+from publisher.ledger.generation import GenerationFile, StateGuard, position
 from publisher.ledger.sql import entries
 from publisher.ledger.sql import messages as rows
 from publisher.ledger.sql.database import Database, Parameters
 from publisher.ledger.sql.reads import LedgerReader
-from publisher.ledger.sql.sums import counts, message_rows, postings
+from publisher.ledger.sql.sums import counts, message_rows, month_sums, postings
 from publisher.ledger.sql.sums.settlement import Settling
 from publisher.model.entry import RunKey, run_key
 from publisher.model.message import (
@@ -64,7 +64,8 @@ class OutboxWriter(LedgerReader):
 
     def __init__(self, database: Database, guard: StateGuard | None = None) -> None:
         super().__init__(database, guard)
-        self._files: dict[str, GenerationFile] = {}  # of the targets that this one works on
+        self._file: GenerationFile | None = None  # of the receiver that this one works on
+        self._place = ""
         self._entry_numbers = entries.Numbers()
 
     def prepare(
@@ -90,9 +91,10 @@ class OutboxWriter(LedgerReader):
             number = rows.enter(self._database, *to, message, columns, posting=posting)
             rows.advance(self._database, target, progress, policy_digest, message.made_at)
         if before is not None and number_before is not None:
-            self._settled(number_before, before, (number, message.id))
-        elif message.target in self._files:
-            self._files[message.target].begun(number, message.id)
+            self._settled(number_before, before)
+        months = {entry.row.month for entry in records.entries}
+        self._begun(number, message.id, months, epoch(message.made_at))
+        self._follow()
         self._on_its_way = number, message.id, summary
 
     @contextmanager
@@ -115,6 +117,7 @@ class OutboxWriter(LedgerReader):
         with self._database.atomic():
             self._settle(target, number, sent)
         self._settled(number, sent)
+        self._follow()
 
     def _unsettled(self, target: int, message: Message) -> int | None:
         """The number of a message; None where it is settled already."""
@@ -138,12 +141,31 @@ class OutboxWriter(LedgerReader):
         if counts.accept(self._database, number, epoch(at)):
             self._database.execute(_SYNCED, {"id": target, "now": epoch(at)})
 
-    def _settled(
-        self, number: int, sent: SentMessage, begun: tuple[int, MessageId] | None = None
+    def _settled(self, number: int, sent: SentMessage) -> None:
+        """After that transaction."""
+        if self._file is not None:
+            self._file.settled(number, sent.message.id, epoch(sent.at))
+            self._counts_changed()
+
+    def _follow(self) -> None:
+        """Write the file beside the ledger, which has changed."""
+        if self._file is not None:
+            self._file.follow()
+
+    def _counts_changed(self) -> None:
+        """Have the file beside the ledger say what counts now."""
+        there = position(self._database, self._place)
+        if self._file is not None and there is not None:
+            with self._database.reading():
+                months = month_sums.sums(self._database, there.receiver)
+            self._file.counts(there.mark, months)
+
+    def _begun(
+        self, number: int, message_id: str, months: Collection[int], at: int | None = None
     ) -> None:
-        """After that transaction, which wrote down the message `begun` too."""
-        if (file := self._files.get(sent.message.target)) is not None:
-            file.delivered(number, sent.message.id, epoch(sent.at), sent.message.records, begun)
+        """Have the file beside the ledger name what may be handed over from now on."""
+        if self._file is not None:
+            self._file.begun(number, message_id, months, at)
 
     def _totals_sent(self, target: int, number: int, remote_id: str, now: datetime) -> None:
         records = rows.outbox_records(self._database, number)
@@ -174,13 +196,15 @@ class OutboxWriter(LedgerReader):
             given_up = self._given_up(found, besides)
         if number is None or not given_up:
             return
-        if target in self._files:
-            left = [
-                (message, message_id)
-                for message, message_id, state, _ in found
-                if state == _IS_PREPARED and message not in given_up
-            ]
-            self._files[target].begun(*max(left, default=(0, "")))
+        left = [
+            (message, message_id) for message, message_id, _, _ in found if message not in given_up
+        ]
+        months = {
+            month for message, _ in left for month in rows.months_under_way(self._database, message)
+        }
+        last, last_id = max(left, default=(0, ""))
+        self._begun(last, last_id, months)
+        self._follow()
         with self._database.atomic():
             for message in given_up:
                 self._take_back(number, message)
@@ -225,22 +249,11 @@ class OutboxWriter(LedgerReader):
         halves: Sequence[tuple[Message, Sequence[OutboxRecord]]],
         narrowing: bool,
     ) -> None:
-        with self._file_of(whole.message.target) as file:
-            if file is not None:
-                file.begun(0, "")  # the whole is gone soon, and a half may even have its number
-            last = self._split(whole, halves, narrowing=narrowing)
-            if file is not None:
-                file.begun(*last)
-
-    @contextmanager
-    def _file_of(self, target: str) -> Iterator[GenerationFile | None]:
-        """Give a target's file; that of another target of the receiver is opened for this once."""
-        if target in self._files or self._guard is None:
-            yield self._files.get(target)
-            return
-        with closing(self._guard.file(target)) as file:
-            known = file.read()
-            yield file if known is not None and known.number >= 0 else None
+        months = rows.months_under_way(self._database, whole.number)
+        self._begun(0, "", months)  # the whole is gone soon, and a half may even have its number
+        self._follow()
+        self._begun(*self._split(whole, halves, narrowing=narrowing), months)
+        self._follow()
 
     def _split(
         self,

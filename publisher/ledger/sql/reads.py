@@ -26,6 +26,7 @@ from publisher.ledger.sql.database import Database, Parameters
 from publisher.ledger.sql.messages import MessageSummary
 from publisher.ledger.sql.past import traced
 from publisher.ledger.sql.sums import consents, counts, earlier, message_rows, receivers
+from publisher.ledger.sql.sums.elsewhere import losses
 from publisher.model.entry import (
     EarlierRuns,
     MonthTotals,
@@ -44,7 +45,7 @@ from publisher.model.message import (
     OpenRow,
     WindowMark,
 )
-from publisher.model.receiver import ChangedAddress, KnownReceiver, ReceiverSums
+from publisher.model.receiver import ChangedAddress, KnownReceiver, Loss, ReceiverSums
 from publisher.model.time import moment
 from publisher.model.totals import (
     AcceptedChange,
@@ -296,6 +297,10 @@ class LedgerReader:
             of = self._number(target), self._receiver(target)
             return consents.accepted_changes(self._database, *of)
 
+    def losses(self, target: str) -> Sequence[Loss]:
+        with self._database.reading():
+            return losses.held(self._database, self._receiver(target))
+
     def counts(self, target: str) -> HostCounts:
         number, receiver = self._number(target), self._receiver(target)
         with self._database.reading():
@@ -313,8 +318,8 @@ class LedgerReader:
             return [one.what for one in disagreements(self._database, quick=True)]
         return [one.what for one in damaged_in_sample(self._database, on)]
 
-    def state_trouble(self, target: str) -> str:
-        return "" if self._guard is None else self._guard.trouble(self._database, target)
+    def state_trouble(self, place: str) -> str:
+        return "" if self._guard is None else self._guard.trouble(self._database, place)
 
     def close(self) -> None:
         self._database.close()

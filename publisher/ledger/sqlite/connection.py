@@ -33,9 +33,8 @@ _HEADER_BYTES: Final = 100
 _APPLICATION_ID: Final = 0x50554231  # 'PUB1' in the file's header: `file` and we know it by that
 _DAMAGED: Final = (
     "the file is damaged: move it away, with its -wal and -shm, and restore the last backup; "
-    "without one, a new one begins, `start` decides from when, and receivers keep one copy of what "
-    "they get twice. "
-    "Either way, `--accept-state` goes on"
+    "without one, a new one begins. Either way, `publisher publish` holds what may be delivered, "
+    "and says how to go on"
 )
 # Without a limit the WAL would keep the size of the longest backlog for ever.
 _WAL_BYTES: Final = 16 * 1024 * 1024

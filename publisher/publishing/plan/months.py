@@ -10,7 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 from publisher.formats import is_summary_format, receiver_of, summary_format
 from publisher.formats.base import SummaryFormat
-from publisher.model.entry import MonthTotals, RowId, RowTotal, Usage
+from publisher.model.entry import MonthTotals, RowId, RowKey, RowTotal, Usage
+from publisher.model.published import PublishedJob
+from publisher.model.totals import SINGLE_RECORDS, BlockedMonth, SummaryRows
 
 
 class MonthKinds:
@@ -35,6 +37,7 @@ class MonthKinds:
         self._months: Mapping[int, MonthTotals] | None = None
         self._forms: dict[int, SummaryFormat | None] = {}
         self._single_rows: dict[int, set[RowId]] = {}
+        self._row_keys: dict[str, SummaryRows] = {}
 
     @property
     def months(self) -> Mapping[int, MonthTotals]:
@@ -60,6 +63,13 @@ class MonthKinds:
         """Return the format in which a month is sent, if it is."""
         return self.form_of(month) or self._format
 
+    def row_of(self, month: int, published: PublishedJob) -> RowKey:
+        """Return the row of a job in the format in which its month is sent."""
+        form = self.format_of(month)
+        if form.name not in self._row_keys:
+            self._row_keys[form.name] = SummaryRows(form.grouping)
+        return RowKey(month, self._row_keys[form.name].of(published))
+
     def is_of_records(self, row: RowId) -> bool:
         """Return whether the receiver made a row of single records, maybe beside others' totals."""
         if row.month not in self._single_rows:
@@ -78,3 +88,8 @@ class MonthKinds:
         if self._again:
             return self._format if there.table == self._format.receiver.table else None
         return summary_format(known.format) if is_summary_format(known.format) else self._format
+
+
+def of_other_kind(month: int, was: str) -> BlockedMonth:
+    """Return a month that the receiver has in another table, or ('') as single records."""
+    return BlockedMonth(month, (), 0, was=was or SINGLE_RECORDS, records=not was)

@@ -12,7 +12,7 @@ from typing import Final
 from publisher.model.job import Epoch
 from publisher.model.text import plural
 from publisher.model.time import iso_epoch
-from publisher.model.totals import SINGLE_RECORDS, BlockedMonth
+from publisher.model.totals import SINGLE_RECORDS, BlockedMonth, GroupedRows, RestoredMonth
 from publisher.publishing.plan.actions import Action, Kind
 
 ADD: Final = Action(Kind.ADD, "the receiver does not have them yet")
@@ -31,11 +31,22 @@ BELIEVED: Final = Action(
 SAY_AGAIN: Final = Action(Kind.CHANGE, "the last accepted message has other numbers for the row")
 RETRACT: Final = Action(Kind.RETRACT, "no target of the receiver wants them any more")
 EMPTY: Final = Action(Kind.EMPTY, "the row loses its last job: a record of zeros empties it")
+MAY_LACK: Final = "the ledger was restored or lost, and lacks what counted of this month before"
+MAY_BE_DELIVERED: Final = "the ledger was restored or lost, and they may be delivered already"
 
 
 def set_aside(rule: str) -> Action:
     """Return the action for a job that breaks a rule."""
     return Action(Kind.SET_ASIDE, f"they break the rule {rule}")
+
+
+def row_said_again(row: GroupedRows) -> Action:
+    """Return the action for a row that goes out with zeros, or though no run of it changed."""
+    if not row.counts.jobs:
+        return EMPTY
+    if any(one.is_guess for one in row.rows):
+        return BELIEVED
+    return SAY_AGAIN if row.counts != row.sent else KEEP
 
 
 def held_month(month: BlockedMonth) -> Action:
@@ -44,6 +55,8 @@ def held_month(month: BlockedMonth) -> Action:
 
 
 def _why_held(month: BlockedMonth) -> str:
+    if month.restored is not None:
+        return MAY_LACK if month.restored.differs else MAY_BE_DELIVERED
     if month.was:
         is_single = month.was == SINGLE_RECORDS
         kind, instead = _kinds(is_single=is_single)
@@ -96,6 +109,45 @@ OTHER_RUN_UNDER_WAY: Final = "another run of the job is on its way; the next rou
 
 def held_reason(held: Sequence[BlockedMonth]) -> str:
     """Return why months are held back, in one line; '' when none is."""
+    restored = [month for month in held if month.restored is not None]
+    others = [month for month in held if month.restored is None]
+    return "; ".join(filter(None, (_restored_reason(restored), _rows_reason(others))))
+
+
+def _restored_reason(held: Sequence[BlockedMonth]) -> str:
+    """Return why months are held back whose ledger was restored, or lost."""
+    months = {one.name: one.restored for one in held if one.restored is not None}
+    if not months:
+        return ""
+    noticed = iso_epoch(max(one.noticed_at for one in months.values()))
+    differ = {name: one for name, one in months.items() if one.differs}
+    found = f"the ledger was restored or lost, as a round found at {noticed}"
+    parts = [f"of {name} {_should_have(one)}" for name, one in differ.items()]
+    waiting = sum(one.waiting for one in months.values())
+    if waiting:
+        wait = "waits" if waiting == 1 else "wait"
+        parts.append(f"{plural(waiting, 'job')} that may be delivered {wait}")
+    if not differ:
+        return f"held back: {found}: {', '.join(parts)} until the months that differ are solved"
+    name = next(iter(months.values())).target
+    these = f"{name} {' '.join(differ)}"
+    return (
+        f"held back: {found}: {', '.join(parts)}; if the receiver's portal shows that, "
+        f"`publisher receiver delivered {these}` takes these months as delivered; or have all of "
+        f"them deleted there for your site, and then `publisher receiver deleted {these}` has "
+        "them sent anew"
+    )
+
+
+def _should_have(month: RestoredMonth) -> str:
+    has = f"the ledger has {plural(month.counted, 'job')}"
+    if month.jobs is None:
+        return f"{has}, and what the receiver should have is not known"
+    return f"the receiver should have {plural(month.jobs, 'job')}, {has}"
+
+
+def _rows_reason(held: Sequence[BlockedMonth]) -> str:
+    """Return why months are held back of which rows would stay at the receiver, or be lost."""
     if not held:
         return ""
     names = ", ".join(month.name for month in held)

@@ -34,6 +34,7 @@ from publisher.publishing.databases.prune import refuse_pruned
 from publisher.publishing.plan.known_rows import rows_for_people
 from publisher.publishing.plan.reasons import contradicts, dwarfs
 from publisher.publishing.plan.records import RecordMoves, as_compared
+from publisher.publishing.plan.restored import RestoredLedger
 from publisher.publishing.round.batches import RecordMaker
 from publisher.publishing.round.decision import Decider, Publish
 from publisher.publishing.round.outcome import Outcome, added
@@ -122,9 +123,11 @@ class RepublishPlan:
         return receiver_of(self.format).whole_months and not self.summary and not self.exact
 
     def stays_held(self, request: RepublishRequest) -> bool:
-        """Whether months are held back: parts of months that are totals there are, in any case."""
-        totals = any(month.was for month in self.held)
-        return bool(self.held) and (totals or not request.accept_key_change)
+        """Whether months are held back: parts of months are, in any case, that are totals there,
+        or of which a restored ledger may lack something.
+        """
+        always = any(month.was or month.restored for month in self.held)
+        return bool(self.held) and (always or not request.accept_key_change)
 
     def months_left(self) -> list[int]:
         """The months that are not dealt with, by number."""
@@ -245,7 +248,20 @@ class _Planner:
         """With what looking at the jobs told."""
         if self._summary:
             return self._summed_up(outline)
-        return outline if self._receiver.row_keys is None else self._guarded(outline)
+        if self._receiver.row_keys is not None:
+            outline = self._guarded(outline)
+        restored = self._restored()
+        at = {one.month for one in restored}
+        others = [one for one in outline.held if one.month not in at]
+        return replace(outline, held=(*restored, *others))
+
+    def _restored(self) -> list[BlockedMonth]:
+        """Return the months of the window that wait since the ledger was restored, or lost."""
+        losses = self._ledger.losses(self._target.name)
+        there = RestoredLedger(self._target.name, losses, are_all_shown=False)
+        for month in there.months.intersection(self._numbers):
+            there.wait(month)
+        return there.held
 
     def _rows_left(self, outline: RepublishPlan) -> int:
         """What an interrupted run has not read yet. With two databases, end times cannot tell."""

@@ -33,6 +33,7 @@ from publisher.publishing.plan.actions import Example
 from publisher.publishing.plan.known_rows import rows_for_people
 from publisher.publishing.plan.reasons import held_month
 from publisher.publishing.plan.records import RecordMoves, pinned
+from publisher.publishing.plan.restored import RestoredLedger
 from publisher.publishing.plan.runs import entry_of, plan_record
 from publisher.publishing.round.decision import Decider, Publish
 from publisher.publishing.round.sender import MessageSender
@@ -192,6 +193,7 @@ class JobBatches:
         job_format: JobFormat,
         builder: BatchBuilder,
         sender: MessageSender,
+        restored: RestoredLedger,
         *,
         again: bool = False,
         guard: Guard | None = None,
@@ -199,6 +201,7 @@ class JobBatches:
         """`again`: a window is published again."""
         self.format = job_format
         self._again = again
+        self._restored = restored
         self._builder = builder
         self._sender = sender
         self._maker = RecordMaker(job_format)
@@ -218,7 +221,7 @@ class JobBatches:
     @property
     def held(self) -> list[BlockedMonth]:
         """Months of which something is held back."""
-        return [self._held[month] for month in sorted(self._held)]
+        return [*self._restored.held, *(self._held[month] for month in sorted(self._held))]
 
     @property
     def idle(self) -> bool:
@@ -230,9 +233,11 @@ class JobBatches:
 
         Raises: Unfit; Stopped, SourceError.
         """
+        known, job, month = fit.known, fit.published.job, month_number(fit.published.ended_at)
+        if self._restored.holds(job, month, known, is_single=True):
+            return
         if self._is_held_back(fit):
             return
-        known = fit.known
         if self._guard is not None:
             fit = fit._replace(published=pinned(fit.published, known))
         record = self.rendered(fit, now)
@@ -352,6 +357,7 @@ def open_sink(
     clock: Callable[[], datetime],
     *,
     held_before: Collection[int],
+    restored: RestoredLedger,
     page_read: Callable[[Page], None],
 ) -> RecordSink:
     """The record sink of the target's format. `held_before`: months that the last round held back.
@@ -360,7 +366,7 @@ def open_sink(
     """
     if isinstance(live.format, SummaryFormat):
         places = decider, source, ledger, sender, clock
-        return MonthlyTotals(live, live.format, *places, page_read=page_read)
+        return MonthlyTotals(live, live.format, *places, restored, page_read=page_read)
     frame = live.format.frame
     builder = BatchBuilder(
         most_records=live.batch_records,
@@ -379,7 +385,7 @@ def open_sink(
             moves=RecordMoves(live.settings, partial(ledger.rows, live.name)),
             accept=accept,
         )
-    return JobBatches(live.format, builder, sender, again=decider.again, guard=guard)
+    return JobBatches(live.format, builder, sender, restored, again=decider.again, guard=guard)
 
 
 def _sent_as_totals(live: LiveTarget, ledger: Ledger) -> dict[int, BlockedMonth]:

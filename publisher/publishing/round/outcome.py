@@ -194,6 +194,10 @@ def count_held(held: Iterable[BlockedMonth], counts: ActionCounts) -> None:
     counted = {(line.month, line.action.kind) for line in counts.lines()}
     for month in held:
         at = month.month, held_month(month)
+        if (restored := month.restored) is not None:
+            jobs = [Example(job) for job in restored.examples]
+            counts.add(*at, jobs=restored.waiting or None, examples=jobs)
+            continue
         counts.add(*at, rows=len(month.orphaned))
         if (month.month, Kind.HOLD) not in counted:
             rows = [Example(row=one.key.text) for one in month.orphaned[:EXAMPLES]]

@@ -25,6 +25,7 @@ from publisher.model.message import Batch, Progress, RecordColumns, Rendered, Wi
 from publisher.model.time import Window
 from publisher.model.totals import BlockedMonth, month_window
 from publisher.publishing.databases.known import know_by_name, note_databases
+from publisher.publishing.plan.restored import RestoredLedger
 from publisher.publishing.round.assemble import NOWHERE
 from publisher.publishing.round.batches import JobBatches, RecordSink, open_sink
 from publisher.publishing.round.collisions import NoCollisions, collisions
@@ -146,7 +147,7 @@ class Round:
                 swept=sweep and whole,
                 checked=checked,
                 now=self._clock(),
-                held=[month.month for month in self._held],
+                held=sorted({month.month for month in self._held}),
             )
         return self._outcome(receipt)._replace(missing=tuple(one.reason for one in missing))
 
@@ -169,7 +170,7 @@ class Round:
         """
         with self._at_work():
             now = self._clock()
-            self._observer.round_begins(self._begin(), sweep=False)
+            self._observer.round_begins(self._begin(again=True), sweep=False)
             decider = self._decider(window, again=True)
             reading = WindowReader(
                 target=self._live.name,
@@ -193,7 +194,7 @@ class Round:
         """
         with self._at_work():
             now = self._clock()
-            state = self._begin()
+            state = self._begin(again=True)
             self._observer.round_begins(state, sweep=False)
             # As a regular round counts what ended since the target's start, so does this month.
             window = replace(self._live.selection.window, start=state.start)
@@ -221,7 +222,7 @@ class Round:
     def send_outstanding(self) -> Outcome:
         """Send what is in doubt, and nothing new. Raises: PublisherError before it has begun."""
         with self._at_work():
-            self._observer.round_begins(self._begin(), sweep=False)
+            self._observer.round_begins(self._begin(again=True), sweep=False)
             try:
                 with self._sender:
                     self._sender.send_outstanding()
@@ -238,8 +239,10 @@ class Round:
         patient = patience(self._wait)
         return self._ledger.working_on(self._live.name, patient, self._live.receiver)
 
-    def _begin(self) -> TargetState:
+    def _begin(self, *, again: bool = False) -> TargetState:
         state = self._live.begin(self._ledger)
+        losses = self._ledger.losses(self._live.name)
+        self._restored = RestoredLedger(self._live.name, losses, are_all_shown=not again)
         know_by_name(self._live.name, self._source, self._ledger)
         self._sender = self._new_dispatch(state)
         self._held_before = state.held
@@ -249,7 +252,7 @@ class Round:
         """Daily, when what is wanted changed, the clock went back, or rows were renumbered."""
         if state.swept is None or not timedelta(0) <= now - state.swept < SWEEP_EVERY:
             return True
-        if self._summed and (state.held or self._live.accept_key_change):
+        if self._restored or (self._summed and (state.held or self._live.accept_key_change)):
             return True
         name, databases = self._live.name, self._source.databases()
         cursors = [self._ledger.cursor(name, database) for database in databases]
@@ -346,6 +349,7 @@ class Round:
             self._sender,
             self._clock,
             held_before=self._held_before,
+            restored=self._restored,
             page_read=partial(self._observer.page_read, self._live.name),
         )
         return self._outlet_now

@@ -22,18 +22,16 @@ from typing import Final
 from publisher.formats import summary_format
 from publisher.formats.base import SummaryFormat
 from publisher.ledger.contract import Hold, Ledger, Quarantined
-from publisher.model.entry import Entry, Recorded, RowId, RowKey, RowTotal
+from publisher.model.entry import Entry, Recorded, RowId, RowTotal
 from publisher.model.errors import Unfit
 from publisher.model.job import JobId, JobKey, JobRecord, SkippedJob
 from publisher.model.message import MessageRow, MonthMessage, OpenRow, Progress
 from publisher.model.time import Window
 from publisher.model.totals import (
-    SINGLE_RECORDS,
     BlockedMonth,
     GroupedRows,
     GroupKey,
     KeyTotal,
-    SummaryRows,
     groups_of,
     has_begun,
     month_number,
@@ -42,8 +40,9 @@ from publisher.model.totals import (
 from publisher.policy.target import is_wanted
 from publisher.publishing.plan.actions import Action, ActionCounts, Example, Kind
 from publisher.publishing.plan.known_rows import KnownRows, changed_row, rows_for_people
-from publisher.publishing.plan.months import MonthKinds
-from publisher.publishing.plan.reasons import BELIEVED, EMPTY, KEEP, SAY_AGAIN, held_month
+from publisher.publishing.plan.months import MonthKinds, of_other_kind
+from publisher.publishing.plan.reasons import held_month, row_said_again
+from publisher.publishing.plan.restored import RestoredLedger
 from publisher.publishing.plan.rows import (
     RowChanges,
     bundled,
@@ -86,6 +85,7 @@ class MonthlyTotals:
         ledger: Ledger,
         sender: MessageSender,
         clock: Callable[[], datetime],
+        restored: RestoredLedger,
         *,
         page_read: Callable[[Page], None],
     ) -> None:
@@ -97,6 +97,7 @@ class MonthlyTotals:
         self._ledger = ledger
         self._sender = sender
         self._clock = clock
+        self._restored = restored
         self._page_read = page_read
         self._accepts = live.accept_key_change
         self._again = decider.again
@@ -108,17 +109,21 @@ class MonthlyTotals:
         self._progress = Progress()
         known = partial(ledger.months, live.name), partial(ledger.rows, live.name)
         self._kinds = MonthKinds(summary_format, *known, again=decider.again)
-        self._row_keys: dict[str, SummaryRows] = {}
         # Months of which runs are there otherwise ('' as single records, or in another table): they
         # are held back, or not, with consent.
         self._other_kind: dict[int, str] = {}
         self._overruled: dict[int, str] = {}
         self._waiting = ActionCounts()  # runs of such months
         self._rows_sent = ActionCounts()  # that go out though no run changed, or with zeros
-        self.held: list[BlockedMonth] = []  # months that wait for an administrator
+        self._blocked: list[BlockedMonth] = []  # months that wait for an administrator
 
     def __contains__(self, key: JobKey) -> bool:
         return key in self._met
+
+    @property
+    def held(self) -> list[BlockedMonth]:
+        """Months of which something is held back."""
+        return [*self._restored.held, *self._blocked]
 
     # Taking runs
 
@@ -132,10 +137,11 @@ class MonthlyTotals:
         if not has_begun(month, now):
             self._progress += Progress(opened=(OpenRow(published.job.row, None),))
             return
-        fields = self._rows_of(form or self._format).of(published)
-        entry = entry_of(published, RowKey(month, fields), fit.entry.digest)
+        entry = entry_of(published, self._kinds.row_of(month, published), fit.entry.digest)
         action = plan_run(entry, fit.known, again=self._again or form is None)
         if action.kind is Kind.KEEP and not self._again:
+            return
+        if self._restored.holds(published.job, month, fit.known, is_single=False):
             return
         rows = [entry.row.id] if fit.known is None else [entry.row.id, fit.known.row]
         is_single = any(map(self._kinds.is_of_records, rows))
@@ -143,7 +149,7 @@ class MonthlyTotals:
             was = "" if is_single else self._kinds.months[month].format
             (self._overruled if self._accepts else self._other_kind)[month] = was
             if not self._accepts:
-                held = held_month(_of_other_kind(month, was))
+                held = held_month(of_other_kind(month, was))
                 self._waiting.job(month, held, Example(published.job.job_id))
                 return
         if action.kind is Kind.KEEP:
@@ -155,6 +161,8 @@ class MonthlyTotals:
         """Plan a run that the target does not want any more; another of the receiver may."""
         action = plan_unwanted(known, again=self._again or self._accepts)
         if action.kind is not Kind.RETRACT or known is None:
+            return
+        if known.row.month in self._restored.months:
             return
         if not self._is_wanted_beside(job):
             self._enter(retraction_of(known), known, action, job.job_id)
@@ -174,11 +182,6 @@ class MonthlyTotals:
             now = self._clock()
             self._ledger.enter(self._target, self._entries, self._live.settings, now)
             self._entries.clear()
-
-    def _rows_of(self, form: SummaryFormat) -> SummaryRows:
-        if form.name not in self._row_keys:
-            self._row_keys[form.name] = SummaryRows(form.grouping)
-        return self._row_keys[form.name]
 
     # Progress
 
@@ -211,6 +214,9 @@ class MonthlyTotals:
 
     def resend(self, month: int, now: datetime) -> None:
         """Plan a month anew and send all of it. Raises: Stopped, SourceError."""
+        if month in self._restored.months:
+            self._restored.wait(month)
+            return
         self._read_again((month,), now)
         is_of_another_kind = self._kinds.form_of(month) is None
         if is_of_another_kind:
@@ -225,6 +231,7 @@ class MonthlyTotals:
 
     def _read_months(self, months: Collection[int], now: datetime) -> None:
         self._start_over()
+        self._restored.start_over(months)
         for month in sorted(months):
             self._read_month(month, now)
 
@@ -307,7 +314,7 @@ class MonthlyTotals:
         accepted without them, are sent as they count.
         """
         again = {*months, *self._other_kind}
-        self.held = [held for held in self.held if held.month not in again]
+        self._blocked = [held for held in self._blocked if held.month not in again]
         self._read_again(months, now)
         self._send((), now)
         if self._sender.refused_months():
@@ -336,7 +343,7 @@ class MonthlyTotals:
         self._sender.tally.actions.take(self._waiting.lines())
         for month, was in sorted(self._other_kind.items()):
             rows = rows_for_people(self._own_rows(month), was)
-            self.held.append(_of_other_kind(month, was)._replace(orphaned=rows))
+            self._blocked.append(of_other_kind(month, was)._replace(orphaned=rows))
 
     def _hold_rows(self) -> Mapping[int, Sequence[KeyTotal]]:
         """Hold runs that would leave rows behind at the receiver, and tell of these rows."""
@@ -354,7 +361,7 @@ class MonthlyTotals:
             at = move.old.month, held_month(blocked[move.old.month])
             about = [Example(job, there.text_of(move.old)) for job in moved.jobs]
             self._sender.tally.actions.add(*at, jobs=moved.old.jobs, examples=about)
-        self.held += blocked.values()
+        self._blocked += blocked.values()
         return {}
 
     def _left_behind(self) -> Mapping[int, Sequence[KeyTotal]]:
@@ -415,7 +422,7 @@ class MonthlyTotals:
     def _messages(self, say: Collection[int], now: datetime) -> Iterator[MonthMessage]:
         """Yield the messages of what changed, and of whole months to `say`."""
         unsent = [at for at, known in self._kinds.months.items() if known.unsent]
-        months = {*self._changes.months(), *say, *unsent}
+        months = {*self._changes.months(), *say, *unsent} - self._restored.months
         bundles = [
             (name, list(of_form))
             for together in months_together(months, self._changes.moves)
@@ -484,15 +491,6 @@ class MonthlyTotals:
     def _count_row(self, grouped: GroupedRows) -> None:
         """Count a row that is emptied, or that goes out though no run changed."""
         counts, month = grouped.counts, grouped.rows[0].key.month
-        action = SAY_AGAIN if counts != grouped.sent else KEEP
-        if any(row.is_guess for row in grouped.rows):
-            action = BELIEVED
-        if not counts.jobs:
-            action = EMPTY
         about = Example(row=grouped.group.row(by_level=True).key.text)
-        self._rows_sent.add(month, action, jobs=counts.jobs, rows=1, examples=(about,))
-
-
-def _of_other_kind(month: int, was: str) -> BlockedMonth:
-    """Return a month that the receiver has in another table, or ('') as single records."""
-    return BlockedMonth(month, (), 0, was=was or SINGLE_RECORDS, records=not was)
+        said_again = row_said_again(grouped)
+        self._rows_sent.add(month, said_again, jobs=counts.jobs, rows=1, examples=(about,))

@@ -55,7 +55,7 @@ def after_round(
     """The counts after a regular round, when they changed or a day has passed; else None."""
     now = site.clock()
     counts = ledger.counts(target.name)
-    wanted = recent(counts_to_send(counts), now, MONTHS)
+    wanted = _known(recent(counts_to_send(counts), now, MONTHS), target, ledger)
     sent = counts.last_reported_at
     fresh = sent is not None and timedelta(0) <= now - sent < _SEND_EVERY
     if not wanted or (fresh and wanted == {at: counts.reported.get(at) for at in wanted}):
@@ -88,6 +88,7 @@ def send_counts(
                     basis = f"{live.selection_digest}-{live.policy_digest}"
                     _look_before_us(target, source, ledger, now, basis)
                 counts = recent(counts_to_send(ledger.counts(target.name)), now, months)
+                counts = _known(counts, target, ledger)
                 if counts:  # a target without a round has none, and is not in the ledger
                     ledger.prepare_sync(target.name, _messages(target, form, counts, now))
                     sender.send_outstanding()
@@ -109,6 +110,12 @@ def recent(
     """The last so many months, the current one included."""
     first = first_month(now, months)
     return {at: counts[at] for at in sorted(counts) if at[0] >= first}
+
+
+def _known(counts: Mapping[HostMonth, int], target: Target, ledger: Ledger) -> dict[HostMonth, int]:
+    """Leave out months of which the ledger may have lost something: nobody knows their counts."""
+    lost = {loss.month for loss in ledger.losses(target.name)}
+    return {at: jobs for at, jobs in counts.items() if at[0] not in lost}
 
 
 def first_month(now: datetime, months: int | None) -> int:

@@ -63,7 +63,8 @@ def same(site: Site, name: str) -> ListedReceiver:
     with closing(site.ledger()) as ledger:
         question = _question(site, target, ledger)
         old = ReceiverName(question.receiver.address, kind=question.receiver.kind)
-        with ledger.working_on(name, patience(site.wait), old):
+        place = site.receiver(target).place
+        with ledger.working_on(name, patience(site.wait), old, moves_to=place):
             there = _question(site, target, ledger).receiver
             stay = [one.name for one in site.targets if site.receiver(one).place == there.address]
             if stay:

@@ -120,6 +120,13 @@ class Apel:
             self.hybrid.pop(key, None)
         self.summarise()
 
+    def delete_month(self, month: tuple[int, int]) -> None:
+        """Delete everything of a month."""
+        self.jobs = {key: row for key, row in self.jobs.items() if month_of(row["EndTime"]) != month}
+        for table in (self.summaries, self.normalised, self.hybrid):
+            for key in [key for key in table if key.month == month]:
+                del table[key]
+
     def totals(self) -> dict[SumKey, Total]:
         """Return every row that counts jobs."""
         return {key: total for key, total in self.hybrid.items() if total.jobs}

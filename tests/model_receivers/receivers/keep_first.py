@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from tests.model_receivers.receivers.apel import month_of
 from tests.model_receivers.receivers.payloads import Row, auditor_rows, sgas_rows
 
 
@@ -24,6 +25,10 @@ class KeepFirst:
 
     def store(self, row: Row) -> None:
         self.records.setdefault(row["RecordId"], row)
+
+    def delete_month(self, month: tuple[int, int]) -> None:
+        """Delete everything of a month."""
+        self.records = {key: row for key, row in self.records.items() if month_of(row["EndTime"]) != month}
 
 
 class Sgas(KeepFirst):

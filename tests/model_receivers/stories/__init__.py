@@ -53,7 +53,8 @@ REPAIRS: Final = {
     "retire": 1,
 }
 AT_RECEIVERS: Final = {"summarise": 2, "forget_records": 1}
-LEDGER: Final = {"backup": 2, "restore": 2, "lose_ledger": 1}
+LEDGER: Final = (("backup", "restore"), ("backup", "restore", "answer"), ("lose_ledger",), ("lose_ledger", "answer"))
+"""What happens to ledgers, each in this order, with other events in between."""
 
 
 class Kinds(NamedTuple):
@@ -63,15 +64,11 @@ class Kinds(NamedTuple):
     """
 
     events: dict[str, int]
-    ledger: dict[str, int]
     longest: int
     gentle: bool
 
 
-FULL: Final = Kinds(AT_CES | ROUNDS | KEYS | TARGETS | REPAIRS | AT_RECEIVERS, LEDGER, longest=4, gentle=False)
-
-TODAY: Final = FULL._replace(ledger={})
-"""Without ledgers that are lost or restored, which the core does not get right yet."""
+FULL: Final = Kinds(AT_CES | ROUNDS | KEYS | TARGETS | REPAIRS | AT_RECEIVERS, longest=4, gentle=False)
 
 
 def story(seed: int, kinds: Kinds = FULL) -> list[Event]:
@@ -79,12 +76,22 @@ def story(seed: int, kinds: Kinds = FULL) -> list[Event]:
     chance = random.Random(seed)
     names, weights = list(kinds.events), list(kinds.events.values())
     events = chance.choices(names, weights, k=chance.randint(1, kinds.longest))
-    if kinds.ledger and chance.random() < 0.3:
-        events += chance.choices(list(kinds.ledger), list(kinds.ledger.values()), k=chance.randint(1, 3))
     must = [name for name in ("restart", "purge") if name in kinds.events]
     events += [*must, "publish", *chance.choices(list(KEYS), list(KEYS.values()))]
     chance.shuffle(events)
-    return [(name, chance.randrange(10**9)) for name in ("submit", "publish", *events)]
+    told = [(name, chance.randrange(10**9)) for name in ("submit", "publish", *events)]
+    return _with_ledger(told, random.Random(f"{seed} ledger"))
+
+
+def _with_ledger(told: list[Event], chance: random.Random) -> list[Event]:
+    """Add what happens to the ledger to some stories; the others, and the rest of these, stay as they are."""
+    if chance.random() < 0.7:
+        return told
+    happens = chance.choice(LEDGER)
+    places = sorted(chance.randrange(2, len(told) + 1) for _ in happens)
+    for place, name in reversed(list(zip(places, happens, strict=True))):
+        told.insert(place, (name, chance.randrange(10**9)))
+    return told
 
 
 def play(

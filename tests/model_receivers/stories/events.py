@@ -12,7 +12,15 @@ from pathlib import Path
 from typing import Any, Final
 
 from tests.arex_databases import SampleJob, Schema
-from tests.model_receivers.oracle import SINGLE, Memory, differences, surfaces, ticket_records, ticket_rows
+from tests.model_receivers.oracle import (
+    SINGLE,
+    Memory,
+    differences,
+    note_waiting,
+    surfaces,
+    ticket_records,
+    ticket_rows,
+)
 from tests.model_receivers.receivers.apel import Apel, Key, SumKey, month_of
 from tests.model_receivers.site import Product, Run, place_of, scripted
 from tests.model_receivers.world import USERS, VOS, BatchSystem, Ce, ended_again, job_of, user_name
@@ -42,6 +50,7 @@ class World:
         self.memory = Memory()
         self.number = 0
         self.backup_there = False
+        self.retired: list[str] = []
         self.calm = False
 
     def _sources(self) -> list[Ce | BatchSystem]:
@@ -175,6 +184,7 @@ class World:
         assert run.status not in (64, STOPPED), run.err  # a mistake of this test
         self.last = run
         whole = words[0] == "publish"
+        note_waiting(self.memory, self.config["targets"], run)
         self.look(sure=whole and run.status in _ENDED_WELL)
         if whole:
             self.settled = run.status == 0 and not trouble
@@ -298,11 +308,13 @@ class World:
             stopped = self.product.run(*_PUBLISH, "--target", name)
             assert stopped.status == STOPPED, stopped.err
             assert len(self.product.arrived) == arrived
-            is_moved = chance.random() < 0.5 and there not in self.product.models
-            if is_moved:
+            is_same = chance.random() < 0.5
+            if is_same and there in self.product.models:
+                is_same = old not in self.product.models  # it moved, and the ledger is from before that
+            elif is_same:
                 self.product.move_model(old, there)
                 self.memory.move(old, there)
-            answer = self.product.run("receiver", "same" if is_moved else "new", name)
+            answer = self.product.run("receiver", "same" if is_same else "new", name)
             assert answer.status == 0, answer.err
 
     # Administrators: repairs
@@ -364,8 +376,14 @@ class World:
             files = sorted(gone.accounting.glob("*.db"))
             shutil.rmtree(gone.control)
             for path in files:
-                retired = self.product.run("source", "retire", str(path))
-                assert retired.status == (0 if "was never read" not in retired.err else 64), retired.err
+                self.retired.append(str(path))
+            self._retire_again()
+
+    def _retire_again(self) -> None:
+        """Also for a ledger that was restored, which does not know it."""
+        for path in self.retired:
+            retired = self.product.run("source", "retire", path)
+            assert retired.status == (0 if "was never read" not in retired.err else 64), retired.err
 
     # Receivers
 
@@ -392,15 +410,26 @@ class World:
         self.backup_there = self.product.run("state", "backup", str(target)).status == 0
 
     def restore(self, chance: random.Random) -> None:
+        """The backup takes the ledger's place; the administrator answers at once, later, or never."""
         if self.backup_there:
             self._remove_ledger()
             shutil.copy(self.product.folder / "backup.db", self.product.state)
-            self.command(chance, *_PUBLISH, "--accept-state")
+            self._found_out(chance)
 
     def lose_ledger(self, chance: random.Random) -> None:
         if self.product.state.exists():
             self._remove_ledger()
-            self.command(chance, *_PUBLISH, "--accept-state")
+            self._found_out(chance)
+
+    def _found_out(self, chance: random.Random) -> None:
+        self._retire_again()
+        self.command(chance, *_PUBLISH)
+        if chance.random() < 0.7:
+            answer_restored(self.product, self.last, chance)
+
+    def answer(self, chance: random.Random) -> None:
+        """The administrator answers what rounds hold since the ledger was restored."""
+        answer_restored(self.product, self.command(chance, *_PUBLISH), chance)
 
     def _remove_ledger(self) -> None:
         for suffix in ("", "-wal", "-shm"):
@@ -430,6 +459,35 @@ def asking(product: Product) -> dict[str, str]:
         for name, one in targets.items()
     }
     return {name: f"apel {found[1]}" for name, found in asked.items() if found}
+
+
+def answer_restored(product: Product, last: Run, chance: random.Random, *, how: str = "") -> dict[str, list[Run]]:
+    """Solve the months that a round holds since the ledger was restored; return what commands said, by receiver."""
+    places: dict[str, tuple[str, set[str]]] = {}
+    for target, outcome in last.json.get("targets", {}).items():
+        place = place_of(product.config["targets"][target])
+        months = {one["month"] for one in outcome["held"] if (one["restored"] or {}).get("differs")}
+        places[place] = target, places.get(place, ("", set()))[1] | months
+    said: dict[str, list[Run]] = {}
+    for place, (target, months) in places.items():
+        for month in sorted(months):
+            answer = how or chance.choice(("delivered", "deleted"))
+            if answer == "delivered":
+                run = product.run("receiver", "delivered", target, month, "--json")
+            else:
+                run = _delete(product, place, target, month)
+            said.setdefault(place, []).append(run)
+    return said
+
+
+def _delete(product: Product, place: str, target: str, month: str) -> Run:
+    product.model(place).delete_month(_numbers(month))
+    return product.run("receiver", "deleted", target, month, "--json")
+
+
+def _numbers(month: str) -> tuple[int, int]:
+    year, _, number = month.partition("-")
+    return int(year), int(number)
 
 
 def delete_what_tickets_say(product: Product, *runs: Run) -> None:

@@ -1,7 +1,8 @@
 """Balances: what the entries of a row that count add up to, and when the first and last one ended.
 
-They are written when entries begin or cease to count, and at no other time. Entries without jobs,
-of runs that shall not count any more, add nothing and have no ends.
+They are written, and the sums of months with them (`month_sums.py`), when entries begin or cease to
+count, and at no other time. Entries without jobs, of runs that shall not count any more, add
+nothing and have no ends.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from publisher.ledger.sql.database import Database
+from publisher.ledger.sql.sums import month_sums
+from publisher.model.receiver import RowSum, entry_digest
 
 _ADD: Final = """
 INSERT INTO balance (row_key, jobs, wall_s, cpu_s, first_end, last_end)
@@ -45,8 +48,10 @@ class _Sums:
     cpu_s: int = 0
     first_end: int = 1 << 62
     last_end: int = 0
+    digest: int = 0
 
-    def add(self, jobs: int, wall_s: int, cpu_s: int, ended_at: int) -> None:
+    def add(self, run: bytes, jobs: int, wall_s: int, cpu_s: int, ended_at: int) -> None:
+        self.digest += entry_digest(run, jobs, wall_s, cpu_s)
         self.jobs += jobs
         self.wall_s += wall_s
         self.cpu_s += cpu_s
@@ -54,6 +59,9 @@ class _Sums:
             self.first_end = ended_at
         if ended_at > self.last_end:
             self.last_end = ended_at
+
+    def less(self, other: _Sums) -> RowSum:
+        return RowSum(self.jobs - other.jobs, self.digest - other.digest)
 
     def of_row(self, row_key: int) -> dict[str, object]:
         usage = {"jobs": self.jobs, "wall_s": self.wall_s, "cpu_s": self.cpu_s}
@@ -67,26 +75,21 @@ class BalanceChanges:
         self._coming: dict[int, _Sums] = {}
         self._leaving: dict[int, _Sums] = {}
 
-    def add(self, row_key: int, jobs: int, wall_s: int, cpu_s: int, ended_at: int) -> None:
+    def add(
+        self, run: bytes, row_key: int, jobs: int, wall_s: int, cpu_s: int, ended_at: int
+    ) -> None:
         """Count an entry in its row."""
         if jobs:
             sums = self._coming.get(row_key) or self._coming.setdefault(row_key, _Sums())
-            sums.add(jobs, wall_s, cpu_s, ended_at)
+            sums.add(run, jobs, wall_s, cpu_s, ended_at)
 
-    def take_away(self, row_key: int, jobs: int, wall_s: int, cpu_s: int, ended_at: int) -> None:
+    def take_away(
+        self, run: bytes, row_key: int, jobs: int, wall_s: int, cpu_s: int, ended_at: int
+    ) -> None:
         """Count an entry in its row no more."""
         if jobs:
             sums = self._leaving.get(row_key) or self._leaving.setdefault(row_key, _Sums())
-            sums.add(jobs, wall_s, cpu_s, ended_at)
-
-    def jobs(self) -> dict[int, int]:
-        """Return by how many jobs each row grows."""
-        rows = self._coming.keys() | self._leaving.keys()
-        none = _Sums()
-        return {
-            row: self._coming.get(row, none).jobs - self._leaving.get(row, none).jobs
-            for row in rows
-        }
+            sums.add(run, jobs, wall_s, cpu_s, ended_at)
 
     def write(self, database: Database, receiver: int) -> None:
         """Bring the balances of a receiver's rows up to date, after the entries."""
@@ -95,6 +98,12 @@ class BalanceChanges:
         database.execute_many(_LESS, [leaving[row].of_row(row) for row in sorted(leaving)])
         for row_key in sorted(leaving):
             _find_ends(database, receiver, row_key, leaving[row_key])
+        none = _Sums()
+        rows = {
+            row: coming.get(row, none).less(leaving.get(row, none))
+            for row in coming.keys() | leaving.keys()
+        }
+        month_sums.change(database, receiver, rows)
 
 
 def _find_ends(database: Database, receiver: int, row_key: int, left: _Sums) -> None:

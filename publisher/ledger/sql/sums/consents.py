@@ -117,7 +117,7 @@ def confirm_deleted(database: Database, target: int, receiver: int, month: int, 
     balances, jobs, gone = BalanceChanges(), Counter[tuple[int, str]](), []
     for run, posting, *entry, fields in database.execute(_LEFT, asked).fetchall():
         gone.append((run, posting))
-        balances.take_away(*entry)
+        balances.take_away(run, *entry)
         jobs[month, host_of(fields)] -= entry[1]
     entries.set_states(database, entries.HISTORY, receiver, gone)
     balances.write(database, receiver)

@@ -127,7 +127,7 @@ class Settling:
             run, posting, *entry = row[:7]
             if _is_one_record(row[7:10], row[10:13]):
                 gone.append((run, posting))
-                self._balances.take_away(*entry)
+                self._balances.take_away(run, *entry)
                 self._jobs[entry[0]] -= entry[1]
         entries.set_states(self._database, entries.HISTORY, self._receiver, gone)
 
@@ -162,9 +162,9 @@ class Settling:
                 is_left = are_records and not is_one_record
                 states[entries.LEFT if is_left else entries.HISTORY].append((run, posting))
                 if not is_left:
-                    self._balances.take_away(*was)
+                    self._balances.take_away(run, *was)
                     self._jobs[was.row_key] -= was.jobs
-            self._balances.add(*entry)
+            self._balances.add(run, *entry)
             self._jobs[entry.row_key] += entry.jobs
             if entry.jobs:
                 first, last = self._ends or (entry.ended_at, entry.ended_at)

@@ -13,8 +13,9 @@ from typing import Any, Final, NamedTuple
 
 from publisher.ledger.sql import entries
 from publisher.ledger.sql.database import Database
-from publisher.ledger.sql.sums import adopted, counts, message_rows
+from publisher.ledger.sql.sums import counts, message_rows
 from publisher.ledger.sql.sums.balances import BalanceChanges
+from publisher.ledger.sql.sums.elsewhere import adopted
 from publisher.model.entry import Entry, RecordKey, RowFields, RowKey
 from publisher.model.receiver import KnownReceiver, MovedMonth
 from publisher.model.totals import host_of
@@ -114,9 +115,8 @@ class _Moving:
             entry, (row_key, settings, made_at, form, totals) = _entry(row), row[14:]
             kind = _Origin(entry.row.month, settings, form, bool(totals))
             made[kind] = max(made_at, made.get(kind, 0))
-            self._left.take_away(
-                row_key, entry.jobs, entry.wall_s, entry.cpu_s, entry.record.ended_at
-            )
+            usage = entry.jobs, entry.wall_s, entry.cpu_s
+            self._left.take_away(entry.run, row_key, *usage, entry.record.ended_at)
             self._jobs[entry.row.month, host_of(entry.row.fields.text)] -= entry.jobs
             if entry.run not in known:
                 coming[kind].append(entry)
@@ -131,7 +131,7 @@ class _Moving:
     def _message(self, kind: _Origin, made_at: int) -> tuple[int, int]:
         if kind not in self._messages:
             of = entries.Posting(self._there, self._target, kind.settings, made_at)
-            at = adopted.message_of_another(self._database, of, kind.format, self._reason)
+            at = adopted.unknown_message(self._database, of, kind.format, self._reason)
             if kind.totals:
                 message_rows.link(self._database, self._target, at[0], [kind.month])
             self._messages[kind] = at

@@ -1,6 +1,7 @@
-"""What another publisher is believed to have sent of a month: entries that count.
+"""What is believed to be sent of a month without an entry here: entries that count.
 
-They are in a posting of their own, with a message that was never ours and stands for its totals.
+Another publisher sent it, or this one before the ledger was restored. They are in a posting of
+their own, with a message that stands for what was sent, and is not known.
 Everything runs inside the caller's transaction.
 """
 
@@ -39,10 +40,10 @@ def adopt(
     receiver: int,
     inherited: InheritedMonth,
 ) -> None:
-    """Let what another publisher sent of a month count; totals of a month may come in parts.
+    """Let what was sent of a month count; totals of a month may come in parts.
 
-    A run that has an entry already keeps it. Rows of totals are said once more by us, as the other
-    publisher may have missed some of their runs.
+    A run that has an entry already keeps it. Rows of totals of another publisher are said once more
+    by us, as it may have missed some of their runs.
     """
     known = entries.recorded(database, receiver, [entry.run for entry in inherited.entries])
     new = {entry.run: entry for entry in inherited.entries if entry.run not in known}
@@ -50,7 +51,8 @@ def adopt(
         return
     at = _message(database, receiver, target, inherited)
     rows = entries.constants(database, numbers, receiver, new.values())
-    enter(database, receiver, at, rows, totals=inherited.totals)
+    is_ours = inherited.by != BY_JURA
+    enter(database, receiver, at, rows, totals=inherited.totals, is_ours=is_ours)
 
 
 def _message(
@@ -58,20 +60,23 @@ def _message(
 ) -> tuple[int, int]:
     """Return the message and the posting of a month, which are entered with its first part."""
     month, form = inherited.month, inherited.format
+    is_theirs = inherited.by == BY_JURA
     asked = {"receiver": receiver, "target": target, "month": month, "format": form}
-    if found := database.execute(_MESSAGE, asked | {"settings": BY_JURA}).fetchone():
+    of_theirs = asked | {"settings": BY_JURA}
+    if is_theirs and (found := database.execute(_MESSAGE, of_theirs).fetchone()):
         return found[0], found[1]
     at = max(entry.record.ended_at for entry in inherited.entries)
-    of_month = entries.Posting(receiver, target, BY_JURA, at)
-    message, posting = message_of_another(database, of_month, form)
+    of_month = entries.Posting(receiver, target, inherited.by, at)
+    reason = None if is_theirs else inherited.by
+    message, posting = unknown_message(database, of_month, form, reason)
     message_rows.link(database, target, message, [month])
     return message, posting
 
 
-def message_of_another(
+def unknown_message(
     database: Database, of: entries.Posting, form: str, reason: str | None = None
 ) -> tuple[int, int]:
-    """Enter an empty posting, with the message of another publisher; return number of both."""
+    """Enter an empty posting, with a message that is not known here; return number of both."""
     posting = entries.post(database, of, [], sealed=True)
     made = {"target": of.target, "receiver": of.receiver, "posting": posting, "format": form}
     values = made | {"no_digest": b"", "at": of.made_at, "reason": reason}
@@ -85,13 +90,20 @@ def enter(
     rows: Sequence[tuple[Any, ...]],
     *,
     totals: bool,
+    is_ours: bool = False,
 ) -> None:
-    """Let entries with these constants count; `at`: the message and posting of them."""
+    """Let entries with these constants count; `at`: the message and posting of them.
+
+    `is_ours`: this publisher has delivered them, and no other one.
+    """
     message, posting = at
     postings.add(database, receiver, posting, rows)
     settling = Settling(database, posting)
     settling.count(settling.of_run(run) for run, *_ in rows)
-    settling.write_sums()
+    if is_ours:
+        settling.write()
+    else:
+        settling.write_sums()
     database.execute(_ADD_RECORDS, {"message": message, "records": len(rows)})
     if totals:
         of_rows = sorted({row[1] for row in rows})

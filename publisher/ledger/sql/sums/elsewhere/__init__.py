@@ -1,0 +1,1 @@
+"""What counts at receivers and this ledger did not send: sent by others, or before it was lost."""

@@ -1,0 +1,48 @@
+"""The sums of months in the ledger, which follow the entries that count (model/receiver.py).
+
+The generation file beside the ledger has the same (generation.py): where the two differ, the ledger
+lacks something. Everything that writes runs inside the caller's transaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from publisher.ledger.sql.database import Database
+from publisher.model.receiver import MonthSum, RowSum
+
+_ROW_KEY: Final = "SELECT month, digest FROM row_key WHERE id = :row_key"
+_SUM: Final = "SELECT jobs, digest FROM month_sum WHERE receiver = :receiver AND month = :month"
+_SET: Final = """
+INSERT INTO month_sum (receiver, month, jobs, digest) VALUES (:receiver, :month, :jobs, :digest)
+ON CONFLICT (receiver, month) DO UPDATE SET jobs = excluded.jobs, digest = excluded.digest"""
+_MARK: Final = "UPDATE receiver SET mark = mark + 1 WHERE id = :receiver"
+_SUMS: Final = "SELECT month, jobs, digest FROM month_sum WHERE receiver = :receiver"
+
+
+def change(database: Database, receiver: int, rows: Mapping[int, RowSum]) -> None:
+    """Add what rows of a receiver gain, less what they lose, and note that something changed."""
+    months: dict[int, MonthSum] = {}
+    for row_key in sorted(rows):
+        month, digest = database.execute(_ROW_KEY, {"row_key": row_key}).fetchone()
+        if month not in months:
+            at = {"receiver": receiver, "month": month}
+            months[month] = _sum_of(database.execute(_SUM, at).fetchone())
+        months[month] = months[month].plus(bytes(digest), rows[row_key])
+    for month, of_month in sorted(months.items()):
+        at = {"receiver": receiver, "month": month}
+        database.execute(_SET, {**at, **of_month._asdict()})
+    if rows:
+        database.execute(_MARK, {"receiver": receiver})
+
+
+def _sum_of(row: Sequence[Any] | None) -> MonthSum:
+    return MonthSum() if row is None else MonthSum(row[0], bytes(row[1]))
+
+
+def sums(database: Database, receiver: int) -> dict[int, MonthSum]:
+    """Return what counts at a receiver, by month; months of which nothing does are left out."""
+    found = database.execute(_SUMS, {"receiver": receiver}).fetchall()
+    every = {month: MonthSum(jobs, bytes(digest)) for month, jobs, digest in found}
+    return {month: one for month, one in every.items() if one != MonthSum()}

@@ -1,0 +1,268 @@
+"""`receiver delivered` and `deleted`: what a receiver has of months, which a restored ledger lacks.
+
+*Delivered*: an administrator has seen at the receiver that it has what it had before. So all jobs
+of the month that the receiver's targets want get entries, without being sent: what the settings of
+today make of them, as nobody knows what was said. What has an entry keeps it: if its data changed,
+the next round sends that. Jobs that ended after something was last handed over were not delivered,
+and go out as usual. Where that is not what counted before, nothing is entered, unless the
+administrator insists.
+
+    before: 20 jobs; now the same 20 jobs                     ->  20 entries
+    19 jobs: one was purged at the CE                         ->  no entry, and 65
+    20 jobs, of which one has another VO now, or is another   ->  no entry, and 65
+    21 jobs: one was not delivered, and nobody knows which    ->  no entry, and 65
+
+*Deleted*: the receiver has nothing of the month any more. Nothing counts of it, and all is sent as
+if it were new.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
+from dataclasses import replace
+from datetime import datetime
+from itertools import islice
+from typing import Final, NamedTuple
+
+from publisher.formats import is_summary_format, summary_format
+from publisher.formats.base import SummaryFormat
+from publisher.ledger.contract import Ledger
+from publisher.model.entry import Entry, MonthTotals, RecordedRuns, RowKey, RunKey, Usage
+from publisher.model.errors import SourceError, Unfit, UsageError
+from publisher.model.job import Epoch
+from publisher.model.receiver import Loss, RowSum, entry_digest
+from publisher.model.time import Window
+from publisher.model.totals import (
+    AS_DELIVERED,
+    InheritedMonth,
+    SummaryRows,
+    month_name,
+    month_number,
+    month_window,
+)
+from publisher.publishing.databases.known import missed, missing_text
+from publisher.publishing.plan.runs import entry_of
+from publisher.publishing.round.batches import RecordMaker
+from publisher.publishing.round.collisions import collisions
+from publisher.publishing.round.decision import Decider, Publish
+from publisher.publishing.round.reader import whole_window
+from publisher.publishing.round.round import patience
+from publisher.publishing.site import LiveTarget, Site, choose
+from publisher.sources.base import Page, Source
+
+_AT_ONCE: Final = 5_000  # entries in memory
+
+
+class TakenMonth(NamedTuple):
+    """What came of a month: how many entries were made, and how many jobs count then.
+
+    `before`: how many counted before, None where nobody knows. `is_same`: run by run, row by row,
+    they are the same. `is_taken`: the month is held no longer.
+    """
+
+    month: int
+    entered: int
+    counted: int
+    before: int | None
+    is_same: bool
+    is_taken: bool
+
+
+def take_as_delivered(
+    site: Site, name: str, months: Sequence[int], *, anyway: bool
+) -> Sequence[TakenMonth]:
+    """Enter what all targets of a receiver want of months, if that is what counted before.
+
+    `anyway`: or if it is not. Raises: UsageError, PublisherError.
+    """
+    with _at_work(site, name) as (lives, ledger):
+        losses = _refuse_others(name, months, ledger)
+        with closing(site.source(to_publish=True)) as source:
+            if missing := missed(site.targets, source, ledger):
+                raise SourceError(f"nothing was entered: {missing_text(missing)}")
+            now = site.clock()
+            all_jobs = [_TargetJobs(live, source, ledger, now) for live in lives]
+            return [_taken(losses[month], all_jobs, anyway=anyway) for month in months]
+
+
+def take_as_deleted(site: Site, name: str, months: Sequence[int]) -> Sequence[Loss]:
+    """Have all of months sent anew; return what was known. Raises: UsageError, PublisherError."""
+    with _at_work(site, name) as (_, ledger):
+        losses = _refuse_others(name, months, ledger)
+        ledger.months_deleted(name, months, site.clock())
+        return [losses[month] for month in months]
+
+
+@contextmanager
+def _at_work(site: Site, name: str) -> Iterator[tuple[Sequence[LiveTarget], Ledger]]:
+    """Work on the receiver of a target; give all of its targets. Raises: UsageError, Busy."""
+    (target,) = choose(site.targets, [name])
+    receiver = site.receiver(target)
+    neighbours = [one for one in site.targets if site.receiver(one).place == receiver.place]
+    with closing(site.ledger()) as ledger, ExitStack() as opened:
+        lives = [site.live(one, dry_run=True) for one in neighbours]  # nothing is sent
+        for live in lives:
+            opened.callback(live.transport.close)
+        with ledger.working_on(name, patience(site.wait), receiver):
+            yield [live._replace(start=live.begin(ledger).start) for live in lives], ledger
+
+
+def _refuse_others(name: str, months: Collection[int], ledger: Ledger) -> Mapping[int, Loss]:
+    """Return what is known of the months. Raises: UsageError for one that is not held."""
+    losses = {loss.month: loss for loss in ledger.losses(name)}
+    for month in months:
+        if month not in losses:
+            held = ", ".join(map(month_name, losses)) or "none"
+            raise UsageError(
+                f"{month_name(month)} is not held for {name} since its ledger was restored or "
+                f"lost; months that are: {held}"
+            )
+    return losses
+
+
+def _taken(loss: Loss, all_jobs: Sequence[_TargetJobs], *, anyway: bool) -> TakenMonth:
+    """Enter a month, unless it would not be what it was."""
+    counted = loss.counted
+    for entry in _union(all_jobs, loss):
+        digest = entry_digest(entry.run, entry.jobs, entry.wall_s, entry.cpu_s)
+        counted = counted.plus(entry.row.fields.digest, RowSum(entry.jobs, digest))
+    is_same = counted == loss.before
+    is_taken = is_same or loss.before is None or anyway
+    entered = sum(jobs.enter(loss) for jobs in all_jobs) if is_taken else 0
+    if is_taken:
+        all_jobs[0].solve(loss)
+    before = None if loss.before is None else loss.before.jobs
+    return TakenMonth(loss.month, entered, counted.jobs, before, is_same=is_same, is_taken=is_taken)
+
+
+def _union(all_jobs: Sequence[_TargetJobs], loss: Loss) -> Iterator[Entry]:
+    """Yield the entries that are to be made; several targets may want a run, which counts once."""
+    met: set[RunKey] = set()
+    for jobs in all_jobs:
+        for entry in jobs.entries(loss):
+            if entry.run not in met:
+                yield entry
+            if len(all_jobs) > 1:
+                met.add(entry.run)
+
+
+class _TargetJobs:
+    """Takes what one target wants of months."""
+
+    def __init__(self, live: LiveTarget, source: Source, ledger: Ledger, now: datetime) -> None:
+        self._live = live
+        self._source = source
+        self._ledger = ledger
+        self._now = now
+
+    def enter(self, loss: Loss) -> int:
+        """Let the jobs of a month count that have no entry; return how many."""
+        form, entered = self._form_of(loss.month), 0
+        is_totals = is_summary_format(form)
+        entries = self.entries(loss)
+        while some := tuple(islice(entries, _AT_ONCE)):
+            month = InheritedMonth(loss.month, form, is_totals, some, {}, by=AS_DELIVERED)
+            self._ledger.adopt(self._live.name, month)
+            entered += len(some)
+        return entered
+
+    def solve(self, loss: Loss) -> None:
+        """Hold a month no longer whose jobs all count."""
+        self._ledger.months_delivered(self._live.name, [loss.month], self._now)
+
+    def entries(self, loss: Loss) -> Iterator[Entry]:
+        """Yield the entries that are to be made."""
+        form = self._form_of(loss.month)
+        if is_summary_format(form):
+            yield from self._of_jobs(loss, _OfTotals(summary_format(form), self._now))
+        else:
+            yield from self._of_jobs(loss, _OfRecords(self._live, self._now))
+
+    def _of_jobs(self, loss: Loss, rows: _OfTotals | _OfRecords) -> Iterator[Entry]:
+        name, held_to = self._live.name, collisions(self._live, self._ledger)
+        decider = self._decider(loss)
+        for page in self._pages(decider.selection.window):
+            known = RecordedRuns(self._ledger.recorded(name, [job.run_key for job in page.jobs]))
+            held = self._ledger.held(name, [job.key for job in page.jobs])
+            held_to.look_up(page.jobs, known)
+            for job in page.jobs:
+                fit = decider.decide(job, job.key, known.get(job.run_key), held.get(job.key))
+                if not isinstance(fit, Publish) or fit.known is not None:
+                    continue
+                with suppress(Unfit):  # it would be set aside, and was not delivered
+                    fit = held_to.checked(fit, held.get(job.key))
+                    entry = rows.entry(fit)
+                    held_to.taken(fit)
+                    yield entry
+
+    def _pages(self, window: Window) -> Iterable[Page]:
+        where = self._live.name, self._source, self._ledger, window
+        return whole_window(*where, self._live.format.needs, self._now)
+
+    def _decider(self, loss: Loss) -> Decider:
+        """Return what decides on jobs of a month that may have been handed over."""
+        window = month_window(loss.month)
+        if (start := self._live.start) is not None:
+            window = replace(window, start=max(start, window.start or Epoch(0)))
+        if loss.last_at is not None and window.end is not None:
+            window = replace(window, end=Epoch(min(window.end, loss.last_at + 1)))
+        return Decider(
+            selection=self._live.selection._replace(window=window),
+            policy=self._live.policy,
+            policy_digest=self._live.policy_digest,
+            changed=self._live.changed,
+        )
+
+    def _form_of(self, month: int) -> str:
+        """Return the format in which a month was sent. Raises: UsageError for one that is not ours.
+
+        A month of which the ledger has nothing was sent in the target's own.
+        """
+        own = self._live.format.name
+        known = next(
+            (one for one in self._ledger.months(self._live.name) if one.month == month), None
+        )
+        if known is None or _is_empty(known):
+            return own
+        if bool(known.format) is not is_summary_format(own):
+            kind = "totals" if known.format else "single records"
+            raise UsageError(
+                f"the receiver has {month_name(month)} as {kind}, and target {self._live.name} "
+                f"sends {own}: set its format to the one of that month, and run this again"
+            )
+        return known.format if is_summary_format(known.format or own) and known.format else own
+
+
+def _is_empty(known: MonthTotals) -> bool:
+    return not known.format and known.counts == known.sent == Usage()
+
+
+class _OfTotals:
+    """Makes entries of totals."""
+
+    def __init__(self, form: SummaryFormat, now: datetime) -> None:
+        self._form = form
+        self._rows = SummaryRows(form.grouping)
+        self._now = now
+
+    def entry(self, fit: Publish) -> Entry:
+        """Raises: Unfit."""
+        published = fit.published
+        self._form.admit(published, self._now)
+        row = RowKey(month_number(published.ended_at), self._rows.of(published))
+        return entry_of(published, row, fit.entry.digest)
+
+
+class _OfRecords:
+    """Makes entries of single records."""
+
+    def __init__(self, live: LiveTarget, now: datetime) -> None:
+        if isinstance(live.format, SummaryFormat):  # pragma: no cover - looked at before
+            raise TypeError(live.format.name)
+        self._maker = RecordMaker(live.format)
+        self._now = now
+
+    def entry(self, fit: Publish) -> Entry:
+        """Raises: Unfit."""
+        return self._maker.rendered(fit, self._now).counts_for

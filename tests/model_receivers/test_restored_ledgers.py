@@ -1,0 +1,224 @@
+"""A ledger is restored, or lost: what it lacks waits until an administrator answers, and each run counts once."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.model_receivers.oracle import note_waiting
+from tests.model_receivers.receivers.apel import Apel, Total
+from tests.model_receivers.site import KILLED, Run
+from tests.model_receivers.stories.events import answer_restored, delete_what_tickets_say
+from tests.model_receivers.test_named_stories import Tale, in_each_form, june, may
+from tests.model_receivers.world import job_of
+
+Losing = Callable[[Tale], None]
+
+
+def back_up(tale: Tale) -> None:
+    assert tale.product.run("state", "backup", str(tale.product.folder / "backup.db")).status == 0
+
+
+def lose(tale: Tale) -> None:
+    for suffix in ("", "-wal", "-shm"):
+        tale.product.state.with_name(tale.product.state.name + suffix).unlink(missing_ok=True)
+
+
+def restore(tale: Tale) -> None:
+    lose(tale)
+    shutil.copy(tale.product.folder / "backup.db", tale.product.state)
+
+
+def used(folder: Path, form: str) -> Tale:
+    """Two jobs of April stay as they were; of May and June some are delivered after the backup."""
+    tale = Tale(folder, form)
+    tale.jobs(may(3), may(4), june(3), first=1)
+    assert tale.publish().status == 0
+    back_up(tale)
+    tale.jobs(may(5), june(4), first=4)
+    assert tale.publish().status == 0
+    return tale
+
+
+def held(tale: Tale) -> dict[str, Any]:
+    """What a round holds since the ledger was restored, by month; nothing is sent of it."""
+    before = len(tale.product.arrived)
+    run = tale.publish()
+    note_waiting(tale.memory, tale.product.config["targets"], run)
+    assert run.status == 65, run.err
+    assert len(tale.product.arrived) == before
+    return {one["month"]: one["restored"] for one in run.json["targets"]["egi"]["held"]}
+
+
+def assert_right(tale: Tale) -> None:
+    assert tale.wrong() == []
+    assert tale.product.run("state", "check").status == 0
+    assert tale.total().jobs == len(tale.ce.rows)
+
+
+@pytest.mark.parametrize(("losing", "counted"), [(restore, 2), (lose, 0)])
+@in_each_form
+def test_rule_22_lost_then_delivered(tmp_path: Path, form: str, losing: Losing, counted: int) -> None:
+    tale = used(tmp_path, form)
+    losing(tale)
+    may_of = held(tale)["2026-05"]
+    assert (may_of["jobs"], may_of["counted"], may_of["differs"]) == (3, counted, True)
+    sent = len(tale.product.arrived)
+    taken = tale.run("receiver", "delivered", "egi", "2026-05", "2026-06", "--json")
+    assert taken.status == 0, taken.err
+    assert [(one["is_same"], one["is_taken"]) for one in taken.json["months"]] == [(True, True)] * 2
+    assert_right(tale)
+    assert len(tale.product.arrived) == sent, "nothing is sent again"
+
+
+@in_each_form
+def test_rule_22_restored_then_republished(tmp_path: Path, form: str) -> None:
+    """Settings have changed, so the months cannot be taken: they are deleted and sent anew. Then `republish` moves the rest."""
+    tale = used(tmp_path, form)
+    restore(tale)
+    tale.vo_rule("ann", "cms")
+    held(tale)
+    refused = tale.run("receiver", "delivered", "egi", "2026-05", "--json")
+    assert (refused.status, refused.json["months"][0]["is_taken"]) == (65, False)
+    for month in ((2026, 5), (2026, 6)):
+        tale.product.model("apel gLite-APEL").delete_month(month)
+    assert tale.run("receiver", "deleted", "egi", "2026-05", "2026-06").status == 0
+    assert tale.publish().status == 0
+    assert_right(tale)
+    words = ("republish", "--from", "2026-05", "--to", "2026-06", "--yes", "--accept-key-change")
+    delete_what_tickets_say(tale.product, tale.run(*words[:-1]), tale.run(*words))
+    assert_right(tale)
+    assert {key.vo for key in tale.rows()} == {"cms"}
+
+
+@in_each_form
+def test_rule_22_restored_then_late_jobs(tmp_path: Path, form: str) -> None:
+    """One that was submitted before waits, in whatever month it ended; one that was submitted later need not."""
+    tale = used(tmp_path, form)
+    restore(tale)
+    held(tale)
+    noticed = int(tale.product.now.timestamp())
+    late = job_of(number=20, ce="ce1", end=may(20), wall_s=70, cpu_s=60, user="ann")
+    other = job_of(number=21, ce="ce1", end=int(may(1) - 86_400 * 5), wall_s=70, cpu_s=60, user="ann")
+    tale.ce.insert([late, other])
+    waits = held(tale)
+    assert {month: (one["differs"], one["waiting"]) for month, one in waits.items()} == {
+        "2026-04": (False, 1),
+        "2026-05": (True, 2),
+        "2026-06": (True, 1),
+    }
+    tale.product.later(days=30)
+    new = job_of(number=22, ce="ce1", end=noticed + 86_400 * 28, wall_s=70, cpu_s=60, user="ann")
+    again = job_of(number=23, ce="ce1", end=noticed + 7200, wall_s=70, cpu_s=60, user="ann")
+    tale.ce.insert([new, again])
+    before = tale.total()
+    run = tale.publish()
+    note_waiting(tale.memory, tale.product.config["targets"], run)
+    assert run.status == 65
+    goes = 2 if form == "car" else 1  # of a month that differs, no totals go
+    assert tale.total() == before.plus(Total(1, 70, 60), goes)
+    solved = tale.run("receiver", "delivered", "egi", "2026-05", "2026-06", "--json")
+    assert (solved.status, [one["is_taken"] for one in solved.json["months"]]) == (65, [False, form != "car"])
+    answers = answer_restored(tale.product, tale.publish(), random.Random(1), how="deleted")
+    assert {run.status for runs in answers.values() for run in runs} == {0}
+    assert_right(tale)
+
+
+def test_rule_22_a_change_of_a_job_of_a_month_that_differs_waits(tmp_path: Path) -> None:
+    tale = used(tmp_path, "car")
+    restore(tale)
+    held(tale)
+    tale.ce.correct(replace(tale.ce.rows["job0001ce1"], wall_s=4242))
+    assert held(tale)["2026-05"]["waiting"] == 2
+    assert tale.run("receiver", "delivered", "egi", "2026-05", "2026-06").status == 0
+    assert_right(tale)
+
+
+def test_rule_22_what_was_in_doubt_in_a_restored_ledger_does_not_overwrite_what_came_later(tmp_path: Path) -> None:
+    """Totals that were on their way when the backup was made are older than those that arrived."""
+    tale = Tale(tmp_path, "apel-summary-0.4")
+    tale.jobs(may(3), may(4), first=1)
+    assert tale.product.cut_short("publish", "--force", statement=45).status == KILLED
+    back_up(tale)
+    tale.jobs(may(5), first=4)
+    assert tale.publish().status == 0
+    before = tale.total()
+    restore(tale)
+    held(tale)
+    assert tale.total() == before
+    assert tale.run("receiver", "delivered", "egi", "2026-05").status == 0
+    assert_right(tale)
+
+
+def test_rule_22_counts_of_held_months_are_not_reported(tmp_path: Path) -> None:
+    tale = used(tmp_path, "car")
+    tale.product.config["targets"]["egi"]["sync"] = True
+    tale.publish()
+    model = tale.product.model("apel gLite-APEL")
+    assert isinstance(model, Apel)
+    reported = {key: row["NumberOfJobs"] for key, row in model.sync.items()}
+    assert sum(reported.values()) == 5
+    restore(tale)
+    tale.publish()
+    tale.publish()
+    assert {key: row["NumberOfJobs"] for key, row in model.sync.items()} == reported
+
+
+# Killed
+
+
+def at_every_step(folder: Path, form: str, words: tuple[str, ...], until: Callable[[Tale], None], stride: int) -> int:
+    """Lose a ledger, end a command at ever later statements of the ledger, and see that all comes right."""
+    statement = 1
+    while True:
+        (folder / str(statement)).mkdir()
+        tale = used(folder / str(statement), form)
+        restore(tale)
+        if words[0] == "receiver":
+            held(tale)
+        ended: Run = tale.product.cut_short(*words, statement=statement)
+        until(tale)
+        assert_right(tale)
+        if ended.status != KILLED:
+            return statement // stride
+        statement += stride
+
+
+def solve(tale: Tale) -> None:
+    """Hold, take as delivered what is still held."""
+    before = len(tale.product.arrived)
+    run = tale.publish()
+    months = [one["month"] for one in run.json["targets"]["egi"]["held"]]
+    if months:
+        taken = tale.run("receiver", "delivered", "egi", *months)
+        assert taken.status == 0, taken.err
+    assert len(tale.product.arrived) == before
+
+
+@pytest.mark.parametrize("form", ["car", "apel-summary-0.4"])
+def test_rule_22_killed_between_the_ledger_and_the_file_at_every_step(tmp_path: Path, form: str) -> None:
+    """While a round notices that the ledger is an older one."""
+    assert at_every_step(tmp_path, form, ("publish", "--force"), solve, 5) > 5
+
+
+@pytest.mark.parametrize("form", ["car", "apel-summary-0.4"])
+def test_rule_22_killed_at_every_step_of_taking_months_as_delivered(tmp_path: Path, form: str) -> None:
+    words = ("receiver", "delivered", "egi", "2026-05", "2026-06")
+    assert at_every_step(tmp_path, form, words, solve, 7) > 5
+
+
+@pytest.mark.parametrize("form", ["car", "apel-summary-0.4"])
+def test_a_round_that_was_killed_between_the_ledger_and_the_file_is_no_loss(tmp_path: Path, form: str) -> None:
+    for statement in range(20, 120, 4):
+        (tmp_path / str(statement)).mkdir()
+        tale = used(tmp_path / str(statement), form)
+        tale.jobs(may(6), june(6), first=7)
+        tale.product.cut_short("publish", "--force", statement=statement)
+        assert tale.publish().status == 0
+        assert_right(tale)
