@@ -536,12 +536,101 @@ def test_the_file_goes_along_with_a_receiver_that_has_another_address(site: Site
     site.fill(*JOBS[:20])
     assert site.publish().status == 0
     before, known = generation_file(site), recorded(site)
+    lead_elsewhere(site)
+    assert site.publish().status == 78
+    assert generation_file(site) == before
+    assert site.run("receiver", "same", "egi").status == 0
+    assert generation_file(site) != before
+    assert recorded(site)["months"] == known["months"]
+    assert site.publish().json["targets"]["egi"]["outcome"] == "nothing"
+
+
+@pytest.mark.parametrize("answer", ["same", "new"])
+def test_rule_22_a_ledger_from_before_its_receiver_moved_is_held_there(ledgers: Ledgers, answer: str) -> None:
+    """It asks again; with either answer, what was delivered by then is held, and goes nowhere."""
+    site = ledgers.site
+    restore = use_once(ledgers)
+    lead_elsewhere(site)
+    assert site.run("receiver", "same", "egi").status == 0
+    site.fill(*JOBS[20:])
+    assert site.publish().status == 0
+    arrived = len(site.fake.messages(PROJECT, "other"))
+    restore()
+    assert site.publish().status == 78
+    assert site.run("receiver", answer, "egi").status == 0
+    there = 20 if answer == "same" else 0
+    held = assert_held(site, f"the receiver should have 40 jobs, the ledger has {there} jobs")
+    assert (held["jobs"], held["counted"], held["waiting"]) == (40, there, 40 - there)
+    run = delivered(site)
+    assert [(one["entered"], one["is_same"]) for one in run.json["months"]] == [(40 - there, True)]
+    assert site.publish().json["targets"]["egi"]["outcome"] == "nothing"
+    assert len(site.fake.messages(PROJECT, "other")) == arrived
+    assert site.run("state", "check").status == 0
+
+
+def lead_elsewhere(site: SiteUnderTest) -> None:
     site.fake.allow(site.user, "other")
     site.config["targets"]["egi"] |= {"topic": "other"}
     site.save()
+
+
+@pytest.mark.parametrize("form", ["car", "apel-summary-0.4"])
+def test_rule_22_what_a_shadow_recorded_counts_in_the_sums_of_the_receiver_that_gets_it(
+    site: SiteUnderTest, form: str
+) -> None:
+    """And a ledger from before that is held as any other."""
+    ledgers = Ledgers(site)
+    site.config["targets"]["egi"] |= {"format": form, "shadow": True}
+    site.save()
+    site.fill(*JOBS[:20])
+    assert site.publish().status == 0
+    restore = ledgers.keep()
+    del site.config["targets"]["egi"]["shadow"]
+    site.save()
+    site.fill(*JOBS[20:])
+    assert site.publish().status == 0
+    assert site.run("state", "check").status == 0
+    (of_shadow,), (there,) = [
+        [one["months"]["2026-10"][0] for one in found] for found in (files_with(site, 20), files_with(site, 40))
+    ]
+    assert (of_shadow, there) == (20, 40)
+    before = sent(site)
+    restore()
+    held = assert_held(site, "the receiver should have 40 jobs")
+    assert held["jobs"] == 40
+    run = delivered(site)
+    assert [(one["is_same"], one["is_taken"]) for one in run.json["months"]] == [(True, True)]
     assert site.publish().json["targets"]["egi"]["outcome"] == "nothing"
-    assert generation_file(site) != before
-    assert recorded(site)["months"] == known["months"]
+    assert sent(site) == before
+    assert site.run("state", "check").status == 0
+
+
+def files_with(site: SiteUnderTest, jobs: int) -> list[Any]:
+    """The files beside the ledger in which so many jobs of October count."""
+    every = [json.loads(file.read_bytes()) for file in site.state.parent.glob("publishing.db.+receiver-*.generation")]
+    return [one for one in every if one["months"]["2026-10"][0] == jobs]
+
+
+def test_rule_22_plan_shows_what_is_held_and_why(ledgers: Ledgers) -> None:
+    site = ledgers.site
+    use_twice(ledgers)()
+    assert_held(site)
+    plan = site.run("plan", "--json")
+    assert plan.status == 65
+    (line,) = plan.json["targets"]["egi"]["actions"]
+    assert (line["month"], line["action"], line["jobs"], line["rows"]) == ("2026-10", "hold", 20, None)
+    assert line["reason"] == "the ledger was restored or lost, and lacks what counted of this month before"
+    assert {one["job"] for one in line["examples"]} <= {job.job_id for job in JOBS[20:]}
+
+
+def test_rule_22_what_several_targets_want_is_taken_as_delivered_once(ledgers: Ledgers) -> None:
+    site = ledgers.site
+    site.config["targets"]["other"] = site.config["targets"]["egi"] | {"vos": ["atlas"]}
+    site.save()
+    use_twice(ledgers)
+    ledgers.remove()
+    assert site.publish().status == 65
+    assert_taken(site)
 
 
 def test_a_copy_on_purpose_is_no_alarm(site: SiteUnderTest, tmp_path: Path) -> None:

@@ -598,12 +598,17 @@ class GrabbedLedger(SqlLedger):
     takers = 0
 
     def working_on(
-        self, target: str, patience: Patience = impatient, receiver: ReceiverName | None = None
+        self,
+        target: str,
+        patience: Patience = impatient,
+        receiver: ReceiverName | None = None,
+        *,
+        moves_to: str = "",
     ) -> AbstractContextManager[None]:
         self.takers += 1
         if self.takers > 1:
             raise Busy(f"target {target}: another publisher is at work on it")
-        return super().working_on(target, patience, receiver)
+        return super().working_on(target, patience, receiver, moves_to=moves_to)
 
 
 class GrabbedSite(WiredSite):
