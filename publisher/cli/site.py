@@ -218,7 +218,7 @@ class LiveSite:
             from publisher.ledger.dry_run import DryRunLedger
             from publisher.ledger.sqlite.scratch import ScratchEntries
 
-            return DryRunLedger(self.database(to_read=True), ScratchEntries())
+            return DryRunLedger(self.database(to_read=True), ScratchEntries(), self._guard())
         return SqlLedger(self.database(), self._guard())
 
     def ledger_to_read(self) -> Ledger:

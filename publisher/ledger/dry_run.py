@@ -8,9 +8,11 @@ from datetime import datetime
 from typing import Protocol
 
 from publisher.ledger.contract import MessageState, Outstanding, Patience, TargetState, impatient
+from publisher.ledger.generation import StateGuard
 from publisher.ledger.sql.database import Database
 from publisher.ledger.sql.reads import LedgerReader
 from publisher.ledger.sql.sums import message_rows, receivers
+from publisher.ledger.sql.sums.elsewhere import losses
 from publisher.model.entry import (
     Entry,
     MonthTotals,
@@ -24,6 +26,8 @@ from publisher.model.entry import (
 from publisher.model.errors import ConfigError
 from publisher.model.job import Epoch
 from publisher.model.message import Message, MessageId, MonthMessage, SyncMessage
+from publisher.model.receiver import Loss
+from publisher.model.time import epoch
 from publisher.model.totals import InheritedMonth
 
 
@@ -48,9 +52,12 @@ class DryRunLedger(LedgerReader):
     forgotten.
     """
 
-    def __init__(self, database: Database, adopted: AdoptedEntries) -> None:
-        super().__init__(database)
+    def __init__(
+        self, database: Database, adopted: AdoptedEntries, guard: StateGuard | None = None
+    ) -> None:
+        super().__init__(database, guard)
         self._adopted = adopted
+        self._losses: dict[str, Sequence[Loss]] = {}  # by target, as a round would note them now
         self._sent: set[MessageId] = set()
         self._waiting: list[Outstanding] = []
         # By target: rows that no message of the ledger said, or that one in doubt says.
@@ -84,7 +91,9 @@ class DryRunLedger(LedgerReader):
         passed = {*besides, *self._sent}
         of_target = (one for one in self._waiting if one.message.target == target)
         waiting = (one for one in of_target if one.message.id not in passed)
-        return super().outstanding(target, passed) or next(waiting, None)
+        # A round gives up what is under way in a ledger that lacks something.
+        there = None if target in self._losses else super().outstanding(target, passed)
+        return there or next(waiting, None)
 
     def recorded(self, target: str, runs: Collection[RunKey]) -> Mapping[RunKey, Recorded]:
         arrived = self._arrived.get(target, set())
@@ -161,8 +170,21 @@ class DryRunLedger(LedgerReader):
         moves_to: str = "",
     ) -> AbstractContextManager[None]:
         if receiver is not None:
-            self._lead(target, receiver)
+            self._compare_with_file(target, self._lead(target, receiver), receiver.place)
         return nullcontext()
+
+    def _compare_with_file(self, target: str, receiver: int | None, place: str) -> None:
+        """Find what a round would hold that the ledger lacks. Raises: LedgerError."""
+        if self._guard is None:
+            return
+        lacking = self._guard.check(self._database, place, self._guard.file(place))
+        if lacking is not None and lacking.months:
+            now, lost = epoch(self._guard.clock()), (lacking.months, lacking.mark, lacking.last_at)
+            with self._database.reading():
+                self._losses[target] = losses.to_hold(self._database, receiver or 0, *lost, now)
+
+    def losses(self, target: str) -> Sequence[Loss]:
+        return self._losses[target] if target in self._losses else super().losses(target)
 
     def _lead(self, target: str, receiver: ReceiverName) -> int | None:
         """Look at the receiver that a target leads to now, if it is known.

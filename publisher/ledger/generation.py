@@ -91,6 +91,9 @@ class LedgerPosition(NamedTuple):
     mark: int
 
 
+_NOT_THERE: Final = LedgerPosition(receiver=0, generation=0, mark=0)  # a new ledger's
+
+
 class Lacking(NamedTuple):
     """What a ledger lacks, perhaps: by month what should count, None where nobody knows.
 
@@ -247,24 +250,21 @@ class StateGuard(NamedTuple):
         if _is_copy(database):
             return IS_UNFINISHED
         file = self.file(place)
-        local, ledger = file.read(), position(database, place)
+        local, ledger = file.read(), position(database, place) or _NOT_THERE
         if trouble := self._trouble(database, file, local, ledger):
             return trouble
         if local is None:
             return ""
-        return _lag(database, local, ledger or LedgerPosition(0, 0, 0))
+        return _lag(database, local, ledger)
 
     def check(self, database: Database, place: str, file: GenerationFile) -> Lacking | None:
-        """Hold the ledger against the file; return what it lacks, None where it is the right one.
+        """Compare the ledger with the file; return what it lacks, None where it is the right one.
 
-        A receiver that is not in the ledger is looked at when it has been entered. Outside
-        transactions. Raises: LedgerError where nobody can tell.
+        Outside transactions. Raises: LedgerError where nobody can tell.
         """
         if _is_copy(database):
             raise LedgerError(f"the ledger {IS_UNFINISHED}; nothing was sent")
-        local = file.read()
-        if (ledger := position(database, place)) is None:
-            return None
+        local, ledger = file.read(), position(database, place) or _NOT_THERE
         if trouble := self._trouble(database, file, local, ledger):
             if not self.accepts(place):
                 raise LedgerError(f"the ledger {trouble}; {_HOW_ON}")
@@ -303,11 +303,11 @@ class StateGuard(NamedTuple):
         database: Database,
         file: GenerationFile,
         local: LocalRecord | None,
-        ledger: LedgerPosition | None,
+        ledger: LedgerPosition,
     ) -> str:
         """Return why nobody can tell whether the ledger is the right one; '' where we can."""
         if local is None:
-            if ledger is None or not ledger.generation or self.shared:
+            if not ledger.generation or self.shared:
                 return ""
             at = _moment(self._record(database, ledger).at)
             return (

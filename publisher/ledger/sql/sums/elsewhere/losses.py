@@ -11,8 +11,9 @@ from typing import Any, Final
 
 from publisher.ledger.sql import entries
 from publisher.ledger.sql.database import Database
-from publisher.ledger.sql.sums import counts
+from publisher.ledger.sql.sums import counts, month_sums
 from publisher.ledger.sql.sums.balances import BalanceChanges
+from publisher.model.job import Epoch
 from publisher.model.receiver import Loss, MonthSum
 from publisher.model.totals import host_of, month_window
 
@@ -32,6 +33,7 @@ SELECT loss.month, noticed_at, last_at, loss.jobs, loss.digest, month_sum.jobs, 
 FROM loss
 LEFT JOIN month_sum ON month_sum.receiver = loss.receiver AND month_sum.month = loss.month
 WHERE loss.receiver = :receiver AND solved_at IS NULL ORDER BY loss.month"""
+_MARKS: Final = "SELECT month, mark FROM loss WHERE receiver = :receiver"
 _SOLVE: Final = """
 UPDATE loss SET solved_at = :now
 WHERE receiver = :receiver AND month = :month AND solved_at IS NULL"""
@@ -84,6 +86,25 @@ def held(database: Database, receiver: int | None) -> list[Loss]:
         Loss(month, noticed_at, last_at, _sum(sums[:2]), _sum(sums[2:]) or MonthSum())
         for month, noticed_at, last_at, *sums in found
     ]
+
+
+def to_hold(
+    database: Database,
+    receiver: int,
+    lost: Mapping[int, MonthSum | None],
+    mark: int,
+    last_at: int | None,
+    now: Epoch,
+) -> list[Loss]:
+    """Return the months that would wait if these were noted; nothing is written."""
+    marks = dict(database.execute(_MARKS, {"receiver": receiver}).fetchall())
+    counted, last = month_sums.sums(database, receiver), None if last_at is None else Epoch(last_at)
+    found = {one.month: one for one in held(database, receiver)} | {
+        month: Loss(month, now, last, before, counted.get(month, MonthSum()))
+        for month, before in lost.items()
+        if mark > marks.get(month, -1)
+    }
+    return [found[month] for month in sorted(found)]
 
 
 def _sum(row: Sequence[Any]) -> MonthSum | None:
