@@ -86,3 +86,11 @@ def test_records_of_another_month_are_not_named(agreed: Agreed) -> None:
     agreed.ledger.accept_change("egi", MONTH - 1, [], 0, NOW, of_records=True)
     (change,) = agreed.ledger.accepted_changes("egi")
     assert (change.rows, change.records) == ((), ())
+
+
+def test_rule_22_a_month_that_is_deleted_is_confirmed_for_all_targets_of_its_receiver(agreed: Agreed) -> None:
+    agreed.accept("VO gone")
+    agreed.begin("other", "a place")
+    agreed.ledger.months_deleted("other", [MONTH], NOW)
+    assert agreed.ledger.accepted_changes("egi") == []
+    assert agreed.recorded(entry(1).run) == {}

@@ -317,11 +317,11 @@ class SqlLedger(OutboxWriter):
             consents.confirm_deleted(self._database, *of, month, epoch(now))
 
     def months_deleted(self, target: str, months: Collection[int], now: datetime) -> None:
-        number, receiver = self._known_number(target), self._known_receiver(target)
+        receiver = self._known_receiver(target)
         with self._database.atomic():
             for month in months:
                 losses.forget(self._database, receiver, month)
-                consents.confirm_deleted(self._database, number, receiver, month, epoch(now))
+                consents.confirm_deleted(self._database, None, receiver, month, epoch(now))
             losses.solve(self._database, receiver, months, epoch(now))
         self._counts_changed()
         self._follow()

@@ -28,7 +28,8 @@ SELECT month, accepted_at, orphaned, lost_jobs, of_records FROM key_change
 WHERE target = :target AND receiver = :receiver AND deleted_at IS NULL ORDER BY id"""
 _CONFIRM: Final = """
 UPDATE key_change SET deleted_at = :now
-WHERE target = :target AND receiver = :receiver AND month = :month AND deleted_at IS NULL"""
+WHERE (CAST(:target AS BIGINT) IS NULL OR target = :target) AND receiver = :receiver
+    AND month = :month AND deleted_at IS NULL"""
 _LEFT: Final = """
 SELECT entry.run, entry.posting, entry.row_key, entry.jobs, entry.wall_s, entry.cpu_s,
        entry.ended_at, row_key.fields
@@ -110,8 +111,13 @@ def _row(month: int, fields: str) -> KeyTotal:
     return row_for_people(RowTotal(key, Usage(), Epoch(0), Epoch(0)), by_level=True)
 
 
-def confirm_deleted(database: Database, target: int, receiver: int, month: int, now: int) -> None:
-    """Let nothing count any more that stayed at the receiver of a target: it is deleted there."""
+def confirm_deleted(
+    database: Database, target: int | None, receiver: int, month: int, now: int
+) -> None:
+    """Let nothing count any more that stayed at a receiver: it is deleted there.
+
+    `target`: with whose consent; None for all.
+    """
     window = month_window(month)
     asked = {"receiver": receiver, "start": window.start, "end": window.end}
     balances, jobs, gone = BalanceChanges(), Counter[tuple[int, str]](), []
