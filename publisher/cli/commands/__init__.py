@@ -82,7 +82,7 @@ _SUMMARIES: Final = {
         "doctor": "look for anything that could keep records from being sent; sends none",
         "republish": "send a time window again, even if delivered before; resumable",
         "quarantine": "list, release or drop the jobs that were set aside",
-        "receiver": "list where targets lead; say what is there: the same service, lost months",
+        "receiver": "list where targets lead; say whether a service moved, or what it has",
         "source": "list sources and what they read, try bad lines again, prune, retire",
         "state": "copy the ledger into another database, check it, or back it up",
     },

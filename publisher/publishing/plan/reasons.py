@@ -40,7 +40,7 @@ def set_aside(rule: str) -> Action:
     return Action(Kind.SET_ASIDE, f"they break the rule {rule}")
 
 
-def row_said_again(row: GroupedRows) -> Action:
+def row_sent_again(row: GroupedRows) -> Action:
     """Return the action for a row that goes out with zeros, or though no run of it changed."""
     if not row.counts.jobs:
         return EMPTY

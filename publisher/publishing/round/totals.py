@@ -41,7 +41,7 @@ from publisher.policy.target import is_wanted
 from publisher.publishing.plan.actions import Action, ActionCounts, Example, Kind
 from publisher.publishing.plan.known_rows import KnownRows, changed_row, rows_for_people
 from publisher.publishing.plan.months import MonthKinds, of_other_kind
-from publisher.publishing.plan.reasons import held_month, row_said_again
+from publisher.publishing.plan.reasons import held_month, row_sent_again
 from publisher.publishing.plan.restored import RestoredLedger
 from publisher.publishing.plan.rows import (
     RowChanges,
@@ -492,5 +492,5 @@ class MonthlyTotals:
         """Count a row that is emptied, or that goes out though no run changed."""
         counts, month = grouped.counts, grouped.rows[0].key.month
         about = Example(row=grouped.group.row(by_level=True).key.text)
-        said_again = row_said_again(grouped)
-        self._rows_sent.add(month, said_again, jobs=counts.jobs, rows=1, examples=(about,))
+        sent_again = row_sent_again(grouped)
+        self._rows_sent.add(month, sent_again, jobs=counts.jobs, rows=1, examples=(about,))
