@@ -28,8 +28,8 @@ SELECT month, accepted_at, orphaned, lost_jobs, of_records FROM key_change
 WHERE target = :target AND receiver = :receiver AND deleted_at IS NULL ORDER BY id"""
 _CONFIRM: Final = """
 UPDATE key_change SET deleted_at = :now
-WHERE (CAST(:target AS BIGINT) IS NULL OR target = :target) AND receiver = :receiver
-    AND month = :month AND deleted_at IS NULL"""
+WHERE target IN (SELECT id FROM target WHERE CAST(:target AS BIGINT) IS NULL OR id = :target)
+    AND receiver = :receiver AND month = :month AND deleted_at IS NULL"""
 _LEFT: Final = """
 SELECT entry.run, entry.posting, entry.row_key, entry.jobs, entry.wall_s, entry.cpu_s,
        entry.ended_at, row_key.fields
