@@ -132,7 +132,7 @@ FAULTS: Final = (
         "        if owner not in (None, run):\n",
         "        if owner is None:\n",
     ),
-    Fault("a replaced entry counts on", SETTLEMENT, "                    self._balances.take_away(*was)\n", ""),
+    Fault("a replaced entry counts on", SETTLEMENT, "                    self._balances.take_away(run, *was)\n", ""),
     Fault(
         "an old record under another key is forgotten",
         SETTLEMENT,
