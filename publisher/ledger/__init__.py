@@ -8,5 +8,5 @@ What a crash leaves behind: a message is written down with its records and its p
 sent, and settled after the receipt. Between the two it is *outstanding*, and the next round sends
 it first, the same bytes under the same id. How far the source was read moves in the same
 transaction as the message that carries the last record before that point, so a lost page is read
-again, and what the ledger knows of its rows (sql/delivered) keeps it from going out twice.
+again, and the entries of its runs (sql/entries.py) keep it from going out twice.
 """

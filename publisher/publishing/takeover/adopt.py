@@ -4,7 +4,8 @@ jura-ng keeps one time per target, the latest end that it published. Jobs writte
 data behind that are lost unless somebody looks for them, which happens once, before the first
 round. The months that it sent in part are sent whole by us: where its rows had other keys than
 ours, they would stay and count twice. So those rows are worked out and recorded in the ledger as
-accepted by the receiver. From then on the key guard treats them like rows of our own.
+accepted by the receiver. From then on they are rows of our own: where they would stay beside
+others, the month is held.
 
 What a shadow would have at the receiver is worked out from the same rows as what jura-ng has there.
 Equal keys with equal numbers replace each other when `shadow` is removed; a key that only one of
