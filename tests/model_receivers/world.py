@@ -170,8 +170,8 @@ class BatchSystem:
         return {"type": "gridengine", "cluster": f"{self.name}.example.org", "paths": [str(self.log)], **maps}
 
     def finish(self, job: SampleJob, *, of_ce: bool = False) -> None:
-        """A run ended, and is in the file from now on."""
-        (self.of_ces if of_ce else self.local).append(job)
+        """A run ended, and is in the file from now on, with one core."""
+        (self.of_ces if of_ce else self.local).append(replace(job, cpus=1))
         entry = gridengine_files.Entry(
             job=int(str(job.local_job_id)),
             owner=str(job.local_user),
