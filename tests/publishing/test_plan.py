@@ -75,8 +75,15 @@ def test_a_run_that_was_retracted_counts_again_when_it_is_wanted_again() -> None
 def test_rule_6_a_run_that_is_not_wanted_is_retracted_on_purpose_only() -> None:
     assert plan_unwanted(recorded(1), again=False).kind is Kind.KEEP
     assert plan_unwanted(recorded(1), again=True).kind is Kind.RETRACT
+    assert plan_unwanted(recorded(1), again=False, accepts=True).kind is Kind.RETRACT
     for known in (None, recorded(1, pending=True), recorded(1, usage=Usage())):
         assert plan_unwanted(known, again=True).kind is Kind.KEEP
+
+
+def test_rule_21_what_another_publisher_sent_is_retracted_by_republish_alone() -> None:
+    guess = recorded(1, settings=BY_JURA)
+    assert plan_unwanted(guess, again=False, accepts=True).kind is Kind.KEEP
+    assert plan_unwanted(guess, again=True).kind is Kind.RETRACT
 
 
 def test_a_retraction_counts_nothing_in_the_row_of_before() -> None:

@@ -81,11 +81,14 @@ def difference(entry: Entry, recorded: Recorded) -> Action:
     return reasons.KEEP
 
 
-def plan_unwanted(recorded: Recorded | None, *, again: bool) -> Action:
+def plan_unwanted(recorded: Recorded | None, *, again: bool, accepts: bool = False) -> Action:
     """Return what is done about a run that no target of the receiver wants any more.
 
-    That it is not wanted says nothing in a regular round: it was wanted when it was sent.
+    That it is not wanted says nothing in a regular round, unless an administrator `accepts` it: it
+    was wanted when it was sent. What another publisher sent goes by `again` alone.
     """
-    if recorded is None or recorded.pending or recorded.usage.jobs == 0 or not again:
+    if recorded is None or recorded.pending or recorded.usage.jobs == 0:
         return reasons.KEEP
-    return reasons.RETRACT
+    if recorded.settings == BY_JURA and not again:
+        return reasons.SENT_BY_JURA
+    return reasons.RETRACT if again or accepts else reasons.KEEP

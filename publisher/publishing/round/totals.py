@@ -159,7 +159,7 @@ class MonthlyTotals:
 
     def unwanted(self, job: JobRecord, known: Recorded | None) -> None:
         """Plan a run that the target does not want any more; another of the receiver may."""
-        action = plan_unwanted(known, again=self._again or self._accepts)
+        action = plan_unwanted(known, again=self._again, accepts=self._accepts)
         if action.kind is not Kind.RETRACT or known is None:
             return
         if known.row.month in self._restored.months:
