@@ -177,7 +177,7 @@ def test_a_run_that_moves_to_another_row_leaves_the_first(kept: Kept) -> None:
 
 
 @pytest.mark.parametrize("other", [{"site": "OTHER-SITE"}, {"prefix": "hpc-"}], ids=["another site", "another prefix"])
-def test_a_record_under_another_key_goes_on_counting(kept: Kept, other: dict[str, str]) -> None:
+def test_rule_5_a_record_under_another_key_goes_on_counting(kept: Kept, other: dict[str, str]) -> None:
     kept.deliver(make_record(job(1)))
     kept.deliver(make_record(job(1))._replace(counts_for=make_entry(job(1), **other)))
     assert kept.states() == {LEFT: 1, COUNTS: 1}
@@ -191,7 +191,7 @@ def test_keys_are_compared_as_the_receiver_does(kept: Kept) -> None:
     assert [row[3] for row in kept.balances()] == [1]
 
 
-def test_a_receiver_that_keeps_the_first_counts_the_first(kept: Kept) -> None:
+def test_rule_4_a_receiver_that_keeps_the_first_counts_the_first(kept: Kept) -> None:
     kept.begin("nordic", SGAS)
     kept.deliver(make_record(job(1)), target="nordic")
     kept.deliver(make_record(job(1, wall_s=90)), make_record(job(2)), target="nordic")
@@ -234,7 +234,7 @@ def test_what_a_failed_transaction_entered_is_asked_for_again(kept: Kept) -> Non
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_balances_are_what_a_memory_of_all_runs_says(kept: Kept, seed: int) -> None:
+def test_rule_14_balances_are_what_a_memory_of_all_runs_says(kept: Kept, seed: int) -> None:
     """Random messages that are accepted, given up, cut, refused, or in doubt for a while."""
     chance = random.Random(seed)
     counting: dict[tuple[str, int, str], tuple[str, int]] = {}

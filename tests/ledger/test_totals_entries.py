@@ -84,7 +84,7 @@ def test_a_run_comes_once_in_an_open_posting(kept: TotalsLedger) -> None:
     }
 
 
-def test_a_round_begins_without_what_was_never_sealed(kept: TotalsLedger) -> None:
+def test_rule_12_a_round_begins_without_what_was_never_sealed(kept: TotalsLedger) -> None:
     """Also of another target of the receiver, which may be this one under its former name."""
     kept.enter(entry(1))
     assert set(kept.ledger.recorded("egi", [run(1)])) == {run(1)}
@@ -180,7 +180,7 @@ def test_messages_are_made_one_at_a_time_and_may_ask_the_ledger(kept: TotalsLedg
 
 
 @pytest.mark.parametrize("raised", [KeyboardInterrupt, LedgerError])
-def test_a_posting_is_sealed_with_all_its_messages_or_not_at_all(
+def test_rule_12_a_posting_is_sealed_with_all_its_messages_or_not_at_all(
     kept: TotalsLedger, raised: type[BaseException]
 ) -> None:
     kept.enter(entry(1), entry(2, CMS))

@@ -52,7 +52,9 @@ def check(tale: Tale) -> Run:
 
 @pytest.mark.parametrize("form", ["car", "apel-job-0.4"])
 @pytest.mark.parametrize("name", CHANGES)
-def test_the_ticket_that_follows_the_new_records_leaves_each_job_once(tmp_path: Path, form: str, name: str) -> None:
+def test_rule_12_the_ticket_that_follows_the_new_records_leaves_each_job_once(
+    tmp_path: Path, form: str, name: str
+) -> None:
     tale, true = delivered(tmp_path, form)
     change(tale, name)
     held = tale.run("republish", *MAY)
@@ -78,7 +80,7 @@ def test_the_ticket_that_follows_the_new_records_leaves_each_job_once(tmp_path: 
     assert tale.wrong() == []
 
 
-def test_rows_that_were_deleted_first_are_made_again(tmp_path: Path) -> None:
+def test_rule_12_rows_that_were_deleted_first_are_made_again(tmp_path: Path) -> None:
     """Why the ticket comes after."""
     tale, true = delivered(tmp_path)
     change(tale, "benchmark")
@@ -92,7 +94,7 @@ def test_rows_that_were_deleted_first_are_made_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["prefix", "site"])
-def test_job_records_are_named_by_site_id_and_end_and_no_other_is(tmp_path: Path, name: str) -> None:
+def test_rule_12_job_records_are_named_by_site_id_and_end_and_no_other_is(tmp_path: Path, name: str) -> None:
     """That of the purged job stays: no other takes its place."""
     tale, _ = delivered(tmp_path)
     change(tale, name)
@@ -108,7 +110,7 @@ def test_job_records_are_named_by_site_id_and_end_and_no_other_is(tmp_path: Path
     assert {one["site"] for one in records} == {"EXAMPLE-SITE"}
 
 
-def test_a_row_to_which_a_job_comes_back_is_not_to_be_deleted(tmp_path: Path) -> None:
+def test_rule_12_a_row_to_which_a_job_comes_back_is_not_to_be_deleted(tmp_path: Path) -> None:
     tale, true = delivered(tmp_path)
     change(tale, "benchmark")
     accept(tale)

@@ -118,7 +118,7 @@ def test_a_job_that_was_never_delivered_is_in_nobodys_way(world: World, why: str
     assert ("second", "key-collision") not in set_aside(world)
 
 
-def test_what_was_set_aside_goes_when_it_is_released(world: World) -> None:
+def test_rule_9_what_was_set_aside_goes_when_it_is_released(world: World) -> None:
     """An administrator decided which of the two counts."""
     world.finish([FIRST])
     done(world.publish())
@@ -131,7 +131,7 @@ def test_what_was_set_aside_goes_when_it_is_released(world: World) -> None:
 
 
 @pytest.mark.parametrize("again", ["republished", "changed"])
-def test_a_release_is_not_undone_by_the_job_that_was_replaced(world: World, again: str) -> None:
+def test_rule_9_a_release_is_not_undone_by_the_job_that_was_replaced(world: World, again: str) -> None:
     """The later of the two stands at the receiver, and stays there without a second release."""
     world.finish([FIRST])
     done(world.publish())

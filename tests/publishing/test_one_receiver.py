@@ -96,7 +96,9 @@ def lose_an_answer(site: SiteUnderTest, *words: str) -> None:
 
 
 @pytest.mark.parametrize("form", ["car", "apel-summary-0.4"])
-def test_what_another_target_has_under_way_goes_first(site: SiteUnderTest, jobs: list[SampleJob], form: str) -> None:
+def test_rule_2_what_another_target_has_under_way_goes_first(
+    site: SiteUnderTest, jobs: list[SampleJob], form: str
+) -> None:
     """Rule 2."""
     for target in site.config["targets"].values():
         target["format"] = form
@@ -122,7 +124,9 @@ def test_what_another_target_has_under_way_goes_first(site: SiteUnderTest, jobs:
     assert len(arrived(site)) == 3
 
 
-def test_nothing_is_prepared_for_a_receiver_before_that_is_settled(site: SiteUnderTest, jobs: list[SampleJob]) -> None:
+def test_rule_2_nothing_is_prepared_for_a_receiver_before_that_is_settled(
+    site: SiteUnderTest, jobs: list[SampleJob]
+) -> None:
     """Rule 2."""
     lose_an_answer(site, "--target", "one")
     site.fake.faults.push(Fault.store_then_close())
@@ -248,7 +252,7 @@ def test_the_new_name_of_a_target_delivers_what_the_old_one_has_in_doubt(site: S
     assert site.publish().status == 0
 
 
-def test_a_shadow_is_a_receiver_of_its_own(site: SiteUnderTest, jobs: list[SampleJob]) -> None:
+def test_rule_2_a_shadow_is_a_receiver_of_its_own(site: SiteUnderTest, jobs: list[SampleJob]) -> None:
     lose_an_answer(site, "--target", "one")
     add(site, "rehearsal", shadow=True)
     run = site.publish("--target", "rehearsal")
@@ -305,7 +309,9 @@ def test_a_receiver_is_of_one_publisher_in_postgresql(site: SiteUnderTest, jobs:
     a_receiver_is_of_one_publisher(site, jobs)
 
 
-def test_targets_of_a_receiver_run_in_their_order_and_receivers_at_once(site: ConfiguredSite, tmp_path: Path) -> None:
+def test_rule_2_targets_of_a_receiver_run_in_their_order_and_receivers_at_once(
+    site: ConfiguredSite, tmp_path: Path
+) -> None:
     """Rule 2. `targets_at_once` counts receivers."""
     spool = {"type": "spool", "format": "car", "start": "all", "sign": False}
     names = [f"{place}{number}" for number in range(4) for place in "abc"]

@@ -742,7 +742,7 @@ def stored(site: SgasSite) -> list[tuple[str | None, str | None, int | None]]:
     return sorted((row.global_job_id, row.local_job_id, row.wall_s) for row in site.fake.rows.values())
 
 
-def test_each_run_of_a_restarted_job_is_a_row_of_its_own(site: SgasSite, restarted: list[SampleJob]) -> None:
+def test_rule_4_each_run_of_a_restarted_job_is_a_row_of_its_own(site: SgasSite, restarted: list[SampleJob]) -> None:
     rows = site.fake.rows
     assert stored(site) == sorted((job.job_id, job.local_job_id, job.wall_s) for job in restarted)
     assert rows[record_id(restarted[0])].local_job_id == restarted[0].local_job_id, "the first run's id is jura-ng's"
@@ -759,7 +759,7 @@ def test_each_run_of_a_restarted_job_is_a_row_of_its_own(site: SgasSite, restart
     assert third in explained["record"]
 
 
-def test_a_run_keeps_its_record_id_whenever_it_goes_again(site: SgasSite, restarted: list[SampleJob]) -> None:
+def test_rule_4_a_run_keeps_its_record_id_whenever_it_goes_again(site: SgasSite, restarted: list[SampleJob]) -> None:
     before = site.fake.rows
     for _ in range(2):
         again = site.run("republish", "--from", "2026-10", "--to", "2026-10", "--yes", "--json")

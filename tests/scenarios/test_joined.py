@@ -157,7 +157,7 @@ def test_a_job_waits_for_its_run_and_goes_with_it(site: ConfiguredSite) -> None:
     assert total(site.publish()) == 0
 
 
-def test_a_job_goes_without_its_run_in_the_end_and_is_changed_when_that_comes(site: ConfiguredSite) -> None:
+def test_rule_8_a_job_goes_without_its_run_in_the_end_and_is_changed_when_that_comes(site: ConfiguredSite) -> None:
     jobs = arex_jobs(3, 7200)
     site.fill(*jobs)
     assert total(site.publish()) == 4

@@ -233,7 +233,7 @@ MATRIX: Final = [(version, messages) for version in AREX for messages in MESSAGE
     [(*one, schema) for one in MATRIX for schema in SCHEMAS if (*one, schema) != (7, "urs", 2)],
 )
 @pytest.mark.some(2)
-def test_the_month_of_the_switch_over_has_as_many_rows_as_before(
+def test_rule_21_the_month_of_the_switch_over_has_as_many_rows_as_before(
     tmp_path: Path, host: Credential, version: int, messages: str, schema: Schema, kinds: tuple[dict[str, Any], ...]
 ) -> None:
     site = switched_over(tmp_path, host, version, messages, kinds, schema=schema)
@@ -338,7 +338,7 @@ def test_jobs_that_end_after_it_come_under_the_keys_that_were_there(
 
 
 @pytest.mark.parametrize("kinds", [ORDINARY, (*ORDINARY, *WITHOUT_VO)], ids=["with a VO", "some without"])
-def test_single_records_of_arc_7_had_other_keys_and_their_months_are_held(
+def test_rule_21_single_records_of_arc_7_had_other_keys_and_their_months_are_held(
     tmp_path: Path, host: Credential, kinds: tuple[dict[str, Any], ...]
 ) -> None:
     """It sent every job without an FQAN and with HEPSPEC 1.0: ours must not stay like that, so rows must go."""
