@@ -27,9 +27,9 @@ def imported(database: Path, number: int, tres: str, **options: Any) -> None:
 
 
 def test_kinds_of_gpus(tmp_path: Path) -> None:
-    """Models alone say nothing of other models; the total of gres/gpu does, from the first one on."""
+    """Models alone say nothing of other models; the total of gres/gpu does, from the first one on. A shard is no GPU."""
     case("gpu-kinds", tmp_path)
-    assert gpus(tmp_path / "imported.db") == [1, None, 1, 0, 3, 1]
+    assert gpus(tmp_path / "imported.db") == [1, None, 1, None, 3, 1]
 
 
 @pytest.mark.parametrize(("shown", "later"), [("gres/gpu=1", 0), ("gres/gpu:a100=1", None), ("gres/shard=1", None)])
@@ -48,6 +48,16 @@ def test_a_site_says_that_gpus_are_recorded(tmp_path: Path) -> None:
     imported(database, 1, PLAIN, gpus_recorded=True)
     imported(database, 2, "", gpus_recorded=True)
     assert gpus(database) == [0, None]
+
+
+@pytest.mark.parametrize("gpus_recorded", [False, True])
+@pytest.mark.parametrize("share", ["gres/shard=2", "gres/shard:a100=2", "gres/mps=50", "gres/mps:v100=50"])
+def test_a_share_of_a_gpu_is_not_none(share: str, gpus_recorded: bool, tmp_path: Path) -> None:
+    """Slurm records how many shares there were, not of how many."""
+    database = tmp_path / "imported.db"
+    for number, tres in enumerate(("gres/gpu=1", share, "gres/shard=0,gres/mps=0", f"gres/gpu=2,{share}")):
+        imported(database, number, f"{PLAIN},{tres}", gpus_recorded=gpus_recorded)
+    assert gpus(database) == [1, None, 0, 2]
 
 
 def test_a_known_number_of_none_is_read_as_0(tmp_path: Path) -> None:

@@ -88,6 +88,7 @@ def _numbers(prefix: str, ranges: str, most: int) -> list[str]:
 _NUMBER: Final = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,9})?)([KMGTP]?)", re.ASCII)
 _UNITS: Final = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40, "P": 2**50}
 _COUNTED: Final = ("cpu", "node", "gres/gpu", "billing")
+_SHARES_OF_GPUS: Final = frozenset({"gres/shard", "gres/mps"})
 _MOST_TRES_TEXT: Final = 65_536
 _MOST: Final = 2**31 - 1
 
@@ -103,6 +104,7 @@ class Resources(NamedTuple):
     gpu_models: tuple[tuple[str, int], ...] = ()
     energy_j: int | None = None
     has_gpu_total: bool = False  # gres/gpu, be it 0; not models alone
+    has_gpu_share: bool = False  # of a GPU that other jobs have shares of, too
 
 
 def read_tres(text: str) -> Resources:
@@ -119,6 +121,7 @@ def read_tres(text: str) -> Resources:
         gpu_models=tuple(models.items()),
         energy_j=found.get("energy") or None,
         has_gpu_total="gres/gpu" in found,
+        has_gpu_share=any(found.get(name) for name in _SHARES_OF_GPUS),
     )
 
 
@@ -138,6 +141,8 @@ def _tres_values(text: str) -> tuple[dict[str, int], dict[str, int]]:
             found[key] = count
         elif key.startswith("gres/gpu:"):
             models[clean(key.removeprefix("gres/gpu:"))] = _tres_count(value) or 0
+        elif key.partition(":")[0] in _SHARES_OF_GPUS:
+            found[key.partition(":")[0]] = _tres_count(value) or 0
         elif key == "energy":
             found[key] = _joules(value)
         elif key == "mem":

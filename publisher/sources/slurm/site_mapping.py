@@ -101,6 +101,7 @@ class _Given(NamedTuple):
     cpus: int
     gpus: int | None  # None: none are shown
     has_gpu_total: bool
+    has_gpu_share: bool
     gpu_models: tuple[tuple[str, str], ...]
     asked: str  # quantities for formulas, before its eligible time
     used: str  # and behind that
@@ -111,7 +112,7 @@ class SacctMapping(SlurmMapping):
 
     gpu_rule: ClassVar[str] = (
         "allocated gres/gpu; of a job without, 0 if the source had shown any before, or by "
-        "gpus_recorded, else unknown"
+        "gpus_recorded, else unknown, as it is of a job with shares of GPUs (gres/shard, gres/mps)"
     )
 
     def __init__(self, options: Options) -> None:
@@ -175,7 +176,7 @@ class SacctMapping(SlurmMapping):
         given = self._of_tres(run.tres, run.tasks, run.limit_min, run.suspended_s)
         self._shows_gpus = self._shows_gpus or given.has_gpu_total
         gpus = given.gpus
-        if gpus is None and run.tres and self._shows_gpus:
+        if gpus is None and run.tres and self._shows_gpus and not given.has_gpu_share:
             gpus = 0
         of_nodes, listed = self._of_nodes(run.node_list)
         user_s, kernel_s = cpu_seconds(run.user_ms, run.system_ms)
@@ -255,6 +256,7 @@ def _given(tres: str, tasks: int, limit_min: int, suspended_s: int) -> _Given:
         resources.cpus or 0,
         resources.gpus,
         resources.has_gpu_total,
+        resources.has_gpu_share,
         gpu_models,
         asked,
         f"{memory}{billing}SecsPreSuspend={suspended_s}",
