@@ -45,7 +45,7 @@ _OF_BATCH_SYSTEMS: Final = frozenset({"local_user", "local_group", "project"})
 
 
 class SharedVos(NamedTuple):
-    """VOs of local and of grid jobs that targets send to one place. `possible` is '' for none.
+    """VOs of local and of grid jobs that targets send to one place.
 
     Grid jobs are known to have those of `certain`, and may have those of `possible`.
     """
@@ -170,12 +170,7 @@ def check_shared_vos(site: Site, targets: Sequence[Target]) -> Iterator[Finding]
         if len(site.batch_entries) + len(site.database_entries) > 1:
             yield not_asked(Question("shared VOs", "source", WHY), "map files cannot be read")
         return
-    sources, unread = JobSources(bool(site.database_entries), importers), ""
-    if any(shared_vos(site.targets, sources)):
-        try:
-            sources = sources._replace(seen=_seen(site))
-        except (SourceError, ConfigError):  # a finding of the accounting data
-            unread = "the accounting data cannot be read"
+    sources, unread = with_vos_of_jobs(site, JobSources(bool(site.database_entries), importers))
     for shared in shared_vos(site.targets, sources):
         if chosen.isdisjoint(shared.targets):
             continue
@@ -184,6 +179,19 @@ def check_shared_vos(site: Site, targets: Sequence[Target]) -> Iterator[Finding]
             yield question.warning(shared.found, shared.advice)
         else:
             yield not_asked(question, unread) if unread else question.ok("they share none")
+
+
+def with_vos_of_jobs(site: Site, sources: JobSources) -> tuple[JobSources, str]:
+    """Return the sources with what their jobs show, if there is need to ask, and why there is not.
+
+    What cannot be read is a finding of the accounting data; all VOs are possible then.
+    """
+    if any(shared_vos(site.targets, sources)):
+        try:
+            return sources._replace(seen=_seen(site)), ""
+        except (SourceError, ConfigError):
+            return sources, "the accounting data cannot be read"
+    return sources, ""
 
 
 def _seen(site: Site) -> Mapping[str, frozenset[str]]:

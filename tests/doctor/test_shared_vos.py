@@ -76,7 +76,7 @@ def found(site: SiteUnderTest) -> list[dict[str, Any]]:
 
 def test_the_configuration_is_noted_to_give_local_jobs_the_vos_of_grid_jobs(site: SiteUnderTest) -> None:
     (note,) = noted(site)
-    assert note.startswith("note: target egi: local jobs have the VOs atlas, icecube, and so may grid jobs; ")
+    assert note.startswith("note: target egi: local jobs have the VO atlas, and so have grid jobs; ")
     assert "APEL's portal" in note
     assert "`unmapped_vo: local`" in note
     assert "local-atlas" in note
@@ -90,16 +90,26 @@ def test_doctor_knows_which_of_them_grid_jobs_have(site: SiteUnderTest) -> None:
     assert "APEL's portal" in finding["why"]
 
 
-def test_doctor_takes_all_vos_for_possible_before_there_are_grid_jobs(site: SiteUnderTest) -> None:
+def without_grid_jobs(site: SiteUnderTest) -> None:
     site.database().unlink()
     site.arex().close()
+
+
+def test_all_vos_are_possible_before_there_are_grid_jobs(site: SiteUnderTest) -> None:
+    without_grid_jobs(site)
     (finding,) = found(site)
     assert finding["found"] == "local jobs have the VOs atlas, icecube, and so may grid jobs"
+    (note,) = noted(site)
+    assert finding["found"] in note
 
 
 def test_doctor_does_not_say_that_all_is_well_when_jobs_cannot_be_read(site: SiteUnderTest) -> None:
-    mapped(site, "theory local-theory")
+    """And `config check`, which reads no accounting data otherwise, names all that are possible."""
+    mapped(site, "theory local-theory", "astro icecube")
     site.database().write_bytes(b"no database at all, and long enough " * 300)
+    (note,) = noted(site)
+    assert "local jobs have the VO icecube, and so may grid jobs" in note
+    mapped(site, "theory local-theory")
     (finding,) = found(site)
     assert finding["state"] == "warning"
     assert finding["found"].startswith("not checked, because ")
@@ -124,6 +134,10 @@ def maps_to_own_names(site: SiteUnderTest) -> None:
     mapped(site, "theory local-atlas", "astro local-icecube")
 
 
+def maps_to_names_that_no_grid_job_has(site: SiteUnderTest) -> None:
+    mapped(site, "theory theory.example.org", "astro icecube")
+
+
 def maps_nothing(site: SiteUnderTest) -> None:
     del batch(site)["group_vo_map"]
     batch(site)["unmapped_vo"] = "local"
@@ -138,7 +152,9 @@ def wants_others(site: SiteUnderTest) -> None:
     egi(site)["vos"] = ["cms"]
 
 
-@pytest.mark.parametrize("arrange", [maps_to_own_names, maps_nothing, excludes, wants_others])
+@pytest.mark.parametrize(
+    "arrange", [maps_to_own_names, maps_to_names_that_no_grid_job_has, maps_nothing, excludes, wants_others]
+)
 def test_vos_of_their_own_are_fine(site: SiteUnderTest, arrange: Callable[[SiteUnderTest], None]) -> None:
     arrange(site)
     assert noted(site) == []
@@ -195,7 +211,7 @@ def test_targets_that_meet_share_vos(site: SiteUnderTest) -> None:
     site.config["targets"]["failed"] = egi(site) | failed
     site.config["targets"]["egi"] |= {"statuses": ["completed"], "infrastructure": "grid"}
     (note,) = noted(site)
-    assert note.startswith("note: targets egi, failed: local jobs have the VOs atlas, icecube, and so ")
+    assert note.startswith("note: targets egi, failed: local jobs have the VOs atlas, cms, icecube, and so have ")
     (finding,) = found(site)
     assert finding["part"] == "egi, failed"
 
@@ -210,6 +226,8 @@ def test_targets_that_meet_share_vos(site: SiteUnderTest) -> None:
     ],
 )
 def test_rules_and_the_default_count_too(site: SiteUnderTest, records: dict[str, Any], vo: str) -> None:
+    """Before there are grid jobs."""
+    without_grid_jobs(site)
     mapped(site, "theory local-theory")
     site.config["records"] |= records
     assert [f"have the VO {vo}, and so may" in note for note in noted(site)] == ([True] if vo else [])

@@ -23,7 +23,7 @@ from publisher.config import from_arc as arc_conf
 from publisher.config.from_arc import ConfigurationText
 from publisher.config.from_arc.targets import Draft
 from publisher.doctor.findings import join
-from publisher.doctor.shared_vos import WHY, JobSources, shared_vos
+from publisher.doctor.shared_vos import WHY, JobSources, shared_vos, with_vos_of_jobs
 from publisher.formats import receiver_of
 from publisher.model.errors import ConfigError, LedgerError, UsageError
 from publisher.model.job import Epoch
@@ -74,7 +74,7 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
 
 
 def _check(arguments: argparse.Namespace, site: LiveSite) -> None:
-    sources = _check_importers(site)
+    sources, _ = with_vos_of_jobs(site, _check_importers(site))
     settings = site.settings
     names = ", ".join(target.name for target in settings.targets)
     print_line(f"{arguments.config}: OK; targets: {names}")
