@@ -61,6 +61,11 @@ def test_the_list_of_a_proxys_fqans(listed: str, subject: str, fqans: tuple[str,
     assert identity(x509UserProxyFQAN=listed) == JobOwner(subject, vo, fqans)
 
 
+def test_a_list_of_very_many_fqans_is_cut() -> None:
+    listed = ",".join(f"/atlas/g{number}" for number in range(1000))
+    assert len(identity(x509UserProxyFQAN=f"/CN=Ada,{listed}").fqans) == 100
+
+
 def test_what_the_ad_says_of_a_proxy_by_itself_comes_first() -> None:
     listed = {"x509UserProxyFQAN": f"/CN=Ada/CN=proxy,{MEMBER}", "x509userproxysubject": "/CN=Ada"}
     assert identity(**listed) == JobOwner("/CN=Ada", "atlas", (MEMBER,))

@@ -385,6 +385,8 @@ def test_a_file_of_something_else_is_refused_as_a_whole(tmp_path: Path, database
         (b"2023-03-01T10:00:00.123456789+00:00,c1.example.org,8,ada,0,fish,2.1,64400", "version 0.6 or older"),
         (b'{"v":"0.13.0","jobs":[{"JobID":"1"}]}', "JSON format of Sonar (version 0.13.0)"),
         (b'{"v":"0.13.0","time":"2025-01-10T11:09:41+01:00","host":"c1","samples":[]}', "JSON format"),
+        (b'{"v":13,"jobs":[{"JobID":"1"}]}', "JSON format of Sonar, which"),
+        (b'{"v":"0.13.0","error":"sacct failed","timestamp":"2025-01-10T11:09:41+01:00"}', "JSON format"),
         (b'{"timestamp":"2025-01-10T11:09:41+01:00","hostname":"c1","cpu_cores":8}', "JSON format of Sonar, which"),
         (b'{"meta":{},"data":{"type":"slurm_jobs"}}', "written by Sonar before 0.13"),
     ],
@@ -409,14 +411,15 @@ def test_a_line_in_an_old_format_stops_no_envelope(tmp_path: Path, database: Pat
     assert "old CSV format of Sonar" in report.bad_lines[0].reason
 
 
-def test_a_tree_of_old_files_alone_is_called_so(tmp_path: Path, database: Path) -> None:
+@pytest.mark.parametrize("name", ["slurm-sacct.csv", "c1.csv", "slurm-sacct.json", "sysinfo-c1.json"])
+def test_a_tree_of_old_files_alone_is_called_so(name: str, tmp_path: Path, database: Path) -> None:
     day = tmp_path / "tree/2023/08/10"
     day.mkdir(parents=True)
-    write(day / "slurm-sacct.csv", [b"v=0.11.0,JobID=4711\n"])
+    write(day / name, [b"v=0.11.0,JobID=4711\n"])
     report = run_import(database, tmp_path / "tree")
     (trouble,) = report.troubles
     assert "old formats of Sonar" in trouble
-    assert str(day / "slurm-sacct.csv") in trouble
+    assert str(day / name) in trouble
     assert "`publisher import slurm`" in trouble
 
 
