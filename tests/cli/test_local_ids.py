@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
+from tests.arex_databases import generate
 from tests.support.condor_history import ad, rolling
 from tests.support.gridengine_files import BEGIN, Entry, colon, write
 from tests.support.pki import PKI
@@ -79,6 +81,44 @@ def test_what_names_no_job_is_an_error_with_advice_for_any_site(
     assert run.status == 64
     assert "give the JobID, or the id in the batch system" in run.err
     assert "CE assigned" not in run.err
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_job_id_comes_before_ids_of_the_batch_system(command: tuple[str, ...], tmp_path: Path, pki: PKI) -> None:
+    """And no id is none, though jobs of A-REX may have none in the batch system."""
+    spool = {"files": {"type": "spool", "path": str(tmp_path / "out"), "format": "car", "sign": False, "start": "all"}}
+    site = ConfiguredSite(tmp_path, pki, pki.host(), spool)
+    jobs = generate(1, 3, datetime(2026, 10, 1, tzinfo=UTC), datetime(2026, 10, 2, tzinfo=UTC))
+    ids = (("1001", "1002"), ("1002", "1001"), ("1003", ""))
+    site.fill(*(replace(job, job_id=own, local_job_id=local) for job, (own, local) in zip(jobs, ids, strict=True)))
+    assert site.run("publish").status == 0
+    for asked in ("1001", "1002"):
+        assert site.run(*command, "--json", asked).json["job"] == asked
+    assert site.run(*command, "").status == 64
+
+
+def test_the_name_of_a_ce_leaves_out_jobs_of_batch_systems(site: ConfiguredSite) -> None:
+    site.config["source"] = [
+        {"name": "ce", "type": "arex", "control_dir": str(site.control)},
+        *(entry | {"arc_databases": []} for entry in site.config["source"]),
+    ]
+    site.save()
+    (job,) = generate(1, 1, datetime(2026, 10, 1, tzinfo=UTC), datetime(2026, 10, 2, tzinfo=UTC))
+    site.fill(replace(job, local_job_id="8"))
+    assert site.run("job", "info", "--json", "ce:8").json["job"] == job.job_id
+    assert site.run("job", "info", "--json", "hpc:8").json["job"].startswith("hpc.example.org:8:")
+    assert "8 is the id in the batch system of 2 jobs" in site.run("job", "info", "8").err
+
+
+def test_what_was_sent_is_traced_though_the_accounting_data_cannot_be_read(tmp_path: Path, pki: PKI) -> None:
+    spool = {"files": {"type": "spool", "path": str(tmp_path / "out"), "format": "car", "sign": False, "start": "all"}}
+    site = ConfiguredSite(tmp_path, pki, pki.host(), spool)
+    (job,) = generate(1, 1, datetime(2026, 10, 1, tzinfo=UTC), datetime(2026, 10, 2, tzinfo=UTC))
+    site.fill(job)
+    assert site.run("publish").status == 0
+    site.database().write_bytes(b"no database at all, and long enough " * 300)
+    run = site.run("trace", "--json", job.job_id)
+    assert (run.status, len(run.json["deliveries"])) == (66, 1)
 
 
 @pytest.mark.parametrize("command", COMMANDS)
