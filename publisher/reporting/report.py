@@ -22,6 +22,7 @@ from publisher.policy.target import Target
 from publisher.publishing import status as target_status
 from publisher.publishing.databases.batch_systems import SourceStatus, source_status
 from publisher.publishing.databases.prune import refuse_pruned
+from publisher.publishing.databases.retired import NeverSent
 from publisher.publishing.site import Site
 from publisher.publishing.status import TargetStatus
 from publisher.reporting.charges.allocations import never_charged, overlapping, used_allocations
@@ -169,6 +170,14 @@ class Report:
             delivered=sum(row.delivered + row.before for row in rows),
             missing=sum(max(row.missing, 0) for row in rows),
         )
+
+    def lost_of(self, one: TargetReport) -> Sequence[NeverSent]:
+        """Return jobs of the period's months that a target lost with retired databases."""
+        first = month_number(self.window.start or Epoch(0))
+        last = month_number(Epoch((self.window.end or epoch(self.made_at)) - 1))
+        never_sent = one.status.never_sent if one.status else ()
+        found = [each.of_months(first, last) for each in never_sent]
+        return [each for each in found if each.months]
 
     @property
     def _ours(self) -> set[str]:

@@ -78,6 +78,31 @@ def test_status_nagios_and_doctor_tell_it(site: SiteUnderTest, gone: Path) -> No
     assert f"publisher source retire {gone}" in found["advice"]
 
 
+def test_the_list_of_sources_ends_as_status_does(site: SiteUnderTest, gone: Path) -> None:
+    """Also for the source alone, and for a name in `source` that was never there."""
+    site.config["source"] |= {"name": "ce", "databases": [str(site.folder / "never.db")]}
+    site.save()
+    for command in (("source", "list"), ("source", "list", "ce")):
+        run = site.run(*command)
+        assert (run.status, run.err.count(f"{gone}: is gone")) == (66, 1), command
+        assert "missing" in run.out
+        assert "never.db" in run.err
+    del site.config["source"]["databases"]
+    site.save()
+    assert site.run("source", "retire", str(gone)).status == 0
+    assert site.run("source", "list").status == site.run("status").status == 0
+
+
+def test_a_statement_does_not_call_its_jobs_purged(site: SiteUnderTest, gone: Path) -> None:
+    for form in ("text", "html"):
+        run = site.run("statement", "2026-10", "--format", form)
+        assert run.status == 66
+        assert "purged" not in run.out
+        assert "delivered, not in any database that is there" in run.out
+    assert site.run("source", "retire", str(gone)).status == 0
+    assert "delivered, purged at the CE since" in site.run("statement", "2026-10").out
+
+
 OCTOBER = ("--from", "2026-10", "--to", "2026-10")
 
 

@@ -98,6 +98,26 @@ def test_by_force_they_are_lost_and_stay_visible(site: SiteUnderTest, second: Pa
     assert "12 jobs are lost (2026-10: 12)" in statement
 
 
+def test_a_report_does_not_say_that_all_was_delivered(site: SiteUnderTest, second: Path) -> None:
+    october = ("report", "--format", "terminal", "--from", "2026-10", "--to", "2026-10")
+    site.run("source", "retire", str(second), "--force")
+    assert site.publish().status == 0
+    shown = site.run(*october)
+    assert shown.status == 0
+    assert "Was it all delivered? No: 12 jobs are lost with retired databases." in shown.out
+    assert f"! Lost: egi: 12 jobs are lost (2026-10: 12): {second} was retired at " in shown.out
+    later = site.run("report", "--format", "terminal", "--from", "2026-11-01", "--to", "2026-11-02")
+    assert "lost" not in later.out
+
+
+def test_a_report_knows_that_a_number_is_unknown(site: SiteUnderTest, second: Path) -> None:
+    second.unlink()
+    site.run("source", "retire", str(second))
+    month = lost(site, "source", "list")[0][0]
+    shown = site.run("report", "--format", "terminal", "--from", month, "--to", month).out
+    assert "Was it all delivered? Not known: jobs may be lost with retired databases." in shown
+
+
 def test_what_comes_back_is_not_lost_any_more(site: SiteUnderTest, second: Path) -> None:
     site.run("source", "retire", str(second), "--force")
     site.config["source"]["databases"] = [str(second)]

@@ -22,7 +22,7 @@ from publisher.publishing.databases.batch_systems import (
     set_aside,
     source_status,
 )
-from publisher.publishing.databases.known import SourceFile
+from publisher.publishing.databases.known import SourceFile, missed_at
 from publisher.publishing.databases.prune import Pruned
 from publisher.publishing.site import Site
 from publisher.sources.importers import Retried
@@ -56,7 +56,7 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     site, form = context.load(), arguments.form
     match arguments.action:
         case "list":
-            return _list(_listed(site, arguments.source), form=form)
+            return _list(site, arguments.source, form=form)
         case "bad-lines":
             bad = set_aside(site, arguments.source)
             print_result(bad, _bad_lines_json, _bad_lines_text, form=form, rows="bad_lines")
@@ -80,15 +80,29 @@ def _listed(site: Site, name: str | None) -> tuple[Sequence[SourceFile], Sequenc
     if not chosen:
         names = ", ".join(one.name for one in sources)
         raise UsageError(f"{name}: no such source; there are: {names}")
-    return [one for one in files if one.file in (name, *chosen[0].databases)], chosen
+    there = (name, *chosen[0].databases)
+    return [one for one in files if one.file in there or _names(site, name, one.file)], chosen
 
 
-def _list(found: tuple[Sequence[SourceFile], Sequence[SourceStatus]], *, form: Form) -> int:
-    """Print them, and what is wrong with the sources as `status` does. Returns the exit status."""
+def _names(site: Site, name: str, file: str) -> bool:
+    """Whether this entry of `source` is one of a CE that names a file, be it there or not."""
+    entries = [entry for entry in site.database_entries if entry.name == name]
+    return any(site.names_database(entry, file) for entry in entries)
+
+
+def _list(site: Site, name: str | None, *, form: Form) -> int:
+    """Print sources and databases, and what is wrong as `status` does. Return the exit status."""
+    found = files, sources = _listed(site, name)
     print_result(found, _listed_json, _listed_text, form=form, rows="databases")
-    for line in (line for one in found[1] for line in warnings_of(one)):
+    listed = {one.file for one in files}
+    missing = [
+        one.reason
+        for one in missed_at(site)
+        if name is None or one.file in listed or _names(site, name, one.file)
+    ]
+    for line in [*(line for one in sources for line in warnings_of(one)), *missing]:
         error_line(line)
-    is_failing = any(one.alarm or one.trouble for one in found[1])
+    is_failing = bool(missing) or any(one.alarm or one.trouble for one in sources)
     return SourceError.exit_status if is_failing else 0
 
 

@@ -109,7 +109,7 @@ def _title(found: Statement) -> str:
 def _verdict(found: Statement, target: TargetStatement, status: int) -> str:
     if target.missing:
         return f"not complete: {plural(len(target.missing), 'difference')}, see below"
-    if status not in (0, RecordError.exit_status):
+    if _is_incomplete(status):
         return "cannot tell: the accounting data is not complete"
     if lost := _lost_jobs(target.never_sent):
         return f"not complete: {plural(lost, 'job is', 'jobs are')} lost, see below"
@@ -122,6 +122,11 @@ def _verdict(found: Statement, target: TargetStatement, status: int) -> str:
     if found.is_over:
         return "complete" if target.at_ce.jobs else "complete, without any job"
     return f"complete so far; the month ends at {iso(found.month.next.start)}"
+
+
+def _is_incomplete(status: int) -> bool:
+    """Whether accounting data is missing or cannot be read."""
+    return status not in (0, RecordError.exit_status)
 
 
 def _lost_jobs(lost: Iterable[NeverSent]) -> int:
@@ -140,7 +145,7 @@ def _as_text(found: Statement, status: int) -> Iterator[Part]:
         yield ""
         yield TextTable(("", "at the CE", "delivered"), _usage_rows(target))
         yield ""
-        yield TextTable(("jobs", ""), _job_rows(target))
+        yield TextTable(("jobs", ""), _job_rows(target, status))
         yield ""
         yield from _notes(target)
     if found.others is not None:
@@ -212,14 +217,16 @@ def _scaled(work: Work, kind: str) -> str:
     return "-" if work.scaled is None else _hours(work.scaled.get(kind, 0) / 1000)
 
 
-def _job_rows(target: TargetStatement) -> list[tuple[str, str]]:
+def _job_rows(target: TargetStatement, status: int) -> list[tuple[str, str]]:
+    absent = "not in any database that is there"
+    gone = absent if _is_incomplete(status) else "purged at the CE since"
     counts = {
         "reported by sync": target.reported,
         "in the portal's file": target.portal,
         "delivered earlier by another publisher": target.before,
         "pending": target.pending,
         "quarantined": target.quarantined,
-        "delivered, purged at the CE since": target.purged,
+        f"delivered, {gone}": target.purged,
         "delivered, of retired databases": target.retired,
         "delivered, restarted since": target.restarted,
     }

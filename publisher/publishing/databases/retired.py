@@ -10,6 +10,7 @@ retired: later nobody can tell. They stay lost until the database is found again
 from __future__ import annotations
 
 import os
+import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
@@ -52,6 +53,11 @@ class NeverSent(NamedTuple):
         counts = list(self.months.values())
         return None if None in counts else sum(filter(None, counts))
 
+    def of_months(self, first: int, last: int) -> NeverSent:
+        """Return those that ended from one month to another one."""
+        of_these = {month: jobs for month, jobs in self.months.items() if first <= month <= last}
+        return self._replace(months=of_these)
+
     @property
     def text(self) -> str:
         """One line, without the target."""
@@ -68,19 +74,15 @@ def _month_text(month: int, jobs: int | None) -> str:
 
 
 def never_sent(
-    known: Iterable[KnownDatabase], first: int = 0, last: int | None = None
+    known: Iterable[KnownDatabase], first: int = 0, last: int = sys.maxsize
 ) -> list[NeverSent]:
     """Return the jobs that were lost with retired databases, of some months or of all."""
-    found = []
-    for one in known:
-        months = {
-            month: jobs
-            for month, jobs in one.never_sent.items()
-            if first <= month and (last is None or month <= last)
-        }
-        if one.retired is not None and months:
-            found.append(NeverSent(one.target, one.file, one.retired, months))
-    return found
+    found = [
+        NeverSent(one.target, one.file, one.retired, one.never_sent).of_months(first, last)
+        for one in known
+        if one.retired is not None
+    ]
+    return [one for one in found if one.months]
 
 
 def retire(site: Site, files: Sequence[str], *, force: bool) -> list[SourceFile]:

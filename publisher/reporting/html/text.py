@@ -9,6 +9,7 @@ from typing import Final
 
 from publisher.model.rates import wall_text
 from publisher.model.text import plural
+from publisher.publishing.databases.retired import NeverSent
 from publisher.reporting.html.columns import Table, TableColumn, Value
 from publisher.reporting.html.plots import shows_days
 from publisher.reporting.html.tables import definitions, tables, verdict
@@ -152,11 +153,21 @@ def _delivered(report: Report) -> KeyAnswer:
     found = [(one, report.delivered_of(one.target)) for one in report.targets]
     compared = [jobs for one, jobs in found if jobs is not None and one.status is not None]
     missing, known = sum(jobs.missing for jobs in compared), len(compared) == len(found)
-    text = _delivered_text(missing, known=known, targets=len(found))
+    lost = [each for one in report.targets for each in report.lost_of(one)]
+    text = _lost_text(lost) if lost and not missing else ""
+    text = text or _delivered_text(missing, known=known, targets=len(found))
     if report.partial:
         text += f" Left out: {', '.join(report.partial)}, of which the period has only a part."
     bars = [_delivered_bar(one, jobs) for one, jobs in found]
-    return KeyAnswer("Was it all delivered?", text, bad=bool(missing or not known), parts=bars)
+    is_bad = bool(missing or lost or not known)
+    return KeyAnswer("Was it all delivered?", text, bad=is_bad, parts=bars)
+
+
+def _lost_text(lost: Sequence[NeverSent]) -> str:
+    jobs = sum(one.jobs or 0 for one in lost)
+    if not jobs:
+        return "Not known: jobs may be lost with retired databases."
+    return f"No: {plural(jobs, 'job is', 'jobs are')} lost with retired databases."
 
 
 def _delivered_text(missing: int, *, known: bool, targets: int) -> str:
@@ -262,6 +273,9 @@ def _of_databases(report: Report) -> Iterator[Highlight]:
         {lost.reason for one in report.targets if one.status for lost in one.status.missing}
     ):
         yield Highlight("Incomplete", reason, bad=True)
+    for one in report.targets:
+        for each in report.lost_of(one):
+            yield Highlight("Lost", f"{one.target}: {each.text}", bad=True)
 
 
 def _of_sources(report: Report) -> Iterator[Highlight]:
