@@ -47,6 +47,13 @@ def missing(programs: Path | None, libraries: Iterable[str]) -> list[str]:
     ]
 
 
+def conclusion(arrived: int, jobs: int) -> tuple[str, int]:
+    """The last line, and the exit status."""
+    if arrived == jobs:
+        return "All of them arrived, once.", 0
+    return f"Something is wrong: {jobs} jobs were there.", 1
+
+
 def demo(folder: Path, programs: Path | None) -> int:
     needed = missing(programs, [name for name in LIBRARIES if find_spec(name)])
     if needed or programs is None:
@@ -87,13 +94,9 @@ class _Fleet:
         arrived = len({(row["LocalJobId"], row["EndTime"], row["SubmitHost"]) for row in rows})
         twice = sum(count - 1 for count in ids.values())
         print(f"5. What arrived: {arrived:,} jobs in {len(ids)} messages, {twice} of them twice, under the same id")
-        good = arrived == JOBS * len(self._sites)
-        print(
-            "\nAll of them arrived, once."
-            if good
-            else f"\nSomething is wrong: {JOBS * len(self._sites)} jobs were there."
-        )
-        return 0 if good else 1
+        told, status = conclusion(arrived, JOBS * len(self._sites))
+        print(f"\n{told}")
+        return status
 
     def _kill_one_of_the_pair(self) -> None:
         before = self._messages()

@@ -100,13 +100,25 @@ def test_a_host_that_ends_by_itself_ends_the_demo_at_once(who: str) -> None:
         for name in ("ce1a", "ce1b")
     }
     counts = iter(range(0, 100, 10))
-    of_fleet = SimpleNamespace(
-        _messages=lambda: 0 if who == "ce1a" else next(counts),
-        _host=lambda name: nullcontext(hosts[name]),
-        _all_of_ce1=lambda: False,
-    )
+    asked: list[str] = []
+
+    def messages() -> int:
+        asked.append("messages")
+        return 0 if who == "ce1a" else next(counts)
+
+    def has_all() -> bool:
+        asked.append("all")
+        return False
+
+    of_fleet = SimpleNamespace(_messages=messages, _host=lambda name: nullcontext(hosts[name]), _all_of_ce1=has_all)
     with pytest.raises(AssertionError, match=f"{who} printed this"):
         fleet._Fleet._kill_one_of_the_pair(of_fleet)  # type: ignore[arg-type]
+    assert len(asked) < 9
+
+
+def test_jobs_that_did_not_arrive_are_a_failure() -> None:
+    assert fleet.conclusion(1200, 1200) == ("All of them arrived, once.", 0)
+    assert fleet.conclusion(1199, 1200) == ("Something is wrong: 1200 jobs were there.", 1)
 
 
 def test_make_installs_what_the_fleet_needs() -> None:

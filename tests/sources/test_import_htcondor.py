@@ -247,7 +247,7 @@ def test_a_note_when_all_jobs_were_routed(tmp_path: Path) -> None:
     ads = [ad(number, RoutedToJobId="77.0") for number in (1, 2)]
     report = run_import(tmp_path / "imported.db", write(tmp_path / "history", rolling(ads)))
     assert report.notes == [
-        "all 2 jobs were routed, and none is counted here: import the batch system's history, or set "
+        "2 jobs were routed, and none is counted here: import the batch system's history, or set "
         "importers.htcondor.routed: ce"
     ]
     write(tmp_path / "history", rolling([*ads, ad(3)]))

@@ -251,7 +251,7 @@ class HTCondorImporter(LineImporter[CondorRun]):
         if all_routed and not _any_job(run):
             theirs, key = _OTHER_ADS[self._routed]
             report.notes.append(
-                f"all {routed:,} jobs were routed, and none is counted here: "
+                f"{plural(routed, 'job was', 'jobs were')} routed, and none is counted here: "
                 f"import {theirs} history, or set {self.site.place}.routed: {key}"
             )
 
