@@ -80,6 +80,8 @@ def test_status_nagios_and_doctor_tell_it(site: SiteUnderTest, gone: Path) -> No
 
 def test_the_list_of_sources_ends_as_status_does(site: SiteUnderTest, gone: Path) -> None:
     """Also for the source alone, and for a name in `source` that was never there."""
+    run = site.run("source", "list")
+    assert (run.status, run.err.count(f"{gone}: is gone")) == (66, 1)
     site.config["source"] |= {"name": "ce", "databases": [str(site.folder / "never.db")]}
     site.save()
     for command in (("source", "list"), ("source", "list", "ce")):

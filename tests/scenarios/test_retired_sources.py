@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
-from tests.arex_databases import SampleJob, Writer, generate
+from tests.arex_databases import RawRow, SampleJob, Writer, generate
 from tests.fake_ams.service import FakeAMS
 from tests.support.gridengine_files import Entry, colon, write
 from tests.support.pki import PKI
@@ -116,6 +116,49 @@ def test_a_report_knows_that_a_number_is_unknown(site: SiteUnderTest, second: Pa
     month = lost(site, "source", "list")[0][0]
     shown = site.run("report", "--format", "terminal", "--from", month, "--to", month).out
     assert "Was it all delivered? Not known: jobs may be lost with retired databases." in shown
+
+
+def test_jobs_that_are_set_aside_were_never_sent(site: SiteUnderTest) -> None:
+    """Two of a second CE, one of which an administrator dropped."""
+    file = site.folder / "ce2.db"
+    add(site.database(2), *JOBS[:3])
+    add(file, *JOBS[3:5], *(replace(job, wall_s=-5) for job in JOBS[5:7]))
+    site.config["source"]["databases"] = [str(file)]
+    assert site.publish().status == 65
+    assert site.run("quarantine", "drop", JOBS[5].job_id).status == 0
+    del site.config["source"]["databases"]
+    site.save()
+    run = site.run("source", "retire", str(file))
+    assert (run.status, "(egi: 1 of 2026-10)" in run.err, "quarantine list" in run.err) == (64, True, True)
+    assert site.run("source", "retire", str(file), "--force").status == 0
+    assert lost(site, "status") == [("2026-10", 1)]
+    assert site.publish().status == 0
+    statement = site.run("statement", "2026-10", "--json")
+    assert (statement.status, statement.json["targets"]["egi"]["quarantined"]) == (65, 1)
+    check = site.run("sync", "--check", "--months", "all")
+    assert (check.status, "1 set aside: publisher quarantine list --target egi" in check.out) == (65, True)
+    assert site.run("quarantine", "drop", JOBS[6].job_id).status == 0
+    assert site.run("sync", "--check", "--months", "all").status == 0
+
+
+def test_rows_that_are_not_whole_were_never_sent(site: SiteUnderTest) -> None:
+    """One waits for its last event, and one cannot be read."""
+    file = site.folder / "ce2.db"
+    add(site.database(2), *JOBS[:3])
+    add(file, JOBS[3])
+    site.config["source"]["databases"] = [str(file)]
+    assert site.publish().status == 0
+    just_now = datetime.now(UTC) - timedelta(minutes=1)
+    torn = replace(JOBS[4], end_time=int(just_now.timestamp()))
+    with Writer(file) as writer:
+        writer.accept(torn)
+        writer.finish(torn, stop_after="extra")
+        writer.write(RawRow(name="", job=JOBS[5], names={"UserID": {"Name": None}}))
+        writer.accept(JOBS[6])
+    del site.config["source"]["databases"]
+    site.save()
+    run = site.run("source", "retire", str(file))
+    assert (run.status, f"(egi: 1 of 2026-10, 1 of {just_now:%Y-%m})" in run.err) == (64, True), run.err
 
 
 def test_what_comes_back_is_not_lost_any_more(site: SiteUnderTest, second: Path) -> None:

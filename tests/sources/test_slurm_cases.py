@@ -45,6 +45,17 @@ def test_cpu_time_of_srun_steps_stands_in_tres(name: str, expected: list[int], t
     assert list(map(cpu_s, found)) == expected
 
 
+@pytest.mark.parametrize(("own", "expected"), [("02:00:00", 7200), ("01:30:00", 7200), ("02:30:00", 9000)])
+def test_what_the_line_of_a_job_has_is_not_added_again(own: str, expected: int, tmp_path: Path) -> None:
+    """The greater counts."""
+    one = job(1, TotalCPU=own, UserCPU=own, SystemCPU="00:00:00", ElapsedRaw=9000)
+    srun = step(
+        one, UserCPU="00:10:00", SystemCPU="00:00:00", TotalCPU="00:10:00", TRESUsageInTot="cpu=02:00:00,mem=1G"
+    )
+    run_import(tmp_path / "imported.db", safe(tmp_path / "sacct.txt", [one, srun]))
+    assert [cpu_s(found) for found in jobs(tmp_path / "imported.db").values()] == [expected]
+
+
 class Kept(NamedTuple):
     """What the job of a case is, in numbers that stand in its text; by default as most cases have them."""
 

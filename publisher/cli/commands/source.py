@@ -100,7 +100,9 @@ def _list(site: Site, name: str | None, *, form: Form) -> int:
         for one in missed_at(site)
         if name is None or one.file in listed or _names(site, name, one.file)
     ]
-    for line in [*(line for one in sources for line in warnings_of(one)), *missing]:
+    lines = [line for one in sources for line in warnings_of(one)]
+    lines += [reason for reason in missing if not any(reason in line for line in lines)]
+    for line in lines:
         error_line(line)
     is_failing = bool(missing) or any(one.alarm or one.trouble for one in sources)
     return SourceError.exit_status if is_failing else 0

@@ -19,7 +19,7 @@ from itertools import starmap
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from publisher.ledger.contract import KnownDatabase, Ledger
+from publisher.ledger.contract import Hold, KnownDatabase, Ledger
 from publisher.model.errors import SourceError, UsageError
 from publisher.model.job import Epoch, JobRecord, SkippedJob
 from publisher.model.text import plural
@@ -32,7 +32,10 @@ from publisher.sources import imported_database
 from publisher.sources.base import Source, has_file
 
 _LONG_AGO: Final = Epoch(0)  # finished rows that were waited for long enough
-_ADVICE: Final = "name it in `source` again and run `publisher publish --force`"
+_ADVICE: Final = (
+    "name it in `source` again and run `publisher publish --force`; `publisher quarantine list` "
+    "has those that are set aside"
+)
 
 
 class NeverSent(NamedTuple):
@@ -209,7 +212,7 @@ def _is_in(source: Source | None, job: JobRecord | SkippedJob, now: datetime) ->
 def _unsent(
     target: Target, window: Window, source: Source, ledger: Ledger, now: datetime
 ) -> Iterator[JobRecord | SkippedJob]:
-    """Yield the jobs that a target wants of a source, without an entry and not set aside."""
+    """Yield the jobs that a target wants of a source, without an entry and not dropped."""
     selection = target.selection(window)
     for page in source.window(window, frozenset(), now):
         given_up = [row._replace(finished_seen_at=_LONG_AGO) for row in page.open]
@@ -218,4 +221,5 @@ def _unsent(
         jobs: list[JobRecord | SkippedJob] = [*wanted, *page.skipped]
         recorded = ledger.recorded(target.name, [job.run_key for job in jobs])
         held = ledger.held(target.name, [job.key for job in jobs])
-        yield from (job for job in jobs if job.run_key not in recorded and job.key not in held)
+        dropped = {key for key, one in held.items() if one.hold is Hold.DROPPED}
+        yield from (job for job in jobs if job.run_key not in recorded and job.key not in dropped)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -19,7 +19,7 @@ from publisher.formats import is_summary_format, receiver_of
 from publisher.ledger.contract import Hold, Ledger, Quarantined
 from publisher.model.entry import Recorded, RecordedRuns, RowId
 from publisher.model.errors import Unfit
-from publisher.model.job import Epoch, JobRecord, SkippedJob
+from publisher.model.job import Epoch, JobKey, JobRecord, SkippedJob
 from publisher.model.text import plural
 from publisher.model.time import Window
 from publisher.model.totals import (
@@ -294,17 +294,19 @@ class _TargetCheck:
     def _see_the_database(self) -> None:
         """Every wanted job of the months, and the ledger on each; unreadable rows have no host."""
         self._seen.clear()
-        self._see_without_end_time()
+        set_aside = set[JobKey]()
         name, ledger = self._target.name, self._ledger
         window = Window()
         if self._first:
             window = Window(start=month_window(self._first).start)
         decider = whoever_counts(self._target, window)
         for page in whole_window(name, self._source, ledger, window, frozenset(), self._now):
-            self._see_unreadable(page.skipped)
-            self._see_jobs(page.jobs, decider)
+            set_aside |= self._see_unreadable(page.skipped)
+            set_aside |= self._see_jobs(page.jobs, decider)
+        self._see_set_aside(set_aside)
 
-    def _see_jobs(self, jobs: Sequence[JobRecord], decider: Decider) -> None:
+    def _see_jobs(self, jobs: Sequence[JobRecord], decider: Decider) -> Set[JobKey]:
+        """Return those that are set aside."""
         self._jobs_seen(len(jobs))
         name, keys, runs = (
             self._target.name,
@@ -318,6 +320,7 @@ class _TargetCheck:
             host = self._host(job)
             self._see_earlier(known.others(run))
             self._see(job.ended_at, host, known.get(run), held.get(key), is_wanted=is_wanted)
+        return held.keys()
 
     def _host(self, job: JobRecord) -> str | None:
         """Return the submit host under which a job counts; None where nobody can say that."""
@@ -367,17 +370,20 @@ class _TargetCheck:
         here.database += not unwanted
         here.count(known, held, before_start=ended_at < self._start)
 
-    def _see_without_end_time(self) -> None:
-        """Rows that no window has."""
+    def _see_set_aside(self, seen: Set[JobKey]) -> None:
+        """Jobs set aside that no page had: without an end time, or not in any database now."""
         for held in self._ledger.quarantine(self._target.name):
+            ended_at = held.job.ended_at
             # A month of totals set aside has no end time either, but it is no row of a database.
-            if held.job.ended_at is None and held.job.row.database:
+            if ended_at is None and held.job.row.database:
                 here = self._seen[UNKNOWN_MONTH, ""]
                 here.database += 1
                 here.quarantine(held)
+            elif ended_at is not None and held.key not in seen and held.hold is not Hold.DROPPED:
+                self._seen[_month(ended_at), ""].quarantine(held)
 
-    def _see_unreadable(self, skipped: Sequence[SkippedJob]) -> None:
-        """Rows of a page that are not jobs: set aside, or about to be."""
+    def _see_unreadable(self, skipped: Sequence[SkippedJob]) -> Set[JobKey]:
+        """See rows of a page that are not jobs: set aside, or about to be. Return the former."""
         keys = [row.key for row in skipped]
         name = self._target.name
         known = self._ledger.recorded(name, [row.run_key for row in skipped])
@@ -389,6 +395,7 @@ class _TargetCheck:
                 here = self._seen[_month(row.ended_at), ""]
                 here.database += 1
                 here.count(None, held.get(key), before_start=False)
+        return held.keys()
 
 
 def _differs_by_host(portal: Mapping[HostMonth, int]) -> bool:
