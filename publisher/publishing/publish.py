@@ -336,6 +336,7 @@ def after_round(site: Site, outcome: Outcome) -> Outcome:
             after = f"after the round: {error}"
             outcome = outcome._replace(
                 reason="; ".join(filter(None, (outcome.own_reason, after, *outcome.lacks))),
+                lacks=(after, *outcome.lacks),  # of all targets, so that it is printed once
                 exit_status=gravest([outcome.exit_status, error.exit_status]),
             )
         except Exception as error:  # the boundary: what follows a round must not undo it

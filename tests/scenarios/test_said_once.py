@@ -113,6 +113,12 @@ def away(site: SiteUnderTest) -> None:
         target |= {"auth_url": "https://127.0.0.1:9", "attempts": 2}
 
 
+def no_metrics(site: SiteUnderTest) -> None:
+    """And a failure of its own for one of two targets."""
+    site.config["metrics"] = {"textfile": str(site.folder / "not" / "there" / "publisher.prom")}
+    site.config["targets"]["egi"] |= {"auth_url": "https://127.0.0.1:9", "attempts": 1}
+
+
 def rescaled(site: SiteUnderTest) -> None:
     """Months are held back."""
     site.config["targets"] = {"egi": site.config["targets"]["egi"] | {"format": "apel-summary-0.2"}}
@@ -123,7 +129,7 @@ def rescaled(site: SiteUnderTest) -> None:
 
 FAILURES: list[Callable[[SiteUnderTest], Any]] = [
     *(no_source, no_map, no_database, torn_database, torn_source, database_gone),
-    *(no_certificate, in_the_shadow, torn_state, wrong_key, no_yaml, away, rescaled),
+    *(no_certificate, in_the_shadow, torn_state, wrong_key, no_yaml, away, no_metrics, rescaled),
 ]
 COMMANDS = (
     ("publish", "--force"),
