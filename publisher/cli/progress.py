@@ -26,8 +26,12 @@ _BAR_EVERY_S: Final = 0.2
 _BAR_AFTER_S: Final = 2.0  # what is done sooner needs no bar
 # Jobs set aside that are logged one by one; `quarantine list` has them all
 _SHOWN_QUARANTINED: Final = 20
-# In the words of the outcome that the target has then.
-_SHOWN_AS: Final = {Verdict.RETRY_LATER: "deferred", Verdict.STOP_TARGET: "rejected"}
+# Verdicts that end a round, which logs their reason.
+_SHOWN_AS: Final = {
+    Verdict.IN_DOUBT: "in doubt",
+    Verdict.RETRY_LATER: "deferred",
+    Verdict.STOP_TARGET: "rejected",
+}
 
 
 class _StatusLine:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.arex_databases import generate
+from tests.fake_ams.faults import Fault
 from tests.fake_ams.service import FakeAMS
 from tests.publishing.test_publish_summaries import NOVEMBER, OCTOBER
 from tests.support.gridengine_files import CLUSTER
@@ -113,6 +114,13 @@ def away(site: SiteUnderTest) -> None:
         target |= {"auth_url": "https://127.0.0.1:9", "attempts": 2}
 
 
+def in_doubt(site: SiteUnderTest) -> None:
+    """A gateway answers in the place of AMS."""
+    del site.config["targets"]["other"]
+    site.config["targets"]["egi"]["attempts"] = 1
+    site.fake.faults.always(Fault.status(200, b'{"status": "the gateway is up and running"}'), service="ams")
+
+
 def no_metrics(site: SiteUnderTest) -> None:
     """And a failure of its own for one of two targets."""
     site.config["metrics"] = {"textfile": str(site.folder / "not" / "there" / "publisher.prom")}
@@ -129,7 +137,7 @@ def rescaled(site: SiteUnderTest) -> None:
 
 FAILURES: list[Callable[[SiteUnderTest], Any]] = [
     *(no_source, no_map, no_database, torn_database, torn_source, database_gone),
-    *(no_certificate, in_the_shadow, torn_state, wrong_key, no_yaml, away, no_metrics, rescaled),
+    *(no_certificate, in_the_shadow, torn_state, wrong_key, no_yaml, away, in_doubt, no_metrics, rescaled),
 ]
 COMMANDS = (
     ("publish", "--force"),
