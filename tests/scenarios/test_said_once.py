@@ -216,6 +216,9 @@ def test_what_is_wrong_with_a_source_is_on_standard_error(site: SiteUnderTest) -
         assert line.startswith("publisher: source cluster: has never been read in full: ")
         assert "--json" in words or "has never been read in full" not in run.out
     assert site.run("source", "list", "ce").status == 0
+    no_database(site)
+    assert site.run("source", "list", "ce").status == 66
+    assert "source ce" not in site.run("source", "list", "cluster").err
 
 
 REPUBLISH = ("republish", "--from", "2026-10", "--to", "2026-10")

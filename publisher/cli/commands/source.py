@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 
 from publisher.cli.commands import Context
 from publisher.cli.logs import error_line
@@ -90,17 +90,23 @@ def _names(site: Site, name: str, file: str) -> bool:
     return any(site.names_database(entry, file) for entry in entries)
 
 
+def _missing(site: Site, name: str | None, listed: Set[str]) -> list[str]:
+    """Return why databases are missing, of a source or of all."""
+    try:
+        missed = missed_at(site)
+    except SourceError as error:  # of one source, which has it as its trouble too
+        return [] if name else [str(error)]
+    if name is None:
+        return [one.reason for one in missed]
+    return [one.reason for one in missed if one.file in listed or _names(site, name, one.file)]
+
+
 def _list(site: Site, name: str | None, *, form: Form) -> int:
     """Print sources and databases, and what is wrong as `status` does. Return the exit status."""
     found = files, sources = _listed(site, name)
     print_result(found, _listed_json, _listed_text, form=form, rows="databases")
-    listed = {one.file for one in files}
-    missing = [
-        one.reason
-        for one in missed_at(site)
-        if name is None or one.file in listed or _names(site, name, one.file)
-    ]
     lines = [line for one in sources for line in warnings_of(one)]
+    missing = _missing(site, name, {one.file for one in files})
     lines += [reason for reason in missing if not any(reason in line for line in lines)]
     for line in lines:
         error_line(line)
