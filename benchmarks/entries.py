@@ -82,7 +82,7 @@ def _record(number: int) -> Rendered:
         submitted_at=Epoch(end - 9_000),
         ended_at=end,
     )
-    return make_record(job, first_time=True, vo=f"vo{number * 7919 % _USERS}")
+    return make_record(job, vo=f"vo{number * 7919 % _USERS}")
 
 
 def _message(records: int) -> Message:

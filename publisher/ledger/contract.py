@@ -43,7 +43,6 @@ from publisher.model.message import (
 )
 from publisher.model.receiver import (
     ChangedAddress,
-    KnownReceiver,
     Loss,
     MovedMonth,
     ReceiverSums,
@@ -99,7 +98,6 @@ class TargetState(NamedTuple):
     target: str
     start_rule: str
     start: Epoch | None
-    selection_digest: str
     checked_digest: str  # of the policy whose payloads were all checked against the schema
     last_round: datetime | None
     last_success: datetime | None
@@ -109,7 +107,6 @@ class TargetState(NamedTuple):
     prepared: int
     in_doubt: int
     quarantined: int
-    messages: int
     held: tuple[int, ...]  # months that the last round held back
     moved: Sequence[MovedMonth] = ()  # from its shadow, by the round that begins now
 
@@ -254,9 +251,6 @@ class Receivers(Protocol):
 
     def receivers(self) -> Sequence[ReceiverSums]:
         """All receivers, in the order of their numbers."""
-
-    def receiver_of(self, target: str) -> KnownReceiver | None:
-        """Where the last round of a target led; None before the first."""
 
     def changed_address(self, target: str, receiver: ReceiverName) -> ChangedAddress | None:
         """What an administrator has to say of a target with this address; None for nothing."""

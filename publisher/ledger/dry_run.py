@@ -120,7 +120,6 @@ class DryRunLedger(LedgerReader):
                 sent=_sum(row.sent for row in rows),
                 pending=pending - self._arrived_jobs.get((target, month), 0),
                 format=max((row.format for row in rows), default=""),
-                last_end=max(row.last_end for row in rows),
                 unsent=sum(row.is_unsent for row in rows),
             )
         return [found[month] for month in sorted(found)]
@@ -220,7 +219,6 @@ class DryRunLedger(LedgerReader):
             target=target,
             start_rule=start_rule,
             start=start,
-            selection_digest=selection_digest,
             checked_digest="",
             last_round=None,
             last_success=None,
@@ -230,7 +228,6 @@ class DryRunLedger(LedgerReader):
             prepared=0,
             in_doubt=0,
             quarantined=0,
-            messages=0,
             held=(),
         )
 

@@ -335,7 +335,6 @@ CREATE TABLE sync_count (
     reporting INTEGER,                      -- what the last message reported
     message INTEGER,                        -- that message
     reported INTEGER,                       -- what the receiver accepted
-    reported_at INTEGER,
     PRIMARY KEY (receiver, month, host)
 );
 CREATE INDEX sync_of_message ON sync_count (message);

@@ -105,8 +105,8 @@ class Entry(NamedTuple):
 class Recorded(NamedTuple):
     """What the ledger has of a run at a receiver: its pending entry, or else the one that counts.
 
-    `settings` is the digest of the settings that the entry was made under. Later postings have
-    higher numbers; `first` is that of the first entry of the run that was accepted, 0 without any.
+    `settings` is the digest of the settings that the entry was made under. `first` is the number of
+    the posting of the run's first entry that was accepted, 0 without any; later ones have higher.
     `source` is the name of the database that told of the run, '' without one.
     """
 
@@ -117,7 +117,6 @@ class Recorded(NamedTuple):
     digest: bytes
     settings: str
     pending: bool
-    posting: int
     first: int
     source: str = ""
 
@@ -192,7 +191,6 @@ class MonthTotals(NamedTuple):
     sent: Usage
     pending: int  # jobs of entries that are not accepted yet
     format: str  # of the last message that said a row, or is under way; '' for single records
-    last_end: Epoch
     unsent: int  # rows of totals that are unsent
 
 

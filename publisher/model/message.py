@@ -40,16 +40,12 @@ class Rendered(NamedTuple):
     row: RowRef
     job_id: JobId
     local_id: str
-    wall_s: int
-    cpu_s: int
     key: JobKey
     ended_at: Epoch
     fingerprint: int
     content: bytes
-    first_time: bool  # never delivered to this target before
     whole: JobRecord
     counts_for: Entry
-    submit_host: str = ""  # as sync counts spell it
 
     @classmethod
     def of(
@@ -58,19 +54,11 @@ class Rendered(NamedTuple):
         content: bytes,
         entry: RunKeyValues,
         *,
-        first_time: bool,
         counts_for: Entry,
-        submit_host: str = "",
     ) -> "Rendered":
         """Return the record of a job."""
-        cpu_s = job.cpu_user_s + job.cpu_kernel_s
         values = entry.key, entry.ended_at, values_number(entry.digest)
-        run = job.row, job.job_id, job.local_id, job.wall_s, cpu_s, *values
-        return cls(*run, content, first_time, job, counts_for, submit_host)
-
-    @property
-    def content_bytes(self) -> int:
-        return len(self.content)
+        return cls(job.row, job.job_id, job.local_id, *values, content, job, counts_for)
 
     def set_aside(self, unfit: Unfit) -> SkippedJob:
         """As quarantine keeps it, with the rule that it broke."""
@@ -87,8 +75,8 @@ class RecordColumns:
     """
 
     __slots__ = (
-        *("files", "record_ids", "job_ids", "local_ids", "wall_s", "cpu_s", "keys", "ended_at"),
-        *("fingerprints", "contents", "first_time", "whole", "entries", "submit_hosts"),
+        *("files", "record_ids", "job_ids", "local_ids", "keys", "ended_at"),
+        *("fingerprints", "contents", "whole", "entries"),
     )
 
     def __init__(self, columns: Sequence[list[Any]] = ()) -> None:
@@ -97,16 +85,12 @@ class RecordColumns:
         self.record_ids: list[int]
         self.job_ids: list[JobId]
         self.local_ids: list[str]
-        self.wall_s: list[int]
-        self.cpu_s: list[int]
         self.keys: list[JobKey]
         self.ended_at: list[Epoch]
         self.fingerprints: list[int]
         self.contents: list[bytes]
-        self.first_time: list[bool]
         self.whole: list[JobRecord]
         self.entries: list[Entry]
-        self.submit_hosts: list[str]
         columns = columns or [[] for _ in self.__slots__]
         for name, column in zip(self.__slots__, columns, strict=True):
             setattr(self, name, column)
@@ -131,14 +115,6 @@ class RecordColumns:
     def extend(self, other: "RecordColumns") -> None:
         for column, more in zip(self.columns(), other.columns(), strict=True):
             column += more
-
-    def position(self, at: int) -> tuple[Epoch, RowRef]:
-        """When a record's job ended, and its row."""
-        return self.ended_at[at], RowRef(self.files[at], self.record_ids[at])
-
-    def part(self, begin: int, end: int | None = None) -> "RecordColumns":
-        """Those from one place to before another."""
-        return RecordColumns([column[begin:end] for column in self.columns()])
 
     def only(self, keep: Sequence[bool]) -> "RecordColumns":
         """Those of the records of which that is true."""
@@ -273,8 +249,7 @@ class OutboxRecord(NamedTuple):
     ended_at: Epoch
     fingerprint: int
     content_bytes: int
-    first_time: bool
-    submit_host: str = ""  # as sync spells it
+    submit_host: str = ""  # of a count, as sync spells it
     group: int = 0  # place of a summary's row among those of its month, from 1; 0 for other records
     submitted_at: int = 0  # of the run, for its key
     bundle: int = 0  # `group` of the first of the rows that share runs, which go in one message

@@ -32,13 +32,6 @@ class Selection(NamedTuple):
     def wants_vo(self, vo: str) -> bool:
         return (self.vos is None or vo in self.vos) and vo not in self.exclude_vos
 
-    def or_vos_of(self, other: Selection) -> Selection:
-        """With the VOs that another one wants."""
-        vos = None if self.vos is None or other.vos is None else self.vos | other.vos
-        excluded = [vo for vo in self.exclude_vos | other.exclude_vos if not self.wants_vo(vo)]
-        exclude_vos = frozenset(vo for vo in excluded if not other.wants_vo(vo))
-        return self._replace(vos=vos, exclude_vos=exclude_vos)
-
 
 _GRACE: Final = timedelta(hours=1)  # beyond two rounds
 FOR_ONCE: Final = "once-"  # begins the name of a target that the configuration does not have

@@ -271,7 +271,7 @@ def test_rule_14_balances_are_what_a_memory_of_all_runs_says(kept: Kept, seed: i
 
 
 def test_messages_of_counts_have_no_entries(kept: Kept) -> None:
-    record = OutboxRecord(RowRef("", 0), JobId("count"), "", END, 0, 7, first_time=False, submit_host="ce1")
+    record = OutboxRecord(RowRef("", 0), JobId("count"), "", END, 0, 7, submit_host="ce1")
     message = message_of(b"count 1", "egi", "apel-sync-0.1", 1, NOW)
     kept.ledger.prepare_sync("egi", [SyncMessage(message, (((24322, "ce1"), 1),), (record,))])
     kept.accept(message)

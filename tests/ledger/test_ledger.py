@@ -77,8 +77,8 @@ def test_opening_it_again_leaves_the_locks_of_this_process(path: Path, ledger: S
     assert "BlockingIOError" in done.stderr
 
 
-def rendered(*jobs: JobRecord, first_time: bool = True) -> RecordColumns:
-    return RecordColumns.of(make_record(one, f"<{one.job_id}>".encode(), first_time=first_time) for one in jobs)
+def rendered(*jobs: JobRecord) -> RecordColumns:
+    return RecordColumns.of(make_record(one, f"<{one.job_id}>".encode()) for one in jobs)
 
 
 def message(records: RecordColumns, target: str = "egi", made_at: datetime = NOW) -> Message:
@@ -86,8 +86,8 @@ def message(records: RecordColumns, target: str = "egi", made_at: datetime = NOW
     return message_of(payload, target, "car", len(records), made_at)
 
 
-def deliver(ledger: SqlLedger, *jobs: JobRecord, target: str = "egi", first_time: bool = True) -> Message:
-    records = rendered(*jobs, first_time=first_time)
+def deliver(ledger: SqlLedger, *jobs: JobRecord, target: str = "egi") -> Message:
+    records = rendered(*jobs)
     sent = message(records, target)
     ledger.prepare(sent, records, Progress(), "p")
     ledger.sent(sent, remote_id="17", remote_ids={}, now=NOW)
@@ -120,7 +120,7 @@ def test_settling_counts_once_and_moves_the_last_end(ledger: SqlLedger) -> None:
     assert (state.delivered, state.prepared, state.in_doubt) == (2, 0, 0)
     assert state.last_published_end == 1_000_002
     assert ledger.outstanding("egi") is None
-    deliver(ledger, job(1), first_time=False)
+    deliver(ledger, job(1))
     state = ledger.target("egi")
     assert state is not None
     assert state.delivered == 2
@@ -139,12 +139,13 @@ def test_doubt_is_a_state(ledger: SqlLedger) -> None:
 
 
 def test_halves_take_the_place_of_the_whole(ledger: SqlLedger) -> None:
-    first, second = rendered(job(1), job(2)), rendered(job(3))
+    jobs = job(1), job(2)
+    first, second = rendered(*jobs), rendered(job(3))
     ledger.prepare(message(first), first, Progress(), "p")
     ledger.prepare(message(second), second, Progress(), "p")
     whole = ledger.outstanding("egi")
     assert whole is not None
-    halves = [(message(first.part(at, at + 1)), whole.records[at : at + 1]) for at in range(len(first))]
+    halves = [(message(rendered(one)), whole.records[at : at + 1]) for at, one in enumerate(jobs)]
     ledger.split(whole, halves, narrowing=True)
     order = []
     while outstanding := ledger.outstanding("egi"):
@@ -252,7 +253,7 @@ def test_every_delivery_of_many_messages_is_known(ledger: SqlLedger, path: Path)
         sent = message(rendered(*batch), made_at=NOW + timedelta(seconds=at))
         ledger.prepare(sent, rendered(*batch), Progress(), "p")
         ledger.sent(sent, remote_id=str(at), remote_ids={}, now=NOW)
-    deliver(ledger, *(job(number) for number in range(0, 1000, 100)), first_time=False)
+    deliver(ledger, *(job(number) for number in range(0, 1000, 100)))
     with closing(open_to_read(path)) as reader:
         for opened in (ledger, reader):
             known = opened.recorded("egi", runs(*(job(number) for number in range(-50, 1050))))

@@ -34,7 +34,7 @@ def recorded(run: int, row: str = "a", **values: Any) -> Recorded:
     there = entry(run, row)
     usage = Usage(1, there.wall_s, there.cpu_s)
     own = there.run, there.record, there.row.id, usage, there.digest, SETTINGS
-    known = Recorded(*own, pending=False, posting=1, first=1)
+    known = Recorded(*own, pending=False, first=1)
     return known._replace(**values)
 
 

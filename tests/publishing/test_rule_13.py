@@ -187,7 +187,7 @@ def test_rule_13_a_change_of_two_months_is_one_message(tmp_path: Path) -> None:
 
 def outbox_records(*bundles: int) -> list[OutboxRecord]:
     about = RowRef("", 0), JobId("a row"), "", Epoch(0), 0, 7
-    return [OutboxRecord(*about, first_time=False, group=at, bundle=of) for at, of in enumerate(bundles, start=1)]
+    return [OutboxRecord(*about, group=at, bundle=of) for at, of in enumerate(bundles, start=1)]
 
 
 def parts(bundles: Iterable[int], pieces: int = 2) -> list[list[int]]:

@@ -77,10 +77,10 @@ def make_entry(job: JobRecord, *, site: str = "EXAMPLE-SITE", vo: str = "atlas",
     )
 
 
-def make_record(job: JobRecord, content: bytes = b"", *, first_time: bool = True, **entry: str) -> Rendered:
+def make_record(job: JobRecord, content: bytes = b"", **entry: str) -> Rendered:
     """A rendered job, with what `make_entry` makes of it."""
     run = RunKeyValues(key=job.key, ended_at=job.ended_at, digest=job.values_digest)
-    return Rendered.of(job, content, run, first_time=first_time, counts_for=make_entry(job, **entry))
+    return Rendered.of(job, content, run, counts_for=make_entry(job, **entry))
 
 
 def make_charging(formula: str = "gres_gpu * RunTime / 4 + cpu%3", **overrides: Any) -> Charges:

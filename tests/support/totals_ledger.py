@@ -144,4 +144,4 @@ class TotalsLedger:
 def record_of(place: int, month: int = MONTH) -> OutboxRecord:
     at = Epoch(END + (month - MONTH) * MONTH_S)
     about = JobId(f"row {place} of month {month}")
-    return OutboxRecord(RowRef("", 0), about, "", at, 0, 7, first_time=False, group=place)
+    return OutboxRecord(RowRef("", 0), about, "", at, 0, 7, group=place)

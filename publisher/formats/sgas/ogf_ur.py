@@ -247,12 +247,6 @@ FIELDS: Final[tuple[Field, ...]] = (
 )  # fmt: skip
 
 
-_OWN_NUMBERS: Final = (
-    *("job_id", "local_id", "wall_s", "cpu_user_s", "cpu_kernel_s"),
-    *("memory_kib", "virtual_memory_kib", "scratch_bytes", "stage_bytes"),
-)
-
-
 class OgfUr:
     """UR 1.0 for SGAS.
 

@@ -154,10 +154,10 @@ def counted_from(
 
 def _recorded(row: Sequence[Any]) -> Recorded:
     run, site, prefix, local_id, ended_at, month, digest, jobs, wall_s, cpu_s, *rest = row
-    values, settings, pending, posting, first, source = rest
+    values, settings, pending, _posting, first, source = rest
     record = RecordKey(site, prefix, local_id, ended_at)
     usage = Usage(jobs, wall_s, cpu_s)
-    made = settings, bool(pending), posting, first, source
+    made = settings, bool(pending), first, source
     return Recorded(run, record, RowId(month, digest), usage, values, *made)
 
 

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cached_property
 from hashlib import sha256
-from itertools import compress
 from typing import Any, Final, NamedTuple, overload
 from zlib import crc32
 
@@ -31,8 +30,7 @@ from publisher.model.time import epoch
 _ENCODER: Final = json.JSONEncoder(separators=(",", ":"), check_circular=False)
 
 # What is kept of each record: database, RecordID, JobID, LocalJobID, end, fingerprint, bytes,
-# whether it goes out for the first time, submit host, `OutboxRecord.group`, its submission, and
-# `OutboxRecord.bundle`.
+# submit host of a count, `OutboxRecord.group`, its submission, and `OutboxRecord.bundle`.
 Columns = Sequence[Sequence[str | int]]
 
 
@@ -42,8 +40,7 @@ def columns_of(records: RecordColumns) -> Columns:
         *(records.files, records.record_ids, records.job_ids, records.local_ids),
         *(records.ended_at, records.fingerprints),
         list(map(len, records.contents)),
-        list(map(int, records.first_time)),
-        records.submit_hosts,
+        [""] * len(records),
         [0] * len(records),
         [job.submitted_at for job in records.whole],
         [0] * len(records),
@@ -52,8 +49,7 @@ def columns_of(records: RecordColumns) -> Columns:
 
 def columns_of_outbox(records: Iterable[OutboxRecord]) -> Columns:
     """Of records as they were written down before."""
-    lines = [(*one.row, *one[1:6], int(one.first_time), *one[7:]) for one in records]
-    return list(zip(*lines, strict=True))
+    return list(zip(*((*one.row, *one[1:]) for one in records), strict=True))
 
 
 def carried_text(columns: Columns) -> str:
@@ -103,7 +99,7 @@ class CarriedRecords(Sequence[OutboxRecord]):
 
 
 def _carried(file: object, record_id: object, *values: object) -> OutboxRecord:
-    job_id, local_id, ended_at, fingerprint, content_bytes, first_time, *others = values
+    job_id, local_id, ended_at, fingerprint, content_bytes, *others = values
     submit_host, group, submitted_at, bundle = others
     return OutboxRecord(
         row=RowRef(database=str(file), record_id=int(str(record_id))),
@@ -112,7 +108,6 @@ def _carried(file: object, record_id: object, *values: object) -> OutboxRecord:
         ended_at=Epoch(int(str(ended_at))),
         fingerprint=int(str(fingerprint)),
         content_bytes=int(str(content_bytes)),
-        first_time=bool(first_time),
         submit_host=str(submit_host),
         group=int(str(group)),
         submitted_at=int(str(submitted_at)),
@@ -126,8 +121,6 @@ class MessageSummary(NamedTuple):
     job_ids: Sequence[JobId] = ()
     keys: Sequence[JobKey] = ()
     runs: Sequence[RunKey] = ()
-    first: Sequence[tuple[Epoch, str]] = ()  # end and submit host of what was never delivered
-    last_end: int = 0
 
     def rows_blob(self, remote_ids: Mapping[str, str]) -> bytes | None:
         """Ids by JobID as `message.remote_ids` keeps them; of a summary's months there are none."""
@@ -139,13 +132,10 @@ class MessageSummary(NamedTuple):
 
 def summary_of(records: RecordColumns) -> MessageSummary:
     """Of records that are about to leave (hot path)."""
-    ended = zip(records.ended_at, records.submit_hosts, strict=True)
     return MessageSummary(
         job_ids=records.job_ids,
         keys=records.keys,
         runs=[entry.run for entry in records.entries],
-        first=list(compress(ended, records.first_time)),
-        last_end=max(records.ended_at, default=0),
     )
 
 
@@ -155,8 +145,6 @@ def summary_of_outbox(records: Sequence[OutboxRecord]) -> MessageSummary:
         job_ids=[record.job_id for record in records],
         keys=[record.key for record in records],
         runs=[record.run for record in records],
-        first=[(record.ended_at, record.submit_host) for record in records if record.first_time],
-        last_end=max([record.ended_at for record in records], default=0),
     )
 
 

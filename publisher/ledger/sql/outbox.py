@@ -29,7 +29,6 @@ from publisher.model.totals import month_number
 
 _DOUBT = "SELECT state, reason FROM message WHERE id = :id"
 _SET_DOUBT = "UPDATE message SET state = :state, reason = :reason WHERE id = :id"
-_REMEMBERED_KEYS = 10_000  # 100 bytes each; of a month that is over none is met again
 _IS_PREPARED, _REJECTED = 0, 3  # numbers of `message.state`, as schema.py lists them
 _WITHOUT_POSTING = "UPDATE message SET posting = NULL WHERE id = :message"
 _OUTSTANDING = """
@@ -43,10 +42,6 @@ WHERE receiver = :receiver AND state < 2 AND state = 0"""
 _QUEUE = "SELECT receiver FROM message WHERE id = :id"
 _UNSETTLED = """
 SELECT id FROM message WHERE target = :target AND state < 2 AND message_id = :message_id"""
-_DELIVERED = """
-UPDATE target SET delivered = delivered + :records,
-    last_end = CASE WHEN last_end > :last_end THEN last_end ELSE :last_end END
-WHERE id = :target"""
 _SYNCED = "UPDATE target SET last_sync = :now WHERE id = :id"
 _IN_DOUBT = """
 UPDATE message SET state = 1, reason = :reason
@@ -138,7 +133,7 @@ class OutboxWriter(LedgerReader):
         packed = summary.rows_blob(remote_ids)
         rows.accept(self._database, number, at, remote_id=remote_id, remote_ids=packed)
         rows.leave_quarantine(self._database, target, summary.keys)
-        if counts.accept(self._database, number, epoch(at)):
+        if counts.accept(self._database, number):
             self._database.execute(_SYNCED, {"id": target, "now": epoch(at)})
 
     def _settled(self, number: int, sent: SentMessage) -> None:

@@ -65,8 +65,7 @@ _TOOK_OVER = "SELECT took_over FROM target WHERE name = :name"
 _TARGET = "SELECT id FROM target WHERE name = :name"
 _TARGETS = "SELECT id, name FROM target ORDER BY name"
 _STATE = """
-SELECT target.id, start_rule, start_at, selection_digest,
-       last_round, last_success, last_end, swept, delivered,
+SELECT start_rule, start_at, last_round, last_success, last_end, swept, delivered,
        (SELECT CAST(coalesce(sum(records), 0) AS BIGINT) FROM message
         WHERE message.target = target.id AND message.receiver = target.receiver
             AND state < 2 AND state = 0),
@@ -74,7 +73,7 @@ SELECT target.id, start_rule, start_at, selection_digest,
         WHERE message.target = target.id AND message.receiver = target.receiver
             AND state < 2 AND state = 1),
        (SELECT count(*) FROM quarantine WHERE quarantine.target = target.id AND hold <> 'dropped'),
-       (SELECT coalesce(max(id), 0) FROM message), checked_digest, held
+       checked_digest, held
 FROM target WHERE name = :name"""
 _RECEIVER = "SELECT receiver FROM target WHERE name = :target"
 _SYNC_STATE = "SELECT last_sync, before_basis FROM target WHERE id = :target"
@@ -115,20 +114,18 @@ def _sound(what: str) -> Iterator[None]:
 def _target_state(target: str, row: Sequence[Any]) -> TargetState:
     return TargetState(
         target=target,
-        start_rule=row[1],
-        start=row[2],
-        selection_digest=row[3],
-        checked_digest=row[13],
-        last_round=moment(row[4]),
-        last_success=moment(row[5]),
-        last_published_end=row[6],
-        swept=moment(row[7]),
-        delivered=row[8],
-        prepared=row[9],
-        in_doubt=row[10],
-        quarantined=row[11],
-        messages=row[12],
-        held=tuple(map(int, row[14].split())),
+        start_rule=row[0],
+        start=row[1],
+        last_round=moment(row[2]),
+        last_success=moment(row[3]),
+        last_published_end=row[4],
+        swept=moment(row[5]),
+        delivered=row[6],
+        prepared=row[7],
+        in_doubt=row[8],
+        quarantined=row[9],
+        checked_digest=row[10],
+        held=tuple(map(int, row[11].split())),
     )
 
 

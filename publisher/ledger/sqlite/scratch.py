@@ -81,4 +81,4 @@ def _recorded(
 ) -> Recorded:
     record = RecordKey(site, prefix, local_id, ended_at)
     own = run, record, RowId(month, row_digest), Usage(jobs, wall_s, cpu_s), digest
-    return Recorded(*own, BY_JURA, pending=False, posting=1, first=1)
+    return Recorded(*own, BY_JURA, pending=False, first=1)

@@ -34,7 +34,6 @@ from publisher.sources.base import Source
 # A portion is a few seconds of work: so long a regular round may have to wait.
 _PORTION_ROWS: Final = 25_000
 _BREATH_S: Final = 0.2
-_MAX_CHECKS: Final = 3  # at months in which others deliver too, before they have to wait for us
 
 
 def carry_out(

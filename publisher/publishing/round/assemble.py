@@ -148,7 +148,7 @@ def make_months(
 def _carried(row: MonthRow) -> OutboxRecord:
     """Return a record under the name by which `quarantine list` shows it, should it be refused."""
     name, end = JobId(summary_name(row.group)), row.group.latest_end
-    record = OutboxRecord(NOWHERE, name, "", end, 0, len(row.content), first_time=False)
+    record = OutboxRecord(NOWHERE, name, "", end, 0, len(row.content))
     return record._replace(group=row.place, bundle=row.bundle)
 
 

@@ -167,8 +167,6 @@ class RecordMaker:
             published.job,
             self._format.render(published, now),
             fit.entry,
-            first_time=fit.known is None,
-            submit_host=ascii_key(published.where.receiver_host),
             counts_for=self.entry(published, fit.entry.digest),
         )
 

@@ -7,7 +7,6 @@ business of `sender.py`.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
@@ -43,8 +42,6 @@ from publisher.publishing.round.totals import MonthlyTotals
 from publisher.publishing.site import LiveTarget
 from publisher.sources.base import Page, Source
 from publisher.transports.base import Receipt, Verdict
-
-log = logging.getLogger("publisher")
 
 SWEEP_EVERY: Final = timedelta(hours=24)
 _PATIENCE: Final = 50  # looks at a lock that another publisher holds

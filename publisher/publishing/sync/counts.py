@@ -248,6 +248,5 @@ def _carried(at: HostMonth, content: bytes) -> OutboxRecord:
         ended_at=month_window(at[0]).start or Epoch(0),
         fingerprint=0,
         content_bytes=len(content),
-        first_time=False,
         submit_host=at[1],
     )

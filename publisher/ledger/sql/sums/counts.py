@@ -27,7 +27,7 @@ VALUES (:receiver, :month, :host, :jobs, :message)
 ON CONFLICT (receiver, month, host) DO UPDATE SET
     reporting = excluded.reporting, message = excluded.message"""
 _ACCEPTED_COUNTS = """
-UPDATE sync_count SET reported = reporting, reported_at = :now WHERE message = :message"""
+UPDATE sync_count SET reported = reporting WHERE message = :message"""
 _ADOPT = """
 INSERT INTO sync_count (receiver, month, host, reported) VALUES (:receiver, :month, :host, :jobs)
 ON CONFLICT (receiver, month, host) DO UPDATE SET reported = excluded.reported"""
@@ -107,11 +107,11 @@ def take_back(database: Database, message: int) -> None:
     database.execute(_TAKE_BACK, {"message": message})
 
 
-def accept(database: Database, message: int, now: int) -> bool:
+def accept(database: Database, message: int) -> bool:
     """A message of counts was accepted. False for a message of another kind."""
     if not is_sync(database, message):
         return False
-    database.execute(_ACCEPTED_COUNTS, {"message": message, "now": now})
+    database.execute(_ACCEPTED_COUNTS, {"message": message})
     return True
 
 

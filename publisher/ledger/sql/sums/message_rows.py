@@ -67,7 +67,7 @@ WHERE row_key.receiver = :receiver AND row_key.month = :month
 ORDER BY row_key.digest"""
 _MONTHS: Final = """
 SELECT month, jobs, wall_s, cpu_s, sent_jobs, sent_wall_s, sent_cpu_s,
-       coalesce(message.format, ''), months.last_end, unsent
+       coalesce(message.format, ''), unsent
 FROM (SELECT row_key.month AS month,
              CAST(coalesce(sum(jobs), 0) AS BIGINT) AS jobs,
              CAST(coalesce(sum(wall_s), 0) AS BIGINT) AS wall_s,
@@ -75,7 +75,7 @@ FROM (SELECT row_key.month AS month,
              CAST(coalesce(sum(sent_jobs), 0) AS BIGINT) AS sent_jobs,
              CAST(coalesce(sum(sent_wall_s), 0) AS BIGINT) AS sent_wall_s,
              CAST(coalesce(sum(sent_cpu_s), 0) AS BIGINT) AS sent_cpu_s,
-             max(sent_by) AS sent_by, coalesce(max(balance.last_end), 0) AS last_end,
+             max(sent_by) AS sent_by,
              sum(CASE WHEN posting.settings = :guess
                       OR sent_by IS NOT NULL AND (sent_jobs <> jobs OR sent_wall_s <> wall_s
                                                   OR sent_cpu_s <> cpu_s)
@@ -239,8 +239,7 @@ def months(database: Database, receiver: int | None) -> list[MonthTotals]:
             sent=Usage(*row[4:7]),
             pending=pending.get(row[0], 0),
             format=row[7] or formats.get(row[0], ""),
-            last_end=row[8],
-            unsent=row[9],
+            unsent=row[8],
         )
         for row in database.execute(_MONTHS, asked | {"guess": BY_JURA}).fetchall()
     ]
