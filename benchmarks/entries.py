@@ -17,8 +17,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from publisher.ledger.contract import SentMessage
-from publisher.ledger.sql.ledger import SqlLedger
+from publisher.ledger.answers import SentMessage
+from publisher.ledger.contract import Ledger
+from publisher.ledger.sql.ledger import sql_ledger
 from publisher.ledger.sqlite.connection import open_database
 from publisher.model.job import Epoch, JobId
 from publisher.model.message import Message, Progress, RecordColumns, Rendered, message_of
@@ -40,8 +41,8 @@ def main() -> None:
     arguments = asked.parse_args()
     path = arguments.folder / "publishing.db"
     with closing(open_database(path)) as database:
-        ledger = SqlLedger(database)
-        ledger.begin_round(
+        ledger = sql_ledger(database)
+        ledger.targets.begin_round(
             "egi", start_rule="all", start=None, selection_digest="", receiver=RECEIVER
         )
         for done in range(0, arguments.entries, _STRETCH):
@@ -52,7 +53,7 @@ def main() -> None:
             print(line, flush=True)
 
 
-def _stretch(ledger: SqlLedger, numbers: range) -> tuple[float, float]:
+def _stretch(ledger: Ledger, numbers: range) -> tuple[float, float]:
     """Return microseconds an entry in this process: of CPU, and by the clock."""
     cpu_s = clock_s = 0.0
     sent: SentMessage | None = None
@@ -60,12 +61,12 @@ def _stretch(ledger: SqlLedger, numbers: range) -> tuple[float, float]:
         columns = RecordColumns.of(records)
         message = _message(len(records))
         began = time.process_time(), time.perf_counter()
-        ledger.prepare(message, columns, Progress(), "policy", sent)
+        ledger.outbox.prepare(message, columns, Progress(), "policy", sent)
         cpu_s += time.process_time() - began[0]
         clock_s += time.perf_counter() - began[1]
         sent = SentMessage(message, "1", {}, datetime.now(UTC))
     if sent is not None:
-        ledger.sent(sent.message, remote_id="1", remote_ids={}, now=sent.at)
+        ledger.outbox.sent(sent.message, remote_id="1", remote_ids={}, now=sent.at)
     return cpu_s / len(numbers) * 1e6, clock_s / len(numbers) * 1e6
 
 

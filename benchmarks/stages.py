@@ -25,9 +25,10 @@ from publisher import config
 from publisher.cli import main
 from publisher.cli.site import LiveSite
 from publisher.formats import is_summary_format
-from publisher.ledger.contract import Ledger, TargetState
-from publisher.ledger.dry_run import DryRunLedger
-from publisher.ledger.sql.ledger import SqlLedger
+from publisher.ledger.answers import TargetState
+from publisher.ledger.contract import Ledger
+from publisher.ledger.sql.dry_run import DryRun, DryRunTargets, dry_run_ledger
+from publisher.ledger.sql.ledger import sql_ledger
 from publisher.ledger.sqlite.connection import open_database, open_database_to_read
 from publisher.ledger.sqlite.scratch import ScratchEntries
 from publisher.model.entry import ReceiverName
@@ -81,15 +82,12 @@ class Counted:
     def message_settled(self, message: Message, receipt: Receipt) -> None: ...
 
 
-class Rehearsed(DryRunLedger):
-    """Knows nobody; takes the policy for an old one, unless `check_all`.
+class Believing(DryRunTargets):
+    """Takes the policy of this digest for an old one."""
 
-    So one payload in fifty is checked.
-    """
-
-    def __init__(self, folder: Path, policy_digest: str, *, check_all: bool) -> None:
-        super().__init__(open_database_to_read(folder / "nothing.db"), ScratchEntries())
-        self._checked_digest = "" if check_all else policy_digest
+    def __init__(self, opened: DryRun, checked_digest: str) -> None:
+        super().__init__(opened)
+        self._checked_digest = checked_digest
 
     def begin_round(
         self,
@@ -103,6 +101,13 @@ class Rehearsed(DryRunLedger):
         named = {"start_rule": start_rule, "selection_digest": selection_digest}
         state = super().begin_round(target, start=start, receiver=receiver, **named)
         return state._replace(checked_digest=self._checked_digest)
+
+
+def rehearsed(folder: Path, policy_digest: str, *, check_all: bool) -> Ledger:
+    """Return a ledger that knows nobody; unless `check_all`, one payload in fifty is checked."""
+    read = open_database_to_read(folder / "nothing.db"), ScratchEntries()
+    believing = Believing(DryRun(*read), "" if check_all else policy_digest)
+    return dry_run_ledger(*read)._replace(targets=believing)
 
 
 class TakesAll:
@@ -154,7 +159,7 @@ def stages(site: LiveSite, jobs: int, folder: Path) -> Iterator[tuple[str, Cost,
     digest, limit = site.live(target).policy_digest, site.live(target).transport.payload_limit()
 
     def checking(yes: bool) -> Ledger:
-        return Rehearsed(folder, digest, check_all=yes)
+        return rehearsed(folder, digest, check_all=yes)
 
     yield STAGES[0], *_pages(site, jobs)
     made: list[tuple[Callable[[], Ledger], Callable[[Transport], Transport]]] = [
@@ -162,7 +167,7 @@ def stages(site: LiveSite, jobs: int, folder: Path) -> Iterator[tuple[str, Cost,
         (lambda: checking(True), lambda _: TakesAll(limit)),
         (lambda: checking(True), lambda _: TakesAll(limit, signer)),
         (lambda: checking(True), lambda real: real),
-        (lambda: SqlLedger(open_database(folder / "stages.db")), lambda real: real),
+        (lambda: sql_ledger(open_database(folder / "stages.db")), lambda real: real),
     ]
     for name, (ledger, transport) in zip(STAGES[1:], made, strict=True):
         live = site.live(target)
@@ -178,9 +183,9 @@ def summary_stages(
     live = site.live(target)
     taking = live._replace(transport=TakesAll(live.transport.payload_limit()))
     yield SUMMARY_STAGES[0], *_pages(site, jobs)
-    ledger = Rehearsed(folder, live.policy_digest, check_all=True)
+    ledger = rehearsed(folder, live.policy_digest, check_all=True)
     yield SUMMARY_STAGES[1], *_round(site, taking, ledger, None)
-    kept = SqlLedger(open_database(folder / "summary-stages.db"))
+    kept = sql_ledger(open_database(folder / "summary-stages.db"))
     yield SUMMARY_STAGES[2], *_round(site, live, kept, None)
 
 

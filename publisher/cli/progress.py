@@ -13,7 +13,7 @@ from threading import Lock
 from typing import Final, TextIO
 
 from publisher.cli.logs import log
-from publisher.ledger.contract import TargetState
+from publisher.ledger.answers import TargetState
 from publisher.model.job import JobId, SkippedJob
 from publisher.model.message import Message
 from publisher.model.text import plural

@@ -26,7 +26,7 @@ from publisher.config.targets import beside, receiver_name
 from publisher.formats import frame_of, receiver_of, record_format
 from publisher.ledger.contract import Ledger
 from publisher.ledger.generation import StateGuard, accepting_once, accepts_nothing, host_identity
-from publisher.ledger.sql.ledger import SqlLedger
+from publisher.ledger.sql.ledger import sql_ledger
 from publisher.ledger.sqlite.connection import open_database, open_database_to_read
 from publisher.model.entry import ReceiverName
 from publisher.model.errors import UsageError
@@ -35,12 +35,7 @@ from publisher.model.time import Window
 from publisher.policy.records import RecordPolicy
 from publisher.policy.target import Target
 from publisher.publishing.databases.batch_systems import delivered_since
-from publisher.publishing.site import (
-    LiveTarget,
-    MetricsOutput,
-    ProcessEnvironment,
-    Site,
-)
+from publisher.publishing.site import LiveTarget, MetricsOutput, ProcessEnvironment, Site
 from publisher.sources import LRMS, READS_IMPORTED, importer_plugin, offered, source_plugin
 from publisher.sources.base import BatchEntry, DatabaseEntry, JoinedEntry, Source
 from publisher.transports import create_transport
@@ -215,14 +210,14 @@ class LiveSite:
     def ledger(self, *, dry_run: bool = False) -> Ledger:
         """The publishing database; for a dry_run one that only asks it. Raises: LedgerError."""
         if dry_run:
-            from publisher.ledger.dry_run import DryRunLedger
+            from publisher.ledger.sql.dry_run import dry_run_ledger
             from publisher.ledger.sqlite.scratch import ScratchEntries
 
-            return DryRunLedger(self.database(to_read=True), ScratchEntries(), self._guard())
-        return SqlLedger(self.database(), self._guard())
+            return dry_run_ledger(self.database(to_read=True), ScratchEntries(), self._guard())
+        return sql_ledger(self.database(), self._guard())
 
     def ledger_to_read(self) -> Ledger:
-        return SqlLedger(self.database(to_read=True), self._guard())
+        return sql_ledger(self.database(to_read=True), self._guard())
 
     def _guard(self) -> StateGuard:
         return StateGuard(

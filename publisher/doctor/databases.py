@@ -114,7 +114,7 @@ def check_known_databases(site: Site, targets: Sequence[Target]) -> Iterator[Fin
             closing(site.ledger_to_read()) as ledger,
             closing(site.source(lock_wait_s=LOCK_WAIT_S)) as source,
         ):
-            missing = missed(targets, source, ledger)
+            missing = missed(targets, source, ledger.databases)
     except (LedgerError, SourceError, ConfigError):
         return  # a finding of its own
     for one in missing:
@@ -274,7 +274,7 @@ def _machine_names(site: Site, target: Target, machines: Set[str]) -> Iterator[F
     try:
         host, foreign = foreign_machines(site.credentials(), machines)
         with closing(site.ledger_to_read()) as ledger:
-            state = ledger.target(target.name)
+            state = ledger.targets.state(target.name)
     except (CredentialError, LedgerError):  # reported by the checks of these
         return
     domain = f"of the domain of the certificate's CN {host}"

@@ -12,7 +12,8 @@ from typing import Final
 
 from publisher.doctor.findings import Finding, PerfData, Question, join, not_asked
 from publisher.formats import is_summary_format
-from publisher.ledger.contract import Ledger, TargetState
+from publisher.ledger.answers import TargetState
+from publisher.ledger.contract import Condition, Counts, Losses
 from publisher.model.entry import ReceiverName
 from publisher.model.errors import ConfigError, Later, LedgerError, RecordError
 from publisher.model.text import plural
@@ -163,17 +164,19 @@ def check_ledger(site: Site, targets: Sequence[Target]) -> Iterator[Finding | Pe
     now = site.clock()
     try:
         with closing(site.ledger_to_read()) as ledger:
-            states = [(target, ledger.target(target.name)) for target in targets]
+            states = [(target, ledger.targets.state(target.name)) for target in targets]
             there = any(state is not None for _, state in states) or site.state.exists()
             absent = "" if there else " does not exist yet; the first round creates it"
             yield question.ok(f"{site.ledger_name}{absent}")
-            if damage := ledger.damage():
+            if damage := ledger.condition.damage():
                 advice = "`publisher state check` checks all of it; restore the last sound backup"
                 yield question.failure(f"the ledger is damaged: {join(damage)}", advice, _STATUS)
             for target, state in states:
-                yield from _not_ours(target.name, site.receiver(target), ledger)
-                yield from _target(target, state, ledger, now)
-                address = ledger.changed_address(target.name, site.receiver(target))
+                yield from _not_ours(
+                    target.name, site.receiver(target), ledger.condition, ledger.losses
+                )
+                yield from _target(target, state, now)
+                address = ledger.receivers.changed_address(target.name, site.receiver(target))
                 if address is not None:
                     where = Question(
                         "receiver", target.name, "jobs count where they were delivered"
@@ -193,14 +196,14 @@ def check_instances(site: Site, targets: Sequence[Target]) -> Iterator[Finding]:
     question = Question("instances", "state", "jobs that two instances deliver are sent twice")
     try:
         with closing(site.ledger_to_read()) as ledger:
-            own = {target.name: _hosts(ledger, target.name) for target in targets}
+            own = {target.name: _hosts(ledger.counts, target.name) for target in targets}
         shared = []
         for other in site.other_instances():
             with closing(other.ledger_to_read()) as ledger:
                 shared += [
                     f"{other.instance} delivers jobs of {host} in {month_name(month)} to {name} too"
                     for name, hosts in own.items()
-                    for month, host in sorted(hosts & _hosts(ledger, name), reverse=True)[:1]
+                    for month, host in sorted(hosts & _hosts(ledger.counts, name), reverse=True)[:1]
                 ]
     except LedgerError as error:
         yield question.error(error, "see the finding about the state")
@@ -214,21 +217,23 @@ def check_instances(site: Site, targets: Sequence[Target]) -> Iterator[Finding]:
         yield question.ok("no other instance delivers jobs of this CE")
 
 
-def _hosts(ledger: Ledger, target: str) -> set[tuple[int, str]]:
+def _hosts(counts: Counts, target: str) -> set[tuple[int, str]]:
     """Months and submit hosts of delivered jobs; jobs without a submit host may be anybody's."""
-    return {(month, host) for month, host in ledger.counts(target).delivered if host}
+    return {(month, host) for month, host in counts.by_host(target).delivered if host}
 
 
-def _not_ours(target: str, receiver: ReceiverName, ledger: Ledger) -> Iterator[Finding]:
+def _not_ours(
+    target: str, receiver: ReceiverName, condition: Condition, losses: Losses
+) -> Iterator[Finding]:
     """Yield whether the ledger lacks something that was delivered from here."""
     why = "what an older one lacks is delivered, and nobody knows as what"
     question = Question("ledger in time", target, why)
-    if trouble := ledger.state_trouble(receiver.place):
+    if trouble := condition.trouble(receiver.place):
         command = f"publisher publish --force --target {target}"
         advice = f"put the right ledger in place; if this is it, `{command}` says how to go on"
         yield question.failure(f"the ledger {trouble}", advice, _STATUS)
-    elif losses := ledger.losses(target):
-        months = [month_name(loss.month) for loss in losses]
+    elif waiting := losses.held(target):
+        months = [month_name(loss.month) for loss in waiting]
         command = f"publisher receiver delivered {target} {' '.join(months)}"
         found = f"the ledger was restored, or lost, and may lack something of {join(months)}"
         advice = f"`publisher publish --force --target {target}` says what the receiver should have"
@@ -237,7 +242,7 @@ def _not_ours(target: str, receiver: ReceiverName, ledger: Ledger) -> Iterator[F
 
 
 def _target(
-    target: Target, state: TargetState | None, ledger: Ledger, now: datetime
+    target: Target, state: TargetState | None, now: datetime
 ) -> Iterator[Finding | PerfData]:
     name = target.name
     yield _last_success(Question("last success", name, _WHY_SUCCESS), target, state, now)

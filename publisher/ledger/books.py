@@ -42,7 +42,7 @@ class ChargeRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Counts:
+class ChargeCounts:
     """How many jobs a run assessed, and what came of them."""
 
     jobs: int = 0
@@ -65,7 +65,7 @@ class ChargeRun:
     began_at: datetime | None
     noted_at: datetime  # when it last wrote something down
     ended_at: datetime | None
-    counts: Counts
+    counts: ChargeCounts
     reason: str  # why it failed
 
 

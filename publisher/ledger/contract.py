@@ -1,16 +1,24 @@
-"""The ledger's contract: seven small parts, and the `Ledger` that has them all.
+"""The ledger's contract: small parts, and the `Ledger` that has them all.
 
-A caller takes the part that it needs. What only reads never writes. Every write is one transaction,
-and on the disk when it returns. All methods raise LedgerError when the publishing database cannot
-be read or written; "cannot tell" is never "nothing".
+An operation takes the parts that it needs. What only reads never writes. Every write is one
+transaction, and on the disk when it returns. All methods raise LedgerError when the publishing
+database cannot be read or written; "cannot tell" is never "nothing".
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
-from enum import StrEnum
 from typing import NamedTuple, Protocol
 
+from publisher.ledger.answers import (
+    Delivery,
+    HostCounts,
+    KnownDatabase,
+    Outstanding,
+    Quarantined,
+    SentMessage,
+    TargetState,
+)
 from publisher.model.entry import (
     EarlierRuns,
     Entry,
@@ -22,12 +30,7 @@ from publisher.model.entry import (
     RowTotal,
     RunKey,
 )
-from publisher.model.job import (
-    Epoch,
-    JobId,
-    JobKey,
-    SkippedJob,
-)
+from publisher.model.job import Epoch, JobId, JobKey
 from publisher.model.message import (
     Cursor,
     LearntLimit,
@@ -41,12 +44,7 @@ from publisher.model.message import (
     SyncMessage,
     WindowMark,
 )
-from publisher.model.receiver import (
-    ChangedAddress,
-    Loss,
-    MovedMonth,
-    ReceiverSums,
-)
+from publisher.model.receiver import ChangedAddress, Loss, ReceiverSums
 from publisher.model.totals import AcceptedChange, InheritedMonth, KeyTotal
 
 Patience = Callable[[], bool]  # waits a little and says whether to look again
@@ -57,131 +55,8 @@ def impatient() -> bool:
     return False
 
 
-class MessageState(StrEnum):
-    PREPARED = "prepared"  # by the process that holds the target's lock, to be sent or given up
-    IN_DOUBT = "in doubt"  # perhaps stored: the answer was lost, or the process ended before it
-    SENT = "sent"  # accepted by the receiver
-    REJECTED = "rejected"  # refused for good; its records are in quarantine
-    COUNTED = "counted"  # another publisher's: what it is believed to have sent counts
-
-
-class Hold(StrEnum):
-    """Why a quarantined job stays where it is."""
-
-    HELD = "held"
-    RELEASED = "released"  # an administrator said: try again
-    DROPPED = "dropped"  # an administrator said: never
-
-
-class Outstanding(NamedTuple):
-    """A message without a receipt."""
-
-    number: int
-    message: Message
-    state: MessageState
-    records: Sequence[OutboxRecord]
-    narrowing: bool  # while a refused message is halved down to its culprits
-
-
-class SentMessage(NamedTuple):
-    """A message that the receiver took."""
-
-    message: Message
-    remote_id: str  # the receiver's of the message
-    remote_ids: Mapping[str, str]  # and of its records, by JobID
-    at: datetime  # when the receipt came
-
-
-class TargetState(NamedTuple):
-    """What is known of a target. Counts are records; times are UTC, None before the first."""
-
-    target: str
-    start_rule: str
-    start: Epoch | None
-    checked_digest: str  # of the policy whose payloads were all checked against the schema
-    last_round: datetime | None
-    last_success: datetime | None
-    last_published_end: Epoch | None
-    swept: datetime | None
-    delivered: int
-    prepared: int
-    in_doubt: int
-    quarantined: int
-    held: tuple[int, ...]  # months that the last round held back
-    moved: Sequence[MovedMonth] = ()  # from its shadow, by the round that begins now
-
-    @property
-    def is_behind(self) -> bool:
-        """Whether the last round left something to be sent, so that the next one need not wait."""
-        if self.last_success is None or self.prepared or self.in_doubt:
-            return True
-        return self.last_round is not None and self.last_round > self.last_success
-
-
-class Quarantined(NamedTuple):
-    """A job set aside. `number` names it in `quarantine release|drop`."""
-
-    number: int
-    target: str
-    key: JobKey
-    job: SkippedJob
-    hold: Hold
-    policy_digest: str
-    since: datetime
-
-
-class KnownDatabase(NamedTuple):
-    """An accounting database that rounds of a target have found.
-
-    `never_sent`: how many of its jobs the target wanted and never sent when it was retired, by
-    month (12 x year + month - 1); None for a month of which that could not be counted.
-    """
-
-    target: str
-    file: str
-    inode: int
-    seen: datetime
-    retired: datetime | None  # when an administrator said that it is gone
-    never_sent: Mapping[int, int | None]
-
-
-class Delivery(NamedTuple):
-    """One message that carried a run of a job."""
-
-    target: str
-    run: RunKey
-    local_id: str  # '' where it was published under its JobID
-    ended_at: Epoch
-    message_id: MessageId
-    state: MessageState
-    format: str
-    records: int
-    digest: str
-    made_at: datetime
-    settled_at: datetime | None
-    remote_id: str  # of the message
-    row_id: str  # of the job's row at the receiver; '' where it reported none
-    reason: str
-
-
-class HostCounts(NamedTuple):
-    """Jobs by (month, submit host)."""
-
-    delivered: Mapping[tuple[int, str], int]  # carried by the target's records
-    before: Mapping[tuple[int, str], int]  # delivered by another before us
-    reported: Mapping[tuple[int, str], int]  # to the receiver
-    last_reported_at: datetime | None
-    before_basis: str  # of what `before` was counted from; '' when it has to be counted again
-
-
-class Targets(Protocol):
-    """The targets and their rounds."""
-
-    def target(self, target: str) -> TargetState | None:
-        """None for a target that never had a round."""
-
-    def targets(self) -> Sequence[str]:
-        """The names of all that ever had a round."""
+class Locks(Protocol):
+    """Who works on a receiver and a target. It changes nothing of what is recorded of them."""
 
     def working_on(
         self,
@@ -198,11 +73,28 @@ class Targets(Protocol):
         this host knows. Months of one that went back in time are held (`losses`).
         """
 
+    def close(self) -> None:
+        """Close the ledger."""
+
+
+class Condition(Protocol):
+    """Whether the ledger is whole, and the one that this host knows. It repairs nothing."""
+
     def damage(self, on: datetime | None = None) -> Sequence[str]:
         """What a quick look at the database finds damaged; `on`: in that day's sample of rows."""
 
-    def state_trouble(self, place: str) -> str:
+    def trouble(self, place: str) -> str:
         """Why this is not the ledger that this host knows, at a receiver; '' if it is."""
+
+
+class Targets(Protocol):
+    """The targets and their rounds. It knows nothing of their jobs."""
+
+    def state(self, target: str) -> TargetState | None:
+        """None for a target that never had a round."""
+
+    def names(self) -> Sequence[str]:
+        """The names of all that ever had a round."""
 
     def begin_round(
         self,
@@ -247,23 +139,23 @@ class Targets(Protocol):
 
 
 class Receivers(Protocol):
-    """Where targets lead; a target stays at its receiver while an administrator is asked."""
+    """Where targets lead. No target moves to another receiver before an administrator says so."""
 
-    def receivers(self) -> Sequence[ReceiverSums]:
+    def listed(self) -> Sequence[ReceiverSums]:
         """All receivers, in the order of their numbers."""
 
     def changed_address(self, target: str, receiver: ReceiverName) -> ChangedAddress | None:
         """What an administrator has to say of a target with this address; None for nothing."""
 
-    def same_receiver(self, target: str, receiver: ReceiverName) -> None:
+    def readdress(self, target: str, receiver: ReceiverName) -> None:
         """The service moved: the target's receiver has this address now."""
 
-    def new_receiver(self, target: str, receiver: ReceiverName) -> None:
+    def enter(self, target: str, receiver: ReceiverName) -> None:
         """Another place: everything that the target wants is sent there."""
 
 
 class Outbox(Protocol):
-    """Messages: written down before they are sent, settled after the receipt."""
+    """Messages: written down before they are sent, settled after the receipt. It sends nothing."""
 
     def prepare(
         self,
@@ -332,12 +224,10 @@ class Outbox(Protocol):
 
 
 class Entries(Protocol):
-    """What runs count for at the receiver of a target.
+    """What runs count for at the receiver of a target. It never forgets a run that counts.
 
-    Entries of single records are written by `Outbox.prepare`. Those of totals go into the target's
-    open posting, page by page, until it is sealed with its messages; `Targets.begin_round` drops
-    one that was never sealed. They count, each with its row, when the message is accepted that has
-    the row.
+    Entries of single records are written by `Outbox.prepare`, those of totals by `Postings`. They
+    count, those of totals each with its row, when the message is accepted that has them.
     """
 
     def recorded(self, target: str, runs: Collection[RunKey]) -> Mapping[RunKey, Recorded]:
@@ -355,8 +245,25 @@ class Entries(Protocol):
     def counted_from(self, target: str, source: str) -> Mapping[tuple[int, str], int]:
         """How many runs count that a database told of, by month and submit host."""
 
+    def rows(self, target: str, month: int) -> Sequence[RowTotal]:
+        """The rows of a month that the receiver has, or that entries were made for."""
+
+    def months(self, target: str) -> Sequence[MonthTotals]:
+        """Every month of which the receiver has something, or is being sent something."""
+
+    def adopt(self, target: str, inherited: InheritedMonth) -> None:
+        """The receiver has this of a month from another publisher; totals may come in parts."""
+
     def forget_totals(self, target: str, months: Collection[int]) -> None:
         """Months were sent whole as single records, in the place of totals."""
+
+
+class Postings(Protocol):
+    """The open posting of a target: entries of totals that its round plans. It sends nothing.
+
+    Entries go in page by page, until the posting is sealed with its messages; `Targets.begin_round`
+    drops one that was never sealed.
+    """
 
     def enter(self, target: str, entries: Sequence[Entry], settings: str, now: datetime) -> None:
         """Add pending entries to the open posting, or to a new one; a run comes once in it."""
@@ -377,37 +284,33 @@ class Entries(Protocol):
         Without a posting they tell what is known, once more.
         """
 
+
+class Earlier(Protocol):
+    """Runs that were sent under other settings than those of today. It moves none of them."""
+
+    def runs(self, target: str, settings: str) -> EarlierRuns:
+        """What is known of runs that were sent under other settings than these."""
+
+    def note(self, target: str, settings: str, months: Mapping[int, int], now: datetime) -> None:
+        """So many runs of each month would have other keys under these settings."""
+
+    def forget(self, target: str, months: Collection[int]) -> None:
+        """Months were published again, so that their runs have the keys of today."""
+
     def settings_since(self, target: str, posting: int) -> tuple[int, frozenset[str]]:
         """The latest posting of a target, and the settings of those after `posting`."""
 
-    def earlier(self, target: str, settings: str) -> EarlierRuns:
-        """What is known of runs that were sent under other settings than these."""
-
-    def note_earlier(
-        self, target: str, settings: str, months: Mapping[int, int], now: datetime
-    ) -> None:
-        """So many runs of each month would have other keys under these settings."""
-
-    def forget_earlier(self, target: str, months: Collection[int]) -> None:
-        """Months were published again, so that their runs have the keys of today."""
-
-    def rows(self, target: str, month: int) -> Sequence[RowTotal]:
-        """The rows of a month that the receiver has, or that entries were made for."""
-
-    def months(self, target: str) -> Sequence[MonthTotals]:
-        """Every month of which the receiver has something, or is being sent something."""
-
 
 class Quarantine(Protocol):
-    """Jobs that were set aside."""
+    """Jobs that were set aside. A job that was dropped is never tried again."""
 
     def held(self, target: str, keys: Sequence[JobKey]) -> Mapping[JobKey, Quarantined]:
         """Those of the runs that are in quarantine."""
 
-    def quarantine(self, target: str | None = None) -> Iterator[Quarantined]:
+    def listed(self, target: str | None = None) -> Iterator[Quarantined]:
         """Every job set aside, in order; read in portions, because there may be very many."""
 
-    def quarantined(self, job_id: JobId) -> Sequence[Quarantined]:
+    def of_job(self, job_id: JobId) -> Sequence[Quarantined]:
         """Where a job is set aside."""
 
     def release(self, numbers: Iterable[int]) -> int: ...
@@ -415,29 +318,12 @@ class Quarantine(Protocol):
 
 
 class Positions(Protocol):
-    """How far the accounting databases were read."""
+    """How far rounds and windows have come. It knows nothing of what they found."""
 
-    def cursor(self, target: str, database: str) -> Cursor | None: ...
     def open_rows(self, target: str) -> Sequence[OpenRow]: ...
+
     def note(self, target: str, progress: Progress, policy_digest: str, now: datetime) -> None:
         """Progress that no message carries."""
-
-    def known_databases(self, target: str | None = None) -> Sequence[KnownDatabase]:
-        """Every accounting database that was found, of one target or of all, by name."""
-
-    def found_databases(self, target: str, inodes: Mapping[str, int], now: datetime) -> None:
-        """A round found these files. One that was retired is not any more."""
-
-    def retire_database(
-        self, target: str, file: str, never_sent: Mapping[int, int | None], now: datetime
-    ) -> None:
-        """The file is gone for good; no row of it is looked at again.
-
-        `never_sent`: how many jobs are lost with it, as of `KnownDatabase`.
-        """
-
-    def rename_database(self, target: str, file: str, name: str) -> None:
-        """The same database, with the same rows, is called otherwise from now on."""
 
     def window_progress(self, target: str, name: str) -> WindowMark | None:
         """How far a republish came that was broken off; None for one that is new or finished."""
@@ -445,21 +331,46 @@ class Positions(Protocol):
     def finish_window(self, target: str, name: str) -> None: ...
 
 
-class Months(Protocol):
-    """What jobs come to, by month and submit host: delivered, and reported."""
+class Databases(Protocol):
+    """The accounting databases that rounds of a target have found. It reads none of them."""
 
-    def counts(self, target: str) -> HostCounts: ...
+    def cursor(self, target: str, database: str) -> Cursor | None:
+        """How far a database was read; None before its first page."""
+
+    def known(self, target: str | None = None) -> Sequence[KnownDatabase]:
+        """Every accounting database that was found, of one target or of all, by name."""
+
+    def found(self, target: str, inodes: Mapping[str, int], now: datetime) -> None:
+        """A round found these files. One that was retired is not any more."""
+
+    def retire(
+        self, target: str, file: str, never_sent: Mapping[int, int | None], now: datetime
+    ) -> None:
+        """The file is gone for good; no row of it is looked at again.
+
+        `never_sent`: how many jobs are lost with it, as of `KnownDatabase`.
+        """
+
+    def rename(self, target: str, file: str, name: str) -> None:
+        """The same database, with the same rows, is called otherwise from now on."""
+
+
+class Counts(Protocol):
+    """How many jobs count, by month and submit host: delivered, and reported. It counts none."""
+
+    def by_host(self, target: str) -> HostCounts: ...
 
     def set_before(self, target: str, jobs: Mapping[tuple[int, str], int], basis: str) -> None:
         """Eligible jobs of the takeover month that were delivered before the target's start."""
 
-    def confirm_deleted(self, target: str, month: int, now: datetime) -> None:
-        """What stayed of a month at the receiver, with consent, is deleted there."""
 
-    def accepted_changes(self, target: str) -> Sequence[AcceptedChange]:
+class Consents(Protocol):
+    """What an administrator accepted that stays at a receiver. It deletes nothing there."""
+
+    def accepted(self, target: str) -> Sequence[AcceptedChange]:
         """What was accepted and is not confirmed as deleted yet, oldest first."""
 
-    def accept_change(
+    def accept(
         self,
         target: str,
         month: int,
@@ -474,20 +385,43 @@ class Months(Protocol):
         `of_records`: the receiver makes the rows of single records.
         """
 
-    def losses(self, target: str) -> Sequence[Loss]:
+    def confirm_deleted(self, target: str, month: int, now: datetime) -> None:
+        """What stayed of a month at the receiver, with consent, is deleted there."""
+
+
+class Losses(Protocol):
+    """Months that wait, as a restored ledger may lack some of them. It lets none go by itself."""
+
+    def held(self, target: str) -> Sequence[Loss]:
         """Months of the target's receiver that wait, because the ledger may lack something."""
 
-    def months_deleted(self, target: str, months: Collection[int], now: datetime) -> None:
+    def deleted(self, target: str, months: Collection[int], now: datetime) -> None:
         """Hold these months no longer: all of them was deleted at the receiver."""
 
-    def months_delivered(self, target: str, months: Collection[int], now: datetime) -> None:
+    def delivered(self, target: str, months: Collection[int], now: datetime) -> None:
         """Hold these months no longer: the receiver has all that counts of them."""
 
-    def adopt(self, target: str, inherited: InheritedMonth) -> None:
-        """The receiver has this of a month from another publisher; totals may come in parts."""
 
+class Ledger(NamedTuple):
+    """An opened ledger, by its parts: what was sent, to whom, what is in doubt, what was set aside.
 
-class Ledger(Targets, Receivers, Outbox, Entries, Quarantine, Positions, Months, Protocol):
-    """What was sent, to whom, what is in doubt, what was set aside."""
+    `ledger.entries.recorded("egi", runs)`. Not for use by several threads at once.
+    """
 
-    def close(self) -> None: ...
+    locks: Locks
+    condition: Condition
+    targets: Targets
+    receivers: Receivers
+    outbox: Outbox
+    entries: Entries
+    postings: Postings
+    earlier: Earlier
+    quarantine: Quarantine
+    positions: Positions
+    databases: Databases
+    counts: Counts
+    consents: Consents
+    losses: Losses
+
+    def close(self) -> None:
+        self.locks.close()

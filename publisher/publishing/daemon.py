@@ -24,7 +24,7 @@ from apscheduler.jobstores.base import JobLookupError
 from apscheduler.schedulers.base import BaseScheduler
 from apscheduler.triggers.date import DateTrigger
 
-from publisher.ledger.contract import TargetState
+from publisher.ledger.answers import TargetState
 from publisher.model.errors import BUG, Busy, LedgerError, PublisherError
 from publisher.policy.target import Target
 from publisher.publishing import publish
@@ -261,7 +261,7 @@ class Daemon:
             self._tried.discard(name)
             return
         with closing(self._site.ledger_to_read()) as ledger:
-            state = ledger.target(name)
+            state = ledger.targets.state(name)
         now = self._site.clock()
         due = next_due(target, state, now)
         if due is not None:
@@ -388,10 +388,10 @@ class StandbyDaemon:
             try:
                 with closing(self._site.ledger()) as ledger:
                     began = True
-                    with ledger.working_on(_TURN, self._wait):
+                    with ledger.locks.working_on(_TURN, self._wait):
                         self._stands_by = False
                         # On the connection that holds the lock.
-                        self._serve(lambda: ledger.target(""))
+                        self._serve(lambda: ledger.targets.state(""))
                 return
             except Busy:
                 return  # it was asked to stop

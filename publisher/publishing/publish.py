@@ -28,7 +28,8 @@ from threading import Event, Lock, Semaphore
 from typing import TYPE_CHECKING
 
 from publisher.formats import is_summary_format
-from publisher.ledger.contract import Ledger, TargetState
+from publisher.ledger.answers import TargetState
+from publisher.ledger.contract import Ledger, Targets
 from publisher.model.errors import BUG, PublisherError, RecordError, UsageError, bug_text, gravest
 from publisher.policy.target import FOR_ONCE, Target
 from publisher.publishing.databases.batch_systems import read_sources
@@ -175,7 +176,9 @@ def publish(
 
     def work(target: Target, source: Source, ledger: Ledger) -> Outcome:
         is_asked = force or dry_run
-        waiting = None if is_asked else _not_due(ledger.target(target.name), target, site.clock())
+        waiting = (
+            None if is_asked else _not_due(ledger.targets.state(target.name), target, site.clock())
+        )
         if waiting:
             idle = Outcome(target=target.name, outcome="nothing", reason=waiting)
             return incomplete(idle, unread)
@@ -263,7 +266,7 @@ def _attempt(
         live = site.live(target, dry_run=dry_run, accept_key_change=accept_key_change)
         with closing(live.transport):
             warnings.log(target.name, live.transport.warnings(site.clock()))
-            warnings.log(target.name, _left(site, target, ledger))
+            warnings.log(target.name, _left(site, target, ledger.targets))
             lost = _take_over(site, target, live, source, ledger)
             round_ = Round(live, source, ledger, observer, site.clock, site.wait)
             outcome = round_.run(limit, every_row=every_row, all_read=not unread)
@@ -279,15 +282,13 @@ def _attempt(
         return Outcome(target=target.name, outcome="error", reason=reason, exit_status=BUG)
 
 
-def _left(site: Site, target: Target, ledger: Ledger) -> list[str]:
+def _left(site: Site, target: Target, targets: Targets) -> list[str]:
     """Return why a target without a round may be one that was renamed; nothing for others."""
-    if ledger.target(target.name) is not None:
+    if targets.state(target.name) is not None:
         return []
     configured = {one.name for one in site.targets}
     left = [
-        name
-        for name in ledger.targets()
-        if name not in configured and not name.startswith(FOR_ONCE)
+        name for name in targets.names() if name not in configured and not name.startswith(FOR_ONCE)
     ]
     if not left:
         return []
@@ -303,10 +304,10 @@ def _take_over(
     site: Site, target: Target, live: LiveTarget, source: Source, ledger: Ledger
 ) -> LostJobs | None:
     """Take over what another publisher left, before the first round; return what it passed over."""
-    if target.jura_until is None or ledger.took_over(target.name) == target.jura_until:
+    if target.jura_until is None or ledger.targets.took_over(target.name) == target.jura_until:
         return None
-    with ledger.working_on(target.name, patience(site.wait), live.receiver):
-        live.begin(ledger)
+    with ledger.locks.working_on(target.name, patience(site.wait), live.receiver):
+        live.begin(ledger.targets)
         lost = site.take_over(target, source, ledger)
     for line in lost.lines if lost is not None and lost.certain + lost.perhaps else ():
         log.warning("%s", line)

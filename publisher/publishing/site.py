@@ -28,8 +28,9 @@ from publisher.policy.target import Selection, Target
 from publisher.transports.base import Credentials, Endpoint, Environment, Transport
 
 if TYPE_CHECKING:
+    from publisher.ledger.answers import TargetState
     from publisher.ledger.books import ChargeBook, History, MeasureBook
-    from publisher.ledger.contract import Ledger, TargetState
+    from publisher.ledger.contract import Ledger, Targets
     from publisher.model.job import JobRecord
     from publisher.model.time import Month
     from publisher.publishing.round.outcome import Outcome
@@ -145,9 +146,9 @@ class LiveTarget(NamedTuple):
     accept_key_change: bool = False  # send months although rows stay behind at the receiver
     beside: tuple[Target, ...] = ()  # the other targets of the receiver
 
-    def begin(self, ledger: Ledger) -> TargetState:
+    def begin(self, targets: Targets) -> TargetState:
         """Enter the target and its receiver in the ledger. Raises: ConfigError, LedgerError."""
-        state = ledger.begin_round(
+        state = targets.begin_round(
             self.name,
             start_rule=self.start_rule,
             start=self.start,

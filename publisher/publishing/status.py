@@ -16,7 +16,8 @@ from typing import Any, Final, NamedTuple
 
 from publisher.formats import is_summary_format, receiver_of
 from publisher.formats.base import OnChange
-from publisher.ledger.contract import Delivery, Entries, Hold, Ledger, Quarantined, TargetState
+from publisher.ledger.answers import Delivery, Hold, Quarantined, TargetState
+from publisher.ledger.contract import Databases, Earlier, Entries, Ledger, Outbox, Quarantine
 from publisher.model.entry import EarlierRuns
 from publisher.model.errors import SourceError, UsageError
 from publisher.model.job import Epoch, JobId, JobRecord, RunKey
@@ -81,7 +82,7 @@ def _on_their_way(
 ) -> tuple[int, list[Epoch]]:
     """Jobs that were read and are not delivered, and when they ended."""
     if is_summary_format(target.format):
-        months = [month for month in ledger.months(target.name) if month.pending]
+        months = [month for month in ledger.entries.months(target.name) if month.pending]
         pending = sum(month.pending for month in months)
         # Which jobs these are is not known any more: most ended after what was published last, all
         # of them in their month.
@@ -90,7 +91,7 @@ def _on_their_way(
     if state is None:
         return 0, []
     waits = state.prepared or state.in_doubt
-    return state.prepared, list(_ends_on_their_way(target, ledger)) if waits else []
+    return state.prepared, list(_ends_on_their_way(target, ledger.outbox)) if waits else []
 
 
 def _not_read(
@@ -105,10 +106,14 @@ def _not_read(
     """What no round has dealt with: rows that were in progress, and those behind the cursors."""
 
     def of_page(page: Page) -> WaitingJobs:
-        found = _ended(_unknown_ends(target, selection, ledger, page), published, exact=True)
+        found = _ended(
+            _unknown_ends(target, selection, ledger.entries, ledger.quarantine, page),
+            published,
+            exact=True,
+        )
         return found._replace(awaited=len(page.awaited))
 
-    rows = ledger.open_rows(target.name)
+    rows = ledger.positions.open_rows(target.name)
     ends = source.ends(rows)
     finished = [row for row in rows if row.row in ends]
     for page in source.reread(finished[:looked_at], frozenset(), now):
@@ -117,7 +122,7 @@ def _not_read(
         yield _ended(further, published, exact=False)
     looked_at -= len(finished)
     for database in source.databases():
-        cursor = ledger.cursor(target.name, database)
+        cursor = ledger.databases.cursor(target.name, database)
         for page in source.since(cursor, database, frozenset(), now):
             yield of_page(page)
             looked_at -= page.rows_read
@@ -131,11 +136,13 @@ def _within_window(ends: Iterable[Epoch], window: Window) -> list[Epoch]:
     return [end for end in ends if end in window]
 
 
-def _unknown_ends(target: Target, selection: Selection, ledger: Ledger, page: Page) -> list[Epoch]:
+def _unknown_ends(
+    target: Target, selection: Selection, entries: Entries, quarantine: Quarantine, page: Page
+) -> list[Epoch]:
     """When those jobs of a page ended that are wanted, and of which the ledger has nothing."""
     keys = [job.key for job in page.jobs]
-    known = ledger.recorded(target.name, [job.run_key for job in page.jobs])
-    held = ledger.held(target.name, keys)
+    known = entries.recorded(target.name, [job.run_key for job in page.jobs])
+    held = quarantine.held(target.name, keys)
     jobs = zip(page.jobs, keys, strict=True)
     new = [job for job, key in jobs if job.run_key not in known and key not in held]
     return [job.ended_at for job in new if is_wanted(selection, target, job)]
@@ -146,10 +153,10 @@ def _ended(ends: Sequence[Epoch], published: Epoch | None, *, exact: bool) -> Wa
     return WaitingJobs(len(ends), late, min(ends, default=None), exact)
 
 
-def _ends_on_their_way(target: Target, ledger: Ledger) -> Iterable[Epoch]:
+def _ends_on_their_way(target: Target, outbox: Outbox) -> Iterable[Epoch]:
     """When the jobs ended that are in messages without a receipt."""
     seen: set[MessageId] = set()
-    while (one := ledger.outstanding(target.name, seen)) is not None:
+    while (one := outbox.outstanding(target.name, seen)) is not None:
         seen.add(one.message.id)
         if one.message.target != target.name:  # of another target of the receiver
             continue
@@ -217,33 +224,33 @@ def status(site: Site, *, targets: Sequence[str]) -> tuple[list[TargetStatus], s
         found = []
         looked_at = LOOKED_AT // max(len(chosen), 1)
         for target in chosen:
-            state = ledger.target(target.name)
+            state = ledger.targets.state(target.name)
             waits: WaitingJobs | None = None
             missing: Sequence[Missing] = ()
             try:
                 if not trouble:
                     with closing(site.source(lock_wait_s=LOCK_WAIT_S)) as source:
-                        missing = missing_databases(target.name, source, ledger)
+                        missing = missing_databases(target.name, source, ledger.databases)
                         waits = count_pending(site, target, state, source, ledger, looked_at)
             except SourceError as error:
                 trouble = str(error)
-            earlier = earlier_of(site, target, ledger)
-            changed = ledger.changed_address(target.name, site.receiver(target))
+            earlier = earlier_of(site, target, ledger.earlier)
+            changed = ledger.receivers.changed_address(target.name, site.receiver(target))
             asked = "" if changed is None else changed.question
-            lost = never_sent(ledger.known_databases(target.name))
+            lost = never_sent(ledger.databases.known(target.name))
             one = _status(target, state, waits, missing, earlier, asked)
             found.append(one._replace(never_sent=lost))
     return found, trouble
 
 
-def earlier_of(site: Site, target: Target, ledger: Entries) -> EarlierRuns | None:
+def earlier_of(site: Site, target: Target, earlier: Earlier) -> EarlierRuns | None:
     """Return what is known of jobs that were sent under other settings, if there are any.
 
     None also where the receiver keeps the first record of a job: a republish would move nothing.
     """
     if receiver_of(target.format).on_change is OnChange.KEEP_FIRST:
         return None
-    found = ledger.earlier(target.name, site.settings_digest(target))
+    found = earlier.runs(target.name, site.settings_digest(target))
     return None if found.months is not None and not found.months else found
 
 
@@ -303,8 +310,12 @@ def status_of_all(site: Site) -> tuple[list[TargetStatus], str]:
 def recorded_status(other: Site) -> list[TargetStatus]:
     """What another ledger has of its targets, as INSTANCE/TARGET. Raises: LedgerError."""
     with closing(other.ledger_to_read()) as ledger:
-        states = [state for name in ledger.targets() if (state := ledger.target(name)) is not None]
-        lost = never_sent(ledger.known_databases())
+        states = [
+            state
+            for name in ledger.targets.names()
+            if (state := ledger.targets.state(name)) is not None
+        ]
+        lost = never_sent(ledger.databases.known())
     return [_recorded(other.instance, state, lost) for state in states]
 
 
@@ -336,9 +347,9 @@ def trace(site: Site, job_id: JobId, *, all_instances: bool = False) -> Traced:
     that is known nowhere, LedgerError.
     """
     with closing(site.ledger_to_read()) as ledger:
-        page, trouble, missing = _in_the_data(site, job_id, ledger)
+        page, trouble, missing = _in_the_data(site, job_id, ledger.databases)
         runs = [] if page is None else [job.run_key for job in page.jobs]
-        deliveries, held = ledger.trace(job_id, runs), ledger.quarantined(job_id)
+        deliveries, held = ledger.outbox.trace(job_id, runs), ledger.quarantine.of_job(job_id)
     if all_instances:
         deliveries, held = _of_instances(site, job_id, runs, deliveries, held)
     is_there = page is not None and any((page.jobs, page.skipped, page.open))
@@ -352,7 +363,7 @@ def trace(site: Site, job_id: JobId, *, all_instances: bool = False) -> Traced:
     return Traced(job_id, deliveries, held, rows, trouble)
 
 
-def _in_the_data(site: Site, job_id: JobId, ledger: Ledger) -> tuple[Page | None, str, str]:
+def _in_the_data(site: Site, job_id: JobId, databases: Databases) -> tuple[Page | None, str, str]:
     """Return the rows of a job, or why they cannot be read, and which databases are missing.
 
     What was delivered can be proved without them.
@@ -360,7 +371,7 @@ def _in_the_data(site: Site, job_id: JobId, ledger: Ledger) -> tuple[Page | None
     try:
         with closing(site.source()) as source:
             page = source.find(job_id, frozenset(), site.clock())
-            return page, "", missing_text(missed(site.targets, source, ledger))
+            return page, "", missing_text(missed(site.targets, source, databases))
     except SourceError as error:
         return None, str(error), ""
 
@@ -376,7 +387,7 @@ def _of_instances(
     kept = [one._replace(target=f"{site.instance}/{one.target}") for one in held]
     for other in site.other_instances():
         with closing(other.ledger_to_read()) as ledger:
-            there, set_aside = ledger.trace(job_id, runs), ledger.quarantined(job_id)
+            there, set_aside = ledger.outbox.trace(job_id, runs), ledger.quarantine.of_job(job_id)
         sent += [one._replace(target=f"{other.instance}/{one.target}") for one in there]
         kept += [one._replace(target=f"{other.instance}/{one.target}") for one in set_aside]
     return sent, kept
@@ -386,7 +397,9 @@ def quarantined(site: Site, *, targets: Sequence[str]) -> list[Quarantined]:
     """The jobs set aside. Raises: UsageError, LedgerError."""
     names = {target.name for target in choose(site.targets, targets)} if targets else None
     with closing(site.ledger_to_read()) as ledger:
-        return [held for held in ledger.quarantine() if names is None or held.target in names]
+        return [
+            held for held in ledger.quarantine.listed() if names is None or held.target in names
+        ]
 
 
 def release_or_drop(
@@ -405,5 +418,9 @@ def release_or_drop(
         raise UsageError(f"not in quarantine: {', '.join(unknown)}; {shown}")
     numbers = [one.number for one in found]
     with closing(site.ledger()) as ledger:
-        _ = ledger.release(numbers) if hold is Hold.RELEASED else ledger.drop(numbers)
+        _ = (
+            ledger.quarantine.release(numbers)
+            if hold is Hold.RELEASED
+            else ledger.quarantine.drop(numbers)
+        )
     return found

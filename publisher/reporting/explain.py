@@ -21,19 +21,14 @@ from publisher.formats import (
 )
 from publisher.formats.base import JobFormat, OnChange, Receiver, SummaryFormat
 from publisher.formats.rules import WARNINGS
-from publisher.ledger.contract import Hold, Ledger, Quarantined
+from publisher.ledger.answers import Hold, Quarantined
+from publisher.ledger.contract import Ledger
 from publisher.model.entry import Recorded, RecordedRuns, RowKey, RowTotal, Usage
 from publisher.model.errors import Unfit, UsageError
 from publisher.model.job import JobId, JobRecord, RowRef, SideTable
 from publisher.model.published import PublishedJob, ValueOrigin
 from publisher.model.time import Window
-from publisher.model.totals import (
-    SummaryGroup,
-    group_of,
-    groups_of,
-    month_number,
-    summary_fields,
-)
+from publisher.model.totals import SummaryGroup, group_of, groups_of, month_number, summary_fields
 from publisher.policy.identity import IdentityMode
 from publisher.policy.records import KeyStyle, RecordPolicy
 from publisher.policy.target import Target
@@ -328,9 +323,9 @@ def _why_open(row: RowRef, page: Page) -> str:
 
 def _of(bench: _Bench, job: JobRecord) -> Explanation:
     target, key, run = bench.target, job.key, job.run_key
-    recorded = RecordedRuns(bench.ledger.recorded(target.name, [run]))
+    recorded = RecordedRuns(bench.ledger.entries.recorded(target.name, [run]))
     known = recorded.get(run)
-    held = bench.ledger.held(target.name, [key]).get(key)
+    held = bench.ledger.quarantine.held(target.name, [key]).get(key)
     if known is not None and receiver_of(target.format).on_change is OnChange.REPLACE:
         job = job._replace(ended_at=known.record.ended_at)
     charge = _charge(bench, job)
@@ -417,7 +412,7 @@ def _stays_held(bench: _Bench, held: Quarantined, job: JobRecord) -> bool:
 
 def _why_not_wanted(bench: _Bench, job: JobRecord, published: PublishedJob | None) -> str:
     target = bench.target
-    state = bench.ledger.target(target.name)
+    state = bench.ledger.targets.state(target.name)
     start = state.start if state else target.start.begin(bench.now)
     selection = target.selection(Window(start=start))
     if job.status not in selection.statuses:
@@ -444,10 +439,10 @@ def _fate_of_known(target: Target, job: JobRecord, known: Recorded) -> tuple[str
 
 def _when_sent(bench: _Bench, job: JobRecord, held: Quarantined | None) -> str:
     """Return when a round meets a row again that was read before."""
-    cursor = bench.ledger.cursor(bench.target.name, job.row.database)
+    cursor = bench.ledger.databases.cursor(bench.target.name, job.row.database)
     if held is not None or cursor is None or job.row.record_id > cursor.record_id:
         return "with the next round"
-    if any(row.row == job.row for row in bench.ledger.open_rows(bench.target.name)):
+    if any(row.row == job.row for row in bench.ledger.positions.open_rows(bench.target.name)):
         return "with the next round"
     return f"its row changed after it was read, and such rows {_FOLLOW}"
 
@@ -490,6 +485,6 @@ def _group_jobs(bench: _Bench, published: PublishedJob) -> int | None:
         month = month_number(published.ended_at)
     except Unfit:
         return None
-    rows = bench.ledger.rows(bench.target.name, month)
+    rows = bench.ledger.entries.rows(bench.target.name, month)
     groups = groups_of(form.grouping, rows)
     return next((one.counts.jobs for one in groups if form.receiver_key(one.group) == wanted), 0)

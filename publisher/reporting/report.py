@@ -10,8 +10,9 @@ from datetime import datetime
 from decimal import Decimal
 from typing import NamedTuple
 
+from publisher.ledger.answers import Hold, HostCounts, TargetState
 from publisher.ledger.books import ChargedSum, TargetHistory
-from publisher.ledger.contract import Hold, HostCounts, Quarantine, TargetState
+from publisher.ledger.contract import Quarantine
 from publisher.model.errors import SourceError, UsageError
 from publisher.model.job import Epoch
 from publisher.model.rates import UsedAllocation
@@ -264,9 +265,9 @@ def _of_ledger(
     """By target: its state, its counts, and the jobs set aside by rule."""
     names = [target.name for target in site.targets]
     with closing(site.ledger_to_read()) as ledger:
-        states = {name: ledger.target(name) for name in names}
-        counts = {name: ledger.counts(name) for name in names}
-        return states, counts, {name: _set_aside(ledger, name) for name in names}
+        states = {name: ledger.targets.state(name) for name in names}
+        counts = {name: ledger.counts.by_host(name) for name in names}
+        return states, counts, {name: _set_aside(ledger.quarantine, name) for name in names}
 
 
 def _month_before(site: Site, window: Window, rows_read: RowsRead) -> Used | None:
@@ -297,8 +298,8 @@ def _start(target: Target, state: TargetState | None, now: datetime) -> Epoch | 
     return target.start.begin(now) if state is None else state.start
 
 
-def _set_aside(ledger: Quarantine, target: str) -> Mapping[str, int]:
-    held = [one for one in ledger.quarantine(target) if one.hold is not Hold.DROPPED]
+def _set_aside(quarantine: Quarantine, target: str) -> Mapping[str, int]:
+    held = [one for one in quarantine.listed(target) if one.hold is not Hold.DROPPED]
     return Counter(one.job.rule for one in held)
 
 
@@ -361,7 +362,7 @@ def _recorded(other: Site, window: Window) -> list[TargetReport]:
                 shadow=False,
                 status=one,
                 history=past.get(name),
-                set_aside=_set_aside(ledger, name),
+                set_aside=_set_aside(ledger.quarantine, name),
             )
             for name, one in status.items()
         ]

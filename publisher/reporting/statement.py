@@ -15,8 +15,9 @@ from operator import attrgetter
 from typing import Final
 
 from publisher.formats import receiver_of
+from publisher.ledger.answers import Hold
 from publisher.ledger.books import History, SentMessages
-from publisher.ledger.contract import Hold, Ledger
+from publisher.ledger.contract import Counts, Earlier, Entries, Ledger
 from publisher.model.entry import EarlierRuns
 from publisher.model.errors import UsageError
 from publisher.model.time import Month, iso, month_of
@@ -190,7 +191,7 @@ def collect(
         stated = [
             replace(
                 _of_target(target, found, ledger, history),
-                earlier=_earlier(site, target, month, ledger),
+                earlier=_earlier(site, target, month, ledger.earlier),
             )
             for target in targets
         ]
@@ -224,12 +225,12 @@ def _of_target(target: Target, found: _Found, ledger: Ledger, history: History) 
     here = [row for row in all_hosts if row.submit_host != EVERY_HOST]
     jobs = sum(row.database for row in here)
     delivered = _with_gpus(
-        _delivered(target.name, number, sum(row.delivered for row in here), ledger),
+        _delivered(target.name, number, sum(row.delivered for row in here), ledger.entries),
         target,
         found,
         here,
     )
-    state = ledger.target(target.name)
+    state = ledger.targets.state(target.name)
     return TargetStatement(
         target=target.name,
         format=target.format,
@@ -246,19 +247,19 @@ def _of_target(target: Target, found: _Found, ledger: Ledger, history: History) 
         reported=_sum_of_known(row.reported for row in here),
         portal=_sum_of_known(row.portal for row in all_hosts),
         held=state is not None and number in state.held,
-        emptied=_has_emptied_rows(ledger, target.name, number),
+        emptied=_has_emptied_rows(ledger.entries, target.name, number),
         sent=history.sent(target.name, found.month.window),
         earlier=None,
         accepted=found.accepted_of(target),
-        never_sent=never_sent(ledger.known_databases(target.name), number, number),
+        never_sent=never_sent(ledger.databases.known(target.name), number, number),
         missing=[*_repairs(rows), *_other_usage(target, found.month, here, used, delivered)],
         **_sums(here),
     )
 
 
-def _earlier(site: Site, target: Target, month: Month, ledger: Ledger) -> EarlierRuns | None:
+def _earlier(site: Site, target: Target, month: Month, earlier: Earlier) -> EarlierRuns | None:
     """Return what is known of the month's jobs that were sent under other settings, if any were."""
-    if (found := earlier_of(site, target, ledger)) is None:
+    if (found := earlier_of(site, target, earlier)) is None:
         return None
     of_month = found.of_month(month.number)
     return None if of_month.months == {} else of_month
@@ -285,8 +286,8 @@ def _others(
     theirs: set[HostMonth] = set()
     for other in site.other_instances():
         with closing(other.history()) as history, closing(other.ledger_to_read()) as ledger:
-            for name in ledger.targets():
-                at = _places(ledger, name, number)
+            for name in ledger.targets.names():
+                at = _places(ledger.counts, name, number)
                 theirs |= at
                 in_portal = _sum_of_known(portal.get(place) for place in at) if portal else None
                 sent, now = history.sent(name, month.window), site.clock()
@@ -296,10 +297,10 @@ def _others(
     return others, own
 
 
-def _places(ledger: Ledger, target: str, month: int) -> set[HostMonth]:
+def _places(counts: Counts, target: str, month: int) -> set[HostMonth]:
     """Where jobs of a month were delivered, by us or before us."""
-    counts = ledger.counts(target)
-    return {place for place in (*counts.delivered, *counts.before) if place[0] == month}
+    found = counts.by_host(target)
+    return {place for place in (*found.delivered, *found.before) if place[0] == month}
 
 
 def _of_other(
@@ -312,29 +313,29 @@ def _of_other(
     now: datetime,
 ) -> RecordedStatement:
     number = month.number
-    state, counts = ledger.target(name), ledger.counts(name)
-    held = [each.job for each in ledger.quarantine(name) if each.hold is not Hold.DROPPED]
+    state, counts = ledger.targets.state(name), ledger.counts.by_host(name)
+    held = [each.job for each in ledger.quarantine.listed(name) if each.hold is not Hold.DROPPED]
     reported = _of_month(counts.reported, number) if counts.reported else None
     found = RecordedStatement(
         target=f"{instance}/{name}",
         last_success=state and state.last_success,
-        delivered=_delivered(name, number, _of_month(counts.delivered, number), ledger),
+        delivered=_delivered(name, number, _of_month(counts.delivered, number), ledger.entries),
         before=_of_month(counts.before, number),
         reported=reported,
         portal=portal,
         quarantined=sum(one.ended_at is not None and one.ended_at in month.window for one in held),
         held=state is not None and number in state.held,
-        emptied=_has_emptied_rows(ledger, name, number),
+        emptied=_has_emptied_rows(ledger.entries, name, number),
         sent=sent,
-        never_sent=never_sent(ledger.known_databases(name), number, number),
+        never_sent=never_sent(ledger.databases.known(name), number, number),
         missing=(),
     )
     missing = [f"{line}, at {instance}" for line in _missing_there(found, name, month, now)]
     return replace(found, missing=missing)
 
 
-def _has_emptied_rows(ledger: Ledger, target: str, month: int) -> bool:
-    months = (each for each in ledger.months(target) if each.month == month)
+def _has_emptied_rows(entries: Entries, target: str, month: int) -> bool:
+    months = (each for each in entries.months(target) if each.month == month)
     return any(each.format and not each.counts.jobs for each in months)
 
 
@@ -372,9 +373,9 @@ def _sum_of_known(counts: Iterable[int | None]) -> int | None:
     return sum(known) if known else None
 
 
-def _delivered(target: str, month: int, jobs: int, ledger: Ledger) -> Work:
+def _delivered(target: str, month: int, jobs: int, entries: Entries) -> Work:
     """What the receiver accepted: sums by its keys, as far as the ledger keeps them."""
-    rows = [row for row in ledger.rows(target, month) if row.counts.jobs]
+    rows = [row for row in entries.rows(target, month) if row.counts.jobs]
     if sum(row.counts.jobs for row in rows) != jobs:
         return Work(jobs=jobs)
     sent = [group_of(row) for row in rows if row.format]

@@ -19,7 +19,7 @@ import pytest
 
 from publisher import config
 from publisher.cli.site import LiveSite
-from publisher.ledger.contract import Hold
+from publisher.ledger.answers import Hold
 from publisher.model.errors import ConfigError, LedgerError, PublisherError, SourceError
 from publisher.publishing import publish as commands
 from publisher.publishing import status as standing

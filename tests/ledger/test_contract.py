@@ -13,9 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from publisher.ledger.contract import Hold, Ledger, MessageState, SentMessage
-from publisher.ledger.dry_run import DryRunLedger
-from publisher.ledger.sql.ledger import SqlLedger
+from publisher.ledger.answers import Hold, MessageState, SentMessage
+from publisher.ledger.contract import Ledger
+from publisher.ledger.sql.dry_run import dry_run_ledger
+from publisher.ledger.sql.ledger import sql_ledger
 from publisher.ledger.sqlite.scratch import ScratchEntries
 from publisher.model.entry import RowKey, Usage
 from publisher.model.errors import LedgerError
@@ -51,7 +52,7 @@ ATLAS, CMS, OTHER = row(), row("cms"), row("other")
 @pytest.fixture(params=DATABASES)
 def kept(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Kept]:
     opens = opener(request.param, request)
-    opened = Kept(lambda path: SqlLedger(opens(path)), tmp_path / "state" / "publishing.db")
+    opened = Kept(lambda path: sql_ledger(opens(path)), tmp_path / "state" / "publishing.db")
     yield opened
     opened.ledger.close()
 
@@ -60,7 +61,7 @@ def kept(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Kept]:
 def ledger(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Ledger]:
     kind, dry_run = request.param
     database = opener(kind, request, to_read=dry_run)(tmp_path / "state" / "publishing.db")
-    opened = DryRunLedger(database, ScratchEntries()) if dry_run else SqlLedger(database)
+    opened = dry_run_ledger(database, ScratchEntries()) if dry_run else sql_ledger(database)
     begin(opened)
     yield opened
     opened.close()
@@ -82,7 +83,7 @@ class Kept:
 
 
 def begin(ledger: Ledger, rule: str = "month", start: int = 100) -> None:
-    ledger.begin_round("egi", start_rule=rule, start=Epoch(start), selection_digest="d", receiver=RECEIVER)
+    ledger.targets.begin_round("egi", start_rule=rule, start=Epoch(start), selection_digest="d", receiver=RECEIVER)
 
 
 def job(number: int) -> JobRecord:
@@ -107,7 +108,7 @@ def prepare(
 ) -> Message:
     records = rendered(*jobs)
     message = message_of(b"".join(records.contents), "egi", "car", len(records), NOW)
-    ledger.prepare(message, records, progress or Progress(), "policy", before)
+    ledger.outbox.prepare(message, records, progress or Progress(), "policy", before)
     return message
 
 
@@ -142,12 +143,12 @@ def test_a_transaction_in_which_something_is_raised_leaves_nothing(
 ) -> None:
     """Whatever it is, not only the database's own errors."""
     database = opener(kind, request)(tmp_path / "state" / "publishing.db")
-    ledger = SqlLedger(database)
+    ledger = sql_ledger(database)
     begin(ledger)
     with suppress(KeyboardInterrupt), database.atomic():
         database.execute("UPDATE target SET delivered = 7")
         raise KeyboardInterrupt
-    state = ledger.target("egi")
+    state = ledger.targets.state("egi")
     assert state is not None
     assert state.delivered == 0
     ledger.close()
@@ -155,55 +156,57 @@ def test_a_transaction_in_which_something_is_raised_leaves_nothing(
 
 def test_a_new_ledger_knows_nothing_and_says_so(ledger: Ledger) -> None:
     asked = runs(job(1))
-    assert ledger.target("other") is None
-    assert not ledger.recorded("egi", asked)
-    assert not ledger.held("egi", [job(1).key])
-    assert ledger.outstanding("egi") is None
-    assert ledger.cursor("egi", "a.db") is None
-    assert ledger.window_progress("egi", "w") is None
-    assert ledger.limit("egi") is None
-    assert ledger.took_over("egi") is None
-    assert not ledger.open_rows("egi")
-    assert not list(ledger.quarantine())
-    assert not ledger.trace(job(1).job_id)
-    assert not ledger.months("egi")
-    assert not ledger.counts("egi").delivered
+    assert ledger.targets.state("other") is None
+    assert not ledger.entries.recorded("egi", asked)
+    assert not ledger.quarantine.held("egi", [job(1).key])
+    assert ledger.outbox.outstanding("egi") is None
+    assert ledger.databases.cursor("egi", "a.db") is None
+    assert ledger.positions.window_progress("egi", "w") is None
+    assert ledger.targets.limit("egi") is None
+    assert ledger.targets.took_over("egi") is None
+    assert not ledger.positions.open_rows("egi")
+    assert not list(ledger.quarantine.listed())
+    assert not ledger.outbox.trace(job(1).job_id)
+    assert not ledger.entries.months("egi")
+    assert not ledger.counts.by_host("egi").delivered
 
 
 def test_a_round_begins_with_the_rule_that_it_is_given(ledger: Ledger) -> None:
-    state = ledger.begin_round("nordugrid", start_rule="all", start=None, selection_digest="s", receiver=RECEIVER)
+    state = ledger.targets.begin_round(
+        "nordugrid", start_rule="all", start=None, selection_digest="s", receiver=RECEIVER
+    )
     assert (state.target, state.start_rule, state.start) == ("nordugrid", "all", None)
     assert (state.delivered, state.prepared, state.in_doubt, state.last_success) == (0, 0, 0, None)
 
 
 def test_the_lock_of_a_target_is_let_go_of(ledger: Ledger) -> None:
     for _ in range(2):
-        with ledger.working_on("egi"):
+        with ledger.locks.working_on("egi"):
             pass
 
 
 def test_a_message_that_was_sent_is_not_outstanding(ledger: Ledger) -> None:
     message = prepare(ledger, job(1))
-    ledger.sent(message, remote_id="17", remote_ids={}, now=NOW)
-    ledger.sent(message, remote_id="17", remote_ids={}, now=NOW)
-    assert ledger.outstanding("egi") is None
+    ledger.outbox.sent(message, remote_id="17", remote_ids={}, now=NOW)
+    ledger.outbox.sent(message, remote_id="17", remote_ids={}, now=NOW)
+    assert ledger.outbox.outstanding("egi") is None
 
 
 def test_a_message_is_settled_with_the_one_that_follows(kept: Kept) -> None:
     first = prepare(kept.ledger, job(1), job(2))
     before = SentMessage(first, "17", {}, NOW)
     second = prepare(kept.ledger, job(3), before=before)
-    left = kept.again().outstanding("egi")
+    left = kept.again().outbox.outstanding("egi")
     assert left is not None
     assert left.message.id == second.id
-    state = kept.ledger.target("egi")
+    state = kept.ledger.targets.state("egi")
     assert state is not None
     assert (state.delivered, state.prepared) == (2, 1)
-    known = kept.ledger.recorded("egi", runs(job(1), job(2), job(3)))
+    known = kept.ledger.entries.recorded("egi", runs(job(1), job(2), job(3)))
     assert [known[job(number).run_key].counts for number in (1, 2, 3)] == [True, True, False]
-    assert [one.remote_id for one in kept.ledger.trace(job(2).job_id)] == ["17"]
+    assert [one.remote_id for one in kept.ledger.outbox.trace(job(2).job_id)] == ["17"]
     prepare(kept.ledger, job(4), before=before)
-    state = kept.ledger.target("egi")
+    state = kept.ledger.targets.state("egi")
     assert state is not None
     assert (state.delivered, state.prepared) == (2, 2), "asking twice changes nothing"
 
@@ -213,73 +216,73 @@ def test_a_message_that_cannot_be_written_down_leaves_the_one_before_as_it_was(k
     records = rendered(job(2))
     records.entries[0] = records.entries[0]._replace(wall_s=2**80)  # more than a column of the ledger holds
     with pytest.raises((LedgerError, OverflowError, struct.error)):
-        kept.ledger.prepare(
+        kept.ledger.outbox.prepare(
             first._replace(id=MessageId("another")), records, Progress(), "policy", SentMessage(first, "17", {}, NOW)
         )
-    left = kept.ledger.outstanding("egi")
+    left = kept.ledger.outbox.outstanding("egi")
     assert left is not None
     assert left.message.id == first.id
-    kept.ledger.sent(first, remote_id="17", remote_ids={}, now=NOW)
-    assert kept.again().outstanding("egi") is None
-    assert set(kept.ledger.recorded("egi", runs(job(1), job(2)))) == {job(1).run_key}
+    kept.ledger.outbox.sent(first, remote_id="17", remote_ids={}, now=NOW)
+    assert kept.again().outbox.outstanding("egi") is None
+    assert set(kept.ledger.entries.recorded("egi", runs(job(1), job(2)))) == {job(1).run_key}
 
 
 def test_rows_that_runs_were_entered_for_are_told(ledger: Ledger) -> None:
-    ledger.enter("egi", [entry(1), entry(2), entry(3, CMS)], "settings", NOW)
-    ledger.enter("egi", [entry(4)], "settings", NOW)
-    rows = {row.key: row for row in ledger.rows("egi", MONTH)}
+    ledger.postings.enter("egi", [entry(1), entry(2), entry(3, CMS)], "settings", NOW)
+    ledger.postings.enter("egi", [entry(4)], "settings", NOW)
+    rows = {row.key: row for row in ledger.entries.rows("egi", MONTH)}
     assert rows.keys() == {ATLAS, CMS}
     assert {(row.counts, row.sent, row.format) for row in rows.values()} == {(Usage(), Usage(), "")}
-    assert not ledger.rows("egi", MONTH + 1)
+    assert not ledger.entries.rows("egi", MONTH + 1)
 
 
 def test_messages_of_totals_go_out_in_their_order(ledger: Ledger) -> None:
-    ledger.enter("egi", [entry(1), entry(2, CMS)], "settings", NOW)
+    ledger.postings.enter("egi", [entry(1), entry(2, CMS)], "settings", NOW)
     messages = [says((ATLAS, Usage(1, 60, 30))), says((CMS, Usage(1, 60, 30)))]
-    ledger.seal("egi", iter(messages))
+    ledger.postings.seal("egi", iter(messages))
     for one in messages:
-        found = ledger.outstanding("egi")
+        found = ledger.outbox.outstanding("egi")
         assert found is not None
         assert found.message.payload == one.message.payload
-        ledger.sent(found.message, remote_id="", remote_ids={}, now=NOW)
-    assert ledger.outstanding("egi") is None
+        ledger.outbox.sent(found.message, remote_id="", remote_ids={}, now=NOW)
+    assert ledger.outbox.outstanding("egi") is None
 
 
 def test_what_is_withdrawn_or_discarded_is_asked_for_by_nobody(ledger: Ledger) -> None:
-    ledger.enter("egi", [entry(1), entry(2, CMS)], "settings", NOW)
-    ledger.withdraw("egi", entering=[ATLAS.id])
-    ledger.discard("egi")
-    assert not ledger.recorded("egi", [entry(1).run, entry(2).run])
-    ledger.forget_totals("egi", [MONTH])
+    ledger.postings.enter("egi", [entry(1), entry(2, CMS)], "settings", NOW)
+    ledger.postings.withdraw("egi", entering=[ATLAS.id])
+    ledger.postings.discard("egi")
+    assert not ledger.entries.recorded("egi", [entry(1).run, entry(2).run])
+    ledger.entries.forget_totals("egi", [MONTH])
 
 
 def test_what_another_publisher_left_counts_and_was_said(ledger: Ledger) -> None:
     for part in ((entry(1), entry(2, CMS)), (entry(2, CMS), entry(3))):
-        ledger.adopt("egi", InheritedMonth(MONTH, "apel-summary-0.2", totals=True, entries=part, hosts={}))
+        ledger.entries.adopt("egi", InheritedMonth(MONTH, "apel-summary-0.2", totals=True, entries=part, hosts={}))
     two = Usage(2, 120, 60)
-    rows = {row.key: (row.counts, row.sent, row.first_end, row.last_end) for row in ledger.rows("egi", MONTH)}
+    rows = {row.key: (row.counts, row.sent, row.first_end, row.last_end) for row in ledger.entries.rows("egi", MONTH)}
     assert rows[ATLAS] == (two, two, entry(1).record.ended_at, entry(3).record.ended_at)
-    assert ledger.recorded("egi", [entry(1).run])[entry(1).run].settings == BY_JURA
-    (month,) = ledger.months("egi")
+    assert ledger.entries.recorded("egi", [entry(1).run])[entry(1).run].settings == BY_JURA
+    (month,) = ledger.entries.months("egi")
     assert (month.counts.jobs, month.sent.jobs, month.pending, month.format) == (3, 3, 0, "apel-summary-0.2")
     assert month.unsent == 2, "both rows are said again by us"
 
 
 def test_of_single_records_of_another_publisher_nothing_was_said(ledger: Ledger) -> None:
-    ledger.adopt("egi", InheritedMonth(MONTH, "car", totals=False, entries=(entry(1),), hosts={}))
-    (month,) = ledger.months("egi")
+    ledger.entries.adopt("egi", InheritedMonth(MONTH, "car", totals=False, entries=(entry(1),), hosts={}))
+    (month,) = ledger.entries.months("egi")
     assert (month.counts.jobs, month.sent, month.format, month.unsent) == (1, Usage(), "", 0)
 
 
 def test_messages_of_counts_are_outstanding_until_they_are_sent(ledger: Ledger) -> None:
     message = message_of(b"counts", "egi", "apel-sync", 1, NOW)
-    ledger.prepare_sync(
+    ledger.outbox.prepare_sync(
         "egi", [SyncMessage(message=message, counts=(((MONTH, "ce"), 3),), records=(outbox_record(1),))]
     )
-    found = ledger.outstanding("egi")
+    found = ledger.outbox.outstanding("egi")
     assert found is not None
     assert found.message.id == message.id
-    assert ledger.outstanding("egi", [message.id]) is None
+    assert ledger.outbox.outstanding("egi", [message.id]) is None
 
 
 # What is kept is there for the next process
@@ -287,13 +290,13 @@ def test_messages_of_counts_are_outstanding_until_they_are_sent(ledger: Ledger) 
 
 def test_a_prepared_message_is_found_whole_by_the_next_process(kept: Kept) -> None:
     message = prepare(kept.ledger, job(1), job(2))
-    found = kept.again().outstanding("egi")
+    found = kept.again().outbox.outstanding("egi")
     assert found is not None
     assert (found.message, found.state) == (message, MessageState.PREPARED)
     assert [record.job_id for record in found.records] == ["job1", "job2"]
-    assert not kept.ledger.recorded("egi", runs(job(1)))[job(1).run_key].counts
-    kept.ledger.leave_in_doubt("egi")
-    found = kept.ledger.outstanding("egi")
+    assert not kept.ledger.entries.recorded("egi", runs(job(1)))[job(1).run_key].counts
+    kept.ledger.outbox.leave_in_doubt("egi")
+    found = kept.ledger.outbox.outstanding("egi")
     assert found is not None
     assert found.state is MessageState.IN_DOUBT
 
@@ -301,19 +304,19 @@ def test_a_prepared_message_is_found_whole_by_the_next_process(kept: Kept) -> No
 def test_a_sent_message_is_counted_once_and_traced(kept: Kept) -> None:
     message = prepare(kept.ledger, job(1), job(2))
     for _ in range(2):
-        kept.ledger.sent(message, remote_id="17", remote_ids={"job1": "71"}, now=NOW)
-    state = kept.again().target("egi")
+        kept.ledger.outbox.sent(message, remote_id="17", remote_ids={"job1": "71"}, now=NOW)
+    state = kept.again().targets.state("egi")
     assert state is not None
     assert (state.delivered, state.last_published_end) == (2, END + 2)
-    (delivery,) = kept.ledger.trace(JobId("job1"))
+    (delivery,) = kept.ledger.outbox.trace(JobId("job1"))
     assert (delivery.message_id, delivery.state, delivery.row_id) == (message.id, MessageState.SENT, "71")
-    assert kept.ledger.recorded("egi", runs(*map(job, (1, 2, 3)))).keys() == {job(1).run_key, job(2).run_key}
+    assert kept.ledger.entries.recorded("egi", runs(*map(job, (1, 2, 3)))).keys() == {job(1).run_key, job(2).run_key}
 
 
 def test_the_last_end_stays_when_an_earlier_one_follows(kept: Kept) -> None:
     for number in (3, 1):
-        kept.ledger.sent(prepare(kept.ledger, job(number)), remote_id="17", remote_ids={}, now=NOW)
-    state = kept.ledger.target("egi")
+        kept.ledger.outbox.sent(prepare(kept.ledger, job(number)), remote_id="17", remote_ids={}, now=NOW)
+    state = kept.ledger.targets.state("egi")
     assert state is not None
     assert (state.delivered, state.last_published_end) == (2, END + 3)
 
@@ -321,39 +324,39 @@ def test_the_last_end_stays_when_an_earlier_one_follows(kept: Kept) -> None:
 def test_a_message_that_is_given_up_never_was(kept: Kept) -> None:
     progress = Progress(cursors=(Cursor(database="a.db", record_id=2, anchor="job2"),))
     prepare(kept.ledger, job(1), progress=progress)
-    kept.ledger.give_up("egi", [], {})
-    assert kept.again().outstanding("egi") is None
-    assert not kept.ledger.recorded("egi", runs(job(1)))
-    assert [row.row.record_id for row in kept.ledger.open_rows("egi")] == [1]
+    kept.ledger.outbox.give_up("egi", [], {})
+    assert kept.again().outbox.outstanding("egi") is None
+    assert not kept.ledger.entries.recorded("egi", runs(job(1)))
+    assert [row.row.record_id for row in kept.ledger.positions.open_rows("egi")] == [1]
 
 
 def test_a_refused_message_leaves_its_records_in_quarantine_and_unknown(kept: Kept) -> None:
     prepare(kept.ledger, job(1))
-    found = kept.ledger.outstanding("egi")
+    found = kept.ledger.outbox.outstanding("egi")
     assert found is not None
-    kept.ledger.refuse(found, "refused-by-receiver", "no", "policy", NOW)
-    assert not kept.again().recorded("egi", runs(job(1)))
-    (held,) = kept.ledger.quarantine("egi")
+    kept.ledger.outbox.refuse(found, "refused-by-receiver", "no", "policy", NOW)
+    assert not kept.again().entries.recorded("egi", runs(job(1)))
+    (held,) = kept.ledger.quarantine.listed("egi")
     assert (held.job.job_id, held.hold, held.job.reason) == ("job1", Hold.HELD, "no")
-    assert kept.ledger.release([held.number]) == 1
-    assert kept.ledger.drop([held.number]) == 1
-    (held,) = kept.ledger.quarantined(JobId("job1"))
+    assert kept.ledger.quarantine.release([held.number]) == 1
+    assert kept.ledger.quarantine.drop([held.number]) == 1
+    (held,) = kept.ledger.quarantine.of_job(JobId("job1"))
     assert held.hold is Hold.DROPPED
 
 
 def test_halves_take_the_place_of_the_whole(kept: Kept) -> None:
     prepare(kept.ledger, job(1), job(2))
     last = prepare(kept.ledger, job(3))
-    whole = kept.ledger.outstanding("egi")
+    whole = kept.ledger.outbox.outstanding("egi")
     assert whole is not None
     halves = [(message_of(one.job_id.encode(), "egi", "car", 1, NOW), (one,)) for one in whole.records]
-    kept.ledger.split(whole, halves, narrowing=True)
+    kept.ledger.outbox.split(whole, halves, narrowing=True)
     queue = []
-    while found := kept.again().outstanding("egi"):
+    while found := kept.again().outbox.outstanding("egi"):
         queue.append(found.message.id)
-        kept.ledger.sent(found.message, remote_id="", remote_ids={}, now=NOW)
+        kept.ledger.outbox.sent(found.message, remote_id="", remote_ids={}, now=NOW)
     assert queue == [halves[0][0].id, halves[1][0].id, last.id]
-    assert all(run.counts for run in kept.ledger.recorded("egi", runs(*map(job, (1, 2, 3)))).values())
+    assert all(run.counts for run in kept.ledger.entries.recorded("egi", runs(*map(job, (1, 2, 3)))).values())
 
 
 def test_a_database_keeps_all_that_is_known_of_it_under_another_name(kept: Kept) -> None:
@@ -365,30 +368,30 @@ def test_a_database_keeps_all_that_is_known_of_it_under_another_name(kept: Kept)
         skipped=(skipped,),
         window_mark=WindowMark(window_progress="w", ended_at=END, row=row),
     )
-    kept.ledger.found_databases("egi", {row.database: 5, "/other.db": 6}, NOW)
-    kept.ledger.note("egi", progress, "policy", NOW)
-    kept.ledger.rename_database("egi", row.database, "hpc")
+    kept.ledger.databases.found("egi", {row.database: 5, "/other.db": 6}, NOW)
+    kept.ledger.positions.note("egi", progress, "policy", NOW)
+    kept.ledger.databases.rename("egi", row.database, "hpc")
     again = kept.again()
     named = row._replace(database="hpc")
-    assert [(one.file, one.inode) for one in again.known_databases("egi")] == [("/other.db", 6), ("hpc", 5)]
-    assert again.cursor("egi", row.database) is None
-    assert again.cursor("egi", "hpc") == Cursor(database="hpc", record_id=9, anchor="job9")
-    assert [one.row for one in again.open_rows("egi")] == [named]
-    assert [one.job.row for one in again.quarantine("egi")] == [named]
-    mark = again.window_progress("egi", "w")
+    assert [(one.file, one.inode) for one in again.databases.known("egi")] == [("/other.db", 6), ("hpc", 5)]
+    assert again.databases.cursor("egi", row.database) is None
+    assert again.databases.cursor("egi", "hpc") == Cursor(database="hpc", record_id=9, anchor="job9")
+    assert [one.row for one in again.positions.open_rows("egi")] == [named]
+    assert [one.job.row for one in again.quarantine.listed("egi")] == [named]
+    mark = again.positions.window_progress("egi", "w")
     assert mark is not None
     assert mark.row == named
 
 
 def test_rows_of_a_message_in_doubt_are_of_the_database_under_its_other_name(kept: Kept) -> None:
     prepare(kept.ledger, job(1))
-    kept.ledger.leave_in_doubt("egi")
-    kept.ledger.rename_database("egi", "a.db", "hpc")
-    found = kept.again().outstanding("egi")
+    kept.ledger.outbox.leave_in_doubt("egi")
+    kept.ledger.databases.rename("egi", "a.db", "hpc")
+    found = kept.again().outbox.outstanding("egi")
     assert found is not None
     assert [one.row for one in found.records] == [RowRef(database="hpc", record_id=1)]
-    kept.ledger.refuse(found, "refused-by-receiver", "no", "policy", NOW)
-    assert [one.job.row.database for one in kept.ledger.quarantine("egi")] == ["hpc"]
+    kept.ledger.outbox.refuse(found, "refused-by-receiver", "no", "policy", NOW)
+    assert [one.job.row.database for one in kept.ledger.quarantine.listed("egi")] == ["hpc"]
 
 
 def test_progress_is_kept_with_its_message_and_without_one(kept: Kept) -> None:
@@ -402,28 +405,28 @@ def test_progress_is_kept_with_its_message_and_without_one(kept: Kept) -> None:
         skipped=(skipped,),
         window_mark=WindowMark(window_progress="w", ended_at=END, row=row),
     )
-    kept.ledger.note("egi", progress, "policy", NOW)
-    kept.ledger.learn_limit("egi", LearntLimit(payload_bytes=5, wire="a", learnt_at=NOW))
-    kept.ledger.learn_limit("egi", LearntLimit(payload_bytes=4, wire="b", learnt_at=NOW))
+    kept.ledger.positions.note("egi", progress, "policy", NOW)
+    kept.ledger.targets.learn_limit("egi", LearntLimit(payload_bytes=5, wire="a", learnt_at=NOW))
+    kept.ledger.targets.learn_limit("egi", LearntLimit(payload_bytes=4, wire="b", learnt_at=NOW))
     again = kept.again()
-    assert again.cursor("egi", "a.db") == progress.cursors[0]
-    assert [one.row for one in again.open_rows("egi")] == [row]
-    assert again.held("egi", [skipped.key]).keys() == {skipped.key}
-    assert again.window_progress("egi", "w") == progress.window_mark
-    assert again.limit("egi") == LearntLimit(payload_bytes=4, wire="b", learnt_at=NOW)
-    again.finish_window("egi", "w")
-    again.note("egi", Progress(closed=(row,), left_quarantine=(skipped.key,)), "policy", NOW)
-    assert (again.open_rows("egi"), again.window_progress("egi", "w")) == ([], None)
-    assert not list(again.quarantine())
+    assert again.databases.cursor("egi", "a.db") == progress.cursors[0]
+    assert [one.row for one in again.positions.open_rows("egi")] == [row]
+    assert again.quarantine.held("egi", [skipped.key]).keys() == {skipped.key}
+    assert again.positions.window_progress("egi", "w") == progress.window_mark
+    assert again.targets.limit("egi") == LearntLimit(payload_bytes=4, wire="b", learnt_at=NOW)
+    again.positions.finish_window("egi", "w")
+    again.positions.note("egi", Progress(closed=(row,), left_quarantine=(skipped.key,)), "policy", NOW)
+    assert (again.positions.open_rows("egi"), again.positions.window_progress("egi", "w")) == ([], None)
+    assert not list(again.quarantine.listed())
 
 
 def test_a_start_is_fixed_until_its_rule_changes(kept: Kept) -> None:
     begin(kept.ledger, "month", 200)
-    state = kept.again().target("egi")
+    state = kept.again().targets.state("egi")
     assert state is not None
     assert state.start == 100
     begin(kept.ledger, "all", 300)
-    state = kept.ledger.target("egi")
+    state = kept.ledger.targets.state("egi")
     assert state is not None
     assert state.start == 300
 
@@ -431,10 +434,10 @@ def test_a_start_is_fixed_until_its_rule_changes(kept: Kept) -> None:
 def test_counts_are_told_once_they_are_heard(kept: Kept) -> None:
     message = message_of(b"counts", "egi", "apel-sync", 1, NOW)
     counts = SyncMessage(message=message, counts=(((MONTH, "ce"), 3),), records=(outbox_record(1),))
-    kept.ledger.prepare_sync("egi", [counts])
-    assert not kept.ledger.counts("egi").reported
-    kept.ledger.sent(message, remote_id="", remote_ids={}, now=NOW)
-    reported = kept.again().counts("egi")
+    kept.ledger.outbox.prepare_sync("egi", [counts])
+    assert not kept.ledger.counts.by_host("egi").reported
+    kept.ledger.outbox.sent(message, remote_id="", remote_ids={}, now=NOW)
+    reported = kept.again().counts.by_host("egi")
     assert (reported.reported, reported.last_reported_at) == ({(MONTH, "ce"): 3}, NOW)
 
 
@@ -442,7 +445,7 @@ def test_counts_are_told_once_they_are_heard(kept: Kept) -> None:
 
 
 @pytest.fixture(params=DATABASES)
-def doubtful(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[DryRunLedger]:
+def doubtful(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Ledger]:
     """Of a ledger in which two rows were accepted; a message in doubt says one of them, and a third."""
     path = tmp_path / "state" / "publishing.db"
     with closing(opener(request.param, request)(path)) as database:
@@ -450,39 +453,39 @@ def doubtful(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[DryRunL
         kept.send(entry(1), entry(2, CMS))
         kept.enter(entry(3), entry(4, OTHER), entry(2, OTHER))
         kept.seal(kept.says((ATLAS, Usage(2, 120, 60)), (CMS, Usage()), (OTHER, Usage(2, 120, 60))))
-        kept.ledger.leave_in_doubt("egi")
-    with closing(DryRunLedger(opener(request.param, request, to_read=True)(path), ScratchEntries())) as ledger:
+        kept.ledger.outbox.leave_in_doubt("egi")
+    with closing(dry_run_ledger(opener(request.param, request, to_read=True)(path), ScratchEntries())) as ledger:
         begin(ledger)
         yield ledger
 
 
-def test_a_dry_run_takes_what_is_in_doubt_as_told(doubtful: DryRunLedger) -> None:
+def test_a_dry_run_takes_what_is_in_doubt_as_told(doubtful: Ledger) -> None:
     runs = [entry(number).run for number in range(1, 5)]
-    assert {run for run, one in doubtful.recorded("egi", runs).items() if one.pending} == set(runs[1:])
-    found = doubtful.outstanding("egi")
+    assert {run for run, one in doubtful.entries.recorded("egi", runs).items() if one.pending} == set(runs[1:])
+    found = doubtful.outbox.outstanding("egi")
     assert found is not None
-    doubtful.sent(found.message, remote_id="", remote_ids={}, now=NOW)
-    assert doubtful.outstanding("egi") is None
-    assert not any(one.pending for one in doubtful.recorded("egi", runs).values())
+    doubtful.outbox.sent(found.message, remote_id="", remote_ids={}, now=NOW)
+    assert doubtful.outbox.outstanding("egi") is None
+    assert not any(one.pending for one in doubtful.entries.recorded("egi", runs).values())
     two, end = Usage(2, 120, 60), entry(0).record.ended_at
-    rows = {row.key: (row.counts, row.sent, row.first_end, row.last_end) for row in doubtful.rows("egi", MONTH)}
+    rows = {row.key: (row.counts, row.sent, row.first_end, row.last_end) for row in doubtful.entries.rows("egi", MONTH)}
     assert rows[ATLAS] == (two, two, end + 1, end + 3)
     assert rows[CMS][:2] == (Usage(), Usage())
     assert rows[OTHER] == (two, two, end + 2, end + 4)
-    (month,) = doubtful.months("egi")
+    (month,) = doubtful.entries.months("egi")
     assert (month.counts.jobs, month.sent.jobs, month.pending, month.unsent) == (4, 4, 0, 0)
     assert month.format == "apel-summary-0.4"
 
 
-def test_a_dry_run_forgets_no_row_that_it_made(doubtful: DryRunLedger) -> None:
+def test_a_dry_run_forgets_no_row_that_it_made(doubtful: Ledger) -> None:
     new = row("lhcb")
-    doubtful.enter("egi", [entry(5, new), entry(6, ATLAS)], "settings", NOW)
-    rows = {one.key: one.counts.jobs for one in doubtful.rows("egi", MONTH)}
+    doubtful.postings.enter("egi", [entry(5, new), entry(6, ATLAS)], "settings", NOW)
+    rows = {one.key: one.counts.jobs for one in doubtful.entries.rows("egi", MONTH)}
     assert rows == {ATLAS: 1, CMS: 1, OTHER: 0, new: 0}
-    doubtful.seal("egi", iter([says((new, Usage(1, 60, 30)))]))
-    first = doubtful.outstanding("egi")
+    doubtful.postings.seal("egi", iter([says((new, Usage(1, 60, 30)))]))
+    first = doubtful.outbox.outstanding("egi")
     assert first is not None
-    second = doubtful.outstanding("egi", [first.message.id])
+    second = doubtful.outbox.outstanding("egi", [first.message.id])
     assert first.state is MessageState.IN_DOUBT
     assert second is not None
     assert second.state is MessageState.PREPARED

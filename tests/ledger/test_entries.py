@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
+from publisher.ledger.answers import SentMessage
 from publisher.ledger.checks import disagreements
-from publisher.ledger.contract import SentMessage
 from publisher.ledger.sql.database import Database
-from publisher.ledger.sql.ledger import SqlLedger
+from publisher.ledger.sql.ledger import sql_ledger
 from publisher.ledger.sqlite.connection import open_database
 from publisher.model.entry import ReceiverName, run_key
 from publisher.model.errors import LedgerError
@@ -36,21 +36,21 @@ class Kept:
 
     def __init__(self, database: Database) -> None:
         self.database = database
-        self.ledger = SqlLedger(database)
+        self.ledger = sql_ledger(database)
         self.sent = 0
         self.begin("egi")
 
     def begin(self, target: str, receiver: ReceiverName = RECEIVER) -> None:
-        self.ledger.begin_round(target, start_rule="all", start=None, selection_digest="", receiver=receiver)
+        self.ledger.targets.begin_round(target, start_rule="all", start=None, selection_digest="", receiver=receiver)
 
     def prepare(self, *records: Rendered, target: str = "egi") -> Message:
         self.sent += 1
         message = message_of(b"%d" % self.sent, target, "car", len(records), NOW)
-        self.ledger.prepare(message, RecordColumns.of(records), Progress(), "policy")
+        self.ledger.outbox.prepare(message, RecordColumns.of(records), Progress(), "policy")
         return message
 
     def accept(self, message: Message) -> None:
-        self.ledger.sent(message, remote_id="", remote_ids={}, now=NOW)
+        self.ledger.outbox.sent(message, remote_id="", remote_ids={}, now=NOW)
 
     def deliver(self, *records: Rendered, target: str = "egi") -> None:
         self.accept(self.prepare(*records, target=target))
@@ -115,7 +115,7 @@ def test_nothing_counts_before_it_is_accepted(kept: Kept) -> None:
 def test_one_message_settles_while_the_next_is_prepared(kept: Kept) -> None:
     first, records = kept.prepare(make_record(job(1))), RecordColumns.of([make_record(job(2))])
     second = message_of(b"second", "egi", "car", 1, NOW)
-    kept.ledger.prepare(second, records, Progress(), "policy", SentMessage(first, "", {}, NOW))
+    kept.ledger.outbox.prepare(second, records, Progress(), "policy", SentMessage(first, "", {}, NOW))
     assert kept.states() == {COUNTS: 1, PENDING: 1}
     assert [row[3] for row in kept.balances()] == [1]
     kept.accept(second)
@@ -125,7 +125,7 @@ def test_one_message_settles_while_the_next_is_prepared(kept: Kept) -> None:
 def test_what_was_certainly_not_stored_is_forgotten(kept: Kept) -> None:
     kept.deliver(make_record(job(1)))
     kept.prepare(make_record(job(2)), make_record(job(1, wall_s=90)))
-    kept.ledger.give_up("egi", [], {})
+    kept.ledger.outbox.give_up("egi", [], {})
     assert kept.states() == {COUNTS: 1}
     assert kept.balances() == [(RECEIVER.place, 24322, text(), 1, 60, 51, END + 1, END + 1)]
     assert kept.ask("SELECT count(*) FROM posting") == [(1,)]
@@ -133,7 +133,7 @@ def test_what_was_certainly_not_stored_is_forgotten(kept: Kept) -> None:
 
 def test_what_is_in_doubt_stays_pending_until_it_is_accepted(kept: Kept) -> None:
     message = kept.prepare(make_record(job(1)))
-    kept.ledger.in_doubt(message, "no answer")
+    kept.ledger.outbox.in_doubt(message, "no answer")
     assert kept.states() == {PENDING: 1}
     kept.accept(message)
     assert kept.states() == {COUNTS: 1}
@@ -141,15 +141,15 @@ def test_what_is_in_doubt_stays_pending_until_it_is_accepted(kept: Kept) -> None
 
 def test_a_refused_record_counts_nothing_and_its_neighbours_do(kept: Kept) -> None:
     kept.prepare(*(make_record(job(number)) for number in range(1, 5)))
-    whole = kept.ledger.outstanding("egi")
+    whole = kept.ledger.outbox.outstanding("egi")
     assert whole is not None
     parts: Sequence[Any] = whole.records[:1], whole.records[1:]
     halves = [(message_of(b"half %d" % at, "egi", "car", len(part), NOW), part) for at, part in enumerate(parts)]
-    kept.ledger.split(whole, halves, narrowing=True)
+    kept.ledger.outbox.split(whole, halves, narrowing=True)
     assert kept.states() == {PENDING: 4}
-    one = kept.ledger.outstanding("egi")
+    one = kept.ledger.outbox.outstanding("egi")
     assert one is not None
-    kept.ledger.refuse(one, "refused-by-receiver", "no", "policy", NOW)
+    kept.ledger.outbox.refuse(one, "refused-by-receiver", "no", "policy", NOW)
     assert kept.states() == {PENDING: 3}
     assert kept.is_sound()
     kept.accept(halves[1][0])
@@ -247,11 +247,11 @@ def test_rule_14_balances_are_what_a_memory_of_all_runs_says(kept: Kept, seed: i
         message = kept.prepare(*records)
         fate = chance.choice(["accept", "accept", "give up", "doubt"])
         if fate == "give up":
-            kept.ledger.give_up("egi", [one.id for one, _ in waiting], {})
+            kept.ledger.outbox.give_up("egi", [one.id for one, _ in waiting], {})
             continue
         waiting.append((message, runs))
         if fate == "doubt":
-            kept.ledger.in_doubt(message, "no answer")
+            kept.ledger.outbox.in_doubt(message, "no answer")
             continue
         for one, its_runs in waiting:
             kept.accept(one)
@@ -273,7 +273,7 @@ def test_rule_14_balances_are_what_a_memory_of_all_runs_says(kept: Kept, seed: i
 def test_messages_of_counts_have_no_entries(kept: Kept) -> None:
     record = OutboxRecord(RowRef("", 0), JobId("count"), "", END, 0, 7, submit_host="ce1")
     message = message_of(b"count 1", "egi", "apel-sync-0.1", 1, NOW)
-    kept.ledger.prepare_sync("egi", [SyncMessage(message, (((24322, "ce1"), 1),), (record,))])
+    kept.ledger.outbox.prepare_sync("egi", [SyncMessage(message, (((24322, "ce1"), 1),), (record,))])
     kept.accept(message)
     assert kept.ask("SELECT count(*) FROM posting") == [(0,)]
     assert kept.is_sound()

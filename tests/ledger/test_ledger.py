@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from publisher.ledger.contract import Hold, MessageState
-from publisher.ledger.sql.ledger import SqlLedger
+from publisher.ledger.answers import Hold, MessageState
+from publisher.ledger.contract import Ledger
 from publisher.model.errors import Busy, LedgerError
 from publisher.model.job import Epoch, JobId, JobRecord, RowRef, RunKey, SkippedJob, job_key
 from publisher.model.message import (
@@ -38,7 +38,7 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def ledger(path: Path) -> Iterator[SqlLedger]:
+def ledger(path: Path) -> Iterator[Ledger]:
     opened = open_ledger(path)
     begin(opened)
     yield opened
@@ -46,10 +46,10 @@ def ledger(path: Path) -> Iterator[SqlLedger]:
 
 
 def begin(
-    ledger: SqlLedger, target: str = "egi", *, rule: str = "month", start: int | None = 100, digest: str = "d"
+    ledger: Ledger, target: str = "egi", *, rule: str = "month", start: int | None = 100, digest: str = "d"
 ) -> None:
     begins = None if start is None else Epoch(start)
-    ledger.begin_round(target, start_rule=rule, start=begins, selection_digest=digest, receiver=RECEIVER)
+    ledger.targets.begin_round(target, start_rule=rule, start=begins, selection_digest=digest, receiver=RECEIVER)
 
 
 def job(number: int, local_id: str | None = None) -> JobRecord:
@@ -65,7 +65,7 @@ def runs(*jobs: JobRecord) -> list[RunKey]:
     return [one.run_key for one in jobs]
 
 
-def test_opening_it_again_leaves_the_locks_of_this_process(path: Path, ledger: SqlLedger) -> None:
+def test_opening_it_again_leaves_the_locks_of_this_process(path: Path, ledger: Ledger) -> None:
     """Several targets have it open at once: a stranger who could lock it all would delete the WAL under them."""
     open_ledger(path).close()
     stranger = (
@@ -86,93 +86,95 @@ def message(records: RecordColumns, target: str = "egi", made_at: datetime = NOW
     return message_of(payload, target, "car", len(records), made_at)
 
 
-def deliver(ledger: SqlLedger, *jobs: JobRecord, target: str = "egi") -> Message:
+def deliver(ledger: Ledger, *jobs: JobRecord, target: str = "egi") -> Message:
     records = rendered(*jobs)
     sent = message(records, target)
-    ledger.prepare(sent, records, Progress(), "p")
-    ledger.sent(sent, remote_id="17", remote_ids={}, now=NOW)
+    ledger.outbox.prepare(sent, records, Progress(), "p")
+    ledger.outbox.sent(sent, remote_id="17", remote_ids={}, now=NOW)
     return sent
 
 
-def test_a_prepared_message_is_known_outstanding_and_survives_the_process(ledger: SqlLedger, path: Path) -> None:
+def test_a_prepared_message_is_known_outstanding_and_survives_the_process(ledger: Ledger, path: Path) -> None:
     records = rendered(job(1), job(2))
     prepared = message(records)
-    ledger.prepare(prepared, records, Progress(cursors=(Cursor(database="a.db", record_id=2, anchor="job2"),)), "p")
+    ledger.outbox.prepare(
+        prepared, records, Progress(cursors=(Cursor(database="a.db", record_id=2, anchor="job2"),)), "p"
+    )
     ledger.close()
     again = open_ledger(path)
-    outstanding = again.outstanding("egi")
+    outstanding = again.outbox.outstanding("egi")
     assert outstanding is not None
     assert outstanding.message == prepared
     assert outstanding.state is MessageState.PREPARED
     assert [(record.job_id, record.content_bytes) for record in outstanding.records] == [("job1", 6), ("job2", 6)]
-    known = again.recorded("egi", runs(job(1), job(3)))
+    known = again.entries.recorded("egi", runs(job(1), job(3)))
     assert set(known) == {job(1).run_key}
     assert not known[job(1).run_key].counts
-    assert again.cursor("egi", "a.db") == Cursor(database="a.db", record_id=2, anchor="job2")
+    assert again.databases.cursor("egi", "a.db") == Cursor(database="a.db", record_id=2, anchor="job2")
     again.close()
 
 
-def test_settling_counts_once_and_moves_the_last_end(ledger: SqlLedger) -> None:
+def test_settling_counts_once_and_moves_the_last_end(ledger: Ledger) -> None:
     sent = deliver(ledger, job(1), job(2))
-    ledger.sent(sent, remote_id="18", remote_ids={}, now=NOW)
-    state = ledger.target("egi")
+    ledger.outbox.sent(sent, remote_id="18", remote_ids={}, now=NOW)
+    state = ledger.targets.state("egi")
     assert state is not None
     assert (state.delivered, state.prepared, state.in_doubt) == (2, 0, 0)
     assert state.last_published_end == 1_000_002
-    assert ledger.outstanding("egi") is None
+    assert ledger.outbox.outstanding("egi") is None
     deliver(ledger, job(1))
-    state = ledger.target("egi")
+    state = ledger.targets.state("egi")
     assert state is not None
     assert state.delivered == 2
 
 
-def test_doubt_is_a_state(ledger: SqlLedger) -> None:
+def test_doubt_is_a_state(ledger: Ledger) -> None:
     records = rendered(job(1))
-    ledger.prepare(message(records), records, Progress(), "p")
-    ledger.in_doubt(message(records), "the connection was lost")
-    outstanding = ledger.outstanding("egi")
+    ledger.outbox.prepare(message(records), records, Progress(), "p")
+    ledger.outbox.in_doubt(message(records), "the connection was lost")
+    outstanding = ledger.outbox.outstanding("egi")
     assert outstanding is not None
     assert outstanding.state is MessageState.IN_DOUBT
-    state = ledger.target("egi")
+    state = ledger.targets.state("egi")
     assert state is not None
     assert (state.prepared, state.in_doubt, state.delivered) == (0, 1, 0)
 
 
-def test_halves_take_the_place_of_the_whole(ledger: SqlLedger) -> None:
+def test_halves_take_the_place_of_the_whole(ledger: Ledger) -> None:
     jobs = job(1), job(2)
     first, second = rendered(*jobs), rendered(job(3))
-    ledger.prepare(message(first), first, Progress(), "p")
-    ledger.prepare(message(second), second, Progress(), "p")
-    whole = ledger.outstanding("egi")
+    ledger.outbox.prepare(message(first), first, Progress(), "p")
+    ledger.outbox.prepare(message(second), second, Progress(), "p")
+    whole = ledger.outbox.outstanding("egi")
     assert whole is not None
     halves = [(message(rendered(one)), whole.records[at : at + 1]) for at, one in enumerate(jobs)]
-    ledger.split(whole, halves, narrowing=True)
+    ledger.outbox.split(whole, halves, narrowing=True)
     order = []
-    while outstanding := ledger.outstanding("egi"):
+    while outstanding := ledger.outbox.outstanding("egi"):
         order.append((outstanding.message.payload, outstanding.narrowing))
-        ledger.sent(outstanding.message, remote_id="", remote_ids={}, now=NOW)
+        ledger.outbox.sent(outstanding.message, remote_id="", remote_ids={}, now=NOW)
     assert order == [(b"<job1>", True), (b"<job2>", True), (b"<job3>", False)]
-    assert all(known.counts for known in ledger.recorded("egi", runs(*map(job, (1, 2, 3)))).values())
+    assert all(known.counts for known in ledger.entries.recorded("egi", runs(*map(job, (1, 2, 3)))).values())
 
 
-def test_a_refused_message_leaves_its_records_in_quarantine_and_unknown(ledger: SqlLedger) -> None:
+def test_a_refused_message_leaves_its_records_in_quarantine_and_unknown(ledger: Ledger) -> None:
     records = rendered(job(1))
-    ledger.prepare(message(records), records, Progress(), "p")
-    whole = ledger.outstanding("egi")
+    ledger.outbox.prepare(message(records), records, Progress(), "p")
+    whole = ledger.outbox.outstanding("egi")
     assert whole is not None
-    ledger.refuse(whole, "refused-by-receiver", "no such thing", "p", NOW)
-    assert ledger.recorded("egi", runs(job(1))) == {}
-    (held,) = ledger.quarantine("egi")
+    ledger.outbox.refuse(whole, "refused-by-receiver", "no such thing", "p", NOW)
+    assert ledger.entries.recorded("egi", runs(job(1))) == {}
+    (held,) = ledger.quarantine.listed("egi")
     assert (held.job.job_id, held.job.rule, held.job.reason, held.hold) == (
         "job1",
         "refused-by-receiver",
         "no such thing",
         Hold.HELD,
     )
-    assert ledger.outstanding("egi") is None
+    assert ledger.outbox.outstanding("egi") is None
 
 
-def test_quarantine_is_released_dropped_and_left(ledger: SqlLedger) -> None:
+def test_quarantine_is_released_dropped_and_left(ledger: Ledger) -> None:
     skipped = [
         SkippedJob(
             row=RowRef(database="a.db", record_id=number),
@@ -185,89 +187,89 @@ def test_quarantine_is_released_dropped_and_left(ledger: SqlLedger) -> None:
         )
         for number in (1, 2, 3)
     ]
-    ledger.note("egi", Progress(skipped=tuple(skipped)), "p", NOW)
-    one, two, three = ledger.quarantine("egi")
-    assert ledger.release([one.number]) == 1
-    assert ledger.drop([two.number, 999]) == 1
-    assert [held.hold for held in ledger.quarantine()] == [Hold.RELEASED, Hold.DROPPED, Hold.HELD]
-    assert ledger.held("egi", [skipped[0].key, skipped[2].key]).keys() == {one.key, three.key}
-    ledger.note("egi", Progress(left_quarantine=tuple(one.key for one in skipped)), "p", NOW)
-    assert [held.number for held in ledger.quarantine()] == [two.number]
-    state = ledger.target("egi")
+    ledger.positions.note("egi", Progress(skipped=tuple(skipped)), "p", NOW)
+    one, two, three = ledger.quarantine.listed("egi")
+    assert ledger.quarantine.release([one.number]) == 1
+    assert ledger.quarantine.drop([two.number, 999]) == 1
+    assert [held.hold for held in ledger.quarantine.listed()] == [Hold.RELEASED, Hold.DROPPED, Hold.HELD]
+    assert ledger.quarantine.held("egi", [skipped[0].key, skipped[2].key]).keys() == {one.key, three.key}
+    ledger.positions.note("egi", Progress(left_quarantine=tuple(one.key for one in skipped)), "p", NOW)
+    assert [held.number for held in ledger.quarantine.listed()] == [two.number]
+    state = ledger.targets.state("egi")
     assert state is not None
     assert state.quarantined == 0
 
 
-def test_open_rows_keep_when_they_were_first_seen_finished(ledger: SqlLedger) -> None:
+def test_open_rows_keep_when_they_were_first_seen_finished(ledger: Ledger) -> None:
     row = RowRef(database="a.db", record_id=7)
     for seen in (None, Epoch(50), Epoch(90)):
-        ledger.note("egi", Progress(opened=(OpenRow(row=row, finished_seen_at=seen),)), "p", NOW)
-    assert ledger.open_rows("egi") == [OpenRow(row=row, finished_seen_at=Epoch(50))]
-    ledger.note("egi", Progress(closed=(row,)), "p", NOW)
-    assert ledger.open_rows("egi") == []
+        ledger.positions.note("egi", Progress(opened=(OpenRow(row=row, finished_seen_at=seen),)), "p", NOW)
+    assert ledger.positions.open_rows("egi") == [OpenRow(row=row, finished_seen_at=Epoch(50))]
+    ledger.positions.note("egi", Progress(closed=(row,)), "p", NOW)
+    assert ledger.positions.open_rows("egi") == []
 
 
-def test_a_start_is_fixed_on_first_use(ledger: SqlLedger) -> None:
+def test_a_start_is_fixed_on_first_use(ledger: Ledger) -> None:
     begin(ledger, start=500)
-    state = ledger.target("egi")
+    state = ledger.targets.state("egi")
     assert state is not None
     assert state.start == 100
     begin(ledger, rule="all", start=None)
-    state = ledger.target("egi")
+    state = ledger.targets.state("egi")
     assert state is not None
     assert state.start is None
 
 
-def test_another_selection_makes_a_sweep_due(ledger: SqlLedger) -> None:
-    ledger.end_round("egi", success=True, swept=True, checked="p", now=NOW)
+def test_another_selection_makes_a_sweep_due(ledger: Ledger) -> None:
+    ledger.targets.end_round("egi", success=True, swept=True, checked="p", now=NOW)
     begin(ledger)
-    state = ledger.target("egi")
+    state = ledger.targets.state("egi")
     assert state is not None
     assert state.swept == NOW
     begin(ledger, digest="other")
-    state = ledger.target("egi")
+    state = ledger.targets.state("egi")
     assert state is not None
     assert state.swept is None
     assert state.last_success == NOW
 
 
-def test_trace_finds_every_message_of_every_run(ledger: SqlLedger) -> None:
+def test_trace_finds_every_message_of_every_run(ledger: Ledger) -> None:
     begin(ledger, "other")
     first = deliver(ledger, job(1))
     second = deliver(ledger, job(1, "another"))
     third = deliver(ledger, job(1), target="other")
     deliver(ledger, job(2))
-    found = ledger.trace(JobId("job1"))
+    found = ledger.outbox.trace(JobId("job1"))
     assert {(one.target, one.message_id, one.remote_id, one.digest) for one in found} == {
         ("egi", first.id, "17", first.digest),
         ("egi", second.id, "17", second.digest),
         ("other", third.id, "17", third.digest),
     }
     assert len({one.run for one in found}) == 2
-    assert ledger.trace(JobId("job9")) == []
+    assert ledger.outbox.trace(JobId("job9")) == []
 
 
-def test_every_delivery_of_many_messages_is_known(ledger: SqlLedger, path: Path) -> None:
+def test_every_delivery_of_many_messages_is_known(ledger: Ledger, path: Path) -> None:
     batches = [[job(start + number) for number in range(20)] for start in range(0, 1000, 20)]
     for at, batch in enumerate(batches):
         sent = message(rendered(*batch), made_at=NOW + timedelta(seconds=at))
-        ledger.prepare(sent, rendered(*batch), Progress(), "p")
-        ledger.sent(sent, remote_id=str(at), remote_ids={}, now=NOW)
+        ledger.outbox.prepare(sent, rendered(*batch), Progress(), "p")
+        ledger.outbox.sent(sent, remote_id=str(at), remote_ids={}, now=NOW)
     deliver(ledger, *(job(number) for number in range(0, 1000, 100)))
     with closing(open_to_read(path)) as reader:
         for opened in (ledger, reader):
-            known = opened.recorded("egi", runs(*(job(number) for number in range(-50, 1050))))
+            known = opened.entries.recorded("egi", runs(*(job(number) for number in range(-50, 1050))))
             assert set(known) == {job(number).run_key for number in range(1000)}
             assert all(one.counts for one in known.values())
-            assert len(opened.trace(JobId("job100"))) == 2
-            assert len(opened.trace(JobId("job101"))) == 1
-    state = ledger.target("egi")
+            assert len(opened.outbox.trace(JobId("job100"))) == 2
+            assert len(opened.outbox.trace(JobId("job101"))) == 1
+    state = ledger.targets.state("egi")
     assert state is not None
     assert state.delivered == 1000
 
 
 @pytest.mark.slow
-def test_state_is_small(ledger: SqlLedger, path: Path) -> None:
+def test_state_is_small(ledger: Ledger, path: Path) -> None:
     """20 to 25 bytes a delivered job in messages of 500, and less than 120 of its entry."""
     total = 150_000
     for start in range(0, total, 500):
@@ -280,23 +282,23 @@ def test_state_is_small(ledger: SqlLedger, path: Path) -> None:
     assert path.stat().st_size / total < 25 + 120
 
 
-def test_files_are_private(ledger: SqlLedger, path: Path) -> None:
+def test_files_are_private(ledger: Ledger, path: Path) -> None:
     deliver(ledger, job(1))
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
     modes = {name: stat.S_IMODE((path.parent / name).stat().st_mode) for name in os.listdir(path.parent)}
     assert modes == {"publishing.db": 0o600, "publishing.db-wal": 0o600, "publishing.db-shm": 0o600}
 
 
-def test_one_publisher_at_a_time(ledger: SqlLedger, path: Path) -> None:
+def test_one_publisher_at_a_time(ledger: Ledger, path: Path) -> None:
     other = open_ledger(path)
     with (
-        ledger.working_on("egi"),
-        other.working_on("nordic"),
+        ledger.locks.working_on("egi"),
+        other.locks.working_on("nordic"),
         pytest.raises(Busy, match="egi"),
-        other.working_on("egi"),
+        other.locks.working_on("egi"),
     ):
         pass
-    with other.working_on("egi"):
+    with other.locks.working_on("egi"):
         pass
     other.close()
 
@@ -332,7 +334,7 @@ def test_another_programs_database_is_refused(path: Path, version: int) -> None:
 
 def test_reading_makes_no_file(path: Path) -> None:
     with closing(open_to_read(path)) as asked:
-        assert asked.target("egi") is None
+        assert asked.targets.state("egi") is None
     assert not path.exists()
 
 
@@ -359,7 +361,7 @@ def test_keys_of_rows_without_a_job_id_are_their_own() -> None:
     assert one.key != job_key("", "")
 
 
-def test_a_job_dropped_while_it_is_set_aside_again_stays_dropped(ledger: SqlLedger) -> None:
+def test_a_job_dropped_while_it_is_set_aside_again_stays_dropped(ledger: Ledger) -> None:
     skipped = SkippedJob(
         row=RowRef(database="a.db", record_id=1),
         job_id=JobId("job1"),
@@ -369,8 +371,8 @@ def test_a_job_dropped_while_it_is_set_aside_again_stays_dropped(ledger: SqlLedg
         reason="no queue",
         fingerprint=1,
     )
-    ledger.note("egi", Progress(skipped=(skipped,)), "p", NOW)
-    (held,) = ledger.quarantine("egi")
-    ledger.drop([held.number])
-    ledger.note("egi", Progress(skipped=(skipped,)), "p", NOW)
-    assert [one.hold for one in ledger.quarantined(JobId("job1"))] == [Hold.DROPPED]
+    ledger.positions.note("egi", Progress(skipped=(skipped,)), "p", NOW)
+    (held,) = ledger.quarantine.listed("egi")
+    ledger.quarantine.drop([held.number])
+    ledger.positions.note("egi", Progress(skipped=(skipped,)), "p", NOW)
+    assert [one.hold for one in ledger.quarantine.of_job(JobId("job1"))] == [Hold.DROPPED]

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from publisher.ledger.sql.ledger import SqlLedger
+from publisher.ledger.contract import Ledger
+from publisher.ledger.sql.ledger import sql_ledger
 from publisher.model.errors import Busy, LedgerError
 from tests.support.jobs import RECEIVER
 from tests.support.ledgers import instance_of
@@ -29,17 +30,17 @@ HOLDER = """
 import sys
 from datetime import UTC, datetime
 from publisher.ledger.postgres.connection import open_database
-from publisher.ledger.sql.ledger import SqlLedger
+from publisher.ledger.sql.ledger import sql_ledger
 from publisher.model.entry import ReceiverName
 from publisher.model.errors import LedgerError
 
-ledger = SqlLedger(open_database(*sys.argv[1:]))
-with ledger.working_on("egi"):
+ledger = sql_ledger(open_database(*sys.argv[1:]))
+with ledger.locks.working_on("egi"):
     print("holds", flush=True)
     sys.stdin.readline()
     try:
         begin = dict(start_rule="all", start=None, selection_digest="", receiver=ReceiverName("here"))
-        ledger.begin_round("egi", **begin)
+        ledger.targets.begin_round("egi", **begin)
         print("wrote")
     except LedgerError as error:
         print(error)
@@ -52,16 +53,16 @@ def instance(tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def opened(postgres: PostgresServer, instance: str) -> Iterator[Callable[[], SqlLedger]]:
+def opened(postgres: PostgresServer, instance: str) -> Iterator[Callable[[], Ledger]]:
     """Opens ledgers of one instance."""
     with ExitStack() as closed_later:
         yield lambda: closed_later.enter_context(
-            closing(SqlLedger(connection.open_database(postgres.address, instance)))
+            closing(sql_ledger(connection.open_database(postgres.address, instance)))
         )
 
 
-def begin(ledger: SqlLedger) -> None:
-    ledger.begin_round("egi", start_rule="all", start=None, selection_digest="", receiver=RECEIVER)
+def begin(ledger: Ledger) -> None:
+    ledger.targets.begin_round("egi", start_rule="all", start=None, selection_digest="", receiver=RECEIVER)
 
 
 def end_all_connections(server: PostgresServer) -> None:
@@ -85,50 +86,53 @@ def answer(holder: subprocess.Popen[str]) -> str:
 
 
 def test_a_target_is_one_publishers_and_the_other_is_told_whose(
-    opened: Callable[[], SqlLedger], holder: subprocess.Popen[str]
+    opened: Callable[[], Ledger], holder: subprocess.Popen[str]
 ) -> None:
-    with pytest.raises(Busy, match=rf"target egi: .*process {holder.pid} is at work on it"), opened().working_on("egi"):
+    with (
+        pytest.raises(Busy, match=rf"target egi: .*process {holder.pid} is at work on it"),
+        opened().locks.working_on("egi"),
+    ):
         pass
     assert answer(holder) == "wrote\n"
-    with opened().working_on("egi"):
+    with opened().locks.working_on("egi"):
         pass
 
 
-def test_who_was_killed_holds_nothing(opened: Callable[[], SqlLedger], holder: subprocess.Popen[str]) -> None:
+def test_who_was_killed_holds_nothing(opened: Callable[[], Ledger], holder: subprocess.Popen[str]) -> None:
     ledger = opened()
     holder.kill()
     holder.wait()
     patience = iter(range(600))
-    with ledger.working_on("egi", lambda: next(patience, None) is not None):
+    with ledger.locks.working_on("egi", lambda: next(patience, None) is not None):
         begin(ledger)
 
 
 def test_who_hangs_is_ended_when_the_lease_is_over_and_writes_no_more(
-    opened: Callable[[], SqlLedger], holder: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch
+    opened: Callable[[], Ledger], holder: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ledger = opened()
     holder.send_signal(signal.SIGSTOP)
-    with pytest.raises(Busy), ledger.working_on("egi"):
+    with pytest.raises(Busy), ledger.locks.working_on("egi"):
         pass
     monkeypatch.setattr(locks, "LEASE_S", 0.0)
-    with ledger.working_on("egi"):
+    with ledger.locks.working_on("egi"):
         begin(ledger)
         holder.send_signal(signal.SIGCONT)
         assert "ended the connection" in answer(holder)
         begin(ledger)
 
 
-def test_who_is_at_work_is_not_ended(opened: Callable[[], SqlLedger], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_is_at_work_is_not_ended(opened: Callable[[], Ledger], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(locks, "LEASE_S", 600.0)
-    with opened().working_on("egi"), pytest.raises(Busy), opened().working_on("egi"):
+    with opened().locks.working_on("egi"), pytest.raises(Busy), opened().locks.working_on("egi"):
         pass
 
 
 def test_a_lost_lease_is_noticed_in_the_next_transaction(
-    postgres: PostgresServer, instance: str, opened: Callable[[], SqlLedger]
+    postgres: PostgresServer, instance: str, opened: Callable[[], Ledger]
 ) -> None:
     ledger = opened()
-    with ledger.working_on("egi"):
+    with ledger.locks.working_on("egi"):
         begin(ledger)
         postgres.sql(f"UPDATE \"publisher_{instance}\".lease SET fence = DEFAULT WHERE target = 'egi'")
         with pytest.raises(LedgerError, match="another publisher works on it now"):
@@ -136,43 +140,43 @@ def test_a_lost_lease_is_noticed_in_the_next_transaction(
 
 
 def test_a_lost_connection_ends_the_work_and_the_next_one_goes_on(
-    postgres: PostgresServer, opened: Callable[[], SqlLedger]
+    postgres: PostgresServer, opened: Callable[[], Ledger]
 ) -> None:
     ledger = opened()
-    with ledger.working_on("egi"):
+    with ledger.locks.working_on("egi"):
         begin(ledger)
         end_all_connections(postgres)
         with pytest.raises(LedgerError, match="nothing is lost"):
             begin(ledger)
-    with opened().working_on("egi"):
+    with opened().locks.working_on("egi"):
         pass
 
 
 def test_instances_know_nothing_of_each_other(postgres: PostgresServer, instance: str) -> None:
     with (
-        closing(SqlLedger(connection.open_database(postgres.address, instance))) as one,
-        closing(SqlLedger(connection.open_database(postgres.address, f"{instance}-b"))) as other,
-        one.working_on("egi"),
-        other.working_on("egi"),
+        closing(sql_ledger(connection.open_database(postgres.address, instance))) as one,
+        closing(sql_ledger(connection.open_database(postgres.address, f"{instance}-b"))) as other,
+        one.locks.working_on("egi"),
+        other.locks.working_on("egi"),
     ):
         begin(one)
-        assert one.target("egi") is not None
-        assert other.target("egi") is None
+        assert one.targets.state("egi") is not None
+        assert other.targets.state("egi") is None
 
 
 def test_who_only_reads_makes_nothing_and_writes_nothing(postgres: PostgresServer, instance: str) -> None:
-    with closing(SqlLedger(connection.open_database_to_read(postgres.address, instance))) as ledger:
-        assert ledger.target("egi") is None
+    with closing(sql_ledger(connection.open_database_to_read(postgres.address, instance))) as ledger:
+        assert ledger.targets.state("egi") is None
     assert postgres.sql(f"SELECT to_regnamespace('\"publisher_{instance}\"') IS NULL") == "t"
-    with closing(SqlLedger(connection.open_database(postgres.address, instance))) as ledger:
+    with closing(sql_ledger(connection.open_database(postgres.address, instance))) as ledger:
         begin(ledger)
-    with closing(SqlLedger(connection.open_database_to_read(postgres.address, instance))) as ledger:
-        assert ledger.target("egi") is not None
+    with closing(sql_ledger(connection.open_database_to_read(postgres.address, instance))) as ledger:
+        assert ledger.targets.state("egi") is not None
         with pytest.raises(LedgerError, match="read-only"):
             begin(ledger)
 
 
-def test_a_newer_schema_is_left_alone(postgres: PostgresServer, instance: str, opened: Callable[[], SqlLedger]) -> None:
+def test_a_newer_schema_is_left_alone(postgres: PostgresServer, instance: str, opened: Callable[[], Ledger]) -> None:
     opened()
     postgres.sql(f'UPDATE "publisher_{instance}".about SET version = 99')
     with pytest.raises(LedgerError, match="schema 99 is newer"):
@@ -180,25 +184,25 @@ def test_a_newer_schema_is_left_alone(postgres: PostgresServer, instance: str, o
 
 
 def test_a_role_without_rights_is_told_what_it_needs(
-    postgres: PostgresServer, instance: str, opened: Callable[[], SqlLedger]
+    postgres: PostgresServer, instance: str, opened: Callable[[], Ledger]
 ) -> None:
     postgres.sql("CREATE ROLE stranger LOGIN")
     stranger = postgres.address.replace("user=publisher", "user=stranger")
     with pytest.raises(LedgerError, match=r"CREATE SCHEMA .* AUTHORIZATION"):
         connection.open_database(stranger, instance)
     postgres.sql(f'CREATE SCHEMA "publisher_{instance}" AUTHORIZATION stranger')
-    with closing(SqlLedger(connection.open_database(stranger, instance))) as ledger:
+    with closing(sql_ledger(connection.open_database(stranger, instance))) as ledger:
         begin(ledger)
 
 
 def test_a_lock_that_is_not_let_go_of_ends_the_work_with_advice(
-    postgres: PostgresServer, instance: str, monkeypatch: pytest.MonkeyPatch, opened: Callable[[], SqlLedger]
+    postgres: PostgresServer, instance: str, monkeypatch: pytest.MonkeyPatch, opened: Callable[[], Ledger]
 ) -> None:
     monkeypatch.setitem(connection._SETTINGS, "lock_timeout", "50ms")
-    ledger, other = opened(), opened()
+    ledger = opened()
     begin(ledger)
-    with other._database.atomic():
-        other._database.execute("LOCK TABLE target")
+    with closing(connection.open_database(postgres.address, instance)) as other, other.atomic():
+        other.execute("LOCK TABLE target")
         with pytest.raises(LedgerError, match="another session holds a lock"):
             begin(ledger)
     begin(ledger)
@@ -209,7 +213,7 @@ def test_a_server_that_is_away_crashed_or_full_of_connections_is_named_with_advi
     if programs is None:
         pytest.skip("needs PostgreSQL")
     with private_server(programs) as server:
-        ledger = SqlLedger(connection.open_database(server.address, instance))
+        ledger = sql_ledger(connection.open_database(server.address, instance))
         begin(ledger)
         server.stop(signal.SIGQUIT)
         with pytest.raises(LedgerError, match="run again when it is back: nothing is lost"):
@@ -218,8 +222,8 @@ def test_a_server_that_is_away_crashed_or_full_of_connections_is_named_with_advi
         with pytest.raises(LedgerError, match="run again when it is back: nothing is lost"):
             connection.open_database(server.address, instance)
         server.start()
-        with closing(SqlLedger(connection.open_database(server.address, instance))) as ledger:
-            assert ledger.target("egi") is not None
+        with closing(sql_ledger(connection.open_database(server.address, instance))) as ledger:
+            assert ledger.targets.state("egi") is not None
             server.sql("ALTER ROLE publisher CONNECTION LIMIT 1")
             with pytest.raises(LedgerError, match="no connection left"):
                 connection.open_database(server.address, instance)

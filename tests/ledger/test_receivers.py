@@ -14,10 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from publisher.ledger.dry_run import DryRunLedger
+from publisher.ledger.contract import Ledger
 from publisher.ledger.generation import StateGuard
 from publisher.ledger.sql.database import receiver_lock
-from publisher.ledger.sql.ledger import SqlLedger
+from publisher.ledger.sql.dry_run import dry_run_ledger
+from publisher.ledger.sql.ledger import sql_ledger
 from publisher.ledger.sqlite.connection import open_database, open_database_to_read
 from publisher.ledger.sqlite.scratch import ScratchEntries
 from publisher.model.entry import ReceiverName
@@ -34,37 +35,37 @@ HERE, THERE = ReceiverName("https://here.example.org, topic one"), ReceiverName(
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
-def opens(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[], SqlLedger]]:
+def opens(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[], Ledger]]:
     """Opens the ledger of one site."""
     opened = opener(request.param, request)
     with ExitStack() as closed_later:
-        yield lambda: closed_later.enter_context(closing(SqlLedger(opened(tmp_path / "state" / "publishing.db"))))
+        yield lambda: closed_later.enter_context(closing(sql_ledger(opened(tmp_path / "state" / "publishing.db"))))
 
 
-def begin(ledger: SqlLedger, target: str, receiver: ReceiverName = HERE) -> None:
-    ledger.begin_round(target, start_rule="all", start=None, selection_digest="", receiver=receiver)
+def begin(ledger: Ledger, target: str, receiver: ReceiverName = HERE) -> None:
+    ledger.targets.begin_round(target, start_rule="all", start=None, selection_digest="", receiver=receiver)
 
 
-def prepare(ledger: SqlLedger, target: str, *numbers: int) -> Message:
+def prepare(ledger: Ledger, target: str, *numbers: int) -> Message:
     jobs = [
         make_job(job_id=JobId(f"job{number}"), local_id=str(number), row=RowRef(database="a.db", record_id=number))
         for number in numbers
     ]
     records = RecordColumns.of(make_record(one, one.job_id.encode()) for one in jobs)
     message = message_of(b"".join(records.contents), target, "car", len(records), NOW)
-    ledger.prepare(message, records, Progress(), "policy")
+    ledger.outbox.prepare(message, records, Progress(), "policy")
     return message
 
 
-def first_id(ledger: SqlLedger, target: str, *besides: Message) -> str:
-    found = ledger.outstanding(target, [one.id for one in besides])
+def first_id(ledger: Ledger, target: str, *besides: Message) -> str:
+    found = ledger.outbox.outstanding(target, [one.id for one in besides])
     return "" if found is None else found.message.id
 
 
 # The queue
 
 
-def test_the_queue_is_that_of_a_receiver(opens: Callable[[], SqlLedger]) -> None:
+def test_the_queue_is_that_of_a_receiver(opens: Callable[[], Ledger]) -> None:
     """Rule 2. In the order in which messages were written down."""
     ledger = opens()
     for target, receiver in (("one", HERE), ("other", HERE), ("elsewhere", THERE)):
@@ -75,70 +76,70 @@ def test_the_queue_is_that_of_a_receiver(opens: Callable[[], SqlLedger]) -> None
         assert (first_id(ledger, target), first_id(ledger, target, first)) == (first.id, second.id)
     assert (first_id(ledger, "elsewhere"), first_id(ledger, "elsewhere", apart)) == (apart.id, "")
     assert first_id(ledger, "new") == ""
-    with ledger.working_on("new", receiver=HERE):
-        found = ledger.outstanding("new")
+    with ledger.locks.working_on("new", receiver=HERE):
+        found = ledger.outbox.outstanding("new")
         assert found is not None
         assert (found.message, found.message.target) == (first, "one")
-    ledger.sent(found.message, remote_id="7", remote_ids={}, now=NOW)
-    one, other = ledger.target("one"), ledger.target("other")
+    ledger.outbox.sent(found.message, remote_id="7", remote_ids={}, now=NOW)
+    one, other = ledger.targets.state("one"), ledger.targets.state("other")
     assert one is not None
     assert other is not None
     assert (one.delivered, one.prepared, other.delivered, other.prepared) == (2, 0, 0, 1)
 
 
-def test_a_process_that_ended_leaves_what_it_sent_to_the_receiver_in_doubt(opens: Callable[[], SqlLedger]) -> None:
+def test_a_process_that_ended_leaves_what_it_sent_to_the_receiver_in_doubt(opens: Callable[[], Ledger]) -> None:
     ledger = opens()
     begin(ledger, "one")
     begin(ledger, "elsewhere", THERE)
     prepare(ledger, "one", 1)
     prepare(ledger, "elsewhere", 2)
-    with ledger.working_on("new", receiver=HERE):
+    with ledger.locks.working_on("new", receiver=HERE):
         begin(ledger, "new")
-        ledger.leave_in_doubt("new")
-    one, elsewhere = ledger.target("one"), ledger.target("elsewhere")
+        ledger.outbox.leave_in_doubt("new")
+    one, elsewhere = ledger.targets.state("one"), ledger.targets.state("elsewhere")
     assert one is not None
     assert elsewhere is not None
     assert (one.prepared, one.in_doubt, elsewhere.prepared) == (0, 1, 1)
 
 
-def test_what_one_target_gives_up_is_its_own(opens: Callable[[], SqlLedger]) -> None:
+def test_what_one_target_gives_up_is_its_own(opens: Callable[[], Ledger]) -> None:
     ledger = opens()
     begin(ledger, "one")
     begin(ledger, "other")
     first = prepare(ledger, "one", 1)
     prepare(ledger, "other", 2)
-    ledger.give_up("other", (), {})
+    ledger.outbox.give_up("other", (), {})
     assert (first_id(ledger, "other"), first_id(ledger, "other", first)) == (first.id, "")
 
 
-def test_counts_are_in_the_queue_too(opens: Callable[[], SqlLedger]) -> None:
+def test_counts_are_in_the_queue_too(opens: Callable[[], Ledger]) -> None:
     ledger = opens()
     begin(ledger, "one")
     begin(ledger, "other")
     message = message_of(b"counts", "one", "apel-sync", 1, NOW)
     counts = (((24322, "ce"), 3),)
-    ledger.prepare_sync("one", [SyncMessage(message=message, counts=counts, records=(outbox_record(1),))])
-    found = ledger.outstanding("other")
+    ledger.outbox.prepare_sync("one", [SyncMessage(message=message, counts=counts, records=(outbox_record(1),))])
+    found = ledger.outbox.outstanding("other")
     assert found is not None
-    ledger.sent(found.message, remote_id="", remote_ids={}, now=NOW)
-    assert ledger.counts("one").reported == ledger.counts("other").reported == {(24322, "ce"): 3}
-    assert ledger.counts("elsewhere").reported == {}
+    ledger.outbox.sent(found.message, remote_id="", remote_ids={}, now=NOW)
+    assert ledger.counts.by_host("one").reported == ledger.counts.by_host("other").reported == {(24322, "ce"): 3}
+    assert ledger.counts.by_host("elsewhere").reported == {}
 
 
 def test_a_rehearsal_has_the_same_queue(tmp_path: Path) -> None:
     path = tmp_path / "state" / "publishing.db"
-    with closing(SqlLedger(open_database(path))) as ledger:
+    with closing(sql_ledger(open_database(path))) as ledger:
         begin(ledger, "old")
         message = prepare(ledger, "old", 1)
     with (
-        closing(DryRunLedger(open_database_to_read(path), ScratchEntries())) as rehearsed,
-        rehearsed.working_on("new", receiver=HERE),
+        closing(dry_run_ledger(open_database_to_read(path), ScratchEntries())) as rehearsed,
+        rehearsed.locks.working_on("new", receiver=HERE),
     ):
-        found = rehearsed.outstanding("new")
+        found = rehearsed.outbox.outstanding("new")
         assert found is not None
         assert found.message == message
-        rehearsed.sent(message, remote_id="", remote_ids={}, now=NOW)
-        assert rehearsed.outstanding("new") is None
+        rehearsed.outbox.sent(message, remote_id="", remote_ids={}, now=NOW)
+        assert rehearsed.outbox.outstanding("new") is None
 
 
 def test_a_half_of_another_targets_message_is_no_sign_of_an_older_ledger(tmp_path: Path) -> None:
@@ -146,59 +147,59 @@ def test_a_half_of_another_targets_message_is_no_sign_of_an_older_ledger(tmp_pat
     path = tmp_path / "state" / "publishing.db"
     guard = StateGuard(path, shared=False, clock=lambda: NOW, host="ce")
 
-    def opened() -> SqlLedger:
-        return SqlLedger(open_database(path), guard)
+    def opened() -> Ledger:
+        return sql_ledger(open_database(path), guard)
 
-    with closing(opened()) as ledger, ledger.working_on("one", receiver=HERE):
+    with closing(opened()) as ledger, ledger.locks.working_on("one", receiver=HERE):
         begin(ledger, "one")
         whole = prepare(ledger, "one", 1)
-    with closing(opened()) as ledger, ledger.working_on("other", receiver=HERE):
+    with closing(opened()) as ledger, ledger.locks.working_on("other", receiver=HERE):
         begin(ledger, "other")
-        ledger.leave_in_doubt("other")
-        found = ledger.outstanding("other")
+        ledger.outbox.leave_in_doubt("other")
+        found = ledger.outbox.outstanding("other")
         assert found is not None
         lighter = message_of(b"x", "one", "car", 1, NOW)
-        ledger.split(found, [(lighter, [found.records[0]._replace(content_bytes=1)])], narrowing=False)
-        ledger.sent(lighter, remote_id="", remote_ids={}, now=NOW)
+        ledger.outbox.split(found, [(lighter, [found.records[0]._replace(content_bytes=1)])], narrowing=False)
+        ledger.outbox.sent(lighter, remote_id="", remote_ids={}, now=NOW)
     assert lighter.id != whole.id
     with closing(opened()) as ledger:
-        assert ledger.state_trouble(HERE.place) == ""
-        with ledger.working_on("one", receiver=HERE):
+        assert ledger.condition.trouble(HERE.place) == ""
+        with ledger.locks.working_on("one", receiver=HERE):
             begin(ledger, "one")
 
 
 # The locks
 
 
-def test_a_receiver_is_one_publishers_and_the_other_is_told_whose(opens: Callable[[], SqlLedger]) -> None:
+def test_a_receiver_is_one_publishers_and_the_other_is_told_whose(opens: Callable[[], Ledger]) -> None:
     """Rule 2."""
     one, other = opens(), opens()
-    with one.working_on("one", receiver=HERE):
-        with pytest.raises(Busy) as refused, other.working_on("other", receiver=HERE):
+    with one.locks.working_on("one", receiver=HERE):
+        with pytest.raises(Busy) as refused, other.locks.working_on("other", receiver=HERE):
             pass
         who = f"process {os.getpid()}, target one"
         assert f"target other: another publisher is at work on its receiver, {HERE.place} (" in str(refused.value)
         assert f"{who}); this one leaves it alone" in str(refused.value)
-        with other.working_on("other", receiver=THERE):
+        with other.locks.working_on("other", receiver=THERE):
             pass
-        with other.working_on("other"):
+        with other.locks.working_on("other"):
             pass
-    with other.working_on("other", receiver=HERE):
+    with other.locks.working_on("other", receiver=HERE):
         pass
 
 
-def test_who_does_not_get_the_target_lets_go_of_the_receiver(opens: Callable[[], SqlLedger]) -> None:
+def test_who_does_not_get_the_target_lets_go_of_the_receiver(opens: Callable[[], Ledger]) -> None:
     one, other = opens(), opens()
-    with one.working_on("egi", receiver=THERE):
-        with pytest.raises(Busy, match="is at work on it"), other.working_on("egi", receiver=HERE):
+    with one.locks.working_on("egi", receiver=THERE):
+        with pytest.raises(Busy, match="is at work on it"), other.locks.working_on("egi", receiver=HERE):
             pass
-        with opens().working_on("other", receiver=HERE):
+        with opens().locks.working_on("other", receiver=HERE):
             pass
 
 
 def test_the_lock_of_a_receiver_has_a_name_that_no_target_can_have(tmp_path: Path) -> None:
     path = tmp_path / "state" / "publishing.db"
-    with closing(SqlLedger(open_database(path))) as ledger, ledger.working_on("egi", receiver=HERE):
+    with closing(sql_ledger(open_database(path))) as ledger, ledger.locks.working_on("egi", receiver=HERE):
         lock = path.with_name(f"publishing.db.{receiver_lock(1)}.lock")
         assert lock.name.startswith("publishing.db.+receiver-")
         assert lock.read_text() == f"process {os.getpid()}, target egi"
@@ -209,12 +210,12 @@ def test_the_lock_of_a_receiver_has_a_name_that_no_target_can_have(tmp_path: Pat
 @pytest.mark.parametrize("written", [b"", b"\xff\xfe", b"\x1b[2J"])
 def test_a_lock_that_does_not_say_whose_it_is(tmp_path: Path, written: bytes) -> None:
     path = tmp_path / "state" / "publishing.db"
-    with closing(SqlLedger(open_database(path))) as one, one.working_on("one", receiver=HERE):
+    with closing(sql_ledger(open_database(path))) as one, one.locks.working_on("one", receiver=HERE):
         path.with_name(f"publishing.db.{receiver_lock(1)}.lock").write_bytes(written)
         with (
-            closing(SqlLedger(open_database(path))) as other,
+            closing(sql_ledger(open_database(path))) as other,
             pytest.raises(Busy, match=r"topic one; this one leaves it alone$"),
-            other.working_on("other", receiver=HERE),
+            other.locks.working_on("other", receiver=HERE),
         ):
             pass
 
@@ -231,11 +232,11 @@ def take_turns(opened: Opener, state: Path, marks: Path, seed: int, troubles: li
         time.sleep(chance.random() / 200)
         return time.monotonic() < end
 
-    with closing(SqlLedger(opened(state))) as ledger:
+    with closing(sql_ledger(opened(state))) as ledger:
         for _ in range(TURNS):
             place, target = f"place{chance.randrange(PLACES)}", f"target{chance.randrange(TARGETS)}"
             try:
-                with ledger.working_on(target, patience, ReceiverName(place)), ExitStack() as alone:
+                with ledger.locks.working_on(target, patience, ReceiverName(place)), ExitStack() as alone:
                     for name in (place, target):
                         os.close(os.open(marks / name, os.O_CREAT | os.O_EXCL))
                         alone.callback(os.unlink, marks / name)

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from publisher.ledger.contract import Ledger
 from publisher.ledger.sql import remote_ids
-from publisher.ledger.sql.ledger import SqlLedger
 from publisher.model.job import JobId, JobRecord, RunKey, run_key
 from publisher.model.message import Progress
 from tests.ledger.test_ledger import NOW, begin, job, message, rendered
@@ -81,11 +81,11 @@ def test_ids_in_disorder_cost_a_few_bytes_each() -> None:
 # In the ledger
 
 
-def deliver(ledger: SqlLedger, jobs: list[JobRecord], ids: dict[str, str], at: int = 0) -> None:
+def deliver(ledger: Ledger, jobs: list[JobRecord], ids: dict[str, str], at: int = 0) -> None:
     records = rendered(*jobs)
     sent = message(records, made_at=NOW + timedelta(seconds=at))
-    ledger.prepare(sent, records, Progress(), "p")
-    ledger.sent(sent, remote_id="", remote_ids=ids, now=NOW)
+    ledger.outbox.prepare(sent, records, Progress(), "p")
+    ledger.outbox.sent(sent, remote_id="", remote_ids=ids, now=NOW)
 
 
 @pytest.fixture
@@ -101,7 +101,7 @@ def test_trace_finds_row_ids_of_many_messages(path: Path) -> None:
         known = {str(one.job_id): str(7_000 + 3 * number) for number, one in enumerate(batch, at) if number % 10}
         deliver(ledger, batch, known, at)
     for number in range(1_000):
-        (found,) = ledger.trace(JobId(f"job{number}"))
+        (found,) = ledger.outbox.trace(JobId(f"job{number}"))
         assert found.row_id == (str(7_000 + 3 * number) if number % 10 else "")
     ledger.close()
 
@@ -112,7 +112,7 @@ def test_a_second_delivery_of_a_job_has_its_own_row_id(path: Path) -> None:
     deliver(ledger, [job(1), job(2)], {"job1": "11", "job2": "12"})
     deliver(ledger, [job(1, "another run"), job(3)], {"job1": "21", "job3": "13"})
     deliver(ledger, [job(1)], {}, at=1)
-    assert [found.row_id for found in ledger.trace(JobId("job1"))] == ["11", "21", ""]
+    assert [found.row_id for found in ledger.outbox.trace(JobId("job1"))] == ["11", "21", ""]
     ledger.close()
 
 

@@ -11,8 +11,8 @@ from typing import Any, cast
 
 import pytest
 
+from publisher.ledger.answers import MessageState
 from publisher.ledger.checks import disagreements
-from publisher.ledger.contract import MessageState
 from publisher.ledger.sql.database import Database
 from publisher.ledger.sql.sums import settlement
 from publisher.ledger.sqlite.connection import open_database
@@ -44,7 +44,7 @@ def usage(jobs: int, wall_s: int = 60) -> Usage:
 
 
 def delivered(kept: TotalsLedger, target: str = "egi") -> int:
-    state = kept.ledger.target(target)
+    state = kept.ledger.targets.state(target)
     assert state is not None
     return state.delivered
 
@@ -58,7 +58,9 @@ def test_pages_go_into_one_open_posting(kept: TotalsLedger) -> None:
     assert kept.ask("SELECT entries, settings, sealed FROM posting") == [(3, "now", False)]
     assert kept.states() == {PENDING: 3}
     assert kept.totals() == {}
-    assert [(month.month, month.pending, month.counts) for month in kept.ledger.months("egi")] == [(MONTH, 3, Usage())]
+    assert [(month.month, month.pending, month.counts) for month in kept.ledger.entries.months("egi")] == [
+        (MONTH, 3, Usage())
+    ]
 
 
 def test_nothing_is_entered_for_a_page_without_runs(kept: TotalsLedger) -> None:
@@ -69,14 +71,14 @@ def test_nothing_is_entered_for_a_page_without_runs(kept: TotalsLedger) -> None:
 def test_a_run_comes_once_in_an_open_posting(kept: TotalsLedger) -> None:
     """Twice in a page, in a later page beside new runs, equal or otherwise: the later one is kept."""
     kept.enter(entry(1), entry(1, wall_s=61), entry(2))
-    assert kept.ledger.recorded("egi", [run(1)])[run(1)].usage == usage(1, 61)
+    assert kept.ledger.entries.recorded("egi", [run(1)])[run(1)].usage == usage(1, 61)
     kept.enter(entry(1, CMS, wall_s=70), entry(3), entry(4))
     kept.assert_is_sound()
     kept.enter(entry(2), entry(1, wall_s=80), entry(5))
     kept.assert_is_sound()
     kept.enter(entry(2), entry(3))
     assert kept.number("SELECT entries FROM posting") == 5
-    found = kept.ledger.recorded("egi", [run(number) for number in range(1, 6)])
+    found = kept.ledger.entries.recorded("egi", [run(number) for number in range(1, 6)])
     assert {one.run: one.usage.wall_s for one in found.values()} == {
         run(1): 80,
         **{run(number): 60 for number in range(2, 6)},
@@ -86,12 +88,12 @@ def test_a_run_comes_once_in_an_open_posting(kept: TotalsLedger) -> None:
 def test_rule_12_a_round_begins_without_what_was_never_sealed(kept: TotalsLedger) -> None:
     """Also of another target of the receiver, which may be this one under its former name."""
     kept.enter(entry(1))
-    assert set(kept.ledger.recorded("egi", [run(1)])) == {run(1)}
+    assert set(kept.ledger.entries.recorded("egi", [run(1)])) == {run(1)}
     kept.begin("other")
     assert kept.number("SELECT count(*) FROM posting") + kept.number("SELECT count(*) FROM entry") == 0
     kept.enter(entry(2), target="other")
     kept.begin()
-    assert not kept.ledger.recorded("egi", [run(1), run(2)])
+    assert not kept.ledger.entries.recorded("egi", [run(1), run(2)])
 
 
 def test_what_a_failed_page_entered_is_asked_for_again(kept: TotalsLedger) -> None:
@@ -107,15 +109,19 @@ def test_what_a_failed_page_entered_is_asked_for_again(kept: TotalsLedger) -> No
 def test_runs_that_leave_or_enter_rows_are_withdrawn(kept: TotalsLedger) -> None:
     kept.send(entry(1), entry(2), entry(3, CMS))
     kept.enter(entry(1, CMS), entry(2, OTHER), entry(3, OTHER), entry(4, OTHER), entry(5))
-    kept.ledger.withdraw("egi", leaving=[ATLAS.id])
-    waiting = {one.run for one in kept.ledger.recorded("egi", list(map(run, range(1, 6)))).values() if one.pending}
+    kept.ledger.postings.withdraw("egi", leaving=[ATLAS.id])
+    waiting = {
+        one.run for one in kept.ledger.entries.recorded("egi", list(map(run, range(1, 6)))).values() if one.pending
+    }
     assert waiting == {run(3), run(4), run(5)}
     kept.assert_is_sound()
-    kept.ledger.withdraw("egi", entering=[OTHER.id])
-    waiting = {one.run for one in kept.ledger.recorded("egi", list(map(run, range(1, 6)))).values() if one.pending}
+    kept.ledger.postings.withdraw("egi", entering=[OTHER.id])
+    waiting = {
+        one.run for one in kept.ledger.entries.recorded("egi", list(map(run, range(1, 6)))).values() if one.pending
+    }
     assert waiting == {run(5)}
     kept.assert_is_sound()
-    kept.ledger.withdraw("egi", leaving=[CMS.id], entering=[ATLAS.id])
+    kept.ledger.postings.withdraw("egi", leaving=[CMS.id], entering=[ATLAS.id])
     kept.seal()
     assert kept.number("SELECT count(*) FROM posting") == 1, "all of it is held"
     assert kept.states() == {COUNTS: 3}
@@ -124,7 +130,7 @@ def test_runs_that_leave_or_enter_rows_are_withdrawn(kept: TotalsLedger) -> None
 def test_an_unknown_row_cannot_be_withdrawn(kept: TotalsLedger) -> None:
     kept.enter(entry(1))
     with pytest.raises(KeyError):
-        kept.ledger.withdraw("egi", leaving=[CMS.id])
+        kept.ledger.postings.withdraw("egi", leaving=[CMS.id])
 
 
 # Sealing
@@ -138,11 +144,11 @@ def test_a_sealed_posting_waits_for_the_receipts_of_its_messages(kept: TotalsLed
     kept.accept(first)
     assert kept.states() == {PENDING: 1, COUNTS: 1}
     assert kept.totals() == {ATLAS.id: (usage(1), usage(1))}
-    assert [(month.pending, month.counts) for month in kept.ledger.months("egi")] == [(1, usage(1))]
+    assert [(month.pending, month.counts) for month in kept.ledger.entries.months("egi")] == [(1, usage(1))]
     kept.accept(second)
     assert kept.totals() == {ATLAS.id: (usage(1), usage(1)), CMS.id: (usage(1), usage(1))}
     assert kept.number("SELECT count(*) FROM message_row") == 0
-    assert kept.ledger.outstanding("egi") is None
+    assert kept.ledger.outbox.outstanding("egi") is None
 
 
 def test_settling_twice_changes_nothing(kept: TotalsLedger) -> None:
@@ -170,10 +176,10 @@ def test_messages_are_made_one_at_a_time_and_may_ask_the_ledger(kept: TotalsLedg
     def messages() -> Iterator[object]:
         for key in (ATLAS, CMS):
             asked.append(kept.number("SELECT count(*) FROM message"))
-            assert len(kept.ledger.rows("egi", MONTH)) == 2
+            assert len(kept.ledger.entries.rows("egi", MONTH)) == 2
             yield kept.says((key, usage(1)))
 
-    kept.ledger.seal("egi", messages())  # type: ignore[arg-type]
+    kept.ledger.postings.seal("egi", messages())  # type: ignore[arg-type]
     assert asked == [0, 1]
     kept.accept(kept.outstanding().message, kept.outstanding().message)
 
@@ -189,7 +195,7 @@ def test_rule_12_a_posting_is_sealed_with_all_its_messages_or_not_at_all(
         raise raised
 
     with pytest.raises(raised):
-        kept.ledger.seal("egi", messages())  # type: ignore[arg-type]
+        kept.ledger.postings.seal("egi", messages())  # type: ignore[arg-type]
     assert kept.ask("SELECT sealed FROM posting") == [(False,)]
     assert kept.number("SELECT count(*) FROM message") + kept.number("SELECT count(*) FROM message_row") == 0
 
@@ -198,12 +204,12 @@ def test_what_is_known_is_told_once_more_without_a_posting(kept: TotalsLedger) -
     kept.send(entry(1))
     with kept.database.atomic():
         kept.database.execute("UPDATE balance SET sent_wall_s = 7")
-    assert kept.ledger.months("egi")[0].unsent == 1
+    assert kept.ledger.entries.months("egi")[0].unsent == 1
     messages = kept.seal(kept.says((ATLAS, usage(1))))
     assert kept.ask("SELECT posting IS NULL FROM message WHERE state = 0") == [(True,)]
     kept.accept(*messages)
     assert kept.totals() == {ATLAS.id: (usage(1), usage(1))}
-    assert kept.ledger.months("egi")[0].unsent == 0
+    assert kept.ledger.entries.months("egi")[0].unsent == 0
     assert delivered(kept) == 1
 
 
@@ -232,7 +238,10 @@ def test_a_message_is_traced_to_its_months(kept: TotalsLedger) -> None:
         (1, MONTH, 1),
         (1, MONTH + 1, 1),
     ]
-    assert [(one.month, one.counts) for one in kept.ledger.months("egi")] == [(MONTH, usage(1)), (MONTH + 1, usage(1))]
+    assert [(one.month, one.counts) for one in kept.ledger.entries.months("egi")] == [
+        (MONTH, usage(1)),
+        (MONTH + 1, usage(1)),
+    ]
 
 
 # What counts
@@ -243,10 +252,10 @@ def test_a_changed_run_moves_what_it_counts_for(kept: TotalsLedger) -> None:
     kept.send(entry(3, CMS, wall_s=90))
     assert kept.states() == {COUNTS: 3, HISTORY: 1}
     assert kept.totals() == {ATLAS.id: (usage(2), usage(2)), CMS.id: (usage(1, 90), usage(1, 90))}
-    (atlas,) = (total for total in kept.ledger.rows("egi", MONTH) if total.key.id == ATLAS.id)
+    (atlas,) = (total for total in kept.ledger.entries.rows("egi", MONTH) if total.key.id == ATLAS.id)
     assert (atlas.first_end, atlas.last_end) == (END + 1, END + 2)
     kept.send(entry(1, CMS), entry(2, CMS))
-    totals = {total.key.id: total for total in kept.ledger.rows("egi", MONTH)}
+    totals = {total.key.id: total for total in kept.ledger.entries.rows("egi", MONTH)}
     assert (totals[ATLAS.id].counts, totals[ATLAS.id].first_end, totals[ATLAS.id].last_end) == (Usage(), 0, 0)
     assert (totals[CMS.id].first_end, totals[CMS.id].last_end) == (END + 1, END + 3)
     assert delivered(kept) == 3
@@ -258,16 +267,16 @@ def test_a_row_left_behind_keeps_what_was_said(kept: TotalsLedger) -> None:
     kept.enter(entry(1, CMS))
     kept.accept(*kept.seal(kept.says((CMS, usage(1)))))
     assert kept.totals() == {ATLAS.id: (Usage(), usage(1)), CMS.id: (usage(1), usage(1))}
-    assert kept.ledger.months("egi")[0].unsent == 1
+    assert kept.ledger.entries.months("egi")[0].unsent == 1
 
 
 def test_a_run_that_shall_not_count_adds_nothing(kept: TotalsLedger) -> None:
     kept.send(entry(1), entry(2))
     kept.send(entry(2, jobs=0))
     assert kept.totals() == {ATLAS.id: (usage(1), usage(1))}
-    (total,) = kept.ledger.rows("egi", MONTH)
+    (total,) = kept.ledger.entries.rows("egi", MONTH)
     assert (total.first_end, total.last_end) == (END + 1, END + 1)
-    found = kept.ledger.recorded("egi", [run(2)])[run(2)]
+    found = kept.ledger.entries.recorded("egi", [run(2)])[run(2)]
     assert (found.usage, found.pending) == (Usage(), False)
     kept.send(entry(2, wall_s=90))
     assert kept.totals() == {ATLAS.id: (usage(1).plus(usage(1, 90)), usage(1).plus(usage(1, 90)))}
@@ -282,14 +291,14 @@ def test_the_row_of_a_run_that_shall_not_count_need_not_be_said(kept: TotalsLedg
     kept.seal(kept.says((CMS, usage(1))))
     assert kept.totals() == {ATLAS.id: (Usage(), usage(1))}
     assert kept.ask("SELECT fields FROM row_key WHERE id = 1") == [(ATLAS.fields.text,)]
-    kept.ledger.give_up("egi", [], {})
+    kept.ledger.outbox.give_up("egi", [], {})
     kept.assert_is_sound()
     assert kept.totals() == {ATLAS.id: (Usage(), usage(1))}
     kept.enter(entry(1))
-    kept.ledger.discard("egi")
+    kept.ledger.postings.discard("egi")
     kept.enter(entry(3, jobs=0)._replace(row=ATLAS))
     kept.seal()
-    assert set(kept.ledger.counts("egi").delivered) == set()
+    assert set(kept.ledger.counts.by_host("egi").delivered) == set()
 
 
 def test_a_receiver_that_keeps_the_first_counts_the_first(kept: TotalsLedger) -> None:
@@ -308,54 +317,56 @@ def test_targets_of_one_place_share_its_rows(kept: TotalsLedger) -> None:
     kept.send(entry(2, wall_s=90), target="moved")
     assert kept.totals() == kept.totals("moved") == {ATLAS.id: (Usage(2, 150, 75), Usage(2, 150, 75))}
     for target in ("egi", "moved"):
-        assert kept.ledger.counts(target).delivered == {(MONTH, "ce1"): 2}
+        assert kept.ledger.counts.by_host(target).delivered == {(MONTH, "ce1"): 2}
     assert (delivered(kept), delivered(kept, "moved")) == (2, 0)
 
 
 def test_jobs_are_counted_by_month_and_host(kept: TotalsLedger) -> None:
     later = row(host="CE1", month=MONTH + 1)
     kept.send(entry(1), entry(2, CMS), entry(3, OTHER), entry(4, later))
-    assert kept.ledger.counts("egi").delivered == {(MONTH, "ce1"): 2, (MONTH, "ce2"): 1, (MONTH + 1, "ce1"): 1}
+    assert kept.ledger.counts.by_host("egi").delivered == {(MONTH, "ce1"): 2, (MONTH, "ce2"): 1, (MONTH + 1, "ce1"): 1}
     kept.send(entry(3, CMS), entry(2, CMS, jobs=0), entry(4))
-    assert kept.ledger.counts("egi").delivered == {(MONTH, "ce1"): 3}
-    state = kept.ledger.target("egi")
+    assert kept.ledger.counts.by_host("egi").delivered == {(MONTH, "ce1"): 3}
+    state = kept.ledger.targets.state("egi")
     assert state is not None
     assert state.last_published_end == END + 4 + MONTH_S
 
 
 def test_jobs_from_before_the_start_are_looked_for_again(kept: TotalsLedger) -> None:
     """They do not count as another publisher's any more."""
-    kept.ledger.begin_round("egi", start_rule="then", start=END, selection_digest="", receiver=RECEIVER)
-    kept.ledger.set_before("egi", {(MONTH, "ce1"): 3}, "basis")
+    kept.ledger.targets.begin_round("egi", start_rule="then", start=END, selection_digest="", receiver=RECEIVER)
+    kept.ledger.counts.set_before("egi", {(MONTH, "ce1"): 3}, "basis")
     kept.send(entry(5))
-    assert kept.ledger.counts("egi").before_basis == "basis"
+    assert kept.ledger.counts.by_host("egi").before_basis == "basis"
     kept.send(entry(-5))
-    assert kept.ledger.counts("egi").before_basis == ""
+    assert kept.ledger.counts.by_host("egi").before_basis == ""
 
 
 def test_months_tell_what_counts_and_what_was_said(kept: TotalsLedger) -> None:
     kept.send(entry(1), entry(2, CMS))
     kept.enter(entry(3))
-    assert kept.ledger.months("egi") == [MonthTotals(MONTH, usage(2), usage(2), 1, "apel-summary-0.4", unsent=0)]
-    assert kept.ledger.months("unknown") == []
-    assert kept.ledger.rows("egi", MONTH + 5) == []
+    assert kept.ledger.entries.months("egi") == [
+        MonthTotals(MONTH, usage(2), usage(2), 1, "apel-summary-0.4", unsent=0)
+    ]
+    assert kept.ledger.entries.months("unknown") == []
+    assert kept.ledger.entries.rows("egi", MONTH + 5) == []
 
 
 def test_single_records_have_no_format_of_totals(kept: TotalsLedger) -> None:
     record = make_record(make_job())
     message = message_of(b"single", "egi", "car", 1, NOW)
-    kept.ledger.prepare(message, RecordColumns.of([record]), Progress(), "policy")
-    (month,) = kept.ledger.months("egi")
+    kept.ledger.outbox.prepare(message, RecordColumns.of([record]), Progress(), "policy")
+    (month,) = kept.ledger.entries.months("egi")
     assert (month.pending, month.format, month.counts) == (1, "", Usage())
     kept.accept(message)
-    (month,) = kept.ledger.months("egi")
+    (month,) = kept.ledger.entries.months("egi")
     assert (month.pending, month.format, month.counts.jobs, month.sent, month.unsent) == (0, "", 1, Usage(), 0)
 
 
 def test_totals_that_follow_single_records_replace_them(kept: TotalsLedger) -> None:
     record = make_record(make_job(ended_at=END))
     message = message_of(b"single", "egi", "car", 1, NOW)
-    kept.ledger.prepare(message, RecordColumns.of([record]), Progress(), "policy")
+    kept.ledger.outbox.prepare(message, RecordColumns.of([record]), Progress(), "policy")
     kept.accept(message)
     kept.send(record.counts_for._replace(row=ATLAS))
     assert kept.states() == {COUNTS: 1, HISTORY: 1}
@@ -364,8 +375,8 @@ def test_totals_that_follow_single_records_replace_them(kept: TotalsLedger) -> N
 
 def test_single_records_that_follow_totals_are_no_totals_any_more(kept: TotalsLedger) -> None:
     kept.send(entry(1))
-    kept.ledger.forget_totals("egi", [MONTH])
-    (month,) = kept.ledger.months("egi")
+    kept.ledger.entries.forget_totals("egi", [MONTH])
+    (month,) = kept.ledger.entries.months("egi")
     assert (month.format, month.sent, month.counts) == ("", Usage(), usage(1))
 
 
@@ -380,9 +391,9 @@ def two_messages(kept: TotalsLedger) -> list[object]:
 def test_what_was_certainly_not_stored_is_forgotten(kept: TotalsLedger) -> None:
     kept.send(entry(3))
     two_messages(kept)
-    kept.ledger.give_up("egi", [], {})
-    assert kept.ledger.outstanding("egi") is None
-    assert kept.ledger.recorded("egi", [run(1), run(2)]) == {}
+    kept.ledger.outbox.give_up("egi", [], {})
+    assert kept.ledger.outbox.outstanding("egi") is None
+    assert kept.ledger.entries.recorded("egi", [run(1), run(2)]) == {}
     assert kept.totals() == {ATLAS.id: (usage(1), usage(1))}
     assert kept.number("SELECT count(*) FROM posting") == 1
     assert kept.number("SELECT count(*) FROM message_row") == 0
@@ -401,10 +412,10 @@ def test_rule_13_nothing_is_dropped_of_a_posting_of_which_something_may_be_store
     if what == "accepted":
         kept.accept(first)
     elif what == "in doubt":
-        kept.ledger.in_doubt(first, "no answer")
+        kept.ledger.outbox.in_doubt(first, "no answer")
     else:
         besides = [first.id]
-    kept.ledger.give_up("egi", besides, {})
+    kept.ledger.outbox.give_up("egi", besides, {})
     kept.assert_is_sound()
     kept.accept(first, second)
     assert kept.totals() == {ATLAS.id: (usage(1), usage(1)), CMS.id: (usage(1), usage(1))}
@@ -417,7 +428,7 @@ def test_an_accepted_message_without_runs_keeps_its_posting(kept: TotalsLedger) 
     kept.enter(entry(2, CMS))
     first, second = kept.seal(kept.says((ATLAS, usage(1))), kept.says((CMS, usage(1))))
     kept.accept(first)
-    kept.ledger.give_up("egi", [], {})
+    kept.ledger.outbox.give_up("egi", [], {})
     assert kept.outstanding().message.id == second.id
     kept.accept(second)
 
@@ -426,10 +437,10 @@ def test_messages_of_other_postings_are_given_up_by_themselves(kept: TotalsLedge
     """What is told once more is in no posting."""
     kept.send(entry(1))
     first, second = kept.seal(kept.says((ATLAS, usage(1))), kept.says((ATLAS, usage(1))))
-    kept.ledger.in_doubt(first, "no answer")
-    kept.ledger.give_up("egi", [], {})
+    kept.ledger.outbox.in_doubt(first, "no answer")
+    kept.ledger.outbox.give_up("egi", [], {})
     assert kept.outstanding().message.id == first.id
-    assert kept.ledger.outstanding("egi", [first.id]) is None
+    assert kept.ledger.outbox.outstanding("egi", [first.id]) is None
     kept.accept(second)  # nobody knows it any more
     kept.accept(first)
 
@@ -445,7 +456,7 @@ def test_halves_say_the_rows_of_their_records(kept: TotalsLedger) -> None:
     assert kept.totals() == {CMS.id: (usage(1), usage(1)), OTHER.id: (usage(1), usage(1))}
     kept.accept(first)
     assert kept.totals()[ATLAS.id] == (usage(1), usage(1))
-    assert [one.month for one in kept.ledger.months("egi")] == [MONTH]
+    assert [one.month for one in kept.ledger.entries.months("egi")] == [MONTH]
 
 
 def test_rows_that_a_receiver_does_not_tell_apart_are_one_record(kept: TotalsLedger) -> None:
@@ -463,11 +474,13 @@ def test_of_a_refused_message_nothing_counts_and_the_others_go_on(kept: TotalsLe
     kept.refuse(kept.outstanding())
     assert kept.states() == {COUNTS: 1, PENDING: 1}
     assert kept.ask("SELECT posting IS NULL FROM message WHERE state = 3") == [(True,)]
-    assert [one.job.job_id for one in kept.ledger.quarantine("egi")] == [f"row {at} of month {MONTH}" for at in (1, 2)]
+    assert [one.job.job_id for one in kept.ledger.quarantine.listed("egi")] == [
+        f"row {at} of month {MONTH}" for at in (1, 2)
+    ]
     kept.assert_is_sound()
     kept.accept(kept.outstanding().message)
     assert kept.totals() == {ATLAS.id: (usage(1), usage(1)), OTHER.id: (usage(1), usage(1))}
-    assert kept.ledger.recorded("egi", [run(1), run(2)]) == {}
+    assert kept.ledger.entries.recorded("egi", [run(1), run(2)]) == {}
 
 
 def test_a_posting_whose_messages_were_all_refused_is_forgotten(kept: TotalsLedger) -> None:
@@ -483,16 +496,16 @@ def test_rule_13_what_may_be_stored_is_in_doubt_for_whoever_opens_the_ledger(kep
     """So are its halves, and that it was refused is kept with it."""
     kept.enter(entry(1), entry(2, CMS))
     (message,) = kept.seal(kept.says((ATLAS, usage(1)), (CMS, usage(1))))
-    kept.ledger.refused_in_doubt(message)
+    kept.ledger.outbox.refused_in_doubt(message)
     assert not kept.outstanding().narrowing, "it is in no doubt"
-    kept.ledger.in_doubt(message, "no answer")
-    kept.ledger.refused_in_doubt(message)
+    kept.ledger.outbox.in_doubt(message, "no answer")
+    kept.ledger.outbox.refused_in_doubt(message)
     kept.begin()
     whole = kept.outstanding()
     assert (whole.state, whole.narrowing) == (MessageState.IN_DOUBT, True)
     kept.split(whole, whole.records[:1], whole.records[1:])
     assert kept.outstanding().state is MessageState.IN_DOUBT
-    kept.ledger.give_up("egi", [], {})
+    kept.ledger.outbox.give_up("egi", [], {})
     assert kept.states() == {PENDING: 2}
     kept.accept(kept.outstanding().message)
     kept.accept(kept.outstanding().message)
@@ -503,18 +516,18 @@ def test_what_was_set_aside_leaves_quarantine_with_its_row(kept: TotalsLedger) -
     kept.enter(entry(1))
     kept.seal(kept.says((ATLAS, usage(1))))
     kept.refuse(kept.outstanding())
-    assert len(list(kept.ledger.quarantine("egi"))) == 1
+    assert len(list(kept.ledger.quarantine.listed("egi"))) == 1
     kept.send(entry(1))
-    assert list(kept.ledger.quarantine("egi")) == []
+    assert list(kept.ledger.quarantine.listed("egi")) == []
 
 
 def test_what_is_in_doubt_waits(kept: TotalsLedger) -> None:
     kept.enter(entry(1))
     kept.seal(kept.says((ATLAS, usage(1))))
-    kept.ledger.leave_in_doubt("egi")
+    kept.ledger.outbox.leave_in_doubt("egi")
     kept.begin()
     assert kept.outstanding().state is MessageState.IN_DOUBT
-    assert kept.ledger.recorded("egi", [run(1)])[run(1)].pending
+    assert kept.ledger.entries.recorded("egi", [run(1)])[run(1)].pending
     kept.accept(kept.outstanding().message)
     assert kept.totals() == {ATLAS.id: (usage(1), usage(1))}
 
@@ -527,35 +540,35 @@ def inherited(*entries: Entry, form: str = "apel-summary-0.2", totals: bool = Tr
 
 
 def test_what_another_publisher_sent_counts_and_was_said(kept: TotalsLedger) -> None:
-    kept.ledger.adopt("egi", inherited(entry(1), entry(2, CMS)))
-    kept.ledger.adopt("egi", inherited(entry(2, CMS), entry(3)))
+    kept.ledger.entries.adopt("egi", inherited(entry(1), entry(2, CMS)))
+    kept.ledger.entries.adopt("egi", inherited(entry(2, CMS), entry(3)))
     assert kept.totals() == {ATLAS.id: (usage(2), usage(2)), CMS.id: (usage(1), usage(1))}
-    assert [month.format for month in kept.ledger.months("egi")] == ["apel-summary-0.2"]
+    assert [month.format for month in kept.ledger.entries.months("egi")] == ["apel-summary-0.2"]
     assert kept.ask("SELECT state, records, format FROM message") == [(4, 3, "apel-summary-0.2")]
     assert kept.ask("SELECT settings, sealed, entries FROM posting") == [(BY_JURA, True, 3)]
-    found = kept.ledger.recorded("egi", [run(1)])[run(1)]
+    found = kept.ledger.entries.recorded("egi", [run(1)])[run(1)]
     assert (found.settings, found.pending) == (BY_JURA, False)
-    assert kept.ledger.counts("egi").reported == {(MONTH, "ce1"): 7}
-    assert kept.ledger.counts("egi").delivered == {(MONTH, "ce1"): 3}
+    assert kept.ledger.counts.by_host("egi").reported == {(MONTH, "ce1"): 7}
+    assert kept.ledger.counts.by_host("egi").delivered == {(MONTH, "ce1"): 3}
     assert delivered(kept) == 0
     kept.send(entry(3, CMS), entry(4))
     assert kept.totals() == {ATLAS.id: (usage(2), usage(2)), CMS.id: (usage(2), usage(2))}
-    assert kept.ledger.counts("egi").delivered == {(MONTH, "ce1"): 4}
-    assert kept.ledger.outstanding("egi") is None
+    assert kept.ledger.counts.by_host("egi").delivered == {(MONTH, "ce1"): 4}
+    assert kept.ledger.outbox.outstanding("egi") is None
 
 
 def test_a_run_of_ours_is_not_another_publishers(kept: TotalsLedger) -> None:
     kept.send(entry(1, wall_s=90))
-    kept.ledger.adopt("egi", inherited(entry(1), entry(2)))
-    assert kept.ledger.recorded("egi", [run(1)])[run(1)].usage == usage(1, 90)
-    kept.ledger.adopt("egi", inherited(entry(1), entry(2)))
+    kept.ledger.entries.adopt("egi", inherited(entry(1), entry(2)))
+    assert kept.ledger.entries.recorded("egi", [run(1)])[run(1)].usage == usage(1, 90)
+    kept.ledger.entries.adopt("egi", inherited(entry(1), entry(2)))
     assert kept.ask("SELECT count(*) FROM posting") == [(2,)]
 
 
 def test_of_single_records_of_another_publisher_nothing_was_said(kept: TotalsLedger) -> None:
-    kept.ledger.adopt("egi", inherited(entry(1), form="car", totals=False))
+    kept.ledger.entries.adopt("egi", inherited(entry(1), form="car", totals=False))
     assert kept.totals() == {ATLAS.id: (usage(1), Usage())}
-    assert [(month.format, month.unsent) for month in kept.ledger.months("egi")] == [("", 0)]
+    assert [(month.format, month.unsent) for month in kept.ledger.entries.months("egi")] == [("", 0)]
 
 
 # What it costs

@@ -6,13 +6,14 @@ import random
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from publisher.ledger.sql.database import Database
-from publisher.ledger.sql.ledger import SqlLedger
+from publisher.ledger.sql.ledger import sql_ledger
 from publisher.model.entry import Entry, RowId, RunKey, Usage
 from publisher.model.message import MessageId, MessageRow, MonthMessage, OutboxRecord, message_of
 from tests.support.ledgers import Opener, opener
@@ -156,7 +157,7 @@ class Story:
         self.database = MortalDatabase(self._opens(self._path))
         self.kept = TotalsLedger.__new__(TotalsLedger)
         self.kept.database = self.database
-        self.kept.ledger = SqlLedger(self.database)
+        self.kept.ledger = sql_ledger(self.database)
 
     def does(self, what: Callable[[], None], then: Callable[[], None]) -> bool:
         """Do something whole, or end the process in it and begin another; gives whether it was done."""
@@ -176,7 +177,7 @@ class Story:
 
     def begin(self) -> None:
         """A new process: what was prepared may have been stored; what was not sealed is dropped."""
-        self.kept.ledger.leave_in_doubt("egi")
+        self.kept.ledger.outbox.leave_in_doubt("egi")
         self.kept.begin()
         self.memory.open = {}
         self.compare()
@@ -185,17 +186,17 @@ class Story:
         kept, memory = self.kept, self.memory
         kept.assert_is_sound()
         assert kept.totals() == memory.expected()
-        found = kept.ledger.recorded("egi", [run(number) for number in RUNS])
+        found = kept.ledger.entries.recorded("egi", [run(number) for number in RUNS])
         pending = memory.pending()
         assert {one for one, it in found.items() if it.pending} == pending
         counting = {one: it.usage for one, it in found.items() if not it.pending}
         expected = {one: it for one, it in memory.counts.items() if one not in pending}
         assert counting == {one: Usage(it.jobs, it.wall_s, it.cpu_s) for one, it in expected.items()}
-        assert kept.ledger.counts("egi").delivered == memory.hosts()
-        state = kept.ledger.target("egi")
+        assert kept.ledger.counts.by_host("egi").delivered == memory.hosts()
+        state = kept.ledger.targets.state("egi")
         assert state is not None
         assert state.delivered == len(memory.ever)
-        months = {month.month: month.pending for month in kept.ledger.months("egi") if month.pending}
+        months = {month.month: month.pending for month in kept.ledger.entries.months("egi") if month.pending}
         waiting = [*memory.open.values(), *(one for all_of in memory.waiting.values() for one in all_of.values())]
         assert months == dict(Counter(one.row.month for one in waiting if one.jobs))
 
@@ -207,7 +208,7 @@ class Story:
 
     def settle_all(self) -> bool:
         """What is under way goes first."""
-        while whole := self.kept.ledger.outstanding("egi"):
+        while whole := self.kept.ledger.outbox.outstanding("egi"):
             if not self.receipt(whole.message.id):
                 return False
         return True
@@ -240,11 +241,11 @@ class Story:
                 if new.row.id in entering or (was is not None and was.row.id in leaving):
                     del self.memory.open[one]
 
-        return self.does(lambda: self.kept.ledger.withdraw("egi", leaving=leaving, entering=entering), then)
+        return self.does(lambda: self.kept.ledger.postings.withdraw("egi", leaving=leaving, entering=entering), then)
 
     def send(self) -> None:
         messages = self.messages()
-        if self.does(lambda: self.kept.ledger.seal("egi", iter(messages)), lambda: self.memory.seal(messages)):
+        if self.does(lambda: self.kept.ledger.postings.seal("egi", iter(messages)), lambda: self.memory.seal(messages)):
             self.deliver()
 
     def messages(self) -> list[MonthMessage]:
@@ -289,22 +290,24 @@ class Story:
 
     def deliver(self) -> None:
         besides: set[MessageId] = set()
-        while whole := self.kept.ledger.outstanding("egi", besides):
+        while whole := self.kept.ledger.outbox.outstanding("egi", besides):
             fate = self.chance.choice(["receipt", "receipt", "doubt", "handed over", "give up"])
             if fate == "give up":
                 self.give_up(besides & self.memory.messages.keys())
                 return
             besides.add(whole.message.id)
             if fate == "doubt":
-                message = whole.message
-                if not self.does(lambda message=message: self.kept.ledger.in_doubt(message, "no answer"), lambda: None):  # type: ignore[misc]
+                in_doubt = partial(self.kept.ledger.outbox.in_doubt, whole.message, "no answer")
+                if not self.does(in_doubt, lambda: None):
                     return
             elif fate == "receipt" and not self.receipt(whole.message.id, besides):
                 return
 
     def give_up(self, stays: set[MessageId]) -> None:
         doubtful = {one for one in self.memory.messages if self.is_in_doubt(one)}
-        self.does(lambda: self.kept.ledger.give_up("egi", stays, {}), lambda: self.memory.give_up(doubtful | stays))
+        self.does(
+            lambda: self.kept.ledger.outbox.give_up("egi", stays, {}), lambda: self.memory.give_up(doubtful | stays)
+        )
 
     def is_in_doubt(self, message: MessageId) -> bool:
         found = self.kept.ask(f"SELECT state FROM message WHERE message_id = '{message}'")
@@ -313,7 +316,7 @@ class Story:
     def receipt(self, message: MessageId, besides: set[MessageId] | None = None) -> bool:
         """Accept, refuse or halve the first outstanding message; gives whether the process lives on."""
         others = (besides or set()) - {message}
-        whole = self.kept.ledger.outstanding("egi", others)
+        whole = self.kept.ledger.outbox.outstanding("egi", others)
         assert whole is not None
         fate = self.chance.choice(["accept", "accept", "refuse", "halve"])
         if fate == "halve" and len(whole.records) > 1:
@@ -325,7 +328,7 @@ class Story:
             ]
             parts = [(one.id, records) for one, records in halves]
             return self.does(
-                lambda: self.kept.ledger.split(whole, halves, narrowing=True),
+                lambda: self.kept.ledger.outbox.split(whole, halves, narrowing=True),
                 lambda: self.memory.split(whole.message.id, parts),
             )
         if fate == "refuse":

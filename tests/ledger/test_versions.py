@@ -11,7 +11,7 @@ from typing import Final
 import pytest
 
 from publisher.ledger import schema
-from publisher.ledger.sql.ledger import SqlLedger
+from publisher.ledger.sql.ledger import sql_ledger
 from publisher.model.errors import LedgerError
 from tests.arex_databases import generate
 from tests.fake_ams.service import PROJECT, TOPIC
@@ -66,8 +66,8 @@ def test_another_schema_in_postgresql_stops_everything(postgres: PostgresServer,
     from publisher.ledger.postgres.schema import name_of
 
     instance = instance_of(tmp_path / "site")
-    with closing(SqlLedger(connection.open_database(postgres.address, instance))) as ledger:
-        ledger.begin_round("egi", start_rule="all", start=None, selection_digest="", receiver=RECEIVER)
+    with closing(sql_ledger(connection.open_database(postgres.address, instance))) as ledger:
+        ledger.targets.begin_round("egi", start_rule="all", start=None, selection_digest="", receiver=RECEIVER)
     with psycopg.connect(postgres.address, autocommit=True) as opened:
         opened.execute(f"UPDATE {name_of(instance)}.about SET version = {version}".encode())
     for opening in (connection.open_database, connection.open_database_to_read):

@@ -26,7 +26,7 @@ BALANCES: Final = "ledger/sql/sums/balances.py"
 POSTINGS: Final = "ledger/sql/sums/postings.py"
 MESSAGE_ROWS: Final = "ledger/sql/sums/message_rows.py"
 ENTRIES: Final = "ledger/sql/entries.py"
-OUTBOX: Final = "ledger/sql/outbox.py"
+OUTBOX: Final = "ledger/sql/parts/outbox.py"
 
 FAULTS: Final = (
     Fault(

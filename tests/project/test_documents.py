@@ -25,7 +25,7 @@ from publisher.cli.commands import COMMANDS as REGISTERED
 from publisher.config import load
 from publisher.config.settings import DEFAULT_STATE, CredentialSettings
 from publisher.formats import JOB_FORMATS, SUMMARY_FORMATS, SYNC_FORMATS
-from publisher.ledger.contract import Hold, MessageState
+from publisher.ledger.answers import Hold, MessageState
 from publisher.model import errors
 from publisher.model.errors import ConfigError, PublisherError
 from publisher.sources import IMPORTERS, SOURCES

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from publisher.ledger.contract import Hold
+from publisher.ledger.answers import Hold
 from publisher.publishing import publish
 from publisher.publishing import status as standing
 from publisher.publishing.round.outcome import Outcome

@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 
 from publisher.cli.commands.publish import ticket
-from publisher.ledger.contract import Hold, Ledger, Patience, impatient
-from publisher.ledger.sql.ledger import SqlLedger
+from publisher.ledger.answers import Hold
+from publisher.ledger.contract import Ledger, Locks, Patience, impatient
+from publisher.ledger.sql.ledger import sql_ledger
 from publisher.ledger.sqlite.connection import open_database
 from publisher.model import time
 from publisher.model.entry import ReceiverName
@@ -359,7 +360,7 @@ def test_republish_holds_nothing_for_a_first_run_that_stays_by_right(world: Worl
     assert world.differences() == []
     ledger = world.site().ledger_to_read()
     with closing(ledger):
-        noted = [row.counts.jobs for month in (24_337, 24_338) for row in ledger.rows("egi", month)]
+        noted = [row.counts.jobs for month in (24_337, 24_338) for row in ledger.entries.rows("egi", month)]
     assert sorted(noted) == [1, 1, 3]
     world.finish_again("alike1", wall_s=77)
     assert done(world.republish("2028-02")).exit_status == 0
@@ -592,10 +593,13 @@ def test_a_database_that_is_gone_does_not_hold_an_errand_up(world: World) -> Non
 # Others at work, clocks, rehearsals
 
 
-class GrabbedLedger(SqlLedger):
+class GrabbedLocks:
     """Another publisher takes the target as soon as its first holder lets go of it."""
 
-    takers = 0
+    def __init__(self, locks: Locks) -> None:
+        self.locks = locks
+        self.close = locks.close
+        self.takers = 0
 
     def working_on(
         self,
@@ -608,13 +612,13 @@ class GrabbedLedger(SqlLedger):
         self.takers += 1
         if self.takers > 1:
             raise Busy(f"target {target}: another publisher is at work on it")
-        return super().working_on(target, patience, receiver, moves_to=moves_to)
+        return self.locks.working_on(target, patience, receiver, moves_to=moves_to)
 
 
 class GrabbedSite(WiredSite):
     def ledger(self, *, dry_run: bool = False) -> Ledger:
-        path = self.settings.state
-        return GrabbedLedger(open_database(path))
+        ledger = sql_ledger(open_database(self.settings.state))
+        return ledger._replace(locks=GrabbedLocks(ledger.locks))
 
 
 def test_counts_that_cannot_be_told_now_do_not_hide_what_the_round_did(world: World) -> None:

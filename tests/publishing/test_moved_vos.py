@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from publisher.cli.commands.publish import ticket
-from publisher.ledger.contract import Hold
+from publisher.ledger.answers import Hold
 from publisher.model import time
 from publisher.model.totals import month_number
 from publisher.publishing import publish, status

@@ -82,7 +82,7 @@ def states(site: ConfiguredSite) -> dict[str, tuple[int, int, int]]:
 def is_reported(site: ConfiguredSite, target: str) -> bool:
     """Whether the receiver has the counts of a target as they are."""
     with closing(open_to_read(site.state)) as ledger:
-        counts = ledger.counts(target)
+        counts = ledger.counts.by_host(target)
     return bool(counts.reported) and counts.reported == counts.delivered
 
 

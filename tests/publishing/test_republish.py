@@ -18,7 +18,8 @@ from pathlib import Path
 import pytest
 
 from publisher.cli.progress import CountingReport, ProgressReport
-from publisher.ledger.sql.ledger import SqlLedger
+from publisher.ledger.sql.parts.outbox import SqlOutbox
+from publisher.ledger.sql.parts.positions import SqlPositions
 from publisher.model.errors import LedgerError
 from publisher.model.message import message_of
 from publisher.transports.base import Receipt, Verdict
@@ -225,12 +226,12 @@ def _fails(
 @pytest.mark.parametrize(
     ("kind", "name", "call", "error", "before"),
     [
-        (SqlLedger, "prepare", 2, LedgerError("the disk is full"), True),
-        (SqlLedger, "prepare", 2, LedgerError("the connection is lost"), False),
-        (SqlLedger, "prepare", 2, ValueError("a mistake"), True),
-        (SqlLedger, "window_progress", 2, LedgerError("locked"), True),
-        (SqlLedger, "window_progress", 3, LedgerError("locked"), True),
-        (SqlLedger, "window_progress", 4, LedgerError("locked"), True),
+        (SqlOutbox, "prepare", 2, LedgerError("the disk is full"), True),
+        (SqlOutbox, "prepare", 2, LedgerError("the connection is lost"), False),
+        (SqlOutbox, "prepare", 2, ValueError("a mistake"), True),
+        (SqlPositions, "window_progress", 2, LedgerError("locked"), True),
+        (SqlPositions, "window_progress", 3, LedgerError("locked"), True),
+        (SqlPositions, "window_progress", 4, LedgerError("locked"), True),
         (ProgressReport, "message_settled", 2, OSError("the terminal is gone"), True),
         (ProgressReport, "message_prepared", 2, OSError("the terminal is gone"), True),
     ],

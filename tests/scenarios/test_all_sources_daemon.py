@@ -20,7 +20,7 @@ import yaml
 
 from publisher import config
 from publisher.cli import nagios
-from publisher.ledger.contract import TargetState
+from publisher.ledger.answers import TargetState
 from publisher.model.message import Message
 from publisher.policy.target import Target
 from publisher.publishing import status as target_status

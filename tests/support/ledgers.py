@@ -8,18 +8,19 @@ from pathlib import Path
 
 import pytest
 
+from publisher.ledger.contract import Ledger
 from publisher.ledger.sql.charges import SqlChargeBook
 from publisher.ledger.sql.database import Database
-from publisher.ledger.sql.ledger import SqlLedger
+from publisher.ledger.sql.ledger import sql_ledger
 from publisher.ledger.sqlite.connection import open_database, open_database_to_read
 
 
-def open_ledger(path: Path) -> SqlLedger:
-    return SqlLedger(open_database(path))
+def open_ledger(path: Path) -> Ledger:
+    return sql_ledger(open_database(path))
 
 
-def open_to_read(path: Path) -> SqlLedger:
-    return SqlLedger(open_database_to_read(path))
+def open_to_read(path: Path) -> Ledger:
+    return sql_ledger(open_database_to_read(path))
 
 
 def open_charge_book(path: Path) -> SqlChargeBook:

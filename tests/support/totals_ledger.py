@@ -8,10 +8,10 @@ from datetime import UTC, datetime
 from itertools import count
 from typing import Any
 
+from publisher.ledger.answers import Outstanding
 from publisher.ledger.checks import disagreements
-from publisher.ledger.contract import Outstanding
 from publisher.ledger.sql.database import Database
-from publisher.ledger.sql.ledger import SqlLedger
+from publisher.ledger.sql.ledger import sql_ledger
 from publisher.model.entry import Entry, ReceiverName, RecordKey, RowFields, RowId, RowKey, RunKey, Usage, run_key
 from publisher.model.job import Epoch, JobId, RowRef
 from publisher.model.message import Message, MessageRow, MonthMessage, OutboxRecord, message_of
@@ -46,15 +46,15 @@ class TotalsLedger:
 
     def __init__(self, database: Database) -> None:
         self.database = database
-        self.ledger = SqlLedger(database)
+        self.ledger = sql_ledger(database)
         self._bytes = count(1)
         self.begin()
 
     def begin(self, target: str = "egi", receiver: ReceiverName = RECEIVER) -> None:
-        self.ledger.begin_round(target, start_rule="all", start=None, selection_digest="", receiver=receiver)
+        self.ledger.targets.begin_round(target, start_rule="all", start=None, selection_digest="", receiver=receiver)
 
     def enter(self, *entries: Entry, target: str = "egi", settings: str = "now") -> None:
-        self.ledger.enter(target, entries, settings, NOW)
+        self.ledger.postings.enter(target, entries, settings, NOW)
 
     def says(self, *rows: tuple[RowKey, Usage], target: str = "egi") -> MonthMessage:
         """Return a message with a record a row."""
@@ -67,12 +67,12 @@ class TotalsLedger:
         return MonthMessage(message, months, records, tuple(sent))
 
     def seal(self, *messages: MonthMessage, target: str = "egi") -> list[Message]:
-        self.ledger.seal(target, iter(messages))
+        self.ledger.postings.seal(target, iter(messages))
         return [one.message for one in messages]
 
     def accept(self, *messages: Message) -> None:
         for message in messages:
-            self.ledger.sent(message, remote_id="", remote_ids={}, now=NOW)
+            self.ledger.outbox.sent(message, remote_id="", remote_ids={}, now=NOW)
 
     def send(self, *entries: Entry, target: str = "egi") -> None:
         """Enter runs, and have the receiver accept what their rows come to then, in one message."""
@@ -102,8 +102,8 @@ class TotalsLedger:
             yield run_of, tuple(rest[:2]), tuple(rest[2:])
 
     def all_rows(self, target: str = "egi") -> Iterator[Any]:
-        for month in self.ledger.months(target):
-            yield from self.ledger.rows(target, month.month)
+        for month in self.ledger.entries.months(target):
+            yield from self.ledger.entries.rows(target, month.month)
 
     def totals(self, target: str = "egi") -> dict[RowId, tuple[Usage, Usage]]:
         """Return what counts and what was said, of every row of which there is anything."""
@@ -111,7 +111,7 @@ class TotalsLedger:
         return {at: sums for at, sums in found.items() if sums != (Usage(), Usage())}
 
     def outstanding(self, target: str = "egi", besides: Collection[Message] = ()) -> Outstanding:
-        found = self.ledger.outstanding(target, [one.id for one in besides])
+        found = self.ledger.outbox.outstanding(target, [one.id for one in besides])
         assert found is not None
         return found
 
@@ -120,11 +120,11 @@ class TotalsLedger:
             (message_of(b"part %d" % next(self._bytes), "egi", whole.message.format, len(part), NOW), part)
             for part in parts
         ]
-        self.ledger.split(whole, halves, narrowing=True)
+        self.ledger.outbox.split(whole, halves, narrowing=True)
         return [message for message, _ in halves]
 
     def refuse(self, whole: Outstanding) -> None:
-        self.ledger.refuse(whole, "refused-by-receiver", "no", "policy", NOW)
+        self.ledger.outbox.refuse(whole, "refused-by-receiver", "no", "policy", NOW)
 
     def ask(self, question: str) -> list[tuple[Any, ...]]:
         with self.database.reading():

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from publisher.formats import receiver_of
-from publisher.ledger.sql.ledger import SqlLedger
+from publisher.ledger.sql.parts.outbox import SqlOutbox
 from publisher.model.errors import ConfigError, CredentialError
 from publisher.model.message import Message, MessageId, message_of
 from publisher.transports.base import Credentials, Environment, Transport, Verdict
@@ -471,7 +471,7 @@ def test_a_record_that_was_settled_by_nobody_is_written_once(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(SqlLedger, "sent", crash)
+        patch.setattr(SqlOutbox, "sent", crash)
         assert site.publish().status == 130
     assert len(everything(site.folder / "outgoing")) == 1
     assert site.publish().json["targets"]["hand_over"]["records"] == 5

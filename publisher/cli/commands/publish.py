@@ -151,7 +151,7 @@ def _of_plan(outcome: Outcome) -> Outcome:
 def _left(site: Site, outcomes: Iterable[Outcome]) -> dict[str, Sequence[AcceptedChange]]:
     """Return what stays at the receiver of each target with consent. Raises: LedgerError."""
     with closing(site.ledger_to_read()) as ledger:
-        return {one.target: ledger.accepted_changes(one.target) for one in outcomes}
+        return {one.target: ledger.consents.accepted(one.target) for one in outcomes}
 
 
 def as_json(outcomes: Sequence[Outcome], sources: Sequence[SourceStatus]) -> Json:

@@ -7,7 +7,7 @@ import argparse
 from publisher.cli.commands import Context
 from publisher.cli.output import Json, TextTable, attributes, moment_text, print_result
 from publisher.cli.parser import add_action, add_actions, add_json, add_targets
-from publisher.ledger.contract import Hold, Quarantined
+from publisher.ledger.answers import Hold, Quarantined
 from publisher.model.errors import UsageError
 from publisher.publishing import status as operations
 from publisher.publishing.round.decision import KEY_COLLISION

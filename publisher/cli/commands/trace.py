@@ -10,7 +10,7 @@ from publisher.cli.commands.quarantine import quarantined_json
 from publisher.cli.logs import error_line
 from publisher.cli.output import Json, Part, TextTable, moment_text, print_result
 from publisher.cli.parser import add_all_instances, add_job, add_json
-from publisher.ledger.contract import Delivery, MessageState
+from publisher.ledger.answers import Delivery, MessageState
 from publisher.model.errors import SourceError
 from publisher.model.job import JobRecord
 from publisher.publishing import status as operations

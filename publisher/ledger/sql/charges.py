@@ -11,10 +11,10 @@ from decimal import Decimal
 from typing import Any, Final
 
 from publisher.ledger.books import (
+    ChargeCounts,
     ChargedSum,
     ChargeRequest,
     ChargeRun,
-    Counts,
     KeptCharge,
     News,
     RunNumber,
@@ -315,7 +315,7 @@ def _run(row: Sequence[Any]) -> ChargeRun:
         began_at=moment(row[7]),
         noted_at=datetime.fromtimestamp(row[8], UTC),
         ended_at=moment(row[9]),
-        counts=Counts(**counts),
+        counts=ChargeCounts(**counts),
         reason=row[17],
     )
 

@@ -11,7 +11,7 @@ from hashlib import sha256
 from typing import Any, Final, NamedTuple, overload
 from zlib import crc32
 
-from publisher.ledger.contract import MessageState, Outstanding
+from publisher.ledger.answers import MessageState, Outstanding
 from publisher.ledger.sql import remote_ids as ids
 from publisher.ledger.sql.database import Database
 from publisher.model.errors import LedgerError
@@ -148,7 +148,8 @@ def summary_of_outbox(records: Sequence[OutboxRecord]) -> MessageSummary:
     )
 
 
-_SENT = 2  # a number of `message.state`, as schema.py lists them
+STATES: Final = tuple(MessageState)  # by the numbers of `message.state`, as schema.py lists them
+_SENT = 2
 OUTSTANDING: Final = """
 SELECT message.id, message_id, state, format, made_at, narrowing, payload, outbox.records, digest,
        message.records, target.name
@@ -398,7 +399,7 @@ def forget(database: Database, number: int) -> None:
         database.execute(statement, {"message": number})
 
 
-def outstanding(row: Sequence[Any], states: Sequence[MessageState]) -> Outstanding:
+def outstanding(row: Sequence[Any]) -> Outstanding:
     """Return a message of `OUTSTANDING`.
 
     Raises: ValueError for a payload that is not what was written down.
@@ -410,7 +411,7 @@ def outstanding(row: Sequence[Any], states: Sequence[MessageState]) -> Outstandi
     names = MessageId(message_id), target, form
     message = Message(*names, payload, bytes(digest).hex(), records, made_at)
     carries = CarriedRecords(carried)
-    return Outstanding(number, message, states[state], carries, narrowing=bool(narrowing))
+    return Outstanding(number, message, STATES[state], carries, narrowing=bool(narrowing))
 
 
 def posting_of(database: Database, number: int) -> int | None:

@@ -102,7 +102,7 @@ def _refuse_second_name(site: Site, entry: BatchEntry) -> None:
     if not found:
         return
     with closing(site.ledger_to_read()) as ledger:
-        retired = {one.file for one in ledger.known_databases() if one.retired is not None}
+        retired = {one.file for one in ledger.databases.known() if one.retired is not None}
     for database, cluster in found:
         if retired.isdisjoint((database.stem, str(database))):
             raise SourceError(

@@ -15,7 +15,8 @@ from pathlib import Path
 from shlex import quote
 from typing import NamedTuple
 
-from publisher.ledger.contract import KnownDatabase, Positions
+from publisher.ledger.answers import KnownDatabase
+from publisher.ledger.contract import Databases
 from publisher.model.errors import PublisherError, SourceError, UsageError, refused_by_system
 from publisher.policy.target import Target
 from publisher.publishing.site import Site
@@ -34,7 +35,7 @@ class Missing(NamedTuple):
     reason: str
 
 
-class Databases(NamedTuple):
+class FoundDatabases(NamedTuple):
     """Those that are there, by name with inodes; those missing, renamed, or back again."""
 
     there: Mapping[str, int]
@@ -43,19 +44,19 @@ class Databases(NamedTuple):
     returned: Sequence[str]
 
 
-def look_for_databases(target: str, source: Source, ledger: Positions) -> Databases:
+def look_for_databases(target: str, source: Source, kept: Databases) -> FoundDatabases:
     """What became of the databases that a target has read. Raises: SourceError, LedgerError."""
-    known = ledger.known_databases(target)
+    known = kept.known(target)
     databases = source.databases()
     there = inodes(source)
     unknown = there.keys() - {one.file for one in known}
     renamed, missing = {}, []
     for one in _lost(known, _names({name: databases[name] for name in there})):
-        if name := _new_name(one, there, unknown, source, ledger):
+        if name := _new_name(one, there, unknown, source, kept):
             renamed[one.file] = name
         else:
             missing.append(_missing(one))
-    return Databases(
+    return FoundDatabases(
         there=there,
         missing=[*missing, *_never_read(known, source)],
         renamed=renamed,
@@ -73,27 +74,27 @@ def _names(files: Mapping[str, str]) -> frozenset[str]:
 
 
 def note_databases(
-    target: str, source: Source, ledger: Positions, now: datetime
+    target: str, source: Source, kept: Databases, now: datetime
 ) -> Sequence[Missing]:
     """Note which databases are there, and say which of those that were read once are not."""
-    found = look_for_databases(target, source, ledger)
-    ledger.found_databases(target, found.there, now)
+    found = look_for_databases(target, source, kept)
+    kept.found(target, found.there, now)
     for file in found.returned:
         what = "was retired and is there again: it is read from where reading stopped"
         log.info("target %s: %s: %s", target, file, what)
     for file, name in found.renamed.items():
         log.info("target %s: %s: is called %s now", target, file, name)
-        ledger.retire_database(target, file, {}, now)
+        kept.retire(target, file, {}, now)
     return found.missing
 
 
-def know_by_name(target: str, source: Source, ledger: Positions) -> None:
+def know_by_name(target: str, source: Source, kept: Databases) -> None:
     """What the ledger knows by its path, and goes by a name now, it knows by that name from now on.
 
     So it is after an update from a publisher that knew the databases of batch systems by their
     paths, wherever they were.
     """
-    known = ledger.known_databases(target)
+    known = kept.known(target)
     names = {one.file for one in known}
     databases = source.databases()
     for name, path in databases.items():
@@ -103,7 +104,7 @@ def know_by_name(target: str, source: Source, ledger: Positions) -> None:
         if before and name not in names:
             latest = max(before, key=lambda one: (one.file == path, one.retired is None, one.seen))
             log.info("target %s: %s: is now called %s", target, latest.file, name)
-            ledger.rename_database(target, latest.file, name)
+            kept.rename(target, latest.file, name)
 
 
 def inodes(source: Source) -> Mapping[str, int]:
@@ -123,21 +124,21 @@ def _inode(path: str) -> int | None:
         raise SourceError(f"{path}: {why}") from error
 
 
-def missing_databases(target: str, source: Source, ledger: Positions) -> Sequence[Missing]:
+def missing_databases(target: str, source: Source, kept: Databases) -> Sequence[Missing]:
     """Raises: SourceError, LedgerError."""
-    return look_for_databases(target, source, ledger).missing
+    return look_for_databases(target, source, kept).missing
 
 
-def missed(targets: Iterable[Target], source: Source, ledger: Positions) -> Sequence[Missing]:
+def missed(targets: Iterable[Target], source: Source, kept: Databases) -> Sequence[Missing]:
     """Those that any of these targets misses. Raises: SourceError, LedgerError."""
-    found = [one for target in targets for one in missing_databases(target.name, source, ledger)]
+    found = [one for target in targets for one in missing_databases(target.name, source, kept)]
     return list({one.file: one for one in found}.values())
 
 
 def missed_at(site: Site) -> Sequence[Missing]:
     """Raises: SourceError, LedgerError."""
     with closing(site.ledger_to_read()) as ledger, closing(site.source()) as source:
-        return missed(site.targets, source, ledger)
+        return missed(site.targets, source, ledger.databases)
 
 
 def missing_text(missing: Sequence[Missing]) -> str:
@@ -156,14 +157,14 @@ def _new_name(
     there: Mapping[str, int],
     unknown: Collection[str],
     source: Source,
-    ledger: Positions,
+    kept: Databases,
 ) -> str | None:
     """The name that the same file has now, or that of an unread copy named in its place.
 
     A file that is named still is missed, though a backup lies beside it. The row that was read last
     is in the other one too: inodes are used again.
     """
-    cursor = ledger.cursor(lost.target, lost.file)
+    cursor = kept.cursor(lost.target, lost.file)
     unknown = [] if source.names(lost.file) else unknown
     for name, inode in there.items():
         fits = cursor is not None and source.fits(cursor._replace(database=name))
@@ -207,7 +208,7 @@ class SourceFile(NamedTuple):
 def listed(site: Site) -> list[SourceFile]:
     """By name. Raises: LedgerError."""
     with closing(site.ledger_to_read()) as ledger:
-        known = ledger.known_databases()
+        known = ledger.databases.known()
     there = read_today(site)
     by_file = groupby(known, key=lambda each: each.file)
     return [_one_file(file, list(of_targets), there) for file, of_targets in by_file]

@@ -8,7 +8,8 @@ from contextlib import closing
 from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 
-from publisher.ledger.contract import Hold, Ledger
+from publisher.ledger.answers import Hold
+from publisher.ledger.contract import Ledger
 from publisher.model.errors import PublisherError, SourceError
 from publisher.model.job import JobRecord
 from publisher.model.text import plural
@@ -102,13 +103,13 @@ def _months_ago(now: datetime, count: int) -> Month:
 
 def _accepted(target: Target, ledger: Ledger, jobs: Sequence[JobRecord]) -> list[JobRecord]:
     """Those that a target has accepted as they are, does not want, or was told never to be sent."""
-    state = ledger.target(target.name)
+    state = ledger.targets.state(target.name)
     if state is None:
         return []
     selection = target.selection(Window(start=state.start))
     keys = [job.key for job in jobs]
-    known = ledger.recorded(target.name, [job.run_key for job in jobs])
-    held = ledger.held(target.name, keys)
+    known = ledger.entries.recorded(target.name, [job.run_key for job in jobs])
+    held = ledger.quarantine.held(target.name, keys)
     found = []
     for job, key in zip(jobs, keys, strict=True):
         run, quarantined = known.get(job.run_key), held.get(key)

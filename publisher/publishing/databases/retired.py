@@ -19,7 +19,8 @@ from itertools import starmap
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from publisher.ledger.contract import Hold, KnownDatabase, Ledger
+from publisher.ledger.answers import Hold, KnownDatabase
+from publisher.ledger.contract import Entries, Ledger, Quarantine, Targets
 from publisher.model.errors import SourceError, UsageError
 from publisher.model.job import Epoch, JobRecord, SkippedJob
 from publisher.model.text import plural
@@ -97,7 +98,7 @@ def retire(site: Site, files: Sequence[str], *, force: bool) -> list[SourceFile]
     there = read_today(site)
     with closing(site.ledger()) as ledger:
         known: dict[str, list[KnownDatabase]] = {}
-        for each in ledger.known_databases():
+        for each in ledger.databases.known():
             known.setdefault(each.file, []).append(each)
         wanted = list(dict.fromkeys(_file_of(file, list(known), site) for file in files))
         _check_retirable(wanted, list(known), there)
@@ -105,7 +106,7 @@ def retire(site: Site, files: Sequence[str], *, force: bool) -> list[SourceFile]
         now = site.clock()
         for file, of_targets in lost.items():
             for target, months in of_targets.items():
-                ledger.retire_database(target, file, months, now)
+                ledger.databases.retire(target, file, months, now)
     return [one for one in listed(site) if one.file in wanted]
 
 
@@ -135,13 +136,13 @@ def _lost(
     path = file if os.path.isabs(file) else str(imported_database(site.state, file))
     try:
         if not has_file(Path(path)):
-            return _unknown(site, missed, ledger)
+            return _unknown(site, missed, ledger.targets)
         counted = _counted(site, path, missed, ledger)
     except SourceError as error:
         if not force:
             what = "how many of its jobs were never sent cannot be told"
             raise SourceError(f"{error}; {what}: make it readable, or give --force") from error
-        return _unknown(site, missed, ledger)
+        return _unknown(site, missed, ledger.targets)
     if any(counted.values()) and not force:
         of_targets = "; ".join(
             f"{target}: {_by_month(months)}" for target, months in counted.items() if months
@@ -158,7 +159,7 @@ def _by_month(months: Mapping[int, int]) -> str:
 
 
 def _unknown(
-    site: Site, missed: Sequence[KnownDatabase], ledger: Ledger
+    site: Site, missed: Sequence[KnownDatabase], targets: Targets
 ) -> dict[str, Mapping[int, int | None]]:
     """Return the months in which jobs may have ended that each target never sent.
 
@@ -167,7 +168,7 @@ def _unknown(
     found: dict[str, Mapping[int, int | None]] = {one.target: {} for one in missed}
     configured = {target.name for target in site.targets}
     for one in missed:
-        state = ledger.target(one.target)
+        state = targets.state(one.target)
         if state is not None and one.target in configured:  # what is not configured wants nothing
             first = month_of(min(state.last_success or one.seen, one.seen)).number
             found[one.target] = dict.fromkeys(range(first, month_of(site.clock()).number + 1))
@@ -184,9 +185,11 @@ def _counted(
         source = opened.enter_context(closing(site.source_of_file(path)))
         others = _still_read(site, opened)
         for name in found.keys() & targets.keys():
-            state = ledger.target(name)
+            state = ledger.targets.state(name)
             window = Window(start=state and state.start)
-            for job in _unsent(targets[name], window, source, ledger, site.clock()):
+            for job in _unsent(
+                targets[name], window, source, ledger.entries, ledger.quarantine, site.clock()
+            ):
                 if job.ended_at is not None and not _is_in(others, job, site.clock()):
                     found[name][month_number(job.ended_at)] += 1
     return found
@@ -210,7 +213,12 @@ def _is_in(source: Source | None, job: JobRecord | SkippedJob, now: datetime) ->
 
 
 def _unsent(
-    target: Target, window: Window, source: Source, ledger: Ledger, now: datetime
+    target: Target,
+    window: Window,
+    source: Source,
+    entries: Entries,
+    quarantine: Quarantine,
+    now: datetime,
 ) -> Iterator[JobRecord | SkippedJob]:
     """Yield the jobs that a target wants of a source, without an entry and not dropped."""
     selection = target.selection(window)
@@ -219,7 +227,7 @@ def _unsent(
         late = [job for one in source.reread(given_up, frozenset(), now) for job in one.jobs]
         wanted = [job for job in (*page.jobs, *late) if is_wanted(selection, target, job)]
         jobs: list[JobRecord | SkippedJob] = [*wanted, *page.skipped]
-        recorded = ledger.recorded(target.name, [job.run_key for job in jobs])
-        held = ledger.held(target.name, [job.key for job in jobs])
+        recorded = entries.recorded(target.name, [job.run_key for job in jobs])
+        held = quarantine.held(target.name, [job.key for job in jobs])
         dropped = {key for key, one in held.items() if one.hold is Hold.DROPPED}
         yield from (job for job in jobs if job.run_key not in recorded and job.key not in dropped)

@@ -17,7 +17,7 @@ from typing import Final
 
 from publisher.formats import is_summary_format, receiver_of, summary_format
 from publisher.formats.base import OnChange, RowKeys
-from publisher.ledger.contract import Ledger
+from publisher.ledger.contract import Entries, Ledger, Quarantine
 from publisher.model.entry import EarlierRuns, MonthTotals, Recorded, RowId
 from publisher.model.errors import Later, PublisherError, Unfit, gravest
 from publisher.model.job import SideTable
@@ -45,13 +45,15 @@ def with_earlier(
     """
     settings, there = site.settings_digest(target), receiver_of(target.format).on_change
     try:
-        known = ledger.earlier(target.name, settings)
+        known = ledger.earlier.runs(target.name, settings)
         if not known.at_most or there is OnChange.KEEP_FIRST:  # a republish moves nothing there
             return outcome
         now = site.clock()
-        months = undisturbed(source, partial(_counted, site, target, source, ledger, now))
+        months = undisturbed(
+            source, partial(_counted, site, target, source, ledger.entries, ledger.quarantine, now)
+        )
         with closing(site.ledger()) as kept:
-            kept.note_earlier(target.name, settings, months, now)
+            kept.earlier.note(target.name, settings, months, now)
     except PublisherError as error:
         reason = "; ".join(filter(None, (outcome.reason, str(error))))
         return outcome._replace(
@@ -63,13 +65,18 @@ def with_earlier(
 
 
 def _counted(
-    site: Site, target: Target, source: Source, ledger: Ledger, now: datetime
+    site: Site,
+    target: Target,
+    source: Source,
+    entries: Entries,
+    quarantine: Quarantine,
+    now: datetime,
 ) -> Mapping[int, int]:
     """Return how many runs of each month would have other keys now."""
     there, is_summary = receiver_of(target.format).on_change, is_summary_format(target.format)
     known = {
         month.month: month
-        for month in ledger.months(target.name)
+        for month in entries.months(target.name)
         # What was sent as single records is of another kind, whatever the settings.
         if month.counts.jobs and (month.format or not is_summary)
     }
@@ -78,19 +85,24 @@ def _counted(
     window = Window(start=month_window(min(known)).start, end=month_window(max(known)).end)
     decider = Decider(target.selection(window), target.policy, "", there, again=True)
     keys, found = _Keys(target, known), Counter[int]()
-    for page in whole_window(target.name, source, ledger, window, _NO_TABLES, now):
+    for page in whole_window(target.name, source, entries, window, _NO_TABLES, now):
         if site.wait(0):
             raise Later("stopped on request")
-        found.update(_other_keys(target, decider, keys, page, ledger))
+        found.update(_other_keys(target, decider, keys, page, entries, quarantine))
     return dict(sorted(found.items()))
 
 
 def _other_keys(
-    target: Target, decider: Decider, keys: _Keys, page: Page, ledger: Ledger
+    target: Target,
+    decider: Decider,
+    keys: _Keys,
+    page: Page,
+    entries: Entries,
+    quarantine: Quarantine,
 ) -> list[int]:
     """Return the month of each run of a page that would have another key."""
-    known = ledger.recorded(target.name, [job.run_key for job in page.jobs])
-    held = ledger.held(target.name, [job.key for job in page.jobs])
+    known = entries.recorded(target.name, [job.run_key for job in page.jobs])
+    held = quarantine.held(target.name, [job.key for job in page.jobs])
     months = []
     for job in page.jobs:
         recorded = known.get(job.run_key)

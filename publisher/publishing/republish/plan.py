@@ -14,7 +14,8 @@ from typing import Final, Protocol
 
 from publisher.formats import is_summary_format, job_format, receiver_of
 from publisher.formats.base import OnChange
-from publisher.ledger.contract import Ledger, TargetState
+from publisher.ledger.answers import TargetState
+from publisher.ledger.contract import Ledger
 from publisher.model.entry import RowId, RowTotal
 from publisher.model.errors import (
     ConfigError,
@@ -154,14 +155,14 @@ def plan(
     """
     refuse_pruned(site, request.window)
     with closing(site.ledger(dry_run=True)) as ledger, closing(site.source()) as source:
-        asked = [ledger.changed_address(one.name, site.receiver(one)) for one in targets]
+        asked = [ledger.receivers.changed_address(one.name, site.receiver(one)) for one in targets]
         if questions := [one.question for one in asked if one is not None]:
             raise ConfigError(questions)
         for one in targets:  # it may have another name than in the ledger
-            with ledger.working_on(one.name, receiver=site.receiver(one)):
+            with ledger.locks.working_on(one.name, receiver=site.receiver(one)):
                 pass
         # What is only in a missing database is not gone: months without it would be too small.
-        if missing := missed([*site.targets, *targets], source, ledger):
+        if missing := missed([*site.targets, *targets], source, ledger.databases):
             raise SourceError(f"nothing was sent: {missing_text(missing)}")
         wanted = [as_requested(target, request) for target in targets]
         planners = [_Planner(site, one, request, source, ledger, looking) for one in wanted]
@@ -199,7 +200,14 @@ class _Planner:
         self._numbers = numbers(self._window)
 
     def adopt(self) -> None:
-        adopt_named(self._target, self._numbers, self._source, self._ledger, self._site.clock())
+        adopt_named(
+            self._target,
+            self._numbers,
+            self._source,
+            self._ledger.entries,
+            self._ledger.counts,
+            self._site.clock(),
+        )
 
     def outline(self) -> RepublishPlan:
         """What can be determined without looking at every job. Raises: UsageError."""
@@ -227,10 +235,10 @@ class _Planner:
             resume_from=None,
             held=(),
             policy_digest="-".join(digests),
-            posting=self._ledger.settings_since(target.name, 0)[0],
+            posting=self._ledger.earlier.settings_since(target.name, 0)[0],
             brake=self._brake(all_rows),
         )
-        stopped_at = self._ledger.window_progress(target.name, outline.window_progress)
+        stopped_at = self._ledger.positions.window_progress(target.name, outline.window_progress)
         outline = replace(outline, resume_from=stopped_at)
         left = self._rows_left(outline)
         return outline if self._summary else self._sized(replace(outline, rows=left, jobs=left))
@@ -240,7 +248,7 @@ class _Planner:
         """Whether every job is examined: for totals, and where single records were sent before."""
         if self._summary:
             return True
-        known = self._ledger.months(self._target.name)
+        known = self._ledger.entries.months(self._target.name)
         before = any(one.month in self._numbers and one.counts.jobs for one in known)
         return self._receiver.row_keys is not None and before
 
@@ -257,7 +265,7 @@ class _Planner:
 
     def _restored(self) -> list[BlockedMonth]:
         """Return the months of the window that wait since the ledger was restored, or lost."""
-        losses = self._ledger.losses(self._target.name)
+        losses = self._ledger.losses.held(self._target.name)
         there = RestoredLedger(self._target.name, losses, are_all_shown=False)
         for month in there.months.intersection(self._numbers):
             there.wait(month)
@@ -335,10 +343,10 @@ class _Planner:
         """
         target, ledger, now = self._target, self._ledger, self._site.clock()
         maker = RecordMaker(job_format(target.format))
-        moves = RecordMoves("", partial(ledger.rows, target.name))
+        moves = RecordMoves("", partial(ledger.entries.rows, target.name))
         stays: set[RowId] = set()
         jobs = 0
-        where = target.name, self._source, ledger, self._window, frozenset[SideTable](), now
+        where = target.name, self._source, ledger.entries, self._window, frozenset[SideTable](), now
         for page in whole_window(*where):
             self._looking.seen(page.rows_read)
             for fit in self._to_send(page):
@@ -365,8 +373,8 @@ class _Planner:
         decider = Decider(
             target.selection(self._window), target.policy, "", OnChange.REPLACE, again=True
         )
-        known = ledger.recorded(target.name, [job.run_key for job in page.jobs])
-        held = ledger.held(target.name, [job.key for job in page.jobs])
+        known = ledger.entries.recorded(target.name, [job.run_key for job in page.jobs])
+        held = ledger.quarantine.held(target.name, [job.key for job in page.jobs])
         for job in page.jobs:
             recorded = known.get(job.run_key)
             # What is under way arrives first.
@@ -379,16 +387,16 @@ class _Planner:
         """Rows of months that are totals there, with their format: records would add to them."""
         own, others = self._target.selection(Window()), self._site.beside(self._target)
         found = {}
-        for known in self._ledger.months(self._target.name):
+        for known in self._ledger.entries.months(self._target.name):
             if known.month in self._numbers and known.format:
-                rows = self._ledger.rows(self._target.name, known.month)
+                rows = self._ledger.entries.rows(self._target.name, known.month)
                 totals = rows_for_people(own_rows(rows, own, others), known.format)
                 found[known.month] = [(row, known.format) for row in totals]
         return found
 
     def _brake(self, rows: int) -> str:
         """Why the window dwarfs what the ledger knows, or contradicts it."""
-        name, state = self._target.name, self._ledger.target(self._target.name)
+        name, state = self._target.name, self._ledger.targets.state(self._target.name)
         delivered = state.delivered if state else 0
         if rows > _SMALL and delivered and rows > _SUSPICIOUS_RATIO * delivered:
             return dwarfs(rows, delivered, name)
@@ -399,7 +407,7 @@ class _Planner:
             return ""
         name, served = self._target.name, Window(start=state.start, end=state.last_published_end)
         runs = {job.run_key for job in self._first_page().jobs if job.ended_at in served}
-        if len(runs) <= 100 or self._ledger.recorded(name, runs):
+        if len(runs) <= 100 or self._ledger.entries.recorded(name, runs):
             return ""
         return contradicts(len(runs), name)
 

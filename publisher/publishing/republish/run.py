@@ -57,7 +57,7 @@ def carry_out(
         try:
             live = site.live(target, dry_run=dry_run, accept_key_change=accept)
             # Two runs of one republish would each send everything: the second does nothing.
-            with closing(live.transport), ledger.working_on(f"{target.name}~republish"):
+            with closing(live.transport), ledger.locks.working_on(f"{target.name}~republish"):
                 republish = _Republish(site, target, live, planned, source, ledger, observer)
                 if planned.summary:
                     return republish.months()
@@ -105,7 +105,7 @@ class _Republish:
     def held_back(self) -> Outcome:
         """Nothing new is sent, only what was recorded: the rows that a ticket names must exist."""
         done = self._nothing()
-        if self._ledger.outstanding(self._live.name) is not None:
+        if self._ledger.outbox.outstanding(self._live.name) is not None:
             done = self._round().send_outstanding()
             if not _went_through(done):
                 return done
@@ -128,8 +128,8 @@ class _Republish:
             done = added(done, portion)
             if finished and _went_through(portion):
                 if self._planned.whole:
-                    self._ledger.forget_totals(self._live.name, self._numbers)
-                    self._ledger.forget_earlier(self._live.name, self._numbers)
+                    self._ledger.entries.forget_totals(self._live.name, self._numbers)
+                    self._ledger.earlier.forget(self._live.name, self._numbers)
                 # Last: one that is interrupted before sends nothing again.
                 self._finish_window()
             if not finished and self._site.wait(_BREATH_S):
@@ -143,9 +143,16 @@ class _Republish:
         if self._target.jura_until is not None:
             # What jura-ng left of months that we have not sent yet is written down before them.
             live = self._live
-            with self._ledger.working_on(live.name, patience(self._site.wait), live.receiver):
-                live.begin(self._ledger)
-                adopt_named(self._target, left, self._source, self._ledger, self._site.clock())
+            with self._ledger.locks.working_on(live.name, patience(self._site.wait), live.receiver):
+                live.begin(self._ledger.targets)
+                adopt_named(
+                    self._target,
+                    left,
+                    self._source,
+                    self._ledger.entries,
+                    self._ledger.counts,
+                    self._site.clock(),
+                )
         for number in left:
             progress = "" if done.held else self._planned.window_progress
             month_done = self._round().republish_month(number, progress)
@@ -153,14 +160,14 @@ class _Republish:
             if not _went_through(month_done):
                 return done
             if not month_done.held:
-                self._ledger.forget_earlier(self._live.name, [number])
+                self._ledger.earlier.forget(self._live.name, [number])
             if number != left[-1] and self._site.wait(_BREATH_S):
                 return _stopped(done)
         self._finish_window()
         return done
 
     def _finish_window(self) -> None:
-        self._ledger.finish_window(self._live.name, self._planned.window_progress)
+        self._ledger.positions.finish_window(self._live.name, self._planned.window_progress)
 
     def _nothing(self) -> Outcome:
         return Outcome(target=self._live.name, outcome="nothing")
@@ -181,7 +188,7 @@ class _Republish:
 
         What is sent again of those jobs would leave their rows behind.
         """
-        _, settings = self._ledger.settings_since(self._live.name, self._planned.posting)
+        _, settings = self._ledger.earlier.settings_since(self._live.name, self._planned.posting)
         if settings <= {self._live.settings}:
             return None
         return self._held_back(settings_changed(self._live.name), ())
@@ -191,13 +198,13 @@ class _Republish:
         if not self._planned.held:
             return
         name = self._live.name
-        with self._ledger.working_on(name, patience(self._site.wait), self._live.receiver):
-            self._live.begin(self._ledger)
-        changes = self._ledger.accepted_changes(name)
+        with self._ledger.locks.working_on(name, patience(self._site.wait), self._live.receiver):
+            self._live.begin(self._ledger.targets)
+        changes = self._ledger.consents.accepted(name)
         known = {(one.month, row.key.text) for one in changes for row in one.rows}
         for held in self._planned.held:
             rows = [row for row in held.orphaned if (held.month, row.key.text) not in known]
             if rows:
                 now = self._site.clock()
                 accepted = name, held.month, rows, held.lost_jobs, now
-                self._ledger.accept_change(*accepted, of_records=held.ticket_after)
+                self._ledger.consents.accept(*accepted, of_records=held.ticket_after)

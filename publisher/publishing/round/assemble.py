@@ -10,7 +10,7 @@ from operator import attrgetter
 from typing import Final, NamedTuple
 
 from publisher.formats.base import Formed, Frame, JobFormat, SummaryFormat, SyncFormat
-from publisher.ledger.contract import Outstanding
+from publisher.ledger.answers import Outstanding
 from publisher.model.errors import Unfit
 from publisher.model.job import JobId, RowRef
 from publisher.model.message import (

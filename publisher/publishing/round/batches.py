@@ -15,7 +15,7 @@ from operator import attrgetter
 from typing import Final, NamedTuple
 
 from publisher.formats.base import JobFormat, SummaryFormat, lighter
-from publisher.ledger.contract import Ledger
+from publisher.ledger.contract import Consents, Entries, Ledger
 from publisher.model.entry import Entry, Recorded, RowFields, RowId, RowKey
 from publisher.model.errors import Unfit
 from publisher.model.job import JobId, JobKey
@@ -376,36 +376,36 @@ def open_sink(
     summed = live.format.receiver.row_keys is not None
     guard = None
     if summed and not decider.again:  # what a window sends again was looked at when it was planned
-        accept = _accepting(live, ledger, clock) if live.accept_key_change else None
+        accept = _accepting(live, ledger.consents, clock) if live.accept_key_change else None
         guard = Guard(
-            totals=_sent_as_totals(live, ledger),
+            totals=_sent_as_totals(live, ledger.entries),
             held_before=held_before,
-            moves=RecordMoves(live.settings, partial(ledger.rows, live.name)),
+            moves=RecordMoves(live.settings, partial(ledger.entries.rows, live.name)),
             accept=accept,
         )
     return JobBatches(live.format, builder, sender, restored, again=decider.again, guard=guard)
 
 
-def _sent_as_totals(live: LiveTarget, ledger: Ledger) -> dict[int, BlockedMonth]:
+def _sent_as_totals(live: LiveTarget, entries: Entries) -> dict[int, BlockedMonth]:
     """Return the months that the receiver has as totals: records would count beside."""
     return {
         known.month: BlockedMonth(
             known.month,
             orphaned=rows_for_people(
-                own_rows(ledger.rows(live.name, known.month), live.selection, live.beside),
+                own_rows(entries.rows(live.name, known.month), live.selection, live.beside),
                 known.format,
             ),
             lost_jobs=0,
             was=known.format,
         )
-        for known in ledger.months(live.name)
+        for known in entries.months(live.name)
         if known.format
     }
 
 
 def _accepting(
-    live: LiveTarget, ledger: Ledger, clock: Callable[[], datetime]
+    live: LiveTarget, consents: Consents, clock: Callable[[], datetime]
 ) -> Callable[[int, Sequence[KeyTotal]], None]:
     """Return what notes that rows of a month stay at the receiver with consent."""
-    accept = partial(ledger.accept_change, of_records=True)
+    accept = partial(consents.accept, of_records=True)
     return lambda month, rows: accept(live.name, month, rows, 0, clock())

@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from publisher.formats.base import OnChange, SummaryFormat
-from publisher.ledger.contract import Entries, Hold, Quarantined
+from publisher.ledger.answers import Hold, Quarantined
+from publisher.ledger.contract import Entries
 from publisher.model.entry import RecordedRuns, RecordKey
 from publisher.model.errors import Unfit
 from publisher.model.job import JobRecord, RunKey
@@ -40,15 +41,15 @@ class NoCollisions:
 class Collisions(NoCollisions):
     """Whose record the receiver has under which key."""
 
-    def __init__(self, target: str, ledger: Entries) -> None:
+    def __init__(self, target: str, entries: Entries) -> None:
         self._target = target
-        self._ledger = ledger
+        self._entries = entries
         self._owners: dict[tuple[str, str, int], RunKey] = {}  # of the page's ends
         self._taken: dict[tuple[str, str, int], RunKey] = {}  # of this round
 
     def look_up(self, jobs: Sequence[JobRecord], known: RecordedRuns) -> None:
         """Find the records that ended when a page's jobs did. Raises: LedgerError."""
-        found = self._ledger.owners(self._target, {job.ended_at for job in jobs})
+        found = self._entries.owners(self._target, {job.ended_at for job in jobs})
         self._owners = {as_compared(record): run for run, record in found}
 
     def checked(self, fit: Publish, held: Quarantined | None) -> Publish:
@@ -100,10 +101,10 @@ class LaterRuns(NoCollisions):
         return fit._replace(published=fit.published._replace(later_run=later))
 
 
-def collisions(live: LiveTarget, ledger: Entries) -> NoCollisions:
+def collisions(live: LiveTarget, entries: Entries) -> NoCollisions:
     """Return what a round has to know of the keys of its target's receiver."""
     if isinstance(live.format, SummaryFormat):
         return NoCollisions()
     if live.changed is not OnChange.REPLACE or live.format.receiver.keyed_by_job:
         return LaterRuns()
-    return Collisions(live.name, ledger)
+    return Collisions(live.name, entries)

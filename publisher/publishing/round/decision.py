@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from publisher.formats.base import OnChange
-from publisher.ledger.contract import Hold, Quarantined
+from publisher.ledger.answers import Hold, Quarantined
 from publisher.model.entry import Recorded
 from publisher.model.errors import Unfit
 from publisher.model.job import JobKey, JobRecord, SkippedJob

@@ -9,16 +9,10 @@ from itertools import islice
 from sys import maxsize
 from typing import Final, Protocol, TypeVar
 
-from publisher.ledger.contract import Hold, Ledger
+from publisher.ledger.answers import Hold
+from publisher.ledger.contract import Entries, Ledger, Positions
 from publisher.model.errors import Later
-from publisher.model.job import (
-    Epoch,
-    JobKey,
-    JobRecord,
-    RowRef,
-    SideTable,
-    SkippedJob,
-)
+from publisher.model.job import Epoch, JobKey, JobRecord, RowRef, SideTable, SkippedJob
 from publisher.model.message import OpenRow, Progress, WindowMark
 from publisher.model.time import Window
 from publisher.publishing.databases.known import inodes
@@ -62,7 +56,7 @@ class IncrementalReader:
         yield from self._quarantined(now)
         self.repeats = False
         for database in self.source.databases():
-            cursor = None if self.sweep else self.ledger.cursor(self.target, database)
+            cursor = None if self.sweep else self.ledger.databases.cursor(self.target, database)
             for page in self.source.since(cursor, database, self.needs, now):
                 cursors = (page.cursor,) if page.cursor else ()
                 yield page, Progress(cursors=cursors, opened=page.open)
@@ -76,7 +70,9 @@ class IncrementalReader:
     def _open_rows(self, now: datetime) -> Iterator[Read]:
         there = frozenset(self.source.databases())
         # Those of a database that is missing wait for it.
-        rows = [row for row in self.ledger.open_rows(self.target) if row.row.database in there]
+        rows = [
+            row for row in self.ledger.positions.open_rows(self.target) if row.row.database in there
+        ]
         still_open: set[RowRef] = set()
         for page in self.source.reread(rows, self.needs, now):
             still_open.update(row.row for row in page.open)
@@ -86,7 +82,7 @@ class IncrementalReader:
             yield Page(jobs=()), Progress(closed=closed)
 
     def _quarantined(self, now: datetime) -> Iterator[Read]:
-        everything = self.ledger.quarantine(self.target)
+        everything = self.ledger.quarantine.listed(self.target)
         quarantined = (held for held in everything if held.hold is not Hold.DROPPED)
         while portion := list(islice(quarantined, _QUARANTINE_PORTION)):
             # A row without a JobID is in quarantine under a key of its own, which no job has once
@@ -109,7 +105,8 @@ class WindowReader:
     target: str
     window_progress: str
     source: Source
-    ledger: Ledger
+    positions: Positions
+    entries: Entries
     needs: frozenset[SideTable]
     window: Window
     most_rows: int
@@ -125,11 +122,11 @@ class WindowReader:
         return Progress(window_mark=mark)
 
     def pages(self, now: datetime) -> Iterator[Read]:
-        stopped_at = self.ledger.window_progress(self.target, self.window_progress)
+        stopped_at = self.positions.window_progress(self.target, self.window_progress)
         # Where that database is gone by now (`migrate`), the place in it tells nothing.
         there = stopped_at is not None and stopped_at.row.database in self.source.databases()
         after = (stopped_at.ended_at, stopped_at.row) if stopped_at is not None and there else None
-        where = self.target, self.source, self.ledger, self.window
+        where = self.target, self.source, self.entries, self.window
         rows, self.finished, moved = 0, False, False
         for page in whole_window(*where, self.needs, now, after):
             if rows >= self.most_rows and moved:
@@ -144,7 +141,7 @@ class WindowReader:
 def whole_window(
     target: str,
     source: Source,
-    ledger: Ledger,
+    entries: Entries,
     window: Window,
     needs: frozenset[SideTable],
     now: datetime,
@@ -159,7 +156,7 @@ def whole_window(
         if page.open:
             given_up = [row._replace(finished_seen_at=_LONG_AGO) for row in page.open]
             found = [job for whole in source.reread(given_up, needs, now) for job in whole.jobs]
-            known = ledger.recorded(target, [job.run_key for job in found])
+            known = entries.recorded(target, [job.run_key for job in found])
             jobs = (*page.jobs, *(job for job in found if job.run_key in known))
             page = replace(page, jobs=tuple(sorted(jobs, key=_position)))
         yield page

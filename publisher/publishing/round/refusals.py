@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Final
 
-from publisher.ledger.contract import MessageState, Outstanding
+from publisher.ledger.answers import MessageState, Outstanding
 from publisher.model.errors import Rejected
 from publisher.model.message import MessageId
 from publisher.transports.base import Receipt, Verdict

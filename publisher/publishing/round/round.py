@@ -16,7 +16,8 @@ from typing import Final, NamedTuple, Protocol
 
 from publisher.formats.base import SummaryFormat
 from publisher.formats.rules import warnings_about
-from publisher.ledger.contract import Hold, Ledger, Quarantined, TargetState
+from publisher.ledger.answers import Hold, Quarantined, TargetState
+from publisher.ledger.contract import Ledger
 from publisher.model.entry import RecordedRuns
 from publisher.model.errors import Later, LedgerError, PublisherError, Unfit
 from publisher.model.job import Epoch, JobKey, RowRef, SkippedJob
@@ -123,9 +124,9 @@ class Round:
         with self._at_work():
             now = self._clock()
             state = self._begin()
-            missing = note_databases(self._live.name, self._source, self._ledger, now)
+            missing = note_databases(self._live.name, self._source, self._ledger.databases, now)
             sweep = every_row or self._sweep_is_due(state, now)
-            if sweep and (damage := self._ledger.damage(now)):
+            if sweep and (damage := self._ledger.condition.damage(now)):
                 what = f"the ledger is damaged: {', '.join(damage)}; {_DAMAGED}"
                 raise LedgerError(f"target {self._live.name}: {what}")
             self._observer.round_begins(state, sweep=sweep)
@@ -138,7 +139,7 @@ class Round:
                 return broken_off(self._live.name, error, self._sender.tally)
             whole = receipt is None and (limit is None or self._taken < limit)
             checked = self._live.policy_digest if whole else None
-            self._ledger.end_round(
+            self._ledger.targets.end_round(
                 self._live.name,
                 success=receipt is None and not self._held and not missing and all_read,
                 swept=sweep and whole,
@@ -173,7 +174,8 @@ class Round:
                 target=self._live.name,
                 window_progress=window_progress,
                 source=self._source,
-                ledger=self._ledger,
+                positions=self._ledger.positions,
+                entries=self._ledger.entries,
                 needs=self._live.format.needs,
                 window=window,
                 most_rows=most_rows,
@@ -214,7 +216,9 @@ class Round:
         done = Epoch(month_window(month).end or 0)
         mark = WindowMark(window_progress=window_progress, ended_at=done, row=NOWHERE)
         progress = Progress(window_mark=mark)
-        self._ledger.note(self._live.name, progress, self._live.policy_digest, self._clock())
+        self._ledger.positions.note(
+            self._live.name, progress, self._live.policy_digest, self._clock()
+        )
 
     def send_outstanding(self) -> Outcome:
         """Send what is in doubt, and nothing new. Raises: PublisherError before it has begun."""
@@ -234,13 +238,13 @@ class Round:
 
     def _at_work(self) -> AbstractContextManager[None]:
         patient = patience(self._wait)
-        return self._ledger.working_on(self._live.name, patient, self._live.receiver)
+        return self._ledger.locks.working_on(self._live.name, patient, self._live.receiver)
 
     def _begin(self, *, again: bool = False) -> TargetState:
-        state = self._live.begin(self._ledger)
-        losses = self._ledger.losses(self._live.name)
+        state = self._live.begin(self._ledger.targets)
+        losses = self._ledger.losses.held(self._live.name)
         self._restored = RestoredLedger(self._live.name, losses, are_all_shown=not again)
-        know_by_name(self._live.name, self._source, self._ledger)
+        know_by_name(self._live.name, self._source, self._ledger.databases)
         self._sender = self._new_dispatch(state)
         self._held_before = state.held
         return state
@@ -252,7 +256,7 @@ class Round:
         if self._restored or (self._summed and (state.held or self._live.accept_key_change)):
             return True
         name, databases = self._live.name, self._source.databases()
-        cursors = [self._ledger.cursor(name, database) for database in databases]
+        cursors = [self._ledger.databases.cursor(name, database) for database in databases]
         return any(cursor is not None and not self._source.fits(cursor) for cursor in cursors)
 
     def _new_dispatch(self, state: TargetState) -> MessageSender:
@@ -284,7 +288,7 @@ class Round:
                     self._sender.send(Batch(records=RecordColumns.of([first]), progress=Progress()))
                     self._sender.finish()
                 sink = self._sink(journey.decider)
-                self._collisions = collisions(self._live, self._ledger)
+                self._collisions = collisions(self._live, self._ledger.entries)
                 self._read(journey, sink)
                 sink.conclude(journey.now)
             except RoundStopped as stopped:
@@ -305,8 +309,8 @@ class Round:
                 return None
             keys = [job.key for job in page.jobs]
             runs = [job.run_key for job in page.jobs]
-            known = self._ledger.recorded(self._live.name, runs)
-            held = self._ledger.held(self._live.name, keys)
+            known = self._ledger.entries.recorded(self._live.name, runs)
+            held = self._ledger.quarantine.held(self._live.name, keys)
             for job, key, run in zip(page.jobs, keys, runs, strict=True):
                 fit = decider.decide(job, key, known.get(run), held.get(key))
                 if isinstance(fit, Publish) and fit.published.where.machine_name not in refused:
@@ -360,8 +364,8 @@ class Round:
         reading, decider, limit, now = journey
         name, keys = self._live.name, [job.key for job in page.jobs]
         runs = [job.run_key for job in page.jobs]
-        known = RecordedRuns(self._ledger.recorded(name, runs))
-        held = self._ledger.held(name, keys + [skipped.key for skipped in page.skipped])
+        known = RecordedRuns(self._ledger.entries.recorded(name, runs))
+        held = self._ledger.quarantine.held(name, keys + [skipped.key for skipped in page.skipped])
         self._collisions.look_up(page.jobs, known)
         quarantined: list[SkippedJob] = []
         left: list[JobKey] = []

@@ -21,7 +21,8 @@ from typing import Final, NamedTuple, Protocol
 
 from publisher.formats import JOB_FORMATS
 from publisher.formats.base import Formed, JobFormat, SummaryFormat, SyncFormat, lighter
-from publisher.ledger.contract import Ledger, Outstanding, SentMessage
+from publisher.ledger.answers import Outstanding, SentMessage
+from publisher.ledger.contract import Ledger
 from publisher.model.errors import CredentialError, LedgerError
 from publisher.model.job import JobId, JobKey, SkippedJob
 from publisher.model.message import (
@@ -35,13 +36,7 @@ from publisher.model.message import (
     message_of,
 )
 from publisher.model.totals import month_number
-from publisher.publishing.round.assemble import (
-    Assembled,
-    assemble_message,
-    cut,
-    divided,
-    part_of,
-)
+from publisher.publishing.round.assemble import Assembled, assemble_message, cut, divided, part_of
 from publisher.publishing.round.outcome import Remarks, RoundCounters, of_whom
 from publisher.publishing.round.refusals import Refusals, RoundStopped, is_in_doubt, unproven
 from publisher.publishing.site import LiveTarget
@@ -92,8 +87,8 @@ class MessageSender:
         self._transport = live.transport
         self._ledger = ledger
         self._policy_digest, self._wire_digest = live.policy_digest, live.wire_digest
-        self._prepare = partial(ledger.prepare, settings=live.settings)
-        self._learnt = ledger.limit(live.name)
+        self._prepare = partial(ledger.outbox.prepare, settings=live.settings)
+        self._learnt = ledger.targets.limit(live.name)
         self._limit: int | None = None
         self._watcher = watcher
         self._clock = clock
@@ -117,7 +112,7 @@ class MessageSender:
 
     def __enter__(self) -> MessageSender:
         """Nobody knows what became of a message that an earlier process left."""
-        self._ledger.leave_in_doubt(self._target)
+        self._ledger.outbox.leave_in_doubt(self._target)
         self._thread = BackgroundThread()
         return self
 
@@ -132,7 +127,7 @@ class MessageSender:
         if isinstance(error, LedgerError):
             return
         if not (self._behind and self._handed_over):
-            self._ledger.give_up(self._target, self._handed_over, self._behind)
+            self._ledger.outbox.give_up(self._target, self._handed_over, self._behind)
         self._refusals.forget_suspects()
         self._went_on()
 
@@ -180,7 +175,7 @@ class MessageSender:
 
     def send_outstanding(self) -> None:
         """Everything of the receiver that has no receipt, in order. Raises: Stopped."""
-        while outstanding := self._ledger.outstanding(self._target, self._refusals.passed):
+        while outstanding := self._ledger.outbox.outstanding(self._target, self._refusals.passed):
             self._deliver_now(outstanding)
         if not self._refusals.has_suspects:
             self._went_on()
@@ -214,7 +209,7 @@ class MessageSender:
         self._watcher.job_set_aside(target, job)
 
     def note(self, progress: Progress) -> None:
-        self._ledger.note(self._target, progress, self._policy_digest, self._clock())
+        self._ledger.positions.note(self._target, progress, self._policy_digest, self._clock())
         self.written_down(progress)
 
     # On the way
@@ -230,7 +225,7 @@ class MessageSender:
         if mark is None:
             return {}
         window = mark.window_progress
-        return {window: self._ledger.window_progress(self._target, window)}
+        return {window: self._ledger.positions.window_progress(self._target, window)}
 
     def _put_together(self, batch: Batch) -> Assembled:
         check = slice(None)
@@ -320,7 +315,7 @@ class MessageSender:
 
     def _settle_alone(self, arrived: _Arrival) -> None:
         message, remote_id, remote_ids, now = self._sent(arrived)
-        self._ledger.sent(message, remote_id=remote_id, remote_ids=remote_ids, now=now)
+        self._ledger.outbox.sent(message, remote_id=remote_id, remote_ids=remote_ids, now=now)
         self._settled(arrived)
 
     def _sent(self, arrived: _Arrival) -> SentMessage:
@@ -370,7 +365,7 @@ class MessageSender:
         Raises: RoundStopped then; the same bytes go again with the next round.
         """
         if is_in_doubt(whole, receipt):
-            self._ledger.refused_in_doubt(whole.message)
+            self._ledger.outbox.refused_in_doubt(whole.message)
             receipt = unproven(receipt, "the same bytes go again with the next round")
             raise RoundStopped(of_whom(whole.message.target, self._target, receipt))
 
@@ -382,7 +377,7 @@ class MessageSender:
         self._count_attempts(receipt)
         # Of several attempts, one may have been stored.
         if receipt.verdict is Verdict.IN_DOUBT or receipt.doubt:
-            self._ledger.in_doubt(message, receipt.reason)
+            self._ledger.outbox.in_doubt(message, receipt.reason)
         elif receipt.verdict is not Verdict.DELIVERED:
             self._handed_over.discard(message.id)
 
@@ -404,7 +399,7 @@ class MessageSender:
             self._refusals.note_whole(receipt, is_cut=len(parts) > 1)
         if len(parts) > 1:
             frame = self._frame_of(whole.message.format)
-            self._ledger.split(whole, cut(frame, whole, parts), narrowing=refused)
+            self._ledger.outbox.split(whole, cut(frame, whole, parts), narrowing=refused)
         elif unclear and not self._refusals.is_proven_healthy:
             self._suspect_poison(whole, receipt)
         elif refused or not self._shed(whole, receipt.reason):
@@ -418,7 +413,7 @@ class MessageSender:
         self._learnt = LearntLimit(
             payload_bytes=most, wire=self._wire_digest, learnt_at=self._clock()
         )
-        self._ledger.learn_limit(self._target, self._learnt)
+        self._ledger.targets.learn_limit(self._target, self._learnt)
         return max(2, -(-len(whole.message.payload) // most))
 
     def _shed(self, whole: Outstanding, reason: str) -> bool:
@@ -431,7 +426,7 @@ class MessageSender:
             return False
         message = part_of(whole.message, frame.join([less]), 1)
         lightened = record._replace(content_bytes=len(less))
-        self._ledger.split(whole, [(message, [lightened])], narrowing=False)
+        self._ledger.outbox.split(whole, [(message, [lightened])], narrowing=False)
         if whole.message.target == self._target:
             self.remarks.note_lighter(record.key)
         self._watcher.record_shed(whole.message.target, record.job_id, reason)
@@ -448,7 +443,7 @@ class MessageSender:
         if not self._refusals.suspect(whole, receipt):
             return
         last, passed = None, set(self._refusals.passed)
-        while (one := self._ledger.outstanding(self._target, passed)) is not None:
+        while (one := self._ledger.outbox.outstanding(self._target, passed)) is not None:
             last = one
             passed.add(one.message.id)
         if last is not None:
@@ -478,7 +473,7 @@ class MessageSender:
                 raise RoundStopped(of_whom(whole.message.target, self._target, receipt))
             return
         rule = "refused-by-receiver" if receipt.verdict is Verdict.REFUSED else TOO_LARGE
-        self._ledger.refuse(whole, rule, receipt.reason, self._policy_digest, self._clock())
+        self._ledger.outbox.refuse(whole, rule, receipt.reason, self._policy_digest, self._clock())
         for record in whole.records:
             if record.key not in self._refused_rows:
                 quarantined = record.set_aside(rule, receipt.reason)
@@ -487,7 +482,7 @@ class MessageSender:
                 self._refused_rows[record.key] = month_number(record.ended_at)
 
     def _written_down(self, message: Message) -> Outstanding:
-        outstanding = self._ledger.outstanding(self._target, self._refusals.passed)
+        outstanding = self._ledger.outbox.outstanding(self._target, self._refusals.passed)
         if outstanding is None or outstanding.message.id != message.id:
             raise AssertionError(f"message {message.id} is not the first in its queue")
         return outstanding

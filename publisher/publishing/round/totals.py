@@ -21,7 +21,8 @@ from typing import Final
 
 from publisher.formats import summary_format
 from publisher.formats.base import SummaryFormat
-from publisher.ledger.contract import Hold, Ledger, Quarantined
+from publisher.ledger.answers import Hold, Quarantined
+from publisher.ledger.contract import Ledger
 from publisher.model.entry import Entry, Recorded, RowId, RowTotal
 from publisher.model.errors import Unfit
 from publisher.model.job import JobId, JobKey, JobRecord, SkippedJob
@@ -107,7 +108,7 @@ class MonthlyTotals:
         self._keys: defaultdict[RowId | None, list[JobKey]] = defaultdict(list)
         self._met: set[JobKey] = set()  # of runs that the ledger may not tell of yet
         self._progress = Progress()
-        known = partial(ledger.months, live.name), partial(ledger.rows, live.name)
+        known = partial(ledger.entries.months, live.name), partial(ledger.entries.rows, live.name)
         self._kinds = MonthKinds(summary_format, *known, again=decider.again)
         # Months of which runs are there otherwise ('' as single records, or in another table): they
         # are held back, or not, with consent.
@@ -180,7 +181,7 @@ class MonthlyTotals:
     def _flush(self) -> None:
         if self._entries:
             now = self._clock()
-            self._ledger.enter(self._target, self._entries, self._live.settings, now)
+            self._ledger.postings.enter(self._target, self._entries, self._live.settings, now)
             self._entries.clear()
 
     # Progress
@@ -240,7 +241,7 @@ class MonthlyTotals:
         self._changes, self._waiting = RowChanges(), ActionCounts()
         self._entries.clear()
         self._met.clear()
-        self._ledger.discard(self._target)
+        self._ledger.postings.discard(self._target)
         self._kinds.refresh()
 
     def _read_month(self, month: int, now: datetime) -> None:
@@ -249,11 +250,13 @@ class MonthlyTotals:
         decider = self._decider
         if self._again:  # also of a job that began before the start: the month is sent whole
             decider = decider._replace(selection=decider.selection._replace(window=window))
-        for page in whole_window(self._target, self._source, self._ledger, window, needs, now):
+        for page in whole_window(
+            self._target, self._source, self._ledger.entries, window, needs, now
+        ):
             self._page_read(page)
             jobs: tuple[JobRecord | SkippedJob, ...] = (*page.jobs, *page.skipped)
-            held = self._ledger.held(self._target, [job.key for job in jobs])
-            known = self._ledger.recorded(self._target, [job.run_key for job in page.jobs])
+            held = self._ledger.quarantine.held(self._target, [job.key for job in jobs])
+            known = self._ledger.entries.recorded(self._target, [job.run_key for job in page.jobs])
             for job in jobs:
                 was = None if isinstance(job, SkippedJob) else known.get(job.run_key)
                 quarantined += self._again_of(decider, job, was, held.get(job.key), now)
@@ -319,7 +322,7 @@ class MonthlyTotals:
         self._send((), now)
         if self._sender.refused_months():
             self._start_over()
-            self._ledger.seal(self._target, self._messages((), now))
+            self._ledger.postings.seal(self._target, self._messages((), now))
             self._sender.send_outstanding()
 
     def _send(self, say: Collection[int], now: datetime) -> None:
@@ -328,14 +331,14 @@ class MonthlyTotals:
         self._hold_months()
         left = self._left_behind() if self._accepts else self._hold_rows()
         if self._again and self.held:  # a month that is published again goes whole, or not at all
-            self._ledger.discard(self._target)
+            self._ledger.postings.discard(self._target)
             self._changes.count(self._sender.tally.actions, held_month(self.held[-1]))
             self._changes, say = RowChanges(), ()
         self._hold_large_rows(now)
-        self._ledger.seal(self._target, self._messages({*say, *self._overruled}, now))
+        self._ledger.postings.seal(self._target, self._messages({*say, *self._overruled}, now))
         for month, rows in left.items():
             now = self._clock()
-            self._ledger.accept_change(self._target, month, rows, 0, now, of_records=False)
+            self._ledger.consents.accept(self._target, month, rows, 0, now, of_records=False)
         self._sender.send_outstanding()
 
     def _hold_months(self) -> None:
@@ -350,7 +353,7 @@ class MonthlyTotals:
         there = self._rows_that_move()
         held = hold_back(self._changes, there.counts, there.key_of, self._takes_zeros)
         if held.rows:
-            self._ledger.withdraw(self._target, leaving=held.rows)
+            self._ledger.postings.withdraw(self._target, leaving=held.rows)
             for row in held.rows:
                 self._keys.pop(row, None)
         blocked = {}
@@ -377,11 +380,11 @@ class MonthlyTotals:
 
     def _rows_that_move(self) -> KnownRows:
         months = sorted(self._changes.moving_months())
-        rows = [row for month in months for row in self._ledger.rows(self._target, month)]
+        rows = [row for month in months for row in self._ledger.entries.rows(self._target, month)]
         return KnownRows(rows, self._kinds.format_of)
 
     def _own_rows(self, month: int) -> list[RowTotal]:
-        rows = self._ledger.rows(self._target, month)
+        rows = self._ledger.entries.rows(self._target, month)
         return own_rows(rows, self._decider.selection, self._live.beside)
 
     def _takes_zeros(self, key: GroupKey) -> bool:
@@ -403,7 +406,7 @@ class MonthlyTotals:
                     self._kinds.format_of(month).render([grouped.group], now)
                 except Unfit as unfit:
                     self._changes.hold((), rows)
-                    self._ledger.withdraw(self._target, entering=rows)
+                    self._ledger.postings.withdraw(self._target, entering=rows)
                     self._set_aside(summary_name(grouped.group), unfit)
 
     def _set_aside(self, name: str, unfit: Unfit) -> None:
@@ -415,7 +418,7 @@ class MonthlyTotals:
     def _grouped(self, month: int) -> Iterator[GroupedRows]:
         """Yield the rows of a month with what this round changes."""
         deltas = self._changes.deltas(month)
-        rows = self._ledger.rows(self._target, month)
+        rows = self._ledger.entries.rows(self._target, month)
         changed = [changed_row(row, deltas.get(row.key.id)) for row in rows]
         return groups_of(self._kinds.format_of(month).grouping, changed)
 

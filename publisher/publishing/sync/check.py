@@ -16,7 +16,8 @@ from operator import attrgetter
 from typing import Final
 
 from publisher.formats import is_summary_format, receiver_of
-from publisher.ledger.contract import Hold, Ledger, Quarantined
+from publisher.ledger.answers import Hold, Quarantined
+from publisher.ledger.contract import Ledger
 from publisher.model.entry import Recorded, RecordedRuns, RowId
 from publisher.model.errors import Unfit
 from publisher.model.job import Epoch, JobKey, JobRecord, SkippedJob
@@ -140,7 +141,7 @@ def accepted(
         return [
             (target.name, change)
             for target in targets
-            for change in ledger.accepted_changes(target.name)
+            for change in ledger.consents.accepted(target.name)
             if change.month >= first
         ]
 
@@ -155,7 +156,7 @@ def lost(site: Site, targets: Sequence[Target], *, months: int | None) -> list[N
     """Return jobs of these months that retired databases lost. Raises: LedgerError."""
     first = first_month(site.clock(), months)
     with closing(site.ledger_to_read()) as ledger:
-        known = [one for target in targets for one in ledger.known_databases(target.name)]
+        known = [one for target in targets for one in ledger.databases.known(target.name)]
     return never_sent(known, first)
 
 
@@ -167,11 +168,11 @@ def confirm_deleted(site: Site, targets: Sequence[Target], month: int) -> list[t
     found = []
     with closing(site.ledger()) as ledger:
         for target in targets:
-            changes = [one for one in ledger.accepted_changes(target.name) if one.month == month]
+            changes = [one for one in ledger.consents.accepted(target.name) if one.month == month]
             found.append((target.name, to_be_deleted(changes, month)))
             if changes:
-                with ledger.working_on(target.name):
-                    ledger.confirm_deleted(target.name, month, site.clock())
+                with ledger.locks.working_on(target.name):
+                    ledger.consents.confirm_deleted(target.name, month, site.clock())
     return found
 
 
@@ -193,18 +194,18 @@ class _TargetCheck:
         self._now = now
         self._first = first
         self._jobs_seen = jobs_seen
-        self._state = ledger.target(target.name)
+        self._state = ledger.targets.state(target.name)
         self._start = (self._state and self._state.start) or Epoch(0)
-        self._counts = ledger.counts(target.name)
-        self._accepted = ledger.accepted_changes(target.name)
+        self._counts = ledger.counts.by_host(target.name)
+        self._accepted = ledger.consents.accepted(target.name)
         self._summary = is_summary_format(target.format)
         self._seen: defaultdict[HostMonth, _Seen] = defaultdict(_Seen)
         self._hosts: dict[int, dict[RowId, str]] = {}  # by month, of the receiver's rows
-        known = ledger.known_databases(target.name)
+        known = ledger.databases.known(target.name)
         self._retired = {one.file for one in known if one.retired is not None}
         self._of_retired: Counter[HostMonth] = Counter()
         for file in self._retired:
-            self._of_retired.update(ledger.counted_from(target.name, file))
+            self._of_retired.update(ledger.entries.counted_from(target.name, file))
 
     def rows(self, portal: Mapping[HostMonth, int] | None) -> Iterator[Compared]:
         """By month and submit host. Raises: LedgerError, SourceError; Later as `undisturbed`."""
@@ -264,7 +265,7 @@ class _TargetCheck:
     def _trouble(self) -> dict[int, Sequence[str]]:
         """What is wrong with whole months: held back, or at the receiver under another site."""
         held = set(self._state.held) if self._state else set()
-        totals = self._ledger.months(self._target.name)
+        totals = self._ledger.entries.months(self._target.name)
         months = {one.month for one in totals if one.format}
         months |= {month for month, _ in self._counts.delivered} | held
         months |= {one.month for one in self._accepted if one.rows or one.records}
@@ -274,7 +275,7 @@ class _TargetCheck:
 
     def _of_month(self, month: int, held: bool) -> list[str]:
         target, name = self._target, month_name(month)
-        there = [row for row in self._ledger.rows(target.name, month) if row.counts.jobs]
+        there = [row for row in self._ledger.entries.rows(target.name, month) if row.counts.jobs]
         named = [json.loads(row.key.fields.text) for row in there]
         sites = {fields["Site"] for fields in named if "Site" in fields}
         others = sorted(site for site in sites if column(site) != column(target.policy.site))
@@ -300,7 +301,9 @@ class _TargetCheck:
         if self._first:
             window = Window(start=month_window(self._first).start)
         decider = whoever_counts(self._target, window)
-        for page in whole_window(name, self._source, ledger, window, frozenset(), self._now):
+        for page in whole_window(
+            name, self._source, ledger.entries, window, frozenset(), self._now
+        ):
             set_aside |= self._see_unreadable(page.skipped)
             set_aside |= self._see_jobs(page.jobs, decider)
         self._see_set_aside(set_aside)
@@ -313,8 +316,8 @@ class _TargetCheck:
             [one.key for one in jobs],
             [one.run_key for one in jobs],
         )
-        known = RecordedRuns(self._ledger.recorded(name, runs))
-        held = self._ledger.held(name, keys)
+        known = RecordedRuns(self._ledger.entries.recorded(name, runs))
+        held = self._ledger.quarantine.held(name, keys)
         for key, run, job in zip(keys, runs, jobs, strict=True):
             is_wanted = isinstance(decider.decide(job, key, None, None), Publish)
             host = self._host(job)
@@ -333,7 +336,7 @@ class _TargetCheck:
         """Return where a run counts, whatever its source and the settings say by now."""
         month = run.row.month
         if month not in self._hosts:
-            rows = self._ledger.rows(self._target.name, month)
+            rows = self._ledger.entries.rows(self._target.name, month)
             self._hosts[month] = {row.key.id: host_of(row.key.fields.text) for row in rows}
         return month, self._hosts[month][run.row]
 
@@ -372,7 +375,7 @@ class _TargetCheck:
 
     def _see_set_aside(self, seen: Set[JobKey]) -> None:
         """Jobs set aside that no page had: without an end time, or not in any database now."""
-        for held in self._ledger.quarantine(self._target.name):
+        for held in self._ledger.quarantine.listed(self._target.name):
             ended_at = held.job.ended_at
             # A month of totals set aside has no end time either, but it is no row of a database.
             if ended_at is None and held.job.row.database:
@@ -386,8 +389,8 @@ class _TargetCheck:
         """See rows of a page that are not jobs: set aside, or about to be. Return the former."""
         keys = [row.key for row in skipped]
         name = self._target.name
-        known = self._ledger.recorded(name, [row.run_key for row in skipped])
-        held = self._ledger.held(name, keys)
+        known = self._ledger.entries.recorded(name, [row.run_key for row in skipped])
+        held = self._ledger.quarantine.held(name, keys)
         for row, key in zip(skipped, keys, strict=True):
             if row.ended_at is None:
                 continue

@@ -16,7 +16,8 @@ from typing import Final
 
 from publisher.formats import sync_format
 from publisher.formats.base import OnChange, SyncFormat
-from publisher.ledger.contract import HostCounts, Ledger, TargetState
+from publisher.ledger.answers import HostCounts, TargetState
+from publisher.ledger.contract import Entries, Ledger, Losses
 from publisher.model.job import Epoch, JobId
 from publisher.model.message import OutboxRecord, SyncMessage, message_of
 from publisher.model.time import Window, month_of
@@ -54,8 +55,8 @@ def after_round(
 ) -> Outcome | None:
     """The counts after a regular round, when they changed or a day has passed; else None."""
     now = site.clock()
-    counts = ledger.counts(target.name)
-    wanted = _known(recent(counts_to_send(counts), now, MONTHS), target, ledger)
+    counts = ledger.counts.by_host(target.name)
+    wanted = _known(recent(counts_to_send(counts), now, MONTHS), target, ledger.losses)
     sent = counts.last_reported_at
     fresh = sent is not None and timedelta(0) <= now - sent < _SEND_EVERY
     if not wanted or (fresh and wanted == {at: counts.reported.get(at) for at in wanted}):
@@ -76,21 +77,23 @@ def send_counts(
     """Send a target's counts. Raises: PublisherError before anything is sent."""
     now = site.clock()
     form = sync_format(live.format.receiver.sync_format)
-    with ledger.working_on(target.name, patience(site.wait), live.receiver):
-        if ledger.target(target.name) is not None:  # what it sends belongs to this receiver
-            live.begin(ledger)
+    with ledger.locks.working_on(target.name, patience(site.wait), live.receiver):
+        if ledger.targets.state(target.name) is not None:  # what it sends belongs to this receiver
+            live.begin(ledger.targets)
         sender = MessageSender(live, form, ledger, observer, site.clock, check_all=True)
         receipt: Receipt | None = None
         try:
             with sender:
                 sender.send_outstanding()
-                if not missing_databases(target.name, source, ledger):  # else they would be too few
+                if not missing_databases(
+                    target.name, source, ledger.databases
+                ):  # else they would be too few
                     basis = f"{live.selection_digest}-{live.policy_digest}"
                     _look_before_us(target, source, ledger, now, basis)
-                counts = recent(counts_to_send(ledger.counts(target.name)), now, months)
-                counts = _known(counts, target, ledger)
+                counts = recent(counts_to_send(ledger.counts.by_host(target.name)), now, months)
+                counts = _known(counts, target, ledger.losses)
                 if counts:  # a target without a round has none, and is not in the ledger
-                    ledger.prepare_sync(target.name, _messages(target, form, counts, now))
+                    ledger.outbox.prepare_sync(target.name, _messages(target, form, counts, now))
                     sender.send_outstanding()
         except RoundStopped as stopped:
             receipt = stopped.receipt
@@ -112,9 +115,9 @@ def recent(
     return {at: counts[at] for at in sorted(counts) if at[0] >= first}
 
 
-def _known(counts: Mapping[HostMonth, int], target: Target, ledger: Ledger) -> dict[HostMonth, int]:
+def _known(counts: Mapping[HostMonth, int], target: Target, losses: Losses) -> dict[HostMonth, int]:
     """Leave out months of which the ledger may have lost something: nobody knows their counts."""
-    lost = {loss.month for loss in ledger.losses(target.name)}
+    lost = {loss.month for loss in losses.held(target.name)}
     return {at: jobs for at, jobs in counts.items() if at[0] not in lost}
 
 
@@ -149,8 +152,8 @@ def recorded(site: Site, *, months: int | None) -> list[RecordedCount]:
     found: list[RecordedCount] = []
     for other in site.other_instances():
         with closing(other.ledger_to_read()) as ledger:
-            for target in ledger.targets():
-                state, counts = ledger.target(target), ledger.counts(target)
+            for target in ledger.targets.names():
+                state, counts = ledger.targets.state(target), ledger.counts.by_host(target)
                 found += _recorded(f"{other.instance}/{target}", state, counts, first)
     return found
 
@@ -180,7 +183,7 @@ def _look_before_us(
 
     They are read only when that may have changed: rows, the policy, or a delivery.
     """
-    state = ledger.target(target.name)
+    state = ledger.targets.state(target.name)
     if state is None or state.start is None:
         return
     begin = month_window(month_number(state.start)).start
@@ -188,17 +191,17 @@ def _look_before_us(
         return
     decider = whoever_counts(target, Window(start=begin, end=state.start))
     basis = f"{basis}-{state.start}-{source.count(decider.selection.window)}"
-    if basis == ledger.counts(target.name).before_basis:
+    if basis == ledger.counts.by_host(target.name).before_basis:
         return
     jobs: Counter[HostMonth] = Counter()
     for page in source.window(decider.selection.window, frozenset(), now):
-        jobs.update(_unknown(target, decider, page, ledger))
-    ledger.set_before(target.name, jobs, basis)
+        jobs.update(_unknown(target, decider, page, ledger.entries))
+    ledger.counts.set_before(target.name, jobs, basis)
 
 
-def _unknown(target: Target, decider: Decider, page: Page, ledger: Ledger) -> Iterator[HostMonth]:
+def _unknown(target: Target, decider: Decider, page: Page, entries: Entries) -> Iterator[HostMonth]:
     """Month and submit host of each eligible job of a page that we did not deliver."""
-    known = ledger.recorded(target.name, [job.run_key for job in page.jobs])
+    known = entries.recorded(target.name, [job.run_key for job in page.jobs])
     for job in page.jobs:
         fit = decider.decide(job, job.key, None, None)
         if job.run_key not in known and isinstance(fit, Publish):

@@ -25,7 +25,7 @@ from typing import Final
 
 from publisher.formats import is_summary_format, receiver_of, summary_format
 from publisher.formats.base import OnChange
-from publisher.ledger.contract import Ledger
+from publisher.ledger.contract import Counts, Entries, Ledger, Targets
 from publisher.model.entry import Entry, RowFields, RowId, RowKey, RowTotal, Usage
 from publisher.model.errors import Unfit
 from publisher.model.job import Epoch, JobRecord
@@ -70,36 +70,46 @@ def take_over(site: Site, target: Target, source: Source, ledger: Ledger) -> Los
     None where that was done before. Raises: SourceError, LedgerError.
     """
     until = target.jura_until
-    if until is None or ledger.took_over(target.name) == until:
+    if until is None or ledger.targets.took_over(target.name) == until:
         return None
     now = site.clock()
-    start = _start(target, ledger, now)
-    before = ledger.took_over(target.name)
+    start = _start(target, ledger.targets, now)
+    before = ledger.targets.took_over(target.name)
     if before is not None and before < until:
         months = range(month_number(before), month_number(until) + 1)
-        _warn_of_both(target, months, source, ledger, now)
-    adopt_named(target, _since(start, until, source), source, ledger, now)
+        _warn_of_both(target, months, source, ledger.entries, ledger.counts, now)
+    adopt_named(target, _since(start, until, source), source, ledger.entries, ledger.counts, now)
     lost = _lost(site, target, start, until, source)
-    ledger.take_over(target.name, until)
+    ledger.targets.take_over(target.name, until)
     return lost
 
 
 def adopt_named(
-    target: Target, months: Collection[int], source: Source, ledger: Ledger, now: datetime
+    target: Target,
+    months: Collection[int],
+    source: Source,
+    entries: Entries,
+    counts: Counts,
+    now: datetime,
 ) -> None:
     """Adopt these months where the ledger knows nothing. Raises: SourceError, LedgerError."""
     until = target.jura_until
     if until is None or receiver_of(target.format).on_change is OnChange.KEEP_FIRST:
         return
-    sent = {known.month for known in ledger.months(target.name)}
-    sent |= {month for month, _ in ledger.counts(target.name).delivered}
+    sent = {known.month for known in entries.months(target.name)}
+    sent |= {month for month, _ in counts.by_host(target.name).delivered}
     last = month_number(until)
     for month in (month for month in months if month <= last and month not in sent):
-        ledger.adopt(target.name, left_by_jura(target, month, until, source, now))
+        entries.adopt(target.name, left_by_jura(target, month, until, source, now))
 
 
 def _warn_of_both(
-    target: Target, months: Iterable[int], source: Source, ledger: Ledger, now: datetime
+    target: Target,
+    months: Iterable[int],
+    source: Source,
+    entries: Entries,
+    counts: Counts,
+    now: datetime,
 ) -> None:
     """Of months that we had sent when jura-ng sent them again: rows of it that ours do not replace.
 
@@ -108,8 +118,8 @@ def _warn_of_both(
     there = receiver_of(target.jura_format or target.format)
     if there.on_change is OnChange.KEEP_FIRST:
         return
-    sent = {known.month for known in ledger.months(target.name) if known.format}
-    sent |= {month for month, _ in ledger.counts(target.name).delivered}
+    sent = {known.month for known in entries.months(target.name) if known.format}
+    sent |= {month for month, _ in counts.by_host(target.name).delivered}
     for month in sorted(sent.intersection(months)):
         theirs = by_key(left_by_jura(target, month, target.jura_until, source, now))
         if there.table == receiver_of(target.format).table:
@@ -212,8 +222,8 @@ def by_key(left: InheritedMonth) -> Mapping[object, KeyTotal]:
     return {form.receiver_key(group): group.row(by_level=by_level) for group in groups}
 
 
-def _start(target: Target, ledger: Ledger, now: datetime) -> Epoch | None:
-    state = ledger.target(target.name)
+def _start(target: Target, targets: Targets, now: datetime) -> Epoch | None:
+    state = targets.state(target.name)
     if state is not None and state.start_rule == str(target.start):
         return state.start
     return target.start.begin(now)

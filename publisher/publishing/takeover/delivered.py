@@ -27,7 +27,7 @@ from typing import Final, NamedTuple
 
 from publisher.formats import is_summary_format, summary_format
 from publisher.formats.base import SummaryFormat
-from publisher.ledger.contract import Ledger
+from publisher.ledger.contract import Ledger, Losses
 from publisher.model.entry import Entry, MonthTotals, RecordedRuns, RowKey, RunKey, Usage
 from publisher.model.errors import SourceError, Unfit, UsageError
 from publisher.model.job import Epoch
@@ -77,9 +77,9 @@ def take_as_delivered(
     `anyway`: or if it is not. Raises: UsageError, PublisherError.
     """
     with _at_work(site, name) as (lives, ledger):
-        losses = _refuse_others(name, months, ledger)
+        losses = _refuse_others(name, months, ledger.losses)
         with closing(site.source(to_publish=True)) as source:
-            if missing := missed(site.targets, source, ledger):
+            if missing := missed(site.targets, source, ledger.databases):
                 raise SourceError(f"nothing was entered: {missing_text(missing)}")
             now = site.clock()
             all_jobs = [_TargetJobs(live, source, ledger, now) for live in lives]
@@ -89,8 +89,8 @@ def take_as_delivered(
 def take_as_deleted(site: Site, name: str, months: Sequence[int]) -> Sequence[Loss]:
     """Have all of months sent anew; return what was known. Raises: UsageError, PublisherError."""
     with _at_work(site, name) as (_, ledger):
-        losses = _refuse_others(name, months, ledger)
-        ledger.months_deleted(name, months, site.clock())
+        losses = _refuse_others(name, months, ledger.losses)
+        ledger.losses.deleted(name, months, site.clock())
         return [losses[month] for month in months]
 
 
@@ -104,21 +104,21 @@ def _at_work(site: Site, name: str) -> Iterator[tuple[Sequence[LiveTarget], Ledg
         lives = [site.live(one, dry_run=True) for one in neighbours]  # nothing is sent
         for live in lives:
             opened.callback(live.transport.close)
-        with ledger.working_on(name, patience(site.wait), receiver):
-            yield [live._replace(start=live.begin(ledger).start) for live in lives], ledger
+        with ledger.locks.working_on(name, patience(site.wait), receiver):
+            yield [live._replace(start=live.begin(ledger.targets).start) for live in lives], ledger
 
 
-def _refuse_others(name: str, months: Collection[int], ledger: Ledger) -> Mapping[int, Loss]:
+def _refuse_others(name: str, months: Collection[int], losses: Losses) -> Mapping[int, Loss]:
     """Return what is known of the months. Raises: UsageError for one that is not held."""
-    losses = {loss.month: loss for loss in ledger.losses(name)}
+    waiting = {loss.month: loss for loss in losses.held(name)}
     for month in months:
-        if month not in losses:
-            held = ", ".join(map(month_name, losses)) or "none"
+        if month not in waiting:
+            held = ", ".join(map(month_name, waiting)) or "none"
             raise UsageError(
                 f"{month_name(month)} is not held for {name} since its ledger was restored or "
                 f"lost; months that are: {held}"
             )
-    return losses
+    return waiting
 
 
 def _taken(loss: Loss, all_jobs: Sequence[_TargetJobs], *, anyway: bool) -> TakenMonth:
@@ -163,13 +163,13 @@ class _TargetJobs:
         entries = self.entries(loss)
         while some := tuple(islice(entries, _AT_ONCE)):
             month = InheritedMonth(loss.month, form, is_totals, some, {}, by=AS_DELIVERED)
-            self._ledger.adopt(self._live.name, month)
+            self._ledger.entries.adopt(self._live.name, month)
             entered += len(some)
         return entered
 
     def solve(self, loss: Loss) -> None:
         """Hold a month no longer whose jobs all count."""
-        self._ledger.months_delivered(self._live.name, [loss.month], self._now)
+        self._ledger.losses.delivered(self._live.name, [loss.month], self._now)
 
     def entries(self, loss: Loss) -> Iterator[Entry]:
         """Yield the entries that are to be made."""
@@ -180,11 +180,13 @@ class _TargetJobs:
             yield from self._of_jobs(loss, _OfRecords(self._live, self._now))
 
     def _of_jobs(self, loss: Loss, rows: _OfTotals | _OfRecords) -> Iterator[Entry]:
-        name, held_to = self._live.name, collisions(self._live, self._ledger)
+        name, held_to = self._live.name, collisions(self._live, self._ledger.entries)
         decider = self._decider(loss)
         for page in self._pages(decider.selection.window):
-            known = RecordedRuns(self._ledger.recorded(name, [job.run_key for job in page.jobs]))
-            held = self._ledger.held(name, [job.key for job in page.jobs])
+            known = RecordedRuns(
+                self._ledger.entries.recorded(name, [job.run_key for job in page.jobs])
+            )
+            held = self._ledger.quarantine.held(name, [job.key for job in page.jobs])
             held_to.look_up(page.jobs, known)
             for job in page.jobs:
                 fit = decider.decide(job, job.key, known.get(job.run_key), held.get(job.key))
@@ -197,7 +199,7 @@ class _TargetJobs:
                     yield entry
 
     def _pages(self, window: Window) -> Iterable[Page]:
-        where = self._live.name, self._source, self._ledger, window
+        where = self._live.name, self._source, self._ledger.entries, window
         return whole_window(*where, self._live.format.needs, self._now)
 
     def _decider(self, loss: Loss) -> Decider:
@@ -221,7 +223,8 @@ class _TargetJobs:
         """
         own = self._live.format.name
         known = next(
-            (one for one in self._ledger.months(self._live.name) if one.month == month), None
+            (one for one in self._ledger.entries.months(self._live.name) if one.month == month),
+            None,
         )
         if known is None or _is_empty(known):
             return own

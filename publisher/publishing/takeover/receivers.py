@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from typing import NamedTuple
 
-from publisher.ledger.contract import Ledger
+from publisher.ledger.contract import Receivers
 from publisher.model.entry import ReceiverName
 from publisher.model.errors import UsageError
 from publisher.model.receiver import ChangedAddress, ReceiverSums
@@ -30,27 +30,27 @@ class ListedReceiver(NamedTuple):
 def listed(site: Site) -> tuple[list[ListedReceiver], list[ChangedAddress]]:
     """Return all receivers, and what an administrator is asked. Raises: LedgerError."""
     with closing(site.ledger_to_read()) as ledger:
-        return _listed(site, ledger), _asked(site, ledger)
+        return _listed(site, ledger.receivers), _asked(site, ledger.receivers)
 
 
 def asked(site: Site) -> list[ChangedAddress]:
     """Return what an administrator has to say before targets send again. Raises: LedgerError."""
     with closing(site.ledger_to_read()) as ledger:
-        return _asked(site, ledger)
+        return _asked(site, ledger.receivers)
 
 
-def _asked(site: Site, ledger: Ledger) -> list[ChangedAddress]:
-    found = (ledger.changed_address(one.name, site.receiver(one)) for one in site.targets)
+def _asked(site: Site, receivers: Receivers) -> list[ChangedAddress]:
+    found = (receivers.changed_address(one.name, site.receiver(one)) for one in site.targets)
     return [one for one in found if one is not None]
 
 
-def _listed(site: Site, ledger: Ledger) -> list[ListedReceiver]:
+def _listed(site: Site, receivers: Receivers) -> list[ListedReceiver]:
     leading = [(target.name, site.receiver(target).place) for target in site.targets]
 
     def leading_to(address: str) -> list[str]:
         return [name for name, place in leading if place == address]
 
-    return [ListedReceiver(sums, leading_to(sums.receiver.address)) for sums in ledger.receivers()]
+    return [ListedReceiver(sums, leading_to(sums.receiver.address)) for sums in receivers.listed()]
 
 
 def same(site: Site, name: str) -> ListedReceiver:
@@ -61,11 +61,11 @@ def same(site: Site, name: str) -> ListedReceiver:
     """
     (target,) = choose(site.targets, [name])
     with closing(site.ledger()) as ledger:
-        question = _question(site, target, ledger)
+        question = _question(site, target, ledger.receivers)
         old = ReceiverName(question.receiver.address, kind=question.receiver.kind)
         place = site.receiver(target).place
-        with ledger.working_on(name, patience(site.wait), old, moves_to=place):
-            there = _question(site, target, ledger).receiver
+        with ledger.locks.working_on(name, patience(site.wait), old, moves_to=place):
+            there = _question(site, target, ledger.receivers).receiver
             stay = [one.name for one in site.targets if site.receiver(one).place == there.address]
             if stay:
                 raise UsageError(
@@ -73,8 +73,8 @@ def same(site: Site, name: str) -> ListedReceiver:
                     f"{there.address}, so that service is where it was: change the address there "
                     "too, or answer with `new`"
                 )
-            ledger.same_receiver(name, site.receiver(target))
-        return _at(site, target, ledger)
+            ledger.receivers.readdress(name, site.receiver(target))
+        return _at(site, target, ledger.receivers)
 
 
 def new(site: Site, name: str) -> ListedReceiver:
@@ -84,14 +84,14 @@ def new(site: Site, name: str) -> ListedReceiver:
     """
     (target,) = choose(site.targets, [name])
     with closing(site.ledger()) as ledger:
-        with ledger.working_on(name, patience(site.wait)):
-            _question(site, target, ledger)
-            ledger.new_receiver(name, site.receiver(target))
-        return _at(site, target, ledger)
+        with ledger.locks.working_on(name, patience(site.wait)):
+            _question(site, target, ledger.receivers)
+            ledger.receivers.enter(name, site.receiver(target))
+        return _at(site, target, ledger.receivers)
 
 
-def _question(site: Site, target: Target, ledger: Ledger) -> ChangedAddress:
-    question = ledger.changed_address(target.name, site.receiver(target))
+def _question(site: Site, target: Target, receivers: Receivers) -> ChangedAddress:
+    question = receivers.changed_address(target.name, site.receiver(target))
     if question is None:
         raise UsageError(
             f"target {target.name} does not ask which receiver is at its address: it leads to "
@@ -100,6 +100,6 @@ def _question(site: Site, target: Target, ledger: Ledger) -> ChangedAddress:
     return question
 
 
-def _at(site: Site, target: Target, ledger: Ledger) -> ListedReceiver:
+def _at(site: Site, target: Target, receivers: Receivers) -> ListedReceiver:
     address = site.receiver(target).place
-    return next(one for one in _listed(site, ledger) if one.sums.receiver.address == address)
+    return next(one for one in _listed(site, receivers) if one.sums.receiver.address == address)

@@ -172,7 +172,7 @@ def _drift(site: Site, name: str) -> float | None:
     if not target.sync:
         return None
     with closing(site.ledger_to_read()) as ledger:
-        counts = ledger.counts(name)
+        counts = ledger.counts.by_host(name)
     due = syncing.counts_to_send(counts)
     recent = syncing.recent(due, site.clock(), syncing.MONTHS)
     return sum(abs(jobs - counts.reported.get(at, 0)) for at, jobs in recent.items())

@@ -8,20 +8,14 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any, Final
 
-from publisher.ledger.contract import Delivery, MessageState
+from publisher.ledger.answers import Delivery
 from publisher.ledger.sql import remote_ids
 from publisher.ledger.sql.database import Database
+from publisher.ledger.sql.messages import STATES
 from publisher.model.job import JOB_OF_RUN, Epoch, JobId, RunKey, run_key
 from publisher.model.message import MessageId
 from publisher.model.time import moment
 
-STATES: Final = (
-    MessageState.PREPARED,
-    MessageState.IN_DOUBT,
-    MessageState.SENT,
-    MessageState.REJECTED,
-    MessageState.COUNTED,
-)
 _LAST_OF_JOB: Final = b"\xff" * 4
 _DIGEST: Final = slice(4, JOB_OF_RUN.stop)  # of the JobID
 _ENTRY: Final = """

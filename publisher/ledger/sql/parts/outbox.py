@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from publisher.ledger.contract import Outstanding, SentMessage
-from publisher.ledger.generation import GenerationFile, StateGuard, position
+from publisher.ledger.answers import Delivery, Outstanding, SentMessage
 from publisher.ledger.sql import entries
 from publisher.ledger.sql import messages as rows
-from publisher.ledger.sql.database import Database, Parameters
-from publisher.ledger.sql.reads import LedgerReader
-from publisher.ledger.sql.sums import counts, message_rows, month_sums, postings
+from publisher.ledger.sql.database import Database
+from publisher.ledger.sql.messages import MessageSummary
+from publisher.ledger.sql.parts.opened import LedgerPart, Opened, sound
+from publisher.ledger.sql.past import traced
+from publisher.ledger.sql.sums import counts, message_rows, postings
 from publisher.ledger.sql.sums.settlement import Settling
 from publisher.model.entry import RunKey, run_key
+from publisher.model.job import JobId
 from publisher.model.message import (
     Message,
     MessageId,
     OutboxRecord,
     Progress,
     RecordColumns,
+    SyncMessage,
     WindowMark,
 )
 from publisher.model.time import epoch
@@ -54,14 +56,13 @@ _PLACE = "SELECT place FROM outbox WHERE message = :message"
 _NEXT_PLACE = "SELECT coalesce(min(place), :place + 1) FROM outbox WHERE place > :place"
 
 
-class OutboxWriter(LedgerReader):
+class SqlOutbox(LedgerPart):
     """`Outbox` of a publishing database."""
 
-    def __init__(self, database: Database, guard: StateGuard | None = None) -> None:
-        super().__init__(database, guard)
-        self._file: GenerationFile | None = None  # of the receiver that this one works on
-        self._place = ""
-        self._entry_numbers = entries.Numbers()
+    def __init__(self, opened: Opened) -> None:
+        super().__init__(opened)
+        # Prepared last.
+        self._on_its_way: tuple[int, MessageId, MessageSummary] = 0, MessageId(""), MessageSummary()
 
     def prepare(
         self,
@@ -74,13 +75,15 @@ class OutboxWriter(LedgerReader):
         settings: str = "",
     ) -> None:
         summary = rows.summary_of(records)
-        target, receiver = self._known_number(message.target), self._known_receiver(message.target)
+        target = self._opened.known_number(message.target)
+        receiver = self._opened.known_receiver(message.target)
         number_before = None if before is None else self._unsettled(target, before.message)
-        with self._entering(len(message.payload)):
+        with self._opened.entering(len(message.payload)):
             if before is not None and number_before is not None:
                 self._settle(target, number_before, before)
             of = entries.Posting(receiver, target, settings, epoch(message.made_at))
-            posting = entries.prepare(self._database, self._entry_numbers, of, records.entries)
+            numbers = self._opened.entry_numbers
+            posting = entries.prepare(self._database, numbers, of, records.entries)
             columns = rows.columns_of(records)
             to = target, receiver
             number = rows.enter(self._database, *to, message, columns, posting=posting)
@@ -88,35 +91,45 @@ class OutboxWriter(LedgerReader):
         if before is not None and number_before is not None:
             self._settled(number_before, before)
         months = {entry.row.month for entry in records.entries}
-        self._begun(number, message.id, months, epoch(message.made_at))
-        self._follow()
+        self._opened.begun(number, message.id, months, epoch(message.made_at))
+        self._opened.follow()
         self._on_its_way = number, message.id, summary
 
-    @contextmanager
-    def _entering(self, to_settle: int) -> Iterator[None]:
-        """Enter something in one transaction; without it no number of it is known."""
-        try:
-            with self._database.atomic(to_settle=to_settle):
-                yield
-        except BaseException:
-            self._entry_numbers.forget()
-            raise
+    def prepare_sync(self, target: str, messages: Sequence[SyncMessage]) -> None:
+        number, receiver = self._opened.known_number(target), self._opened.known_receiver(target)
+        with self._database.atomic(to_settle=sum(len(one.message.payload) for one in messages)):
+            for one in messages:
+                columns = rows.columns_of_outbox(one.records)
+                entered = rows.enter(self._database, number, receiver, one.message, columns)
+                counts.record_sending(self._database, receiver, entered, one.counts)
+
+    def outstanding(self, target: str, besides: Collection[MessageId] = ()) -> Outstanding | None:
+        receiver = self._opened.receiver(target)
+        passed = 0
+        while True:
+            row = self._opened.first(rows.OUTSTANDING, {"receiver": receiver, "passed": passed})
+            if row is None:
+                return None
+            if row[1] not in besides:
+                with sound(f"message {row[1]} of target {row[-1]}"):
+                    return rows.outstanding(row)
+            passed += 1
 
     def sent(
         self, message: Message, *, remote_id: str, remote_ids: Mapping[str, str], now: datetime
     ) -> None:
-        target = self._known_number(message.target)
+        target = self._opened.known_number(message.target)
         sent = SentMessage(message, remote_id, remote_ids, now)
         if (number := self._unsettled(target, message)) is None:
             return
         with self._database.atomic():
             self._settle(target, number, sent)
         self._settled(number, sent)
-        self._follow()
+        self._opened.follow()
 
     def _unsettled(self, target: int, message: Message) -> int | None:
         """The number of a message; None where it is settled already."""
-        found = self._first(_UNSETTLED, {"target": target, "message_id": message.id})
+        found = self._opened.first(_UNSETTLED, {"target": target, "message_id": message.id})
         return None if found is None else int(found[0])
 
     def _settle(self, target: int, number: int, sent: SentMessage) -> None:
@@ -138,29 +151,9 @@ class OutboxWriter(LedgerReader):
 
     def _settled(self, number: int, sent: SentMessage) -> None:
         """After that transaction."""
-        if self._file is not None:
-            self._file.settled(number, sent.message.id, epoch(sent.at))
-            self._counts_changed()
-
-    def _follow(self) -> None:
-        """Write the file beside the ledger, which has changed."""
-        if self._file is not None:
-            self._file.follow()
-
-    def _counts_changed(self) -> None:
-        """Have the file beside the ledger say what counts now."""
-        there = position(self._database, self._place)
-        if self._file is not None and there is not None:
-            with self._database.reading():
-                months = month_sums.sums(self._database, there.receiver)
-            self._file.counts(there.mark, months)
-
-    def _begun(
-        self, number: int, message_id: str, months: Collection[int], at: int | None = None
-    ) -> None:
-        """Have the file beside the ledger name what may be handed over from now on."""
-        if self._file is not None:
-            self._file.begun(number, message_id, months, at)
+        if self._opened.file is not None:
+            self._opened.file.settled(number, sent.message.id, epoch(sent.at))
+            self._opened.counts_changed()
 
     def _totals_sent(self, target: int, number: int, remote_id: str, now: datetime) -> None:
         records = rows.outbox_records(self._database, number)
@@ -169,23 +162,23 @@ class OutboxWriter(LedgerReader):
         rows.leave_quarantine(self._database, target, (record.key for record in records))
 
     def in_doubt(self, message: Message, reason: str) -> None:
-        at = {"target": self._known_number(message.target), "id": message.id}
-        self._write(_IN_DOUBT, at | {"reason": reason})
+        at = {"target": self._opened.known_number(message.target), "id": message.id}
+        self._opened.write(_IN_DOUBT, at | {"reason": reason})
 
     def refused_in_doubt(self, message: Message) -> None:
-        target = self._known_number(message.target)
-        self._write(_NARROW, {"target": target, "id": message.id})
+        target = self._opened.known_number(message.target)
+        self._opened.write(_NARROW, {"target": target, "id": message.id})
 
     def leave_in_doubt(self, target: str) -> None:
-        of_receiver = {"receiver": self._receiver(target)}
-        if self._first(_ANY_PREPARED, of_receiver)[0]:
-            self._write(_LEAVE_IN_DOUBT, of_receiver)
+        of_receiver = {"receiver": self._opened.receiver(target)}
+        if self._opened.first(_ANY_PREPARED, of_receiver)[0]:
+            self._opened.write(_LEAVE_IN_DOUBT, of_receiver)
 
     def give_up(
         self, target: str, besides: Collection[MessageId], behind: Mapping[str, WindowMark | None]
     ) -> None:
-        number = self._number(target)
-        own = {"target": number, "receiver": self._receiver(target)}
+        number = self._opened.number(target)
+        own = {"target": number, "receiver": self._opened.receiver(target)}
         with self._database.reading():
             found = self._database.execute(_OUTSTANDING, own).fetchall()
             given_up = self._given_up(found, besides)
@@ -198,11 +191,11 @@ class OutboxWriter(LedgerReader):
             month for message, _ in left for month in rows.months_under_way(self._database, message)
         }
         last, last_id = max(left, default=(0, ""))
-        self._begun(last, last_id, months)
-        self._follow()
+        self._opened.begun(last, last_id, months)
+        self._opened.follow()
         with self._database.atomic():
             for message in given_up:
-                self._take_back(number, message)
+                take_back(self._database, number, message)
             rows.go_back(self._database, number, behind)
 
     def _given_up(
@@ -224,20 +217,6 @@ class OutboxWriter(LedgerReader):
             if message not in stays and posting not in kept
         ]
 
-    def _take_back(self, target: int, message: int) -> None:
-        """Undo what writing a message down did."""
-        records = rows.outbox_records(self._database, message)
-        self._drop_entries(message)
-        message_rows.forget(self._database, message)
-        rows.forget(self._database, message)
-        counts.take_back(self._database, message)
-        rows.open_again(self._database, target, records)
-
-    def _drop_entries(self, message: int) -> None:
-        if (posting := rows.posting_of(self._database, message)) is not None:
-            self._database.execute(_WITHOUT_POSTING, {"message": message})
-            postings.drop(self._database, posting)
-
     def split(
         self,
         whole: Outstanding,
@@ -245,10 +224,11 @@ class OutboxWriter(LedgerReader):
         narrowing: bool,
     ) -> None:
         months = rows.months_under_way(self._database, whole.number)
-        self._begun(0, "", months)  # the whole is gone soon, and a half may even have its number
-        self._follow()
-        self._begun(*self._split(whole, halves, narrowing=narrowing), months)
-        self._follow()
+        # The whole is gone soon, and a half may even have its number.
+        self._opened.begun(0, "", months)
+        self._opened.follow()
+        self._opened.begun(*self._split(whole, halves, narrowing=narrowing), months)
+        self._opened.follow()
 
     def _split(
         self,
@@ -258,7 +238,7 @@ class OutboxWriter(LedgerReader):
         narrowing: bool,
     ) -> tuple[int, MessageId]:
         """Do so in one transaction; return number and id of the last half."""
-        target = self._known_number(whole.message.target)
+        target = self._opened.known_number(whole.message.target)
         with self._database.atomic():
             (place,) = self._database.execute(_PLACE, {"message": whole.number}).fetchone()
             (following,) = self._database.execute(_NEXT_PLACE, {"place": place}).fetchone()
@@ -300,25 +280,18 @@ class OutboxWriter(LedgerReader):
     def refuse(
         self, whole: Outstanding, rule: str, reason: str, policy_digest: str, now: datetime
     ) -> None:
-        target = self._known_number(whole.message.target)
+        target = self._opened.known_number(whole.message.target)
         with self._database.atomic():
-            self._drop_refused(whole.number)
+            _drop_refused(self._database, whole.number)
             rows.settle(self._database, whole.number, _REJECTED, now, reason=reason)
             jobs = [record.set_aside(rule, reason) for record in whole.records]
             rows.quarantine(self._database, target, jobs, policy_digest, now)
 
-    def _drop_refused(self, message: int) -> None:
-        """Drop what the records of a refused message count for; of totals, other messages go on."""
-        if not message_rows.months_of(self._database, message):
-            self._drop_entries(message)
-            return
-        posting = rows.posting_of(self._database, message)
-        message_rows.refuse(self._database, message, posting)
-        if posting is not None:
-            self._database.execute(_WITHOUT_POSTING, {"message": message})
-            postings.forget_empty(self._database, posting)
+    def trace(self, job_id: JobId, runs: Collection[RunKey] = ()) -> Sequence[Delivery]:
+        with self._database.reading(), sound("what carried a job"):
+            return traced.deliveries(self._database, job_id, runs)
 
-    def _summary(self, number: int, message: MessageId) -> rows.MessageSummary:
+    def _summary(self, number: int, message: MessageId) -> MessageSummary:
         """Of an outstanding message: as it was prepared just now, or as it is written down."""
         prepared, name, summary = self._on_its_way
         # By its id too: of a message that was cut in two, the number is free for others.
@@ -326,20 +299,33 @@ class OutboxWriter(LedgerReader):
             return summary
         return rows.summary_of_outbox(rows.outbox_records(self._database, number))
 
-    def _write(self, statement: str, values: Parameters) -> None:
-        """One statement, in a transaction of its own."""
-        with self._database.atomic():
-            self._database.execute(statement, values)
 
-    def _known_number(self, target: str) -> int:
-        if (number := self._number(target)) is None:
-            raise KeyError(target)
-        return number
+def take_back(database: Database, target: int, message: int) -> None:
+    """Undo what writing a message down did, in the caller's transaction."""
+    records = rows.outbox_records(database, message)
+    _drop_entries(database, message)
+    message_rows.forget(database, message)
+    rows.forget(database, message)
+    counts.take_back(database, message)
+    rows.open_again(database, target, records)
 
-    def _known_receiver(self, target: str) -> int:
-        if (number := self._receiver(target)) is None:
-            raise KeyError(target)
-        return number
+
+def _drop_entries(database: Database, message: int) -> None:
+    if (posting := rows.posting_of(database, message)) is not None:
+        database.execute(_WITHOUT_POSTING, {"message": message})
+        postings.drop(database, posting)
+
+
+def _drop_refused(database: Database, message: int) -> None:
+    """Drop what the records of a refused message count for; of totals, other messages go on."""
+    if not message_rows.months_of(database, message):
+        _drop_entries(database, message)
+        return
+    posting = rows.posting_of(database, message)
+    message_rows.refuse(database, message, posting)
+    if posting is not None:
+        database.execute(_WITHOUT_POSTING, {"message": message})
+        postings.forget_empty(database, posting)
 
 
 def _runs(records: Iterable[OutboxRecord]) -> list[RunKey]:

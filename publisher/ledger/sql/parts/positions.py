@@ -1,0 +1,107 @@
+"""How far accounting databases were read, and which were found, in the publishing database."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+
+from publisher.ledger.answers import KnownDatabase
+from publisher.ledger.sql import messages as rows
+from publisher.ledger.sql.parts.opened import LedgerPart, sound
+from publisher.model.job import Epoch, RowRef
+from publisher.model.message import Cursor, OpenRow, Progress, WindowMark
+from publisher.model.time import epoch, moment
+
+_CURSOR = "SELECT file, record_id, anchor FROM reading WHERE target = :target AND file = :file"
+_OPEN_ROWS = """
+SELECT file, record_id, finished_at FROM open_row WHERE target = :target ORDER BY file, record_id"""
+_WINDOW_PROGRESS = """
+SELECT ended_at, file, record_id FROM window_progress WHERE target = :target AND name = :name"""
+_KNOWN = """
+SELECT target.name, file, inode, seen_at, retired_at, never_sent
+FROM source_file JOIN target ON target.id = source_file.target
+WHERE CAST(:name AS TEXT) IS NULL OR target.name = :name ORDER BY file, target.name"""
+_FOUND = """
+INSERT INTO source_file (target, file, inode, seen_at) VALUES (:target, :file, :inode, :now)
+ON CONFLICT (target, file) DO UPDATE SET
+    inode = excluded.inode, seen_at = excluded.seen_at, retired_at = NULL, never_sent = '{}'"""
+_RETIRE = """
+UPDATE source_file SET retired_at = :now, never_sent = :never_sent
+WHERE target = :target AND file = :file"""
+_FORGET_OPEN_ROWS = "DELETE FROM open_row WHERE target = :target AND file = :file"
+
+
+class SqlPositions(LedgerPart):
+    """`Positions` of a publishing database."""
+
+    def open_rows(self, target: str) -> Sequence[OpenRow]:
+        asked = {"target": self._opened.number(target)}
+        with self._database.reading():
+            found = self._database.execute(_OPEN_ROWS, asked).fetchall()
+        return [
+            OpenRow(row=RowRef(database=file, record_id=number), finished_seen_at=seen)
+            for file, number, seen in found
+        ]
+
+    def note(self, target: str, progress: Progress, policy_digest: str, now: datetime) -> None:
+        number = self._opened.known_number(target)
+        with self._database.atomic():
+            rows.advance(self._database, number, progress, policy_digest, now)
+
+    def window_progress(self, target: str, name: str) -> WindowMark | None:
+        asked = {"target": self._opened.number(target), "name": name}
+        found = self._opened.first(_WINDOW_PROGRESS, asked)
+        if found is None:
+            return None
+        ended_at, *row = found
+        return WindowMark(window_progress=name, ended_at=Epoch(ended_at), row=RowRef(*row))
+
+    def finish_window(self, target: str, name: str) -> None:
+        of = {"target": self._opened.known_number(target), "name": name}
+        self._opened.write(rows.FINISH_WINDOW, of)
+
+
+class SqlDatabases(LedgerPart):
+    """`Databases` of a publishing database."""
+
+    def cursor(self, target: str, database: str) -> Cursor | None:
+        asked = {"target": self._opened.number(target), "file": database}
+        row = self._opened.first(_CURSOR, asked)
+        return None if row is None else Cursor(database=row[0], record_id=row[1], anchor=row[2])
+
+    def known(self, target: str | None = None) -> Sequence[KnownDatabase]:
+        with self._database.reading():
+            found = self._database.execute(_KNOWN, {"name": target}).fetchall()
+        with sound("the accounting databases that rounds have found"):
+            return [_known_database(*row) for row in found]
+
+    def found(self, target: str, inodes: Mapping[str, int], now: datetime) -> None:
+        at = {"target": self._opened.known_number(target), "now": epoch(now)}
+        found = [at | {"file": file, "inode": inode} for file, inode in inodes.items()]
+        with self._database.atomic():
+            self._database.execute_many(_FOUND, found)
+
+    def retire(
+        self, target: str, file: str, never_sent: Mapping[int, int | None], now: datetime
+    ) -> None:
+        retired = {"target": self._opened.known_number(target), "file": file}
+        lost = {"now": epoch(now), "never_sent": json.dumps(never_sent)}
+        with self._database.atomic():
+            self._database.execute(_RETIRE, retired | lost)
+            self._database.execute(_FORGET_OPEN_ROWS, retired)
+
+    def rename(self, target: str, file: str, name: str) -> None:
+        number = self._opened.known_number(target)
+        with self._database.atomic():
+            rows.rename_database(self._database, number, file, name)
+
+
+def _known_database(
+    target: str, file: str, inode: int, seen: int, retired: int | None, never_sent: str
+) -> KnownDatabase:
+    if not isinstance(file, str):  # a damaged page may have a number there
+        raise TypeError(file)
+    seen_at, lost = datetime.fromtimestamp(seen, UTC), json.loads(never_sent).items()
+    by_month = {int(month): None if jobs is None else int(jobs) for month, jobs in lost}
+    return KnownDatabase(target, file, inode, seen_at, moment(retired), by_month)
