@@ -34,8 +34,9 @@ from publisher.ledger.sqlite.scratch import ScratchEntries
 from publisher.model.entry import ReceiverName
 from publisher.model.job import Epoch, JobId, SkippedJob
 from publisher.model.message import Message
+from publisher.publishing.round.live import LiveTarget
 from publisher.publishing.round.round import Round
-from publisher.publishing.site import LiveTarget, ProcessEnvironment
+from publisher.publishing.site import ProcessEnvironment
 from publisher.sources.base import Page
 from publisher.transports.base import Credentials, Receipt, Step, Transport, Verdict
 from publisher.transports.credentials.smime import Signer

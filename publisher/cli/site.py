@@ -35,7 +35,7 @@ from publisher.model.time import Window
 from publisher.policy.records import RecordPolicy
 from publisher.policy.target import Target
 from publisher.publishing.databases.batch_systems import delivered_since
-from publisher.publishing.site import LiveTarget, MetricsOutput, ProcessEnvironment, Site
+from publisher.publishing.site import MetricsOutput, ProcessEnvironment, Site
 from publisher.sources import LRMS, READS_IMPORTED, importer_plugin, offered, source_plugin
 from publisher.sources.base import BatchEntry, DatabaseEntry, JoinedEntry, Source
 from publisher.transports import create_transport
@@ -54,8 +54,8 @@ if TYPE_CHECKING:
     from publisher.model.job import JobRecord
     from publisher.model.published import PublishedJob
     from publisher.model.time import Month
-    from publisher.publishing.round.outcome import Outcome
-    from publisher.publishing.takeover.jura import LostJobs
+    from publisher.publishing.round.live import LiveTarget
+    from publisher.publishing.round.outcome import LostJobs, Outcome
     from publisher.sources.base import ImportedFrom, LastReading, Namesake, NewestJob, WritingOrder
     from publisher.sources.importers import BadLine, Importer, ImportReport, ImportRule, Retried
     from publisher.sources.importing.arc.batch_runs import BatchRuns
@@ -374,6 +374,8 @@ class LiveSite:
         self, target: Target, *, dry_run: bool = False, accept_key_change: bool = False
     ) -> LiveTarget:
         """A target, live. Raises: CredentialError."""
+        from publisher.publishing.round.live import LiveTarget
+
         transport = self.transport(target)
         transport = DryRunTransport(transport) if dry_run or target.shadow else transport
         return LiveTarget(

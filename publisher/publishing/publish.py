@@ -35,15 +35,16 @@ from publisher.policy.target import FOR_ONCE, Target
 from publisher.publishing.databases.batch_systems import read_sources
 from publisher.publishing.databases.prune import prune_after_rounds
 from publisher.publishing.republish.earlier import with_earlier
+from publisher.publishing.round.live import LiveTarget
 from publisher.publishing.round.outcome import Outcome, added, broken_off, incomplete
 from publisher.publishing.round.round import Observer, Round, patience
-from publisher.publishing.site import LiveTarget, Site, choose
+from publisher.publishing.site import Site, choose
 from publisher.publishing.sync import counts
 from publisher.sources.base import Source
 from publisher.transports.base import BackgroundTask
 
 if TYPE_CHECKING:
-    from publisher.publishing.takeover.jura import LostJobs
+    from publisher.publishing.round.outcome import LostJobs
 
 log = logging.getLogger("publisher")
 

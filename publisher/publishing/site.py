@@ -6,35 +6,29 @@ knows how a configuration file looks, or which class is behind a name.
 
 from __future__ import annotations
 
-import json
 import logging
 import random
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeVar
 
-from publisher.formats.base import Frame, JobFormat, OnChange, SummaryFormat
-from publisher.model.entry import ReceiverName, RowTotal
+from publisher.model.entry import ReceiverName
 from publisher.model.errors import UsageError
-from publisher.model.job import Epoch
-from publisher.model.published import PublishedJob
 from publisher.model.rates import Allocation, Charging, EnergyRules
-from publisher.model.time import Window
 from publisher.policy.records import RecordPolicy
-from publisher.policy.target import Selection, Target
+from publisher.policy.target import Target
 from publisher.transports.base import Credentials, Endpoint, Environment, Transport
 
 if TYPE_CHECKING:
-    from publisher.ledger.answers import TargetState
     from publisher.ledger.books import ChargeBook, History, MeasureBook
-    from publisher.ledger.contract import Ledger, Targets
+    from publisher.ledger.contract import Ledger
     from publisher.model.job import JobRecord
     from publisher.model.time import Month
-    from publisher.publishing.round.outcome import Outcome
-    from publisher.publishing.takeover.jura import LostJobs
+    from publisher.publishing.round.live import LiveTarget
+    from publisher.publishing.round.outcome import LostJobs, Outcome
     from publisher.sources.base import (
         BatchEntry,
         DatabaseEntry,
@@ -107,57 +101,6 @@ class MetricsOutput(Protocol):
     def listen(self) -> ListenAddress | None: ...
     @property
     def all_instances(self) -> bool: ...
-
-
-def own_rows(rows: Iterable[RowTotal], own: Selection, others: Sequence[Target]) -> list[RowTotal]:
-    """Return rows without those of VOs that only other targets of the receiver want."""
-    selections = [other.selection(Window()) for other in others]
-
-    def is_own(row: RowTotal) -> bool:
-        vo = json.loads(row.key.fields.text).get("VO", "")
-        return own.wants_vo(vo) or not any(other.wants_vo(vo) for other in selections)
-
-    return [row for row in rows if not others or is_own(row)]
-
-
-class LiveTarget(NamedTuple):
-    """A target, live: what it wants, how its records look and travel."""
-
-    name: str
-    selection: Selection
-    start_rule: str
-    start: Epoch | None  # if the target is new now; the ledger keeps what it was on first use
-    policy: RecordPolicy
-    format: JobFormat | SummaryFormat
-    transport: Transport
-    batch_records: int  # 0: no limit by count
-    # By name of format: what was written down earlier may be of another one.
-    frame_of: Callable[[str], Frame]
-    changed: OnChange  # what becomes of a delivered run whose values changed
-    selection_digest: str
-    policy_digest: str  # of everything that decides how a record looks, the version included
-    # Digest of what decides which rows jobs count in: what they are read as, and what is said of
-    # them, whatever the version.
-    settings: str
-    wire_digest: str  # of everything that decides how messages travel
-    receiver: ReceiverName  # where its rows accumulate; a shadow has one of its own
-    # In regular rounds, as `Decider` has it.
-    sent_by_jura: Callable[[JobRecord], PublishedJob | None] | None = None
-    accept_key_change: bool = False  # send months although rows stay behind at the receiver
-    beside: tuple[Target, ...] = ()  # the other targets of the receiver
-
-    def begin(self, targets: Targets) -> TargetState:
-        """Enter the target and its receiver in the ledger. Raises: ConfigError, LedgerError."""
-        state = targets.begin_round(
-            self.name,
-            start_rule=self.start_rule,
-            start=self.start,
-            selection_digest=self.selection_digest,
-            receiver=self.receiver,
-        )
-        for month in state.moved:
-            log.warning("target %s: %s", self.name, month.text)
-        return state
 
 
 class Site(Protocol):

@@ -34,8 +34,8 @@ from publisher.policy.records import KeyStyle, RecordPolicy
 from publisher.policy.target import Target
 from publisher.publishing.databases.known import not_found
 from publisher.publishing.databases.local_ids import GIVE_ID
+from publisher.publishing.plan.decision import is_unchanged
 from publisher.publishing.plan.runs import entry_of
-from publisher.publishing.round.decision import is_unchanged
 from publisher.publishing.site import Site, choose
 from publisher.reporting.charges.rules import Charges
 from publisher.sources import BY_INTERFACE

@@ -464,7 +464,7 @@ def test_the_architecture_lists_every_package() -> None:
 
 
 def test_what_the_way_of_a_record_names_is_there() -> None:
-    """`Decider.decide` in `publisher/publishing/round/decision.py`: both names are defined in that file."""
+    """`Decider.decide` in `publisher/publishing/plan/decision.py`: both names are defined in that file."""
     named = re.findall(r"`([A-Za-z_.]+)` (?:of|in)\s`(publisher/[\w/]+\.py)`", ARCHITECTURE)
     assert len(named) >= 12
     for name, path in named:

@@ -56,7 +56,7 @@ from publisher.publishing.round.outcome import Outcome, incomplete
 from publisher.publishing.site import Site
 
 if TYPE_CHECKING:
-    from publisher.publishing.takeover.jura import LostJobs
+    from publisher.publishing.round.outcome import LostJobs
 
 KEY_CHANGE_HELP = "send months even if rows under other keys remain at the receiver"
 _COLUMNS = ("target", "outcome", "messages", "records", "bytes", "set aside")

@@ -10,7 +10,7 @@ from publisher.cli.parser import add_action, add_actions, add_json, add_targets
 from publisher.ledger.answers import Hold, Quarantined
 from publisher.model.errors import UsageError
 from publisher.publishing import status as operations
-from publisher.publishing.round.decision import KEY_COLLISION
+from publisher.publishing.plan.decision import KEY_COLLISION
 
 _COLUMNS = ("number", "target", "job", "rule", "reason", "hold", "since")
 

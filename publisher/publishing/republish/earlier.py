@@ -25,11 +25,11 @@ from publisher.model.published import PublishedJob
 from publisher.model.time import Window
 from publisher.model.totals import SummaryRows, month_number, month_window
 from publisher.policy.target import Target
+from publisher.publishing.databases.reader import undisturbed, whole_window
+from publisher.publishing.plan.decision import Decider, Publish
 from publisher.publishing.plan.records import as_compared
 from publisher.publishing.plan.runs import record_key_of
-from publisher.publishing.round.decision import Decider, Publish
 from publisher.publishing.round.outcome import Outcome
-from publisher.publishing.round.reader import undisturbed, whole_window
 from publisher.publishing.site import Site
 from publisher.sources.base import Page, Source
 

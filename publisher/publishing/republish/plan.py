@@ -32,16 +32,17 @@ from publisher.model.totals import BlockedMonth, KeyTotal, month_name, month_win
 from publisher.policy.target import Target
 from publisher.publishing.databases.known import missed, missing_text
 from publisher.publishing.databases.prune import refuse_pruned
+from publisher.publishing.databases.reader import undisturbed, whole_window
+from publisher.publishing.plan.decision import Decider, Publish
 from publisher.publishing.plan.known_rows import rows_for_people
 from publisher.publishing.plan.reasons import contradicts, dwarfs
 from publisher.publishing.plan.records import RecordMoves, as_compared
 from publisher.publishing.plan.restored import RestoredLedger
 from publisher.publishing.round.batches import RecordMaker
-from publisher.publishing.round.decision import Decider, Publish
+from publisher.publishing.round.live import own_rows
 from publisher.publishing.round.outcome import Outcome, added
-from publisher.publishing.round.reader import undisturbed, whole_window
 from publisher.publishing.round.round import Round
-from publisher.publishing.site import Site, own_rows
+from publisher.publishing.site import Site
 from publisher.publishing.takeover.adopt import adopt_named
 from publisher.sources.base import Page, Source
 from publisher.transports.base import Receipt

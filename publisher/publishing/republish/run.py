@@ -25,9 +25,10 @@ from publisher.publishing.republish.plan import (
     as_requested,
     numbers,
 )
+from publisher.publishing.round.live import LiveTarget
 from publisher.publishing.round.outcome import Outcome, added, broken_off, count_held
 from publisher.publishing.round.round import Observer, Round, patience
-from publisher.publishing.site import LiveTarget, Site
+from publisher.publishing.site import Site
 from publisher.publishing.takeover.adopt import adopt_named
 from publisher.sources.base import Source
 

@@ -30,15 +30,15 @@ from publisher.model.totals import (
     row_for_people,
 )
 from publisher.publishing.plan.actions import Example
+from publisher.publishing.plan.decision import Decider, Publish
 from publisher.publishing.plan.known_rows import rows_for_people
 from publisher.publishing.plan.reasons import held_month
 from publisher.publishing.plan.records import RecordMoves, pinned
 from publisher.publishing.plan.restored import RestoredLedger
 from publisher.publishing.plan.runs import entry_of, plan_record
-from publisher.publishing.round.decision import Decider, Publish
+from publisher.publishing.round.live import LiveTarget, own_rows
 from publisher.publishing.round.sender import MessageSender
 from publisher.publishing.round.totals import MonthlyTotals
-from publisher.publishing.site import LiveTarget, own_rows
 from publisher.sources.base import Page, Source
 
 

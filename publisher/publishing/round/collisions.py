@@ -18,10 +18,10 @@ from publisher.ledger.contract import Entries
 from publisher.model.entry import RecordedRuns, RecordKey
 from publisher.model.errors import Unfit
 from publisher.model.job import JobRecord, RunKey
+from publisher.publishing.plan.decision import KEY_COLLISION, Publish
 from publisher.publishing.plan.reasons import OTHER_RUN_UNDER_WAY, same_record
 from publisher.publishing.plan.records import as_compared
-from publisher.publishing.round.decision import KEY_COLLISION, Publish
-from publisher.publishing.site import LiveTarget
+from publisher.publishing.round.live import LiveTarget
 
 # Of this round, that may not be in the ledger yet: more than a message has; some 4 MB.
 _REMEMBERED: Final = 20_000

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from publisher.model.entry import EarlierRuns
 from publisher.model.errors import (
@@ -15,7 +15,7 @@ from publisher.model.errors import (
     Unfit,
     gravest,
 )
-from publisher.model.job import JobKey, SkippedJob
+from publisher.model.job import Epoch, JobKey, SkippedJob
 from publisher.model.totals import BlockedMonth, month_number
 from publisher.publishing.plan.actions import (
     EXAMPLES,
@@ -28,10 +28,6 @@ from publisher.publishing.plan.actions import (
 )
 from publisher.publishing.plan.reasons import held_month, held_reason, set_aside
 from publisher.transports.base import Receipt, Verdict
-
-if TYPE_CHECKING:  # once in the life of a target
-    from publisher.publishing.takeover.jura import LostJobs
-
 
 _NONE: Final[Mapping[str, int]] = {}
 
@@ -125,6 +121,23 @@ class Remarks:
             self._tally.arex_default += 1
             self._tally.arex_default_wall_s[remark.queue] += remark.arex_default_wall_s
         self._tally.warnings.update(remark.warnings)
+
+
+class LostJob(NamedTuple):
+    """A job that was certainly or perhaps passed over."""
+
+    job_id: str
+    ended_at: Epoch
+    certain: bool
+
+
+class LostJobs(NamedTuple):
+    """What was found. The numbers count all, `jobs` are the first; `lines` are for people."""
+
+    certain: int
+    perhaps: int
+    jobs: tuple[LostJob, ...]
+    lines: tuple[str, ...]
 
 
 class Outcome(NamedTuple):

@@ -1,6 +1,6 @@
 """The journey: pages of job records, decided on, taken, written down, sent, progress noted behind.
 
-One `Round` works on one target. What becomes of a job is decided in `decision.py`; it goes on as a
+One `Round` works on one target. `plan/decision.py` decides what becomes of a job; it goes on as a
 single record (`batches.py`) or as part of its month (`totals.py`); what becomes of a message is the
 business of `sender.py`.
 """
@@ -25,22 +25,22 @@ from publisher.model.message import Batch, Progress, RecordColumns, Rendered, Wi
 from publisher.model.time import Window
 from publisher.model.totals import BlockedMonth, month_window
 from publisher.publishing.databases.known import know_by_name, note_databases
-from publisher.publishing.plan.restored import RestoredLedger
-from publisher.publishing.round.assemble import NOWHERE
-from publisher.publishing.round.batches import JobBatches, RecordSink, open_sink
-from publisher.publishing.round.collisions import NoCollisions, collisions
-from publisher.publishing.round.decision import Decider, Publish, Skip, skipped_job
-from publisher.publishing.round.outcome import Outcome, broken_off, concluded
-from publisher.publishing.round.reader import (
+from publisher.publishing.databases.reader import (
     IncrementalReader,
     JobReader,
     WindowReader,
     mark_behind,
 )
+from publisher.publishing.plan.decision import Decider, Publish, Skip, skipped_job
+from publisher.publishing.plan.restored import RestoredLedger
+from publisher.publishing.round.assemble import NOWHERE
+from publisher.publishing.round.batches import JobBatches, RecordSink, open_sink
+from publisher.publishing.round.collisions import NoCollisions, collisions
+from publisher.publishing.round.live import LiveTarget
+from publisher.publishing.round.outcome import Outcome, broken_off, concluded
 from publisher.publishing.round.refusals import RoundStopped
 from publisher.publishing.round.sender import MessageObserver, MessageSender
 from publisher.publishing.round.totals import MonthlyTotals
-from publisher.publishing.site import LiveTarget
 from publisher.sources.base import Page, Source
 from publisher.transports.base import Receipt, Verdict
 

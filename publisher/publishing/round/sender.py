@@ -37,9 +37,9 @@ from publisher.model.message import (
 )
 from publisher.model.totals import month_number
 from publisher.publishing.round.assemble import Assembled, assemble_message, cut, divided, part_of
+from publisher.publishing.round.live import LiveTarget
 from publisher.publishing.round.outcome import Remarks, RoundCounters, of_whom
 from publisher.publishing.round.refusals import Refusals, RoundStopped, is_in_doubt, unproven
-from publisher.publishing.site import LiveTarget
 from publisher.transports.base import BackgroundThread, Receipt, Verdict
 
 # Of records whose form shows that they are sound, those that are held against the schema all the

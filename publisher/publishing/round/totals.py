@@ -39,7 +39,9 @@ from publisher.model.totals import (
     month_window,
 )
 from publisher.policy.target import is_wanted
+from publisher.publishing.databases.reader import undisturbed, whole_window
 from publisher.publishing.plan.actions import Action, ActionCounts, Example, Kind
+from publisher.publishing.plan.decision import Decider, Publish, Skip, skipped_job
 from publisher.publishing.plan.known_rows import KnownRows, changed_row, rows_for_people
 from publisher.publishing.plan.months import MonthKinds, of_other_kind
 from publisher.publishing.plan.reasons import held_month, row_sent_again
@@ -60,10 +62,8 @@ from publisher.publishing.round.assemble import (
     summary_name,
     whole_messages,
 )
-from publisher.publishing.round.decision import Decider, Publish, Skip, skipped_job
-from publisher.publishing.round.reader import undisturbed, whole_window
+from publisher.publishing.round.live import LiveTarget, own_rows
 from publisher.publishing.round.sender import MessageSender
-from publisher.publishing.site import LiveTarget, own_rows
 from publisher.sources.base import Page, Source
 
 # Entries that wait for their transaction: some 5 MB.

@@ -33,9 +33,9 @@ from publisher.model.totals import (
     sync_host,
 )
 from publisher.policy.target import Target
+from publisher.publishing.databases.reader import undisturbed, whole_window
 from publisher.publishing.databases.retired import NeverSent, never_sent
-from publisher.publishing.round.decision import Decider, Publish
-from publisher.publishing.round.reader import undisturbed, whole_window
+from publisher.publishing.plan.decision import Decider, Publish
 from publisher.publishing.site import Site
 from publisher.publishing.sync.counts import HostMonth, first_month, whoever_counts
 from publisher.publishing.sync.portal import EVERY_HOST

@@ -32,13 +32,14 @@ from publisher.model.totals import (
 )
 from publisher.policy.target import Target
 from publisher.publishing.databases.known import missing_databases
+from publisher.publishing.plan.decision import Decider, Publish
 from publisher.publishing.round.assemble import NOWHERE
-from publisher.publishing.round.decision import Decider, Publish
+from publisher.publishing.round.live import LiveTarget
 from publisher.publishing.round.outcome import Outcome, concluded
 from publisher.publishing.round.refusals import RoundStopped
 from publisher.publishing.round.round import Observer, patience
 from publisher.publishing.round.sender import MessageSender
-from publisher.publishing.site import LiveTarget, Site
+from publisher.publishing.site import Site
 from publisher.sources.base import Page, Source
 from publisher.transports.base import Receipt
 

@@ -45,12 +45,11 @@ from publisher.model.totals import (
 )
 from publisher.policy.records import RecordPolicy
 from publisher.policy.target import Selection, Target
+from publisher.publishing.plan.decision import Decider, Publish
 from publisher.publishing.plan.runs import entry_of
-from publisher.publishing.round.decision import Decider, Publish
+from publisher.publishing.round.outcome import LostJob, LostJobs
 from publisher.publishing.site import Site
 from publisher.publishing.takeover.jura import (
-    LostJob,
-    LostJobs,
     Search,
     Watermark,
     as_jura,

@@ -42,13 +42,14 @@ from publisher.model.totals import (
     month_window,
 )
 from publisher.publishing.databases.known import missed, missing_text
+from publisher.publishing.databases.reader import whole_window
+from publisher.publishing.plan.decision import Decider, Publish
 from publisher.publishing.plan.runs import entry_of
 from publisher.publishing.round.batches import RecordMaker
 from publisher.publishing.round.collisions import collisions
-from publisher.publishing.round.decision import Decider, Publish
-from publisher.publishing.round.reader import whole_window
+from publisher.publishing.round.live import LiveTarget
 from publisher.publishing.round.round import patience
-from publisher.publishing.site import LiveTarget, Site, choose
+from publisher.publishing.site import Site, choose
 from publisher.sources.base import Page, Source
 
 _AT_ONCE: Final = 5_000  # entries in memory

@@ -45,7 +45,7 @@ from publisher.model.totals import month_name, month_number
 from publisher.policy.identity import Identity, read_by_jura
 from publisher.policy.records import KeyStyle, RecordPolicy
 from publisher.policy.target import Selection, Target
-from publisher.publishing.round.decision import SENT_BY_JURA
+from publisher.publishing.plan.decision import SENT_BY_JURA
 from publisher.sources.base import WritingOrder, WrittenJob
 
 # What it says about a job that carries no benchmark.
@@ -352,20 +352,3 @@ def _listed(candidates: Sequence[Candidate], of: int) -> list[str]:
 
 def _start(mark: Watermark, earliest: Epoch) -> str:
     return month_name(month_number(earliest)) if mark.summary else iso_epoch(earliest)
-
-
-class LostJob(NamedTuple):
-    """A job that was certainly or perhaps passed over."""
-
-    job_id: str
-    ended_at: Epoch
-    certain: bool
-
-
-class LostJobs(NamedTuple):
-    """What was found. The numbers count all, `jobs` are the first; `lines` are for people."""
-
-    certain: int
-    perhaps: int
-    jobs: tuple[LostJob, ...]
-    lines: tuple[str, ...]

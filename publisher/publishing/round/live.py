@@ -1,0 +1,75 @@
+"""A target, live: what it wants, how its records look and travel."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from publisher.formats.base import Frame, JobFormat, OnChange, SummaryFormat
+from publisher.model.entry import ReceiverName, RowTotal
+from publisher.model.job import Epoch
+from publisher.model.published import PublishedJob
+from publisher.model.time import Window
+from publisher.policy.records import RecordPolicy
+from publisher.policy.target import Selection, Target
+from publisher.transports.base import Transport
+
+if TYPE_CHECKING:
+    from publisher.ledger.answers import TargetState
+    from publisher.ledger.contract import Targets
+    from publisher.model.job import JobRecord
+
+log = logging.getLogger("publisher")
+
+
+def own_rows(rows: Iterable[RowTotal], own: Selection, others: Sequence[Target]) -> list[RowTotal]:
+    """Return rows without those of VOs that only other targets of the receiver want."""
+    selections = [other.selection(Window()) for other in others]
+
+    def is_own(row: RowTotal) -> bool:
+        vo = json.loads(row.key.fields.text).get("VO", "")
+        return own.wants_vo(vo) or not any(other.wants_vo(vo) for other in selections)
+
+    return [row for row in rows if not others or is_own(row)]
+
+
+class LiveTarget(NamedTuple):
+    """A target, live: what it wants, how its records look and travel."""
+
+    name: str
+    selection: Selection
+    start_rule: str
+    start: Epoch | None  # if the target is new now; the ledger keeps what it was on first use
+    policy: RecordPolicy
+    format: JobFormat | SummaryFormat
+    transport: Transport
+    batch_records: int  # 0: no limit by count
+    # By name of format: what was written down earlier may be of another one.
+    frame_of: Callable[[str], Frame]
+    changed: OnChange  # what becomes of a delivered run whose values changed
+    selection_digest: str
+    policy_digest: str  # of everything that decides how a record looks, the version included
+    # Digest of what decides which rows jobs count in: what they are read as, and what is said of
+    # them, whatever the version.
+    settings: str
+    wire_digest: str  # of everything that decides how messages travel
+    receiver: ReceiverName  # where its rows accumulate; a shadow has one of its own
+    # In regular rounds, as `Decider` has it.
+    sent_by_jura: Callable[[JobRecord], PublishedJob | None] | None = None
+    accept_key_change: bool = False  # send months although rows stay behind at the receiver
+    beside: tuple[Target, ...] = ()  # the other targets of the receiver
+
+    def begin(self, targets: Targets) -> TargetState:
+        """Enter the target and its receiver in the ledger. Raises: ConfigError, LedgerError."""
+        state = targets.begin_round(
+            self.name,
+            start_rule=self.start_rule,
+            start=self.start,
+            selection_digest=self.selection_digest,
+            receiver=self.receiver,
+        )
+        for month in state.moved:
+            log.warning("target %s: %s", self.name, month.text)
+        return state
