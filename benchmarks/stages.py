@@ -157,7 +157,10 @@ def stages(site: LiveSite, jobs: int, folder: Path) -> Iterator[tuple[str, Cost,
         Credentials(certificate=credentials.certificate, key=credentials.key, ca=credentials.ca),
         datetime.now(UTC),
     )
-    digest, limit = site.live(target).policy_digest, site.live(target).transport.payload_limit()
+    digest, limit = (
+        site.sending.live(target).policy_digest,
+        site.sending.live(target).transport.payload_limit(),
+    )
 
     def checking(yes: bool) -> Ledger:
         return rehearsed(folder, digest, check_all=yes)
@@ -171,7 +174,7 @@ def stages(site: LiveSite, jobs: int, folder: Path) -> Iterator[tuple[str, Cost,
         (lambda: sql_ledger(open_database(folder / "stages.db")), lambda real: real),
     ]
     for name, (ledger, transport) in zip(STAGES[1:], made, strict=True):
-        live = site.live(target)
+        live = site.sending.live(target)
         staged = live._replace(transport=transport(live.transport))
         yield name, *_round(site, staged, ledger(), jobs)
 
@@ -181,7 +184,7 @@ def summary_stages(
 ) -> Iterator[tuple[str, Cost, dict[str, float]]]:
     """The same for monthly totals of all jobs, which are only counted."""
     (target,) = site.settings.targets
-    live = site.live(target)
+    live = site.sending.live(target)
     taking = live._replace(transport=TakesAll(live.transport.payload_limit()))
     yield SUMMARY_STAGES[0], *_pages(site, jobs)
     ledger = rehearsed(folder, live.policy_digest, check_all=True)
@@ -192,7 +195,7 @@ def summary_stages(
 
 def _pages(site: LiveSite, jobs: int) -> tuple[Cost, dict[str, float]]:
     rows = 0
-    with closing(site.source()) as source, measured() as stretch:
+    with closing(site.accounting.open()) as source, measured() as stretch:
         database, now = next(iter(source.databases())), datetime.now(UTC)
         for page in source.since(None, database, frozenset(), now):
             rows += page.rows_read
@@ -207,7 +210,7 @@ def _round(
     counted = Counted()
     with (
         closing(ledger),
-        closing(site.source()) as source,
+        closing(site.accounting.open()) as source,
         closing(live.transport),
         measured() as stretch,
     ):

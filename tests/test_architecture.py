@@ -105,6 +105,15 @@ def test_no_module_imports_itself_by_way_of_others() -> None:
     TopologicalSorter(arrows).prepare()  # raises: CycleError
 
 
+def test_no_arrow_between_the_folders_of_publishing_runs_both_ways() -> None:
+    graph = grimp.build_graph("publisher", cache_dir=None)
+    of = {module: module.split(".")[2] for module in graph.modules if module.startswith("publisher.publishing.")}
+    arrows = {
+        (of[one], of[other]) for one in of for other in graph.find_modules_directly_imported_by(one) if other in of
+    }
+    assert {(one, other) for one, other in arrows if one < other and (other, one) in arrows} == set()
+
+
 def test_the_import_contracts_name_every_plug_in() -> None:
     """Those that are folders: a plug-in of one module is that file, and its line in a registry."""
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
@@ -199,6 +208,7 @@ def test_only_the_reader_of_slurm_starts_a_process() -> None:
 # Whoever loads a module by its name or inside a function: registries, and what loads the commands and their parts.
 LOADERS = {
     "cli/commands/__init__.py",  # the commands, and what they need when they run
+    "cli/accounts.py",  # how jobs are read
     "cli/site.py",  # what the site is made of
     "config/schema.py",  # YAML, and what reads keys that few write
     "formats/__init__.py",

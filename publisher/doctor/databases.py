@@ -12,6 +12,7 @@ from typing import Any, Final
 from publisher.config import Settings
 from publisher.doctor.findings import Finding, Question, join, not_asked
 from publisher.formats import is_summary_format, job_format, receiver_of, summary_format
+from publisher.ledger.contract import Ledgers
 from publisher.model.errors import ConfigError, CredentialError, LedgerError, SourceError, Unfit
 from publisher.model.job import Epoch, JobRecord
 from publisher.model.rates import wall_text
@@ -19,9 +20,11 @@ from publisher.model.text import plural
 from publisher.model.time import Month, Window, epoch
 from publisher.policy.target import Target
 from publisher.publishing.databases.known import missed
-from publisher.publishing.site import LOCK_WAIT_S, Site
+from publisher.publishing.round.live import Sending
+from publisher.publishing.site import LOCK_WAIT_S, ProcessEnvironment, Site
 from publisher.sources.arex.values import zone_of_host
 from publisher.sources.base import Source, SourceFacts
+from publisher.sources.importers import Accounting, BatchSystems
 from publisher.transports.credentials.checks import foreign_machines
 
 _MONTHS: Final = 6
@@ -45,22 +48,22 @@ _OPTIMIZE: Final = "as the user who runs A-REX: `arcctl accounting database opti
 def check_databases(site: Site, settings: Settings, targets: Sequence[Target]) -> Iterator[Finding]:
     question = Question("database", "source", "every job that is published is read from there")
     yield from _zone(site, settings)
-    now = site.clock()
+    now = site.process.clock()
     try:
-        if _waits_for_first_reading(site, settings):
+        if _waits_for_first_reading(site.batch_systems, settings):
             because = "no batch system was read yet"
             yield question.warning(because, "`publisher publish` reads them, as does the daemon")
             yield not_asked(Question("benchmarks", "source", _WHY_BENCHMARKS), because)
             return
-        with closing(site.source(lock_wait_s=LOCK_WAIT_S)) as source:
+        with closing(site.accounting.open(lock_wait_s=LOCK_WAIT_S)) as source:
             facts = source.facts()
             for each in facts:
                 yield _opened(each)
                 yield _indexes(each)
                 yield _statuses(each)
-            yield _months(source, now, with_arex=any(_of_arex(site, settings)))
+            yield _months(source, now, with_arex=any(_of_arex(site.batch_systems, settings)))
             yield _future(source, now)
-            yield from _newest(site, source, targets, now)
+            yield from _newest(site.sending, site.ledgers, source, targets, now)
     except (SourceError, ConfigError) as error:
         advice = (
             "check that A-REX's accounting is enabled ([arex] in arc.conf), and look at that file"
@@ -72,21 +75,21 @@ def check_databases(site: Site, settings: Settings, targets: Sequence[Target]) -
 
 def _zone(site: Site, settings: Settings) -> Iterator[Finding]:
     """Events are there as local time without a zone. Imported jobs have no events."""
-    for name, options in _of_arex(site, settings):
-        yield _zone_of(Question("time zone", name, _WHY_ZONE), options.time_zone, site)
+    for name, options in _of_arex(site.batch_systems, settings):
+        yield _zone_of(Question("time zone", name, _WHY_ZONE), options.time_zone, site.process)
 
 
-def _waits_for_first_reading(site: Site, settings: Settings) -> bool:
+def _waits_for_first_reading(batch_systems: BatchSystems, settings: Settings) -> bool:
     """Return whether the first round is still to make every database. Raises: SourceError."""
-    if any(_of_arex(site, settings)):
+    if any(_of_arex(batch_systems, settings)):
         return False
-    in_rounds = [entry for entry in site.batch_entries if entry.in_rounds]
+    in_rounds = [entry for entry in batch_systems.entries if entry.in_rounds]
     return bool(in_rounds) and not any(entry.is_read() for entry in in_rounds)
 
 
-def _of_arex(site: Site, settings: Settings) -> Iterator[tuple[str, Any]]:
+def _of_arex(batch_systems: BatchSystems, settings: Settings) -> Iterator[tuple[str, Any]]:
     """The sources that A-REX writes, with their options."""
-    imported = {str(each.database) for each in site.batch_entries}
+    imported = {str(each.database) for each in batch_systems.entries}
     for entry in settings.written:
         options: Any = entry.options
         if not hasattr(options, "time_zone"):
@@ -95,24 +98,26 @@ def _of_arex(site: Site, settings: Settings) -> Iterator[tuple[str, Any]]:
             yield entry.name, options
 
 
-def _zone_of(question: Question, zone: str, site: Site) -> Finding:
+def _zone_of(question: Question, zone: str, process: ProcessEnvironment) -> Finding:
     if zone:
         return question.ok(zone)
-    assumed = zone_of_host(site.environment)
+    assumed = zone_of_host(process.environment)
     return question.warning(
         f"source.time_zone is not set, so this host's zone is used: {assumed}",
         "set source.time_zone to the CE's zone, such as Europe/Oslo",
     )
 
 
-def check_known_databases(site: Site, targets: Sequence[Target]) -> Iterator[Finding]:
+def check_known_databases(
+    ledgers: Ledgers, accounting: Accounting, targets: Sequence[Target]
+) -> Iterator[Finding]:
     """Whether all databases that were read once are still there."""
     why = "jobs that are in no other database are counted nowhere"
     question = Question("known databases", "source", why)
     try:
         with (
-            closing(site.ledger_to_read()) as ledger,
-            closing(site.source(lock_wait_s=LOCK_WAIT_S)) as source,
+            closing(ledgers.to_read()) as ledger,
+            closing(accounting.open(lock_wait_s=LOCK_WAIT_S)) as source,
         ):
             missing = missed(targets, source, ledger.databases)
     except (LedgerError, SourceError, ConfigError):
@@ -209,7 +214,7 @@ class _JobFates:
 
 
 def _newest(
-    site: Site, source: Source, targets: Sequence[Target], now: datetime
+    sending: Sending, ledgers: Ledgers, source: Source, targets: Sequence[Target], now: datetime
 ) -> Iterator[Finding]:
     jobs, skipped = _recent(source, now)
     for target in targets:
@@ -219,7 +224,7 @@ def _newest(
             continue
         yield _rules_broken(target, outcomes, skipped)
         if receiver_of(target.format).checks_machine_name:
-            yield from _machine_names(site, target, outcomes.machines)
+            yield from _machine_names(sending, ledgers, target, outcomes.machines)
 
 
 def _benchmarks(target: Target, outcomes: _JobFates) -> Finding:
@@ -260,7 +265,9 @@ def _rules_broken(target: Target, outcomes: _JobFates, skipped: Counter[str]) ->
     return question.warning(found, advice)
 
 
-def _machine_names(site: Site, target: Target, machines: Set[str]) -> Iterator[Finding]:
+def _machine_names(
+    sending: Sending, ledgers: Ledgers, target: Target, machines: Set[str]
+) -> Iterator[Finding]:
     """Whether the certificate is of the domain of every MachineName.
 
     The receiver requires that, unless configured otherwise.
@@ -272,8 +279,8 @@ def _machine_names(site: Site, target: Target, machines: Set[str]) -> Iterator[F
     )
     question = Question("machine name", target.name, why)
     try:
-        host, foreign = foreign_machines(site.credentials(), machines)
-        with closing(site.ledger_to_read()) as ledger:
+        host, foreign = foreign_machines(sending.credentials(), machines)
+        with closing(ledgers.to_read()) as ledger:
             state = ledger.targets.state(target.name)
     except (CredentialError, LedgerError):  # reported by the checks of these
         return

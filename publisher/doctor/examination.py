@@ -82,7 +82,7 @@ def examine(
     examined: dict[str, Future[tuple[Step, ...]]] = {}
 
     def ask_identity() -> Sequence[Finding | PerfData]:
-        found = list(check_identity(site, chosen))
+        found = list(check_identity(site.sending, site.process, chosen))
         identity.set_result(found)
         return found
 
@@ -98,10 +98,12 @@ def examine(
 
     configuration = partial(check_settings, settings, ours)
     data = partial(check_databases, site, settings, chosen)
-    directory = partial(check_directory, site.state, host.free_bytes)
-    known = partial(check_known_databases, site, chosen)
+    directory = partial(check_directory, site.ledgers.state, host.free_bytes)
+    known = partial(check_known_databases, site.ledgers, site.accounting, chosen)
     machine = partial(check_machine, host, settings, chosen)
-    services = partial(check_services, site, identity=identity.result, known=examined)
+    services = partial(
+        check_services, site.sending, site.process, identity=identity.result, known=examined
+    )
     parts = [
         part("the configuration", "configuration", _RESPONDS, configuration),
         part("the accounting data", "source", _FILES, data),
@@ -109,13 +111,15 @@ def examine(
         part("the VOs of local jobs", "source", _FILES, partial(check_shared_vos, site, chosen)),
         part("the state directory", "state", _FILES, directory),
         part("the ledger", "state", _LEDGER, partial(check_ledger, site, chosen)),
-        part("the other instances", "state", _LEDGER, partial(check_instances, site, chosen)),
+        part(
+            "the other instances", "state", _LEDGER, partial(check_instances, site.ledgers, chosen)
+        ),
         part("the databases that were read before", "source", _FILES, known),
         part("certificate, key and CAs", "credentials", _ANSWERS, ask_identity),
         *(part("the services", one.name, _SERVICES, partial(services, one)) for one in chosen),
         part("this machine", "host", _RESPONDS, machine),
     ]
-    found = ask_all(parts, within_s=WITHIN_S, clock=site.monotonic, waits=waits)
+    found = ask_all(parts, within_s=WITHIN_S, clock=site.process.monotonic, waits=waits)
     answers = list(chain.from_iterable(found))
     return Diagnosis(
         findings=tuple(one for one in answers if isinstance(one, Finding)),

@@ -11,7 +11,8 @@ from typing import Any, Final
 from publisher.doctor.findings import Finding, PerfData, Question, State, not_asked
 from publisher.model.errors import CredentialError, PublisherError
 from publisher.policy.target import Target
-from publisher.publishing.site import Site
+from publisher.publishing.round.live import Sending
+from publisher.publishing.site import ProcessEnvironment
 from publisher.transports.base import Endpoint, Step, StepText
 from publisher.transports.credentials.checks import (
     SOON,
@@ -44,14 +45,16 @@ _ELSE: Final = StepText("the transport needs this before it can send", "")
 _CREDENTIAL_STEPS: Final = ("certificate", "certificate dates", "certificate purpose", "key")
 
 
-def check_identity(site: Site, targets: Sequence[Target]) -> Iterator[Finding | PerfData]:
+def check_identity(
+    sending: Sending, process: ProcessEnvironment, targets: Sequence[Target]
+) -> Iterator[Finding | PerfData]:
     """The certificate, its key, and the CAs."""
-    credentials, now = site.credentials(), site.clock()
+    credentials, now = sending.credentials(), process.clock()
     options: list[Any] = [target.options for target in targets if _shows_certificate(target)]
     if not options:
         return
     open_key = all(getattr(one, "allow_open_key", False) for one in options)
-    for step in check_credentials(credentials, now, site.environment, allow_open_key=open_key):
+    for step in check_credentials(credentials, now, process.environment, allow_open_key=open_key):
         yield _finding(step, "credentials")
     ends = certificate_ends(credentials)
     if ends is not None:
@@ -67,10 +70,12 @@ Examined = dict[str, Future[tuple[Step, ...]]]
 _ONE_AT_A_TIME: Final = Lock()
 
 
-def _ways(site: Site, target: Target, known: Examined) -> Iterator[Finding]:
+def _ways(
+    sending: Sending, process: ProcessEnvironment, target: Target, known: Examined
+) -> Iterator[Finding]:
     try:
-        for endpoint in site.endpoints(target):
-            yield from _way(site, target, endpoint, known)
+        for endpoint in sending.endpoints(target):
+            yield from _way(sending, process, target, endpoint, known)
     except PublisherError as error:  # no CAs, or a proxy that is none
         yield Question("connection", target.name, _WHY["connection"]).error(
             error, "correct `url` or `proxy` of the target, or `ca` of the credentials"
@@ -78,26 +83,27 @@ def _ways(site: Site, target: Target, known: Examined) -> Iterator[Finding]:
 
 
 def check_services(
-    site: Site,
+    sending: Sending,
+    process: ProcessEnvironment,
     target: Target,
     identity: Callable[[], Sequence[Finding | PerfData]],
     known: Examined,
 ) -> Iterator[Finding]:
     """The way to each service of a target, and its answer. `identity` waits for credentials."""
-    ways = list(_ways(site, target, known))
+    ways = list(_ways(sending, process, target, known))
     yield from ways
     why = "only the service itself can say whether it will take our records"
     question = Question("preflight", target.name, why)
     found = [one for one in identity() if isinstance(one, Finding) and one.state is State.FAILURE]
     unfit = [one for one in found if one.name in _CREDENTIAL_STEPS]
-    if because := _reason_not_to_ask(site, target, unfit, ways):
+    if because := _reason_not_to_ask(sending, target, unfit, ways):
         yield not_asked(question, because)
     else:
-        yield from _preflight(site, target, question)
+        yield from _preflight(sending, process, target, question)
 
 
 def _reason_not_to_ask(
-    site: Site, target: Target, unfit: Sequence[Finding], ways: Sequence[Finding]
+    sending: Sending, target: Target, unfit: Sequence[Finding], ways: Sequence[Finding]
 ) -> str:
     """'' where the service can be asked."""
     shows_certificate = _shows_certificate(target)
@@ -106,32 +112,41 @@ def _reason_not_to_ask(
         failed = [*unfit, *failed]
     if failed:
         return f"of the finding about {failed[0].name} ({failed[0].part})"
-    if shows_certificate and not_here(site.credentials()) is not None:
+    if shows_certificate and not_here(sending.credentials()) is not None:
         return "the key is available only to the service"
     return ""
 
 
-def _way(site: Site, target: Target, endpoint: Endpoint, known: Examined) -> Iterator[Finding]:
+def _way(
+    sending: Sending,
+    process: ProcessEnvironment,
+    target: Target,
+    endpoint: Endpoint,
+    known: Examined,
+) -> Iterator[Finding]:
     key = f"{endpoint.url} {endpoint.proxy}"
     with _ONE_AT_A_TIME:
         is_first = key not in known
         steps = known.setdefault(key, Future())
     if is_first:
         try:
-            steps.set_result(reach(endpoint, site.credentials(), site.clock, site.monotonic))
+            clocks = process.clock, process.monotonic
+            steps.set_result(reach(endpoint, sending.credentials(), *clocks))
         except PublisherError as error:  # raised by `result`, for each target that asks
             steps.set_exception(error)
     for step in steps.result():
         yield _finding(step, f"{target.name}, {endpoint.name}")
 
 
-def _preflight(site: Site, target: Target, question: Question) -> Iterator[Finding]:
+def _preflight(
+    sending: Sending, process: ProcessEnvironment, target: Target, question: Question
+) -> Iterator[Finding]:
     try:
-        with closing(site.transport(target)) as transport:
+        with closing(sending.transport(target)) as transport:
             for step in transport.preflight():
                 yield _answered(step, target)
             # Those of the certificate were reported above, in better words.
-            for warning in transport.warnings(site.clock()):
+            for warning in transport.warnings(process.clock()):
                 if not warning.startswith("the certificate "):
                     found, _, advice = warning.partition(": ")
                     doubt = Question("target", target.name, _WHY_SETTINGS)

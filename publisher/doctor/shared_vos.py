@@ -22,10 +22,10 @@ from publisher.model.job import Epoch
 from publisher.model.time import Window, epoch
 from publisher.policy.records import RecordPolicy
 from publisher.policy.target import Target
-from publisher.publishing.site import Site
+from publisher.publishing.site import ProcessEnvironment, Site
 from publisher.sources import BY_INTERFACE
 from publisher.sources.base import BatchEntry
-from publisher.sources.importers import Importer
+from publisher.sources.importers import Accounting, Importer
 from publisher.sources.importing.site_mapping import UnmappedVo
 from publisher.sources.statistics import JobFilter
 
@@ -165,12 +165,14 @@ def check_shared_vos(site: Site, targets: Sequence[Target]) -> Iterator[Finding]
     """Ask the site's jobs too, which have VOs that the configuration does not name."""
     chosen = {target.name for target in targets}
     try:
-        importers = [(entry, site.importer(entry)) for entry in site.batch_entries]
+        importers = [
+            (entry, site.batch_systems.importer(entry)) for entry in site.batch_systems.entries
+        ]
     except ConfigError:  # each map file that cannot be read is a finding of its own
-        if len(site.batch_entries) + len(site.database_entries) > 1:
+        if len(site.batch_systems.entries) + len(site.accounting.entries) > 1:
             yield not_asked(Question("shared VOs", "source", WHY), "map files cannot be read")
         return
-    sources, unread = with_vos_of_jobs(site, JobSources(bool(site.database_entries), importers))
+    sources, unread = with_vos_of_jobs(site, JobSources(bool(site.accounting.entries), importers))
     for shared in shared_vos(site.targets, sources):
         if chosen.isdisjoint(shared.targets):
             continue
@@ -188,23 +190,23 @@ def with_vos_of_jobs(site: Site, sources: JobSources) -> tuple[JobSources, str]:
     """
     if any(shared_vos(site.targets, sources)):
         try:
-            return sources._replace(seen=_seen(site)), ""
+            return sources._replace(seen=_seen(site.accounting, site.process)), ""
         except (SourceError, ConfigError):
             return sources, "the accounting data cannot be read"
     return sources, ""
 
 
-def _seen(site: Site) -> Mapping[str, frozenset[str]]:
+def _seen(accounting: Accounting, process: ProcessEnvironment) -> Mapping[str, frozenset[str]]:
     """The VOs of jobs, by interface, day by day backwards. Raises: SourceError, ConfigError."""
     seen: defaultdict[str, set[str]] = defaultdict(set)
-    now, until_s = epoch(site.clock()), site.monotonic() + _AT_MOST_S
-    with closing(site.accounts()) as accounts:
+    now, until_s = epoch(process.clock()), process.monotonic() + _AT_MOST_S
+    with closing(accounting.accounts()) as accounts:
         for day in range(_RECENT_DAYS):
             window = Window(start=Epoch(now - (day + 1) * _DAY_S), end=Epoch(now - day * _DAY_S))
             for page in accounts.summed(JobFilter(ended=window), "endpoint"):
                 for job, _ in page.groups:
                     seen[job.interface].add(job.vo)
-                if site.monotonic() > until_s:
+                if process.monotonic() > until_s:
                     return _frozen(seen)
     return _frozen(seen)
 

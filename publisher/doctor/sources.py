@@ -12,13 +12,14 @@ from publisher.model.time import iso, iso_epoch
 from publisher.publishing.databases.batch_systems import SourceStatus, source_status
 from publisher.publishing.site import Site
 from publisher.sources.base import BatchEntry, NewestJob
+from publisher.sources.importers import BatchSystems
 from publisher.sources.importing.arc.jobs import check_arc_database
 
 
 def check_sources(site: Site) -> Iterator[Finding]:
     broken = set()
-    for entry in site.batch_entries:
-        own = [_maps(site, entry), *_arc_databases(entry)]
+    for entry in site.batch_systems.entries:
+        own = [_maps(site.batch_systems, entry), *_arc_databases(entry)]
         yield from own
         broken |= {entry.name for each in own if each.exit_status}
     for one in source_status(site):
@@ -82,10 +83,10 @@ def _notices(one: SourceStatus, notices: Sequence[str]) -> Iterator[Finding]:
         yield question.warning(fact, advice)
 
 
-def _maps(site: Site, entry: BatchEntry) -> Finding:
+def _maps(batch_systems: BatchSystems, entry: BatchEntry) -> Finding:
     question = Question("map files", entry.name, "without them nothing is imported")
     try:
-        site.importer(entry)
+        batch_systems.importer(entry)
     except ConfigError as error:
         return question.error(error, f"see importers {entry.type} in publisher.yaml(5)")
     return question.ok("all of them can be read")

@@ -13,7 +13,7 @@ from typing import Final
 from publisher.doctor.findings import Finding, PerfData, Question, join, not_asked
 from publisher.formats import is_summary_format
 from publisher.ledger.answers import TargetState
-from publisher.ledger.contract import Condition, Counts, Losses
+from publisher.ledger.contract import Condition, Counts, Ledgers, Losses
 from publisher.model.entry import ReceiverName
 from publisher.model.errors import ConfigError, Later, LedgerError, RecordError
 from publisher.model.text import plural
@@ -158,25 +158,27 @@ def _space(directory: Path, free: int) -> Finding:
 def check_ledger(site: Site, targets: Sequence[Target]) -> Iterator[Finding | PerfData]:
     """What the ledger knows of each target: its last success, in doubt, set aside or held back."""
     question = Question("state", "state", _WHY_DIRECTORY)
-    if not _holds_files(site.state.parent):
+    if not _holds_files(site.ledgers.state.parent):
         yield not_asked(question, "we cannot have a file there")
         return
-    now = site.clock()
+    now = site.process.clock()
     try:
-        with closing(site.ledger_to_read()) as ledger:
+        with closing(site.ledgers.to_read()) as ledger:
             states = [(target, ledger.targets.state(target.name)) for target in targets]
-            there = any(state is not None for _, state in states) or site.state.exists()
+            there = any(state is not None for _, state in states) or site.ledgers.state.exists()
             absent = "" if there else " does not exist yet; the first round creates it"
-            yield question.ok(f"{site.ledger_name}{absent}")
+            yield question.ok(f"{site.ledgers.name}{absent}")
             if damage := ledger.condition.damage():
                 advice = "`publisher state check` checks all of it; restore the last sound backup"
                 yield question.failure(f"the ledger is damaged: {join(damage)}", advice, _STATUS)
             for target, state in states:
                 yield from _not_ours(
-                    target.name, site.receiver(target), ledger.condition, ledger.losses
+                    target.name, site.sending.receiver(target), ledger.condition, ledger.losses
                 )
                 yield from _target(target, state, now)
-                address = ledger.receivers.changed_address(target.name, site.receiver(target))
+                address = ledger.receivers.changed_address(
+                    target.name, site.sending.receiver(target)
+                )
                 if address is not None:
                     where = Question(
                         "receiver", target.name, "jobs count where they were delivered"
@@ -189,17 +191,17 @@ def check_ledger(site: Site, targets: Sequence[Target]) -> Iterator[Finding | Pe
             yield not_asked(success, "the state cannot be read")
 
 
-def check_instances(site: Site, targets: Sequence[Target]) -> Iterator[Finding]:
+def check_instances(ledgers: Ledgers, targets: Sequence[Target]) -> Iterator[Finding]:
     """Yield whether another instance delivers the CE's jobs: they count twice, or replace ours."""
-    if not site.instance:
+    if not ledgers.instance:
         return
     question = Question("instances", "state", "jobs that two instances deliver are sent twice")
     try:
-        with closing(site.ledger_to_read()) as ledger:
+        with closing(ledgers.to_read()) as ledger:
             own = {target.name: _hosts(ledger.counts, target.name) for target in targets}
         shared = []
-        for other in site.other_instances():
-            with closing(other.ledger_to_read()) as ledger:
+        for other in ledgers.others():
+            with closing(other.to_read()) as ledger:
                 shared += [
                     f"{other.instance} delivers jobs of {host} in {month_name(month)} to {name} too"
                     for name, hosts in own.items()

@@ -8,7 +8,8 @@ database cannot be read or written; "cannot tell" is never "nothing".
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
-from typing import NamedTuple, Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from publisher.ledger.answers import (
     Delivery,
@@ -46,6 +47,9 @@ from publisher.model.message import (
 )
 from publisher.model.receiver import ChangedAddress, Loss, ReceiverSums
 from publisher.model.totals import AcceptedChange, InheritedMonth, KeyTotal
+
+if TYPE_CHECKING:
+    from publisher.ledger.books import ChargeBook, History, MeasureBook
 
 Patience = Callable[[], bool]  # waits a little and says whether to look again
 
@@ -425,3 +429,37 @@ class Ledger(NamedTuple):
 
     def close(self) -> None:
         self.locks.close()
+
+
+class Ledgers(Protocol):
+    """The publishing database of a site, opened when it is asked for.
+
+    Whoever opens something closes it. Whatever opens something raises LedgerError. It is not the
+    ledger: no record passes through it.
+    """
+
+    @property
+    def instance(self) -> str:
+        """Which of the ledgers of a shared database is the site's; '' for one of its own."""
+
+    @property
+    def name(self) -> str:
+        """Its file, or its server and instance, for people."""
+
+    @property
+    def state(self) -> Path:
+        """The publishing database, or where its files are beside a server."""
+
+    def open(self, *, dry_run: bool = False) -> Ledger:
+        """For a dry run, one that reads the ledger and writes nothing."""
+
+    def to_read(self) -> Ledger: ...
+    def history(self) -> "History": ...
+    def charge_book(self, *, to_read: bool = False) -> "ChargeBook": ...
+    def measure_book(self, *, to_read: bool = False) -> "MeasureBook": ...
+
+    def others(self) -> Iterator["Ledgers"]:
+        """Yield those of the other instances that share the database.
+
+        Raises: UsageError where there is no such database, LedgerError.
+        """

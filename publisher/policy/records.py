@@ -5,7 +5,7 @@ and place repeat from job to job, so they are computed once for each distinct se
 shared: formats may cache what they render of them by identity.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import chain
@@ -13,14 +13,8 @@ from typing import Final, NamedTuple
 
 from publisher.model.errors import Unfit
 from publisher.model.job import Epoch, JobRecord
-from publisher.model.published import (
-    Placement,
-    PublishedJob,
-    UserIdentity,
-    ValueOrigin,
-    parse_fqan,
-)
-from publisher.model.rates import BenchmarkPolicy, Charging
+from publisher.model.published import Placement, PublishedJob, UserIdentity, ValueOrigin, parse_fqan
+from publisher.model.rates import Allocation, BenchmarkPolicy, Charging, EnergyRules
 from publisher.model.text import arex_escape, endpoint_host, is_domain_name
 from publisher.policy.identity import (
     RULED_BY_ROW,
@@ -335,3 +329,14 @@ def jura_submit_host(interface: str, url: str) -> str:
     if not interface or interface in _BARE:
         return url
     return f"{interface.lstrip(_STRIPPED)}:{url}"
+
+
+class SiteRecords(NamedTuple):
+    """What a site says of its jobs, whatever a target overrides; `name` is as in GOCDB."""
+
+    name: str
+    statuses: frozenset[str]
+    policy: RecordPolicy
+    charging: Charging | None
+    power: EnergyRules | None
+    allocations: Sequence[Allocation]

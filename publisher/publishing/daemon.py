@@ -182,7 +182,7 @@ class Daemon:
         self._tried: set[str] = set()  # targets that their last round left due
         self._refused: tuple[str, ...] = ()  # why a new configuration was not adopted
         self._offset = self._clock_offset()
-        self._watchdog_sent_at = site.monotonic()
+        self._watchdog_sent_at = site.process.monotonic()
 
     def serve(self) -> None:
         """Until it is asked to stop.
@@ -217,7 +217,7 @@ class Daemon:
         self._say_alive()
 
     def _say_alive(self) -> None:
-        now = self._site.monotonic()
+        now = self._site.process.monotonic()
         every_s = self._manager.alive_every_s
         if every_s is not None and now - self._watchdog_sent_at >= every_s:
             self._watchdog_sent_at = now
@@ -246,7 +246,7 @@ class Daemon:
 
     def _clock_offset(self) -> float:
         """Seconds by which the wall clock is ahead of the one that nobody can set."""
-        return self._site.clock().timestamp() - self._site.monotonic()
+        return self._site.process.clock().timestamp() - self._site.process.monotonic()
 
     # Planning
 
@@ -260,13 +260,13 @@ class Daemon:
         if target is None:  # removed from the configuration while its round ran
             self._tried.discard(name)
             return
-        with closing(self._site.ledger_to_read()) as ledger:
+        with closing(self._site.ledgers.to_read()) as ledger:
             state = ledger.targets.state(name)
-        now = self._site.clock()
+        now = self._site.process.clock()
         due = next_due(target, state, now)
         if due is not None:
             self._tried.discard(name)
-            jitter = self._site.chance() * timedelta(seconds=target.jitter_s)
+            jitter = self._site.process.chance() * timedelta(seconds=target.jitter_s)
             self._scheduler.plan(name, due + jitter)
         elif name in self._tried:
             self._scheduler.plan(name, now + again_after(target))
@@ -279,12 +279,12 @@ class Daemon:
         except PublisherError as error:
             target = self._targets[name]
             log.error("target %s: %s; will try again later", name, error)
-            self._scheduler.plan(name, self._site.clock() + again_after(target))
+            self._scheduler.plan(name, self._site.process.clock() + again_after(target))
 
     # Being asked
 
     def _reload(self) -> None:
-        self._manager.reloading(self._site.monotonic())
+        self._manager.reloading(self._site.process.monotonic())
         try:
             site = self._load()
         except PublisherError as error:
@@ -317,7 +317,7 @@ class Daemon:
         self._stop.set()
         self._manager.stopping()
         self._manager.status("stopping")
-        monotonic = self._site.monotonic
+        monotonic = self._site.process.monotonic
         begun = monotonic()
         self._scheduler.ended()
         while self._scheduler.running and monotonic() - begun < _GRACE_S:
@@ -337,7 +337,7 @@ class Daemon:
     def _round(self, name: str) -> None:
         """Run a round in its turn; when a stop comes before that, the next daemon runs it."""
         target = self._targets.get(name)
-        place = name if target is None else self._site.receiver(target).place
+        place = name if target is None else self._site.sending.receiver(target).place
         with self._turns.turn(place) as is_its_turn:
             if is_its_turn:
                 self._work(name)
@@ -386,7 +386,7 @@ class StandbyDaemon:
         began = False
         while True:
             try:
-                with closing(self._site.ledger()) as ledger:
+                with closing(self._site.ledgers.open()) as ledger:
                     began = True
                     with ledger.locks.working_on(_TURN, self._wait):
                         self._stands_by = False

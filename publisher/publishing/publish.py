@@ -34,8 +34,8 @@ from publisher.model.errors import BUG, PublisherError, RecordError, UsageError,
 from publisher.policy.target import FOR_ONCE, Target
 from publisher.publishing.databases.batch_systems import read_sources
 from publisher.publishing.databases.prune import prune_after_rounds
-from publisher.publishing.republish.earlier import with_earlier
-from publisher.publishing.round.live import LiveTarget
+from publisher.publishing.round.earlier import with_earlier
+from publisher.publishing.round.live import LiveTarget, Sending
 from publisher.publishing.round.outcome import Outcome, added, broken_off, incomplete
 from publisher.publishing.round.round import Observer, Round, patience
 from publisher.publishing.site import Site, choose
@@ -106,14 +106,14 @@ def for_each_target(
     Raises: LedgerError, SourceError for what concerns all targets.
     """
     with (
-        closing(site.ledger(dry_run=dry_run)) as ledger,
-        closing(site.source(to_publish=not dry_run)) as source,
+        closing(site.ledgers.open(dry_run=dry_run)) as ledger,
+        closing(site.accounting.open(to_publish=not dry_run)) as source,
     ):
         if not site.targets_at_once:
             return [work(target, source, ledger) for target in targets]
         # What is wrong with the ledger as a whole was raised just now; the threads open it again.
         places, begun = Semaphore(site.targets_at_once), []
-        for of_one in _by_receiver(site, targets):
+        for of_one in _by_receiver(site.sending, targets):
             while not places.acquire(timeout=_LOOK_EVERY_S):
                 continue
             task = partial(_in_thread, site, of_one, work, places, dry_run=dry_run)
@@ -122,11 +122,11 @@ def for_each_target(
         return [outcomes[target.name] for target in targets]
 
 
-def _by_receiver(site: Site, targets: Iterable[Target]) -> Iterable[Sequence[Target]]:
+def _by_receiver(sending: Sending, targets: Iterable[Target]) -> Iterable[Sequence[Target]]:
     """Return the targets of each receiver, in the order of the configuration."""
     found: dict[str, list[Target]] = {}
     for target in targets:
-        found.setdefault(site.receiver(target).place, []).append(target)
+        found.setdefault(sending.receiver(target).place, []).append(target)
     return found.values()
 
 
@@ -143,8 +143,8 @@ def _in_thread(
 def _worked_on(site: Site, target: Target, work: Work, *, dry_run: bool) -> Outcome:
     try:
         with (
-            closing(site.ledger(dry_run=dry_run)) as ledger,
-            closing(site.source(to_publish=not dry_run)) as source,
+            closing(site.ledgers.open(dry_run=dry_run)) as ledger,
+            closing(site.accounting.open(to_publish=not dry_run)) as source,
         ):
             return work(target, source, ledger)
     except PublisherError as error:
@@ -171,14 +171,20 @@ def publish(
     """
     chosen = choose(site.targets, targets)
     refuse_limit_for_summaries(chosen, limit)
-    monotonic = site.monotonic
-    unread = () if dry_run else BackgroundTask(partial(read_sources, site)).result()
+    monotonic = site.process.monotonic
+    unread = (
+        ()
+        if dry_run
+        else BackgroundTask(partial(read_sources, site.batch_systems, site.ledgers)).result()
+    )
     warnings = _Warnings()
 
     def work(target: Target, source: Source, ledger: Ledger) -> Outcome:
         is_asked = force or dry_run
         waiting = (
-            None if is_asked else _not_due(ledger.targets.state(target.name), target, site.clock())
+            None
+            if is_asked
+            else _not_due(ledger.targets.state(target.name), target, site.process.clock())
         )
         if waiting:
             idle = Outcome(target=target.name, outcome="nothing", reason=waiting)
@@ -195,7 +201,9 @@ def publish(
         )
         outcome = incomplete(outcome, unread)
         if dry_run and outcome.exit_status in (0, RecordError.exit_status):
-            outcome = with_earlier(site, target, source, ledger, outcome)
+            settings, by = site.sending.settings_digest(target), site.process
+            read = target, settings, source, ledger, site.ledgers
+            outcome = with_earlier(outcome, *read, by.clock(), by.wait)
         if not dry_run:
             outcome = after_round(site, outcome._replace(seconds=monotonic() - began))
         return outcome
@@ -209,7 +217,7 @@ def publish(
                 if reason != str(error):
                     log.error("%s", reason.removeprefix(f"{error}; "))
         raise
-    if not dry_run and any(entry.keep_months for entry in site.batch_entries):
+    if not dry_run and any(entry.keep_months for entry in site.batch_systems.entries):
         BackgroundTask(partial(prune_after_rounds, site)).result()
     return outcomes
 
@@ -224,9 +232,9 @@ def sync(
 
     def work(target: Target, source: Source, ledger: Ledger) -> Outcome:
         try:
-            live = site.live(target, dry_run=dry_run)
+            live = site.sending.live(target, dry_run=dry_run)
             with closing(live.transport):
-                args = site, target, live, source, ledger, observer
+                args = site.process, target, live, source, ledger, observer
                 return counts.send_counts(*args, months=months)
         except PublisherError as error:
             return broken_off(target.name, error)
@@ -264,12 +272,12 @@ def _attempt(
 ) -> Outcome:
     """Do a round and its job counts; return what keeps it from being a success too."""
     try:
-        live = site.live(target, dry_run=dry_run, accept_key_change=accept_key_change)
+        live = site.sending.live(target, dry_run=dry_run, accept_key_change=accept_key_change)
         with closing(live.transport):
-            warnings.log(target.name, live.transport.warnings(site.clock()))
+            warnings.log(target.name, live.transport.warnings(site.process.clock()))
             warnings.log(target.name, _left(site, target, ledger.targets))
             lost = _take_over(site, target, live, source, ledger)
-            round_ = Round(live, source, ledger, observer, site.clock, site.wait)
+            round_ = Round(live, source, ledger, observer, site.process.clock, site.process.wait)
             outcome = round_.run(limit, every_row=every_row, all_read=not unread)
             if target.sync and outcome.exit_status in (0, RecordError.exit_status):
                 counts_outcome = _send_counts(site, target, live, source, ledger, observer)
@@ -307,7 +315,7 @@ def _take_over(
     """Take over what another publisher left, before the first round; return what it passed over."""
     if target.jura_until is None or ledger.targets.took_over(target.name) == target.jura_until:
         return None
-    with ledger.locks.working_on(target.name, patience(site.wait), live.receiver):
+    with ledger.locks.working_on(target.name, patience(site.process.wait), live.receiver):
         live.begin(ledger.targets)
         lost = site.take_over(target, source, ledger)
     for line in lost.lines if lost is not None and lost.certain + lost.perhaps else ():
@@ -320,7 +328,7 @@ def _send_counts(
 ) -> Outcome | None:
     """Send the counts after a round; their trouble does not hide what the round did."""
     try:
-        return counts.after_round(site, target, live, source, ledger, observer)
+        return counts.after_round(site.process, target, live, source, ledger, observer)
     except PublisherError as error:
         return broken_off(target.name, error)
 

@@ -17,7 +17,15 @@ from typing import Any, Final, NamedTuple
 from publisher.formats import is_summary_format, receiver_of
 from publisher.formats.base import OnChange
 from publisher.ledger.answers import Delivery, Hold, Quarantined, TargetState
-from publisher.ledger.contract import Databases, Earlier, Entries, Ledger, Outbox, Quarantine
+from publisher.ledger.contract import (
+    Databases,
+    Earlier,
+    Entries,
+    Ledger,
+    Ledgers,
+    Outbox,
+    Quarantine,
+)
 from publisher.model.entry import EarlierRuns
 from publisher.model.errors import SourceError, UsageError
 from publisher.model.job import Epoch, JobId, JobRecord, RunKey
@@ -28,7 +36,7 @@ from publisher.policy.target import Selection, Target, is_wanted
 from publisher.publishing.databases.known import Missing, missed, missing_databases, missing_text
 from publisher.publishing.databases.local_ids import GIVE_ID
 from publisher.publishing.databases.retired import NeverSent, never_sent
-from publisher.publishing.site import LOCK_WAIT_S, Site, choose
+from publisher.publishing.site import LOCK_WAIT_S, ProcessEnvironment, Site, choose
 from publisher.sources.base import Page, Source
 
 _OTHERS_OVERDUE: Final = timedelta(days=2)  # their timetables are in their configurations
@@ -50,7 +58,7 @@ class WaitingJobs(NamedTuple):
 
 
 def count_pending(
-    site: Site,
+    process: ProcessEnvironment,
     target: Target,
     state: TargetState | None,
     source: Source,
@@ -61,7 +69,7 @@ def count_pending(
 
     Raises: LedgerError, SourceError.
     """
-    now = site.clock()
+    now = process.clock()
     start = state.start if state else target.start.begin(now)
     selection = target.selection(Window(start=start))
     published = state.last_published_end if state else None
@@ -219,7 +227,7 @@ def status(site: Site, *, targets: Sequence[str]) -> tuple[list[TargetStatus], s
     target. Only reads. Raises: UsageError, LedgerError.
     """
     chosen = choose(site.targets, targets)
-    with closing(site.ledger_to_read()) as ledger:
+    with closing(site.ledgers.to_read()) as ledger:
         trouble = ""
         found = []
         looked_at = LOOKED_AT // max(len(chosen), 1)
@@ -229,13 +237,15 @@ def status(site: Site, *, targets: Sequence[str]) -> tuple[list[TargetStatus], s
             missing: Sequence[Missing] = ()
             try:
                 if not trouble:
-                    with closing(site.source(lock_wait_s=LOCK_WAIT_S)) as source:
+                    with closing(site.accounting.open(lock_wait_s=LOCK_WAIT_S)) as source:
                         missing = missing_databases(target.name, source, ledger.databases)
-                        waits = count_pending(site, target, state, source, ledger, looked_at)
+                        waits = count_pending(
+                            site.process, target, state, source, ledger, looked_at
+                        )
             except SourceError as error:
                 trouble = str(error)
             earlier = earlier_of(site, target, ledger.earlier)
-            changed = ledger.receivers.changed_address(target.name, site.receiver(target))
+            changed = ledger.receivers.changed_address(target.name, site.sending.receiver(target))
             asked = "" if changed is None else changed.question
             lost = never_sent(ledger.databases.known(target.name))
             one = _status(target, state, waits, missing, earlier, asked)
@@ -250,7 +260,7 @@ def earlier_of(site: Site, target: Target, earlier: Earlier) -> EarlierRuns | No
     """
     if receiver_of(target.format).on_change is OnChange.KEEP_FIRST:
         return None
-    found = earlier.runs(target.name, site.settings_digest(target))
+    found = earlier.runs(target.name, site.sending.settings_digest(target))
     return None if found.months is not None and not found.months else found
 
 
@@ -301,15 +311,15 @@ def status_of_all(site: Site) -> tuple[list[TargetStatus], str]:
     Raises: UsageError, LedgerError.
     """
     own, trouble = status(site, targets=())
-    found = [one._replace(target=f"{site.instance}/{one.target}") for one in own]
+    found = [one._replace(target=f"{site.ledgers.instance}/{one.target}") for one in own]
     with ThreadPoolExecutor(_ASKED_AT_ONCE) as asked:  # to connect takes longer than to answer
-        found += chain.from_iterable(asked.map(recorded_status, site.other_instances()))
+        found += chain.from_iterable(asked.map(recorded_status, site.ledgers.others()))
     return sorted(found, key=lambda one: one.target), trouble
 
 
-def recorded_status(other: Site) -> list[TargetStatus]:
+def recorded_status(other: Ledgers) -> list[TargetStatus]:
     """What another ledger has of its targets, as INSTANCE/TARGET. Raises: LedgerError."""
-    with closing(other.ledger_to_read()) as ledger:
+    with closing(other.to_read()) as ledger:
         states = [
             state
             for name in ledger.targets.names()
@@ -346,12 +356,12 @@ def trace(site: Site, job_id: JobId, *, all_instances: bool = False) -> Traced:
     Of all instances, their names stand before those of the targets. Raises: UsageError for a job
     that is known nowhere, LedgerError.
     """
-    with closing(site.ledger_to_read()) as ledger:
+    with closing(site.ledgers.to_read()) as ledger:
         page, trouble, missing = _in_the_data(site, job_id, ledger.databases)
         runs = [] if page is None else [job.run_key for job in page.jobs]
         deliveries, held = ledger.outbox.trace(job_id, runs), ledger.quarantine.of_job(job_id)
     if all_instances:
-        deliveries, held = _of_instances(site, job_id, runs, deliveries, held)
+        deliveries, held = _of_instances(site.ledgers, job_id, runs, deliveries, held)
     is_there = page is not None and any((page.jobs, page.skipped, page.open))
     if page is not None and not (is_there or deliveries or held):
         trouble = missing
@@ -369,24 +379,24 @@ def _in_the_data(site: Site, job_id: JobId, databases: Databases) -> tuple[Page 
     What was delivered can be proved without them.
     """
     try:
-        with closing(site.source()) as source:
-            page = source.find(job_id, frozenset(), site.clock())
+        with closing(site.accounting.open()) as source:
+            page = source.find(job_id, frozenset(), site.process.clock())
             return page, "", missing_text(missed(site.targets, source, databases))
     except SourceError as error:
         return None, str(error), ""
 
 
 def _of_instances(
-    site: Site,
+    ledgers: Ledgers,
     job_id: JobId,
     runs: Sequence[RunKey],
     deliveries: Sequence[Delivery],
     held: Sequence[Quarantined],
 ) -> tuple[list[Delivery], list[Quarantined]]:
-    sent = [one._replace(target=f"{site.instance}/{one.target}") for one in deliveries]
-    kept = [one._replace(target=f"{site.instance}/{one.target}") for one in held]
-    for other in site.other_instances():
-        with closing(other.ledger_to_read()) as ledger:
+    sent = [one._replace(target=f"{ledgers.instance}/{one.target}") for one in deliveries]
+    kept = [one._replace(target=f"{ledgers.instance}/{one.target}") for one in held]
+    for other in ledgers.others():
+        with closing(other.to_read()) as ledger:
             there, set_aside = ledger.outbox.trace(job_id, runs), ledger.quarantine.of_job(job_id)
         sent += [one._replace(target=f"{other.instance}/{one.target}") for one in there]
         kept += [one._replace(target=f"{other.instance}/{one.target}") for one in set_aside]
@@ -396,7 +406,7 @@ def _of_instances(
 def quarantined(site: Site, *, targets: Sequence[str]) -> list[Quarantined]:
     """The jobs set aside. Raises: UsageError, LedgerError."""
     names = {target.name for target in choose(site.targets, targets)} if targets else None
-    with closing(site.ledger_to_read()) as ledger:
+    with closing(site.ledgers.to_read()) as ledger:
         return [
             held for held in ledger.quarantine.listed() if names is None or held.target in names
         ]
@@ -417,7 +427,7 @@ def release_or_drop(
         shown = "`publisher quarantine list` shows what is"
         raise UsageError(f"not in quarantine: {', '.join(unknown)}; {shown}")
     numbers = [one.number for one in found]
-    with closing(site.ledger()) as ledger:
+    with closing(site.ledgers.open()) as ledger:
         _ = (
             ledger.quarantine.release(numbers)
             if hold is Hold.RELEASED

@@ -40,7 +40,7 @@ from publisher.publishing.site import Site, choose
 from publisher.reporting.charges.rules import Charges
 from publisher.sources import BY_INTERFACE
 from publisher.sources.base import ImportedFrom, Page
-from publisher.sources.importers import ImportRule
+from publisher.sources.importers import Accounting, BatchSystems, ImportRule
 
 _AS_IT_IS: Final = "as it is"
 _BY_FORMAT: Final = "made by the format"  # a field that only one format has
@@ -225,20 +225,25 @@ def explain(
     Raises: UsageError for a job that is not there; LedgerError, SourceError.
     """
     chosen = choose(site.targets, targets)
-    now = site.clock()
+    now = site.process.clock()
     formats = {target.name: _format(format_name or target.format) for target in chosen}
     page = _page(site, job_id, formats.values(), now)
-    rules = {job.row: _import_rules(site, job) for job in page.jobs}
+    rules = {job.row: _import_rules(site.accounting, site.batch_systems, job) for job in page.jobs}
     # An importer's database says which of its records each row is of.
     origins = {
-        job.row: site.imported_from(job) for job in page.jobs if job.interface in BY_INTERFACE
+        job.row: site.accounting.imported_from(job)
+        for job in page.jobs
+        if job.interface in BY_INTERFACE
     }
-    with closing(site.ledger_to_read()) as ledger:
+    with closing(site.ledgers.to_read()) as ledger:
         found = [
             one
             for target in chosen
             for one in _at_target(
-                _Bench(target, formats[target.name], ledger, site.policy_digest(target), now), page
+                _Bench(
+                    target, formats[target.name], ledger, site.sending.policy_digest(target), now
+                ),
+                page,
             )
         ]
     return [_with_origins(one, rules.get(one.row, ()), origins.get(one.row)) for one in found]
@@ -257,7 +262,7 @@ def _page(
     site: Site, job_id: JobId, formats: Iterable[JobFormat | SummaryFormat], now: datetime
 ) -> Page:
     """Return the job's runs, with all that the formats need. Raises: UsageError, SourceError."""
-    with closing(site.source()) as source:
+    with closing(site.accounting.open()) as source:
         page = source.find(
             job_id, frozenset[SideTable]().union(*(each.needs for each in formats)), now
         )
@@ -270,13 +275,17 @@ def _page(
     )
 
 
-def _import_rules(site: Site, job: JobRecord) -> Sequence[ImportRule]:
+def _import_rules(
+    accounting: Accounting, batch_systems: BatchSystems, job: JobRecord
+) -> Sequence[ImportRule]:
     """Return where a job's joined values come from; empty where its importer is gone."""
     if job.interface not in BY_INTERFACE:
-        return site.joined_from(job)
-    entries = [each for each in site.batch_entries if each.type == BY_INTERFACE.get(job.interface)]
+        return accounting.joined_from(job)
+    entries = [
+        each for each in batch_systems.entries if each.type == BY_INTERFACE.get(job.interface)
+    ]
     entries.sort(key=lambda entry: entry.name != job.row.database)
-    return site.importer(entries[0]).explain(job) if entries else ()
+    return batch_systems.importer(entries[0]).explain(job) if entries else ()
 
 
 def _format(name: str) -> JobFormat | SummaryFormat:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from publisher.ledger.answers import Hold, HostCounts, TargetState
 from publisher.ledger.books import ChargedSum, TargetHistory
-from publisher.ledger.contract import Quarantine
+from publisher.ledger.contract import Ledgers, Quarantine
 from publisher.model.errors import SourceError, UsageError
 from publisher.model.job import Epoch
 from publisher.model.rates import UsedAllocation
@@ -206,33 +206,33 @@ def collect(
 
     Raises: UsageError where users must not be named; SourceError, LedgerError, ConfigError.
     """
-    now, policy = site.clock(), site.policy
+    now, policy = site.process.clock(), site.records.policy
     _refuse_to_name_users(by, policy, name_users=name_users)
     states, counts, set_aside = _of_ledger(site)
     targets = [(target, _start(target, states[target.name], now)) for target in site.targets]
     open_to_all = policy.identity.open and (name_users or "local-user" in by)
-    tally = UsageReport(window, policy, targets, site.power, names_users=open_to_all)
+    tally = UsageReport(window, policy, targets, site.records.power, names_users=open_to_all)
     tally.read(site, rows_read)
     identity = str(policy.identity.mode)
     if policy.identity.open and not name_users:
         identity = "numbered"
         tally.number_users()
     whole, partial = _months(window, now)
-    others = _of_others(site, window) if all_instances else []
-    allocations = overlapping(site.allocations, window)
+    others = _of_others(site.ledgers, window) if all_instances else []
+    allocations = overlapping(site.records.allocations, window)
     return Report(
-        site=site.name,
+        site=site.records.name,
         window=window,
         made_at=now,
         identity=identity,
         by=by,
-        has_energy=site.power is not None,
-        has_charge_rules=site.charging is not None,
+        has_energy=site.records.power is not None,
+        has_charge_rules=site.records.charging is not None,
         usage=tally.usage,
         month_before=_month_before(site, window, rows_read),
-        charges=_charges(site, window, open_to_all=open_to_all, usage=tally.usage),
+        charges=_charges(site.ledgers, window, open_to_all=open_to_all, usage=tally.usage),
         allocations=used_allocations(site, allocations),
-        uncharged=[one.project for one in never_charged(site, allocations)],
+        uncharged=[one.project for one in never_charged(site.ledgers, allocations)],
         targets=[*_targets(site, states, set_aside, window), *others],
         sources=source_status(site),
         drift=_all_drift(site.targets, tally.wanted, counts, whole),
@@ -240,8 +240,8 @@ def collect(
     )
 
 
-def _of_others(site: Site, window: Window) -> list[TargetReport]:
-    return [one for other in site.other_instances() for one in _recorded(other, window)]
+def _of_others(ledgers: Ledgers, window: Window) -> list[TargetReport]:
+    return [one for other in ledgers.others() for one in _recorded(other, window)]
 
 
 def _all_drift(
@@ -264,7 +264,7 @@ def _of_ledger(
 ]:
     """By target: its state, its counts, and the jobs set aside by rule."""
     names = [target.name for target in site.targets]
-    with closing(site.ledger_to_read()) as ledger:
+    with closing(site.ledgers.to_read()) as ledger:
         states = {name: ledger.targets.state(name) for name in names}
         counts = {name: ledger.counts.by_host(name) for name in names}
         return states, counts, {name: _set_aside(ledger.quarantine, name) for name in names}
@@ -276,10 +276,10 @@ def _month_before(site: Site, window: Window, rows_read: RowsRead) -> Used | Non
         return None
     before = month_window(month_number(first.start) - 1)
     try:
-        refuse_pruned(site, before)
+        refuse_pruned(site.batch_systems, before)
     except SourceError:
         return None
-    tally = UsageReport(before, site.policy, (), site.power)
+    tally = UsageReport(before, site.records.policy, (), site.records.power)
     tally.read(site, rows_read)
     return tally.usage.total
 
@@ -304,10 +304,10 @@ def _set_aside(quarantine: Quarantine, target: str) -> Mapping[str, int]:
 
 
 def _charges(
-    site: Site, window: Window, *, open_to_all: bool, usage: PeriodUsage
+    ledgers: Ledgers, window: Window, *, open_to_all: bool, usage: PeriodUsage
 ) -> Sequence[ChargedSum]:
     """By project, group and unit; those of one user are named only where users are."""
-    with closing(site.charge_book(to_read=True)) as book:
+    with closing(ledgers.charge_book(to_read=True)) as book:
         kept = book.sums(window)
     if open_to_all:
         return kept
@@ -335,7 +335,7 @@ def _targets(
     status = (
         {one.target: one for one in target_status.status(site, targets=begun)[0]} if begun else {}
     )
-    with closing(site.history()) as history:
+    with closing(site.ledgers.history()) as history:
         past = history.targets(begun, window)
     return [
         TargetReport(
@@ -350,10 +350,10 @@ def _targets(
     ]
 
 
-def _recorded(other: Site, window: Window) -> list[TargetReport]:
+def _recorded(other: Ledgers, window: Window) -> list[TargetReport]:
     """The targets of another instance, by its ledger; only it knows what waits there."""
     status = {one.target.partition("/")[2]: one for one in target_status.recorded_status(other)}
-    with closing(other.history()) as history, closing(other.ledger_to_read()) as ledger:
+    with closing(other.history()) as history, closing(other.to_read()) as ledger:
         past = history.targets(list(status), window)
         return [
             TargetReport(

@@ -17,7 +17,7 @@ from typing import Final
 from publisher.formats import receiver_of
 from publisher.ledger.answers import Hold
 from publisher.ledger.books import History, SentMessages
-from publisher.ledger.contract import Counts, Earlier, Entries, Ledger
+from publisher.ledger.contract import Counts, Earlier, Entries, Ledger, Ledgers
 from publisher.model.entry import EarlierRuns
 from publisher.model.errors import UsageError
 from publisher.model.time import Month, iso, month_of
@@ -174,20 +174,20 @@ def collect(
     all_instances: bool = False,
 ) -> Statement:
     """Raises: SourceError, LedgerError, UsageError; ConfigError where the source cannot sum up."""
-    now = site.clock()
+    now = site.process.clock()
     # To the end, not only this month: a job of it that was restarted has a row in a later one.
     back = month_of(now).number - month.number + 1
     others = None
     if all_instances:
-        others, portal = _others(site, month, portal)
+        others, portal = _others(site.ledgers, month, portal, now)
     found = _Found(
         month=month,
         rows=check.check(site, targets, months=back, portal=portal, jobs_seen=jobs_seen),
         used=_used(site, targets, month),
-        accepted=check.accepted(site, targets, months=back),
-        gpus_known=bool(site.batch_entries),  # A-REX does not know them
+        accepted=check.accepted(site.ledgers, targets, now, months=back),
+        gpus_known=bool(site.batch_systems.entries),  # A-REX does not know them
     )
-    with closing(site.history()) as history, closing(site.ledger_to_read()) as ledger:
+    with closing(site.ledgers.history()) as history, closing(site.ledgers.to_read()) as ledger:
         stated = [
             replace(
                 _of_target(target, found, ledger, history),
@@ -196,10 +196,10 @@ def collect(
             for target in targets
         ]
     alarms = [line for one in source_status(site) for line in (one.alarm, one.silence) if line]
-    with closing(site.source()) as source:
+    with closing(site.accounting.open()) as source:
         has_no_data = not source.count(replace(month.window, start=None))
     return Statement(
-        site=site.name,
+        site=site.records.name,
         month=month,
         made_at=now,
         has_no_data=has_no_data,
@@ -212,7 +212,7 @@ def collect(
 def _used(site: Site, targets: Sequence[Target], month: Month) -> Mapping[str, Used]:
     """What the jobs used that each target wants."""
     tally = UsageReport(
-        month.window, site.policy, [(target, None) for target in targets], power=None
+        month.window, site.records.policy, [(target, None) for target in targets], power=None
     )
     tally.read(site)
     return {target.name: wanted.used for target, wanted in zip(targets, tally.wanted, strict=True)}
@@ -275,7 +275,7 @@ def _with_gpus(delivered: Work, target: Target, found: _Found, rows: Sequence[Co
 
 
 def _others(
-    site: Site, month: Month, portal: Mapping[HostMonth, int] | None
+    ledgers: Ledgers, month: Month, portal: Mapping[HostMonth, int] | None, now: datetime
 ) -> tuple[list[RecordedStatement], Mapping[HostMonth, int] | None]:
     """The other instances' targets, and the portal's counts without those of their hosts."""
     number = month.number
@@ -284,13 +284,16 @@ def _others(
         raise UsageError(f"--all-instances needs {needed}")
     others: list[RecordedStatement] = []
     theirs: set[HostMonth] = set()
-    for other in site.other_instances():
-        with closing(other.history()) as history, closing(other.ledger_to_read()) as ledger:
+    for other in ledgers.others():
+        with (
+            closing(other.history()) as history,
+            closing(other.to_read()) as ledger,
+        ):
             for name in ledger.targets.names():
                 at = _places(ledger.counts, name, number)
                 theirs |= at
                 in_portal = _sum_of_known(portal.get(place) for place in at) if portal else None
-                sent, now = history.sent(name, month.window), site.clock()
+                sent = history.sent(name, month.window)
                 one = _of_other(other.instance, name, month, ledger, sent, in_portal, now)
                 others.append(one)
     own = portal and {at: jobs for at, jobs in portal.items() if at not in theirs}

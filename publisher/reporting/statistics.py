@@ -12,6 +12,7 @@ from publisher.model.text import arex_unescape
 from publisher.publishing.databases.known import not_found
 from publisher.publishing.databases.local_ids import GIVE_ID
 from publisher.publishing.site import Site
+from publisher.sources.importers import Accounting
 from publisher.sources.statistics import JobDetails, JobFilter, JobStatistics, NameKind
 
 RowsRead = Callable[[int], None]
@@ -28,10 +29,12 @@ _STATES: Final = frozenset(("completed", "failed", "aborted", "in-progress"))
 _COMPLETED_AT_ONCE: Final = 200  # more than a shell shows without asking
 
 
-def stats(site: Site, wanted: JobFilter, *, by: str | None, rows_read: RowsRead) -> JobStatistics:
+def stats(
+    accounting: Accounting, wanted: JobFilter, *, by: str | None, rows_read: RowsRead
+) -> JobStatistics:
     """All statistics of the jobs that a filter accepts. Raises: SourceError."""
     tally = JobStatistics(by=by)
-    with closing(site.accounts()) as accounts:
+    with closing(accounting.accounts()) as accounts:
         for page in accounts.summed(wanted, by):
             tally.add(page.groups)
             rows_read(page.rows_read)
@@ -42,9 +45,9 @@ def stats(site: Site, wanted: JobFilter, *, by: str | None, rows_read: RowsRead)
     return tally
 
 
-def job_ids(site: Site, wanted: JobFilter) -> Iterator[str]:
+def job_ids(accounting: Accounting, wanted: JobFilter) -> Iterator[str]:
     """The ids of the jobs that a filter takes, while they are read. Raises: SourceError."""
-    with closing(site.accounts()) as accounts:
+    with closing(accounting.accounts()) as accounts:
         for page in accounts.counted(wanted):
             yield from (job.job_id for job in page.jobs)
 
@@ -59,7 +62,7 @@ def refuse_strange_names(site: Site, wanted: JobFilter) -> None:
         NameKind.INTERFACE: wanted.interfaces,
     }
     lines = []
-    with closing(site.accounts()) as accounts:
+    with closing(site.accounting.accounts()) as accounts:
         for kind, names in asked.items():
             known = accounts.names(kind) if names else frozenset()
             known |= _STATES if kind is NameKind.STATE else frozenset()
@@ -71,9 +74,9 @@ def refuse_strange_names(site: Site, wanted: JobFilter) -> None:
         raise not_found(site, "\n".join(lines))
 
 
-def beginning(site: Site, kind: str, text: str) -> list[str]:
+def beginning(accounting: Accounting, kind: str, text: str) -> list[str]:
     """Some of the jobs, or names of a kind in `NAMES`, by their beginning. Raises: SourceError."""
-    with closing(site.accounts()) as accounts:
+    with closing(accounting.accounts()) as accounts:
         if kind == "jobs":
             return list(accounts.ids_beginning(text, _COMPLETED_AT_ONCE))
         known = accounts.names(NAMES[kind])
@@ -82,7 +85,7 @@ def beginning(site: Site, kind: str, text: str) -> list[str]:
 
 def job(site: Site, job_id: JobId) -> tuple[JobDetails, str]:
     """All about a job, and its events' zone. Raises: UsageError for no such job; SourceError."""
-    with closing(site.accounts()) as accounts:
+    with closing(site.accounting.accounts()) as accounts:
         found = accounts.sheet(job_id)
         if found is not None:
             return found, accounts.zone

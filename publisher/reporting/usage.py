@@ -193,7 +193,7 @@ class UsageReport:
 
     def read(self, site: Site, rows_read: Callable[[int], None] = lambda _: None) -> None:
         """Add up all jobs. Raises: SourceError, ConfigError where the source cannot sum up."""
-        with closing(site.usage()) as source:
+        with closing(site.accounting.usage()) as source:
             for page in source.groups(self._window, self.eras):
                 self.add(page)
                 rows_read(page.rows_read)

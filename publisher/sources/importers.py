@@ -10,11 +10,25 @@ from datetime import datetime
 from hashlib import blake2b
 from pathlib import Path
 from sqlite3 import Connection
-from typing import Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from publisher.model.entry import DeliveredFrom
 from publisher.model.errors import RecordError, SourceError, gravest
 from publisher.model.job import JobRecord
+
+if TYPE_CHECKING:
+    from publisher.model.time import Month
+    from publisher.sources.base import (
+        BatchEntry,
+        DatabaseEntry,
+        ImportedFrom,
+        LastReading,
+        Namesake,
+        NewestJob,
+        Source,
+        WritingOrder,
+    )
+    from publisher.sources.statistics import Accounts, UsageReader
 
 
 class ImportedJob(NamedTuple):
@@ -229,3 +243,112 @@ class ImporterPlugin(Protocol):
         wait: Callable[[float], bool] = never_stopped,
     ) -> Importer:
         """`wait(seconds)` waits, and says whether a stop was asked for."""
+
+
+class BatchSystems(Protocol):
+    """The batch systems whose accounting a site reads into databases. It sends nothing.
+
+    An entry is a block of `source`.
+    """
+
+    @property
+    def entries(self) -> Sequence[BatchEntry]: ...
+
+    def importer(self, entry: BatchEntry, *, reading: bool = False) -> Importer:
+        """`reading`: it will read, and leaves A-REX's jobs to the entry of that.
+
+        Raises: ConfigError, SourceError.
+        """
+
+    def read(self, entry: BatchEntry, check: Callable[[], object]) -> ImportReport | None:
+        """Read what is new; None when another process has just done so.
+
+        `check` raises what keeps it from being read; that is kept too. Raises: PublisherError.
+        """
+
+    def namesakes(self, entry: BatchEntry) -> Sequence[Namesake]:
+        """Into which files that it names were read under another cluster. Raises: SourceError."""
+
+    def last_reading(self, entry: BatchEntry) -> LastReading:
+        """Raises: SourceError."""
+
+    def retry(self, entry: BatchEntry) -> Retried | None:
+        """Read the files with bad lines once more; None where there are none.
+
+        Raises: PublisherError.
+        """
+
+    def open(self, entry: BatchEntry) -> Source:
+        """The jobs of one batch system alone. Raises: SourceError."""
+
+    def alone(self, entry: BatchEntry) -> AbstractContextManager[object]:
+        """Nobody else reads into its database meanwhile. Raises: LedgerError."""
+
+    def last_pruned(self, entry: BatchEntry) -> datetime | None:
+        """Raises: LedgerError, Busy."""
+
+    def keep_pruned(self, entry: BatchEntry) -> None:
+        """Raises: LedgerError, Busy."""
+
+    def prune_rows(self, entry: BatchEntry, jobs: Sequence[JobRecord]) -> int:
+        """How many of these jobs were taken out of its database. Raises: LedgerError, Busy."""
+
+    def pruned_months(self, entry: BatchEntry) -> Sequence[Month]:
+        """Raises: SourceError."""
+
+    def bad_lines(self, entry: BatchEntry, limit: int) -> Sequence[BadLine]:
+        """Raises: SourceError."""
+
+
+class Accounting(Protocol):
+    """The accounting data of a site, as its source reads it. It writes nothing there.
+
+    Whoever opens a source closes it.
+    """
+
+    @property
+    def entries(self) -> Sequence[DatabaseEntry]: ...
+
+    def open(self, *, lock_wait_s: float | None = None, to_publish: bool = False) -> Source:
+        """A writer is waited for at most `lock_wait_s`; `to_publish`: what a CE has stays known.
+
+        Raises: SourceError.
+        """
+
+    def usage(self) -> UsageReader:
+        """The source, to sum up what jobs used. Raises: ConfigError where its type cannot."""
+
+    def accounts(self) -> Accounts:
+        """The source, to look single jobs up. Raises: ConfigError where its type cannot."""
+
+    def writing_order(
+        self, source: Source
+    ) -> AbstractContextManager[Sequence[WritingOrder]] | None:
+        """One a database, opened; None where the order in which jobs were written is unknown."""
+
+    def imported_from(self, job: JobRecord) -> ImportedFrom | None:
+        """The record of another system that a job was made of; None for a job of A-REX.
+
+        Raises: SourceError.
+        """
+
+    def joined_from(self, job: JobRecord) -> Sequence[ImportRule]:
+        """Where each value came from that a batch system's run joined to a job of A-REX.
+
+        Raises: SourceError.
+        """
+
+    def files(self, entry: DatabaseEntry) -> Sequence[str]:
+        """Raises: SourceError when one that the configuration names is missing."""
+
+    def names(self, entry: DatabaseEntry, file: str) -> bool:
+        """Whether the entry names this file, be it there or not."""
+
+    def newest_job(self, database: str, *, lock_wait_s: float) -> NewestJob:
+        """Of one of those databases. Raises: SourceError."""
+
+    def open_file(self, path: str) -> Source:
+        """The jobs of one database, also of one that `source` does not name any more.
+
+        Raises: SourceError.
+        """

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from publisher.cli.accounts import LiveAccounting
 from publisher.ledger.sqlite.connection import open_ledger_file
 from publisher.model.errors import LedgerError
 from publisher.model.job import Epoch
@@ -67,20 +68,31 @@ class CountingSite:
 
     def __init__(self, site: WatchedSite) -> None:
         self._site = site.live()
-        self.sources: list[CountingSource] = []
-        self.waits: list[float | None] = []
-
-    def source(self, *, lock_wait_s: float | None = None, to_publish: bool = False) -> Any:
-        self.waits.append(lock_wait_s)
-        self.sources.append(CountingSource(self._site.source(lock_wait_s=lock_wait_s, to_publish=to_publish)))
-        return self.sources[-1]
+        self.accounting = CountingAccounting(self._site.accounting)
 
     @property
     def rows(self) -> int:
-        return sum(sum(source.read) for source in self.sources)
+        return sum(sum(source.read) for source in self.accounting.sources)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._site, name)
+
+
+class CountingAccounting:
+    """Accounting data that keeps every source that was asked of it."""
+
+    def __init__(self, accounting: LiveAccounting) -> None:
+        self._accounting = accounting
+        self.sources: list[CountingSource] = []
+        self.waits: list[float | None] = []
+
+    def open(self, *, lock_wait_s: float | None = None, to_publish: bool = False) -> Any:
+        self.waits.append(lock_wait_s)
+        self.sources.append(CountingSource(self._accounting.open(lock_wait_s=lock_wait_s, to_publish=to_publish)))
+        return self.sources[-1]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._accounting, name)
 
 
 @pytest.fixture(scope="module")
@@ -126,11 +138,11 @@ def test_of_very_many_jobs_the_first_are_looked_at_and_the_others_counted(
     site.site.config["targets"]["egi"]["format"] = form
     counting = CountingSite(site)
     found = status(counting)
-    with closing(counting.source()) as source:
+    with closing(counting.accounting.open()) as source:
         assert (found.pending, found.exact) == (source.count(Window()), False)
     assert found.pending == JOBS
     assert LOOKED_AT <= counting.rows < LOOKED_AT + PAGE
-    assert [ahead.rows for source in counting.sources for ahead in source.counted] == [JOBS - LOOKED_AT]
+    assert [ahead.rows for source in counting.accounting.sources for ahead in source.counted] == [JOBS - LOOKED_AT]
     with closing(sqlite3.connect(many)) as connection:
         assert found.oldest_unsent == connection.execute("SELECT min(EndTime) FROM AAR").fetchone()[0]
 
@@ -239,7 +251,7 @@ def test_a_locked_accounting_database_is_told_as_what_it_is(site: WatchedSite, m
         counting = CountingSite(site)
         found, trouble = standing.status(counting, targets=[])
         assert [(one.pending, one.late, one.delivered) for one in found] == [(None, None, 0)] * 2
-        assert counting.waits == [LOCK_WAIT_S], "and no more: it is locked for the second target too"
+        assert counting.accounting.waits == [LOCK_WAIT_S], "and no more: it is locked for the second target too"
         assert LOCK_WAIT_S <= 2
         for word in (str(site.site.database()), "another process holds it locked", "fuser"):
             assert word in trouble
@@ -263,7 +275,7 @@ def test_metrics_tell_of_the_lock_too(site: WatchedSite, many: Path) -> None:
     told = site.told()
     assert told[("publisher_accounting_readable",)] == 0
     assert ("publisher_pending_jobs", "egi") not in told
-    assert counting.waits == [LOCK_WAIT_S, LOCK_WAIT_S]
+    assert counting.accounting.waits == [LOCK_WAIT_S, LOCK_WAIT_S]
 
 
 @pytest.mark.slow
@@ -271,7 +283,7 @@ def test_a_locked_ledger_is_told_as_what_it_is(site: WatchedSite) -> None:
     with site.site.arex() as arex:
         arex.write(next(generate(1, 1, START, END)))
     site.round(force=True)
-    state = site.live().state
+    state = site.live().ledgers.state
     with closing(open_ledger_file(state, read_only=True)) as connection:
         assert connection.execute("PRAGMA busy_timeout").fetchone()[0] <= 2000
     with locked(state):

@@ -28,7 +28,7 @@ from publisher import config
 from publisher.cli.commands import Context, command
 from publisher.cli.logs import set_up_logging
 from publisher.cli.parser import parser
-from publisher.cli.site import LiveSite
+from publisher.cli.site import LiveSending, LiveSite
 from publisher.config import Settings
 from publisher.model.errors import PublisherError
 from publisher.model.message import Message
@@ -37,6 +37,7 @@ from publisher.publishing.site import ProcessEnvironment
 from publisher.transports.base import LATER, REFUSED, Receipt, Step, Transport, Verdict
 from tests.model_receivers.receivers.apel import Apel
 from tests.model_receivers.receivers.keep_first import KINDS, KeepFirst
+from tests.support.simulated_months import WiredSending
 from tests.support.sites import as_yaml
 
 Model = Apel | KeepFirst
@@ -115,8 +116,9 @@ class SiteAtModels(LiveSite):
 
     connect: Callable[[Target], Transport]
 
-    def transport(self, target: Target) -> Transport:
-        return self.connect(target)
+    @property
+    def sending(self) -> LiveSending:
+        return WiredSending(self.settings, self.process, self.ledgers, connect=self.connect)
 
 
 def place_of(target: dict[str, Any]) -> str:

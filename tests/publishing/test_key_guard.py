@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from publisher.cli.commands.publish import ticket
+from publisher.cli.site import LiveLedgers
 from publisher.ledger.answers import Hold
 from publisher.ledger.contract import Ledger, Locks, Patience, impatient
 from publisher.ledger.sql.ledger import sql_ledger
@@ -358,7 +359,7 @@ def test_republish_holds_nothing_for_a_first_run_that_stays_by_right(world: Worl
     assert rows == [(4, 3), (7, 1), (9, 1)]
     assert done(world.sync()).exit_status == 0
     assert world.differences() == []
-    ledger = world.site().ledger_to_read()
+    ledger = world.site().ledgers.to_read()
     with closing(ledger):
         noted = [row.counts.jobs for month in (24_337, 24_338) for row in ledger.entries.rows("egi", month)]
     assert sorted(noted) == [1, 1, 3]
@@ -615,10 +616,16 @@ class GrabbedLocks:
         return self.locks.working_on(target, patience, receiver, moves_to=moves_to)
 
 
-class GrabbedSite(WiredSite):
-    def ledger(self, *, dry_run: bool = False) -> Ledger:
+class GrabbedLedgers(LiveLedgers):
+    def open(self, *, dry_run: bool = False) -> Ledger:
         ledger = sql_ledger(open_database(self.settings.state))
         return ledger._replace(locks=GrabbedLocks(ledger.locks))
+
+
+class GrabbedSite(WiredSite):
+    @property
+    def ledgers(self) -> LiveLedgers:
+        return GrabbedLedgers(self.settings, self.process)
 
 
 def test_counts_that_cannot_be_told_now_do_not_hide_what_the_round_did(world: World) -> None:

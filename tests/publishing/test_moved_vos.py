@@ -73,7 +73,9 @@ def confirm_deleted(world: World) -> None:
     """What the tickets asked for was done before."""
     site = world.site()
     for month in (FEBRUARY, MARCH):
-        check.confirm_deleted(site, site.settings.targets, month_number(int(month.timestamp())))
+        check.confirm_deleted(
+            site.ledgers, site.settings.targets, month_number(int(month.timestamp())), site.process.clock()
+        )
 
 
 def differences(world: World) -> list[str]:

@@ -68,7 +68,7 @@ class SiteOfThree(WiredSite):
 
     wires: dict[str, Wire]
 
-    def transport(self, target: Target) -> Transport:
+    def connect(self, target: Target) -> Transport:
         return self.wires[target.name]
 
 

@@ -238,8 +238,8 @@ def test_whoever_does_not_read_to_the_end_lets_go_of_the_ledger(site: Configured
     add_slurm(site)
     site.save()
     live = configured_site(site.path, threading.Event())
-    (entry,) = live.batch_entries
-    with delivered_since(live, entry, "") as (_, parts):
+    (entry,) = live.batch_systems.entries
+    with delivered_since(live.ledgers, live.accounting, [entry], entry, "") as (_, parts):
         assert len(next(parts).runs) == 3
     assert list(parts) == []
 

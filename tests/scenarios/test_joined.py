@@ -360,7 +360,7 @@ def test_whoever_publishes_jobs_has_remembered_their_runs(site: ConfiguredSite, 
     site.fill(before)
     assert site.publish().status == 0
     site.fill(*jobs)
-    with closing(configured_site(site.path, threading.Event()).source(to_publish=to_publish)) as source:
+    with closing(configured_site(site.path, threading.Event()).accounting.open(to_publish=to_publish)) as source:
         (name,) = [each for each in source.databases() if each.startswith("/")]
         if way == "by row":
             pages = list(source.since(None, name, frozenset(), datetime.now(UTC)))

@@ -118,7 +118,7 @@ def test_a_month_that_lost_its_last_job_is_held_once_and_then_told_as_0(world: W
     assert (accepted.exit_status, world.wrong_months()) == (0, {})
     assert [jobs for (month, _), jobs in world.receiver.told.items() if month == (2028, 2)] == [0]
     site = world.site()
-    check.confirm_deleted(site, site.settings.targets, 2028 * 12 + 1)
+    check.confirm_deleted(site.ledgers, site.settings.targets, 2028 * 12 + 1, site.process.clock())
     assert world.differences() == []
     again = done(world.publish())
     assert (again.exit_status, again.held) == (0, ())
@@ -185,7 +185,9 @@ def test_other_settings_that_come_into_use_meanwhile_end_a_republish(
     world.do_the_tickets(mixed)
     assert world.wrong_months() == {}
     site = world.site()
-    assert check.confirm_deleted(site, site.settings.targets, 2028 * 12 + 2) == [("egi", 1)]
+    assert check.confirm_deleted(site.ledgers, site.settings.targets, 2028 * 12 + 2, site.process.clock()) == [
+        ("egi", 1)
+    ]
     assert world.differences() == []
 
 

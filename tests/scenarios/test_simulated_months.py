@@ -203,7 +203,7 @@ class Story:
         self.world.sync()
         for month in range(2027 * 12 + 11, 2029 * 12):
             site = self.world.site()
-            check.confirm_deleted(site, site.settings.targets, month)
+            check.confirm_deleted(site.ledgers, site.settings.targets, month, site.process.clock())
         assert not self.world.differences(), self.story(self.world.differences())
 
     def healthy(self, outcome: Outcome | None) -> None:

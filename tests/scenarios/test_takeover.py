@@ -175,7 +175,7 @@ def test_what_is_worked_out_is_what_it_left(tmp_path: Path, host: Credential, fo
     world = world_after_jura(tmp_path, host, format_name)
     site = world.site()
     (target,) = site.settings.targets
-    left = left_by_jura(target, 2028 * 12 + 2, epoch(STOPPED), site.source(), NOW)
+    left = left_by_jura(target, 2028 * 12 + 2, epoch(STOPPED), site.accounting.open(), NOW)
     assert left.totals == (format_name != "car")
     jobs = sum(entry.jobs for entry in left.entries)
     assert jobs == sum(MARCH.timestamp() <= job.end_time <= STOPPED.timestamp() for job in JOBS)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from publisher import config
-from publisher.cli.site import LiveSite
+from publisher.cli.site import LiveSending, LiveSite
 from publisher.model import time
 from publisher.model.message import Message
 from publisher.policy.target import Target
@@ -185,13 +185,27 @@ class Wire:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WiredSending(LiveSending):
+    """Sends by what `connect` gives of a target."""
+
+    connect: Callable[[Target], Transport]
+
+    def transport(self, target: Target) -> Transport:
+        return self.connect(target)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WiredSite(LiveSite):
     """A `Site` whose targets all lead to one receiver."""
 
     wire: Wire
 
-    def transport(self, target: Target) -> Transport:
+    def connect(self, target: Target) -> Transport:
         return self.wire
+
+    @property
+    def sending(self) -> LiveSending:
+        return WiredSending(self.settings, self.process, self.ledgers, connect=self.connect)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -340,7 +354,7 @@ class World:
         """`sync --deleted`, for the months of a ticket that was carried out."""
         site = self.site()
         for held in outcome.held:
-            check.confirm_deleted(site, site.settings.targets, held.month)
+            check.confirm_deleted(site.ledgers, site.settings.targets, held.month, site.process.clock())
 
     def status(self) -> standing.TargetStatus:
         (found,), trouble = standing.status(self.site(), targets=[])

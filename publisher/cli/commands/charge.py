@@ -56,7 +56,7 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     site = context.load()
     if arguments.runs:
         print_result(
-            charging.runs(site),
+            charging.runs(site.ledgers),
             lambda runs: {"runs": list(map(_run_json, runs))},
             _runs_text,
             form=arguments.form,
@@ -66,7 +66,7 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     request = _request(arguments, site)
     notice(f"charges of jobs that ended {request.window}{_whose(request)}")
     report = _report(arguments, site, request)
-    jobs = charging.jobs(site, request) if arguments.jobs else None
+    jobs = charging.jobs(site.ledgers, request) if arguments.jobs else None
     status = 0 if arguments.stored else incomplete(site)
     if arguments.form is not Form.TABLE and jobs is not None:
         rows, after = map(_kept_json, jobs), _charge_json(report)
@@ -81,7 +81,7 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
 def _report(arguments: argparse.Namespace, site: Site, request: ChargeRequest) -> ChargeReport:
     if arguments.stored:
         return charging.kept(site, request)
-    refuse_pruned(site, request.window)
+    refuse_pruned(site.batch_systems, request.window)
     with progress.counting("rows of jobs", quiet=is_quiet(arguments)) as counting:
         return charging.charge(site, request, rows_read=counting.seen)
 
@@ -91,7 +91,7 @@ def _request(arguments: argparse.Namespace, site: Site) -> ChargeRequest:
     if arguments.start is None or arguments.end is None:
         example = "--from last-month --to last-month"
         raise UsageError(f"charge needs --from and --to, as in {example}; or --runs")
-    window = window_of(arguments, site.clock())
+    window = window_of(arguments, site.process.clock())
     return ChargeRequest(window=window, project=arguments.project, group=arguments.group)
 
 

@@ -28,7 +28,7 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
 def _words(site: Site, kind: str, beginning: str) -> Iterable[str]:
     names_of = {"targets": _targets, "sources": _sources, "databases": _databases_gone}
     if kind not in names_of:
-        return statistics.beginning(site, kind, beginning)
+        return statistics.beginning(site.accounting, kind, beginning)
     return [name for name in names_of[kind](site) if name.startswith(beginning)]
 
 
@@ -37,8 +37,15 @@ def _targets(site: Site) -> list[str]:
 
 
 def _sources(site: Site) -> list[str]:
-    return [*(one.name for one in site.database_entries), *(one.name for one in site.batch_entries)]
+    return [
+        *(one.name for one in site.accounting.entries),
+        *(one.name for one in site.batch_systems.entries),
+    ]
 
 
 def _databases_gone(site: Site) -> list[str]:
-    return [one.file for one in known.listed(site) if not (one.there or one.retired)]
+    return [
+        one.file
+        for one in known.listed(site.ledgers, site.accounting)
+        if not (one.there or one.retired)
+    ]

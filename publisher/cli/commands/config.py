@@ -110,14 +110,14 @@ def _check_importers(site: LiveSite) -> JobSources:
     """That importers could start: map files can be read. Raises: ConfigError with all problems."""
     problems: list[str] = []
     importers = []
-    for entry in site.batch_entries:
+    for entry in site.batch_systems.entries:
         try:
-            importers.append((entry, site.importer(entry)))
+            importers.append((entry, site.batch_systems.importer(entry)))
         except ConfigError as error:
             problems += error.problems
     if problems:
         raise ConfigError(problems)
-    return JobSources(has_ce=bool(site.database_entries), importers=importers)
+    return JobSources(has_ce=bool(site.accounting.entries), importers=importers)
 
 
 def _from_arc(arguments: argparse.Namespace) -> int:

@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace, context: Context) -> int:
     site = context.load()
-    job_id = named_job(site, arguments.job)
+    job_id = named_job(site.accounting, site.batch_systems, arguments.job)
     found = explaining.explain(site, job_id, targets=arguments.target, format_name=arguments.format)
     print_result(
         found,

@@ -73,7 +73,7 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
         raise UsageError(f"a job has too many columns for a table; {advice}")
     site = context.load()
     wanted = job_filter(arguments, site)
-    refuse_pruned(site, wanted.ended)
+    refuse_pruned(site.batch_systems, wanted.ended)
     left_out, path = SkippedJobs(), arguments.output
     opened = nullcontext(sys.stdout) if path is None else whole_file(path)
     with (

@@ -55,12 +55,14 @@ def _import(site: Site, arguments: argparse.Namespace, watch: Watch) -> ImportRe
     Raises: ConfigError, UsageError, SourceError, LedgerError, Busy; not for single files.
     """
     entry = _entry(site, arguments.action, arguments.source)
-    importer = site.importer(entry, reading=True)
+    importer = site.batch_systems.importer(entry, reading=True)
     into = arguments.database or entry.database
     with ExitStack() as opened:
         if entry.in_rounds and into == entry.database:
-            opened.enter_context(load_part("sources.importing.batch_entry").alone(into, site.wait))
-        report = importer.run(arguments.paths, into, site.clock(), watch)
+            opened.enter_context(
+                load_part("sources.importing.batch_entry").alone(into, site.process.wait)
+            )
+        report = importer.run(arguments.paths, into, site.process.clock(), watch)
     without = [target.name for target in site.targets if _ABORTED not in target.statuses]
     if report.imported and report.aborted and without:
         jobs = f"{plural(report.aborted, 'job')} cancelled while running"
@@ -71,7 +73,7 @@ def _import(site: Site, arguments: argparse.Namespace, watch: Watch) -> ImportRe
 
 def _entry(site: Site, kind: str, name: str | None) -> BatchEntry:
     """Raises: ConfigError, UsageError."""
-    entries = [entry for entry in site.batch_entries if entry.type == kind]
+    entries = [entry for entry in site.batch_systems.entries if entry.type == kind]
     found = [entry for entry in entries if name in (None, entry.name)]
     if not entries and name is None:
         advice = (

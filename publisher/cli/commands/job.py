@@ -52,7 +52,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace, context: Context) -> int:
     site = chosen_database(arguments, context.load())
-    sheet, zone = statistics.job(site, named_job(site, arguments.job))
+    sheet, zone = statistics.job(
+        site, named_job(site.accounting, site.batch_systems, arguments.job)
+    )
     as_json, as_text = _answers(arguments, zone)
     form, rows = arguments.form, arguments.action
     if arguments.action == "info":

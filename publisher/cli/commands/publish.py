@@ -133,7 +133,9 @@ def print_outcomes(
     print_result(
         outcomes,
         lambda lines: as_json(lines, sources),
-        lambda lines: _as_text(site.name, by_name, lines, sources, left, dry_run=arguments.dry_run),
+        lambda lines: _as_text(
+            site.records.name, by_name, lines, sources, left, dry_run=arguments.dry_run
+        ),
         form=arguments.form,
         rows="targets",
     )
@@ -150,7 +152,7 @@ def _of_plan(outcome: Outcome) -> Outcome:
 
 def _left(site: Site, outcomes: Iterable[Outcome]) -> dict[str, Sequence[AcceptedChange]]:
     """Return what stays at the receiver of each target with consent. Raises: LedgerError."""
-    with closing(site.ledger_to_read()) as ledger:
+    with closing(site.ledgers.to_read()) as ledger:
         return {one.target: ledger.consents.accepted(one.target) for one in outcomes}
 
 

@@ -158,7 +158,7 @@ def _deleted(site: Site, arguments: argparse.Namespace) -> int:
 
 def _months(site: Site, arguments: argparse.Namespace) -> Sequence[int]:
     """Return the numbers of the months, each once."""
-    asked = [parse_month(text, site.clock()).number for text in arguments.months]
+    asked = [parse_month(text, site.process.clock()).number for text in arguments.months]
     return list(dict.fromkeys(asked))
 
 

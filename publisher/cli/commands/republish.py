@@ -110,7 +110,7 @@ def _request(arguments: argparse.Namespace, site: LiveSite) -> RepublishRequest:
     if arguments.format and arguments.format not in formats:
         raise UsageError(f"there is no format {arguments.format!r}; there are {', '.join(formats)}")
     return RepublishRequest(
-        window=window_of(arguments, site.clock()),
+        window=window_of(arguments, site.process.clock()),
         exact=arguments.exact,
         format=arguments.format,
         accept_key_change=arguments.accept_key_change,

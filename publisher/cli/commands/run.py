@@ -41,7 +41,7 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
         _lead_foreign_logs()
         with _metrics_over_http() as follow:
             site = follow(context.load().accepting_state(accept=arguments.accept_state))
-            manager = daemon.ServiceManager(site.environment)
+            manager = daemon.ServiceManager(site.process.environment)
             next_command = partial(_next_command, daemon.DaemonCommand)
 
             def serve(check_turn: Callable[[], object] = lambda: None) -> None:
@@ -58,7 +58,7 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
                     check_turn=check_turn,
                 ).serve()
 
-            if site.instance:
+            if site.ledgers.instance:
                 daemon.StandbyDaemon(
                     site, next_command=next_command, manager=manager, serve=serve
                 ).serve()

@@ -58,13 +58,13 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
         case "list":
             return _list(site, arguments.source, form=form)
         case "bad-lines":
-            bad = set_aside(site, arguments.source)
+            bad = set_aside(site.batch_systems, arguments.source)
             print_result(bad, _bad_lines_json, _bad_lines_text, form=form, rows="bad_lines")
         case "prune":
             pruned = pruning.prune(site, arguments.source)
             print_result(pruned, _pruned_json, _pruned_text, form=form, rows="sources")
         case "retry":
-            return _retry(retry_bad_lines(site, arguments.source), form=form)
+            return _retry(retry_bad_lines(site.batch_systems, arguments.source), form=form)
         case _:
             retired = retirement.retire(site, arguments.databases, force=arguments.force)
             print_result(retired, _as_json, _as_retired, form=form, rows="databases")
@@ -73,7 +73,7 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
 
 def _listed(site: Site, name: str | None) -> tuple[Sequence[SourceFile], Sequence[SourceStatus]]:
     """Raises: UsageError for a name that is not configured."""
-    files, sources = known.listed(site), source_status(site)
+    files, sources = known.listed(site.ledgers, site.accounting), source_status(site)
     if name is None:
         return files, sources
     chosen = [one for one in sources if one.name == name]
@@ -86,8 +86,8 @@ def _listed(site: Site, name: str | None) -> tuple[Sequence[SourceFile], Sequenc
 
 def _names(site: Site, name: str, file: str) -> bool:
     """Whether this entry of `source` is one of a CE that names a file, be it there or not."""
-    entries = [entry for entry in site.database_entries if entry.name == name]
-    return any(site.names_database(entry, file) for entry in entries)
+    entries = [entry for entry in site.accounting.entries if entry.name == name]
+    return any(site.accounting.names(entry, file) for entry in entries)
 
 
 def _missing(site: Site, name: str | None, listed: Set[str]) -> list[str]:

@@ -49,11 +49,11 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
 def _copy(arguments: argparse.Namespace, context: Context) -> int:
     site = context.load()
     done: list[Transferred] = []
-    place = _place(arguments.to, arguments.instance or site.instance)
+    place = _place(arguments.to, arguments.instance or site.ledgers.instance)
     if place == (site.settings.server or site.settings.state):
         raise UsageError("this is the ledger itself; name another place with --to")
     with (
-        closing(site.database()) as source,
+        closing(site.ledgers.database()) as source,
         closing(load_part("cli.site").open_at(place)) as destination,
         nobody_works(source, destination),
     ):
@@ -65,7 +65,7 @@ def _copy(arguments: argparse.Namespace, context: Context) -> int:
 def _check(arguments: argparse.Namespace, context: Context) -> int:
     site = context.load()
     other = arguments.other and _other(arguments, site)
-    with closing(site.database(to_read=True)) as database:
+    with closing(site.ledgers.database(to_read=True)) as database:
         damage = [f"{one.what}: {one.times:,}" for one in disagreements(database)]
         differing = _differing(database, other) if other else []
     wrong = damage + differing
@@ -77,7 +77,7 @@ def _check(arguments: argparse.Namespace, context: Context) -> int:
     )
     if damage:
         found = "the ledger is damaged or does not agree with itself"
-        error_line(f"{site.ledger_name}: {found}; restore the last sound backup")
+        error_line(f"{site.ledgers.name}: {found}; restore the last sound backup")
     if differing:
         advice = "`publisher state copy` brings a copy up to date"
         error_line(f"{arguments.other}: this ledger differs; {advice}")
@@ -86,7 +86,7 @@ def _check(arguments: argparse.Namespace, context: Context) -> int:
 
 def _other(arguments: argparse.Namespace, site: LiveSite) -> Path | LedgerServer:
     """The ledger to compare with. Raises: UsageError."""
-    place = _place(arguments.other, arguments.instance or site.instance)
+    place = _place(arguments.other, arguments.instance or site.ledgers.instance)
     if isinstance(place, Path) and not place.exists():
         raise UsageError(f"{place} does not exist; name a ledger with --with")
     return place
@@ -103,7 +103,7 @@ def _backup(arguments: argparse.Namespace, context: Context) -> int:
     partial = _beside(file)
     done: list[Transferred] = []
     with (
-        closing(site.database(to_read=True)) as source,
+        closing(site.ledgers.database(to_read=True)) as source,
         closing(load_part("cli.site").open_at(partial)) as destination,
         source.snapshot(),
     ):

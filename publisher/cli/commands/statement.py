@@ -73,10 +73,10 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     if arguments.all_instances and arguments.target:
         raise UsageError("--all-instances covers all targets; omit --target")
     site = context.load()
-    month = parse_month(arguments.month, site.clock())
-    refuse_pruned(site, month.window)
+    month = parse_month(arguments.month, site.process.clock())
+    refuse_pruned(site.batch_systems, month.window)
     targets = choose(site.targets, arguments.target)
-    counts = portal.read(arguments.portal, site.name) if arguments.portal else None
+    counts = portal.read(arguments.portal, site.records.name) if arguments.portal else None
     with progress.counting("jobs compared", quiet=is_quiet(arguments)) as counting:
         found = statement.collect(
             site,

@@ -78,13 +78,13 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     if arguments.output == "json" and arguments.form in (Form.CSV, Form.JSON_LINES):
         raise UsageError(f"--as {arguments.form} and --output json contradict each other")
     wanted = job_filter(arguments, site)
-    refuse_pruned(site, wanted.ended)
+    refuse_pruned(site.batch_systems, wanted.ended)
     if arguments.output == "jobids":
         _print_job_ids(arguments, site, wanted)
         return _status(arguments, site)
     with progress.counting("rows of jobs", quiet=is_quiet(arguments)) as counting:
         by = "fqan" if arguments.output in ("fqans", "json") else arguments.by
-        tally = statistics.stats(site, wanted, by=by, rows_read=counting.seen)
+        tally = statistics.stats(site.accounting, wanted, by=by, rows_read=counting.seen)
     _print_totals(arguments, wanted, tally)
     return _status(arguments, site)
 
@@ -161,7 +161,7 @@ def _fqans(tally: JobStatistics) -> list[str]:
 
 def _print_job_ids(arguments: argparse.Namespace, site: Site, wanted: JobFilter) -> None:
     """One by one while they are read: there may be ten million."""
-    job_ids = statistics.job_ids(site, wanted)
+    job_ids = statistics.job_ids(site.accounting, wanted)
     if arguments.form is Form.JSON:
         print_list("job_ids", job_ids, form=Form.JSON, after={})
     elif arguments.form is Form.TABLE:
@@ -323,7 +323,7 @@ def job_filter(arguments: argparse.Namespace, site: Site) -> JobFilter:
 
 
 def _filter(arguments: argparse.Namespace, site: Site) -> JobFilter:
-    now = site.clock()
+    now = site.process.clock()
     start = None if arguments.end_from is None else when.parse_from(arguments.end_from, now)
     end = None if arguments.end_till is None else when.parse_to(arguments.end_till, now)
     ended = when.window(start, end)

@@ -21,13 +21,7 @@ from publisher.cli.output import (
 )
 from publisher.cli.parser import add_all_instances, add_json, add_nagios, add_targets
 from publisher.cli.sources import never_sent_json, sources_json, sources_text
-from publisher.model.errors import (
-    ConfigError,
-    PublisherError,
-    SourceError,
-    UsageError,
-    gravest,
-)
+from publisher.model.errors import ConfigError, PublisherError, SourceError, UsageError, gravest
 from publisher.model.rates import Allocation
 from publisher.model.text import plural
 from publisher.model.time import epoch
@@ -103,11 +97,11 @@ def _nagios(arguments: argparse.Namespace, context: Context) -> int:
         current = () if arguments.all_instances or trouble else _current(site)
         counting = load_part("reporting.charges.allocations")
         allocations = counting.used_allocations(site, current) if current else ()
-        never = [one.project for one in counting.never_charged(site, current)]
+        never = [one.project for one in counting.never_charged(site.ledgers, current)]
     except PublisherError as error:
         print_line(nagios.nagios_line(nagios.UNKNOWN, str(error)))
         return nagios.UNKNOWN
-    uncharged, now = list(dict.fromkeys(never)), site.clock()
+    uncharged, now = list(dict.fromkeys(never)), site.process.clock()
     unable = {} if arguments.all_instances else _unable(site, found)
     line, state = nagios.status_nagios(
         found,
@@ -133,15 +127,15 @@ def _unable(site: Site, found: Iterable[TargetStatus]) -> dict[str, str]:
     for target in site.targets:
         if target.name in waiting:
             try:
-                site.live(target, dry_run=False).transport.close()
+                site.sending.live(target, dry_run=False).transport.close()
             except PublisherError as error:
                 reasons[target.name] = str(error).removeprefix(f"target {target.name}: ")
     return reasons
 
 
 def _current(site: Site) -> list[Allocation]:
-    now = epoch(site.clock())
-    return [one for one in site.allocations if now in one.window]
+    now = epoch(site.process.clock())
+    return [one for one in site.records.allocations if now in one.window]
 
 
 def _as_json(both: tuple[Iterable[TargetStatus], Sequence[SourceStatus]]) -> Json:

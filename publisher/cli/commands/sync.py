@@ -9,12 +9,7 @@ from pathlib import Path
 
 from publisher.cli import progress
 from publisher.cli.commands import Context
-from publisher.cli.commands.publish import (
-    print_outcomes,
-    ticket_after,
-    usage_json,
-    usage_text,
-)
+from publisher.cli.commands.publish import print_outcomes, ticket_after, usage_json, usage_text
 from publisher.cli.output import Json, Part, TextTable, attributes, moment_text, print_result
 from publisher.cli.parser import (
     add_all_instances,
@@ -92,8 +87,8 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
 def _confirm_deleted(
     arguments: argparse.Namespace, site: LiveSite, targets: Sequence[Target]
 ) -> int:
-    month = parse_month(arguments.deleted, site.clock())
-    found = check.confirm_deleted(site, targets, month.number)
+    month = parse_month(arguments.deleted, site.process.clock())
+    found = check.confirm_deleted(site.ledgers, targets, month.number, site.process.clock())
     print_result(
         found,
         lambda found: {"month": str(month), "targets": {name: {"rows": n} for name, n in found}},
@@ -160,18 +155,19 @@ class _Check:
 def _check(
     arguments: argparse.Namespace, site: LiveSite, targets: Sequence[Target], months: int | None
 ) -> int:
-    refuse_pruned(site, earliest(site.clock(), months))
-    counts = portal.read(arguments.portal, site.name) if arguments.portal else None
+    now = site.process.clock()
+    refuse_pruned(site.batch_systems, earliest(now, months))
+    counts = portal.read(arguments.portal, site.records.name) if arguments.portal else None
     with progress.counting("jobs compared", quiet=is_quiet(arguments)) as counting:
         compared = check.check(site, targets, months=months, portal=counts, jobs_seen=counting.seen)
-    others = recorded(site, months=months) if arguments.all_instances else ()
+    others = recorded(site.ledgers, now, months=months) if arguments.all_instances else ()
     found = _Check(
-        site=site.name,
+        site=site.records.name,
         receivers={target.name: receiver_of(target.format).name for target in targets},
         compared=compared,
-        accepted=check.accepted(site, targets, months=months),
-        lost=check.lost(site, targets, months=months),
-        shadows=adopt.compare(site, targets, months=months),
+        accepted=check.accepted(site.ledgers, targets, now, months=months),
+        lost=check.lost(site.ledgers, targets, now, months=months),
+        shadows=adopt.compare(site.accounting, targets, now, months=months),
         incomplete=incomplete(site),
         others=others,
         cpu_unknown=_cpu_unknown(site, months),
@@ -181,11 +177,12 @@ def _check(
 
 
 def _cpu_unknown(site: LiveSite, months: int | None) -> int | None:
-    if not site.batch_entries:
+    if not site.batch_systems.entries:
         return 0
     try:
-        ended = JobFilter(ended=earliest(site.clock(), months))
-        return statistics.stats(site, ended, by=None, rows_read=lambda _: None).totals.cpu_unknown
+        ended = JobFilter(ended=earliest(site.process.clock(), months))
+        found = statistics.stats(site.accounting, ended, by=None, rows_read=lambda _: None)
+        return found.totals.cpu_unknown
     except SourceError:  # told as a missing database
         return None
 

@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace, context: Context) -> int:
     site, everywhere = context.load(), arguments.all_instances
-    job_id = named_job(site, arguments.job)
+    job_id = named_job(site.accounting, site.batch_systems, arguments.job)
     traced = operations.trace(site, job_id, all_instances=everywhere)
     print_result(traced, _as_json, _as_text, form=arguments.form, rows="deliveries")
     if traced.trouble:

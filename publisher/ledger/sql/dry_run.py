@@ -16,7 +16,8 @@ from publisher.ledger.answers import MessageState, Outstanding, TargetState
 from publisher.ledger.contract import Ledger, Patience, impatient
 from publisher.ledger.generation import StateGuard
 from publisher.ledger.sql.database import Database
-from publisher.ledger.sql.parts.entries import SqlEarlier, SqlEntries, SqlPostings
+from publisher.ledger.sql.parts.earlier import SqlEarlier
+from publisher.ledger.sql.parts.entries import SqlEntries, SqlPostings
 from publisher.ledger.sql.parts.locks import SqlCondition
 from publisher.ledger.sql.parts.months import SqlConsents, SqlCounts, SqlLosses
 from publisher.ledger.sql.parts.opened import Opened

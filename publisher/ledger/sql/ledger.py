@@ -5,7 +5,8 @@ from __future__ import annotations
 from publisher.ledger.contract import Ledger
 from publisher.ledger.generation import StateGuard
 from publisher.ledger.sql.database import Database
-from publisher.ledger.sql.parts.entries import SqlEarlier, SqlEntries, SqlPostings
+from publisher.ledger.sql.parts.earlier import SqlEarlier
+from publisher.ledger.sql.parts.entries import SqlEntries, SqlPostings
 from publisher.ledger.sql.parts.locks import SqlCondition, SqlLocks
 from publisher.ledger.sql.parts.months import SqlConsents, SqlCounts, SqlLosses
 from publisher.ledger.sql.parts.opened import Opened

@@ -12,15 +12,16 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from publisher.ledger.contract import Ledgers
 from publisher.model.errors import PublisherError, SourceError, UsageError, bug_text
 from publisher.model.text import plural
 from publisher.model.time import iso
-from publisher.publishing.site import LOCK_WAIT_S, Site
+from publisher.publishing.site import LOCK_WAIT_S, ProcessEnvironment, Site
 from publisher.sources.base import BatchEntry, DatabaseEntry, LastReading, NewestJob, is_of_ce
 
 if TYPE_CHECKING:
     from publisher.model.entry import DeliveredFrom
-    from publisher.sources.importers import BadLine, Retried
+    from publisher.sources.importers import Accounting, BadLine, BatchSystems, Retried
 
 log = logging.getLogger("publisher")
 
@@ -59,16 +60,20 @@ class SetAside(NamedTuple):
     line: BadLine
 
 
-def read_sources(site: Site) -> Sequence[str]:
+def read_sources(batch_systems: BatchSystems, ledgers: Ledgers) -> Sequence[str]:
     """Read what is new of each batch system, whatever becomes of another; return what failed."""
-    return [line for entry in _in_rounds(site) for line in _read(site, entry)]
+    return [
+        line for entry in _in_rounds(batch_systems) for line in _read(batch_systems, ledgers, entry)
+    ]
 
 
-def _read(site: Site, entry: BatchEntry) -> Sequence[str]:
+def _read(batch_systems: BatchSystems, ledgers: Ledgers, entry: BatchEntry) -> Sequence[str]:
     try:
-        report = site.read_entry(entry, partial(_refuse_second_name, site, entry))
+        report = batch_systems.read(
+            entry, partial(_refuse_second_name, batch_systems, ledgers, entry)
+        )
         if report is None:
-            return _lines(entry.name, [site.last_reading(entry).trouble])
+            return _lines(entry.name, [batch_systems.last_reading(entry).trouble])
     except PublisherError as error:
         return _lines(entry.name, [str(error)])
     except Exception as error:  # the boundary: a bug must not stop what is there from going out
@@ -94,14 +99,14 @@ def _lines(name: str, troubles: Sequence[str]) -> Sequence[str]:
     return [f"source {name}: {trouble}" for trouble in troubles if trouble]
 
 
-def _refuse_second_name(site: Site, entry: BatchEntry) -> None:
+def _refuse_second_name(batch_systems: BatchSystems, ledgers: Ledgers, entry: BatchEntry) -> None:
     """Raises: SourceError where jobs were delivered under other ids, and would count twice."""
-    if site.last_reading(entry).succeeded is not None:
+    if batch_systems.last_reading(entry).succeeded is not None:
         return
-    found = site.namesakes(entry)
+    found = batch_systems.namesakes(entry)
     if not found:
         return
-    with closing(site.ledger_to_read()) as ledger:
+    with closing(ledgers.to_read()) as ledger:
         retired = {one.file for one in ledger.databases.known() if one.retired is not None}
     for database, cluster in found:
         if retired.isdisjoint((database.stem, str(database))):
@@ -114,63 +119,70 @@ def _refuse_second_name(site: Site, entry: BatchEntry) -> None:
 
 @contextmanager
 def delivered_since(
-    site: Site, entry: BatchEntry, mark: str
+    ledgers: Ledgers,
+    accounting: Accounting,
+    entries: Sequence[BatchEntry],
+    entry: BatchEntry,
+    mark: str,
 ) -> Iterator[tuple[str, Iterator[DeliveredFrom]]]:
     """What the ledger has, for who reads a batch system beside a CE (`History.delivered_since`).
 
     Raises: LedgerError.
     """
-    others = {one.database for one in site.batch_entries} - {entry.database}
+    others = {one.database for one in entries} - {entry.database}
     names = {each for other in others for each in (other.stem, str(other))}
-    with closing(site.history()) as history:
+    with closing(ledgers.history()) as history:
         until, parts = history.delivered_since(
-            mark, lambda file: file not in names and not _is_of_another_ce(site, entry, file)
+            mark, lambda file: file not in names and not _is_of_another_ce(accounting, entry, file)
         )
         with closing(parts):
             yield until, parts
 
 
-def _is_of_another_ce(site: Site, entry: BatchEntry, file: str) -> bool:
+def _is_of_another_ce(accounting: Accounting, entry: BatchEntry, file: str) -> bool:
     """Return whether a CE submits to other batch systems, which give the same numbers."""
     ces = entry.ces()
     if ces is None or is_of_ce(file, ces):
         return False
-    return any(site.names_database(each, file) for each in site.database_entries)
+    return any(accounting.names(each, file) for each in accounting.entries)
 
 
 def source_status(site: Site) -> Sequence[SourceStatus]:
     """Return every entry of `source`, in the order of databases and batch systems; only read."""
-    return [*(_in_place(site, entry) for entry in site.database_entries), *readings(site)]
+    in_place = [_in_place(site.accounting, site.process, one) for one in site.accounting.entries]
+    return [*in_place, *readings(site)]
 
 
 def readings(site: Site) -> Sequence[SourceStatus]:
     """Return the batch systems that rounds read."""
-    return [_status(site, entry) for entry in _in_rounds(site)]
+    return [_status(site, entry) for entry in _in_rounds(site.batch_systems)]
 
 
-def set_aside(site: Site, name: str | None) -> tuple[Sequence[SetAside], int]:
+def set_aside(batch_systems: BatchSystems, name: str | None) -> tuple[Sequence[SetAside], int]:
     """Return the first lines of one source, or of each, and how many there are.
 
     Raises: UsageError for a name that is not configured, SourceError.
     """
-    chosen = chosen_entries(site, name)
+    chosen = chosen_entries(batch_systems, name)
     lines = [
-        SetAside(entry.name, line) for entry in chosen for line in site.bad_lines(entry, _SHOWN_BAD)
+        SetAside(entry.name, line)
+        for entry in chosen
+        for line in batch_systems.bad_lines(entry, _SHOWN_BAD)
     ]
-    return lines, sum(site.last_reading(entry).bad_lines for entry in chosen)
+    return lines, sum(batch_systems.last_reading(entry).bad_lines for entry in chosen)
 
 
-def retry_bad_lines(site: Site, name: str | None) -> Mapping[str, Retried | None]:
+def retry_bad_lines(batch_systems: BatchSystems, name: str | None) -> Mapping[str, Retried | None]:
     """Read the files once more in which lines of one source, or of each, were set aside.
 
     Raises: UsageError for a name that is not configured, PublisherError.
     """
-    return {entry.name: site.retry_bad_lines(entry) for entry in chosen_entries(site, name)}
+    return {entry.name: batch_systems.retry(entry) for entry in chosen_entries(batch_systems, name)}
 
 
-def chosen_entries(site: Site, name: str | None) -> Sequence[BatchEntry]:
+def chosen_entries(batch_systems: BatchSystems, name: str | None) -> Sequence[BatchEntry]:
     """Return the batch systems that rounds read, or the one of this name. Raises: UsageError."""
-    entries = _in_rounds(site)
+    entries = _in_rounds(batch_systems)
     chosen = [entry for entry in entries if name in (None, entry.name)]
     if name is not None and not chosen:
         known = ", ".join(entry.name for entry in entries) or "none"
@@ -178,8 +190,8 @@ def chosen_entries(site: Site, name: str | None) -> Sequence[BatchEntry]:
     return chosen
 
 
-def _in_rounds(site: Site) -> Sequence[BatchEntry]:
-    return [entry for entry in site.batch_entries if entry.in_rounds]
+def _in_rounds(batch_systems: BatchSystems) -> Sequence[BatchEntry]:
+    return [entry for entry in batch_systems.entries if entry.in_rounds]
 
 
 def _status(site: Site, entry: BatchEntry) -> SourceStatus:
@@ -187,13 +199,13 @@ def _status(site: Site, entry: BatchEntry) -> SourceStatus:
     newest: NewestJob | None = None
     silence = waiting = ""
     try:
-        last, newest = site.last_reading(entry), NewestJob()
+        last, newest = site.batch_systems.last_reading(entry), NewestJob()
         if entry.is_read():
-            newest = site.newest_job(str(entry.database), lock_wait_s=LOCK_WAIT_S)
+            newest = site.accounting.newest_job(str(entry.database), lock_wait_s=LOCK_WAIT_S)
     except SourceError as error:
         last, trouble, alarm = None, str(error), f"source {entry.name}: {error}"
     else:
-        now = site.clock()
+        now = site.process.clock()
         trouble, alarm = last.trouble, _alarm(entry.name, last, now)
         if not alarm:
             silence, waiting = _silence(entry.name, newest, now), _waiting(entry.name, last)
@@ -224,15 +236,17 @@ def _waiting(name: str, last: LastReading) -> str:
     )
 
 
-def _in_place(site: Site, entry: DatabaseEntry) -> SourceStatus:
+def _in_place(
+    accounting: Accounting, process: ProcessEnvironment, entry: DatabaseEntry
+) -> SourceStatus:
     """Return the status of databases read in place, whose troubles are alarms of the targets."""
     files: Sequence[str] = ()
     newest, trouble, silence = None, "", ""
     try:
-        files = site.database_files(entry)
-        found = [site.newest_job(file, lock_wait_s=LOCK_WAIT_S) for file in files]
+        files = accounting.files(entry)
+        found = [accounting.newest_job(file, lock_wait_s=LOCK_WAIT_S) for file in files]
         newest = max(found, key=lambda one: (one.ended_at or 0, one.four_weeks))
-        silence = _silence(entry.name, newest, site.clock())
+        silence = _silence(entry.name, newest, process.clock())
     except SourceError as error:
         trouble = str(error)
     return SourceStatus(

@@ -4,6 +4,8 @@ Also `source list`: all databases ever read. `retired.py` has those that an admi
 gone for good.
 """
 
+from __future__ import annotations
+
 import logging
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -13,15 +15,18 @@ from fnmatch import fnmatchcase
 from itertools import groupby
 from pathlib import Path
 from shlex import quote
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from publisher.ledger.answers import KnownDatabase
-from publisher.ledger.contract import Databases
+from publisher.ledger.contract import Databases, Ledgers
 from publisher.model.errors import PublisherError, SourceError, UsageError, refused_by_system
 from publisher.policy.target import Target
 from publisher.publishing.site import Site
 from publisher.sources import imported_database
 from publisher.sources.base import Source
+
+if TYPE_CHECKING:
+    from publisher.sources.importers import Accounting
 
 log = logging.getLogger("publisher")
 
@@ -137,7 +142,7 @@ def missed(targets: Iterable[Target], source: Source, kept: Databases) -> Sequen
 
 def missed_at(site: Site) -> Sequence[Missing]:
     """Raises: SourceError, LedgerError."""
-    with closing(site.ledger_to_read()) as ledger, closing(site.source()) as source:
+    with closing(site.ledgers.to_read()) as ledger, closing(site.accounting.open()) as source:
         return missed(site.targets, source, ledger.databases)
 
 
@@ -205,11 +210,11 @@ class SourceFile(NamedTuple):
     known: tuple[KnownDatabase, ...]  # by target
 
 
-def listed(site: Site) -> list[SourceFile]:
+def listed(ledgers: Ledgers, accounting: Accounting) -> list[SourceFile]:
     """By name. Raises: LedgerError."""
-    with closing(site.ledger_to_read()) as ledger:
+    with closing(ledgers.to_read()) as ledger:
         known = ledger.databases.known()
-    there = read_today(site)
+    there = read_today(accounting)
     by_file = groupby(known, key=lambda each: each.file)
     return [_one_file(file, list(of_targets), there) for file, of_targets in by_file]
 
@@ -231,10 +236,10 @@ def is_read(file: str, there: frozenset[str] | None) -> bool:
     return file in there or (os.path.isabs(file) and os.path.realpath(file) in there)
 
 
-def read_today(site: Site) -> frozenset[str] | None:
+def read_today(accounting: Accounting) -> frozenset[str] | None:
     """What is read, by name and real path; None when one is unreadable or none is there."""
     try:
-        with closing(site.source()) as source:
+        with closing(accounting.open()) as source:
             return _names(source.databases())
     except SourceError:
         return None

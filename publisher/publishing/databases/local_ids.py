@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Final
 
 from publisher.model.errors import ConfigError, SourceError, UsageError
 from publisher.model.job import JobId
-from publisher.publishing.site import Site
 
 if TYPE_CHECKING:
+    from publisher.sources.importers import Accounting, BatchSystems
     from publisher.sources.statistics import Accounts
 
 GIVE_ID: Final = (
@@ -23,19 +23,19 @@ GIVE_ID: Final = (
 )
 
 
-def named_job(site: Site, text: str) -> JobId:
+def named_job(accounting: Accounting, batch_systems: BatchSystems, text: str) -> JobId:
     """Return the JobID of the job that is meant: a JobID itself, or an id in the batch system.
 
     What names no job, or cannot be looked up, is returned as it is: who asks for that job reports
     what is missing. Raises: UsageError where several jobs have the id.
     """
     try:
-        accounts = site.accounts()
+        accounts = accounting.accounts()
     except ConfigError:  # a type of source without statistics: jobs go by their JobIDs there
         return JobId(text)
     with closing(accounts):
         try:
-            found = _meant(site, accounts, text)
+            found = _meant(accounting, batch_systems, accounts, text)
         except SourceError:
             return JobId(text)
     if len(found) > 1:
@@ -47,7 +47,9 @@ def named_job(site: Site, text: str) -> JobId:
     return found[0] if found else JobId(text)
 
 
-def _meant(site: Site, accounts: Accounts, text: str) -> Sequence[JobId]:
+def _meant(
+    accounting: Accounting, batch_systems: BatchSystems, accounts: Accounts, text: str
+) -> Sequence[JobId]:
     """Raises: SourceError."""
     if not text or accounts.sheet(JobId(text)) is not None:
         return ()
@@ -55,9 +57,11 @@ def _meant(site: Site, accounts: Accounts, text: str) -> Sequence[JobId]:
     prefix, colon, local_id = text.rpartition(":")
     if found or not colon:
         return found
-    clusters = {entry.cluster for entry in site.batch_entries if entry.name == prefix} or {prefix}
-    imported = {f"{entry.cluster}:" for entry in site.batch_entries if entry.cluster}
-    of_ce = any(entry.name == prefix for entry in site.database_entries)
+    clusters = {entry.cluster for entry in batch_systems.entries if entry.name == prefix} or {
+        prefix
+    }
+    imported = {f"{entry.cluster}:" for entry in batch_systems.entries if entry.cluster}
+    of_ce = any(entry.name == prefix for entry in accounting.entries)
     begins = tuple(f"{cluster}:" for cluster in clusters)
     candidates = _with_local_id(accounts, local_id)
     if of_ce:

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from datetime import datetime, timedelta
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from publisher.ledger.answers import Hold
 from publisher.ledger.contract import Ledger
@@ -18,6 +18,9 @@ from publisher.policy.target import Target, is_wanted
 from publisher.publishing.databases.batch_systems import chosen_entries
 from publisher.publishing.site import Site
 from publisher.sources.base import BatchEntry
+
+if TYPE_CHECKING:
+    from publisher.sources.importers import BatchSystems
 
 log = logging.getLogger("publisher")
 
@@ -34,12 +37,12 @@ class Pruned(NamedTuple):
 
 def prune_after_rounds(site: Site) -> None:
     """What all targets have of each source with `keep`, daily. Trouble is logged only."""
-    for entry in chosen_entries(site, None):
+    for entry in chosen_entries(site.batch_systems, None):
         try:
             if not (entry.keep_months and entry.is_read()):
                 continue
-            last = site.last_pruned(entry)
-            if last is not None and timedelta(0) <= site.clock() - last < _EVERY:
+            last = site.batch_systems.last_pruned(entry)
+            if last is not None and timedelta(0) <= site.process.clock() - last < _EVERY:
                 continue
             found = _prune(site, entry)
             if found.jobs or found.kept:
@@ -50,7 +53,7 @@ def prune_after_rounds(site: Site) -> None:
 
 def prune(site: Site, name: str | None) -> Mapping[str, Pruned]:
     """At once, of one source or each with `keep`. Raises: UsageError, PublisherError."""
-    entries = [entry for entry in chosen_entries(site, name) if entry.keep_months]
+    entries = [entry for entry in chosen_entries(site.batch_systems, name) if entry.keep_months]
     return {entry.name: _prune(site, entry) for entry in entries if entry.is_read()}
 
 
@@ -61,10 +64,12 @@ def pruned_text(found: Pruned) -> str:
     return f"{plural(found.jobs, 'job')} that ended before {found.before} pruned{kept}"
 
 
-def refuse_pruned(site: Site, window: Window) -> None:
+def refuse_pruned(batch_systems: BatchSystems, window: Window) -> None:
     """Raises: SourceError where jobs of a window were taken out: the answer would be wrong."""
-    for entry in chosen_entries(site, None):
-        months = [month for month in site.pruned_months(entry) if window.overlaps(month.window)]
+    for entry in chosen_entries(batch_systems, None):
+        months = [
+            month for month in batch_systems.pruned_months(entry) if window.overlaps(month.window)
+        ]
         if months:
             names = f"{months[0]}" if len(months) == 1 else f"{months[0]} to {months[-1]}"
             raise SourceError(
@@ -75,22 +80,22 @@ def refuse_pruned(site: Site, window: Window) -> None:
 
 def _prune(site: Site, entry: BatchEntry) -> Pruned:
     """Page by page, each in a transaction. Raises: PublisherError."""
-    before = _months_ago(site.clock(), entry.keep_months)
+    before = _months_ago(site.process.clock(), entry.keep_months)
     window, jobs, kept = Window(end=before.window.start), 0, 0
     with (
-        site.reading_alone(entry),
-        closing(site.ledger_to_read()) as ledger,
-        closing(site.source_of(entry)) as source,
+        site.batch_systems.alone(entry),
+        closing(site.ledgers.to_read()) as ledger,
+        closing(site.batch_systems.open(entry)) as source,
     ):
-        for page in source.window(window, frozenset(), site.clock()):
+        for page in source.window(window, frozenset(), site.process.clock()):
             done = list(page.jobs)
             for target in site.targets:
                 done = _accepted(target, ledger, done)
-            pruned = site.prune_rows(entry, done)
+            pruned = site.batch_systems.prune_rows(entry, done)
             jobs, kept = jobs + pruned, kept + len(page.jobs) + len(page.skipped) - len(done)
-            if site.wait(0):
+            if site.process.wait(0):
                 return Pruned(before, jobs, kept)
-    site.keep_pruned(entry)
+    site.batch_systems.keep_pruned(entry)
     return Pruned(before, jobs, kept)
 
 

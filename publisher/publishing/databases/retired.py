@@ -17,7 +17,7 @@ from contextlib import ExitStack, closing
 from datetime import datetime
 from itertools import starmap
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from publisher.ledger.answers import Hold, KnownDatabase
 from publisher.ledger.contract import Entries, Ledger, Quarantine, Targets
@@ -31,6 +31,9 @@ from publisher.publishing.databases.known import SourceFile, is_read, listed, re
 from publisher.publishing.site import Site
 from publisher.sources import imported_database
 from publisher.sources.base import Source, has_file
+
+if TYPE_CHECKING:
+    from publisher.sources.importers import Accounting
 
 _LONG_AGO: Final = Epoch(0)  # finished rows that were waited for long enough
 _ADVICE: Final = (
@@ -95,24 +98,25 @@ def retire(site: Site, files: Sequence[str], *, force: bool) -> list[SourceFile]
     Raises: UsageError for a file that was never read, or is read today; without `force` also for
     one of which jobs were never sent, or SourceError where that cannot be told; LedgerError.
     """
-    there = read_today(site)
-    with closing(site.ledger()) as ledger:
+    there = read_today(site.accounting)
+    with closing(site.ledgers.open()) as ledger:
         known: dict[str, list[KnownDatabase]] = {}
         for each in ledger.databases.known():
             known.setdefault(each.file, []).append(each)
         wanted = list(dict.fromkeys(_file_of(file, list(known), site) for file in files))
         _check_retirable(wanted, list(known), there)
         lost = {file: _lost(site, file, known[file], ledger, force=force) for file in wanted}
-        now = site.clock()
+        now = site.process.clock()
         for file, of_targets in lost.items():
             for target, months in of_targets.items():
                 ledger.databases.retire(target, file, months, now)
-    return [one for one in listed(site) if one.file in wanted]
+    return [one for one in listed(site.ledgers, site.accounting) if one.file in wanted]
 
 
 def _file_of(name: str, known: Sequence[str], site: Site) -> str:
     """Return the database with this name (now or before there were names), or the file."""
-    imported = str(imported_database(site.state, name)) if os.path.basename(name) == name else name
+    is_name = os.path.basename(name) == name
+    imported = str(imported_database(site.ledgers.state, name)) if is_name else name
     return next((file for file in (name, imported) if file in known), os.path.abspath(name))
 
 
@@ -133,7 +137,7 @@ def _lost(
 ) -> dict[str, Mapping[int, int | None]]:
     """Return how many jobs each target that misses a file never sent, by month."""
     missed = [one for one in known if one.retired is None]
-    path = file if os.path.isabs(file) else str(imported_database(site.state, file))
+    path = file if os.path.isabs(file) else str(imported_database(site.ledgers.state, file))
     try:
         if not has_file(Path(path)):
             return _unknown(site, missed, ledger.targets)
@@ -171,7 +175,8 @@ def _unknown(
         state = targets.state(one.target)
         if state is not None and one.target in configured:  # what is not configured wants nothing
             first = month_of(min(state.last_success or one.seen, one.seen)).number
-            found[one.target] = dict.fromkeys(range(first, month_of(site.clock()).number + 1))
+            last = month_of(site.process.clock()).number
+            found[one.target] = dict.fromkeys(range(first, last + 1))
     return found
 
 
@@ -182,23 +187,22 @@ def _counted(
     targets = {target.name: target for target in site.targets}
     found: dict[str, Counter[int]] = {one.target: Counter() for one in missed}
     with ExitStack() as opened:
-        source = opened.enter_context(closing(site.source_of_file(path)))
-        others = _still_read(site, opened)
+        source = opened.enter_context(closing(site.accounting.open_file(path)))
+        others = _still_read(site.accounting, opened)
         for name in found.keys() & targets.keys():
             state = ledger.targets.state(name)
             window = Window(start=state and state.start)
-            for job in _unsent(
-                targets[name], window, source, ledger.entries, ledger.quarantine, site.clock()
-            ):
-                if job.ended_at is not None and not _is_in(others, job, site.clock()):
+            known = ledger.entries, ledger.quarantine
+            for job in _unsent(targets[name], window, source, *known, site.process.clock()):
+                if job.ended_at is not None and not _is_in(others, job, site.process.clock()):
                     found[name][month_number(job.ended_at)] += 1
     return found
 
 
-def _still_read(site: Site, opened: ExitStack) -> Source | None:
+def _still_read(accounting: Accounting, opened: ExitStack) -> Source | None:
     """Return what is read today; None where nothing is."""
     try:
-        return opened.enter_context(closing(site.source()))
+        return opened.enter_context(closing(accounting.open()))
     except SourceError:
         return None
 

@@ -154,13 +154,17 @@ def plan(
     Raises: ConfigError for targets that ask which receiver is at their address; UsageError,
     SourceError, LedgerError.
     """
-    refuse_pruned(site, request.window)
-    with closing(site.ledger(dry_run=True)) as ledger, closing(site.source()) as source:
-        asked = [ledger.receivers.changed_address(one.name, site.receiver(one)) for one in targets]
+    refuse_pruned(site.batch_systems, request.window)
+    with (
+        closing(site.ledgers.open(dry_run=True)) as ledger,
+        closing(site.accounting.open()) as source,
+    ):
+        at = [(one.name, site.sending.receiver(one)) for one in targets]
+        asked = [ledger.receivers.changed_address(*one) for one in at]
         if questions := [one.question for one in asked if one is not None]:
             raise ConfigError(questions)
         for one in targets:  # it may have another name than in the ledger
-            with ledger.locks.working_on(one.name, receiver=site.receiver(one)):
+            with ledger.locks.working_on(one.name, receiver=site.sending.receiver(one)):
                 pass
         # What is only in a missing database is not gone: months without it would be too small.
         if missing := missed([*site.targets, *targets], source, ledger.databases):
@@ -201,14 +205,8 @@ class _Planner:
         self._numbers = numbers(self._window)
 
     def adopt(self) -> None:
-        adopt_named(
-            self._target,
-            self._numbers,
-            self._source,
-            self._ledger.entries,
-            self._ledger.counts,
-            self._site.clock(),
-        )
+        into = self._ledger.entries, self._ledger.counts, self._site.process.clock()
+        adopt_named(self._target, self._numbers, self._source, *into)
 
     def outline(self) -> RepublishPlan:
         """What can be determined without looking at every job. Raises: UsageError."""
@@ -219,7 +217,8 @@ class _Planner:
                 f"receiver; --exact is not for {target.format}"
             )
         all_rows = self._source.count(window)
-        digests = [self._site.selection_digest(target), self._site.policy_digest(target)]
+        sending = self._site.sending
+        digests = [sending.selection_digest(target), sending.policy_digest(target)]
         outline = RepublishPlan(
             target=target.name,
             format=target.format,
@@ -280,7 +279,7 @@ class _Planner:
 
     def _sized(self, planned: RepublishPlan) -> RepublishPlan:
         """With messages and bytes, by the mean size of the records of the window's first page."""
-        target, now = self._target, self._site.clock()
+        target, now = self._target, self._site.process.clock()
         form = job_format(target.format)
         sizes = []
         for job in self._first_page().jobs[:100]:
@@ -291,7 +290,7 @@ class _Planner:
         size = planned.jobs * sum(sizes) // len(sizes) if sizes else 0
         by_count = -(-planned.jobs // target.batch_records) if target.batch_records else 0
         try:
-            with closing(self._site.transport(target)) as transport:
+            with closing(self._site.sending.transport(target)) as transport:
                 by_size = -(-size // transport.payload_limit())
         except PublisherError:  # trouble with the certificate is reported when something is sent
             by_size = 0
@@ -303,9 +302,10 @@ class _Planner:
         target, left = self._target, outline.months_left()
         done = Outcome(target=target.name, outcome="nothing")
         accept, site = self._request.accept_key_change, self._site
-        journey = self._source, self._ledger, _RowCounter(self._looking.seen), site.clock, site.wait
+        by, counter = site.process, _RowCounter(self._looking.seen)
+        journey = self._source, self._ledger, counter, by.clock, by.wait
         try:
-            live = site.live(target, dry_run=True, accept_key_change=accept)
+            live = site.sending.live(target, dry_run=True, accept_key_change=accept)
             with closing(live.transport):
                 for month in left:
                     done = added(done, Round(live, *journey).republish_month(month))
@@ -342,7 +342,7 @@ class _Planner:
         """Return how many jobs would be sent, and by month the rows that would stay, whole or in
         part: their last runs come to other rows, or a record comes under another key.
         """
-        target, ledger, now = self._target, self._ledger, self._site.clock()
+        target, ledger, now = self._target, self._ledger, self._site.process.clock()
         maker = RecordMaker(job_format(target.format))
         moves = RecordMoves("", partial(ledger.entries.rows, target.name))
         stays: set[RowId] = set()
@@ -386,7 +386,7 @@ class _Planner:
 
     def _totals(self) -> dict[int, list[tuple[KeyTotal, str]]]:
         """Rows of months that are totals there, with their format: records would add to them."""
-        own, others = self._target.selection(Window()), self._site.beside(self._target)
+        own, others = self._target.selection(Window()), self._site.sending.beside(self._target)
         found = {}
         for known in self._ledger.entries.months(self._target.name):
             if known.month in self._numbers and known.format:
@@ -414,7 +414,8 @@ class _Planner:
 
     def _first_page(self) -> Page:
         needs = job_format(self._target.format).needs
-        return next(self._source.window(self._window, needs, self._site.clock()), Page(jobs=()))
+        now = self._site.process.clock()
+        return next(self._source.window(self._window, needs, now), Page(jobs=()))
 
 
 def _blocked(

@@ -56,7 +56,7 @@ def carry_out(
             reason, status = braked(planned.brake), RecordError.exit_status
             return Outcome(target=target.name, outcome="held", reason=reason, exit_status=status)
         try:
-            live = site.live(target, dry_run=dry_run, accept_key_change=accept)
+            live = site.sending.live(target, dry_run=dry_run, accept_key_change=accept)
             # Two runs of one republish would each send everything: the second does nothing.
             with closing(live.transport), ledger.locks.working_on(f"{target.name}~republish"):
                 republish = _Republish(site, target, live, planned, source, ledger, observer)
@@ -133,7 +133,7 @@ class _Republish:
                     self._ledger.earlier.forget(self._live.name, self._numbers)
                 # Last: one that is interrupted before sends nothing again.
                 self._finish_window()
-            if not finished and self._site.wait(_BREATH_S):
+            if not finished and self._site.process.wait(_BREATH_S):
                 return _stopped(done)
         return done
 
@@ -144,16 +144,12 @@ class _Republish:
         if self._target.jura_until is not None:
             # What jura-ng left of months that we have not sent yet is written down before them.
             live = self._live
-            with self._ledger.locks.working_on(live.name, patience(self._site.wait), live.receiver):
+            with self._ledger.locks.working_on(
+                live.name, patience(self._site.process.wait), live.receiver
+            ):
                 live.begin(self._ledger.targets)
-                adopt_named(
-                    self._target,
-                    left,
-                    self._source,
-                    self._ledger.entries,
-                    self._ledger.counts,
-                    self._site.clock(),
-                )
+                into = self._ledger.entries, self._ledger.counts, self._site.process.clock()
+                adopt_named(self._target, left, self._source, *into)
         for number in left:
             progress = "" if done.held else self._planned.window_progress
             month_done = self._round().republish_month(number, progress)
@@ -162,7 +158,7 @@ class _Republish:
                 return done
             if not month_done.held:
                 self._ledger.earlier.forget(self._live.name, [number])
-            if number != left[-1] and self._site.wait(_BREATH_S):
+            if number != left[-1] and self._site.process.wait(_BREATH_S):
                 return _stopped(done)
         self._finish_window()
         return done
@@ -182,7 +178,8 @@ class _Republish:
 
     def _round(self) -> Round:
         site = self._site
-        return Round(self._live, self._source, self._ledger, self._observer, site.clock, site.wait)
+        of = self._live, self._source, self._ledger, self._observer
+        return Round(*of, site.process.clock, site.process.wait)
 
     def _under_other_settings(self) -> Outcome | None:
         """Return why it ends, if another publisher sent jobs under other settings since the plan.
@@ -199,13 +196,15 @@ class _Republish:
         if not self._planned.held:
             return
         name = self._live.name
-        with self._ledger.locks.working_on(name, patience(self._site.wait), self._live.receiver):
+        with self._ledger.locks.working_on(
+            name, patience(self._site.process.wait), self._live.receiver
+        ):
             self._live.begin(self._ledger.targets)
         changes = self._ledger.consents.accepted(name)
         known = {(one.month, row.key.text) for one in changes for row in one.rows}
         for held in self._planned.held:
             rows = [row for row in held.orphaned if (held.month, row.key.text) not in known]
             if rows:
-                now = self._site.clock()
+                now = self._site.process.clock()
                 accepted = name, held.month, rows, held.lost_jobs, now
                 self._ledger.consents.accept(*accepted, of_records=held.ticket_after)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from datetime import datetime
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from publisher.formats.base import Frame, JobFormat, OnChange, SummaryFormat
 from publisher.model.entry import ReceiverName, RowTotal
@@ -14,7 +15,7 @@ from publisher.model.published import PublishedJob
 from publisher.model.time import Window
 from publisher.policy.records import RecordPolicy
 from publisher.policy.target import Selection, Target
-from publisher.transports.base import Transport
+from publisher.transports.base import Credentials, Endpoint, Transport
 
 if TYPE_CHECKING:
     from publisher.ledger.answers import TargetState
@@ -73,3 +74,38 @@ class LiveTarget(NamedTuple):
         for month in state.moved:
             log.warning("target %s: %s", self.name, month.text)
         return state
+
+
+class Sending(Protocol):
+    """How records of targets look and travel. It sends nothing by itself."""
+
+    def live(
+        self, target: Target, *, dry_run: bool = False, accept_key_change: bool = False
+    ) -> LiveTarget:
+        """A target with its transport, not yet connected. Raises: CredentialError."""
+
+    def beside(self, target: Target) -> Sequence[Target]:
+        """The other targets of its receiver."""
+
+    def receiver(self, target: Target) -> ReceiverName:
+        """Where its rows accumulate, by its present address; a shadow has a receiver of its own."""
+
+    def endpoints(self, target: Target) -> Sequence[Endpoint]:
+        """The services that a target talks to. Raises: ConfigError."""
+
+    def transport(self, target: Target) -> Transport:
+        """Raises: CredentialError, ConfigError."""
+
+    def selection_digest(self, target: Target) -> str:
+        """Of what decides which jobs a target wants."""
+
+    def settings_digest(self, target: Target) -> str:
+        """Of what decides under which keys a target's jobs count, whatever the version."""
+
+    def policy_digest(self, target: Target) -> str:
+        """Of everything that decides how a target's records look."""
+
+    def credentials(self) -> Credentials: ...
+
+    def certificate_ends(self) -> datetime | None:
+        """When the host certificate runs out; None where that cannot be read."""

@@ -7,14 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from publisher.model.entry import EarlierRuns
-from publisher.model.errors import (
-    Later,
-    PublisherError,
-    RecordError,
-    SourceError,
-    Unfit,
-    gravest,
-)
+from publisher.model.errors import Later, PublisherError, RecordError, SourceError, Unfit, gravest
 from publisher.model.job import Epoch, JobKey, SkippedJob
 from publisher.model.totals import BlockedMonth, month_number
 from publisher.publishing.plan.actions import (

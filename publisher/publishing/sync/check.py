@@ -17,7 +17,7 @@ from typing import Final
 
 from publisher.formats import is_summary_format, receiver_of
 from publisher.ledger.answers import Hold, Quarantined
-from publisher.ledger.contract import Ledger
+from publisher.ledger.contract import Ledger, Ledgers
 from publisher.model.entry import Recorded, RecordedRuns, RowId
 from publisher.model.errors import Unfit
 from publisher.model.job import Epoch, JobKey, JobRecord, SkippedJob
@@ -124,20 +124,20 @@ def check(
     jobs_seen: Callable[[int], None] = lambda _: None,
 ) -> list[Compared]:
     """Compare database, ledger, sync and portal; no sending. Raises: LedgerError, SourceError."""
-    now, found = site.clock(), list[Compared]()
+    now, found = site.process.clock(), list[Compared]()
     first = first_month(now, months)
-    with closing(site.ledger_to_read()) as ledger, closing(site.source()) as source:
+    with closing(site.ledgers.to_read()) as ledger, closing(site.accounting.open()) as source:
         for target in targets:
             found += _TargetCheck(target, source, ledger, now, first, jobs_seen).rows(portal)
     return found
 
 
 def accepted(
-    site: Site, targets: Sequence[Target], *, months: int | None
+    ledgers: Ledgers, targets: Sequence[Target], now: datetime, *, months: int | None
 ) -> list[tuple[str, AcceptedChange]]:
     """What an administrator accepted for these months, by target. Raises: LedgerError."""
-    first = first_month(site.clock(), months)
-    with closing(site.ledger_to_read()) as ledger:
+    first = first_month(now, months)
+    with closing(ledgers.to_read()) as ledger:
         return [
             (target.name, change)
             for target in targets
@@ -152,27 +152,31 @@ def to_be_deleted(changes: Iterable[AcceptedChange], month: int) -> int:
     return sum(len(one.rows) + len(one.records) for one in of_month)
 
 
-def lost(site: Site, targets: Sequence[Target], *, months: int | None) -> list[NeverSent]:
+def lost(
+    ledgers: Ledgers, targets: Sequence[Target], now: datetime, *, months: int | None
+) -> list[NeverSent]:
     """Return jobs of these months that retired databases lost. Raises: LedgerError."""
-    first = first_month(site.clock(), months)
-    with closing(site.ledger_to_read()) as ledger:
+    first = first_month(now, months)
+    with closing(ledgers.to_read()) as ledger:
         known = [one for target in targets for one in ledger.databases.known(target.name)]
     return never_sent(known, first)
 
 
-def confirm_deleted(site: Site, targets: Sequence[Target], month: int) -> list[tuple[str, int]]:
+def confirm_deleted(
+    ledgers: Ledgers, targets: Sequence[Target], month: int, now: datetime
+) -> list[tuple[str, int]]:
     """Let nothing count any more that stayed of a month with consent: it was deleted there.
 
     Return how many rows that are, by target. Raises: LedgerError, Busy.
     """
     found = []
-    with closing(site.ledger()) as ledger:
+    with closing(ledgers.open()) as ledger:
         for target in targets:
             changes = [one for one in ledger.consents.accepted(target.name) if one.month == month]
             found.append((target.name, to_be_deleted(changes, month)))
             if changes:
                 with ledger.locks.working_on(target.name):
-                    ledger.consents.confirm_deleted(target.name, month, site.clock())
+                    ledger.consents.confirm_deleted(target.name, month, now)
     return found
 
 

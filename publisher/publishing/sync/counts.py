@@ -17,7 +17,7 @@ from typing import Final
 from publisher.formats import sync_format
 from publisher.formats.base import OnChange, SyncFormat
 from publisher.ledger.answers import HostCounts, TargetState
-from publisher.ledger.contract import Entries, Ledger, Losses
+from publisher.ledger.contract import Entries, Ledger, Ledgers, Losses
 from publisher.model.job import Epoch, JobId
 from publisher.model.message import OutboxRecord, SyncMessage, message_of
 from publisher.model.time import Window, month_of
@@ -39,7 +39,7 @@ from publisher.publishing.round.outcome import Outcome, concluded
 from publisher.publishing.round.refusals import RoundStopped
 from publisher.publishing.round.round import Observer, patience
 from publisher.publishing.round.sender import MessageSender
-from publisher.publishing.site import Site
+from publisher.publishing.site import ProcessEnvironment
 from publisher.sources.base import Page, Source
 from publisher.transports.base import Receipt
 
@@ -52,21 +52,26 @@ HostMonth = tuple[int, str]
 
 
 def after_round(
-    site: Site, target: Target, live: LiveTarget, source: Source, ledger: Ledger, observer: Observer
+    process: ProcessEnvironment,
+    target: Target,
+    live: LiveTarget,
+    source: Source,
+    ledger: Ledger,
+    observer: Observer,
 ) -> Outcome | None:
     """The counts after a regular round, when they changed or a day has passed; else None."""
-    now = site.clock()
+    now = process.clock()
     counts = ledger.counts.by_host(target.name)
     wanted = _known(recent(counts_to_send(counts), now, MONTHS), target, ledger.losses)
     sent = counts.last_reported_at
     fresh = sent is not None and timedelta(0) <= now - sent < _SEND_EVERY
     if not wanted or (fresh and wanted == {at: counts.reported.get(at) for at in wanted}):
         return None
-    return send_counts(site, target, live, source, ledger, observer, months=MONTHS)
+    return send_counts(process, target, live, source, ledger, observer, months=MONTHS)
 
 
 def send_counts(
-    site: Site,
+    process: ProcessEnvironment,
     target: Target,
     live: LiveTarget,
     source: Source,
@@ -76,19 +81,18 @@ def send_counts(
     months: int | None,
 ) -> Outcome:
     """Send a target's counts. Raises: PublisherError before anything is sent."""
-    now = site.clock()
+    now = process.clock()
     form = sync_format(live.format.receiver.sync_format)
-    with ledger.locks.working_on(target.name, patience(site.wait), live.receiver):
+    with ledger.locks.working_on(target.name, patience(process.wait), live.receiver):
         if ledger.targets.state(target.name) is not None:  # what it sends belongs to this receiver
             live.begin(ledger.targets)
-        sender = MessageSender(live, form, ledger, observer, site.clock, check_all=True)
+        sender = MessageSender(live, form, ledger, observer, process.clock, check_all=True)
         receipt: Receipt | None = None
         try:
             with sender:
                 sender.send_outstanding()
-                if not missing_databases(
-                    target.name, source, ledger.databases
-                ):  # else they would be too few
+                # Of databases that are missing, they would be too few.
+                if not missing_databases(target.name, source, ledger.databases):
                     basis = f"{live.selection_digest}-{live.policy_digest}"
                     _look_before_us(target, source, ledger, now, basis)
                 counts = recent(counts_to_send(ledger.counts.by_host(target.name)), now, months)
@@ -147,12 +151,12 @@ class RecordedCount:
         return self.reported is not None and self.reported != self.delivered + self.before
 
 
-def recorded(site: Site, *, months: int | None) -> list[RecordedCount]:
+def recorded(ledgers: Ledgers, now: datetime, *, months: int | None) -> list[RecordedCount]:
     """What other instances have, by target, month and host. Raises: UsageError, LedgerError."""
-    first = first_month(site.clock(), months)
+    first = first_month(now, months)
     found: list[RecordedCount] = []
-    for other in site.other_instances():
-        with closing(other.ledger_to_read()) as ledger:
+    for other in ledgers.others():
+        with closing(other.to_read()) as ledger:
             for target in ledger.targets.names():
                 state, counts = ledger.targets.state(target), ledger.counts.by_host(target)
                 found += _recorded(f"{other.instance}/{target}", state, counts, first)

@@ -48,7 +48,6 @@ from publisher.policy.target import Selection, Target
 from publisher.publishing.plan.decision import Decider, Publish
 from publisher.publishing.plan.runs import entry_of
 from publisher.publishing.round.outcome import LostJob, LostJobs
-from publisher.publishing.site import Site
 from publisher.publishing.takeover.jura import (
     Search,
     Watermark,
@@ -59,11 +58,14 @@ from publisher.publishing.takeover.jura import (
     report,
 )
 from publisher.sources.base import Page, Source
+from publisher.sources.importers import Accounting
 
 log = logging.getLogger("publisher")
 
 
-def take_over(site: Site, target: Target, source: Source, ledger: Ledger) -> LostJobs | None:
+def take_over(
+    accounting: Accounting, target: Target, source: Source, ledger: Ledger, now: datetime
+) -> LostJobs | None:
     """Once for each `jura_until`: adopt what was left since the start, and look for what was lost.
 
     None where that was done before. Raises: SourceError, LedgerError.
@@ -71,14 +73,13 @@ def take_over(site: Site, target: Target, source: Source, ledger: Ledger) -> Los
     until = target.jura_until
     if until is None or ledger.targets.took_over(target.name) == until:
         return None
-    now = site.clock()
     start = _start(target, ledger.targets, now)
     before = ledger.targets.took_over(target.name)
     if before is not None and before < until:
         months = range(month_number(before), month_number(until) + 1)
         _warn_of_both(target, months, source, ledger.entries, ledger.counts, now)
     adopt_named(target, _since(start, until, source), source, ledger.entries, ledger.counts, now)
-    lost = _lost(site, target, start, until, source)
+    lost = _lost(accounting, target, start, until, source)
     ledger.targets.take_over(target.name, until)
     return lost
 
@@ -238,10 +239,10 @@ def _since(start: Epoch | None, until: Epoch, source: Source) -> Sequence[int]:
 
 
 def _lost(
-    site: Site, target: Target, start: Epoch | None, until: Epoch, source: Source
+    accounting: Accounting, target: Target, start: Epoch | None, until: Epoch, source: Source
 ) -> LostJobs | None:
     """None where the accounting data is not A-REX's own, or everything is sent anyway."""
-    order = site.writing_order(source)
+    order = accounting.writing_order(source)
     if order is None or start is None:
         return None
     mark = Watermark(
@@ -299,14 +300,19 @@ class ComparedMonth:
         return month_name(self.month)
 
 
-def compare(site: Site, targets: Sequence[Target], *, months: int | None) -> list[ComparedMonth]:
+def compare(
+    accounting: Accounting,
+    targets: Sequence[Target],
+    now: datetime,
+    *,
+    months: int | None,
+) -> list[ComparedMonth]:
     """The shadows of jura-ng (`jura_format`) that go to APEL, by month. Raises: SourceError."""
-    now = site.clock()
     last = month_of(now).number
     first = _EARLIEST if months is None else last - months + 1
     shadows = [target for target in targets if target.shadow and target.jura_format]
     shadows = [target for target in shadows if receiver_of(target.format).sync_format]
-    with closing(site.source()) as source:
+    with closing(accounting.open()) as source:
         return [
             _compared(target, number, source, now)
             for target in shadows

@@ -79,10 +79,10 @@ def take_as_delivered(
     """
     with _at_work(site, name) as (lives, ledger):
         losses = _refuse_others(name, months, ledger.losses)
-        with closing(site.source(to_publish=True)) as source:
+        with closing(site.accounting.open(to_publish=True)) as source:
             if missing := missed(site.targets, source, ledger.databases):
                 raise SourceError(f"nothing was entered: {missing_text(missing)}")
-            now = site.clock()
+            now = site.process.clock()
             all_jobs = [_TargetJobs(live, source, ledger, now) for live in lives]
             return [_taken(losses[month], all_jobs, anyway=anyway) for month in months]
 
@@ -91,7 +91,7 @@ def take_as_deleted(site: Site, name: str, months: Sequence[int]) -> Sequence[Lo
     """Have all of months sent anew; return what was known. Raises: UsageError, PublisherError."""
     with _at_work(site, name) as (_, ledger):
         losses = _refuse_others(name, months, ledger.losses)
-        ledger.losses.deleted(name, months, site.clock())
+        ledger.losses.deleted(name, months, site.process.clock())
         return [losses[month] for month in months]
 
 
@@ -99,13 +99,13 @@ def take_as_deleted(site: Site, name: str, months: Sequence[int]) -> Sequence[Lo
 def _at_work(site: Site, name: str) -> Iterator[tuple[Sequence[LiveTarget], Ledger]]:
     """Work on the receiver of a target; give all of its targets. Raises: UsageError, Busy."""
     (target,) = choose(site.targets, [name])
-    receiver = site.receiver(target)
-    neighbours = [one for one in site.targets if site.receiver(one).place == receiver.place]
-    with closing(site.ledger()) as ledger, ExitStack() as opened:
-        lives = [site.live(one, dry_run=True) for one in neighbours]  # nothing is sent
+    receiver = site.sending.receiver(target)
+    neighbours = [one for one in site.targets if site.sending.receiver(one).place == receiver.place]
+    with closing(site.ledgers.open()) as ledger, ExitStack() as opened:
+        lives = [site.sending.live(one, dry_run=True) for one in neighbours]  # nothing is sent
         for live in lives:
             opened.callback(live.transport.close)
-        with ledger.locks.working_on(name, patience(site.wait), receiver):
+        with ledger.locks.working_on(name, patience(site.process.wait), receiver):
             yield [live._replace(start=live.begin(ledger.targets).start) for live in lives], ledger
 
 

@@ -10,11 +10,13 @@ from functools import cache, partial
 from typing import Final, NamedTuple
 
 from publisher.ledger.books import ChargeRequest, RunState
+from publisher.ledger.contract import Ledgers
 from publisher.model.rates import GPU_HOURS, Allocation, UsedAllocation
 from publisher.model.time import Window
 from publisher.policy.identity import Identity
 from publisher.publishing.site import Site
 from publisher.reporting.usage import PeriodUsage, UsageReport
+from publisher.sources.importers import Accounting
 from publisher.sources.statistics import JobFilter, JobStatistics, Used
 
 _STEP: Final = Decimal("0.000001")
@@ -22,9 +24,11 @@ _STEP: Final = Decimal("0.000001")
 
 def used_allocations(site: Site, wanted: Collection[Allocation]) -> list[UsedAllocation]:
     """By project, period and unit, if computed. Raises: SourceError, LedgerError, ConfigError."""
-    uncharged = never_charged(site, wanted)
+    uncharged = never_charged(site.ledgers, wanted)
     by_window = _ByWindow(
-        cache(partial(_charges, site)), cache(partial(_gpu_s, site)), cache(partial(_usage, site))
+        cache(partial(_charges, site.ledgers)),
+        cache(partial(_gpu_s, site.accounting)),
+        cache(partial(_usage, site)),
     )
     found = [
         used for one in wanted for used in _of_one(one, by_window, charged=one not in uncharged)
@@ -56,12 +60,12 @@ def _of_one(one: Allocation, used_in: _ByWindow, *, charged: bool) -> Iterator[U
         yield UsedAllocation(name, one.window, f"{one.benchmark} h", one.benchmark_hours, hours)
 
 
-def never_charged(site: Site, wanted: Iterable[Allocation]) -> list[Allocation]:
+def never_charged(ledgers: Ledgers, wanted: Iterable[Allocation]) -> list[Allocation]:
     """Those with a charge to keep to, of whose time none was computed. Raises: LedgerError."""
     asked = [one for one in wanted if one.charge is not None]
     if not asked:
         return []
-    with closing(site.charge_book(to_read=True)) as book:
+    with closing(ledgers.charge_book(to_read=True)) as book:
         done = [
             run.request
             for run in book.runs()
@@ -82,10 +86,10 @@ def overlapping(allocations: Iterable[Allocation], window: Window) -> list[Alloc
     return [one for one in allocations if one.window.overlaps(window)]
 
 
-def _charges(site: Site, window: Window) -> Mapping[tuple[str, str], Decimal]:
+def _charges(ledgers: Ledgers, window: Window) -> Mapping[tuple[str, str], Decimal]:
     """By project and unit."""
     sums: dict[tuple[str, str], Decimal] = {}
-    with closing(site.charge_book(to_read=True)) as book:
+    with closing(ledgers.charge_book(to_read=True)) as book:
         for one in book.sums(window):
             at = one.project, one.unit
             sums[at] = sums.get(at, Decimal(0)) + one.amount
@@ -104,15 +108,15 @@ def _hours(seconds: int | Decimal) -> Decimal:
 def _usage(site: Site, window: Window) -> PeriodUsage:
     """By VO and project, under the names that the site gives them."""
     # Only sums are shown: a project that has a user's name is counted like any other.
-    tally = UsageReport(window, replace(site.policy, identity=Identity()), (), None)
+    tally = UsageReport(window, replace(site.records.policy, identity=Identity()), (), None)
     tally.read(site)
     return tally.usage
 
 
-def _gpu_s(site: Site, window: Window) -> Mapping[str, int]:
+def _gpu_s(accounting: Accounting, window: Window) -> Mapping[str, int]:
     """By project."""
     tally = JobStatistics(by="project")
-    with closing(site.accounts()) as accounts:
+    with closing(accounting.accounts()) as accounts:
         for page in accounts.summed(JobFilter(ended=window), tally.by):
             tally.add(page.groups)
     return {project: totals.gpu_s for project, totals in tally.groups.items()}

@@ -9,6 +9,7 @@ from decimal import Decimal
 from typing import Final
 
 from publisher.ledger.books import ChargeBook, ChargeRequest, ChargeRun, KeptCharge, News, RunNumber
+from publisher.ledger.contract import Ledgers
 from publisher.model.errors import ConfigError, Later
 from publisher.model.job import JobRecord
 from publisher.model.rates import AssessedJob, Tariff, UsedAllocation
@@ -112,12 +113,12 @@ def charge(site: Site, request: ChargeRequest, *, rows_read: RowsRead) -> Charge
 
     Raises: ConfigError for no rules; Later when stopped on request; SourceError, LedgerError.
     """
-    charges = site.charging
+    charges = site.records.charging
     if not isinstance(charges, Charges):
         key = f"{site.configuration}: records.charges"
         raise ConfigError(f"{key}: missing; publisher.yaml(5) explains its keys")
-    clock, wait = site.clock, site.wait
-    with closing(site.charge_book()) as book:
+    clock, wait = site.process.clock, site.process.wait
+    with closing(site.ledgers.charge_book()) as book:
         with book.asked(request, clock, lambda: not wait(_LOOK_EVERY_S)) as number:
             _compute(site, book, number, request, charges, rows_read)
         bill = _bill(book, request, number)
@@ -135,26 +136,26 @@ def charge(site: Site, request: ChargeRequest, *, rows_read: RowsRead) -> Charge
 def kept(site: Site, request: ChargeRequest) -> ChargeReport:
     """The charges of a request as they are kept. Raises: LedgerError, SourceError."""
     allocations = _allocations(site, request)
-    with closing(site.charge_book(to_read=True)) as book:
+    with closing(site.ledgers.charge_book(to_read=True)) as book:
         bill = _bill(book, request, None)
         return ChargeReport(request=request, run=None, bill=bill, allocations=allocations)
 
 
 def _allocations(site: Site, request: ChargeRequest) -> Sequence[UsedAllocation]:
     """Of its projects and its time; none of a group, which has none."""
-    found = overlapping(site.allocations, request.window) if request.group is None else ()
+    found = overlapping(site.records.allocations, request.window) if request.group is None else ()
     return used_allocations(site, [one for one in found if request.project in (None, one.project)])
 
 
-def jobs(site: Site, request: ChargeRequest) -> Iterator[KeptCharge]:
+def jobs(ledgers: Ledgers, request: ChargeRequest) -> Iterator[KeptCharge]:
     """Each job of a request as it is kept, by end time. Raises: LedgerError."""
-    with closing(site.charge_book(to_read=True)) as book:
+    with closing(ledgers.charge_book(to_read=True)) as book:
         yield from book.charges(request)
 
 
-def runs(site: Site) -> Sequence[ChargeRun]:
+def runs(ledgers: Ledgers) -> Sequence[ChargeRun]:
     """Every run, the latest last. Raises: LedgerError."""
-    with closing(site.charge_book(to_read=True)) as book:
+    with closing(ledgers.charge_book(to_read=True)) as book:
         return book.runs()
 
 
@@ -166,10 +167,10 @@ def _compute(
     rules: Charges,
     rows_read: RowsRead,
 ) -> None:
-    clock, statuses = site.clock, site.statuses
-    with closing(site.source()) as source:
+    clock, statuses = site.process.clock, site.records.statuses
+    with closing(site.accounting.open()) as source:
         for pages in _together(source.window(request.window, frozenset(), clock())):
-            if site.wait(0):
+            if site.process.wait(0):
                 kept = "what was computed until now is kept, the same command computes the rest"
                 raise Later(f"stopped on request; {kept}")
             jobs = [job for page in pages for job in page.jobs if _is_for(job, request, statuses)]

@@ -35,10 +35,10 @@ class FinishedJobs:
 
     def __init__(self, site: Site, *, left_out: SkippedJobs, rows_read: RowsRead) -> None:
         self._site = site
-        self._source = site.source()
+        self._source = site.accounting.open()
         self._left_out = left_out
         self._rows_read = rows_read
-        self._power = site.power or Power()
+        self._power = site.records.power or Power()
 
     def close(self) -> None:
         self._source.close()
@@ -48,7 +48,7 @@ class FinishedJobs:
 
         Raises: SourceError.
         """
-        source, clock = self._source, self._site.clock
+        source, clock = self._source, self._site.process.clock
         every = wanted == JobFilter(ended=wanted.ended)
         for page in self._all(wanted.ended) if every else self._filtered(wanted):
             rows = [OpenRow(row=row.row, finished_seen_at=_LONG_AGO) for row in page.open]
@@ -59,7 +59,7 @@ class FinishedJobs:
             self._rows_read(page.rows_read)
 
     def _all(self, ended: Window) -> Iterator[Page]:
-        source, now = self._source, self._site.clock()
+        source, now = self._source, self._site.process.clock()
         if ended != Window():
             yield from source.window(ended, frozenset(), now)
             return
@@ -72,14 +72,14 @@ class FinishedJobs:
 
     def _filtered(self, wanted: JobFilter) -> Iterator[Page]:
         """The rows that a filter takes are read by their numbers."""
-        accounts: Accounts = self._site.accounts()
+        accounts: Accounts = self._site.accounting.accounts()
         with closing(accounts):
             for page in accounts.counted(wanted):
                 rows = tuple(OpenRow(row=row, finished_seen_at=None) for row in page.rows)
                 yield Page(jobs=(), open=rows, rows_read=page.rows_read)
 
     def _described(self, job: JobRecord) -> ExportedJob:
-        policy, published, reason = self._site.policy, None, ""
+        policy, published, reason = self._site.records.policy, None, ""
         try:
             published = policy.describe(job)
         except Unfit as unfit:

@@ -25,6 +25,7 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from publisher.ledger.books import ChargeRequest, History
+from publisher.ledger.contract import Ledgers
 from publisher.model.errors import UsageError
 from publisher.model.job import Epoch
 from publisher.model.rates import AssessedJob
@@ -99,7 +100,7 @@ def export(
     """
     files = _Files(site, directory)
     try:
-        tally = statistics.stats(site, JobFilter(), by="month", rows_read=lambda _: None)
+        tally = statistics.stats(site.accounting, JobFilter(), by="month", rows_read=lambda _: None)
         months = {
             month or _BEYOND: asdict(totals)
             for month, totals in tally.groups.items()
@@ -108,11 +109,15 @@ def export(
         with closing(FinishedJobs(site, left_out=left_out, rows_read=rows_read)) as jobs:
             for month in files.outdated("jobs", months):
                 found = jobs.pages(JobFilter(ended=_window(month)))
-                files.write("jobs", month, _JOBS, (_jobs(site.instance, page) for page in found))
-        with closing(site.history()) as history:
+                files.write(
+                    "jobs", month, _JOBS, (_jobs(site.ledgers.instance, page) for page in found)
+                )
+        with closing(site.ledgers.history()) as history:
             for month in files.outdated("deliveries", history.accepted()):
-                files.write("deliveries", month, _DELIVERIES, _deliveries(site, history, month))
-        _export_charges(site, files, months)
+                files.write(
+                    "deliveries", month, _DELIVERIES, _deliveries(site.ledgers, history, month)
+                )
+        _export_charges(site.ledgers, files, months)
     except OSError as error:
         raise UsageError(
             f"{directory}: {error.strerror or error}; name another directory, or make room"
@@ -120,15 +125,15 @@ def export(
     return files.done
 
 
-def _export_charges(site: Site, files: _Files, months: Iterable[str]) -> None:
-    with closing(site.charge_book(to_read=True)) as book:
+def _export_charges(ledgers: Ledgers, files: _Files, months: Iterable[str]) -> None:
+    with closing(ledgers.charge_book(to_read=True)) as book:
         sums = {}
         for month in months if book.runs() else ():
             if found := list(map(str, book.sums(_window(month)))):
                 sums[month] = found
         for month in files.outdated("charges", sums):
             kept = book.charges(ChargeRequest(window=_window(month)))
-            rows = (_charge_row(site.instance, one.job) for one in kept)
+            rows = (_charge_row(ledgers.instance, one.job) for one in kept)
             files.write("charges", month, _CHARGES, _batches(rows))
 
 
@@ -142,9 +147,11 @@ class _Files:
 
     def __init__(self, site: Site, directory: Path) -> None:
         self._directory = directory
-        self._name = site.instance or site.name
+        self._name = site.ledgers.instance or site.records.name
         self._noted = directory / f"_{self._name}.json"
-        settings = repr((_VERSION, [column.name for column in COLUMNS], site.policy, site.power))
+        settings = repr(
+            (_VERSION, [column.name for column in COLUMNS], site.records.policy, site.records.power)
+        )
         self._settings = sha256(settings.encode()).hexdigest()
         self._state: dict[str, dict[str, object]] = self._read()
         self.done = ExportedMonths()
@@ -257,10 +264,10 @@ def _taken(value: Any) -> Any:
     return list(map(_taken, value))
 
 
-def _deliveries(site: Site, history: History, month: str) -> Iterator[pa.RecordBatch]:
+def _deliveries(ledgers: Ledgers, history: History, month: str) -> Iterator[pa.RecordBatch]:
     for one in history.deliveries(_window(month)):
         named = one.target, one.message_id, one.format
-        fixed = zip((site.instance, *named, one.accepted_at), _DELIVERIES, strict=False)
+        fixed = zip((ledgers.instance, *named, one.accepted_at), _DELIVERIES, strict=False)
         shared = [pa.array([value] * len(one.runs), kind.type) for value, kind in fixed]
         own = [pa.array(one.runs, _RUN), pa.array(one.ended_at, _TIME)]
         yield pa.RecordBatch.from_arrays([*shared, *own], schema=_DELIVERIES)

@@ -11,13 +11,15 @@ from operator import attrgetter
 from typing import Final
 
 from publisher.ledger.books import StoredMetric
+from publisher.ledger.contract import Ledgers
 from publisher.model.errors import ConfigError, LedgerError, SourceError, UsageError
 from publisher.model.job import Epoch
 from publisher.model.time import Window, epoch
+from publisher.policy.records import SiteRecords
 from publisher.publishing import status as target_status
 from publisher.publishing.databases.batch_systems import SourceStatus, source_status
 from publisher.publishing.round.outcome import Outcome
-from publisher.publishing.site import LOCK_WAIT_S, Site
+from publisher.publishing.site import LOCK_WAIT_S, ProcessEnvironment, Site
 from publisher.publishing.sync import counts as syncing
 from publisher.reporting.charges.allocations import used_allocations
 from publisher.reporting.files import whole_file
@@ -66,23 +68,25 @@ def after_round(site: Site, outcome: Outcome) -> None:
         return  # removed from the configuration meanwhile
     measured: Sequence[Measured]
     try:
-        if site.wait(0):  # a stop was asked for, and locked accounting data would be waited for
-            measured = (_of_round(site, outcome),)
+        if site.process.wait(
+            0
+        ):  # a stop was asked for, and locked accounting data would be waited for
+            measured = (_of_round(site.process, outcome),)
         else:
             of_site = _of_site(site)
             of_day = _of_day(site, readable=bool(of_site.gauges[exporter.SOURCE_READABLE]))
             measured = (
-                _of_round(site, outcome),
+                _of_round(site.process, outcome),
                 _of_target(site, outcome.target),
                 of_site,
                 *of_day,
             )
-        with closing(site.measure_book()) as book:
+        with closing(site.ledgers.measure_book()) as book:
             for one in measured:
                 book.note(one.target, set_to=one.known, added=one.added, unknown=one.unknown)
     except LedgerError:
         # The stored values are outdated for good: only that, and the outcome, is reported.
-        write_file(site, lost_measures(site, outcome))
+        write_file(site, lost_measures(site.process, outcome))
         raise
     _write_what_is_kept(site)
 
@@ -90,14 +94,14 @@ def after_round(site: Site, outcome: Outcome) -> None:
 def _write_what_is_kept(site: Site) -> None:
     """The file, as often as another round came in between, which this one may have overtaken."""
     for _ in range(_ATTEMPTS_TO_AGREE):
-        written = _kept(site)
+        written = _kept(site.ledgers)
         write_file(site, written)
-        if _kept(site) == written:
+        if _kept(site.ledgers) == written:
             return
 
 
-def _kept(site: Site) -> Sequence[StoredMetric]:
-    with closing(site.measure_book(to_read=True)) as book:
+def _kept(ledgers: Ledgers) -> Sequence[StoredMetric]:
+    with closing(ledgers.measure_book(to_read=True)) as book:
         return book.measures()
 
 
@@ -118,11 +122,11 @@ def write_file(site: Site, measures: Sequence[StoredMetric]) -> None:
         ) from error
 
 
-def _of_round(site: Site, outcome: Outcome) -> Measured:
+def _of_round(process: ProcessEnvironment, outcome: Outcome) -> Measured:
     return Measured(
         target=outcome.target,
         gauges={
-            exporter.LAST_ROUND: _seconds(site.clock()),
+            exporter.LAST_ROUND: _seconds(process.clock()),
             exporter.LAST_STATUS: outcome.exit_status,
             exporter.LAST_SECONDS: outcome.seconds,
         },
@@ -139,7 +143,7 @@ def _of_round(site: Site, outcome: Outcome) -> Measured:
 def _of_target(site: Site, name: str) -> Measured:
     """What `status` reports. Raises: LedgerError."""
     ((status,), trouble) = target_status.status(site, targets=[name])
-    with closing(site.measure_book(to_read=True)) as book:
+    with closing(site.ledgers.measure_book(to_read=True)) as book:
         messages, records = book.delivered(name)
     return Measured(
         target=name,
@@ -171,10 +175,10 @@ def _drift(site: Site, name: str) -> float | None:
     (target,) = (target for target in site.targets if target.name == name)
     if not target.sync:
         return None
-    with closing(site.ledger_to_read()) as ledger:
+    with closing(site.ledgers.to_read()) as ledger:
         counts = ledger.counts.by_host(name)
     due = syncing.counts_to_send(counts)
-    recent = syncing.recent(due, site.clock(), syncing.MONTHS)
+    recent = syncing.recent(due, site.process.clock(), syncing.MONTHS)
     return sum(abs(jobs - counts.reported.get(at, 0)) for at, jobs in recent.items())
 
 
@@ -183,11 +187,11 @@ def _of_site(site: Site) -> Measured:
         exporter.ROWS: None,
         exporter.SOURCE_READABLE: 0,
         exporter.STATE_USABLE: 1,
-        exporter.STATE_BYTES: _size(site),
-        exporter.CERTIFICATE_ENDS: _seconds(site.certificate_ends()),
+        exporter.STATE_BYTES: _size(site.ledgers),
+        exporter.CERTIFICATE_ENDS: _seconds(site.sending.certificate_ends()),
     }
     try:
-        with closing(site.source(lock_wait_s=LOCK_WAIT_S)) as source:
+        with closing(site.accounting.open(lock_wait_s=LOCK_WAIT_S)) as source:
             gauges |= {exporter.ROWS: source.rows(), exporter.SOURCE_READABLE: 1}
     except SourceError:
         pass  # the gauges say so, and the round has
@@ -217,20 +221,22 @@ def _of_day(site: Site, *, readable: bool) -> Sequence[Measured]:
 
     Nothing is asked of unreadable data: a lock on it would be waited for once more.
     """
-    end = Epoch(epoch(site.clock()) // _HOUR_S * _HOUR_S)
-    if StoredMetric(target="", name=_DAY_END, label="", value=end) in _kept(site):
+    end = Epoch(epoch(site.process.clock()) // _HOUR_S * _HOUR_S)
+    if StoredMetric(target="", name=_DAY_END, label="", value=end) in _kept(site.ledgers):
         return ()
     unknown = Measured(target="", gauges=dict.fromkeys(_OF_DAY), added={})
     if not readable:
         return (unknown,)
     window = Window(start=Epoch(end - DAY_S), end=end)
-    tally = UsageReport(window, site.policy, (), site.power)
+    tally = UsageReport(window, site.records.policy, (), site.records.power)
     try:
         tally.read(site)
-        allocations = used_allocations(site, [one for one in site.allocations if end in one.window])
+        allocations = used_allocations(
+            site, [one for one in site.records.allocations if end in one.window]
+        )
     except (SourceError, ConfigError):  # the round has told why, or the source has no usage
         return (unknown,)
-    labelled = dict(_of_usage(site, tally.usage, end))
+    labelled = dict(_of_usage(site.records, tally.usage, end))
     fullest_last = sorted(allocations, key=attrgetter("share"))
     labelled |= {
         (exporter.ALLOCATION, f"{one.project}\n{one.unit}"): one.share for one in fullest_last
@@ -239,7 +245,7 @@ def _of_day(site: Site, *, readable: bool) -> Sequence[Measured]:
 
 
 def _of_usage(
-    site: Site, usage: PeriodUsage, end: Epoch
+    records: SiteRecords, usage: PeriodUsage, end: Epoch
 ) -> Iterator[tuple[tuple[str, str], float]]:
     yield (_DAY_END, ""), end
     for vo, used in usage.vos.items():
@@ -247,16 +253,16 @@ def _of_usage(
         if usage.total.gpu_jobs:  # else it may not be known
             yield (exporter.DAY_GPU_JOBS, vo), used.gpu_jobs
             yield (exporter.DAY_GPU_SECONDS, vo), used.gpu_s
-        if site.power is not None and used.energy_unknown < used.jobs:
+        if records.power is not None and used.energy_unknown < used.jobs:
             yield (exporter.DAY_ENERGY, f"{vo}\nmeasured"), float(used.measured_wh * _HOUR_S)
             yield (exporter.DAY_ENERGY, f"{vo}\nestimated"), float(used.estimated_wh * _HOUR_S)
-        if site.power is not None and used.carbon_unknown < used.jobs:
+        if records.power is not None and used.carbon_unknown < used.jobs:
             yield (exporter.DAY_CARBON, vo), float(used.carbon_g)
 
 
-def _size(site: Site) -> float | None:
+def _size(ledgers: Ledgers) -> float | None:
     """Of the ledger, with what is still in its log: up to 4 MB while somebody has it open."""
-    path = site.state
+    path = ledgers.state
     try:
         return path.stat().st_size + sum(
             log.stat().st_size for log in path.parent.glob(f"{escape(path.name)}-wal")

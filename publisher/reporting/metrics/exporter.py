@@ -29,9 +29,11 @@ from prometheus_client.registry import Collector
 
 from publisher import __version__
 from publisher.ledger.books import StoredMetric
+from publisher.ledger.contract import Ledgers
 from publisher.model.errors import ConfigError, LedgerError
 from publisher.publishing.round.outcome import Outcome
-from publisher.publishing.site import ListenAddress, Site
+from publisher.publishing.site import ListenAddress, ProcessEnvironment, Site
+from publisher.sources.importers import Accounting, BatchSystems
 
 Family = CounterMetricFamily | GaugeMetricFamily | SummaryMetricFamily
 _TOTAL: Final = "_total"
@@ -179,11 +181,13 @@ TARGET: Final = _metric(
 BUILD: Final = _metric("publisher_build_info", "1.", label="version, python", site=True)
 
 
-def lost_measures(site: Site, outcome: Outcome | None = None) -> Sequence[StoredMetric]:
+def lost_measures(
+    process: ProcessEnvironment, outcome: Outcome | None = None
+) -> Sequence[StoredMetric]:
     """All that can be determined without the publishing database."""
     measures = [StoredMetric(target="", name=STATE_USABLE, label="", value=0)]
     if outcome is not None:
-        found = {LAST_STATUS: outcome.exit_status, LAST_ROUND: site.clock().timestamp()}
+        found = {LAST_STATUS: outcome.exit_status, LAST_ROUND: process.clock().timestamp()}
         measures += [
             StoredMetric(target=outcome.target, name=name, label="", value=value)
             for name, value in found.items()
@@ -226,25 +230,25 @@ class _StoredFamilies(Collector):
     def collect(self) -> Iterable[Family]:
         site = self._site()
         is_of_all = site.metrics is not None and site.metrics.all_instances
-        labels = [site.instance] if is_of_all else []
+        labels = [site.ledgers.instance] if is_of_all else []
         own = _Kept(
             labels=labels,
             measures=[*self._measures(site), *_of_configuration(site)],
             targets={target.name for target in site.targets},
-            sources=_source_names(site),
+            sources=_source_names(site.accounting, site.batch_systems),
         )
-        kept = [own, *(_of_others(site) if is_of_all else ())]
+        kept = [own, *(_of_others(site.ledgers) if is_of_all else ())]
         for metric in METRICS:
             family = _family(metric, kept)
             if family.samples:
                 yield family
 
 
-def _of_others(site: Site) -> list[_Kept]:
+def _of_others(ledgers: Ledgers) -> list[_Kept]:
     """What the other instances measured after their last rounds."""
     found = []
     try:
-        for other in site.other_instances():
+        for other in ledgers.others():
             with closing(other.measure_book(to_read=True)) as book:
                 found.append(_Kept(labels=[other.instance], measures=book.measures()))
     except LedgerError as error:
@@ -278,8 +282,11 @@ def _of_configuration(site: Site) -> Iterator[StoredMetric]:
         )
 
 
-def _source_names(site: Site) -> set[str]:
-    return {*(one.name for one in site.database_entries), *(one.name for one in site.batch_entries)}
+def _source_names(accounting: Accounting, batch_systems: BatchSystems) -> set[str]:
+    return {
+        *(one.name for one in accounting.entries),
+        *(one.name for one in batch_systems.entries),
+    }
 
 
 def _family(metric: Metric, kept: Sequence[_Kept]) -> Family:
@@ -434,8 +441,8 @@ class MetricsEndpoint:
 
 def _kept(site: Site) -> Sequence[StoredMetric]:
     try:
-        with closing(site.measure_book(to_read=True)) as book:
+        with closing(site.ledgers.measure_book(to_read=True)) as book:
             return book.measures()
     except LedgerError as error:
         log.error("metrics: %s", error)
-        return lost_measures(site)
+        return lost_measures(site.process)

@@ -8,10 +8,9 @@ from datetime import datetime
 from publisher.ledger.sql import entries
 from publisher.ledger.sql import messages as rows
 from publisher.ledger.sql.parts.opened import LedgerPart
-from publisher.ledger.sql.sums import counts, earlier, message_rows, postings
+from publisher.ledger.sql.sums import counts, message_rows, postings
 from publisher.ledger.sql.sums.elsewhere import adopted
 from publisher.model.entry import (
-    EarlierRuns,
     Entry,
     MonthTotals,
     Recorded,
@@ -24,10 +23,6 @@ from publisher.model.job import Epoch
 from publisher.model.message import MonthMessage
 from publisher.model.time import epoch
 from publisher.model.totals import InheritedMonth
-
-_OF_TARGET = "target = (SELECT id FROM target WHERE name = :name)"
-_LATEST_POSTING = f"SELECT coalesce(max(id), 0) FROM posting WHERE {_OF_TARGET}"
-_SETTINGS_SINCE = f"SELECT DISTINCT settings FROM posting WHERE {_OF_TARGET} AND id > :posting"
 
 
 class SqlEntries(LedgerPart):
@@ -132,29 +127,3 @@ class SqlPostings(LedgerPart):
         number = rows.enter(self._database, *to, one.message, columns, posting=posting)
         message_rows.link(self._database, target, number, one.months)
         return number, message_rows.say(self._database, receiver, number, one.rows)
-
-
-class SqlEarlier(LedgerPart):
-    """`Earlier` of a publishing database."""
-
-    def runs(self, target: str, settings: str) -> EarlierRuns:
-        number = self._opened.number(target)
-        with self._database.reading():
-            return earlier.earlier(self._database, number, settings)
-
-    def note(self, target: str, settings: str, months: Mapping[int, int], now: datetime) -> None:
-        counted = self._opened.known_number(target), settings, months, epoch(now)
-        with self._database.atomic():
-            earlier.note(self._database, *counted)
-
-    def forget(self, target: str, months: Collection[int]) -> None:
-        number = self._opened.known_number(target)
-        with self._database.atomic():
-            earlier.forget(self._database, number, months)
-
-    def settings_since(self, target: str, posting: int) -> tuple[int, frozenset[str]]:
-        asked = {"name": target, "posting": posting}
-        with self._database.reading():
-            (latest,) = self._database.execute(_LATEST_POSTING, asked).fetchone()
-            found = self._database.execute(_SETTINGS_SINCE, asked).fetchall()
-        return int(latest), frozenset(settings for (settings,) in found)

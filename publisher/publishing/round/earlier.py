@@ -9,7 +9,7 @@ are runs that are gone from the accounting data.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from datetime import datetime
 from functools import cache, partial
@@ -17,7 +17,7 @@ from typing import Final
 
 from publisher.formats import is_summary_format, receiver_of, summary_format
 from publisher.formats.base import OnChange, RowKeys
-from publisher.ledger.contract import Entries, Ledger, Quarantine
+from publisher.ledger.contract import Entries, Ledger, Ledgers, Quarantine
 from publisher.model.entry import EarlierRuns, MonthTotals, Recorded, RowId
 from publisher.model.errors import Later, PublisherError, Unfit, gravest
 from publisher.model.job import SideTable
@@ -30,29 +30,33 @@ from publisher.publishing.plan.decision import Decider, Publish
 from publisher.publishing.plan.records import as_compared
 from publisher.publishing.plan.runs import record_key_of
 from publisher.publishing.round.outcome import Outcome
-from publisher.publishing.site import Site
 from publisher.sources.base import Page, Source
 
 _NO_TABLES: Final = frozenset[SideTable]()
 
 
 def with_earlier(
-    site: Site, target: Target, source: Source, ledger: Ledger, outcome: Outcome
+    outcome: Outcome,
+    target: Target,
+    settings: str,
+    source: Source,
+    ledger: Ledger,
+    ledgers: Ledgers,
+    now: datetime,
+    wait: Callable[[float], bool],
 ) -> Outcome:
     """Count the runs under earlier settings, keep the number in the ledger, and add it to a plan.
 
     What goes wrong is added to the outcome, and the plan stays.
     """
-    settings, there = site.settings_digest(target), receiver_of(target.format).on_change
+    there = receiver_of(target.format).on_change
     try:
         known = ledger.earlier.runs(target.name, settings)
         if not known.at_most or there is OnChange.KEEP_FIRST:  # a republish moves nothing there
             return outcome
-        now = site.clock()
-        months = undisturbed(
-            source, partial(_counted, site, target, source, ledger.entries, ledger.quarantine, now)
-        )
-        with closing(site.ledger()) as kept:
+        asked = ledger.entries, ledger.quarantine
+        months = undisturbed(source, partial(_counted, target, source, *asked, now, wait))
+        with closing(ledgers.open()) as kept:
             kept.earlier.note(target.name, settings, months, now)
     except PublisherError as error:
         reason = "; ".join(filter(None, (outcome.reason, str(error))))
@@ -65,12 +69,12 @@ def with_earlier(
 
 
 def _counted(
-    site: Site,
     target: Target,
     source: Source,
     entries: Entries,
     quarantine: Quarantine,
     now: datetime,
+    wait: Callable[[float], bool],
 ) -> Mapping[int, int]:
     """Return how many runs of each month would have other keys now."""
     there, is_summary = receiver_of(target.format).on_change, is_summary_format(target.format)
@@ -86,7 +90,7 @@ def _counted(
     decider = Decider(target.selection(window), target.policy, "", there, again=True)
     keys, found = _Keys(target, known), Counter[int]()
     for page in whole_window(target.name, source, entries, window, _NO_TABLES, now):
-        if site.wait(0):
+        if wait(0):
             raise Later("stopped on request")
         found.update(_other_keys(target, decider, keys, page, entries, quarantine))
     return dict(sorted(found.items()))
