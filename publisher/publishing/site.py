@@ -1,12 +1,11 @@
-"""What an operation needs of a configured site; `cli/site.py` makes one of a configuration file.
+"""A configured site, by its parts; `cli/site.py` makes one of a configuration file.
 
-Operations take a `Site` and ask it for what is live: a source, the ledger, a target. None of them
-knows how a configuration file looks, or which class is behind a name.
+Operations take the parts that they need. None of them knows how a configuration file looks, or
+which class is behind a name.
 """
 
 from __future__ import annotations
 
-import logging
 import random
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
     from publisher.sources.importers import Accounting, BatchSystems
 
 AnyTarget = TypeVar("AnyTarget", bound=Target)
-log = logging.getLogger("publisher")
 
 # Of whoever only looks, for a writer of the accounting data; then that is the answer.
 LOCK_WAIT_S: Final = 2.0
