@@ -41,8 +41,8 @@ FAULTS: Final = (
     Fault(
         "a regular round corrects guesses",
         RUNS,
-        "    if recorded.settings == BY_JURA and not again:\n",
-        "    if recorded.settings == BY_JURA and again:\n",
+        "    if recorded.settings == BY_JURA and not again:\n        # What another",
+        "    if recorded.settings == BY_JURA and again:\n        # What another",
     ),
     Fault(
         "a retracted run never comes back", RUNS, "        return reasons.COUNT_AGAIN", "        return reasons.KEEP"
@@ -50,8 +50,8 @@ FAULTS: Final = (
     Fault(
         "a regular round retracts",
         RUNS,
-        "recorded.pending or recorded.usage.jobs == 0 or not again:",
-        "recorded.pending or recorded.usage.jobs == 0:",
+        "return reasons.RETRACT if again or accepts else reasons.KEEP",
+        "return reasons.RETRACT",
     ),
     Fault("a retraction counts", RUNS, "recorded.digest, jobs=0)", "recorded.digest)"),
     Fault("a record has the source's end", RUNS, "local_id, published.ended_at)", "local_id, published.job.ended_at)"),
