@@ -750,3 +750,17 @@ def test_a_check_names_what_does_not_agree(tmp_path: Path, damage: str, found: s
         with database.atomic():
             database.execute(damage)
         assert found in [one.what for one in disagreements(database)]
+
+
+def test_entries_follow_a_database_to_its_other_name(kept: TotalsLedger) -> None:
+    """Also where the other name has entries of its own, as of a target that found it first."""
+    for number, name in enumerate(("old.db", "new.db", "old.db"), 1):
+        kept.send(entry(number)._replace(source=name))
+    kept.ledger.databases.found("egi", {"old.db": 5, "new.db": 6}, NOW)
+    kept.ledger.databases.rename("egi", "old.db", "new.db")
+    kept.send(entry(4)._replace(source="new.db"), entry(5)._replace(source="old.db"))
+    assert kept.ledger.entries.counted_from("egi", "new.db") == {(MONTH, "ce1"): 4}
+    assert kept.ledger.entries.counted_from("egi", "old.db") == {(MONTH, "ce1"): 1}
+    kept.ledger.databases.rename("egi", "new.db", "third.db")
+    assert kept.ledger.entries.counted_from("egi", "third.db") == {(MONTH, "ce1"): 4}
+    assert [(one.file, one.inode) for one in kept.ledger.databases.known("egi")] == [("third.db", 5)]

@@ -78,8 +78,19 @@ def test_a_database_that_moved_is_the_same(copied: bool, site: SiteUnderTest) ->
     assert site.publish().json["targets"]["egi"]["records"] == 2
     site.assert_received(*ONE, *TWO, *generate(3, 2, START, END))
     databases = {one["file"]: one for one in site.run("source", "list", "--json").json["databases"]}
-    assert databases[str(old / "accounting" / "accounting_v2.db")]["retired"] is not None
-    assert databases[str(new / "accounting" / "accounting_v2.db")]["there"]
+    moved = str(new / "accounting" / "accounting_v2.db")
+    assert databases.keys() == {str(site.folder / "ce1" / "accounting" / "accounting_v2.db"), moved}
+    assert (databases[moved]["there"], databases[moved]["retired"]) == (True, None)
+    with closing(sqlite3.connect(moved)) as rows, rows:
+        rows.execute("DELETE FROM AAR")
+    checked = site.run("sync", "--check", "--json").json["rows"]
+    assert [sum(row[what] for row in checked) for what in ("purged", "retired")] == [9, 0]
+    shutil.rmtree(new)
+    del site.config["source"][1]
+    site.save()
+    assert site.run("source", "retire", "--force", moved).status == 0
+    checked = site.run("sync", "--check", "--json").json["rows"]
+    assert [sum(row[what] for row in checked) for what in ("purged", "retired")] == [0, 9]
 
 
 def test_copies_under_a_new_name_each_day(site: SiteUnderTest) -> None:

@@ -38,6 +38,8 @@ INSERT INTO scope (site, localid_prefix, source) VALUES (:site, :prefix, :source
 ON CONFLICT (site, localid_prefix, source) DO NOTHING"""
 _SCOPE: Final = """
 SELECT id FROM scope WHERE site = :site AND localid_prefix = :prefix AND source = :source"""
+_SCOPES_OF: Final = "SELECT id, site, localid_prefix FROM scope WHERE id > 0 AND source = :source"
+_RENAME_SCOPE: Final = "UPDATE scope SET source = :name WHERE id = :scope"
 _ENTER_ROW_KEY: Final = """
 INSERT INTO row_key (receiver, month, digest, fields, checksum)
 VALUES (:receiver, :month, :digest, :fields, :checksum)
@@ -54,6 +56,10 @@ _RECOUNT: Final = "UPDATE posting SET entries = :entries, checksum = :checksum W
 # What never changes of an entry.
 CONSTANT: Final = "run, row_key, scope, local_id, ended_at, jobs, wall_s, cpu_s, digest"
 _CONSTANTS: Final = f"SELECT {CONSTANT} FROM entry WHERE posting = :posting AND state = 2"
+# All entries are looked through.
+_OF_SCOPE: Final = f"SELECT posting, {CONSTANT} FROM entry WHERE receiver > 0 AND scope = :scope"
+_CHANGE_SCOPE: Final = "UPDATE entry SET scope = :there WHERE receiver > 0 AND scope = :scope"
+_CORRECT: Final = "UPDATE posting SET checksum = checksum + :more WHERE id = :posting"
 _ENTER: Final = """
 INSERT INTO entry (receiver, run, posting, row_key, scope, local_id, ended_at, jobs, wall_s, cpu_s,
                    digest, state)
@@ -275,6 +281,28 @@ def divide(database: Database, posting: int, parts: Sequence[Collection[RunKey]]
         database.execute(_RECOUNT, sums | {"posting": numbers[-1]})
     database.execute(_DROP_POSTING, {"posting": posting})
     return numbers
+
+
+def rename_source(database: Database, source: str, name: str) -> None:
+    """Let entries that a database told of be of its other name."""
+    for scope, site, prefix in database.execute(_SCOPES_OF, {"source": source}).fetchall():
+        named = {"site": site, "prefix": prefix, "source": name}
+        there = database.execute(_SCOPE, named).fetchone()
+        if there is None:
+            database.execute(_RENAME_SCOPE, {"scope": scope, "name": name})
+        else:
+            _change_scope(database, scope, there[0])
+
+
+def _change_scope(database: Database, scope: int, there: int) -> None:
+    """Move all entries of a scope to another one; the checksums of their postings follow."""
+    more: Counter[int] = Counter()
+    for posting, *entry in database.stream(_OF_SCOPE, {"scope": scope}):
+        moved = {**dict(zip(_NAMES, entry, strict=True)), "scope": there}
+        more[posting] += checksum([list(moved.values())]) - checksum([entry])
+    database.execute(_CHANGE_SCOPE, {"scope": scope, "there": there})
+    sums = [{"posting": posting, "more": change} for posting, change in more.items()]
+    database.execute_many(_CORRECT, sums)
 
 
 def set_states(

@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple, overload
 from zlib import crc32
 
 from publisher.ledger.answers import MessageState, Outstanding
+from publisher.ledger.sql import entries
 from publisher.ledger.sql import remote_ids as ids
 from publisher.ledger.sql.database import Database
 from publisher.model.errors import LedgerError
@@ -218,6 +219,10 @@ _CARRIED = """
 SELECT message.id, outbox.records FROM message JOIN outbox ON outbox.message = message.id
 WHERE target = :target AND state < 2"""
 _OF_DATABASES = "source_file", "reading", "open_row", "quarantine", "window_progress"
+# A database that had the name before is replaced by the renamed one.
+_REPLACE = tuple(
+    f"DELETE FROM {table} WHERE target = :target AND file = :name" for table in _OF_DATABASES[:3]
+)
 _RENAME = tuple(
     f"UPDATE {table} SET file = :name WHERE target = :target AND file = :file"
     for table in _OF_DATABASES
@@ -329,9 +334,10 @@ def open_again(database: Database, target: int, records: Iterable[OutboxRecord])
 
 
 def rename_database(database: Database, target: int, file: str, name: str) -> None:
-    """A database has another name from now on, also in the rows of outstanding messages."""
-    for statement in _RENAME:
+    """Enter the other name of a database, also in entries and rows of outstanding messages."""
+    for statement in (*_REPLACE, *_RENAME):
         database.execute(statement, {"target": target, "file": file, "name": name})
+    entries.rename_source(database, file, name)
     for message, text in database.execute(_CARRIED, {"target": target}).fetchall():
         files, *others = _columns_from(text)
         renamed = [name if one == file else one for one in files]

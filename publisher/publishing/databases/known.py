@@ -83,13 +83,13 @@ def note_databases(
 ) -> Sequence[Missing]:
     """Note which databases are there, and say which of those that were read once are not."""
     found = look_for_databases(target, source, kept)
+    for file, name in found.renamed.items():
+        log.info("target %s: %s: is called %s now", target, file, name)
+        kept.rename(target, file, name)
     kept.found(target, found.there, now)
     for file in found.returned:
         what = "was retired and is there again: it is read from where reading stopped"
         log.info("target %s: %s: %s", target, file, what)
-    for file, name in found.renamed.items():
-        log.info("target %s: %s: is called %s now", target, file, name)
-        kept.retire(target, file, {}, now)
     return found.missing
 
 

@@ -95,6 +95,7 @@ class SqlDatabases(LedgerPart):
         number = self._opened.known_number(target)
         with self._database.atomic():
             rows.rename_database(self._database, number, file, name)
+        self._opened.entry_numbers.forget()
 
 
 def _known_database(
