@@ -26,7 +26,6 @@ _BAR_EVERY_S: Final = 0.2
 _BAR_AFTER_S: Final = 2.0  # what is done sooner needs no bar
 # Jobs set aside that are logged one by one; `quarantine list` has them all
 _SHOWN_QUARANTINED: Final = 20
-# Verdicts that end a round, which logs their reason.
 _SHOWN_AS: Final = {
     Verdict.IN_DOUBT: "in doubt",
     Verdict.RETRY_LATER: "deferred",
@@ -130,12 +129,12 @@ class ProgressReport:
     def message_handed_over(self, message: Message, receipt: Receipt) -> None:
         with self._lock:
             self._status_line.close()
-            level = logging.INFO if receipt.verdict is Verdict.DELIVERED else logging.WARNING
+            is_delivered = receipt.verdict is Verdict.DELIVERED
+            level = logging.INFO if is_delivered else logging.WARNING
             sent = receipt.remote_id != NOT_SENT
             remote_id = f", remote id {receipt.remote_id}" if receipt.remote_id and sent else ""
-            # That of a receipt which ends the round is the round's, and logged with it.
-            ends_round = receipt.verdict in _SHOWN_AS
-            reason = f": {receipt.reason}" if receipt.reason and not ends_round else ""
+            # That of another verdict is logged with the round that ends, or what is set aside.
+            reason = f": {receipt.reason}" if receipt.reason and is_delivered else ""
             verdict = _SHOWN_AS.get(receipt.verdict, receipt.verdict)
             if not sent:
                 verdict = "ready, and not sent"
@@ -150,7 +149,8 @@ class ProgressReport:
                 remote_id,
                 reason,
             )
-
+            if receipt.reason and not is_delivered:
+                log.debug("message %s: %s", message.id, receipt.reason)
             progress = self._targets[message.target]
             if receipt.seconds >= SLOW_S and not progress.is_slow:
                 progress.is_slow = True

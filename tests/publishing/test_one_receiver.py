@@ -173,6 +173,8 @@ def test_a_poisoned_record_of_another_target_does_not_count_as_this_ones(
     site.fake.faults.push(REFUSED, REFUSED)
     run = site.publish("--target", "other")
     assert run.status == 0, run.err
+    (explained,) = [line for line in run.err.splitlines() if "Invalid Message Arguments" in line]
+    assert " WARNING target one: AMS answered 400 " in explained, "its own rounds may be none any more"
     assert (targets(run)["other"]["quarantined"], targets(run)["other"]["others_first"]) == (0, {})
     assert states(site)["one"] == (0, 1, 0), "it may be stored"
     assert states(site)["other"] == (len(jobs) - of_one(jobs), 0, 0)

@@ -194,6 +194,33 @@ def test_why_an_attempt_failed_is_shown_in_detail_only_with_v(site: SiteUnderTes
     assert re.search(r"DEBUG message \S+: attempt 1 of 2: .*Connection refused", detailed)
 
 
+@pytest.mark.parametrize(
+    ("status", "doubtful", "round_says", "times"),
+    [
+        (400, True, "the same bytes go again with the next round", 1),
+        (400, False, "every record is refused", 1),
+        (413, True, "is not set aside", 3),  # two more jobs are set aside
+        (413, False, "set aside: too-large", 2),
+    ],
+)
+def test_a_refusal_is_explained_once(
+    status: int, doubtful: bool, round_says: str, times: int, site: SiteUnderTest
+) -> None:
+    """With its round, or with each job that is set aside; `-v` shows it with the message too."""
+    del site.config["targets"]["other"]
+    site.config["targets"]["egi"] |= {"attempts": 1, "batch_records": 1 if status == 413 else 5}
+    site.save()
+    if doubtful:
+        site.fake.faults.push(Fault.status(200, b'{"status": "the gateway is up and running"}'))
+        assert site.publish("--limit", "1").status == 75
+    error = {"code": status, "message": "these bytes are not welcome", "status": "INVALID_ARGUMENT"}
+    site.fake.faults.always(Fault.status(status, json.dumps({"error": error}).encode()))
+    run = site.run("publish", "--force", "--limit", "2" if status == 413 else "5")
+    assert (round_says in run.err, run.err.count("these bytes are not welcome")) == (True, times), run.err
+    detailed = site.run("-v", "publish", "--force").err
+    assert re.search(r"DEBUG message \S+: .*these bytes are not welcome", detailed)
+
+
 def test_a_source_that_gave_nothing_is_no_news_beside_its_error(site: SiteUnderTest) -> None:
     no_source(site)
     site.save()

@@ -9,6 +9,7 @@ and other messages go past it.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection
 from typing import Final
 
@@ -16,6 +17,8 @@ from publisher.ledger.answers import MessageState, Outstanding
 from publisher.model.errors import Rejected
 from publisher.model.message import MessageId
 from publisher.transports.base import Receipt, Verdict
+
+log = logging.getLogger("publisher")
 
 # Messages that cannot be cut any more, refused for no clear reason, before the target is to blame.
 _SUSPECTS: Final = 8
@@ -67,7 +70,12 @@ class Refusals:
         return len(self._suspects) == _SUSPECTS
 
     def leave_in_doubt(self, whole: Outstanding, receipt: Receipt, *, is_own: bool) -> None:
-        """Keep a message that cannot be cut, and may be stored; `is_own`: of the round's target."""
+        """Keep a message that cannot be cut, and may be stored; `is_own`: of the round's target.
+
+        The reason of another target's is logged here, as it does not end the round.
+        """
+        if not is_own:
+            log.warning("target %s: %s", whole.message.target, receipt.reason)
         self._left_in_doubt[whole.message.id] = receipt if is_own else None
 
     def clear_suspects(self) -> list[tuple[Outstanding, Receipt]]:
@@ -98,10 +106,11 @@ class Refusals:
             whole = self._refusal or named[0]
             refused_by = tuple(sorted(names))
             return whole._replace(verdict=Verdict.STOP_TARGET, refused_by=refused_by)
+        _, last = list(self._suspects.values())[-1]
+        reason = "every record is refused: the target is at fault, not the records"
         return Receipt(
             verdict=Verdict.STOP_TARGET,
-            reason="every record is refused, and the answers do not say why: "
-            "the target is at fault, not the records",
+            reason=f"{reason}: {last.reason}",
             exit_status=Rejected.exit_status,
         )
 
