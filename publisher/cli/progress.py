@@ -152,7 +152,7 @@ class ProgressReport:
             if receipt.reason and not is_delivered:
                 log.debug("message %s: %s", message.id, receipt.reason)
             progress = self._targets[message.target]
-            if receipt.seconds >= SLOW_S and not progress.is_slow:
+            if receipt.bytes_sent and receipt.seconds >= SLOW_S and not progress.is_slow:
                 progress.is_slow = True
                 log.warning(
                     "target %s: a slow receiver: it took %.0f s over a message of %s bytes; "

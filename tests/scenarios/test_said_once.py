@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from publisher.cli import progress
 from tests.arex_databases import generate
 from tests.fake_ams.faults import Fault
 from tests.fake_ams.service import FakeAMS
@@ -219,6 +220,16 @@ def test_a_refusal_is_explained_once(
     assert (round_says in run.err, run.err.count("these bytes are not welcome")) == (True, times), run.err
     detailed = site.run("-v", "publish", "--force").err
     assert re.search(r"DEBUG message \S+: .*these bytes are not welcome", detailed)
+
+
+def test_nothing_is_slow_about_a_service_that_was_never_reached(
+    site: SiteUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    away(site)
+    site.save()
+    monkeypatch.setattr(progress, "SLOW_S", 0.0)
+    run = site.publish()
+    assert (run.status, "a slow receiver" in run.err) == (75, False)
 
 
 def test_a_source_that_gave_nothing_is_no_news_beside_its_error(site: SiteUnderTest) -> None:
