@@ -107,7 +107,7 @@ def set_up_logging(*, verbosity: int, log_format: str, stream: TextIO) -> None:
 
 
 def log_trouble(targets: Sequence[str], exit_status: int, reason: str) -> None:
-    """Log why targets failed, once for all of them; a bug was logged before.
+    """Log why targets failed, without any why all did, once; a bug was logged before.
 
     Those who drop the output see it too.
     """
@@ -115,7 +115,8 @@ def log_trouble(targets: Sequence[str], exit_status: int, reason: str) -> None:
         mild = exit_status in (RecordError.exit_status, Later.exit_status)
         level = logging.WARNING if mild else logging.ERROR
         noun = "target" if len(targets) == 1 else "targets"
-        log.log(level, "%s %s: %s", noun, ", ".join(targets), reason)
+        of_whom = f"{noun} {', '.join(targets)}: " if targets else ""
+        log.log(level, "%s%s", of_whom, reason)
 
 
 def notice(text: str) -> None:

@@ -177,6 +177,7 @@ class Daemon:
         self._observer = observer
         self._report = report
         self._scheduler = RoundScheduler(self._round)
+        self._warnings = publish.OnceARound()
         self._turns = publish.Turns(site.targets_at_once, stop)
         self._targets = {target.name: target for target in site.targets}
         self._tried: set[str] = set()  # targets that their last round left due
@@ -345,9 +346,12 @@ class Daemon:
     def _work(self, name: str) -> None:
         site = self._site
         try:
-            (outcome,) = publish.publish(site, targets=[name], observer=self._observer)
-        except PublisherError as error:
+            (outcome,) = publish.publish(
+                site, targets=[name], observer=self._observer, warnings=self._warnings
+            )
+        except PublisherError as error:  # concerns all targets
             outcome = broken_off(name, error)
+            outcome = outcome._replace(lacks=(outcome.reason,))
         except Exception as error:  # the boundary: a bug in one round must not stop the next
             log.critical("target %s: a bug in publisher: %s", name, error, exc_info=True)
             what = f"a bug in publisher ({type(error).__name__}: {error})"

@@ -56,20 +56,30 @@ _LOOK_EVERY_S = 0.5  # a wait without an end would not hear SIGTERM
 Work = Callable[[Target, Source, Ledger], Outcome]
 
 
-class _Warnings:
-    """Logs each text once, whichever of several targets has it first; for several threads."""
+class OnceARound:
+    """Finds texts to log, each for the first of several targets whose rounds have it.
+
+    A target that has it again begins a new round of all of them. For several threads.
+    """
 
     def __init__(self) -> None:
-        self._logged: set[str] = set()
+        self._had: dict[str, set[str]] = {}  # by text, targets that had it since it was logged
         self._turn = Lock()
 
-    def log(self, target: str, texts: Iterable[str]) -> None:
-        for text in texts:
-            with self._turn:
-                is_new = text not in self._logged
-                self._logged.add(text)
-            if is_new:
-                log.warning("target %s: %s", target, text)
+    def to_log(self, target: str, texts: Sequence[str]) -> list[str]:
+        """Return those of all texts of a target's round that are to be logged."""
+        with self._turn:
+            for text in [text for text, targets in self._had.items() if target in targets]:
+                if text not in texts:
+                    del self._had[text]
+            found = []
+            for text in texts:
+                targets = self._had.get(text, {target})
+                if target in targets:
+                    found.append(text)
+                    targets = set()
+                self._had[text] = targets | {target}
+            return found
 
 
 class Turns:
@@ -160,12 +170,13 @@ def publish(
     dry_run: bool = False,
     limit: int | None = None,
     accept_key_change: bool = False,
+    warnings: OnceARound | None = None,
 ) -> list[Outcome]:
     """Do one regular round of each target that is due; none stops or delays another.
 
     Before it, but not in a dry run, the batch systems of `source` are read. `force`: also of
     targets that are not due, and with a look at every row. A dry run is one of the next round,
-    whenever that is due.
+    whenever that is due. `warnings`: what was logged in rounds of other targets.
 
     Raises: UsageError, LedgerError, SourceError for what concerns all targets.
     """
@@ -177,7 +188,7 @@ def publish(
         if dry_run
         else BackgroundTask(partial(read_sources, site.batch_systems, site.ledgers)).result()
     )
-    warnings = _Warnings()
+    warnings = warnings or OnceARound()
 
     def work(target: Target, source: Source, ledger: Ledger) -> Outcome:
         is_asked = force or dry_run
@@ -212,10 +223,11 @@ def publish(
         outcomes = for_each_target(site, chosen, work, dry_run=dry_run)
     except PublisherError as error:
         if not dry_run:  # no target came to a round, and that must be seen too
-            done = [after_round(site, broken_off(target.name, error)) for target in chosen]
-            for reason in dict.fromkeys(one.reason for one in done):
-                if reason != str(error):
-                    log.error("%s", reason.removeprefix(f"{error}; "))
+            for target in chosen:
+                reason = after_round(site, broken_off(target.name, error)).reason
+                more = [reason.removeprefix(f"{error}; ")] if reason != str(error) else []
+                for text in warnings.to_log(target.name, more):
+                    log.error("%s", text)
         raise
     if not dry_run and any(entry.keep_months for entry in site.batch_systems.entries):
         BackgroundTask(partial(prune_after_rounds, site)).result()
@@ -268,14 +280,16 @@ def _attempt(
     accept_key_change: bool,
     every_row: bool,
     unread: Sequence[str],
-    warnings: _Warnings,
+    warnings: OnceARound,
 ) -> Outcome:
     """Do a round and its job counts; return what keeps it from being a success too."""
     try:
         live = site.sending.live(target, dry_run=dry_run, accept_key_change=accept_key_change)
         with closing(live.transport):
-            warnings.log(target.name, live.transport.warnings(site.process.clock()))
-            warnings.log(target.name, _left(site, target, ledger.targets))
+            found = live.transport.warnings(site.process.clock())
+            found += _left(site, target, ledger.targets)
+            for text in warnings.to_log(target.name, found):
+                log.warning("target %s: %s", target.name, text)
             lost = _take_over(site, target, live, source, ledger)
             round_ = Round(live, source, ledger, observer, site.process.clock, site.process.wait)
             outcome = round_.run(limit, every_row=every_row, all_read=not unread)

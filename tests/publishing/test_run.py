@@ -149,7 +149,7 @@ def test_accounting_data_that_is_away_for_a_while(site: SiteUnderTest) -> None:
     database = site.database()
     database.rename(database.with_suffix(".away"))
     with RunningDaemon(site) as daemon:
-        daemon.wait_for("ERROR target egi: ")
+        daemon.wait_for(f"ERROR {site.control}: has neither ")
         database.with_suffix(".away").rename(database)
         daemon.wait_for("round ended: ok")
         assert daemon.end() == 0

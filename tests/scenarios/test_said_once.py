@@ -13,10 +13,12 @@ from typing import Any
 import pytest
 
 from publisher.cli import progress
+from publisher.publishing.publish import OnceARound
 from tests.arex_databases import generate
 from tests.fake_ams.faults import Fault
 from tests.fake_ams.service import FakeAMS
 from tests.publishing.test_publish_summaries import NOVEMBER, OCTOBER
+from tests.support.daemons import RunningDaemon
 from tests.support.gridengine_files import CLUSTER
 from tests.support.pki import PKI
 from tests.support.sites import Run, SiteUnderTest
@@ -193,6 +195,28 @@ def test_why_an_attempt_failed_is_shown_in_detail_only_with_v(site: SiteUnderTes
     assert run.err.count("Connection refused") == 1
     detailed = site.run("-v", "publish", "--target", "egi").err
     assert re.search(r"DEBUG message \S+: attempt 1 of 2: .*Connection refused", detailed)
+
+
+@pytest.mark.parametrize("fail", [no_source, torn_source, no_database, torn_database, no_metrics])
+def test_the_daemon_prints_once_a_round_what_concerns_all_targets(
+    fail: Callable[[SiteUnderTest], Any], site: SiteUnderTest
+) -> None:
+    """Also the warning about their certificate."""
+    fail(site)
+    with RunningDaemon(site) as daemon:
+        daemon.wait_for("target egi: round ended: ")
+        daemon.wait_for("target other: round ended: ")
+        assert daemon.end() == 0
+    troubles = [line for line in daemon.text().splitlines() if " INFO " not in line]
+    run = Run(status=0, out="", err="\n".join(troubles))
+    assert list(said_twice(run)) == []
+    assert run.err.count(": the certificate ") == 1
+
+
+def test_what_targets_have_again_is_logged_again() -> None:
+    shared = OnceARound()
+    rounds = [("egi", "ab"), ("other", "a"), ("egi", "ab"), ("other", "a"), ("other", "a"), ("egi", ""), ("other", "a")]
+    assert ["".join(shared.to_log(target, texts)) for target, texts in rounds] == ["ab", "", "ab", "", "a", "", "a"]
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from publisher.cli.commands import Context, load_part
 from publisher.cli.commands.publish import action_text, notes
 from publisher.cli.logs import log, log_trouble
 from publisher.cli.parser import add_accept_state
+from publisher.publishing.publish import OnceARound
 from publisher.publishing.round.outcome import Outcome
 from publisher.publishing.site import Site
 
@@ -54,7 +55,7 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
                     observer=progress.ProgressReport(
                         sys.stderr, monotonic=time.monotonic, quiet=True
                     ),
-                    report=_log_outcome,
+                    report=partial(_log_outcome, OnceARound()),
                     check_turn=check_turn,
                 ).serve()
 
@@ -112,9 +113,11 @@ def _lead_foreign_logs() -> None:
     logger.setLevel(logging.WARNING)
 
 
-def _log_outcome(outcome: Outcome) -> None:
-    """Log what `publish` would print of it."""
-    log_trouble([outcome.target], outcome.exit_status, outcome.reason)
+def _log_outcome(of_all: OnceARound, outcome: Outcome) -> None:
+    """Log what `publish` would print of it; once a round what concerns all targets."""
+    log_trouble([outcome.target], outcome.exit_status, outcome.own_reason)
+    for reason in of_all.to_log(outcome.target, outcome.lacks):
+        log_trouble([], outcome.exit_status, reason)
     level = logging.DEBUG if outcome.outcome == "nothing" else logging.INFO
     log.log(
         level,

@@ -222,7 +222,8 @@ def broken_off(target: str, error: PublisherError, tally: RoundCounters | None =
     """The outcome of a round that an error ended, with what had gone out by then."""
     word = "deferred" if isinstance(error, Later) else "error"
     reason = str(error).removeprefix(f"target {target}: ")  # is shown beside its name
-    return _with_tally(target, word, reason, [error.exit_status], tally or RoundCounters())
+    outcome = _with_tally(target, word, reason, [error.exit_status], tally or RoundCounters())
+    return outcome._replace(lacks=(reason,)) if isinstance(error, SourceError) else outcome
 
 
 def _with_tally(
