@@ -34,7 +34,7 @@ from publisher.model.time import Window
 from publisher.policy.records import SiteRecords
 from publisher.policy.target import Target
 from publisher.publishing.site import MetricsOutput, ProcessEnvironment, Site
-from publisher.sources.base import Source
+from publisher.sources.base import Source, read_as
 from publisher.transports import create_transport
 from publisher.transports.base import (
     Credentials,
@@ -175,8 +175,9 @@ class LiveSending:
         return tuple(beside(target, self.settings.targets))
 
     def settings_digest(self, target: Target) -> str:
-        read_as = self.settings.source, self.settings.batch_entries
-        return _digest(target.policy, target.policy.identity.secret, *read_as)
+        imported = [one.options for one in self.settings.batch_entries]
+        read = [read_as(one) for one in (self.settings.source.options, *imported)]
+        return _digest(target.policy.of_keys(), target.policy.identity.secret, read)
 
     def selection_digest(self, target: Target) -> str:
         wanted = (target.statuses, target.vos or (), target.exclude_vos)

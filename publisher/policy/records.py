@@ -6,7 +6,7 @@ shared: formats may cache what they render of them by identity.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import chain
 from typing import Final, NamedTuple
@@ -94,6 +94,10 @@ class RecordPolicy:
     _where: dict[tuple[str, str, str, str], Placement] = field(
         default_factory=dict, repr=False, compare=False
     )
+
+    def of_keys(self) -> "RecordPolicy":
+        """Return the policy without what decides no key of a job: charges and start times."""
+        return replace(self, charging=None, start_time=StartTime.RUN)
 
     @property
     def depends_on_row_only(self) -> bool:

@@ -233,6 +233,11 @@ class BatchEntry(NamedTuple):
         return frozenset(file.parent if file.name in NAMES_OF_AREX else file for file in files)
 
 
+def read_as(options: object) -> object:
+    """Return what of a source's options decides the values of its jobs: all, unless they say so."""
+    return getattr(options, "read_as", options)
+
+
 def has_file(path: Path) -> bool:
     """Raises: SourceError when that cannot be told, which `Path.exists` of Python 3.14 calls no."""
     try:

@@ -379,3 +379,29 @@ def test_a_plan_that_counts_changes_nothing_else(site: ConfiguredSite) -> None:
     assert counts(plan(site)) == counts(plan(site)) == []
     assert messages(site) == sent
     assert site.publish().json["targets"]["here"]["outcome"] == "nothing"
+
+
+def test_rule_7_what_decides_no_key_is_no_other_setting(site: ConfiguredSite) -> None:
+    """Such as where databases are, how they are read, and what jobs cost."""
+    site.fill(*JOBS[:5])
+    assert site.run("publish").status == 0
+    site.config["source"] = {"type": "arex", "databases": [str(site.control / "accounting" / "*.db")], "hold_off_s": 60}
+    site.config["records"] |= {"start_time": "submission", "charges": [{"formula": "RunTime", "unit": "s"}]}
+    site.save()
+    assert earlier(site.run("status", "--json")) is None
+    site.config["source"]["unescape"] = False
+    site.save()
+    assert earlier(site.run("status", "--json"))["at_most"] == 5
+
+
+@pytest.mark.parametrize("form", SUMMED)
+def test_rule_7_what_was_replaced_is_not_under_earlier_settings(tmp_path: Path, pki: PKI, form: str) -> None:
+    site = make(tmp_path, pki, form)
+    site.fill(*JOBS[:6])
+    assert site.run("publish").status == 0
+    rewrite(site, replace(JOBS[1], wall_s=JOBS[1].wall_s + 60))
+    assert site.run("publish", "--force").status == 0
+    rescale(site)
+    assert earlier(site.run("status", "--json"))["at_most"] == 6
+    assert site.run("republish", *WINDOW, "--yes", "--accept-key-change").status == 0
+    assert earlier(site.run("status", "--json")) is None

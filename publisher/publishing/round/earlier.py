@@ -52,7 +52,8 @@ def with_earlier(
     there = receiver_of(target.format).on_change
     try:
         known = ledger.earlier.runs(target.name, settings)
-        if not known.at_most or there is OnChange.KEEP_FIRST:  # a republish moves nothing there
+        is_none = not known.at_most and known.counted_at is None
+        if is_none or there is OnChange.KEEP_FIRST:  # a republish moves nothing there
             return outcome
         asked = ledger.entries, ledger.quarantine
         months = undisturbed(source, partial(_counted, target, source, *asked, now, wait))
@@ -65,7 +66,8 @@ def with_earlier(
             reason=reason,
             exit_status=gravest([outcome.exit_status, error.exit_status]),
         )
-    return outcome._replace(earlier=EarlierRuns(known.at_most, months, now))
+    at_most = max(known.at_most, sum(months.values()))
+    return outcome._replace(earlier=EarlierRuns(at_most, months, now))
 
 
 def _counted(

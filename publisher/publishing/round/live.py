@@ -100,7 +100,7 @@ class Sending(Protocol):
         """Of what decides which jobs a target wants."""
 
     def settings_digest(self, target: Target) -> str:
-        """Of what decides under which keys a target's jobs count, whatever the version."""
+        """Of what decides under which keys a target's jobs count, wherever they are read."""
 
     def policy_digest(self, target: Target) -> str:
         """Of everything that decides how a target's records look."""

@@ -77,6 +77,11 @@ class Options:
         if self.control_dir is None and not self.databases and not self.imported:
             raise ValueError("give control_dir, or name the files as databases")
 
+    @property
+    def read_as(self) -> object:
+        """What decides the values of jobs in any of the databases, wherever these are."""
+        return sorted({ce.unescape for ce in (self, *self.further)})
+
 
 def only_database(options: Options, name: str) -> Options:
     """The options with one database: a path, or a name below the control directory's `accounting/`.

@@ -169,6 +169,16 @@ class ImporterOptions:
         return named or ()
 
     @property
+    def read_as(self) -> object:
+        """What decides the values of jobs, wherever they are read and whichever are left out."""
+        return [
+            (each.name, _text(getattr(self, each.name)))
+            for each in fields(self)
+            if each.name not in _NO_RULES | {"arc_databases"}
+            and not each.name.startswith("exclude_")
+        ]
+
+    @property
     def lacks_files(self) -> bool:
         """Whether a source of these keys would have nothing to read."""
         return self.must_read and not self.reads

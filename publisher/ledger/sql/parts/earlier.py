@@ -14,9 +14,14 @@ from publisher.ledger.sql.parts.opened import LedgerPart
 from publisher.model.entry import EarlierRuns
 from publisher.model.time import epoch
 
+_ANY: Final = """
+SELECT EXISTS (SELECT 1 FROM posting
+WHERE receiver = (SELECT receiver FROM target WHERE id = :target) AND settings <> :settings)"""
+# All entries of the receiver are looked through.
 _AT_MOST: Final = """
-SELECT CAST(coalesce(sum(entries), 0) AS BIGINT) FROM posting
-WHERE receiver = (SELECT receiver FROM target WHERE id = :target) AND settings <> :settings"""
+SELECT count(*) FROM target CROSS JOIN entry CROSS JOIN posting
+WHERE target.id = :target AND entry.receiver = target.receiver AND state = 1 AND jobs > 0
+    AND posting.id = entry.posting AND settings <> :settings"""
 # As long as the target sent nothing under other settings since.
 _COUNTED: Final = """
 SELECT counted_at FROM earlier_settings
@@ -45,13 +50,16 @@ class SqlEarlier(LedgerPart):
     def runs(self, target: str, settings: str) -> EarlierRuns:
         asked = {"target": self._opened.number(target), "settings": settings}
         with self._database.reading():
-            (at_most,) = self._database.execute(_AT_MOST, asked).fetchone()
+            if not self._database.execute(_ANY, asked).fetchone()[0]:
+                return EarlierRuns(0, {}, None)
             counted = self._database.execute(_COUNTED, asked).fetchone()
             if counted is None:
+                (at_most,) = self._database.execute(_AT_MOST, asked).fetchone()
                 unknown: Mapping[int, int] | None = None if at_most else {}
                 return EarlierRuns(at_most, unknown, None)
             months = dict(self._database.execute(_MONTHS, asked).fetchall())
-        return EarlierRuns(at_most, months, datetime.fromtimestamp(counted[0], UTC))
+        counted_at = datetime.fromtimestamp(counted[0], UTC)
+        return EarlierRuns(sum(months.values()), months, counted_at)
 
     def note(self, target: str, settings: str, months: Mapping[int, int], now: datetime) -> None:
         of = {"target": self._opened.known_number(target)}
