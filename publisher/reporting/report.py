@@ -66,7 +66,16 @@ class CountDrift:
     @property
     def unreported(self) -> bool:
         """Whether the number last reported to the receiver differs from what it holds."""
-        return self.reports_counts and self.reported != self.delivered + self.before
+        return self.reports_counts and (self.reported or 0) != self.delivered + self.before
+
+    @property
+    def is_difference(self) -> bool:
+        """Whether something is to be done, as far as counts show it.
+
+        Nothing is where the database has fewer jobs than were delivered: others were purged since,
+        restarted, or are of a retired database.
+        """
+        return self.missing > 0 or self.unreported
 
 
 class UsedMonth(NamedTuple):

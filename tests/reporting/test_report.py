@@ -390,6 +390,31 @@ def test_drift_is_what_sync_check_finds(demo: SiteUnderTest, told: Told) -> None
         assert f"{row['pending']} not delivered" in mine["finding"]
 
 
+@pytest.mark.parametrize("how", ["purged", "retired"])
+def test_jobs_that_the_database_has_no_more_are_no_difference(small: ConfiguredSite, how: str) -> None:
+    """As `sync --check` says, which alone can tell whether others are pending in their place."""
+    write(small, JOBS[:30])
+    assert small.run("publish", "--force").status in (0, 65)
+    if how == "purged":
+        with small.arex() as arex:
+            arex.connection.execute("DELETE FROM AAR WHERE RecordID % 2")
+    else:
+        write(small, JOBS[30:31], 1)
+        small.database(2).unlink()
+        assert small.run("publish", "--force").status == 66
+        assert small.run("source", "retire", "--force", str(small.database(2))).status == 0
+    checked = small.run("sync", "--check")
+    assert f" {how}" in checked.out
+    assert "no difference" in checked.out
+    told = small.run("report", "--format", "terminal", *WINDOW).out
+    assert "! Drift" not in told
+    assert "Drift: of 1 month jobs were delivered that the database no longer has: `publisher sync --check`" in told
+    assert "delivered that the database no longer has" in Told(small, *WINDOW).rows("drift")[0]["finding"]
+    write(small, JOBS[40:90])
+    assert "no difference" not in small.run("sync", "--check").out
+    assert "! Drift" in small.run("report", "--format", "terminal", *WINDOW).out
+
+
 # What is read
 
 

@@ -285,8 +285,12 @@ def _of_sources(report: Report) -> Iterator[Highlight]:
 
 
 def _of_drift(report: Report) -> Iterator[Highlight]:
-    odd = [row for row in report.drift if row.missing or row.unreported]
-    if report.drift and not odd:
+    odd = [row for row in report.drift if row.is_difference]
+    if purged := {row.month for row in report.drift if row.missing < 0}:
+        what = "jobs were delivered that the database no longer has"
+        where = f"of {plural(len(purged), 'month')} {what}"
+        yield Highlight("Drift", f"{where}: `publisher sync --check` compares each job", bad=False)
+    elif report.drift and not odd:
         months = plural(len({row.month for row in report.drift}), "month")
         yield Highlight("Drift", f"none in {months}: database, ledger and counts agree", bad=False)
     for row in odd[:3]:
