@@ -110,6 +110,23 @@ def test_the_name_of_a_ce_leaves_out_jobs_of_batch_systems(site: ConfiguredSite)
     assert "8 is the id in the batch system of 2 jobs" in site.run("job", "info", "8").err
 
 
+@pytest.mark.parametrize("command", COMMANDS)
+def test_an_id_of_the_batch_system_may_have_colons(command: tuple[str, ...], site: ConfiguredSite) -> None:
+    """It is one as a whole, though `hpc` is a source too, and behind the name of its own."""
+    site.config["source"] = [
+        {"name": "ce", "type": "arex", "control_dir": str(site.control)},
+        *(entry | {"arc_databases": []} for entry in site.config["source"]),
+    ]
+    site.save()
+    jobs = generate(1, 2, datetime(2026, 10, 1, tzinfo=UTC), datetime(2026, 10, 2, tzinfo=UTC))
+    one, other = (replace(job, local_job_id=own) for job, own in zip(jobs, ("hpc:8", "pbs:17:2"), strict=True))
+    site.fill(one, other)
+    assert site.run("publish").status == 0
+    for asked, job in (("hpc:8", one), ("ce:hpc:8", one), ("pbs:17:2", other), ("ce:pbs:17:2", other)):
+        assert site.run(*command, "--json", asked).json["job"] == job.job_id
+    assert site.run(*command, "pbs:17").status == 64
+
+
 def test_what_was_sent_is_traced_though_the_accounting_data_cannot_be_read(tmp_path: Path, pki: PKI) -> None:
     spool = {"files": {"type": "spool", "path": str(tmp_path / "out"), "format": "car", "sign": False, "start": "all"}}
     site = ConfiguredSite(tmp_path, pki, pki.host(), spool)

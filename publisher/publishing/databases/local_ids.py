@@ -54,7 +54,7 @@ def _meant(
     if not text or accounts.sheet(JobId(text)) is not None:
         return ()
     found = _with_local_id(accounts, text)
-    prefix, colon, local_id = text.rpartition(":")
+    prefix, colon, local_id = text.partition(":")  # names of sources and clusters have none
     if found or not colon:
         return found
     clusters = {entry.cluster for entry in batch_systems.entries if entry.name == prefix} or {
