@@ -185,6 +185,15 @@ AGREEMENTS: Final[Mapping[str, str]] = {
     "entries of unknown scopes": _orphans("entry", "scope", "scope"),
     "sums of months of unknown receivers": _orphans("month_sum", "receiver", "receiver"),
     "losses of unknown receivers": _orphans("loss", "receiver", "receiver"),
+    "holds of unknown receivers": _orphans("hold", "receiver", "receiver"),
+    "holds of unknown targets": _orphans("hold", "target", "target"),
+    "holds of unknown rows": _orphans("hold", "row_key", "row_key"),
+    "holds of runs that count as they would": (
+        "SELECT count(*) FROM hold JOIN entry ON entry.receiver = hold.receiver "
+        "AND entry.run = hold.run AND entry.row_key = hold.row_key AND entry.digest = hold.shown "
+        "AND entry.wall_s = hold.wall_s AND entry.cpu_s = hold.cpu_s AND entry.jobs = hold.jobs "
+        "WHERE entry.state = 1"
+    ),
     "messages of unknown postings": (
         "SELECT count(*) FROM message "
         "WHERE posting IS NOT NULL AND posting NOT IN (SELECT id FROM posting)"

@@ -31,7 +31,7 @@ from publisher.model.entry import (
     RowTotal,
     RunKey,
 )
-from publisher.model.job import Epoch, JobId, JobKey
+from publisher.model.job import Epoch, JobId, JobKey, SkippedJob
 from publisher.model.message import (
     Cursor,
     LearntLimit,
@@ -45,7 +45,14 @@ from publisher.model.message import (
     SyncMessage,
     WindowMark,
 )
-from publisher.model.receiver import ChangedAddress, Loss, ReceiverSums
+from publisher.model.receiver import (
+    ChangedAddress,
+    HeldBack,
+    HeldRow,
+    HeldRun,
+    Loss,
+    ReceiverSums,
+)
 from publisher.model.totals import AcceptedChange, InheritedMonth, KeyTotal
 
 if TYPE_CHECKING:
@@ -123,12 +130,8 @@ class Targets(Protocol):
         swept: bool,
         checked: str | None,
         now: datetime,
-        held: Sequence[int] = (),
     ) -> None:
-        """`swept`: every row was looked at. `held`: months that are held back.
-
-        `checked`: the policy digest under which everything was checked.
-        """
+        """`swept`: every row was looked at. `checked`: the policy digest that was checked under."""
 
     def took_over(self, target: str) -> Epoch | None:
         """Until when another publisher's rows were adopted, and its lost jobs looked for."""
@@ -273,10 +276,15 @@ class Postings(Protocol):
         """Add pending entries to the open posting, or to a new one; a run comes once in it."""
 
     def withdraw(
-        self, target: str, *, leaving: Collection[RowId] = (), entering: Collection[RowId] = ()
+        self,
+        target: str,
+        *,
+        leaving: Collection[RowId] = (),
+        entering: Collection[RowId] = (),
+        held: HeldBack | None = None,
     ) -> None:
-        """Take entries out of the open posting: of runs that count in some rows until now, and of
-        those that would count in others.
+        """Take entries out of the open posting: of runs that count in some rows until now, which
+        are kept as `held`, and of those that would count in others.
         """
 
     def discard(self, target: str) -> None:
@@ -303,6 +311,30 @@ class Earlier(Protocol):
 
     def settings_since(self, target: str, posting: int) -> tuple[int, frozenset[str]]:
         """The latest posting of a target, and the settings of those after `posting`."""
+
+
+class Holds(Protocol):
+    """Runs that wait until they count, and rows that would stay. It lets nothing go by itself."""
+
+    def runs(self, target: str) -> Mapping[RunKey, str]:
+        """The runs that are held, each with the target whose round held it last."""
+
+    def hold_runs(self, target: str, runs: Sequence[HeldRun], now: datetime) -> None: ...
+
+    def rows_shown(self, target: str) -> Collection[tuple[RowId, bytes]]:
+        """The rows that rounds of the target hold, or a republish, with what was shown of each."""
+
+    def hold_rows(
+        self, target: str, rows: Sequence[HeldRow], now: datetime, *, again: bool = False
+    ) -> None: ...
+
+    def not_found(
+        self, target: str, found: Collection[RunKey], since: datetime
+    ) -> Mapping[RunKey, tuple[str, SkippedJob]]:
+        """Runs that were held before and were not found, with the target, and as set aside."""
+
+    def end(self, target: str, runs: Collection[RunKey], *, but: Collection[RowId] | None) -> None:
+        """Hold these runs no longer, and of the rows that rounds held only some; None: all stay."""
 
 
 class Quarantine(Protocol):
@@ -420,6 +452,7 @@ class Ledger(NamedTuple):
     entries: Entries
     postings: Postings
     earlier: Earlier
+    holds: Holds
     quarantine: Quarantine
     positions: Positions
     databases: Databases

@@ -73,7 +73,7 @@ MEASURE_TABLES: Final = """CREATE TABLE measure (
 """
 
 
-VERSION: Final = 5
+VERSION: Final = 6
 
 
 def refuse_other_version(place: str, version: int) -> None:
@@ -184,6 +184,24 @@ CREATE TABLE loss (                         -- months of which the ledger may ha
     solved_at  INTEGER,                     -- when an administrator did that; NULL: it is held
     PRIMARY KEY (receiver, month)
 ) WITHOUT ROWID;
+CREATE TABLE hold (                         -- what waits for an administrator: a run, or a row
+    receiver INTEGER NOT NULL REFERENCES receiver (id),
+    run      BLOB NOT NULL,                 -- its key; empty: the whole row waits
+    row_key  INTEGER NOT NULL REFERENCES row_key (id),  -- the row, or where the run would count
+    again    BOOLEAN NOT NULL,              -- held by a republish, not by a round
+    target   INTEGER NOT NULL REFERENCES target (id),  -- whose round held it last
+    month    INTEGER NOT NULL,              -- in which people find it
+    reason   TEXT NOT NULL,                 -- as people read it
+    shown    BLOB NOT NULL,                 -- digest of what was shown; of a run, of its values
+    held_at  INTEGER NOT NULL,
+    job_id   TEXT NOT NULL,                 -- of the run; '' for a row
+    local_id TEXT NOT NULL,                 -- without the prefix
+    ended_at INTEGER NOT NULL,              -- 0 for a row
+    jobs     INTEGER NOT NULL,              -- what the run would count; of a row, what counts there
+    wall_s   INTEGER NOT NULL,
+    cpu_s    INTEGER NOT NULL,
+    PRIMARY KEY (receiver, run, row_key, target, again)
+) WITHOUT ROWID;
 -- Its key first, as of month_message.
 CREATE TABLE message_row (                     -- what an outstanding message says of a row
     message   INTEGER NOT NULL REFERENCES message (id),
@@ -228,7 +246,6 @@ CREATE TABLE target (
     last_end         INTEGER,               -- latest end time of a delivered job
     took_over        INTEGER,               -- until when jura-ng published, its rows looked for
     swept            INTEGER,               -- last time that every row was looked at
-    held             TEXT NOT NULL DEFAULT '',  -- months held back by the last round, with blanks
     delivered        INTEGER NOT NULL DEFAULT 0, -- runs of jobs, each once
     accepted_messages INTEGER NOT NULL DEFAULT 0, -- of counts and totals too
     accepted_records INTEGER NOT NULL DEFAULT 0,  -- in them, each as often as it went out

@@ -11,18 +11,26 @@ adds its entries up, that of a month its rows.
 
     row     sum of blake2b(run, jobs, wall, CPU)                modulo 2^128
     month   sum of blake2b(key of the row) x digest of the row  modulo 2^128
+
+What is held back from a receiver waits for an administrator: a run, or a whole row that would stay
+there or lose jobs. A round writes a hold down with what people were shown. It ends when the entry
+of its run counts, when nothing is to change any more, or when its accounting data does not have the
+run any more: then the run is set aside, and an administrator drops it.
 """
 
 import struct
+from collections.abc import Mapping
 from datetime import datetime
 from hashlib import blake2b
 from typing import Final, NamedTuple
 
-from publisher.model.entry import SHADOW
-from publisher.model.job import Epoch
+from publisher.model.entry import SHADOW, Entry, RowId, RunKey, Usage
+from publisher.model.job import Epoch, JobId
 from publisher.model.text import plural
-from publisher.model.totals import month_name
+from publisher.model.totals import KeyTotal, month_name
 
+# The rule under which a run is set aside that was held, and that its source does not have any more.
+NOT_FOUND: Final = "held-and-not-found"
 _BYTES: Final = 16
 _MODULUS: Final = 1 << 8 * _BYTES
 _USAGE: Final = struct.Struct(">3q")
@@ -150,3 +158,34 @@ def entry_digest(run: bytes, jobs: int, wall_s: int, cpu_s: int) -> int:
     """
     usage = _USAGE.pack(jobs, wall_s, cpu_s)
     return int.from_bytes(blake2b(run + usage, digest_size=_BYTES).digest())
+
+
+class HeldRun(NamedTuple):
+    """A run that waits, with what it would count for. `month`: where people find it."""
+
+    entry: Entry
+    job: JobId
+    month: int
+    reason: str
+
+
+class HeldRow(NamedTuple):
+    """A row that waits whole, with what counts in it; `shown`: digest of what people saw of it."""
+
+    row: RowId
+    counts: Usage
+    reason: str
+    shown: bytes
+
+
+class HeldBack(NamedTuple):
+    """The runs of an open posting that leave rows, and wait: why, by row, and their jobs' ids."""
+
+    reasons: Mapping[RowId, str]
+    jobs: Mapping[RunKey, JobId]
+    at: datetime
+
+
+def shown(row: KeyTotal, lost_jobs: int = 0) -> bytes:
+    """Return a digest of a row that waits as people read it, with how many jobs would be lost."""
+    return blake2b(repr((tuple(row), lost_jobs)).encode(), digest_size=8).digest()

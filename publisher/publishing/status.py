@@ -196,7 +196,7 @@ class TargetStatus(NamedTuple):
     late: int | None
     in_doubt: int
     quarantined: int
-    held: int  # months that the last round held back
+    held: int  # months of which something is held back
     oldest_unsent: Epoch | None
     overdue: datetime | None
     began: bool  # it had a round

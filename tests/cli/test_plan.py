@@ -207,6 +207,7 @@ def test_jobs_of_a_vo_that_is_not_wanted_any_more_are_retracted_by_republish(tmp
     assert plan(site).json["targets"]["here"]["actions"] == []
     held = site.run("republish", "--json", "--dry-run", *WINDOW)
     assert (held.status, {at[1] for at in lines(held)}) == (65, {"hold"})
+    assert site.run("republish", "--yes", *WINDOW).status == 65
     run = site.run("republish", "--json", "--dry-run", "--accept-key-change", *WINDOW)
     assert run.status == 0
     retract = lines(run)["2026-10", "retract"]
@@ -234,6 +235,7 @@ def test_a_republish_under_other_settings_changes_jobs(site: ConfiguredSite) -> 
     site.config["records"]["benchmark"] = {"type": "HEPscore23", "value": 20, "override": True}
     site.save()
     assert plan(site).json["targets"]["here"]["actions"] == []
+    assert site.run("republish", "--yes", *WINDOW).status == 65
     run = site.run("republish", "--json", "--dry-run", "--accept-key-change", *WINDOW)
     change = lines(run)["2026-10", "change"]
     assert (change["jobs"], change["reason"]) == (6, "they were sent under other settings")
@@ -323,9 +325,11 @@ def test_rule_7_jobs_under_earlier_settings_are_counted_and_moved(tmp_path: Path
         assert "`publisher republish --from 2026-09 --to 2026-10 --target here` moves them" in out
     assert earlier(site.run("statement", "2026-09", "--json"))["jobs"] == 3
     assert "6 jobs of 2026-10 would have other keys" in site.run("statement", "2026-10").out
-    september = ("--from", "2026-09", "--to", "2026-09", "--yes", "--accept-key-change")
-    assert site.run("republish", *september).status == 0
+    september = ("--from", "2026-09", "--to", "2026-09", "--yes")
+    assert site.run("republish", *september).status == 65
+    assert site.run("republish", *september, "--accept-key-change").status == 0
     assert earlier(site.run("status", "--json"))["months"] == ["2026-10"]
+    assert site.run("republish", *WINDOW, "--yes").status == 65
     assert site.run("republish", *WINDOW, "--yes", "--accept-key-change").status == 0
     assert earlier(site.run("status", "--json")) is None
     again = earlier(plan(site))

@@ -281,8 +281,9 @@ def test_rule_3_a_target_takes_nothing_away_that_another_one_wants(
     assert [one["runs"] for one in receivers(site)] == [len(of_egi)]
     site.config["targets"]["egi"]["vos"] = ["atlas"]
     site.save()
-    run = site.run(*command, "--target", "egi", "--accept-key-change")
-    assert run.status in (0, 65), run.err
+    for _ in range(2):  # what is accepted is what was shown before
+        run = site.run(*command, "--target", "egi", "--accept-key-change")
+        assert run.status in (0, 65), run.err
     left = [job for job in of_egi if job.vo == "atlas" or job.user == shared.user]
     assert len(left) > sum(job.vo == "atlas" for job in of_egi)
     assert [one["runs"] for one in receivers(site)] == [len(left)]

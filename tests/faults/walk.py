@@ -128,6 +128,7 @@ class Walk(Statuses):
         while self.bad:
             self.mend_a_bad_job()
         self._configure(list(TARGETS), batch_records=50)
+        self.calm_round()  # which shows what is accepted next
         outcomes = self.calm_round()
         assert all(one.exit_status == 0 for one in outcomes), [(one.target, one.reason) for one in outcomes]
         # A quarantined row that was renumbered is found again by the daily sweep.

@@ -615,7 +615,7 @@ def test_what_runs_cost_does_not_grow_with_them(tmp_path: Path) -> None:
             costs.append((entering, sealing, settling))
     assert costs[0] == costs[1]
     assert costs[0][0] == 5  # two of them for the posting, which the first page makes
-    assert sum(costs[0]) < 50
+    assert sum(costs[0]) <= 50
 
 
 OF_A_MESSAGE = 100  # runs

@@ -447,6 +447,7 @@ def test_what_was_accepted_for_a_month_that_did_not_arrive_is_to_be_accepted_aga
     assert site.publish().status == 0
     site.config["site"] = SITE
     site.save()
+    assert republish_september(site).status == 65
     site.fake.faults.push(Fault.status(403, b"{}"))
     run = republish_september(site, "--accept-key-change")
     assert run.status == 77
@@ -491,6 +492,7 @@ def test_single_records_that_were_sent_before_are_not_forgotten_with_totals_that
     assert site.publish().status == 0
     configure(site, format="apel-summary-0.4")
     site.fill(*jobs_of(5, seed=3, start=SEPTEMBER, end=OCTOBER))
+    assert site.publish().status == 65
     mend = fails(site, _no_right, "--accept-key-change")
     assert status(site)["delivered"] == 30
     mend()

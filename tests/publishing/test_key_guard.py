@@ -661,6 +661,8 @@ def test_a_rehearsal_of_what_is_held_writes_nothing_down(world: World) -> None:
     world.config["records"]["benchmark"]["value"] = 9
     before = len(world.receiver.messages)
     assert names(world.republish("2028-02", dry_run=True)) == ["2028-02"]
+    assert names(world.republish("2028-02", dry_run=True, accept=True)) == ["2028-02"]
+    assert names(world.republish("2028-02")) == ["2028-02"], "nothing was shown of it yet"
     assert done(world.republish("2028-02", dry_run=True, accept=True)).records > 0
     assert len(world.receiver.messages) == before
     assert names(world.republish("2028-02")) == ["2028-02"], "nothing of it was accepted"
@@ -748,6 +750,7 @@ def test_an_accepted_part_of_a_month_is_recorded_and_no_news_again(world: World)
     world.finish(JOBS)
     assert done(world.publish()).exit_status == 0
     world.config["records"]["benchmark"]["value"] = 9
+    assert republish_part(world, accept=True).exit_status == 65
     assert republish_part(world, accept=True).exit_status == 0
     assert republish_part(world).exit_status == 0
     assert names(world.republish("2028-03")) == ["2028-03"]

@@ -155,9 +155,11 @@ def test_jobs_that_totals_do_not_count_any_more_go_by_another_target(world: Worl
     world.config["targets"]["egi"]["vos"] = ["atlas", "cms"]
     round_of_all(world)
     world.config["targets"]["egi"]["vos"] = ["cms"]
+    assert republished(world)["egi"].exit_status == 65
     assert republished(world, accept=True)["egi"].exit_status == 0
     world.config["targets"] = {"jobs": world.config["targets"]["egi"] | {"format": "car", "vos": ["atlas"]}}
     assert len(round_of_all(world)["jobs"].held) == 2, "the months are totals"
+    assert len(republished(world)["jobs"].held) == 2
     outcome = republished(world, accept=True)["jobs"]
     assert (outcome.records, outcome.quarantined) == (of_vo("atlas"), 0)
     assert sum(jobs for jobs, *_ in world.receiver.totals().values()) == of_vo("atlas", "cms")
@@ -260,6 +262,7 @@ def test_totals_that_arrived_in_part_are_asked_about_again(world: World) -> None
     republished(world, accept=True)
     world.wire.ahead = []
     status.release_or_drop(world.site(), [], Hold.RELEASED, every=True, targets=[])
+    assert republished(world)["other"].exit_status == 65
     assert republished(world, accept=True)["other"].exit_status == 0
     assert all_is_well(world)
 

@@ -13,7 +13,7 @@ from publisher.model.job import Epoch
 from publisher.model.totals import BY_JURA
 from publisher.publishing.plan import reasons
 from publisher.publishing.plan.actions import ActionCounts, Example, Kind, PlanLine, merged
-from publisher.publishing.plan.rows import RowChanges, hold_back, rows_emptied
+from publisher.publishing.plan.rows import RowChanges, hold_back, retracted, rows_emptied
 from publisher.publishing.plan.runs import plan_record, plan_run, plan_unwanted, retraction_of
 
 MONTH = 24_321
@@ -142,7 +142,9 @@ def test_what_rows_change_by_is_counted_and_what_was_held_is_not() -> None:
     changes.add(retraction_of(recorded(4, "c")), recorded(4, "c"), SETTINGS, reasons.RETRACT, "gone")
     add = reasons.ADD, 2, 1, ["new 1", "new 2"]
     assert counted(changes) == [add, (reasons.OWN_DATA, 1, 2, ["changed"]), (reasons.RETRACT, 1, 1, ["gone"])]
-    held = hold_back(changes, {A: Usage(4, 0, 0), C: Usage(1, 60, 50)}, lambda row: row, lambda _: False)
+    held = hold_back(
+        changes, {A: Usage(4, 0, 0), C: Usage(1, 60, 50)}, lambda row: row, lambda _: False, lambda _: False
+    )
     assert {move.action: moved.jobs for move, moved in held.moves.items()} == {reasons.RETRACT: ("gone",)}
     assert counted(changes) == [add, (reasons.OWN_DATA, 1, 2, ["changed"])]
     changes.hold((), {A})
@@ -188,12 +190,12 @@ def test_rule_12_zeros_go_by_themselves_where_the_data_moved_the_last_run() -> N
     counts = {A: Usage(1, 60, 50), B: Usage()}
     emptied = rows_emptied(emptying(), counts, lambda row: row)
     assert (set(emptied.by_data), set(emptied.by_settings)) == ({A}, set())
-    assert not hold_back(emptying(), counts, lambda row: row, lambda _: True).keys
+    assert not hold_back(emptying(), counts, lambda row: row, lambda _: True, lambda _: False).keys
 
 
 def test_rule_12_without_zeros_the_run_stays_where_it_counts() -> None:
     counts, changes = {A: Usage(1, 60, 50), B: Usage()}, emptying()
-    held = hold_back(changes, counts, lambda row: row, lambda _: False)
+    held = hold_back(changes, counts, lambda row: row, lambda _: False, lambda _: False)
     assert (held.keys, set(held.rows)) == ([A], {A})
     assert changes.deltas() == {}
 
@@ -202,23 +204,25 @@ def test_rule_12_settings_empty_no_row_by_themselves() -> None:
     counts, changes = {A: Usage(1, 60, 50), B: Usage()}, emptying("settings of before")
     emptied = rows_emptied(changes, counts, lambda row: row)
     assert (set(emptied.by_data), set(emptied.by_settings)) == (set(), {A})
-    assert hold_back(changes, counts, lambda row: row, lambda _: True).keys == [A]
+    assert hold_back(changes, counts, lambda row: row, lambda _: True, lambda _: False).keys == [A]
 
 
 def test_a_row_with_other_runs_is_not_emptied() -> None:
     counts = {A: Usage(2, 120, 100), B: Usage()}
-    assert not hold_back(emptying("other"), counts, lambda row: row, lambda _: False).keys
+    assert not hold_back(emptying("other"), counts, lambda row: row, lambda _: False, lambda _: False).keys
 
 
 def test_a_new_run_keeps_the_row_of_totals_that_another_one_leaves() -> None:
     changes = emptying()
     changes.add(entry(9, "a"), None, SETTINGS)
-    assert not hold_back(changes, {A: Usage(1, 60, 50), B: Usage()}, lambda row: row, lambda _: False).keys
+    assert not hold_back(
+        changes, {A: Usage(1, 60, 50), B: Usage()}, lambda row: row, lambda _: False, lambda _: False
+    ).keys
 
 
 def test_rows_that_the_receiver_does_not_tell_apart_are_one() -> None:
     counts = {A: Usage(1, 60, 50), B: Usage()}
-    assert not hold_back(emptying(), counts, lambda _: "one", lambda _: False).keys
+    assert not hold_back(emptying(), counts, lambda _: "one", lambda _: False, lambda _: False).keys
 
 
 def test_holding_one_row_may_hold_the_next() -> None:
@@ -226,16 +230,16 @@ def test_holding_one_row_may_hold_the_next() -> None:
     changes.add(entry(2, "c", digest=b"2"), recorded(2, "b"), SETTINGS)
     counts = {A: Usage(1, 60, 50), B: Usage(1, 60, 50), C: Usage()}
     # While run 1 comes to b, b is kept by it; once it is held, run 2 would empty b.
-    assert hold_back(changes, counts, lambda row: row, lambda _: False).rows == {A, B}
+    assert hold_back(changes, counts, lambda row: row, lambda _: False, lambda _: False).rows == {A, B}
     assert changes.deltas() == {}
 
 
 def test_a_retraction_that_empties_a_row_waits_for_consent() -> None:
     changes, known = RowChanges(), recorded(1)
     changes.add(retraction_of(known), known, SETTINGS)
-    held = hold_back(changes, {A: Usage(1, 60, 50)}, lambda row: row, lambda _: True)
+    held = hold_back(changes, {A: Usage(1, 60, 50)}, lambda row: row, lambda _: True, lambda _: False)
     assert held.keys == [A]
-    assert held.retracted(MONTH) == 1
+    assert retracted(held.moves, lambda row: row) == {A: 1}
 
 
 def test_runs_that_come_to_a_row_can_be_taken_out() -> None:
@@ -263,7 +267,7 @@ def test_what_is_left_after_holding_adds_up_and_leaves_no_row_behind(seed: int) 
     for row in was.values():
         at = RowId(MONTH, row.encode())
         counts[at] = counts[at].plus(Usage(1, 60, 50))
-    held = hold_back(changes, counts, lambda row: row, lambda _: zeros)
+    held = hold_back(changes, counts, lambda row: row, lambda _: zeros, lambda _: False)
 
     stay = {run for run, row in was.items() if RowId(MONTH, row.encode()) in held.rows and now[run] != row}
     there = Counter(was[run] if run in stay else row for run, row in now.items())

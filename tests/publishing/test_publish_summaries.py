@@ -306,6 +306,8 @@ def test_a_vo_that_both_targets_gave_up_leaves_no_row(site: SiteUnderTest) -> No
     two_targets(site, form, ["cms"], ["belle"])
     assert site.publish().status in (0, 65)
     assert jobs_by_vo(site)["atlas"], "it was wanted when it was sent"
+    assert site.publish("--accept-key-change").status == 65
+    assert jobs_by_vo(site)["atlas"], "nothing was shown of it before"
     assert site.publish("--accept-key-change").status in (0, 65)
     assert {vo for vo, jobs in jobs_by_vo(site).items() if jobs} == {"cms", "belle"}
 
@@ -329,6 +331,7 @@ def test_jobs_that_are_not_wanted_any_more_are_no_difference(site: SiteUnderTest
     assert site.publish().status == 0
     site.config["targets"]["egi"]["vos"] = ["cms"]
     site.save()
+    assert site.publish("--accept-key-change").status == 65
     assert site.publish("--accept-key-change").status == 0
     run = site.run("sync", "--check", "--months", "all")
     assert "not delivered" not in run.out

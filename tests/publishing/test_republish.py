@@ -369,7 +369,8 @@ def test_jobs_that_a_republish_set_aside_stay_in_sight(site: SiteUnderTest) -> N
     assert site.publish().status == 0
     site.config["records"] = {}
     site.save()
-    assert republish(site, "--from", "2026-09", "--to", "2026-09", "--accept-key-change").status == 65
+    for _ in range(2):
+        assert republish(site, "--from", "2026-09", "--to", "2026-09", "--accept-key-change").status == 65
     assert site.publish().status == 0
     held = site.run("quarantine", "list", "--json").json["quarantined"]
     assert {one["rule"] for one in held} == {"benchmark-missing"}

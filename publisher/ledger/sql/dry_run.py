@@ -18,6 +18,7 @@ from publisher.ledger.generation import StateGuard
 from publisher.ledger.sql.database import Database
 from publisher.ledger.sql.parts.earlier import SqlEarlier
 from publisher.ledger.sql.parts.entries import SqlEntries, SqlPostings
+from publisher.ledger.sql.parts.holds import SqlHolds
 from publisher.ledger.sql.parts.locks import SqlCondition
 from publisher.ledger.sql.parts.months import SqlConsents, SqlCounts, SqlLosses
 from publisher.ledger.sql.parts.opened import Opened
@@ -287,6 +288,10 @@ class DryRunEarlier(SqlEarlier):
     note = forget = _forget
 
 
+class DryRunHolds(SqlHolds):
+    hold_runs = hold_rows = end = _forget
+
+
 class DryRunQuarantine(SqlQuarantine):
     def release(self, numbers: Iterable[int]) -> int:
         return 0
@@ -333,6 +338,7 @@ def dry_run_ledger(
         entries=DryRunEntries(opened),
         postings=DryRunPostings(opened),
         earlier=DryRunEarlier(opened),
+        holds=DryRunHolds(opened),
         quarantine=DryRunQuarantine(opened),
         positions=DryRunPositions(opened),
         databases=DryRunDatabases(opened),

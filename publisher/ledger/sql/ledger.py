@@ -7,6 +7,7 @@ from publisher.ledger.generation import StateGuard
 from publisher.ledger.sql.database import Database
 from publisher.ledger.sql.parts.earlier import SqlEarlier
 from publisher.ledger.sql.parts.entries import SqlEntries, SqlPostings
+from publisher.ledger.sql.parts.holds import SqlHolds
 from publisher.ledger.sql.parts.locks import SqlCondition, SqlLocks
 from publisher.ledger.sql.parts.months import SqlConsents, SqlCounts, SqlLosses
 from publisher.ledger.sql.parts.opened import Opened
@@ -31,6 +32,7 @@ def sql_ledger(database: Database, guard: StateGuard | None = None) -> Ledger:
         entries=SqlEntries(opened),
         postings=SqlPostings(opened),
         earlier=SqlEarlier(opened),
+        holds=SqlHolds(opened),
         quarantine=SqlQuarantine(opened),
         positions=SqlPositions(opened),
         databases=SqlDatabases(opened),

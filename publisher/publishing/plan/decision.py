@@ -10,15 +10,15 @@ from publisher.model.errors import Unfit
 from publisher.model.job import JobKey, JobRecord, SkippedJob
 from publisher.model.message import RunKeyValues
 from publisher.model.published import PublishedJob
+from publisher.model.receiver import NOT_FOUND
 from publisher.model.totals import BY_JURA
 from publisher.policy.records import RecordPolicy
 from publisher.policy.target import Selection
 
 KEY_COLLISION: Final = "key-collision"
-KEY_CHANGED: Final = "key-changed"
 SENT_BY_JURA: Final = "sent-by-jura"
-# These verdicts change with the clock, with other jobs or with a republish, not with the row.
-_DECIDED_AGAIN: Final = frozenset({"end-in-future", KEY_COLLISION, KEY_CHANGED})
+# These verdicts change with the clock, with other jobs or with what is found, not with the row.
+_DECIDED_AGAIN: Final = frozenset({"end-in-future", KEY_COLLISION, NOT_FOUND})
 
 
 # What another publisher told of a job that it may have sent; None for others. May raise Unfit.

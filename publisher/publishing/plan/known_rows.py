@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
-from itertools import groupby
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from publisher.formats import receiver_of
 from publisher.formats.base import SummaryFormat
@@ -30,6 +30,10 @@ class KnownRows:
             for at, row in self._rows.items()
         }
 
+        self._of_key: defaultdict[GroupKey, list[RowTotal]] = defaultdict(list)
+        for at, row in self._rows.items():
+            self._of_key[self._keys[at]].append(row)
+
     @property
     def counts(self) -> Mapping[RowId, Usage]:
         return {at: row.counts for at, row in self._rows.items()}
@@ -41,16 +45,16 @@ class KnownRows:
         """Return the key of a row as people read it."""
         return row_for_people(self._rows[row], by_level=True).key.text
 
-    def for_people(self, keys: Collection[GroupKey]) -> dict[int, list[KeyTotal]]:
-        """Return the rows with these keys, by month, as people read them."""
-        found: dict[int, list[KeyTotal]] = {}
-        chosen = [row for at, row in self._rows.items() if self._keys[at] in set(keys)]
-        for month, rows in groupby(chosen, lambda row: row.key.month):
-            form = self._form_of(month)
-            by_level = form.receiver.keeps_benchmark_values
-            groups = groups_of(form.grouping, rows)
-            found[month] = [one.group.row(by_level=by_level) for one in groups]
-        return found
+    def of_key(self, key: GroupKey) -> Sequence[RowTotal]:
+        """Return the rows with a key."""
+        return self._of_key[key]
+
+    def for_people(self, key: GroupKey) -> KeyTotal:
+        """Return the rows with a key as people read them."""
+        rows = self._of_key[key]
+        form = self._form_of(key[0])
+        (grouped,) = groups_of(form.grouping, rows)
+        return grouped.group.row(by_level=form.receiver.keeps_benchmark_values)
 
 
 def rows_for_people(rows: Iterable[RowTotal], form: str = "") -> tuple[KeyTotal, ...]:

@@ -63,14 +63,17 @@ class RecordMoves:
         self._rows[at] = row._replace(counts=row.counts.plus(known.usage))
         self._counts[at] = self._counts[at].plus(known.usage)
 
-    def hold(self) -> HeldRows[RowId]:
-        """Hold the runs that would empty their rows, and return these; the others may go."""
-        held = hold_back(self._changes, self._counts, _row_itself, lambda _: False)
-        self._let_go()
-        return held
+    def hold(self, is_accepted: Callable[[RowId], bool]) -> tuple[HeldRows[RowId], list[RowId]]:
+        """Hold the runs that would empty rows without consent; the others may go.
+
+        Return what is held, and the rows that are emptied with consent.
+        """
+        none = _takes_no_zeros
+        held = hold_back(self._changes, self._counts, _row_itself, none, is_accepted)
+        return held, self.emptied()
 
     def emptied(self) -> list[RowId]:
-        """Return the rows that are emptied, with consent."""
+        """Return the rows that are emptied, and let the runs go."""
         found = rows_emptied(self._changes, self._counts, _row_itself)
         self._let_go()
         return sorted(found.by_data | found.by_settings)
@@ -95,3 +98,7 @@ class RecordMoves:
 
 def _row_itself(row: RowId) -> RowId:
     return row
+
+
+def _takes_no_zeros(_: RowId) -> bool:
+    return False

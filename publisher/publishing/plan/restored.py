@@ -16,6 +16,7 @@ from publisher.model.job import Epoch, JobId, JobRecord
 from publisher.model.receiver import Loss
 from publisher.model.totals import BlockedMonth, RestoredMonth
 from publisher.publishing.plan.actions import EXAMPLES
+from publisher.publishing.plan.reasons import MAY_BE_DELIVERED, MAY_LACK
 
 
 class RestoredLedger:
@@ -51,6 +52,10 @@ class RestoredLedger:
         if waits:
             self._wait(job.job_id, month)
         return waits
+
+    def reason(self, month: int) -> str:
+        """Return why runs of a month wait."""
+        return MAY_LACK if month in self._losses else MAY_BE_DELIVERED
 
     def _wait(self, job: JobId, month: int) -> None:
         self._waiting[month] += 1

@@ -6,7 +6,7 @@ out; otherwise the runs stay where they count until somebody agrees. To hold run
 that they would have come to, so this goes on until nothing changes.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
@@ -182,10 +182,14 @@ class HeldRows(NamedTuple, Generic[Key]):
     rows: frozenset[RowId]
     moves: Mapping[Move, Moved]
 
-    def retracted(self, month: int) -> int:
-        """Return how many runs of a month would count no more."""
-        unwanted = [move for move in self.moves if move.new is None and move.old.month == month]
-        return sum(self.moves[move].old.jobs for move in unwanted)
+
+def retracted(moves: Mapping[Move, Moved], key_of: Callable[[RowId], Key]) -> Counter[Key]:
+    """Return how many runs would count no more, by the receiver's row that they leave."""
+    found: Counter[Key] = Counter()
+    for move, moved in moves.items():
+        if move.new is None:
+            found[key_of(move.old)] += moved.old.jobs
+    return found
 
 
 def hold_back(
@@ -193,13 +197,15 @@ def hold_back(
     counts: Mapping[RowId, Usage],
     key_of: Callable[[RowId], Key],
     takes_zeros: Callable[[Key], bool],
+    is_accepted: Callable[[Key], bool],
 ) -> HeldRows[Key]:
     """Hold the runs whose rows would be emptied without consent; return what was held."""
     keys: list[Key] = []
     moves: dict[Move, Moved] = {}
     while True:
         emptied = rows_emptied(changes, counts, key_of)
-        found = emptied.by_settings | {key for key in emptied.by_data if not takes_zeros(key)}
+        stay = emptied.by_settings | {key for key in emptied.by_data if not takes_zeros(key)}
+        found = {key for key in stay if not is_accepted(key)}
         if not found:
             held = frozenset(row for row in counts if key_of(row) in keys)
             return HeldRows(keys, held, moves)

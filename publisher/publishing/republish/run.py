@@ -14,9 +14,11 @@ from typing import Final
 
 from publisher.ledger.contract import Ledger
 from publisher.model.errors import PublisherError, RecordError
+from publisher.model.receiver import shown
 from publisher.model.totals import BlockedMonth
 from publisher.policy.target import Target
 from publisher.publishing.plan.actions import ActionCounts
+from publisher.publishing.plan.holds import stays
 from publisher.publishing.plan.reasons import braked, held_reason, settings_changed
 from publisher.publishing.publish import for_each_target
 from publisher.publishing.republish.plan import (
@@ -62,7 +64,7 @@ def carry_out(
                 republish = _Republish(site, target, live, planned, source, ledger, observer)
                 if planned.summary:
                     return republish.months()
-                if planned.stays_held(request):
+                if planned.stays_held(request) or not republish.is_shown():
                     return republish.held_back()
                 return republish.records(dry_run=dry_run)
         except PublisherError as error:
@@ -103,6 +105,15 @@ class _Republish:
         self._observer = observer
         self._numbers = numbers(planned.window)
 
+    def is_shown(self) -> bool:
+        """Whether each row that would stay is as it was shown last.
+
+        What goes on after an interruption was accepted before.
+        """
+        seen = {digest for _, digest in self._ledger.holds.rows_shown(self._live.name)}
+        rows = [row for held in self._planned.held for row in held.orphaned]
+        return self._planned.resume_from is not None or all(shown(row) in seen for row in rows)
+
     def held_back(self) -> Outcome:
         """Nothing new is sent, only what was recorded: the rows that a ticket names must exist."""
         done = self._nothing()
@@ -110,7 +121,19 @@ class _Republish:
             done = self._round().send_outstanding()
             if not _went_through(done):
                 return done
+        self._keep_shown()
         return added(done, self._held_back(held_reason(self._planned.held), self._planned.held))
+
+    def _keep_shown(self) -> None:
+        """Keep what is shown of the rows that would stay."""
+        live, ledger, process = self._live, self._ledger, self._site.process
+        now, into = process.clock(), (ledger.entries, ledger.counts)
+        with ledger.locks.working_on(live.name, patience(process.wait), live.receiver):
+            live.begin(ledger.targets)
+            adopt_named(self._target, self._numbers, self._source, *into, now)
+            for held in self._planned.held:
+                rows = stays(held, ledger.entries.rows(live.name, held.month))
+                ledger.holds.hold_rows(live.name, rows, now, again=True)
 
     def records(self, *, dry_run: bool) -> Outcome:
         """Single records, in portions."""

@@ -18,9 +18,10 @@ from publisher.formats.base import JobFormat, SummaryFormat, lighter
 from publisher.ledger.contract import Consents, Entries, Ledger
 from publisher.model.entry import Entry, Recorded, RowFields, RowId, RowKey
 from publisher.model.errors import Unfit
-from publisher.model.job import JobId, JobKey
+from publisher.model.job import JobKey
 from publisher.model.message import TOO_LARGE, Batch, OpenRow, Progress, RecordColumns, Rendered
 from publisher.model.published import Placement, PublishedJob
+from publisher.model.receiver import HeldRow, shown
 from publisher.model.totals import (
     BlockedMonth,
     KeyTotal,
@@ -31,6 +32,7 @@ from publisher.model.totals import (
 )
 from publisher.publishing.plan.actions import Example
 from publisher.publishing.plan.decision import Decider, Publish
+from publisher.publishing.plan.holds import HeldBefore
 from publisher.publishing.plan.known_rows import rows_for_people
 from publisher.publishing.plan.reasons import held_month
 from publisher.publishing.plan.records import RecordMoves, pinned
@@ -147,7 +149,7 @@ class Guard(NamedTuple):
     """What a regular round keeps back from a receiver that adds records up, and deletes no sum."""
 
     totals: Mapping[int, BlockedMonth]  # months that it has as totals
-    held_before: Collection[int]  # months that the last round held back
+    held_before: Collection[int]  # months of which something is held back
     moves: RecordMoves
     accept: Callable[[int, Sequence[KeyTotal]], None] | None  # rows of a month may stay behind
 
@@ -192,6 +194,7 @@ class JobBatches:
         builder: BatchBuilder,
         sender: MessageSender,
         restored: RestoredLedger,
+        before: HeldBefore,
         *,
         again: bool = False,
         guard: Guard | None = None,
@@ -200,6 +203,7 @@ class JobBatches:
         self.format = job_format
         self._again = again
         self._restored = restored
+        self._before = before
         self._builder = builder
         self._sender = sender
         self._maker = RecordMaker(job_format)
@@ -208,8 +212,8 @@ class JobBatches:
         self._moving: dict[JobKey, tuple[Rendered, Recorded]] = {}
         self._open: list[OpenRow] = []  # of runs held back: the next round looks at them again
         # Jobs that wait for totals to go were passed in an earlier round, and wait still.
-        before = () if guard is None else guard.held_before
-        self._held = {at: self._totals[at] for at in before if at in self._totals}
+        months = () if guard is None else guard.held_before
+        self._held = {at: self._totals[at] for at in months if at in self._totals}
         # Since the last page began: of those before it the ledger tells.
         self._shipped: set[JobKey] = set()
 
@@ -233,6 +237,7 @@ class JobBatches:
         """
         known, job, month = fit.known, fit.published.job, month_number(fit.published.ended_at)
         if self._restored.holds(job, month, known, is_single=True):
+            self._hold(fit, month, self._restored.reason(month))
             return
         if self._is_held_back(fit):
             return
@@ -257,9 +262,15 @@ class JobBatches:
         held = self._totals.get(month_number(fit.entry.ended_at))
         if held is not None:
             self._held[held.month] = held
-            about = Example(fit.published.job.job_id)
-            self._sender.tally.actions.job(held.month, held_month(held), about)
+            action = held_month(held)
+            self._sender.tally.actions.job(held.month, action, Example(fit.published.job.job_id))
+            self._hold(fit, held.month, action.reason)
         return held is not None
+
+    def _hold(self, fit: Publish, month: int, reason: str) -> None:
+        """Keep that a run waits, and what it would count for."""
+        entry = self._maker.entry(fit.published, fit.entry.digest)
+        self._before.hold(entry, fit.published.job.job_id, month, reason)
 
     def _pack_and_send(
         self, record: Rendered, known: Recorded | None, mark: Progress | None
@@ -273,21 +284,20 @@ class JobBatches:
     def _let_go(self, guard: Guard) -> None:
         """Pack the runs that leave no row behind at the receiver, or may."""
         moving, self._moving = list(self._moving.values()), {}
-        kept: frozenset[RowId] = frozenset()
-        held: dict[int, BlockedMonth] = {}
-        if guard.accept is None:
-            rows_held = guard.moves.hold()
-            kept = rows_held.rows
-            of_months = _for_people(guard, rows_held.keys)
-            held = {at: BlockedMonth(at, rows, 0, ticket_after=True) for at, rows in of_months}
-            self._held |= held
-        else:
-            for month, rows in _for_people(guard, guard.moves.emptied()):
-                guard.accept(month, rows)
+        accepts = guard.accept is not None
+
+        def is_accepted(row: RowId) -> bool:
+            return accepts and self._before.accepts((row,), shown(_for_people(guard, row)))
+
+        rows_held, left = guard.moves.hold(is_accepted)
+        held = self._hold_rows(guard, rows_held.keys)
+        if guard.accept is not None:
+            for month, rows in groupby(left, attrgetter("month")):
+                guard.accept(month, [_for_people(guard, row) for row in rows])
         for record, known in moving:
-            if known.row in kept:
+            if known.row in rows_held.rows:
                 self._open.append(OpenRow(row=record.row, finished_seen_at=None))
-                self._count_held(guard, held[known.row.month], record.job_id, known.row)
+                self._count_held(guard, held[known.row.month], record, known.row)
                 continue
             try:
                 self._pack_and_send(record, known, None)
@@ -296,9 +306,26 @@ class JobBatches:
                 self._sender.quarantine(quarantined)
                 self._builder.mark(Progress(skipped=(quarantined,)))
 
-    def _count_held(self, guard: Guard, held: BlockedMonth, job: JobId, row: RowId) -> None:
-        text = row_for_people(guard.moves.row(row), by_level=True).key.text
-        self._sender.tally.actions.job(held.month, held_month(held), Example(job, text))
+    def _hold_rows(self, guard: Guard, rows: Iterable[RowId]) -> Mapping[int, BlockedMonth]:
+        """Keep what is held of rows; return it by month."""
+        held = {}
+        for month, of_month in groupby(sorted(rows), attrgetter("month")):
+            totals = {row: _for_people(guard, row) for row in of_month}
+            held[month] = BlockedMonth(month, tuple(totals.values()), 0, ticket_after=True)
+            reason = held_month(held[month]).reason
+            self._before.hold_rows(
+                [
+                    HeldRow(row, guard.moves.row(row).counts, reason, shown(total))
+                    for row, total in totals.items()
+                ]
+            )
+        self._held |= held
+        return held
+
+    def _count_held(self, guard: Guard, held: BlockedMonth, record: Rendered, row: RowId) -> None:
+        action, text = held_month(held), _for_people(guard, row).key.text
+        self._sender.tally.actions.job(held.month, action, Example(record.job_id, text))
+        self._before.hold(record.counts_for, record.job_id, held.month, action.reason)
 
     def _packed(self, record: Rendered, mark: Progress | None) -> Sequence[Batch]:
         """Pack a record; if too large, without what its format can leave out. Raises: Unfit."""
@@ -337,9 +364,8 @@ class JobBatches:
         self._sender.conclude()
 
 
-def _for_people(guard: Guard, rows: Iterable[RowId]) -> Iterator[tuple[int, tuple[KeyTotal, ...]]]:
-    for month, of_month in groupby(sorted(rows), attrgetter("month")):
-        yield month, rows_for_people(map(guard.moves.row, of_month))
+def _for_people(guard: Guard, row: RowId) -> KeyTotal:
+    return row_for_people(guard.moves.row(row), by_level=True)
 
 
 RecordSink = JobBatches | MonthlyTotals
@@ -356,15 +382,17 @@ def open_sink(
     *,
     held_before: Collection[int],
     restored: RestoredLedger,
+    before: HeldBefore,
     page_read: Callable[[Page], None],
 ) -> RecordSink:
-    """The record sink of the target's format. `held_before`: months that the last round held back.
+    """The record sink of the target's format. `held_before`: months with something held back.
 
     `page_read` is called for pages that are read to sum a month up again, but in regular rounds.
     """
     if isinstance(live.format, SummaryFormat):
         places = decider, source, ledger, sender, clock
-        return MonthlyTotals(live, live.format, *places, restored, page_read=page_read)
+        held = restored, before
+        return MonthlyTotals(live, live.format, *places, *held, page_read=page_read)
     frame = live.format.frame
     builder = BatchBuilder(
         most_records=live.batch_records,
@@ -383,7 +411,8 @@ def open_sink(
             moves=RecordMoves(live.settings, partial(ledger.entries.rows, live.name)),
             accept=accept,
         )
-    return JobBatches(live.format, builder, sender, restored, again=decider.again, guard=guard)
+    args = live.format, builder, sender, restored, before
+    return JobBatches(*args, again=decider.again, guard=guard)
 
 
 def _sent_as_totals(live: LiveTarget, entries: Entries) -> dict[int, BlockedMonth]:

@@ -18,9 +18,9 @@ from publisher.formats.base import SummaryFormat
 from publisher.formats.rules import warnings_about
 from publisher.ledger.answers import Hold, Quarantined, TargetState
 from publisher.ledger.contract import Ledger
-from publisher.model.entry import RecordedRuns
+from publisher.model.entry import Recorded, RecordedRuns
 from publisher.model.errors import Later, LedgerError, PublisherError, Unfit
-from publisher.model.job import Epoch, JobKey, RowRef, SkippedJob
+from publisher.model.job import Epoch, JobKey, JobRecord, RowRef, SkippedJob
 from publisher.model.message import Batch, Progress, RecordColumns, Rendered, WindowMark
 from publisher.model.time import Window
 from publisher.model.totals import BlockedMonth, month_window
@@ -32,6 +32,7 @@ from publisher.publishing.databases.reader import (
     mark_behind,
 )
 from publisher.publishing.plan.decision import Decider, Publish, Skip, skipped_job
+from publisher.publishing.plan.holds import HeldBefore
 from publisher.publishing.plan.restored import RestoredLedger
 from publisher.publishing.round.assemble import NOWHERE
 from publisher.publishing.round.batches import JobBatches, RecordSink, open_sink
@@ -138,16 +139,25 @@ class Round:
             except PublisherError as error:
                 return broken_off(self._live.name, error, self._sender.tally)
             whole = receipt is None and (limit is None or self._taken < limit)
+            all_read = all_read and not missing
+            self._end_holds(is_whole=whole, is_swept=sweep and whole and all_read)
             checked = self._live.policy_digest if whole else None
             self._ledger.targets.end_round(
                 self._live.name,
-                success=receipt is None and not self._held and not missing and all_read,
+                success=receipt is None and not self._held and all_read,
                 swept=sweep and whole,
                 checked=checked,
                 now=self._clock(),
-                held=sorted({month.month for month in self._held}),
             )
         return self._outcome(receipt)._replace(missing=tuple(one.reason for one in missing))
+
+    def _end_holds(self, *, is_whole: bool, is_swept: bool) -> None:
+        """Write down what is held, and set runs aside that were held and have no row any more."""
+        if is_swept and (missed := self._before.not_found()):
+            for job in missed:
+                self._sender.quarantine(job)
+            self._sender.note(Progress(skipped=tuple(missed)))
+        self._before.conclude(is_whole=is_whole)
 
     def _incremental(self, sweep: bool) -> IncrementalReader:
         return IncrementalReader(
@@ -245,6 +255,9 @@ class Round:
         losses = self._ledger.losses.held(self._live.name)
         self._restored = RestoredLedger(self._live.name, losses, are_all_shown=not again)
         know_by_name(self._live.name, self._source, self._ledger.databases)
+        beside = {target.name for target in self._live.beside}
+        held = self._live.name, beside, self._ledger.holds, self._clock
+        self._before = HeldBefore(*held, again=again)
         self._sender = self._new_dispatch(state)
         self._held_before = state.held
         return state
@@ -351,6 +364,7 @@ class Round:
             self._clock,
             held_before=self._held_before,
             restored=self._restored,
+            before=self._before,
             page_read=partial(self._observer.page_read, self._live.name),
         )
         return self._outlet_now
@@ -367,6 +381,7 @@ class Round:
         known = RecordedRuns(self._ledger.entries.recorded(name, runs))
         held = self._ledger.quarantine.held(name, keys + [skipped.key for skipped in page.skipped])
         self._collisions.look_up(page.jobs, known)
+        self._before.meet(runs)
         quarantined: list[SkippedJob] = []
         left: list[JobKey] = []
         mark_at = partial(mark_behind, reading, quarantined, left)
@@ -389,15 +404,29 @@ class Round:
                 continue
             if isinstance(stays, SkippedJob):
                 self._quarantine(stays, held.get(key), quarantined, reading)
-            else:
-                self._sender.tally.kept += stays.kept and not reading.repeats
-                if stays.unwanted and isinstance(sink, MonthlyTotals):
-                    sink.unwanted(job, known.get(job.run_key))
-                if stays.left_quarantine:
-                    left.append(key)
+                self._before.end(run)
+                continue
+            self._pass_over(stays, job, known.get(run), journey, sink)
+            if stays.unwanted or _is_settled(known.get(run), job, decider):
+                self._before.end(run)
+            if stays.left_quarantine:
+                left.append(key)
         sink.mark(progress + Progress(skipped=tuple(quarantined), left_quarantine=tuple(left)))
         self._write_down_if_due(sink, len(quarantined))
         return True
+
+    def _pass_over(
+        self,
+        verdict: Skip,
+        job: JobRecord,
+        known: Recorded | None,
+        journey: _Journey,
+        sink: RecordSink,
+    ) -> None:
+        """Leave a job where it is."""
+        self._sender.tally.kept += verdict.kept and not journey.reading.repeats
+        if verdict.unwanted and isinstance(sink, MonthlyTotals):
+            sink.unwanted(job, known)
 
     def _write_down_if_due(self, sink: RecordSink, quarantined: int) -> None:
         """After a page of which so many jobs were set aside."""
@@ -455,6 +484,12 @@ class Round:
         if receipt is not None and accepts and not receipt.doubt:
             receipt = receipt._replace(reason=f"{receipt.reason}; {_ACCEPT_AGAIN}")
         return concluded(self._live.name, receipt, self._sender.tally, held=self._held)
+
+
+def _is_settled(known: Recorded | None, job: JobRecord, decider: Decider) -> bool:
+    """Return whether a run that was looked at, and is not sent, is at the receiver."""
+    is_there = known is not None and not known.pending
+    return is_there and job.ended_at in decider.selection.window
 
 
 def _may_be_of(window: Window, skipped: SkippedJob) -> bool:

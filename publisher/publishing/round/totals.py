@@ -12,7 +12,7 @@ How far was read is noted once they are accepted: a round that ends before reads
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from datetime import datetime
 from functools import partial
 from itertools import chain, count, groupby
@@ -23,16 +23,15 @@ from publisher.formats import summary_format
 from publisher.formats.base import SummaryFormat
 from publisher.ledger.answers import Hold, Quarantined
 from publisher.ledger.contract import Ledger
-from publisher.model.entry import Entry, Recorded, RowId, RowTotal
+from publisher.model.entry import Entry, Recorded, RowId, RowTotal, RunKey
 from publisher.model.errors import Unfit
 from publisher.model.job import JobId, JobKey, JobRecord, SkippedJob
 from publisher.model.message import MessageRow, MonthMessage, OpenRow, Progress
+from publisher.model.receiver import HeldBack
 from publisher.model.time import Window
 from publisher.model.totals import (
     BlockedMonth,
     GroupedRows,
-    GroupKey,
-    KeyTotal,
     groups_of,
     has_begun,
     month_number,
@@ -42,17 +41,12 @@ from publisher.policy.target import is_wanted
 from publisher.publishing.databases.reader import undisturbed, whole_window
 from publisher.publishing.plan.actions import Action, ActionCounts, Example, Kind
 from publisher.publishing.plan.decision import Decider, Publish, Skip, skipped_job
-from publisher.publishing.plan.known_rows import KnownRows, changed_row, rows_for_people
+from publisher.publishing.plan.holds import HeldBefore, RowConsent
+from publisher.publishing.plan.known_rows import changed_row
 from publisher.publishing.plan.months import MonthKinds, of_other_kind
 from publisher.publishing.plan.reasons import held_month, row_sent_again
 from publisher.publishing.plan.restored import RestoredLedger
-from publisher.publishing.plan.rows import (
-    RowChanges,
-    bundled,
-    hold_back,
-    months_together,
-    rows_emptied,
-)
+from publisher.publishing.plan.rows import RowChanges, bundled, months_together
 from publisher.publishing.plan.runs import entry_of, plan_run, plan_unwanted, retraction_of
 from publisher.publishing.round.assemble import (
     NOWHERE,
@@ -87,6 +81,7 @@ class MonthlyTotals:
         sender: MessageSender,
         clock: Callable[[], datetime],
         restored: RestoredLedger,
+        before: HeldBefore,
         *,
         page_read: Callable[[Page], None],
     ) -> None:
@@ -99,10 +94,12 @@ class MonthlyTotals:
         self._sender = sender
         self._clock = clock
         self._restored = restored
+        self._before = before
         self._page_read = page_read
         self._accepts = live.accept_key_change
         self._again = decider.again
         self._changes = RowChanges()
+        self._moving: dict[RunKey, JobId] = {}  # runs that come to other rows: few, but on purpose
         self._entries: list[Entry] = []
         # The jobs that were taken, by the row that each leaves; None: it comes for the first time.
         self._keys: defaultdict[RowId | None, list[JobKey]] = defaultdict(list)
@@ -110,10 +107,9 @@ class MonthlyTotals:
         self._progress = Progress()
         known = partial(ledger.entries.months, live.name), partial(ledger.entries.rows, live.name)
         self._kinds = MonthKinds(summary_format, *known, again=decider.again)
-        # Months of which runs are there otherwise ('' as single records, or in another table): they
-        # are held back, or not, with consent.
-        self._other_kind: dict[int, str] = {}
-        self._overruled: dict[int, str] = {}
+        self._consent = RowConsent(
+            self._kinds, known[1], self._own_rows, before, accepts=self._accepts
+        )
         self._waiting = ActionCounts()  # runs of such months
         self._rows_sent = ActionCounts()  # that go out though no run changed, or with zeros
         self._blocked: list[BlockedMonth] = []  # months that wait for an administrator
@@ -141,21 +137,24 @@ class MonthlyTotals:
         entry = entry_of(published, self._kinds.row_of(month, published), fit.entry.digest)
         action = plan_run(entry, fit.known, again=self._again or form is None)
         if action.kind is Kind.KEEP and not self._again:
+            self._before.end(entry.run)
             return
+        job_id = published.job.job_id
         if self._restored.holds(published.job, month, fit.known, is_single=False):
+            self._before.hold(entry, job_id, month, self._restored.reason(month))
             return
         rows = [entry.row.id] if fit.known is None else [entry.row.id, fit.known.row]
         is_single = any(map(self._kinds.is_of_records, rows))
         if form is None or is_single:
             was = "" if is_single else self._kinds.months[month].format
-            (self._overruled if self._accepts else self._other_kind)[month] = was
-            if not self._accepts:
+            if not self._consent.may_overrule(month, was):
                 held = held_month(of_other_kind(month, was))
-                self._waiting.job(month, held, Example(published.job.job_id))
+                self._waiting.job(month, held, Example(job_id))
+                self._before.hold(entry, job_id, month, held.reason)
                 return
         if action.kind is Kind.KEEP:
             return
-        self._enter(entry, fit.known, action, published.job.job_id)
+        self._enter(entry, fit.known, action, job_id)
         self._keys[fit.known and fit.known.row].append(key)
 
     def unwanted(self, job: JobRecord, known: Recorded | None) -> None:
@@ -174,6 +173,9 @@ class MonthlyTotals:
 
     def _enter(self, entry: Entry, known: Recorded | None, action: Action, job: JobId) -> None:
         self._changes.add(entry, known, self._live.settings, action, job)
+        leaves = known is not None and (not entry.jobs or entry.row.id != known.row)
+        if leaves and not self._again:
+            self._moving[entry.run] = job
         self._entries.append(entry)
         if len(self._entries) >= _FLUSH_ENTRIES:
             self._flush()
@@ -221,8 +223,7 @@ class MonthlyTotals:
         self._read_again((month,), now)
         is_of_another_kind = self._kinds.form_of(month) is None
         if is_of_another_kind:
-            were = self._overruled if self._accepts else self._other_kind
-            were[month] = self._kinds.months[month].format
+            self._consent.may_overrule(month, self._kinds.months[month].format)
         to_send = () if is_of_another_kind else (month,)
         self._conclude(to_send, now)
 
@@ -316,7 +317,7 @@ class MonthlyTotals:
         If that is refused, too, the rows that these runs should have left, and that may have been
         accepted without them, are sent as they count.
         """
-        again = {*months, *self._other_kind}
+        again = {*months, *self._consent.other_kind}
         self._blocked = [held for held in self._blocked if held.month not in again]
         self._read_again(months, now)
         self._send((), now)
@@ -329,66 +330,42 @@ class MonthlyTotals:
         """Send what is planned, but for what is held."""
         self._flush()
         self._hold_months()
-        left = self._left_behind() if self._accepts else self._hold_rows()
+        self._hold_rows()
+        left = self._consent.left_behind(self._changes)
         if self._again and self.held:  # a month that is published again goes whole, or not at all
             self._ledger.postings.discard(self._target)
             self._changes.count(self._sender.tally.actions, held_month(self.held[-1]))
             self._changes, say = RowChanges(), ()
         self._hold_large_rows(now)
-        self._ledger.postings.seal(self._target, self._messages({*say, *self._overruled}, now))
+        overruled = self._consent.overruled
+        self._ledger.postings.seal(self._target, self._messages({*say, *overruled}, now))
         for month, rows in left.items():
             now = self._clock()
             self._ledger.consents.accept(self._target, month, rows, 0, now, of_records=False)
         self._sender.send_outstanding()
 
     def _hold_months(self) -> None:
-        """Tell of months whose runs wait, as the receiver has them as something else."""
+        """Hold months whose runs wait, as the receiver has them as something else."""
         self._sender.tally.actions.take(self._waiting.lines())
-        for month, was in sorted(self._other_kind.items()):
-            rows = rows_for_people(self._own_rows(month), was)
-            self._blocked.append(of_other_kind(month, was)._replace(orphaned=rows))
+        self._blocked += self._consent.hold_months()
 
-    def _hold_rows(self) -> Mapping[int, Sequence[KeyTotal]]:
-        """Hold runs that would leave rows behind at the receiver, and tell of these rows."""
-        there = self._rows_that_move()
-        held = hold_back(self._changes, there.counts, there.key_of, self._takes_zeros)
-        if held.rows:
-            self._ledger.postings.withdraw(self._target, leaving=held.rows)
-            for row in held.rows:
-                self._keys.pop(row, None)
-        blocked = {}
-        for month, rows in there.for_people(held.keys).items():
-            zeros, lost = self._kinds.format_of(month).takes_zeros, held.retracted(month)
-            blocked[month] = BlockedMonth(month, tuple(rows), lost, emptied=zeros)
-        for move, moved in held.moves.items():
-            at = move.old.month, held_month(blocked[move.old.month])
-            about = [Example(job, there.text_of(move.old)) for job in moved.jobs]
-            self._sender.tally.actions.add(*at, jobs=moved.old.jobs, examples=about)
-        self._blocked += blocked.values()
-        return {}
-
-    def _left_behind(self) -> Mapping[int, Sequence[KeyTotal]]:
-        """Return the rows that stay at the receiver with an administrator's consent, by month."""
-        there = self._rows_that_move()
-        emptied = rows_emptied(self._changes, there.counts, there.key_of)
-        keys = emptied.by_data | emptied.by_settings
-        left = there.for_people([key for key in keys if not self._takes_zeros(key)])
-        for month, was in sorted(self._overruled.items()):
-            if was:  # all of another table's rows stay
-                left[month] = list(rows_for_people(self._own_rows(month), was))
-        return left
-
-    def _rows_that_move(self) -> KnownRows:
-        months = sorted(self._changes.moving_months())
-        rows = [row for month in months for row in self._ledger.entries.rows(self._target, month)]
-        return KnownRows(rows, self._kinds.format_of)
+    def _hold_rows(self) -> None:
+        """Hold runs that would leave rows behind at the receiver without consent."""
+        held = self._consent.hold_rows(self._changes)
+        if held.reasons:
+            reasons = {row: action.reason for row, action in held.reasons.items()}
+            waits = None if self._again else HeldBack(reasons, self._moving, self._clock())
+            self._ledger.postings.withdraw(self._target, leaving=reasons, held=waits)
+        for row in held.reasons:
+            self._keys.pop(row, None)
+        for row, moved, examples in held.runs:
+            at = row.month, held.reasons[row]
+            self._sender.tally.actions.add(*at, jobs=moved.old.jobs, examples=examples)
+        self._blocked += held.blocked
 
     def _own_rows(self, month: int) -> list[RowTotal]:
         rows = self._ledger.entries.rows(self._target, month)
         return own_rows(rows, self._decider.selection, self._live.beside)
-
-    def _takes_zeros(self, key: GroupKey) -> bool:
-        return self._kinds.format_of(key[0]).takes_zeros
 
     def _hold_large_rows(self, now: datetime) -> None:
         """Take runs out whose rows the receiver would refuse: such sums are damage."""

@@ -377,7 +377,7 @@ def _delivery(report: Report) -> Table:
         ),
         count("quarantined", "Set aside", _QUARANTINED),
         count("in_doubt", "In doubt", "Records that were sent and whose answer was lost."),
-        count("held_months", "Months held", "Months of summaries that the last round held back."),
+        count("held_months", "Months held", "Months of which something is held back."),
         count(
             "rejected_messages",
             "Rejected messages",

@@ -113,7 +113,7 @@ IN_DOUBT: Final = _metric(
     "publisher_in_doubt_records", "Records that were sent, and the answer was lost."
 )
 QUARANTINED: Final = _metric("publisher_quarantined_jobs", "Jobs that were set aside.")
-HELD: Final = _metric("publisher_held_months", "Months that the last round held back.")
+HELD: Final = _metric("publisher_held_months", "Months of which something is held back.")
 MISSING: Final = _metric(
     "publisher_missing_databases", "Accounting databases that were read once and are gone."
 )

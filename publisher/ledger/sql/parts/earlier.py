@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from publisher.ledger.sql.parts.opened import LedgerPart
+from publisher.ledger.sql.sums import holds
 from publisher.model.entry import EarlierRuns
 from publisher.model.time import epoch
 
@@ -71,10 +72,11 @@ class SqlEarlier(LedgerPart):
                 self._database.execute_many(_NOTE_MONTH, counted)
 
     def forget(self, target: str, months: Collection[int]) -> None:
-        of = {"target": self._opened.known_number(target)}
+        receiver, number = self._opened.known_receiver(target), self._opened.known_number(target)
         with self._database.atomic():
             for month in months:
-                self._database.execute(_FORGET_MONTH, of | {"month": month})
+                self._database.execute(_FORGET_MONTH, {"target": number, "month": month})
+            holds.end_again(self._database, receiver, number, months)
 
     def settings_since(self, target: str, posting: int) -> tuple[int, frozenset[str]]:
         asked = {"name": target, "posting": posting}

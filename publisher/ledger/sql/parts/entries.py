@@ -21,6 +21,7 @@ from publisher.model.entry import (
 )
 from publisher.model.job import Epoch
 from publisher.model.message import MonthMessage
+from publisher.model.receiver import HeldBack
 from publisher.model.time import epoch
 from publisher.model.totals import InheritedMonth
 
@@ -75,11 +76,16 @@ class SqlPostings(LedgerPart):
             postings.enter(self._database, self._opened.entry_numbers, *added)
 
     def withdraw(
-        self, target: str, *, leaving: Collection[RowId] = (), entering: Collection[RowId] = ()
+        self,
+        target: str,
+        *,
+        leaving: Collection[RowId] = (),
+        entering: Collection[RowId] = (),
+        held: HeldBack | None = None,
     ) -> None:
-        number = self._opened.known_number(target)
+        of = self._opened.known_number(target), leaving, entering, held
         with self._database.atomic():
-            postings.withdraw(self._database, number, leaving, entering)
+            postings.withdraw(self._database, *of)
 
     def discard(self, target: str) -> None:
         with self._database.atomic():

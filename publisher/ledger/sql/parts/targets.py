@@ -10,7 +10,7 @@ from typing import Any
 from publisher.ledger.answers import TargetState
 from publisher.ledger.sql.parts.locks import compare_with_file
 from publisher.ledger.sql.parts.opened import LedgerPart, sound
-from publisher.ledger.sql.sums import postings, receivers
+from publisher.ledger.sql.sums import holds, postings, receivers
 from publisher.ledger.sql.sums.elsewhere import shadows
 from publisher.model.entry import ReceiverName
 from publisher.model.errors import Busy
@@ -31,7 +31,7 @@ SELECT start_rule, start_at, last_round, last_success, last_end, swept, delivere
         WHERE message.target = target.id AND message.receiver = target.receiver
             AND state < 2 AND state = 1),
        (SELECT count(*) FROM quarantine WHERE quarantine.target = target.id AND hold <> 'dropped'),
-       checked_digest, held
+       checked_digest
 FROM target WHERE name = :name"""
 _ENTER_TARGET = """
 INSERT INTO target (name, start_rule, start_at, selection_digest, receiver)
@@ -45,7 +45,7 @@ ON CONFLICT (name) DO UPDATE SET
     receiver = excluded.receiver,
     start_rule = excluded.start_rule, selection_digest = excluded.selection_digest"""
 _END_ROUND = """
-UPDATE target SET last_round = :now, held = :held,
+UPDATE target SET last_round = :now,
        last_success = CASE WHEN :success THEN :now ELSE last_success END,
        swept = CASE WHEN :swept THEN :now ELSE swept END,
        checked_digest = coalesce(:checked, checked_digest) WHERE id = :target"""
@@ -64,8 +64,9 @@ class SqlTargets(LedgerPart):
         row = self._opened.first(_STATE, {"name": target})
         if row is None:
             return None
-        with sound(f"the row of target {target}"):
-            return _target_state(target, row)
+        of = self._opened.receiver(target), self._opened.known_number(target)
+        with self._database.reading(), sound(f"the row of target {target}"):
+            return _target_state(target, row, holds.months(self._database, *of))
 
     def names(self) -> Sequence[str]:
         with self._database.reading():
@@ -113,11 +114,10 @@ class SqlTargets(LedgerPart):
         swept: bool,
         checked: str | None,
         now: datetime,
-        held: Sequence[int] = (),
     ) -> None:
         found = {"success": success, "swept": swept, "checked": checked}
         at = {"target": self._opened.known_number(target), "now": epoch(now)}
-        self._opened.write(_END_ROUND, {**at, **found, "held": " ".join(map(str, held))})
+        self._opened.write(_END_ROUND, {**at, **found})
 
     def take_over(self, target: str, until: Epoch) -> None:
         self._opened.write(_TAKE_OVER, {"name": target, "until": until})
@@ -164,7 +164,7 @@ class SqlReceivers(LedgerPart):
             receivers.enter_for(self._database, target, receiver)
 
 
-def _target_state(target: str, row: Sequence[Any]) -> TargetState:
+def _target_state(target: str, row: Sequence[Any], held: tuple[int, ...]) -> TargetState:
     return TargetState(
         target=target,
         start_rule=row[0],
@@ -178,5 +178,5 @@ def _target_state(target: str, row: Sequence[Any]) -> TargetState:
         in_doubt=row[8],
         quarantined=row[9],
         checked_digest=row[10],
-        held=tuple(map(int, row[11].split())),
+        held=held,
     )

@@ -13,8 +13,11 @@ from typing import Any, Final, NamedTuple
 
 from publisher.ledger.sql import entries
 from publisher.ledger.sql.database import Database
+from publisher.ledger.sql.sums import holds
 from publisher.ledger.sql.sums.settlement import Settling
 from publisher.model.entry import Entry, RowId
+from publisher.model.receiver import HeldBack
+from publisher.model.time import epoch
 
 ENTRY_BYTES: Final = 180  # of an entry and its indexes, when it is written again
 _PORTION: Final = 5_000  # entries in memory, of 500 bytes
@@ -160,16 +163,31 @@ def _portion(
 
 
 def withdraw(
-    database: Database, target: int, leaving: Collection[RowId], entering: Collection[RowId]
+    database: Database,
+    target: int,
+    leaving: Collection[RowId],
+    entering: Collection[RowId],
+    held: HeldBack | None,
 ) -> None:
-    """Take entries out of the open posting whose runs leave rows, and those that enter rows."""
+    """Take entries out of the open posting whose runs leave rows, and those that enter rows.
+
+    `held`: keep those that leave rows as holds.
+    """
     if (there := open_posting(database, target)) is None:
         return
-    left = _row_keys(database, there.receiver, leaving)
-    entered = _row_keys(database, there.receiver, entering)
+    left = {row_key(database, there.receiver, row): row for row in leaving}
+    entered = {row_key(database, there.receiver, row) for row in entering}
     after = b""
     while found := _portion(database, _MOVING, there, after):
         after = found[-1][0]
+        if held is not None:
+            waits = [
+                (run, held.jobs.get(run, ""), left[was].month, held.reasons[left[was]])
+                for run, _, was in found
+                if was in left
+            ]
+            at = there.number, there.receiver, target
+            holds.hold_entered(database, *at, waits, epoch(held.at))
         runs = [run for run, row, was in found if was in left or row in entered]
         take_out(database, there.number, there.receiver, runs)
 
@@ -181,11 +199,6 @@ def take_out(database: Database, posting: int, receiver: int, runs: Iterable[byt
         rows = [database.execute(_ENTERED, one).fetchone() for one in at]
         database.execute_many(_TAKE_OUT, at)
         _change(database, posting, -len(rows), -entries.checksum(rows))
-
-
-def _row_keys(database: Database, receiver: int, rows: Iterable[RowId]) -> set[int]:
-    """Return the numbers of rows of a receiver. Raises: KeyError for a row that it never had."""
-    return {row_key(database, receiver, row) for row in rows}
 
 
 def row_key(database: Database, receiver: int, row: RowId) -> int:

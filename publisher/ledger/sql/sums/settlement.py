@@ -10,9 +10,9 @@ from typing import Any, Final, NamedTuple
 
 from publisher.ledger.sql import entries
 from publisher.ledger.sql.database import Database
-from publisher.ledger.sql.sums import counts
+from publisher.ledger.sql.sums import counts, holds
 from publisher.ledger.sql.sums.balances import BalanceChanges
-from publisher.model.job import Epoch
+from publisher.model.job import Epoch, RunKey
 from publisher.model.totals import column, host_of
 
 _PORTION: Final = 5_000  # entries in memory, of 700 bytes
@@ -153,6 +153,8 @@ class Settling:
         states: dict[int, list[tuple[bytes, int]]] = {
             state: [] for state in (entries.HISTORY, entries.COUNTS, entries.LEFT)
         }
+        coming = list(coming)
+        holds.end(self._database, self._receiver, [RunKey(one.run) for one in coming])
         for run, entry, was, posting, is_one_record in coming:
             is_later = self._keeps_first and was is not None
             states[entries.HISTORY if is_later else entries.COUNTS].append((run, self._posting))

@@ -1,0 +1,254 @@
+"""What a round holds back, as the ledger keeps it, and what of it an administrator may accept.
+
+What is held is planned anew in every round, from its source. A run that the source does not have
+any more is set aside, with what it would have counted for: so nothing that waits is forgotten.
+`--accept-key-change` accepts rows as they were shown last; others are held, and shown.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from itertools import groupby
+from operator import itemgetter
+from typing import Final, NamedTuple
+
+from publisher.ledger.contract import Holds
+from publisher.model.entry import Entry, RowId, RowTotal, RunKey
+from publisher.model.job import JobId, SkippedJob
+from publisher.model.receiver import HeldRow, HeldRun, shown
+from publisher.model.totals import BlockedMonth, GroupKey, KeyTotal, row_for_people
+from publisher.publishing.plan.actions import Action, Example
+from publisher.publishing.plan.known_rows import KnownRows, rows_for_people
+from publisher.publishing.plan.months import MonthKinds, of_other_kind
+from publisher.publishing.plan.reasons import held_month
+from publisher.publishing.plan.rows import (
+    HeldRows,
+    Moved,
+    RowChanges,
+    hold_back,
+    retracted,
+    rows_emptied,
+)
+
+_FLUSH: Final = 1_000  # runs in memory, of 900 bytes
+
+
+class HeldBefore:
+    """The holds of a target's receiver, and what becomes of them in this round.
+
+    Memory grows with runs that were held before, 100 bytes each, and with rows.
+    """
+
+    def __init__(
+        self,
+        target: str,
+        beside: Collection[str],
+        ledger: Holds,
+        clock: Callable[[], datetime],
+        *,
+        again: bool,
+    ) -> None:
+        """`beside`: the other targets of the receiver. `again`: months are published again."""
+        self._target = target
+        self._beside = beside
+        self._ledger = ledger
+        self._clock = clock
+        self._again = again
+        self._since = clock()
+        self._before = {} if again else ledger.runs(target)
+        self._met: set[RunKey] = set()
+        self._ended: set[RunKey] = set()
+        self._runs: list[HeldRun] = []
+        self._rows: set[RowId] = set()
+        self._shown: Collection[tuple[RowId, bytes]] | None = None
+
+    # Runs
+
+    def meet(self, runs: Iterable[RunKey]) -> None:
+        """Note that the source has these runs (hot path)."""
+        if self._before:
+            self._met.update(run for run in runs if run in self._before)
+
+    def end(self, run: RunKey) -> None:
+        """Note that nothing of a run is to change any more."""
+        if run in self._before and self._before[run] not in self._beside:
+            self._ended.add(run)
+
+    def hold(self, entry: Entry, job: JobId, month: int, reason: str) -> None:
+        """Hold a run that would count so; `month`: where people find it."""
+        if not self._again:
+            self._runs.append(HeldRun(entry, job, month, reason))
+            if len(self._runs) >= _FLUSH:
+                self._flush()
+
+    def _flush(self) -> None:
+        if self._runs:
+            self._ledger.hold_runs(self._target, self._runs, self._clock())
+            self._runs.clear()
+
+    # Rows
+
+    def accepts(self, rows: Iterable[RowId], shown: bytes) -> bool:
+        """Return whether rows were shown so when they were held last."""
+        if self._shown is None:
+            self._shown = self._ledger.rows_shown(self._target)
+        return any((row, shown) in self._shown for row in rows)
+
+    def hold_rows(self, rows: Sequence[HeldRow]) -> None:
+        """Hold rows, and keep what is shown of them."""
+        self._rows.update(one.row for one in rows)
+        if rows:
+            self._ledger.hold_rows(self._target, rows, self._clock(), again=self._again)
+
+    # The end of a round
+
+    def not_found(self) -> Sequence[SkippedJob]:
+        """Set runs aside that a round did not find, though it read all of the accounting data."""
+        if not self._before:
+            return ()
+        found = self._ledger.not_found(self._target, self._met, self._since)
+        own = {run: job for run, (by, job) in found.items() if by not in self._beside}
+        self._ended.update(own)
+        return list(own.values())
+
+    def conclude(self, *, is_whole: bool) -> None:
+        """Write down what is held; `is_whole`: every row that waits was planned."""
+        self._flush()
+        if self._ended or is_whole:
+            but = self._rows if is_whole else None
+            self._ledger.end(self._target, self._ended, but=but)
+
+
+Rows = Callable[[int], Sequence[RowTotal]]
+
+
+class Held(NamedTuple):
+    """What is held back of rows: months for people, and by row of ours why its runs wait."""
+
+    blocked: list[BlockedMonth]
+    reasons: Mapping[RowId, Action]
+    runs: list[tuple[RowId, Moved, list[Example]]]
+
+
+def stays(month: BlockedMonth, rows: Sequence[RowTotal]) -> list[HeldRow]:
+    """Return those of a month's rows that would stay, as a republish shows them."""
+    reason, found = held_month(month).reason, []
+    for row in rows:
+        as_shown = {row_for_people(row, by_level=by_level) for by_level in (True, False)}
+        found += [
+            HeldRow(row.key.id, row.counts, reason, shown(one))
+            for one in as_shown.intersection(month.orphaned)
+        ]
+    return found
+
+
+class RowConsent:
+    """What an administrator accepts in a round, or holds back, of the rows of its months."""
+
+    def __init__(
+        self, kinds: MonthKinds, rows_of: Rows, own_rows: Rows, before: HeldBefore, *, accepts: bool
+    ) -> None:
+        """`own_rows`: rows of a month that no other target wants. `accepts`: what was shown."""
+        self._kinds = kinds
+        self._rows_of = rows_of
+        self._own_rows = own_rows
+        self._before = before
+        self._accepts = accepts
+        # Months that the receiver has otherwise ('' as single records, or in another table).
+        self._other_kind: dict[int, str] = {}
+        self._overruled: dict[int, str] = {}
+
+    @property
+    def overruled(self) -> Mapping[int, str]:
+        """Months of which totals are sent, with consent, though they are there otherwise."""
+        return self._overruled
+
+    @property
+    def other_kind(self) -> Mapping[int, str]:
+        """Months that wait, as they are there otherwise."""
+        return self._other_kind
+
+    def may_overrule(self, month: int, was: str) -> bool:
+        """Return whether totals may come to what the receiver has otherwise of a month."""
+        if month not in self._overruled and month not in self._other_kind:
+            seen = (self._before.accepts((one.row,), one.shown) for one in self._beside(month, was))
+            is_accepted = self._accepts and all(seen)
+            (self._overruled if is_accepted else self._other_kind)[month] = was
+        return month in self._overruled
+
+    def _beside(self, month: int, was: str) -> Iterator[HeldRow]:
+        """Yield the rows of a month that would stay beside totals."""
+        reason = held_month(of_other_kind(month, was)).reason
+        for row in self._own_rows(month):
+            for total in rows_for_people([row], was):
+                yield HeldRow(row.key.id, row.counts, reason, shown(total))
+
+    def hold_months(self) -> list[BlockedMonth]:
+        """Hold the months that are there otherwise."""
+        found = []
+        for month, was in sorted(self._other_kind.items()):
+            self._before.hold_rows(list(self._beside(month, was)))
+            rows = rows_for_people(self._own_rows(month), was)
+            found.append(of_other_kind(month, was)._replace(orphaned=rows))
+        return found
+
+    def hold_rows(self, changes: RowChanges) -> Held:
+        """Take changes back that would leave rows behind, or lose runs, without consent."""
+        there = self._there(changes)
+        lost = retracted(changes.moves, there.key_of)
+
+        def shown_of(key: GroupKey) -> bytes:
+            return shown(there.for_people(key), lost[key])
+
+        def is_accepted(key: GroupKey) -> bool:
+            rows = (row.key.id for row in there.of_key(key))
+            return self._accepts and self._before.accepts(rows, shown_of(key))
+
+        held = hold_back(changes, there.counts, there.key_of, self.takes_zeros, is_accepted)
+        blocked: list[BlockedMonth] = []
+        reasons: dict[RowId, Action] = {}
+        for month, of_month in groupby(sorted(held.keys), itemgetter(0)):
+            keys = list(of_month)
+            zeros = self._kinds.format_of(month).takes_zeros
+            rows, jobs = tuple(map(there.for_people, keys)), sum(lost[key] for key in keys)
+            blocked.append(BlockedMonth(month, rows, jobs, emptied=zeros))
+            action = held_month(blocked[-1])
+            stay = [
+                HeldRow(row.key.id, row.counts, action.reason, shown_of(key))
+                for key in keys
+                for row in there.of_key(key)
+            ]
+            self._before.hold_rows(stay)
+            reasons |= dict.fromkeys((one.row for one in stay), action)
+        return Held(blocked, reasons, list(_runs(held, there)))
+
+    def left_behind(self, changes: RowChanges) -> Mapping[int, Sequence[KeyTotal]]:
+        """Return the rows that stay at the receiver with consent, by month."""
+        there = self._there(changes)
+        emptied = rows_emptied(changes, there.counts, there.key_of)
+        left: defaultdict[int, list[KeyTotal]] = defaultdict(list)
+        for key in sorted(emptied.by_data | emptied.by_settings):
+            if not self.takes_zeros(key):
+                left[key[0]].append(there.for_people(key))
+        for month, was in sorted(self._overruled.items()):
+            if was:  # all of another table's rows stay
+                left[month] = list(rows_for_people(self._own_rows(month), was))
+        return left
+
+    def takes_zeros(self, key: GroupKey) -> bool:
+        """Return whether a row of the receiver is emptied by a record of zeros."""
+        return self._kinds.format_of(key[0]).takes_zeros
+
+    def _there(self, changes: RowChanges) -> KnownRows:
+        rows = [row for month in sorted(changes.moving_months()) for row in self._rows_of(month)]
+        return KnownRows(rows, self._kinds.format_of)
+
+
+def _runs(
+    held: HeldRows[GroupKey], there: KnownRows
+) -> Iterator[tuple[RowId, Moved, list[Example]]]:
+    for move, moved in held.moves.items():
+        text = there.text_of(move.old)
+        yield move.old, moved, [Example(job, text) for job in moved.jobs]

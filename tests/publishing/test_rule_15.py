@@ -1,0 +1,190 @@
+"""Holds are written down (rule 15): what was shown is accepted and nothing else, and what waits is never forgotten."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from publisher.model.receiver import NOT_FOUND
+from tests.arex_databases import SampleJob
+from tests.model_receivers.site import Answer, Run
+from tests.model_receivers.test_named_stories import Tale, may
+from tests.model_receivers.world import ended_again
+
+FORMS = ("car", "apel-summary-0.2")
+in_each_form = pytest.mark.parametrize("form", FORMS)
+
+
+def alone(tale: Tale) -> SampleJob:
+    """Deliver three jobs; return the one that is alone in its row."""
+    tale.jobs(may(3), may(4))
+    (job,) = tale.jobs(may(5), first=20, user="bob")
+    assert tale.publish().status == 0
+    return job
+
+
+def held_change(tale: Tale) -> SampleJob:
+    """Have a change of a job held, which would leave its row behind; return the job as it is now."""
+    changed = replace(alone(tale), cpus=8, wall_s=777)
+    tale.ce.correct(changed)
+    assert held_months(tale.publish()) == ["2026-05"]
+    return changed
+
+
+def held_months(run: Run) -> list[str]:
+    return [held["month"] for held in run.json["targets"]["egi"]["held"]]
+
+
+def status(tale: Tale) -> dict[str, Any]:
+    return dict(tale.product.run("status", "--json").json["targets"]["egi"])
+
+
+def quarantined(tale: Tale) -> list[dict[str, Any]]:
+    return list(tale.product.run("quarantine", "list", "--json").json["quarantined"])
+
+
+def purge(tale: Tale, job: SampleJob) -> None:
+    tale.ce.purge([job.job_id])
+
+
+def restart(tale: Tale, job: SampleJob) -> None:
+    tale.ce.again(ended_again(job, may(7), local_job_id="9001", wall_s=77, cpu_user_s=33, cpus=1))
+
+
+@pytest.mark.parametrize("forget", [purge, restart])
+@in_each_form
+def test_rule_15_a_held_run_that_its_source_forgets_is_set_aside(
+    tmp_path: Path, form: str, forget: Callable[[Tale, SampleJob], None]
+) -> None:
+    tale = Tale(tmp_path, form)
+    job = held_change(tale)
+    assert status(tale)["held"] == 1
+    before = tale.total().jobs
+    forget(tale, job)
+    assert tale.publish().status == 65, "somebody is to see it"
+    (one,) = quarantined(tale)
+    assert (one["job"], one["local_id"], one["rule"]) == (job.job_id, str(job.local_job_id), NOT_FOUND)
+    assert "777 s wall" in one["reason"]
+    assert "processors 8" in one["reason"]
+    assert (status(tale)["held"], status(tale)["quarantined"]) == (0, 1)
+    assert tale.total().jobs == before + (forget is restart), "it counts as it was delivered"
+    assert tale.publish().status == 0
+    assert len(quarantined(tale)) == 1, "until it is dropped"
+    assert tale.product.run("quarantine", "drop", str(one["number"])).status == 0
+    assert status(tale)["quarantined"] == 0
+    assert tale.wrong() == []
+
+
+@in_each_form
+def test_rule_15_a_run_that_comes_back_is_held_again_and_then_counts(tmp_path: Path, form: str) -> None:
+    tale = Tale(tmp_path, form)
+    job = held_change(tale)
+    purge(tale, job)
+    tale.publish()
+    tale.ce.insert([job])
+    assert held_months(tale.publish()) == ["2026-05"]
+    assert tale.publish("--accept-key-change").status == 0
+    assert (quarantined(tale), status(tale)["held"]) == ([], 0)
+    assert [total.wall_s for key, total in tale.rows().items() if key.processors == 8] == [777]
+
+
+@in_each_form
+def test_rule_15_nothing_is_accepted_that_was_not_shown(tmp_path: Path, form: str) -> None:
+    tale = Tale(tmp_path, form)
+    tale.ce.correct(replace(alone(tale), cpus=8))
+    assert held_months(tale.publish("--accept-key-change")) == ["2026-05"]
+    assert tale.publish("--accept-key-change").status == 0
+    assert status(tale)["held"] == 0
+
+
+@in_each_form
+def test_rule_15_what_came_since_it_was_shown_is_held_and_shown(tmp_path: Path, form: str) -> None:
+    tale = Tale(tmp_path, form)
+    (other,) = tale.jobs(may(6), first=30, user="cyd")
+    held_change(tale)
+    tale.ce.correct(replace(other, cpus=8))
+    shown = tale.publish("--accept-key-change")
+    (held,) = shown.json["targets"]["egi"]["held"]
+    assert [("CN=cyd" in row["row"], row["jobs"]) for row in held["stale"]] == [(True, 1)]
+    assert [one["job"] for one in quarantined(tale)] == []
+    assert (shown.status, shown.json["targets"]["egi"]["records"]) == (65, 1), "what was shown is sent"
+    assert tale.publish("--accept-key-change").status == 0
+
+
+@in_each_form
+def test_rule_15_a_hold_ends_when_its_entry_counts_and_not_when_it_is_planned(tmp_path: Path, form: str) -> None:
+    tale = Tale(tmp_path, form)
+    held_change(tale)
+    tale.product.answer = lambda: Answer.AWAY
+    assert tale.publish("--accept-key-change").status == 75
+    assert status(tale)["held"] == 1
+    tale.product.answer = lambda: Answer.OK
+    assert tale.publish("--accept-key-change").status == 0
+    assert status(tale)["held"] == 0
+
+
+@in_each_form
+def test_rule_15_a_run_that_is_lost_between_consent_and_delivery_is_set_aside(tmp_path: Path, form: str) -> None:
+    tale = Tale(tmp_path, form)
+    job = held_change(tale)
+    tale.product.answer = lambda: Answer.AWAY
+    assert tale.publish("--accept-key-change").status == 75
+    tale.product.answer = lambda: Answer.OK
+    purge(tale, job)
+    assert tale.publish().status == 65
+    assert [one["rule"] for one in quarantined(tale)] == [NOT_FOUND]
+
+
+@in_each_form
+def test_rule_15_a_change_that_is_taken_back_is_held_no_longer(tmp_path: Path, form: str) -> None:
+    tale = Tale(tmp_path, form)
+    changed = held_change(tale)
+    tale.ce.correct(replace(changed, cpus=1, wall_s=1020))
+    assert tale.publish().status == 0
+    assert status(tale)["held"] == 0
+    purge(tale, changed)
+    assert tale.publish().status == 0
+    assert quarantined(tale) == []
+
+
+def test_rule_15_new_runs_that_wait_for_a_month_are_not_forgotten(tmp_path: Path) -> None:
+    """Of the month the receiver has single records, so totals wait."""
+    tale = Tale(tmp_path, "car")
+    tale.jobs(may(3))
+    assert tale.publish().status == 0
+    tale.product.config["targets"]["egi"]["format"] = "apel-summary-0.4"
+    (job,) = tale.jobs(may(5), first=20, user="bob")
+    assert held_months(tale.publish()) == ["2026-05"]
+    purge(tale, job)
+    assert tale.publish().status == 65
+    assert [(one["job"], one["rule"]) for one in quarantined(tale)] == [(job.job_id, NOT_FOUND)]
+
+
+def test_rule_15_a_source_that_cannot_be_read_says_nothing(tmp_path: Path) -> None:
+    tale = Tale(tmp_path, "apel-summary-0.2")
+    held_change(tale)
+    there, away = tale.ce.path, tale.ce.path.with_suffix(".away")
+    there.rename(away)
+    tale.publish()
+    assert (quarantined(tale), status(tale)["held"]) == ([], 1)
+    away.rename(there)
+    assert held_months(tale.publish()) == ["2026-05"]
+
+
+@pytest.mark.parametrize("form", ["car", "apel-summary-0.2"])
+def test_rule_15_a_republish_accepts_what_it_showed(tmp_path: Path, form: str) -> None:
+    tale = Tale(tmp_path, form)
+    alone(tale)
+    tale.benchmark(12)
+    words = ("republish", "--from", "2026-05", "--to", "2026-05", "--yes", "--json")
+    assert held_months(tale.run(*words, "--accept-key-change")) == ["2026-05"]
+    tale.jobs(may(8), first=40)
+    assert tale.publish().status == 0, "a round between forgets nothing of it"
+    tale.ce.correct(replace(tale.ce.rows["job0001ce1"], wall_s=5))
+    assert tale.publish().status == 0
+    assert held_months(tale.run(*words, "--accept-key-change")) == ["2026-05"], "a row has another usage"
+    assert tale.run(*words, "--accept-key-change").status == 0
