@@ -169,7 +169,7 @@ _READ: Final[Mapping[str, Callable[[], Schema]]] = {
     **dict.fromkeys(("every", "jitter", "join_wait"), lambda: _DURATION),
     **dict.fromkeys(("start", "cron", "jura_until", "listen", "ca", "state"), lambda: _PATH),
     "keep": lambda: {"type": "string", "pattern": "^[0-9]{1,4} ?months?$"},
-    "batch_records": lambda: _WHOLE,
+    **dict.fromkeys(("batch_records", "single_months"), lambda: _WHOLE),
     "textfile": lambda: {"type": "string", "pattern": r"\.prom$"},
     "rounding": lambda: {"anyOf": [_WHOLE, {"const": "none"}, _block(charges.RoundingKeys)]},
     "benchmarks": lambda: _list_of(records.OneBenchmark),

@@ -159,6 +159,7 @@ class LiveSending:
             format=record_format(target.format),
             transport=transport,
             batch_records=target.batch_records or 0,
+            single_months=target.single_months,
             frame_of=frame_of,
             changed=receiver_of(target.format).on_change,
             sent_by_jura=sent_by_jura(target),

@@ -101,6 +101,7 @@ def _target(target: ConfiguredTarget, base: RecordSettings) -> dict[str, Any]:
         "vos": None if target.vos is None else sorted(target.vos),
         "exclude_vos": sorted(target.exclude_vos),
         "batch_records": target.batch_records,
+        "single_months": target.single_months,
         "shadow": target.shadow,
         "jura_until": None if target.jura_until is None else iso_epoch(target.jura_until),
         "jura_format": target.jura_format,

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 # A lock file is named after it: file names end at 255 bytes.
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", re.ASCII)
 _BATCH_RECORDS: Final = range(1, 100_001)
+_SINGLE_MONTHS: Final = range(1201)
 _JURA_FORMATS: Final = (*JURA_APEL_FORMATS.values(), JURA_SGAS_FORMAT)
 _SUMMARY_EVERY_S: Final = 86400
 _JOBS_EVERY_S: Final = 3600
@@ -138,6 +139,14 @@ _read_every: Final = _seconds(
 _read_jitter: Final = _seconds(range(86400 + 1), "must be between 0 and 1d; write 90s, 10m, 1h")
 
 
+def _read_single_months(node: Node, _reading: ReadContext) -> int:
+    months = schema.whole_number(node)
+    if months not in _SINGLE_MONTHS:
+        most = _SINGLE_MONTHS[-1]
+        raise Wrong(f"{months} is not between 1 and {most}; 0 means that no record is purged")
+    return months
+
+
 def _read_batch_records(node: Node, _reading: ReadContext) -> int:
     count = schema.whole_number(node)
     if count and count not in _BATCH_RECORDS:
@@ -167,6 +176,7 @@ class TargetKeys:
     vos: tuple[str, ...] | None = field(default=None, metadata={"check": _check_vos})
     exclude_vos: tuple[str, ...] = ()
     batch_records: int | None = field(default=None, metadata={"read": _read_batch_records})
+    single_months: int = field(default=3, metadata={"read": _read_single_months})
     shadow: bool = False
     jura_until: Epoch | None = field(default=None, metadata={"read": _read_jura_until})
     jura_format: str | None = field(default=None, metadata={"check": _check_jura_format})
@@ -272,6 +282,7 @@ def _settings(
         vos=vos,
         exclude_vos=frozenset(keys.exclude_vos),
         batch_records=batch,
+        single_months=keys.single_months,
         shadow=keys.shadow,
         jura_until=keys.jura_until,
         jura_format=keys.jura_format,

@@ -423,9 +423,8 @@ class BlockedMonth(NamedTuple):
 
     `was`: what the receiver has of it, where records of another kind would count beside: a format
     of totals, or single records. `emptied`: nothing would stay, as zeros go out under each key.
-    `records`: the single records that the rows are made of would stay, too. `ticket_after`: the
-    receiver makes the rows again of single records, until it has those that take their place.
-    `restored`: the ledger may lack something of it.
+    `records`: the single records that the rows are made of would stay, too. `ticket_after`: until
+    the new ones are there. `restored`, `purged`: the ledger, or the receiver, may lack something.
     """
 
     month: int
@@ -436,6 +435,7 @@ class BlockedMonth(NamedTuple):
     records: bool = False
     ticket_after: bool = False
     restored: RestoredMonth | None = None
+    purged: bool = False  # records of its rows
 
     @property
     def name(self) -> str:

@@ -49,10 +49,11 @@ class Target:
     """One destination; its name is its key in the ledger.
 
     `every_s` is the least time between two rounds, unless `cron` names their moments; in the daemon
-    each begins up to `jitter_s` later. `batch_records` is 0 where only size limits a message. `vos`
-    None is all. `shadow` renders and counts but hands nothing over. `options` are of the
-    transport's `Options`. `charging` are the site's price lists, whether or not the format has a
-    place for charges.
+    each begins up to `jitter_s` later. `batch_records` is 0 where only size limits a message.
+    `single_months`: for how many months the receiver keeps single records that it adds up; 0: for
+    ever. `vos` None is all. `shadow` renders and counts but hands nothing over. `options` are of
+    the transport's `Options`. `charging` are the site's price lists, whether or not the format has
+    a place for charges.
     """
 
     name: str
@@ -67,6 +68,7 @@ class Target:
     vos: frozenset[str] | None
     exclude_vos: frozenset[str]
     batch_records: int
+    single_months: int
     shadow: bool
     statuses: frozenset[str]
     policy: RecordPolicy = field(repr=False)  # holds the secret of pseudonyms

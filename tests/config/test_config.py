@@ -260,6 +260,8 @@ def test_a_wrong_type_does_not_hide_the_other_mistakes(read: Write) -> None:
         (["statuses: []"], "statuses: is empty"),
         (["statuses: [in-progress]"], "'in-progress' is not a status of a finished job"),
         (["batch_records: 100001"], "100001 is not between 1 and 100000"),
+        (["single_months: -1"], "single_months"),
+        (["single_months: 1201"], "1201 is not between 1 and 1200; 0 means that no record is purged"),
         (["batch_records: 010"], "'010' is not a whole number"),
         (["batch_records: 1e3"], "'1e3' is not a whole number"),
         (["every: 0"], "must be between 1s and 366d"),

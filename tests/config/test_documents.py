@@ -97,7 +97,7 @@ def test_what_the_sample_shows_as_defaults_are_the_defaults(tmp_path: Path) -> N
     for key in ("infrastructure", "distrust_default", "default_vo", "vo_group", "identity", "key_style", "start_time"):
         assert getattr(plain.records, key) == getattr(full.records, key), key
     egi, egi_full = plain.targets[0], full.targets[0]
-    for key in ("every_s", "start", "batch_records", "shadow"):
+    for key in ("every_s", "start", "batch_records", "single_months", "shadow"):
         assert getattr(egi, key) == getattr(egi_full, key), key
     for key in keys_of(type(egi.options)).keys() - {"auth_url", "service_host", "proxy"}:
         assert getattr(egi.options, key) == getattr(egi_full.options, key), key

@@ -14,7 +14,7 @@ import pytest
 
 from publisher.model.job import JobId
 from publisher.model.message import LearntLimit, Rendered
-from publisher.publishing.round.batches import BatchBuilder
+from publisher.publishing.round.assemble import BatchBuilder
 from tests.arex_databases import SampleJob, generate
 from tests.fake_ams.service import PROJECT, TOPIC, FakeAMS
 from tests.fake_sgas import FakeSGAS

@@ -36,7 +36,14 @@ def site(tmp_path: Path, pki: PKI, fake_ams: FakeAMS) -> SiteUnderTest:
         {"type": "gridengine", "cluster": CLUSTER, "paths": [str(tmp_path / "common")], "keep": "13 months"}
     ]
     made.config["targets"]["sums"] = {**made.config["targets"]["egi"], "format": "apel-summary-0.4", "sync": True}
-    spool = {"type": "spool", "path": str(tmp_path / "spool"), "format": "car", "start": "all", "every": "1s"}
+    spool: dict[str, Any] = {
+        "type": "spool",
+        "path": str(tmp_path / "spool"),
+        "format": "car",
+        "start": "all",
+        "every": "1s",
+    }
+    spool["single_months"] = 0  # files are never purged
     made.config["targets"]["egi"] = spool
     (tmp_path / "spool").mkdir()
     write(

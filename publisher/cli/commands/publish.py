@@ -197,9 +197,10 @@ def _action_json(line: PlanLine) -> Json:
 
 
 def _held_json(held: BlockedMonth) -> Json:
-    rows = [{"row": total.key.text, **usage_json(total)} for total in held.orphaned]
+    orphaned = () if held.purged else held.orphaned
+    rows = [{"row": total.key.text, **usage_json(total)} for total in orphaned]
     restored = None if held.restored is None else _restored_json(held.restored)
-    lost = attributes(held, "lost_jobs", "emptied")
+    lost = attributes(held, "lost_jobs", "emptied", "purged")
     return {"month": held.name, **lost, "stale": rows, "restored": restored}
 
 
@@ -358,7 +359,7 @@ def ticket(site: str, receiver: str, outcome: Outcome) -> list[str]:
     Where the receiver makes them of single records, the ticket comes after those (`ticket_after`):
     these are the rows that would stay.
     """
-    held = [one for one in outcome.held if not (one.emptied or one.ticket_after)]
+    held = [one for one in outcome.held if not (one.emptied or one.ticket_after or one.purged)]
     rows = [(one.name, row) for one in held for row in one.orphaned]
     later = [(one.name, row) for one in outcome.held if one.ticket_after for row in one.orphaned]
     lines = [""] if rows or later else []

@@ -32,6 +32,9 @@ SAY_AGAIN: Final = Action(Kind.CHANGE, "the last accepted message has other numb
 RETRACT: Final = Action(Kind.RETRACT, "no target of the receiver wants them any more")
 EMPTY: Final = Action(Kind.EMPTY, "the row loses its last job: a record of zeros empties it")
 MAY_LACK: Final = "the ledger was restored or lost, and lacks what counted of this month before"
+MAY_BE_PURGED: Final = (
+    "the receiver may have purged the records of their rows, and not all of these can be sent again"
+)
 MAY_BE_DELIVERED: Final = "the ledger was restored or lost, and they may be delivered already"
 
 
@@ -61,6 +64,8 @@ def _why_held(month: BlockedMonth) -> str:
         is_single = month.was == SINGLE_RECORDS
         kind, instead = _kinds(is_single=is_single)
         return f"the receiver has {kind} of this month, and {instead} would count in addition"
+    if month.purged:
+        return MAY_BE_PURGED
     if month.emptied:
         return "rows would be emptied whose jobs come under other keys, or are not wanted any more"
     if month.lost_jobs:
@@ -110,8 +115,10 @@ OTHER_RUN_UNDER_WAY: Final = "another run of the job is on its way; the next rou
 def held_reason(held: Sequence[BlockedMonth]) -> str:
     """Return why months are held back, in one line; '' when none is."""
     restored = [month for month in held if month.restored is not None]
-    others = [month for month in held if month.restored is None]
-    return "; ".join(filter(None, (_restored_reason(restored), _rows_reason(others))))
+    purged = [month for month in held if month.purged]
+    others = [month for month in held if month.restored is None and not month.purged]
+    reasons = _restored_reason(restored), _purged_reason(purged), _rows_reason(others)
+    return "; ".join(filter(None, reasons))
 
 
 def _restored_reason(held: Sequence[BlockedMonth]) -> str:
@@ -136,6 +143,20 @@ def _restored_reason(held: Sequence[BlockedMonth]) -> str:
         f"`publisher receiver delivered {these}` takes these months as delivered; or have all of "
         f"them deleted there for your site, and then `publisher receiver deleted {these}` has "
         "them sent anew"
+    )
+
+
+def _purged_reason(held: Sequence[BlockedMonth]) -> str:
+    """Return why months are held back of which the receiver may have purged job records."""
+    if not held:
+        return ""
+    names = ", ".join(month.name for month in held)
+    rows = plural(sum(len(month.orphaned) for month in held), "row")
+    jobs = plural(sum(month.lost_jobs for month in held), "job")
+    return (
+        f"held back: {names}: the receiver may have purged the job records of {rows}, and would "
+        f"make these again without {jobs} that cannot be sent again; if it keeps the records of "
+        "these months, raise `single_months` of the target"
     )
 
 

@@ -36,7 +36,13 @@ from publisher.publishing.databases.reader import undisturbed, whole_window
 from publisher.publishing.plan.decision import Decider, Publish
 from publisher.publishing.plan.known_rows import rows_for_people
 from publisher.publishing.plan.reasons import contradicts, dwarfs
-from publisher.publishing.plan.records import RecordMoves, as_compared
+from publisher.publishing.plan.records import (
+    OldRows,
+    RecordMoves,
+    as_compared,
+    by_month,
+    first_kept,
+)
 from publisher.publishing.plan.restored import RestoredLedger
 from publisher.publishing.round.batches import RecordMaker
 from publisher.publishing.round.live import own_rows
@@ -126,9 +132,9 @@ class RepublishPlan:
 
     def stays_held(self, request: RepublishRequest) -> bool:
         """Whether months are held back: parts of months are, in any case, that are totals there,
-        or of which a restored ledger may lack something.
+        or of which a restored ledger may lack something, or the receiver.
         """
-        always = any(month.was or month.restored for month in self.held)
+        always = any(month.was or month.restored or month.purged for month in self.held)
         return bool(self.held) and (always or not request.accept_key_change)
 
     def months_left(self) -> list[int]:
@@ -325,12 +331,13 @@ class _Planner:
         """With the months whose records would leave rows or records behind at the receiver."""
         if not self.reads_every_job:
             return outline
-        jobs, left = undisturbed(self._source, self._left_behind)
+        jobs, left, purged = undisturbed(self._source, self._left_behind)
         totals = self._totals()
         held = [
             _blocked(at, totals.get(at, ()), left.get(at, ()), exact=outline.exact)
-            for at in sorted({*left, *totals})
+            for at in sorted({*left, *totals} - purged.keys())
         ]
+        held = sorted([*held, *purged.values()])
         planned = replace(outline, held=tuple(held))
         if outline.exact:
             return planned
@@ -338,13 +345,18 @@ class _Planner:
             return replace(planned, jobs=min(planned.jobs, jobs))
         return self._sized(replace(planned, jobs=jobs, counted=True))
 
-    def _left_behind(self) -> tuple[int, Mapping[int, Sequence[KeyTotal]]]:
+    def _left_behind(
+        self,
+    ) -> tuple[int, Mapping[int, Sequence[KeyTotal]], Mapping[int, BlockedMonth]]:
         """Return how many jobs would be sent, and by month the rows that would stay, whole or in
-        part: their last runs come to other rows, or a record comes under another key.
+        part: their last runs come to other rows, or a record comes under another key. And months
+        with rows that the receiver would make again without some jobs.
         """
         target, ledger, now = self._target, self._ledger, self._site.process.clock()
         maker = RecordMaker(job_format(target.format))
-        moves = RecordMoves("", partial(ledger.entries.rows, target.name))
+        rows_of = partial(ledger.entries.rows, target.name)
+        moves = RecordMoves("", rows_of)
+        old = OldRows(first_kept(target.single_months, now), rows_of)
         stays: set[RowId] = set()
         jobs = 0
         where = target.name, self._source, ledger.entries, self._window, frozenset[SideTable](), now
@@ -357,6 +369,8 @@ class _Planner:
                 except Unfit:
                     continue  # it ended in no month: it is set aside
                 jobs += 1
+                if old.is_old(entry.row.month) and old.touch(entry, known):
+                    old.see(entry, known, is_changed=True)
                 if known is None:
                     continue
                 if known.pending and not known.first:
@@ -367,7 +381,16 @@ class _Planner:
         left: defaultdict[int, list[RowTotal]] = defaultdict(list)
         for at in sorted({*stays, *moves.emptied()}):
             left[at.month].append(moves.row(at))
-        return jobs, {month: rows_for_people(of_month) for month, of_month in left.items()}
+        purged = {
+            month: BlockedMonth(
+                month,
+                rows_for_people(map(moves.row, sorted(rows))),
+                sum(rows.values()),
+                purged=True,
+            )
+            for month, rows in by_month(old.missing()).items()
+        }
+        return jobs, {at: rows_for_people(of_month) for at, of_month in left.items()}, purged
 
     def _to_send(self, page: Page) -> Iterator[Publish]:
         target, ledger = self._target, self._ledger

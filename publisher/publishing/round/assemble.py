@@ -1,10 +1,15 @@
-"""A batch put together as one message, checked against our schema, and how one is cut."""
+"""Records cut into batches, a batch put together as one message and checked, and how one is cut.
+
+`BatchBuilder`: rendered records in, batches out that keep both limits, in order, with the progress
+that each completes.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
-from functools import partial
+from functools import cached_property, partial
 from itertools import groupby, islice, pairwise
 from operator import attrgetter
 from typing import Final, NamedTuple
@@ -12,13 +17,16 @@ from typing import Final, NamedTuple
 from publisher.formats.base import Formed, Frame, JobFormat, SummaryFormat, SyncFormat
 from publisher.ledger.answers import Outstanding
 from publisher.model.errors import Unfit
-from publisher.model.job import JobId, RowRef
+from publisher.model.job import JobId, JobKey, RowRef
 from publisher.model.message import (
+    TOO_LARGE,
     Batch,
     Message,
     MessageRow,
     MonthMessage,
     OutboxRecord,
+    Progress,
+    RecordColumns,
     Rendered,
     message_of,
 )
@@ -203,3 +211,100 @@ def cut(
 def part_of(whole: Message, payload: bytes, records: int) -> Message:
     """Return a message that goes in the place of another one, with so many of its records."""
     return message_of(payload, whole.target, whole.format, records, whole.made_at)
+
+
+class BatchBuilder:
+    """Cuts batches between records, never inside one, before anything is sent.
+
+    `most_records` 0 is no limit by count. `most_bytes` is asked once how much one payload may have,
+    the frame counted by `around` bytes once and `between` bytes at each record. `fill_to` is asked
+    at every record how full a payload shall be now: less than `most_bytes` when the service has
+    refused a size. A record that is larger than that goes alone: whether it is too large shall be
+    the service's word.
+    """
+
+    def __init__(
+        self,
+        *,
+        most_records: int,
+        most_bytes: Callable[[], int],
+        around: int,
+        between: int,
+        fill_to: Callable[[], int],
+    ) -> None:
+        self._most_records = most_records
+        self._payload_limit = most_bytes
+        self._around = around
+        self._between = between
+        self._fill_to = fill_to
+        self._waiting = RecordColumns()
+        self._bytes = 0
+        self._marks: deque[tuple[int, Progress]] = deque()
+        self._added = 0
+        self._cut = 0
+        self._keys: set[JobKey] = set()
+
+    @cached_property
+    def _most_bytes(self) -> int:
+        return self._payload_limit() - self._around
+
+    def __contains__(self, key: JobKey) -> bool:
+        return key in self._keys
+
+    def add(self, record: Rendered, progress: Progress | None = None) -> Sequence[Batch]:
+        """Add a record; gives the batches that it closes, if any. `progress` goes with its batch.
+
+        Raises: Unfit for a record that no message can hold.
+        """
+        size = len(record.content) + self._between
+        if size > self._most_bytes:
+            holds = f"a message holds {self._most_bytes}"
+            raise Unfit(TOO_LARGE, f"the record alone has {size} bytes, {holds}")
+        full = [] if self._has_room(size) else [self._close()]
+        self._append(RecordColumns.of([record]), size)
+        if progress is not None:
+            self.mark(progress)
+        return [*full, self._close()] if self._is_full() else full
+
+    def _has_room(self, size: int) -> bool:
+        """Whether a record goes into this message, or is the first of it."""
+        if not self._waiting:
+            return True
+        most = min(self._most_bytes, self._fill_to() - self._around)
+        is_full = 0 < self._most_records <= len(self._waiting)
+        return self._bytes + size <= most and not is_full
+
+    def _append(self, records: RecordColumns, size: int) -> None:
+        self._waiting.extend(records)
+        self._keys.update(records.keys)
+        self._bytes += size
+        self._added += len(records)
+
+    def _is_full(self) -> bool:
+        return 0 < self._most_records <= len(self._waiting)
+
+    def mark(self, progress: Progress) -> None:
+        """What was read so far is accounted for once the records before `progress` are written."""
+        if self._marks and self._marks[-1][0] == self._added:
+            progress = self._marks.pop()[1] + progress
+        self._marks.append((self._added, progress))
+
+    @property
+    def idle(self) -> bool:
+        """Whether no record waits: then progress can be written down at once."""
+        return not self._waiting
+
+    def rest(self) -> Iterator[Batch]:
+        """The last batch, perhaps without records when there is only progress to write down."""
+        if self._waiting or self._marks:
+            yield self._close()
+
+    def _close(self) -> Batch:
+        records, self._waiting = self._waiting, RecordColumns()
+        self._keys.clear()
+        self._bytes = 0
+        self._cut += len(records)
+        progress = Progress()
+        while self._marks and self._marks[0][0] <= self._cut:
+            progress += self._marks.popleft()[1]
+        return Batch(records=records, progress=progress)

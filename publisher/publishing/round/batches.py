@@ -1,25 +1,21 @@
-"""Where jobs to publish go: into batches of single records, sent as they fill, or into months.
-
-`BatchBuilder`: rendered records in, batches out that keep both limits, in order, with the progress
-that each completes.
-"""
+"""Where jobs to publish go: into batches of single records, sent as they fill, or into months."""
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
-from functools import cached_property, partial
+from functools import partial
 from itertools import groupby
 from operator import attrgetter
 from typing import Final, NamedTuple
 
 from publisher.formats.base import JobFormat, SummaryFormat, lighter
 from publisher.ledger.contract import Consents, Entries, Ledger
-from publisher.model.entry import Entry, Recorded, RowFields, RowId, RowKey
+from publisher.model.entry import Entry, Recorded, RowFields, RowId, RowKey, RunKey
 from publisher.model.errors import Unfit
 from publisher.model.job import JobKey
-from publisher.model.message import TOO_LARGE, Batch, OpenRow, Progress, RecordColumns, Rendered
+from publisher.model.message import TOO_LARGE, Batch, OpenRow, Progress, Rendered
 from publisher.model.published import Placement, PublishedJob
 from publisher.model.receiver import HeldRow, shown
 from publisher.model.totals import (
@@ -28,118 +24,23 @@ from publisher.model.totals import (
     ascii_key,
     column,
     month_number,
+    month_window,
     row_for_people,
 )
+from publisher.publishing.databases.reader import whole_window
 from publisher.publishing.plan.actions import Example
-from publisher.publishing.plan.decision import Decider, Publish
+from publisher.publishing.plan.decision import Decider, Publish, skipped_job
 from publisher.publishing.plan.holds import HeldBefore
 from publisher.publishing.plan.known_rows import rows_for_people
 from publisher.publishing.plan.reasons import held_month
-from publisher.publishing.plan.records import RecordMoves, pinned
+from publisher.publishing.plan.records import OldRows, RecordMoves, by_month, first_kept, pinned
 from publisher.publishing.plan.restored import RestoredLedger
 from publisher.publishing.plan.runs import entry_of, plan_record
+from publisher.publishing.round.assemble import BatchBuilder
 from publisher.publishing.round.live import LiveTarget, own_rows
 from publisher.publishing.round.sender import MessageSender
 from publisher.publishing.round.totals import MonthlyTotals
 from publisher.sources.base import Page, Source
-
-
-class BatchBuilder:
-    """Cuts batches between records, never inside one, before anything is sent.
-
-    `most_records` 0 is no limit by count. `most_bytes` is asked once how much one payload may have,
-    the frame counted by `around` bytes once and `between` bytes at each record. `fill_to` is asked
-    at every record how full a payload shall be now: less than `most_bytes` when the service has
-    refused a size. A record that is larger than that goes alone: whether it is too large shall be
-    the service's word.
-    """
-
-    def __init__(
-        self,
-        *,
-        most_records: int,
-        most_bytes: Callable[[], int],
-        around: int,
-        between: int,
-        fill_to: Callable[[], int],
-    ) -> None:
-        self._most_records = most_records
-        self._payload_limit = most_bytes
-        self._around = around
-        self._between = between
-        self._fill_to = fill_to
-        self._waiting = RecordColumns()
-        self._bytes = 0
-        self._marks: deque[tuple[int, Progress]] = deque()
-        self._added = 0
-        self._cut = 0
-        self._keys: set[JobKey] = set()
-
-    @cached_property
-    def _most_bytes(self) -> int:
-        return self._payload_limit() - self._around
-
-    def __contains__(self, key: JobKey) -> bool:
-        return key in self._keys
-
-    def add(self, record: Rendered, progress: Progress | None = None) -> Sequence[Batch]:
-        """Add a record; gives the batches that it closes, if any. `progress` goes with its batch.
-
-        Raises: Unfit for a record that no message can hold.
-        """
-        size = len(record.content) + self._between
-        if size > self._most_bytes:
-            holds = f"a message holds {self._most_bytes}"
-            raise Unfit(TOO_LARGE, f"the record alone has {size} bytes, {holds}")
-        full = [] if self._has_room(size) else [self._close()]
-        self._append(RecordColumns.of([record]), size)
-        if progress is not None:
-            self.mark(progress)
-        return [*full, self._close()] if self._is_full() else full
-
-    def _has_room(self, size: int) -> bool:
-        """Whether a record goes into this message, or is the first of it."""
-        if not self._waiting:
-            return True
-        most = min(self._most_bytes, self._fill_to() - self._around)
-        is_full = 0 < self._most_records <= len(self._waiting)
-        return self._bytes + size <= most and not is_full
-
-    def _append(self, records: RecordColumns, size: int) -> None:
-        self._waiting.extend(records)
-        self._keys.update(records.keys)
-        self._bytes += size
-        self._added += len(records)
-
-    def _is_full(self) -> bool:
-        return 0 < self._most_records <= len(self._waiting)
-
-    def mark(self, progress: Progress) -> None:
-        """What was read so far is accounted for once the records before `progress` are written."""
-        if self._marks and self._marks[-1][0] == self._added:
-            progress = self._marks.pop()[1] + progress
-        self._marks.append((self._added, progress))
-
-    @property
-    def idle(self) -> bool:
-        """Whether no record waits: then progress can be written down at once."""
-        return not self._waiting
-
-    def rest(self) -> Iterator[Batch]:
-        """The last batch, perhaps without records when there is only progress to write down."""
-        if self._waiting or self._marks:
-            yield self._close()
-
-    def _close(self) -> Batch:
-        records, self._waiting = self._waiting, RecordColumns()
-        self._keys.clear()
-        self._bytes = 0
-        self._cut += len(records)
-        progress = Progress()
-        while self._marks and self._marks[0][0] <= self._cut:
-            progress += self._marks.popleft()[1]
-        return Batch(records=records, progress=progress)
-
 
 # Runs that come to other rows, and wait to be looked at together: some 10 MB.
 _MOVING: Final = 2_000
@@ -152,6 +53,8 @@ class Guard(NamedTuple):
     held_before: Collection[int]  # months of which something is held back
     moves: RecordMoves
     accept: Callable[[int, Sequence[KeyTotal]], None] | None  # rows of a month may stay behind
+    old: OldRows
+    month: Callable[[int], Iterator[Publish]]  # all jobs of a month, delivered or not
 
 
 class RecordMaker:
@@ -210,6 +113,8 @@ class JobBatches:
         self._guard = guard
         self._totals: Mapping[int, BlockedMonth] = {} if guard is None else guard.totals
         self._moving: dict[JobKey, tuple[Rendered, Recorded]] = {}
+        self._waiting: set[RunKey] = set()  # of old rows
+        self._purged: Mapping[int, BlockedMonth] = {}
         self._open: list[OpenRow] = []  # of runs held back: the next round looks at them again
         # Jobs that wait for totals to go were passed in an earlier round, and wait still.
         months = () if guard is None else guard.held_before
@@ -223,7 +128,8 @@ class JobBatches:
     @property
     def held(self) -> list[BlockedMonth]:
         """Months of which something is held back."""
-        return [*self._restored.held, *(self._held[month] for month in sorted(self._held))]
+        others = sorted([*self._held.values(), *self._purged.values()])
+        return [*self._restored.held, *others]
 
     @property
     def idle(self) -> bool:
@@ -236,13 +142,16 @@ class JobBatches:
         Raises: Unfit; Stopped, SourceError.
         """
         known, job, month = fit.known, fit.published.job, month_number(fit.published.ended_at)
-        if self._restored.holds(job, month, known, is_single=True):
+        is_old = self._guard is not None and self._guard.old.is_old(month)
+        if self._restored.holds(job, month, known, is_single=not is_old):
             self._hold(fit, month, self._restored.reason(month))
             return
         if self._is_held_back(fit):
             return
         if self._guard is not None:
             fit = fit._replace(published=pinned(fit.published, known))
+            if is_old and self._waits(fit, self._guard):
+                return
         record = self.rendered(fit, now)
         if self._guard is not None and known and self._guard.moves.add(record.counts_for, known):
             self._moving[fit.entry.key] = record, known
@@ -254,6 +163,14 @@ class JobBatches:
     def rendered(self, fit: Publish, now: datetime) -> Rendered:
         """Raises: Unfit."""
         return self._maker.rendered(fit, now)
+
+    def _waits(self, fit: Publish, guard: Guard) -> bool:
+        """Whether a run waits for all others of its row, of which the receiver has no records."""
+        run = fit.published.job.run_key
+        touches = guard.old.touch(self._maker.entry(fit.published, fit.entry.digest), fit.known)
+        if touches:
+            self._waiting.add(run)
+        return touches
 
     def _is_held_back(self, fit: Publish) -> bool:
         """Whether the receiver has the job's month as totals."""
@@ -273,10 +190,15 @@ class JobBatches:
         self._before.hold(entry, fit.published.job.job_id, month, reason)
 
     def _pack_and_send(
-        self, record: Rendered, known: Recorded | None, mark: Progress | None
+        self,
+        record: Rendered,
+        known: Recorded | None,
+        mark: Progress | None,
+        *,
+        again: bool = False,
     ) -> None:
         entry = record.counts_for
-        action = plan_record(entry, known, again=self._again)
+        action = plan_record(entry, known, again=self._again or again)
         self._sender.remarks.note_action(record.key, entry.row.month, action, record.job_id)
         for batch in self._packed(record, mark):
             self._send(batch)
@@ -327,6 +249,61 @@ class JobBatches:
         self._sender.tally.actions.job(held.month, action, Example(record.job_id, text))
         self._before.hold(record.counts_for, record.job_id, held.month, action.reason)
 
+    def _send_old_rows(self, guard: Guard, now: datetime) -> None:
+        """Send all records of old rows: last those that have to come, or else all go again.
+
+        Of a row of which any cannot be sent, none is.
+        """
+        for month in guard.old.months:
+            for _, entry, known in self._of_month(guard, month):
+                guard.old.see(entry, known, is_changed=entry.run in self._waiting)
+        lacks = guard.old.missing()
+        self._purged = {at: self._lacking(guard, rows) for at, rows in by_month(lacks).items()}
+        for waiting in (False, True):
+            for month in guard.old.months:
+                for fit, entry, known in self._of_month(guard, month):
+                    if (entry.run in self._waiting) is not waiting:
+                        continue
+                    rows = guard.old.rows(entry, known)
+                    if waiting and not lacks.keys().isdisjoint(rows):
+                        self._hold_old(fit, entry, self._purged[month])
+                    elif rows and lacks.keys().isdisjoint(rows):
+                        self._send_again(guard, fit, now, again=not waiting)
+        self._let_go(guard)
+
+    def _of_month(
+        self, guard: Guard, month: int
+    ) -> Iterator[tuple[Publish, Entry, Recorded | None]]:
+        """Yield the jobs of a month that can be sent, each with what it would count for."""
+        for fit in guard.month(month):
+            with suppress(Unfit):
+                fit = fit._replace(published=pinned(fit.published, fit.known))
+                yield fit, self._maker.entry(fit.published, fit.entry.digest), fit.known
+
+    def _send_again(self, guard: Guard, fit: Publish, now: datetime, *, again: bool) -> None:
+        try:
+            record, known = self.rendered(fit, now), fit.known
+            if not again and known and guard.moves.add(record.counts_for, known):
+                self._moving[record.key] = record, known
+            else:
+                self._pack_and_send(record, known, None, again=again)
+        except Unfit as unfit:
+            quarantined = skipped_job(fit.published.job, unfit)
+            self._sender.quarantine(quarantined)
+            self._builder.mark(Progress(skipped=(quarantined,)))
+
+    def _lacking(self, guard: Guard, rows: Mapping[RowId, int]) -> BlockedMonth:
+        """Return what is held of a month, of whose rows so many jobs cannot be sent again."""
+        month = next(iter(rows)).month
+        totals = tuple(_for_people(guard, row) for row in sorted(rows))
+        return BlockedMonth(month, totals, sum(rows.values()), purged=True)
+
+    def _hold_old(self, fit: Publish, entry: Entry, held: BlockedMonth) -> None:
+        job, action = fit.published.job, held_month(held)
+        self._open.append(OpenRow(row=job.row, finished_seen_at=None))
+        self._sender.tally.actions.job(held.month, action, Example(job.job_id))
+        self._before.hold(entry, job.job_id, held.month, action.reason)
+
     def _packed(self, record: Rendered, mark: Progress | None) -> Sequence[Batch]:
         """Pack a record; if too large, without what its format can leave out. Raises: Unfit."""
         try:
@@ -356,6 +333,8 @@ class JobBatches:
         """The end of the round's reading. Raises: Stopped, SourceError."""
         if self._guard is not None:
             self._let_go(self._guard)
+            if self._waiting:
+                self._send_old_rows(self._guard, now)
         self.write_down()
         if self._open:  # after what was written down, which closes rows that were looked at
             self._builder.mark(Progress(opened=tuple(self._open)))
@@ -405,14 +384,32 @@ def open_sink(
     guard = None
     if summed and not decider.again:  # what a window sends again was looked at when it was planned
         accept = _accepting(live, ledger.consents, clock) if live.accept_key_change else None
+        rows_of, now = partial(ledger.entries.rows, live.name), clock()
         guard = Guard(
             totals=_sent_as_totals(live, ledger.entries),
             held_before=held_before,
-            moves=RecordMoves(live.settings, partial(ledger.entries.rows, live.name)),
+            moves=RecordMoves(live.settings, rows_of),
             accept=accept,
+            old=OldRows(first_kept(live.single_months, now), rows_of),
+            month=partial(_jobs_of, live, decider._replace(again=True), source, ledger, now),
         )
     args = live.format, builder, sender, restored, before
     return JobBatches(*args, again=decider.again, guard=guard)
+
+
+def _jobs_of(
+    live: LiveTarget, decider: Decider, source: Source, ledger: Ledger, now: datetime, month: int
+) -> Iterator[Publish]:
+    """Yield the jobs of a month that can be sent, delivered or not."""
+    window = month_window(month)
+    decider = decider._replace(selection=decider.selection._replace(window=window))
+    for page in whole_window(live.name, source, ledger.entries, window, live.format.needs, now):
+        known = ledger.entries.recorded(live.name, [job.run_key for job in page.jobs])
+        held = ledger.quarantine.held(live.name, [job.key for job in page.jobs])
+        for job in page.jobs:
+            fit = decider.decide(job, job.key, known.get(job.run_key), held.get(job.key))
+            if isinstance(fit, Publish):
+                yield fit
 
 
 def _sent_as_totals(live: LiveTarget, entries: Entries) -> dict[int, BlockedMonth]:

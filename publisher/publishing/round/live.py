@@ -47,6 +47,7 @@ class LiveTarget(NamedTuple):
     format: JobFormat | SummaryFormat
     transport: Transport
     batch_records: int  # 0: no limit by count
+    single_months: int  # of which the receiver has all job records; 0: it purges none
     # By name of format: what was written down earlier may be of another one.
     frame_of: Callable[[str], Frame]
     changed: OnChange  # what becomes of a delivered run whose values changed
