@@ -91,6 +91,7 @@ def test_rule_12_what_did_not_arrive_leaves_no_ticket(tmp_path: Path, form: str)
     """Nothing was stored: all is as it was, and the change is held again."""
     tale = alone(tmp_path, form)
     give_cores(tale, 1, 1)
+    assert tale.publish().status == 65
     tale.product.answer = lambda: Answer.AWAY
     assert tale.run(*FORCE, ACCEPT).status == 75
     tale.product.answer = once()

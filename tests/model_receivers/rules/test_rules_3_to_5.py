@@ -62,6 +62,7 @@ def test_rule_3_a_target_empties_no_row_of_which_another_one_wants_a_run(
     tale.product.config["targets"]["second"]["vos"] = ["atlas"]
     tale.product.config["targets"]["egi"]["vos"] = ["cms"]
     tale.run(*command, ACCEPT)
+    tale.run(*command, ACCEPT)
     assert by_vo(tale)["atlas"] == total(100, 200)
 
 

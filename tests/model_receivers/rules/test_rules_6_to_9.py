@@ -181,6 +181,7 @@ def test_rule_6_single_records_are_never_retracted(tmp_path: Path, form: str, wh
     UNWANTED[why](tale)
     quiet(tale)
     tale.run(*words)
+    tale.run(*words)
     assert by_vo(tale) == {"atlas": total(100, 200), "cms": total(400)}
     (there,) = tale.product.run("receiver", "list", "--json").json["receivers"]
     assert there["runs"] == 3
@@ -194,6 +195,7 @@ def test_rule_6_another_target_that_wants_the_run_keeps_it(tmp_path: Path, form:
     deselect_the_vo(tale)
     heir = tale.target(["atlas"]) | {"start": "2026-06"}
     tale.product.config["targets"]["heir"] = heir
+    tale.run(*words)
     tale.run(*words)
     assert by_vo(tale) == {"atlas": total(100, 200), "cms": total(400)}
 
