@@ -329,7 +329,9 @@ def test_rule_7_jobs_under_earlier_settings_are_counted_and_moved(tmp_path: Path
     assert site.run("republish", *september).status == 65
     assert site.run("republish", *september, "--accept-key-change").status == 0
     assert earlier(site.run("status", "--json"))["months"] == ["2026-10"]
-    assert site.run("republish", *WINDOW, "--yes").status == 65
+    first = site.run("republish", *WINDOW, "--yes", "--accept-key-change")
+    assert first.status == 65
+    assert "accepts what was shown before" in first.err
     assert site.run("republish", *WINDOW, "--yes", "--accept-key-change").status == 0
     assert earlier(site.run("status", "--json")) is None
     again = earlier(plan(site))
@@ -407,5 +409,8 @@ def test_rule_7_what_was_replaced_is_not_under_earlier_settings(tmp_path: Path, 
     assert site.run("publish", "--force").status == 0
     rescale(site)
     assert earlier(site.run("status", "--json"))["at_most"] == 6
+    first = site.run("republish", *WINDOW, "--yes", "--accept-key-change")
+    assert first.status == 65
+    assert "accepts what was shown before" in first.err
     assert site.run("republish", *WINDOW, "--yes", "--accept-key-change").status == 0
     assert earlier(site.run("status", "--json")) is None

@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from publisher.cli import progress
 from publisher.cli.commands import Context
@@ -75,6 +75,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_json(parser)
 
 
+_SHOWN_FIRST: Final = (
+    "--accept-key-change accepts what was shown before; what is held now was not: give it again"
+)
+
+
 def run(arguments: argparse.Namespace, context: Context) -> int:
     site = context.load().accepting_state(accept=arguments.accept_state)
     with progress.rounds(quiet=is_quiet(arguments)) as report:
@@ -129,6 +134,9 @@ def print_outcomes(
         log_trouble([one.target for one in alike], publish.exit_status(alike), reason)
     for reason in dict.fromkeys(reason for outcome in outcomes for reason in outcome.lacks):
         log.error("%s", reason)
+    held = (month for outcome in outcomes for month in outcome.held)
+    if accepts and not all(month.restored or month.purged or month.was for month in held):
+        log.warning("%s", _SHOWN_FIRST)
     left = _left(site, outcomes) if accepts and not arguments.dry_run else {}
     print_result(
         outcomes,

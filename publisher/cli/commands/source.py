@@ -106,8 +106,8 @@ def _list(site: Site, name: str | None, *, form: Form) -> int:
     found = files, sources = _listed(site, name)
     print_result(found, _listed_json, _listed_text, form=form, rows="databases")
     lines = [line for one in sources for line in warnings_of(one)]
-    missing, said = _missing(site, name, {one.file for one in files}), "\n".join(lines)
-    lines += [reason for reason in missing if reason not in said]
+    missing, text = _missing(site, name, {one.file for one in files}), "\n".join(lines)
+    lines += [reason for reason in missing if reason not in text]
     for line in lines:
         error_line(line)
     is_failing = bool(missing) or any(one.alarm or one.trouble for one in sources)
