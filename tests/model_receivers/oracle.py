@@ -333,6 +333,16 @@ def _of_any_size(totals: Mapping[Group, Total]) -> dict[Group, Total]:
     return dict(found)
 
 
+def _agree(
+    said: Mapping[Group, Total], has: Mapping[Group, Total], left: Sequence[Share], waited: Collection[tuple[int, int]]
+) -> bool:
+    """Return whether a receiver has what was said, with what is left there or, deleted and not confirmed, without it."""
+    without = dict(said)
+    there = all(_take(without, share) for share in left)
+    ways = [said, {group: total for group, total in without.items() if any(total)}] if there else [said]
+    return any(_but_for(waited, way) == _but_for(waited, has) for way in ways)
+
+
 def _but_for(months: Collection[tuple[int, int]], totals: Mapping[Group, Total]) -> dict[Group, Total]:
     return {group: total for group, total in totals.items() if group.month not in months}
 
@@ -392,8 +402,7 @@ def differences(product: Product, memory: Memory, explained: Explained) -> list[
         has = {group: total for group, total in held.items() if any(total)}
         if model.keeps_first:
             has = _of_any_size(has)
-        waited = memory.waited[place]
-        if _but_for(waited, said_rows(product, place)) != _but_for(waited, has):
+        if not _agree(said_rows(product, place), has, explained.left[place], memory.waited[place]):
             wrong.append(f"{_kind(place)}: {OTHER_NUMBERS}")
         if not solved(held, choices):
             wrong.append(f"{_kind(place)}: {_how(held, choices)}{', silently' if explained.silent else ''}")
