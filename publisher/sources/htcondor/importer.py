@@ -140,7 +140,7 @@ class HTCondorImporter(LineImporter[CondorRun]):
                 note = f"{file.path}: is empty: no jobs, unless condor_history failed"
                 run.report.notes.append(note)
             return is_live or is_lines  # HTCondor has just rotated the live one
-        is_begun = is_live and _BEGINS_AS_AD.match(file.head) is not None
+        is_begun = _BEGINS_AS_AD.match(file.head) is not None
         if is_begun and _is_being_written(run, file.modified):
             _wait_for(run, [file.path])
             return True
