@@ -288,11 +288,11 @@ def test_no_lines_may_be_no_jobs_or_a_failure(tmp_path: Path) -> None:
     assert "is empty: no jobs, unless condor_history failed" in report.notes[0]
 
 
-@pytest.mark.parametrize("name", ["history", "history.12.0"])
+@pytest.mark.parametrize("name", ["history", "history.old", "printed.txt", "history.12.0"])
 def test_an_ad_that_is_being_written_waits_for_a_minute(tmp_path: Path, name: str) -> None:
-    """A job's file may be in the midst of being copied."""
-    is_live = name == "history"
-    whole = rolling([ad(1)]) if is_live else text(ad(1))
+    """Any file may be in the midst of being copied."""
+    is_single = name == "history.12.0"
+    whole = text(ad(1)) if is_single else rolling([ad(1)])
     path, database, now = write(tmp_path / name, whole[:-60]), tmp_path / "imported.db", int(NOW.timestamp())
     for age_s in (0, 59, -30):
         os.utime(path, (now - age_s, now - age_s))
@@ -303,8 +303,8 @@ def test_an_ad_that_is_being_written_waits_for_a_minute(tmp_path: Path, name: st
         os.utime(path, (now - age_s, now - age_s))
         report = run_import(database, path)
         assert report.held == 0
-        assert report.exit_status == (66 if is_live else 65 if age_s == 60 else 0)
-        assert report.bad_kept == (0 if is_live else 1)
+        assert report.exit_status == (65 if is_single and age_s == 60 else 0 if is_single else 66)
+        assert report.bad_kept == (1 if is_single else 0)
     assert run_import(database, write(path, whole)).imported == 1
 
 
