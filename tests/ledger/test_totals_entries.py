@@ -18,7 +18,7 @@ from publisher.ledger.sql.sums import settlement
 from publisher.ledger.sqlite.connection import open_database
 from publisher.model.entry import Entry, MonthTotals, ReceiverName, RowFields, RowKey, Usage
 from publisher.model.errors import LedgerError
-from publisher.model.message import Message, Progress, RecordColumns, message_of
+from publisher.model.message import Message, MonthMessage, Progress, RecordColumns, message_of
 from publisher.model.totals import BY_JURA, InheritedMonth
 from tests.support.jobs import RECEIVER, make_job, make_record
 from tests.support.ledgers import instance_of, opener
@@ -173,13 +173,13 @@ def test_messages_are_made_one_at_a_time_and_may_ask_the_ledger(kept: TotalsLedg
     kept.enter(entry(1), entry(2, CMS))
     asked = []
 
-    def messages() -> Iterator[object]:
+    def messages() -> Iterator[MonthMessage]:
         for key in (ATLAS, CMS):
             asked.append(kept.number("SELECT count(*) FROM message"))
             assert len(kept.ledger.entries.rows("egi", MONTH)) == 2
             yield kept.says((key, usage(1)))
 
-    kept.ledger.postings.seal("egi", messages())  # type: ignore[arg-type]
+    kept.ledger.postings.seal("egi", messages())
     assert asked == [0, 1]
     kept.accept(kept.outstanding().message, kept.outstanding().message)
 
@@ -190,12 +190,12 @@ def test_rule_12_a_posting_is_sealed_with_all_its_messages_or_not_at_all(
 ) -> None:
     kept.enter(entry(1), entry(2, CMS))
 
-    def messages() -> Iterator[object]:
+    def messages() -> Iterator[MonthMessage]:
         yield kept.says((ATLAS, usage(1)))
         raise raised
 
     with pytest.raises(raised):
-        kept.ledger.postings.seal("egi", messages())  # type: ignore[arg-type]
+        kept.ledger.postings.seal("egi", messages())
     assert kept.ask("SELECT sealed FROM posting") == [(False,)]
     assert kept.number("SELECT count(*) FROM message") + kept.number("SELECT count(*) FROM message_row") == 0
 

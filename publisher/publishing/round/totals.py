@@ -11,6 +11,7 @@ How far was read is noted once they are accepted: a round that ends before reads
 
 from __future__ import annotations
 
+import logging
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
 from datetime import datetime
@@ -34,6 +35,7 @@ from publisher.model.totals import (
     GroupedRows,
     groups_of,
     has_begun,
+    month_name,
     month_number,
     month_window,
 )
@@ -61,6 +63,8 @@ from publisher.publishing.round.sender import MessageSender
 from publisher.sources.base import Page, Source
 
 # Entries that wait for their transaction: some 5 MB.
+log = logging.getLogger("publisher")
+
 _FLUSH_ENTRIES: Final = 10_000
 # No row of a site adds up to more; what does is rendered alone, to see if the receiver takes it.
 _PLAUSIBLE_S: Final = 1 << 40
@@ -399,6 +403,16 @@ class MonthlyTotals:
         changed = [changed_row(row, deltas.get(row.key.id)) for row in rows]
         return groups_of(self._kinds.format_of(month).grouping, changed)
 
+    def _report_earlier_format(
+        self, form: SummaryFormat, bundles: Sequence[tuple[str, list[int]]]
+    ) -> None:
+        """Log which months go on in another format than the target's."""
+        if form.name != self._format.name:
+            months = sorted({month for _, together in bundles for month in together})
+            names = ", ".join(map(month_name, months))
+            text = "target %s: %s: sent as %s, in which the month began"
+            log.info(text, self._target, names, form.name)
+
     def _messages(self, say: Collection[int], now: datetime) -> Iterator[MonthMessage]:
         """Yield the messages of what changed, and of whole months to `say`."""
         unsent = [at for at, known in self._kinds.months.items() if known.unsent]
@@ -409,8 +423,9 @@ class MonthlyTotals:
             for name, of_form in groupby(together, lambda month: self._kinds.format_of(month).name)
         ]
         places = count(1)
-        for name, of_format in groupby(bundles, itemgetter(0)):
-            form = summary_format(name)
+        for name, found in groupby(bundles, itemgetter(0)):
+            form, of_format = summary_format(name), list(found)
+            self._report_earlier_format(form, of_format)
             rows = chain.from_iterable(
                 self._rows_to_send(together, form, say, places) for _, together in of_format
             )

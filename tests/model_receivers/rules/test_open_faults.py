@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.model_receivers.rules.site import ACCEPT, MAY, apel, by_month, job, once, quiet, total
-from tests.model_receivers.rules.test_rule_10 import JUNE_, MAY_, OF_TWO_TABLES, OTHER_KIND, begun, in_format, tables
-from tests.model_receivers.rules.test_rules_6_to_9 import set_aside, twins, wall, with_records
+from tests.model_receivers.rules.test_rule_10 import JUNE_, MAY_, OTHER_KIND, begun, in_format, tables
 from tests.model_receivers.rules.test_rules_12_to_21 import (
     FORCE,
     WITHOUT_ZEROS,
@@ -30,19 +29,6 @@ def delete_what_is_asked_for(tale: Tale) -> None:
     apel(tale).delete_rows([key for key in tale.rows() if f"processors {key.processors}:" in check.out])
 
 
-@pytest.mark.xfail(strict=True, reason="of two runs of a round the one whose row is read later is set aside")
-@with_records
-def test_rule_9_of_two_new_runs_the_one_submitted_later_is_set_aside_though_its_row_comes_first(
-    tmp_path: Path, form: str
-) -> None:
-    tale = Tale(tmp_path, form)
-    shorter, longer = twins(100, 200)
-    assert longer.submit_time < shorter.submit_time
-    tale.ce.insert([shorter, longer])
-    assert tale.publish().status == 65
-    assert (wall(tale), set_aside(tale)) == (200, ["job0001ce1"])
-
-
 @pytest.mark.xfail(strict=True, reason="late jobs of a month of the other kind are held")
 @pytest.mark.parametrize(("before", "after"), OTHER_KIND)
 def test_rule_10_after_a_change_of_kind_late_jobs_go_on_in_the_format_of_their_month(
@@ -55,15 +41,6 @@ def test_rule_10_after_a_change_of_kind_late_jobs_go_on_in_the_format_of_their_m
     assert tale.publish().status == 0
     assert tables(tale, MAY_) == {table}
     assert by_month(tale) == {MAY_: total(100, 200, 800), JUNE_: total(400)}
-
-
-@pytest.mark.xfail(strict=True, reason="nothing is said about the format in which a late job goes")
-@pytest.mark.parametrize(("before", "after"), OF_TWO_TABLES)
-def test_rule_10_the_round_says_in_which_format_a_month_goes_on(tmp_path: Path, before: str, after: str) -> None:
-    tale = begun(tmp_path, before)
-    in_format(tale, after)
-    tale.ce.insert([job(5, 800)])
-    assert before in tale.publish().err
 
 
 @pytest.mark.xfail(strict=True, reason="the ticket of a change to totals names rows that these replace")

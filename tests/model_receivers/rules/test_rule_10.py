@@ -194,3 +194,11 @@ def test_rule_10_a_vo_of_another_target_does_not_begin_a_month_anew(tmp_path: Pa
     before_it = sent(tale)
     run = tale.publish()
     assert (run.status, tables(tale, MAY_)) == (65, there) or (run.status, sent(tale)) == (78, before_it)
+
+
+@pytest.mark.parametrize(("before", "after"), OF_TWO_TABLES)
+def test_rule_10_the_round_says_in_which_format_a_month_goes_on(tmp_path: Path, before: str, after: str) -> None:
+    tale = begun(tmp_path, before)
+    in_format(tale, after)
+    tale.ce.insert([job(5, 800)])
+    assert before in tale.publish().err

@@ -503,3 +503,14 @@ def test_rule_9_a_released_run_in_doubt_replaces_nothing_until_it_is_accepted(tm
     assert (wall(tale), set_aside(tale)) == (100, ["job0001ce1"])
     assert of_ledger(tale, "SELECT wall_s FROM entry WHERE state = 1") == [(100,)]
     assert_in_order(tale)
+
+
+@with_records
+def test_rule_9_of_two_new_runs_the_one_whose_row_comes_later_is_set_aside(tmp_path: Path, form: str) -> None:
+    """Whichever was submitted first: a round reads its jobs once."""
+    tale = Tale(tmp_path, form)
+    shorter, longer = twins(100, 200)
+    assert longer.submit_time < shorter.submit_time
+    tale.ce.insert([shorter, longer])
+    assert tale.publish().status == 65
+    assert (wall(tale), set_aside(tale)) == (100, ["job0002ce1"])
