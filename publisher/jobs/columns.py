@@ -33,7 +33,7 @@ _RARE: Final = ("quantities", "gpu_models", "runtime_environments", "transfers")
 _SHARED: Final = ("person", "account", "place", "benchmark")
 VALUES: Final = (*_SHARED, "flags", "hosts", "projects", "rare", *_PLAIN)
 COLUMNS: Final = ("change", "run", "source", "record_id", "gone", *VALUES)
-READ: Final = ("change", "source", "record_id", *VALUES)
+READ: Final = ("change", "source", "record_id", "gone", *VALUES)
 SKIPPED: Final = (
     *("job_id", "local_id", "ended_at", "rule", "reason", "fingerprint", "submitted_at"),
 )

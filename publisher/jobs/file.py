@@ -10,7 +10,6 @@ import errno
 import fcntl
 import logging
 import os
-import secrets
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
@@ -217,8 +216,7 @@ def _make_tables(connection: sqlite3.Connection) -> None:
         for statement in schema.TABLES.split(";\n"):
             if statement.strip():
                 connection.execute(statement)
-        first = "INSERT INTO store VALUES (?, 0, '', '', NULL)"
-        connection.execute(first, (secrets.token_hex(8),))
+        connection.execute("INSERT INTO store VALUES ('', 0, '', '', NULL)")
         connection.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
         connection.execute(f"PRAGMA user_version = {schema.VERSION}")
         connection.execute("COMMIT")

@@ -7,7 +7,7 @@ as they were at its beginning, whatever is loaded meanwhile.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
@@ -27,7 +27,7 @@ from publisher.jobs.columns import (
     skipped_of,
 )
 from publisher.jobs.distinct import Distinct
-from publisher.model.job import Epoch, JobId, JobRecord, RowRef, SkippedJob, run_key
+from publisher.model.job import Epoch, JobId, JobRecord, RowRef, RunKey, SkippedJob, run_key
 from publisher.model.message import Cursor, OpenRow
 from publisher.model.time import Window
 
@@ -42,14 +42,9 @@ SKIPPED_CHANGED: Final = f"""{_SKIPPED}
 WHERE change > :after AND change <= :until ORDER BY change"""
 _IN_WINDOW: Final = """ended_at >= :first AND ended_at <= :last
     AND (ended_at > :first OR change > :after)"""
-# A run that its source still has, and that was not restarted.
-_IS_CURRENT: Final = """NOT gone AND NOT EXISTS (
-        SELECT 1 FROM job AS later
-        WHERE substr(later.run, 5, 7) = substr(job.run, 5, 7)
-            AND later.submitted_at = job.submitted_at AND later.change > job.change
-    )"""
 WINDOW: Final = f"{_JOB} WHERE {_IN_WINDOW} ORDER BY ended_at, change LIMIT :limit"
-WINDOW_CURRENT: Final = f"""{_JOB} WHERE {_IN_WINDOW} AND {_IS_CURRENT}
+# Runs that their sources still have.
+WINDOW_CURRENT: Final = f"""{_JOB} WHERE {_IN_WINDOW} AND NOT gone
 ORDER BY ended_at, change LIMIT :limit"""
 SKIPPED_WINDOW: Final = f"""{_SKIPPED}
 WHERE ended_at >= :first AND ended_at <= :last ORDER BY ended_at, change"""
@@ -59,7 +54,9 @@ WHERE change > :after AND change <= :until AND +ended_at BETWEEN :first AND :las
 ANY_CHANGED: Final = """SELECT EXISTS (SELECT 1 FROM job WHERE change > :after)
     OR EXISTS (SELECT 1 FROM skipped WHERE change > :after)"""
 _DIGESTS: Final = "substr(run, 5, 7) IN ({})"
-_STATE: Final = "SELECT epoch, last_change, needs, read_as, compared_at FROM store"
+_RUNS: Final = "run IN ({})"
+_KNOWS: Final = "SELECT EXISTS (SELECT 1 FROM mark WHERE tag = :tag AND NOT is_lost)"
+_STATE: Final = "SELECT mark, last_change, needs, read_as, compared_at FROM store"
 _SOURCES: Final = "SELECT id, name FROM source"
 _POSITION: Final = "SELECT name, record_id, anchor FROM source WHERE name = :name"
 _INCOMPLETE: Final = "SELECT name FROM source WHERE NOT complete"
@@ -70,9 +67,12 @@ WHERE source = (SELECT id FROM source WHERE name = :name) AND record_id = :recor
 
 
 class StoreState(NamedTuple):
-    """What is known of a store. `compared_at`: when its sources were last looked through again."""
+    """What is known of a store.
 
-    epoch: str
+    `mark` is that of the last change. `compared_at`: when its sources were last looked through.
+    """
+
+    mark: str
     last_change: int
     needs: frozenset[str]
     read_as: str
@@ -82,13 +82,30 @@ class StoreState(NamedTuple):
 class JobPage(NamedTuple):
     """Some jobs, and rows that could not be made jobs.
 
-    `changes` are the numbers of the jobs' changes; `upto`: all changes up to this one were read.
+    Of each job the number of its change, and of the one with which its source had this run no
+    longer, or 0. `upto`: all changes up to this one were read.
     """
 
     jobs: tuple[JobRecord, ...]
     changes: tuple[int, ...] = ()
+    gone: tuple[int, ...] = ()
     skipped: tuple[SkippedJob, ...] = ()
     upto: int = 0
+
+    def wanted_since(self, began: int, *known: Collection[RunKey]) -> JobPage:
+        """Return the page without runs that were gone by the change `began`, and are not known."""
+        if not any(self.gone):
+            return self
+        return self.where(
+            lambda job, gone: not gone or gone > began or any(job.run_key in runs for runs in known)
+        )
+
+    def where(self, is_kept: Callable[[JobRecord, int], bool]) -> JobPage:
+        """Return the page with some of its jobs, by these and the changes by which they went."""
+        rows = zip(self.jobs, self.changes, self.gone, strict=True)
+        kept = [row for row in rows if is_kept(row[0], row[2])]
+        jobs, changes, gone = zip(*kept, strict=True) if kept else ((), (), ())
+        return self._replace(jobs=jobs, changes=changes, gone=gone)
 
 
 class JobsAhead(NamedTuple):
@@ -135,8 +152,12 @@ class StoreReader:
 
     def state(self) -> StoreState:
         """Return what is known of the store itself."""
-        epoch, last_change, needs, read_as, compared_at = self._rows(_STATE)[0]
-        return StoreState(epoch, last_change, frozenset(needs.split()), read_as, compared_at)
+        mark, last_change, needs, read_as, compared_at = self._rows(_STATE)[0]
+        return StoreState(mark, last_change, frozenset(needs.split()), read_as, compared_at)
+
+    def knows(self, mark: str) -> bool:
+        """Return whether a mark is one of this store: it has all changes up to that one."""
+        return bool(self._rows(_KNOWS, {"tag": mark})[0][0])
 
     def changed(self, after: int, until: int) -> Iterator[JobPage]:
         """Yield what was inserted or changed after one change and until another, in order."""
@@ -149,7 +170,12 @@ class StoreReader:
             place["after"] = upto
 
     def window(
-        self, window: Window, after: tuple[Epoch, int] | None = None, *, current: bool = False
+        self,
+        window: Window,
+        after: tuple[Epoch, int] | None = None,
+        *,
+        current: bool = False,
+        page_jobs: int = PAGE_JOBS,
     ) -> Iterator[JobPage]:
         """Yield the jobs that ended in a window, by end and change, from behind a place in it.
 
@@ -157,11 +183,11 @@ class StoreReader:
         """
         first, last = bounds(window)
         begin, position = (first, 0) if after is None or after[0] < first else after
-        place = {"first": begin, "after": position, "last": last, "limit": PAGE_JOBS}
+        place = {"first": begin, "after": position, "last": last, "limit": page_jobs}
         question, skipped_from = WINDOW_CURRENT if current else WINDOW, begin
         while True:
             rows = self._rows(question, place)
-            is_last = len(rows) < PAGE_JOBS
+            is_last = len(rows) < page_jobs
             page = self._page(rows, (), 0)
             end = last if is_last else page.jobs[-1].ended_at - 1
             skipped = self._rows(SKIPPED_WINDOW, {"first": skipped_from, "last": end})
@@ -194,14 +220,18 @@ class StoreReader:
     def of_jobs(self, job_ids: Iterable[JobId]) -> list[JobRecord]:
         """Return all runs of these jobs, the one that changed last at the end."""
         wanted = {_digest_of(job_id): job_id for job_id in job_ids}
-        rows: list[Row] = []
-        digests = list(wanted)
-        for start in range(0, len(digests), _AT_ONCE):
-            part = digests[start : start + _AT_ONCE]
-            question = f"{_JOB} WHERE {_DIGESTS.format(', '.join('?' * len(part)))} ORDER BY change"
-            rows += self._rows(question, part)
         names = set(wanted.values())
-        return [job for job in map(self._job, rows) if job.job_id in names]
+        return [job for job in self._asked(_DIGESTS, list(wanted)) if job.job_id in names]
+
+    def of_runs(self, runs: Sequence[RunKey]) -> list[JobRecord]:
+        """Return those of these runs that are there."""
+        return list(self._asked(_RUNS, runs))
+
+    def _asked(self, condition: str, values: Sequence[bytes]) -> Iterator[JobRecord]:
+        for start in range(0, len(values), _AT_ONCE):
+            part = values[start : start + _AT_ONCE]
+            asked = condition.format(", ".join("?" * len(part)))
+            yield from map(self._job, self._rows(f"{_JOB} WHERE {asked} ORDER BY change", part))
 
     def skipped_at(self, rows: Iterable[RowRef]) -> list[SkippedJob]:
         """Return what could not be made a job of these rows."""
@@ -230,8 +260,8 @@ class StoreReader:
     def _page(self, rows: Sequence[Row], skipped: Sequence[Row], upto: int) -> JobPage:
         with store_file.translated(self._path):
             jobs = tuple(map(self._job, rows))
-        changes = tuple(row[0] for row in rows)
-        return JobPage(jobs, changes, tuple(map(self._skipped, skipped)), upto)
+        changes, gone = tuple(row[0] for row in rows), tuple(row[3] for row in rows)
+        return JobPage(jobs, changes, gone, tuple(map(self._skipped, skipped)), upto)
 
     def _job(self, row: Row) -> JobRecord:
         pairs = zip(self._shared, row[SHARED], strict=True)

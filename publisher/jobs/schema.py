@@ -9,11 +9,18 @@ from typing import Final
 VERSION: Final = 1
 
 TABLES: Final = """CREATE TABLE store (                        -- one row
-    epoch       TEXT NOT NULL,              -- random, made with the file, as `change` begins anew
+    mark        TEXT NOT NULL,              -- of the last change; '' before the first
     last_change INTEGER NOT NULL,           -- of jobs and rows set aside; never given again
     needs       TEXT NOT NULL,              -- side tables that were loaded, with blanks between
     read_as     TEXT NOT NULL,              -- digest of the options under which sources were read
     compared_at INTEGER                     -- when sources were last looked through again
+);
+-- Each transaction that changes jobs makes a random mark. A cursor keeps the last one: a store that
+-- does not know it is another one, or older.
+CREATE TABLE mark (
+    id      INTEGER PRIMARY KEY,
+    tag     TEXT NOT NULL UNIQUE,           -- the mark
+    is_lost BOOLEAN NOT NULL                -- of another store, after which this one began anew
 );
 CREATE TABLE source (                       -- an accounting database that was loaded
     id        INTEGER PRIMARY KEY,
@@ -60,7 +67,7 @@ CREATE TABLE job (                          -- a run of a job
     run                BLOB NOT NULL,       -- its key (model/job.py)
     source             INTEGER NOT NULL REFERENCES source (id),
     record_id          INTEGER NOT NULL,    -- where its row was when it was read last: a hint
-    gone               BOOLEAN NOT NULL,    -- its source no longer has this run
+    gone               INTEGER NOT NULL,    -- the change by which its source lost it; 0: it has it
     person             INTEGER NOT NULL REFERENCES person (id),
     account            INTEGER NOT NULL REFERENCES account (id),
     place              INTEGER NOT NULL REFERENCES place (id),

@@ -7,6 +7,7 @@ that it no longer has are marked.
 
 from __future__ import annotations
 
+import secrets
 import sqlite3
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -36,6 +37,7 @@ from publisher.model.time import Window
 
 _ASKED_AT_ONCE: Final = 500  # SQLite before 3.32 takes 999 parameters
 _MARKED_AT_ONCE: Final = 5_000
+_MARKS: Final = 100_000  # that are kept, for targets whose last round was long ago
 
 
 def _list(names: Iterable[str], form: str = "{}") -> str:
@@ -64,7 +66,10 @@ WHERE {_differs(SKIPPED, "skipped")}"""
 _CHANGE_SKIPPED: Final = "SELECT change FROM skipped WHERE source = ? AND record_id = ?"
 _ANY_SKIPPED: Final = "SELECT EXISTS (SELECT 1 FROM skipped)"
 _IS_A_JOB: Final = "DELETE FROM skipped WHERE source = ? AND record_id = ?"
-_IS_NO_JOB: Final = "UPDATE job SET gone = 1 WHERE run = ?"
+# Another run in the same row: A-REX restarted the job.
+_RESTARTED: Final = """UPDATE job SET gone = ?
+WHERE substr(run, 5, 7) = ? AND run <> ? AND source = ? AND record_id = ? AND NOT gone"""
+_IS_NO_JOB: Final = "UPDATE job SET gone = ? WHERE run = ? AND NOT gone"
 _NEW_SOURCE: Final = "INSERT OR IGNORE INTO source (name, complete) VALUES (?, 0)"
 _SOURCE: Final = "SELECT id FROM source WHERE name = ?"
 _READ_TO: Final = "UPDATE source SET record_id = ?, anchor = ? WHERE id = ?"
@@ -73,13 +78,23 @@ _OPEN: Final = """INSERT INTO unfinished VALUES (?, ?, ?)
 ON CONFLICT (source, record_id) DO UPDATE SET seen_at = excluded.seen_at
 WHERE unfinished.seen_at IS NULL AND excluded.seen_at IS NOT NULL"""
 _CLOSE: Final = "DELETE FROM unfinished WHERE source = ? AND record_id = ?"
-_ADVANCE: Final = "UPDATE store SET last_change = ?"
+_ADVANCE: Final = "UPDATE store SET last_change = ?, mark = ?"
+_NEW_MARK: Final = "INSERT OR IGNORE INTO mark (tag, is_lost) VALUES (?, ?)"
+_FORGET_MARKS: Final = "DELETE FROM mark WHERE id <= (SELECT max(id) FROM mark) - ?"
+_MARK_IS_THERE: Final = "SELECT EXISTS (SELECT 1 FROM mark WHERE tag = ?)"
 _LAST_CHANGE: Final = "SELECT last_change FROM store"
 _READ_AS: Final = "UPDATE store SET needs = ?, read_as = ?"
 _COMPARED: Final = "UPDATE store SET compared_at = ?"
 _TAKE_BACK: Final = """DELETE FROM job
 WHERE substr(run, 5, 7) = ? AND job_id = ? AND source = (SELECT id FROM source WHERE name = ?)"""
-_MARK: Final = "UPDATE job SET gone = 1 WHERE change = ?"
+_FORGET_SOURCE: Final = (
+    *(
+        f"DELETE FROM {table} WHERE source = (SELECT id FROM source WHERE name = ?)"
+        for table in ("job", "skipped", "unfinished")
+    ),
+    "DELETE FROM source WHERE name = ?",
+)
+_MARK: Final = "UPDATE job SET gone = ? WHERE change = ?"
 _FORGET: Final = "DELETE FROM skipped WHERE change = ?"
 _THERE: Final = """SELECT change, source, record_id FROM job
 WHERE change > :after AND NOT gone AND +ended_at BETWEEN :first AND :last
@@ -136,11 +151,28 @@ class JobStore(StoreReader):
             for page in pages:
                 change = self._put(page, change)
             if change != before:
-                self._connection.execute(_ADVANCE, (change,))
+                self._advance(change)
         if met is not None:
             for page in pages:
                 met.add(self._changes_of(page))
                 met.rows.update(one.row for one in page.open if one.finished_seen_at is not None)
+
+    def _advance(self, change: int) -> None:
+        """Note the last change, under a new mark."""
+        mark = secrets.token_hex(8)
+        self._connection.execute(_NEW_MARK, (mark, False))
+        self._connection.execute(_FORGET_MARKS, (_MARKS,))
+        self._connection.execute(_ADVANCE, (change, mark))
+
+    def is_behind(self, marks: Iterable[str]) -> bool:
+        """Return whether a cursor has a mark of which this store has never heard."""
+        return not all(self._rows(_MARK_IS_THERE, (mark,))[0][0] for mark in marks if mark)
+
+    def begin_after(self, marks: Iterable[str]) -> None:
+        """Note marks that cursors have of stores before this one."""
+        with self._transaction():
+            rows = [(mark, True) for mark in marks if mark]
+            self._connection.executemany(_NEW_MARK, rows)
 
     def complete(self, source: str) -> None:
         """Note that a source was loaded to its end."""
@@ -158,6 +190,16 @@ class JobStore(StoreReader):
         with self._transaction():
             self._connection.execute(_COMPARED, (at,))
 
+    def forget(self, source: str) -> None:
+        """Delete the jobs of a source, and have the others looked through again.
+
+        Some of its jobs may be theirs, too.
+        """
+        with self._transaction():
+            for statement in _FORGET_SOURCE:
+                self._connection.execute(statement, (source,))
+            self._connection.execute("UPDATE source SET record_id = NULL, anchor = NULL")
+
     def take_back(self, source: str, job_ids: Iterable[JobId]) -> None:
         """Delete jobs that a source told of by mistake."""
         rows = [(*stored((bytes(run_key(0, one, "")[4:11]), one)), source) for one in job_ids]
@@ -172,31 +214,37 @@ class JobStore(StoreReader):
         place = {"after": 0, "first": first, "last": last, "limit": _MARKED_AT_ONCE}
         while rows := self._rows(_THERE, place):
             place["after"] = rows[-1][0]
-            self._execute_all(_MARK, _not_met(rows, names, met))
+            if gone := _not_met(rows, names, met):
+                self._mark(gone)
         place["all"] = window == Window()
-        self._execute_all(_FORGET, _not_met(self._rows(_SKIPPED_THERE, place), names, met))
-
-    def _execute_all(self, statement: str, changes: Sequence[tuple[int]]) -> None:
-        if changes:
+        if not_there := _not_met(self._rows(_SKIPPED_THERE, place), names, met):
             with self._transaction():
-                self._connection.executemany(statement, changes)
+                self._connection.executemany(_FORGET, [(change,) for change in not_there])
+
+    def _mark(self, gone: Sequence[int]) -> None:
+        with self._transaction():
+            change: int = self._connection.execute(_LAST_CHANGE).fetchone()[0] + 1
+            self._connection.executemany(_MARK, [(change, one) for one in gone])
+            self._advance(change)
 
     def _put(self, page: LoadedPage, change: int) -> int:
         """Store a page in the caller's transaction; return the last change."""
         execute_many, source = self._connection.executemany, self._source(page.source)
         jobs = [self._row(change + at, source, job) for at, job in enumerate(page.jobs, 1)]
-        change += len(jobs)
+        before = self._connection.total_changes
         try:
             execute_many(PUT, jobs)
         except UnicodeEncodeError:  # those before it are stored, and stay as they are
             execute_many(PUT, map(stored, jobs))
+        if self._connection.total_changes != before:
+            change += len(jobs)
+            execute_many(_RESTARTED, [(change, row[1][4:11], *row[1:4]) for row in jobs])
         if jobs and self._connection.execute(_ANY_SKIPPED).fetchone()[0]:
             execute_many(_IS_A_JOB, [(source, job.row.record_id) for job in page.jobs])
         for skipped in page.skipped:
-            change += 1
-            row = change, source, skipped.row.record_id, *_skipped_values(skipped)
-            self._connection.execute(_PUT_SKIPPED, stored(row))
-            self._connection.execute(_IS_NO_JOB, (skipped.run_key,))
+            row = change + 1, source, skipped.row.record_id, *_skipped_values(skipped)
+            change += self._connection.execute(_PUT_SKIPPED, stored(row)).rowcount
+            self._connection.execute(_IS_NO_JOB, (change, skipped.run_key))
         execute_many(_CLOSE, [(source, row.record_id) for row in page.closed])
         execute_many(
             _OPEN, [(source, one.row.record_id, one.finished_seen_at) for one in page.open]
@@ -258,10 +306,10 @@ class JobStore(StoreReader):
                 raise
 
 
-def _not_met(rows: Iterable[Row], names: Mapping[int, str], met: Met) -> list[tuple[int]]:
+def _not_met(rows: Iterable[Row], names: Mapping[int, str], met: Met) -> list[int]:
     """Return the changes of rows of some sources that were not met."""
     return [
-        (change,)
+        change
         for change, source, record_id in rows
         if source in names
         and change not in met
@@ -279,6 +327,12 @@ def _skipped_values(skipped: SkippedJob) -> Row:
 def open_store(path: Path) -> JobStore:
     """Return a store to be loaded; the caller holds `loader_lock`. Raises: LedgerError."""
     return JobStore(store_file.open_to_load(path), path)
+
+
+def remove_store(path: Path) -> None:
+    """Delete a store. Raises: LedgerError."""
+    with store_file.translated(path):
+        store_file.remove(path)
 
 
 def open_reader(path: Path) -> StoreReader:

@@ -258,6 +258,32 @@ class TestTrouble:
         whole.load()
         assert content(killed) == content(whole)
 
+    def test_databases_that_are_replaced_meanwhile_lose_no_job_and_mark_none(self, tmp_path: Path) -> None:
+        """A rotation while they are looked through takes jobs from one that was read into one that was not."""
+        jobs = [finished(number) for number in range(40)]
+        paths = [tmp_path / name for name in ("accounting.db", "archive.db")]
+        for path, there in zip(paths, (jobs[:30], jobs[20:]), strict=True):
+            with Writer(path, schema=2, zone="UTC") as arex:
+                arex.write_all(there)
+        site = Site(tmp_path)
+        site.source = create(Options(databases=tuple(map(str, paths)), page_rows=7), {})
+        rotated = tmp_path / "rotated.db"
+        with Writer(rotated, schema=2, zone="UTC") as arex:
+            arex.write_all(jobs[:20])
+        site.load()
+        looks = iter([False] * 3)
+
+        def stopped() -> bool:
+            if next(looks, None) is None and rotated.exists():
+                rotated.replace(paths[0])
+            return False
+
+        site.load(PLAIN._replace(every_row=True), stopped)
+        assert not rotated.exists()
+        site.expect(*jobs, current=True)
+        site.load(PLAIN._replace(every_row=True))
+        site.expect(*jobs, current=True)
+
 
 def make(folder: Path) -> Path:
     folder.mkdir()

@@ -192,6 +192,36 @@ def another(name: str, value: Any) -> Any:
             return 5
 
 
+class TestMarks:
+    def test_each_transaction_that_changes_jobs_makes_one(self, store: JobStore) -> None:
+        put(store, job(1))
+        first = store.state().mark
+        put(store, job(1))
+        assert store.state().mark == first
+        put(store, job(2), skipped=[skipped(3)])
+        second = store.state().mark
+        assert second != first
+        assert store.knows(first)
+        assert store.knows(second)
+        assert not store.knows("")
+
+    def test_an_older_store_knows_none_of_later_changes(self, tmp_path: Path) -> None:
+        path, backup = tmp_path / "jobs.db", tmp_path / "backup.db"
+        with closing(open_store(path)) as store, closing(sqlite3.connect(backup)) as copy:
+            put(store, job(1))
+            store._connection.backup(copy)
+            put(store, job(2))
+            mark = store.state().mark
+        with closing(open_store(backup)) as older:
+            put(older, job(3))
+            assert older.state().last_change == 2
+            assert not older.knows(mark)
+            assert older.is_behind([mark])
+            older.begin_after([mark])
+            assert not older.is_behind([mark])
+            assert not older.knows(mark)
+
+
 class TestSetAside:
     def test_a_row_that_is_no_job_is_found_until_it_is_one(self, store: JobStore) -> None:
         put(store, job(2), skipped=[skipped(1)])
@@ -314,6 +344,12 @@ class TestQuestions:
         assert store.of_jobs([JobId("job1"), JobId("nobody")]) == [job(1), job(1, local_id="7")]
         assert store.of_jobs([]) == []
 
+    def test_runs_are_found_by_their_keys(self, store: JobStore) -> None:
+        put(store, *map(job, range(1, 405)))
+        wanted = [job(number).run_key for number in range(1, 500, 2)]
+        assert store.of_runs(wanted) == [job(number) for number in range(1, 405, 2)]
+        assert store.of_runs([]) == []
+
     def test_ahead_counts(self, store: JobStore) -> None:
         put(store, *(job(number, ended_at=Epoch(ENDED + number)) for number in range(1, 6)))
         assert store.ahead(2, Window(start=Epoch(ENDED)), Epoch(ENDED + 4)) == (3, 1, ENDED + 3)
@@ -325,9 +361,9 @@ def questions() -> list[str]:
     found = [
         value for value in vars(reader).values() if isinstance(value, str) and "SELECT" in value and "FROM" in value
     ]
-    by_id = f"{reader._JOB} WHERE {reader._DIGESTS.format('?, ?')} ORDER BY change"
-    small = {reader._STATE, reader._SOURCES, reader._INCOMPLETE, reader._JOB, reader._SKIPPED, reader._IS_CURRENT}
-    return [*(one for one in found if one not in small), by_id]
+    by_name = [f"{reader._JOB} WHERE {one.format('?, ?')} ORDER BY change" for one in (reader._DIGESTS, reader._RUNS)]
+    small = {reader._STATE, reader._SOURCES, reader._INCOMPLETE, reader._JOB, reader._SKIPPED}
+    return [*(one for one in found if one not in small), *by_name]
 
 
 @pytest.mark.parametrize("question", questions())
@@ -355,13 +391,13 @@ class TestFile:
         path = tmp_path / "jobs.db"
         with closing(open_store(path)) as store:
             put(store, *(job(number) for number in range(1, 400)))
-            epoch = store.state().epoch
+            mark = store.state().mark
         damage(path, harm)
         with closing(open_reader(path)) as looking:
-            assert looking.state().epoch != epoch
+            assert not looking.knows(mark)
         with closing(open_store(path)) as store:
             state = store.state()
-            assert (state.epoch != epoch, state.last_change, all_of(store)) == (True, 0, [])
+            assert (store.knows(mark), state.last_change, all_of(store)) == (False, 0, [])
             put(store, job(1))
 
     def test_damage_that_is_met_later_is_an_error_that_says_what_happens(self, tmp_path: Path) -> None:
