@@ -25,6 +25,7 @@ FEW = frozenset(
     {
         "receiver",
         "target",
+        "reading",
         "source_file",
         "window_progress",
         "sync_count",
@@ -92,7 +93,7 @@ def test_nothing_that_grows_is_scanned(connection: sqlite3.Connection, statement
 def test_the_statements_are_found() -> None:
     found = statements()
     assert len(found) > 60
-    for table in ("message", "outbox", "entry", "posting", "quarantine", "message_row"):
+    for table in ("message", "outbox", "entry", "posting", "quarantine", "message_row", "open_row"):
         assert any(f" {table} " in f"{text} ".replace("\n", " ") for text in found), table
 
 
